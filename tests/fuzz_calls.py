@@ -282,6 +282,11 @@ CALLS = {
         {"network": K, "path": Path(FOLDER.name) / "gain.onnx", "problem": PENDULUM, "dtype": "float64"},
         anything,
     ),
+    "deployment.to_fmu": (
+        deployment.to_fmu,
+        {"controller_or_plant": K, "path": Path(FOLDER.name) / "gain.fmu", "fmi": "3.0", "problem": PENDULUM},
+        anything,
+    ),
     "deployment.save": (deployment.save, {"thing": K, "path": Path(FOLDER.name) / "gain.mat"}, anything),
     "deployment.load": (deployment.load, {"path": Made(a_file)}, anything),
     "systems.linearise": (systems.linearise, {"plant": PENDULUM}, anything),

@@ -145,7 +145,7 @@ def test_the_sources_compile_without_a_warning(fmi, tmp_path):
         names = archive.namelist()
         archive.extractall(tmp_path, [name for name in names if name.startswith("sources/")])
     assert [name for name in names if name.startswith("binaries/")]
-    strict = "-std=c99 -pedantic -Wall -Wextra -Wconversion -Werror -fPIC -c".split()
+    strict = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-fPIC", "-c"]
     for name in ("controller.c", "model.c"):
         subprocess.run(["cc", *strict, name, "-o", f"{name}.o"], cwd=tmp_path / "sources", check=True)
 

@@ -1,4 +1,4 @@
-"""Controllers outside the notebook: as C code for a microcontroller, FMU, ONNX, files of other tools, loops in real time."""
+"""Controllers outside the notebook: C code, FMUs, ONNX, files of other tools, loops in real time."""
 
 from lqrlab.extensions.deployment.c_files import to_c
 from lqrlab.extensions.deployment.exchange import load, save

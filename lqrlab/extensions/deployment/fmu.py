@@ -27,7 +27,7 @@ from lqrlab.compute.files import write_atomic
 from lqrlab.extensions.deployment import c_files
 from lqrlab.extensions.deployment.exported_step import ExportedStep
 from lqrlab.extensions.deployment.loading import compiler
-from lqrlab.simulation import Outputs, Problem
+from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
 
 VERSIONS = ("2.0", "3.0")
