@@ -67,7 +67,11 @@ def _counting(program: ClosedJaxpr, consts: list[Array], start: list[Array], xs:
     candidates = [k for k, s in enumerate(start) if isinstance(s, Constant) and s.kind == "int" and s.shape == ()]
     if not candidates:
         return set()
-    given: list[Value] = [*_given(consts), *(Variable(s.shape, None) for s in start), *(Variable(x.shape[1:], None) for x in xs)]
+    given: list[Value] = [
+        *_given(consts),
+        *(Variable(s.shape, None) for s in start),
+        *(Variable(x.shape[1:], None) for x in xs),
+    ]
     steps, outputs = flatten(program, given)
     made = {id(v): s for s in steps for v in s.outputs}
     return {k for k in candidates if _one_more(made.get(id(outputs[k])), given[len(consts) + k])}

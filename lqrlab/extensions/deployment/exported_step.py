@@ -75,15 +75,19 @@ class ExportedStep:
         carry, u = policy(carry, y - self.y_eq)
         return carry, self.problem.saturate(u) + self.u_eq
 
-    def run(self, ys: Array) -> tuple[dict[str, Array], Array]:
-        """Memories after each step, and inputs, of measurements ``[T, p]`` one after another, by JAX."""
+    def run(self, ys: np.ndarray, *, single: bool = False) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Memories after each step, and inputs, of measurements ``[T, p]`` one after another: by JAX, in double."""
+        with jax.enable_x64(not single):
+            step, ys = jax.tree.map(lambda a: jnp.asarray(np.asarray(a)), ((self.policy, self.problem), ys))  # type: ignore[assignment]
+            policy, problem = step  # type: ignore[misc]
 
-        def one(carry: Any, y: Array) -> tuple[Any, tuple[Any, Array]]:
-            carry, u = self(self.policy, carry, y)
-            return carry, (carry, u)
+            def one(carry: Any, y: Array) -> tuple[Any, tuple[Any, Array]]:
+                after, u = dataclasses.replace(self, problem=problem)(policy, carry, y)
+                after = jax.tree.map(lambda a, b: a.astype(b.dtype), after, carry)
+                return after, (after, u)
 
-        memories, us = jax.jit(lambda ys: jax.lax.scan(one, self.policy.init(()), ys)[1])(ys)
-        return dict(zip(self.start, jax.tree.leaves(memories))), us
+            memories, us = jax.jit(lambda ys: jax.lax.scan(one, policy.init(()), ys)[1])(ys)
+            return dict(zip(self.start, map(np.asarray, jax.tree.leaves(memories)))), np.asarray(us)
 
     def translated(self) -> "TranslatedStep":
         """The same in C."""
@@ -185,4 +189,3 @@ def _check_carry(policy: Any, before: list, after: list, u: tuple, wanted: tuple
         )
     if u != wanted:
         raise ValueError(f"controller: expected inputs of shape {wanted}, but {type(policy).__name__} gives {u}")
-

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, UInt8
 
 from lqrlab.compute import checks, pytree
-from lqrlab.simulation import Measured, Policy, Problem, binding, outputs
+from lqrlab.simulation import Measured, Outputs, Policy, Problem, binding, outputs
 
 _COMPILERS = ("cc", "gcc", "clang")
 
@@ -75,7 +75,7 @@ class ExportedController:
 
     def bound(self, problem: Problem) -> Policy:
         """Its policy on a problem, for :func:`lqrlab.simulation.bind`."""
-        sensor = self.sensor
+        sensor: np.ndarray | Outputs | None = self.sensor
         if sensor is None and self.measures_outputs:
             if problem.plant is None:
                 raise ValueError("problem: expected a plant whose outputs the exported controller measures")
@@ -87,7 +87,11 @@ class ExportedController:
                 f"{problem.name} has {problem.n} and {problem.m}"
             )
         policy = ExportedPolicy(jnp.asarray(self.y_eq), jnp.asarray(self.u_eq), self)
-        return policy if sensor is None else Measured(policy, sensor if not isinstance(sensor, np.ndarray) else jnp.asarray(sensor))
+        return (
+            policy
+            if sensor is None
+            else Measured(policy, sensor if not isinstance(sensor, np.ndarray) else jnp.asarray(sensor))
+        )
 
 
 @pytree
@@ -122,8 +126,8 @@ class ExportedPolicy:
 
     def _called(self, memory: Array, y: Array) -> tuple[np.ndarray, np.ndarray]:
         given = np.asarray(y)
-        memory, u = self.controller.step(np.asarray(memory), given)
-        return memory, u.astype(given.dtype)
+        after, u = self.controller.step(np.asarray(memory), given)
+        return after, u.astype(given.dtype)
 
 
 def load_c(folder: str | Path, *, single: bool = False) -> ExportedController:
@@ -197,8 +201,6 @@ def compiler() -> str:
 
 binding.TABLE.append(
     binding.Kind(
-        "a controller exported as C",
-        lambda c: isinstance(c, ExportedController),
-        lambda c, problem: c.bound(problem),
+        "a controller exported as C", lambda c: isinstance(c, ExportedController), lambda c, problem: c.bound(problem)
     )
 )

@@ -55,7 +55,22 @@ _PYTHON: dict[str, Callable[..., Any]] = {
     "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b,
 }
-_LIBRARY = ("sin", "cos", "tan", "sinh", "cosh", "tanh", "exp", "expm1", "log", "log1p", "sqrt", "floor", "ceil", "cbrt")
+_LIBRARY = (
+    "sin",
+    "cos",
+    "tan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "sqrt",
+    "floor",
+    "ceil",
+    "cbrt",
+)
 
 OPERATIONS: dict[str, Operation] = {
     "add": Operation("({0} + {1})", lambda a, b: a + b),

@@ -135,7 +135,7 @@ def _sliced(t: Translator, step: Step, a: list[Array]) -> list[Array]:
     def part(out: Variable, start: list[int]) -> Array:
         def entry(i: Index) -> Node:
             full = (*i[:axis], 0, *i[axis:]) if step.name == "unstack" else i
-            return one.at(tuple(_shifted(t.program, k, s, by) for k, s, by in zip(full, start, stride)))
+            return one.at(tuple(_shifted(t.program, k, int(s), int(by)) for k, s, by in zip(full, start, stride)))
 
         return t.lazy(entry, out, a, one.kind, moves=True)
 
@@ -233,9 +233,7 @@ def _padded(t: Translator, step: Step, a: list[Array]) -> list[Array]:
         raise UnsupportedStepError("pad that cuts")
     memory = t.program.new(out.shape, one.kind)
     t.program.fill(memory, t.program.lazy(lambda i: filling.at(()), out.shape, one.kind, [], True))
-    t.copy(
-        memory, one, lambda i: tuple(_shifted(t.program, k, low, by + 1) for k, (low, _, by) in zip(i, widths))
-    )
+    t.copy(memory, one, lambda i: tuple(_shifted(t.program, k, low, by + 1) for k, (low, _, by) in zip(i, widths)))
     return [memory]
 
 
