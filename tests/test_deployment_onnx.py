@@ -77,7 +77,7 @@ SETTINGS = {
 }
 
 
-SLOW = {"transformer": pytest.mark.matrix}
+SLOW = {"matrix": pytest.mark.matrix, "transformer": pytest.mark.matrix}
 
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=SLOW.get(k, ())) for k in SETTINGS])
