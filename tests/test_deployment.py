@@ -18,8 +18,8 @@ from lqrlab.extensions.deployment.command import export
 from lqrlab.extensions.deployment.exported_step import ExportedStep
 from lqrlab.simulation.sensors import measure
 
-STRICT = "-std=c99 -pedantic -Wall -Wextra -Wconversion -Wdouble-promotion -Werror".split()
-ARM = "-mcpu=cortex-m4 -mthumb -mfpu=fpv4-sp-d16 -mfloat-abi=hard -Os -DCONTROLLER_FLOAT".split()
+STRICT = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Wdouble-promotion", "-Werror"]
+ARM = ["-mcpu=cortex-m4", "-mthumb", "-mfpu=fpv4-sp-d16", "-mfloat-abi=hard", "-Os", "-DCONTROLLER_FLOAT"]
 BOARD = Path(__file__).parent / "cortex_m4"
 PLANT = systems.make("cart_pole")
 LIMITS = (-8.0, 8.0)
@@ -90,7 +90,23 @@ def controllers() -> dict[str, tuple[object, simulation.Problem]]:
     }
 
 
-NAMES = "gain lqg lqg_filter lqi delayed plan schedule held late switching pid ekf ukf".split()
+NAMES = list(
+    (
+        "gain",
+        "lqg",
+        "lqg_filter",
+        "lqi",
+        "delayed",
+        "plan",
+        "schedule",
+        "held",
+        "late",
+        "switching",
+        "pid",
+        "ekf",
+        "ukf",
+    )
+)
 
 
 @pytest.fixture(scope="session")
@@ -174,7 +190,18 @@ def test_a_gain_and_an_lqg_design_against_numpy(exported):
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-@pytest.mark.parametrize("name", ["gain", "lqg_filter", "lqi", "delayed", "held", "switching", "ekf", "ukf"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gain",
+        "lqg_filter",
+        "switching",
+        *(
+            pytest.param(name, marks=pytest.mark.matrix)
+            for name in ("lqi", "delayed", "schedule", "held", "ekf", "ukf")
+        ),
+    ],
+)
 def test_code_is_clean_and_repeats_its_vectors(name, compiler, exported, tmp_path):
     if shutil.which(compiler) is None:
         pytest.skip(f"needs {compiler}")
@@ -191,7 +218,7 @@ def test_code_is_clean_and_repeats_its_vectors(name, compiler, exported, tmp_pat
     rows = (folder / "test_vectors.csv").read_text().splitlines()
     at = len(problem_of(folder))
     cells = rows[20].split(",")
-    cells[at] = repr(float(cells[at]) * 1.01 + 1e-3)
+    cells[at] = repr(float(cells[at]) + 0.1)
     (tmp_path / "altered.csv").write_text("\n".join([*rows[:20], ",".join(cells), *rows[21:]]) + "\n")
     assert run(tmp_path / "test", tmp_path / "altered.csv").returncode == 1
     assert run(tmp_path / "test", tmp_path / "missing.csv").returncode == 2
@@ -242,7 +269,9 @@ def test_what_is_not_finite_does_as_in_jax(exported):
 def test_an_equilibrium_is_subtracted_and_added(tmp_path):
     """y and u are absolute: at the equilibrium the answer is the equilibrium's input."""
     plant = next(
-        p for p in map(systems.make, systems.names()) if np.abs(p.equilibrium()[0]).max() * np.abs(p.equilibrium()[1]).max()
+        p
+        for p in map(systems.make, systems.names())
+        if np.abs(p.equilibrium()[0]).max() * np.abs(p.equilibrium()[1]).max()
     )
     p = simulation.Problem.of(plant)
     library = deployment.load_c(deployment.to_c(p.K, p, tmp_path))
@@ -299,8 +328,8 @@ def test_mpc(limits, tmp_path):
 
 def test_refusals(tmp_path, monkeypatch):
     p = problem()
+    many = simulation.Problem.of(systems.sample("pendulum", key=jax.random.key(0), num=2))
     with pytest.raises(ValueError, match=r"problem: expected one plant.*batch of shape \(2,\)"):
-        many = simulation.Problem.of(systems.sample("pendulum", key=jax.random.key(0), num=2))
         deployment.to_c(many.K, many, tmp_path / "a")
     with pytest.raises(ValueError, match="SI units"):
         deployment.to_c(p.K, p.scaled(), tmp_path / "a")
@@ -308,8 +337,8 @@ def test_refusals(tmp_path, monkeypatch):
         deployment.to_c(p.K * jnp.nan, p, tmp_path / "a")
     with pytest.raises(ValueError, match="primitive sort"):
         deployment.to_c(by(lambda x: jnp.sort(x)[:1]), p, tmp_path / "a")
+    unbounded = by(lambda x: jax.lax.while_loop(lambda u: jnp.abs(u[0]) > 1, lambda u: u / 2, x[:1]))
     with pytest.raises(ValueError, match="primitive while"):
-        unbounded = by(lambda x: jax.lax.while_loop(lambda u: jnp.abs(u[0]) > 1, lambda u: u / 2, x[:1]))
         deployment.to_c(unbounded, p, tmp_path / "a")
     assert not (tmp_path / "a").exists()  # nothing is written where something is refused
     (tmp_path / "b").mkdir()
@@ -337,7 +366,7 @@ def test_refusals(tmp_path, monkeypatch):
         deployment.load_c(folder)
     monkeypatch.delenv("CC")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(RuntimeError, match="needs a C compiler.*apt install gcc"):
+    with pytest.raises(RuntimeError, match=r"needs a C compiler.*apt install gcc"):
         deployment.load_c(folder)
 
 

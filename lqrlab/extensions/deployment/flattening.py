@@ -107,7 +107,7 @@ class _Flat:
             *((v.value.tobytes(), v.shape, v.value.dtype.str) if isinstance(v, Known) else id(v) for v in inputs),
         )
         if key not in self.same:
-            outputs = [Variable(v.aval.shape, v.aval.dtype) for v in e.outvars]
+            outputs = [Variable(v.aval.shape, v.aval.dtype) for v in e.outvars]  # type: ignore[attr-defined]
             self.steps.append(Step(name, params, inputs, outputs))
             self.same[key] = list(outputs)
         return self.same[key]

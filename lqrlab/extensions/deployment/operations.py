@@ -31,7 +31,7 @@ class Operation(NamedTuple):
 
 def _divided(a: Any, b: Any) -> Any:
     """a / b as C has it: whole numbers are cut towards zero."""
-    return np.float64(a) / np.float64(b) if isinstance(a, float) else int(math.trunc(a / b)) if b else 0
+    return np.float64(a) / np.float64(b) if isinstance(a, float) else math.trunc(a / b) if b else 0
 
 
 def _math(name: str, value: Callable[..., Any] | None = None, operands: int = 1) -> Operation:
