@@ -77,6 +77,12 @@ def a_robot() -> Path:
     return file
 
 
+@functools.cache
+def firmware() -> Path:
+    """A controller in C."""
+    return deployment.to_c(GAIN, PENDULUM, Path(FOLDER.name) / "code")
+
+
 def a_folder() -> Path:
     """A folder that is not there yet."""
     return Path(tempfile.mkdtemp(dir=FOLDER.name)) / "made"
@@ -267,6 +273,12 @@ CALLS = {
     "systems.from_dynamics": (systems.from_dynamics, _plant, anything),
     "systems.from_control": (from_control, _d | {"Q": Q, "R": R, "dt": DT}, anything),
     "systems.load": (systems.load, {"path": Made(a_file), "dt": DT}, anything),
+    "deployment.to_c": (
+        deployment.to_c,
+        {"controller": GAIN, "problem": PENDULUM, "folder": Path(FOLDER.name) / "firmware"},
+        anything,
+    ),
+    "deployment.load_c": (deployment.load_c, {"folder": Made(firmware), "single": False}, anything),
     "robots.from_mujoco": (
         robots.from_mujoco,
         {"model": Made(a_robot), "at": [0.1], "actuated": ["pivot"], "fixed": [], "dt": DT, "name": "lever"},

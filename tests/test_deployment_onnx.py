@@ -77,7 +77,7 @@ SETTINGS = {
 }
 
 
-SLOW = {"transformer": pytest.mark.matrix}
+SLOW = {"matrix": pytest.mark.matrix, "transformer": pytest.mark.matrix}
 
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=SLOW.get(k, ())) for k in SETTINGS])
@@ -133,7 +133,12 @@ def test_policies_with_and_without_memory(tmp_path):
     problem = Problem.of(plant, limits=(-15.0, 15.0))
     plan = control.finite_horizon(*problem.sampled[:4], num_steps=20)
     x = 0.1 * RNG.normal(size=(3, plant.n))
-    controllers = {"gain": problem.K, "estimator": lqg(plant), "plan": plan, "network": network("recurrent", window=3)}
+    controllers = {
+        "gain": problem.K,
+        "estimator": lqg(plant),
+        "plan": plan,
+        "network": network("recurrent", window=2, width=8, hidden=8),
+    }
     for name, controller in controllers.items():
         file = deployment.to_onnx(controller, tmp_path / f"{name}.onnx", problem, dtype="float64")
         policy = simulation.bind(controller, problem)

@@ -67,7 +67,7 @@ class Memory(Array):
 class Constant(Array):
     """Known numbers; ``data`` if they are the controller's and not the program's. Views into ``table`` are lazy."""
 
-    program: Program
+    program: "ArrayProgram"
     value: np.ndarray
     data: bool = False
 
@@ -79,7 +79,7 @@ class Constant(Array):
     def at(self, index: Index) -> Node:
         """The number, or a place in a table of them."""
         if self.uniform or not any(isinstance(i, Node) for i in index):
-            value = self.value.flat[0] if self.uniform else self.value[index]
+            value = self.value.flat[0] if self.uniform else self.value[_known(index)]
             return self.program.lit(value, self.kind, self.data)
         return self.program.stored(self).at(index)
 
@@ -88,7 +88,7 @@ class Constant(Array):
 class Scalars(Array):
     """An array of few numbers, each an expression of its own."""
 
-    program: Program
+    program: "ArrayProgram"
     nodes: np.ndarray
     kind: str
     block: Block
@@ -99,7 +99,8 @@ class Scalars(Array):
     def at(self, index: Index) -> Node:
         """The expression; of memory where the index is not known."""
         if not any(isinstance(i, Node) for i in index):
-            return self.nodes[index]
+            node: Node = self.nodes[_known(index)]
+            return node
         if all(n is self.nodes.flat[0] for n in self.nodes.flat):
             return self.nodes.flat[0]
         return self.program.stored(self).at(index)
@@ -115,7 +116,7 @@ class Lazy(Array):
         of: the arrays that it is made of.
     """
 
-    program: Program
+    program: "ArrayProgram"
     entry: Callable[[Index], Node]
     shape: tuple[int, ...]
     kind: str
@@ -214,12 +215,12 @@ class ArrayProgram(Program):
                 self.store(memory, k, node)
                 k += 1
                 continue
-            with self.loops((run,)) as (i,):
-                place = self.op("add", i, self.lit(k, "int"))
+            with self.loops((run,)) as index:
+                i = flat(self, index, (run,))
                 if node.op == "load":
                     source, start = node.args
                     node = self.load(source, self.op("add", i, start))
-                self.store(memory, place, node)
+                self.store(memory, self.op("add", i, self.lit(k, "int")), node)
             k += run
 
     def fill(self, memory: Memory, array: Array, place: Callable[[Index], Index] | None = None) -> None:
@@ -294,6 +295,11 @@ class Loops:
             assert body.parent is not None
             body.parent.items.append(For(counter, size, body))
         self.program.block = self.outer
+
+
+def _known(index: Index) -> tuple[int, ...]:
+    """An index of numbers."""
+    return tuple(i for i in index if not isinstance(i, Node))
 
 
 def _follows(node: Node, first: Node, steps: int) -> bool:

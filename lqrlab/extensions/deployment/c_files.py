@@ -11,8 +11,8 @@ import numpy as np
 
 from lqrlab.compute import checks
 from lqrlab.compute.files import write_atomic
-from lqrlab.extensions.deployment.expressions import TYPES, kind_of, literal
 from lqrlab.extensions.deployment.exported_step import ExportedStep, TranslatedStep
+from lqrlab.extensions.deployment.expressions import TYPES, kind_of, literal
 from lqrlab.extensions.deployment.operations import HELPERS
 from lqrlab.simulation import Outputs, Problem, bind, rollout
 from lqrlab.simulation.sensors import measure
@@ -56,18 +56,22 @@ def to_c(controller: object, problem: Problem | Plant, folder: str | Path) -> Pa
         step = ExportedStep.of(controller, problem)
         translated = step.translated()
         ys, stable = _measurements(step, bind(controller, problem))
-        memories, us = step.run(jnp.asarray(ys))
+        memories, us = step.run(ys)
+        tolerances = _tolerances(step, ys, [*memories.values(), us])
     if not stable:
         warnings.warn(f"controller: the loop with {step.problem.name} diverges; exported all the same", stacklevel=2)
     folder.mkdir(parents=True, exist_ok=True)
     contents = {
         "controller.h": header(step, translated),
         "controller.c": code(step, translated),
-        "test_vectors.csv": _vectors(ys, {k: np.asarray(v) for k, v in memories.items()}, np.asarray(us)),
-        "main_test.c": _template("main_test.c").replace("@MEMORY@", _compared(step))
-        .replace("@FIELDS@", ", ".join(map(str, _fields(step)))),
+        "test_vectors.csv": _vectors(ys, memories, us),
+        "main_test.c": _template("main_test.c")
+        .replace("@MEMORY@", _compared(step))
+        .replace("@FIELDS@", ", ".join(map(str, _fields(step))))
+        .replace("@DOUBLE@", f"{tolerances[0]:.1e}")
+        .replace("@FLOAT@", f"{tolerances[1]:.1e}"),
         "CMakeLists.txt": _template("CMakeLists.txt"),
-        "README.md": _readme(step, translated),
+        "README.md": _readme(step, translated, tolerances),
     }
     for name, text in contents.items():
         write_atomic(folder / name, text)
@@ -114,6 +118,30 @@ def _measurements(step: ExportedStep, policy: object) -> tuple[np.ndarray, bool]
     return seen + step.y_eq, stable
 
 
+def _tolerances(step: ExportedStep, ys: np.ndarray, exact: list[np.ndarray]) -> tuple[float, float]:
+    """How far double and float may be from the vectors, beside the largest value of each.
+
+    1e-12 and 1e-5, but where rounding grows in the controller itself, as it does in a regression or an estimator that
+    starts far off: there JAX in float32, and the last digit of the measurements, say by how much.
+    """
+
+    def apart(others: list[np.ndarray]) -> float:
+        with np.errstate(all="ignore"):
+            sizes = [np.max(np.abs(a), initial=0, where=np.isfinite(a)) for a in map(np.asarray, exact)]
+            off = [
+                np.nanmax(np.abs(a.astype(float) - b) / (s or 1), initial=0) for a, b, s in zip(others, exact, sizes)
+            ]
+        return float(min(max(off, default=0), 1e3))
+
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], ys.shape)
+    memories, us = step.run(ys * (1 + np.finfo(float).eps * signs))
+    last_digit = apart([*memories.values(), us])
+    memories, us = step.run(ys, single=True)
+    single = apart([*memories.values(), us])
+    ratio = np.finfo(np.float64).eps / np.finfo(np.float32).eps
+    return max(1e-12, 20 * last_digit, 10 * ratio * single), max(1e-5, 10 * single)
+
+
 def _vectors(ys: np.ndarray, memories: dict[str, np.ndarray], us: np.ndarray) -> str:
     """Measurements, inputs and what is remembered after them, line by line; first the largest of each column."""
     columns = {f"y{k}": ys[:, k] for k in range(ys.shape[1])} | {f"u{k}": us[:, k] for k in range(us.shape[1])}
@@ -154,10 +182,13 @@ def comment(text: str) -> str:
 def _numbers(a: np.ndarray) -> str:
     kind = kind_of(a.dtype)
     flat = a.ravel().tolist() or [0]
-    return textwrap.fill(", ".join(literal(v, kind) for v in flat), 118, initial_indent="    ", subsequent_indent="    ")
+    return textwrap.fill(
+        ", ".join(literal(v, kind) for v in flat), 118, initial_indent="    ", subsequent_indent="    "
+    )
 
 
 def header(step: ExportedStep, translated: TranslatedStep) -> str:
+    """The text of ``controller.h``."""
     problem, sensor = step.problem, step.sensor
     kind = 0 if sensor is None else 2 if isinstance(sensor, Outputs) else 1
     fields = [f"    {TYPES[kind_of(a.dtype)]} {name}[{max(a.size, 1)}];" for name, a in step.start.items()]
@@ -212,6 +243,7 @@ def _inline(a: np.ndarray) -> str:
 
 
 def code(step: ExportedStep, translated: TranslatedStep) -> str:
+    """The text of ``controller.c``."""
     body = "\n".join(translated.lines)
     helpers = [text for name, text in HELPERS.items() if f"{name}(" in body]
     tables = [
@@ -281,7 +313,9 @@ def signals(step: ExportedStep) -> tuple[list[str], list[str]]:
     """Labels of measurements and inputs."""
     plant, p, m = step.problem.plant, len(step.y_eq), len(step.u_eq)
     if plant is None:
-        states, inputs, outputs = ([f"{c}{k}" for k in range(n)] for c, n in (("x", step.problem.n), ("u", m), ("y", p)))
+        states, inputs, outputs = (
+            [f"{c}{k}" for k in range(n)] for c, n in (("x", step.problem.n), ("u", m), ("y", p))
+        )
     else:
         states, inputs = ([s.label for s in given] for given in (plant.states, plant.inputs))
         outputs = [s.label for s in plant.outputs]
@@ -294,12 +328,13 @@ def signals(step: ExportedStep) -> tuple[list[str], list[str]]:
     return terms, inputs
 
 
-def _readme(step: ExportedStep, translated: TranslatedStep) -> str:
+def _readme(step: ExportedStep, translated: TranslatedStep, tolerances: tuple[float, float]) -> str:
     measured, inputs = signals(step)
     problem = step.problem
-    low, high = (
-        [np.full(len(inputs), s * np.inf) if a is None else np.asarray(a) + step.u_eq for s, a in ((-1, problem.low), (1, problem.high))]
-    )
+    low, high = [
+        np.full(len(inputs), s * np.inf) if a is None else np.asarray(a) + step.u_eq
+        for s, a in ((-1, problem.low), (1, problem.high))
+    ]
     y_rows = [f"| `y[{k}]` | {comment(s)} | {v:.6g} | |" for k, (s, v) in enumerate(zip(measured, step.y_eq))]
     u_rows = [
         f"| `u[{k}]` | {comment(s)} | {v:.6g} | {a:.6g} … {b:.6g} |"
@@ -315,4 +350,6 @@ def _readme(step: ExportedStep, translated: TranslatedStep) -> str:
         memory="\n".join(memory) or "Nothing.",
         operations=translated.operations,
         constants=constants,
+        double=tolerances[0],
+        single=tolerances[1],
     )

@@ -2,12 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
-from lqrlab.extensions.deployment.arrays import Array, Constant, Index, Memory
+from lqrlab.extensions.deployment.arrays import Array, ArrayProgram, Constant, Index, Memory
 from lqrlab.extensions.deployment.expressions import Block, Break, For, If, Node
 from lqrlab.extensions.deployment.flattening import Known, Step, Value, Variable, flatten, inner
 from lqrlab.extensions.deployment.translation import Translator, UnsupportedStepError, rule
@@ -50,7 +50,7 @@ def _scan(t: Translator, step: Step, a: list[Array]) -> list[Array]:
             inside += _in_body([memory], body)
     outs = t.run(program, [*consts, *inside, *(of(x) for x in xs)])
     for memory, y in zip(told, outs[len(start) :]):
-        t.copy(memory, y if y.shape == memory.shape[1:] else y, lambda i: (at, *i))
+        t.copy(memory, y, lambda i: (at, *i))
     t.overwrite([(m, o) for m, o in zip(inside, outs[: len(start)]) if isinstance(m, Memory)])
     p.block = outer
     outer.items.append(For(counter, length, body))
@@ -58,8 +58,11 @@ def _scan(t: Translator, step: Step, a: list[Array]) -> list[Array]:
     return [*after, *told]
 
 
-def _counted(p, start: Array, counter: Node):  # noqa
-    return lambda i: p.op("add", p.lit(start.value, "int"), counter)  # type: ignore[attr-defined]
+def _counted(p: ArrayProgram, start: Array, counter: Node) -> Callable[[Index], Node]:
+    """A number that counts the rounds of a loop from its start."""
+    assert isinstance(start, Constant)
+    first = p.lit(start.value, "int")
+    return lambda i: p.op("add", first, counter)
 
 
 def _counting(program: ClosedJaxpr, consts: list[Array], start: list[Array], xs: list[Array]) -> set[int]:
@@ -67,7 +70,11 @@ def _counting(program: ClosedJaxpr, consts: list[Array], start: list[Array], xs:
     candidates = [k for k, s in enumerate(start) if isinstance(s, Constant) and s.kind == "int" and s.shape == ()]
     if not candidates:
         return set()
-    given: list[Value] = [*_given(consts), *(Variable(s.shape, None) for s in start), *(Variable(x.shape[1:], None) for x in xs)]
+    given: list[Value] = [
+        *_given(consts),
+        *(Variable(s.shape, None) for s in start),
+        *(Variable(x.shape[1:], None) for x in xs),
+    ]
     steps, outputs = flatten(program, given)
     made = {id(v): s for s in steps for v in s.outputs}
     return {k for k in candidates if _one_more(made.get(id(outputs[k])), given[len(consts) + k])}

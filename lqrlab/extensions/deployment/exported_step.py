@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import warnings
 from typing import Any
 
 import jax
@@ -51,10 +52,11 @@ class ExportedStep:
             )
         if problem.in_scales:
             raise ValueError(
-                "problem: expected signals in SI units, as sensors and actuators have them, but found a scaled problem; "
+                "problem: expected signals in SI units, as sensors have them, but found a scaled problem; "
                 "export the controller for the problem that it was scaled from"
             )
-        policy, problem = _in_double(bind(controller, problem)), problem.astype(float)
+        policy: Any = _in_double(bind(controller, problem))
+        problem = problem.astype(float)
         sensor = None
         if isinstance(policy, Measured):  # the sensor is outside: what it shows arrives
             policy, sensor = policy.policy, policy.sensor
@@ -75,15 +77,21 @@ class ExportedStep:
         carry, u = policy(carry, y - self.y_eq)
         return carry, self.problem.saturate(u) + self.u_eq
 
-    def run(self, ys: Array) -> tuple[dict[str, Array], Array]:
-        """Memories after each step, and inputs, of measurements ``[T, p]`` one after another, by JAX."""
+    def run(self, ys: np.ndarray, *, single: bool = False) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Memories after each step, and inputs, of measurements ``[T, p]`` one after another: by JAX, in double."""
+        with jax.enable_x64(not single), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what asks for double does not get it
+            (policy, problem), given = jax.tree.map(
+                lambda a: jnp.asarray(np.asarray(a)), ((self.policy, self.problem), ys)
+            )
 
-        def one(carry: Any, y: Array) -> tuple[Any, tuple[Any, Array]]:
-            carry, u = self(self.policy, carry, y)
-            return carry, (carry, u)
+            def one(carry: Any, y: Array) -> tuple[Any, tuple[Any, Array]]:
+                after, u = dataclasses.replace(self, problem=problem)(policy, carry, y)
+                after = jax.tree.map(lambda a, b: a.astype(b.dtype), after, carry)
+                return after, (after, u)
 
-        memories, us = jax.jit(lambda ys: jax.lax.scan(one, self.policy.init(()), ys)[1])(ys)
-        return dict(zip(self.start, jax.tree.leaves(memories))), us
+            memories, us = jax.jit(lambda ys: jax.lax.scan(one, policy.init(()), ys)[1])(given)
+            return dict(zip(self.start, map(np.asarray, jax.tree.leaves(memories)))), np.asarray(us)
 
     def translated(self) -> "TranslatedStep":
         """The same in C."""
@@ -162,9 +170,12 @@ def _names(tree: Any, alone: str) -> list[str]:
 
 
 _KEYWORDS = set(
-    "auto break case char const continue default do double else enum extern float for goto if inline int long register "
-    "restrict return short signed sizeof static struct switch typedef union unsigned void volatile while bool true "
-    "false real_t INFINITY NAN R M".split()
+    re.findall(
+        r"\w+",
+        """auto break case char const continue default do double else enum extern float for goto if inline int long
+        register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while
+        bool true false real_t INFINITY NAN R M""",
+    )
 )
 """Names that a memory cannot have in C."""
 
@@ -180,9 +191,8 @@ def _refusal(policy: Any, primitive: str) -> str:
 def _check_carry(policy: Any, before: list, after: list, u: tuple, wanted: tuple) -> None:
     if before != after:
         raise ValueError(
-            f"controller: expected {type(policy).__name__} to remember arrays of the same shapes from step to step, but "
+            f"controller: expected {type(policy).__name__} to remember arrays of the same shapes each step, but "
             f"found {before} before a step and {after} after it"
         )
     if u != wanted:
         raise ValueError(f"controller: expected inputs of shape {wanted}, but {type(policy).__name__} gives {u}")
-

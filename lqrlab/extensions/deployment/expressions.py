@@ -144,7 +144,9 @@ class Program:
         """An entry of an array."""
         index = self.lit(index, "int") if isinstance(index, int) else index
         home = max(array.home, index.home, key=lambda b: b.depth)
-        return self._one("load", (array, index), array.kind, home, index.inline, (array.name, array.version, home, index))
+        return self._one(
+            "load", (array, index), array.kind, home, index.inline, (array.name, array.version, home, index)
+        )
 
     def op(self, name: str, *args: Node, kind: str | None = None) -> Node:
         """An operation; simplified where operands are constants."""
@@ -373,8 +375,12 @@ def _bare(text: str) -> str:
 def literal(value: Any, kind: str) -> str:
     """A constant in C."""
     if kind != "real":
-        return str(int(value)) if kind == "int" and abs(value) < 2**31 else f"INT64_C({value})" if kind == "int" else (
-            "true" if value else "false"
+        return (
+            str(int(value))
+            if kind == "int" and abs(value) < 2**31
+            else f"INT64_C({value})"
+            if kind == "int"
+            else ("true" if value else "false")
         )
     if np.isfinite(value):
         return f"R({float(value)!r})"

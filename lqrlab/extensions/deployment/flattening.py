@@ -94,14 +94,20 @@ class _Flat:
             names = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")
             return self.called(next(params[key] for key in names if key in params), inputs)
         if name == "cond" and isinstance(inputs[0], Known):
-            return self.called(params["branches"][int(np.clip(inputs[0].value, 0, len(params["branches"]) - 1))], inputs[1:])
+            return self.called(
+                params["branches"][int(np.clip(inputs[0].value, 0, len(params["branches"]) - 1))], inputs[1:]
+            )
         if name in ("stop_gradient", "copy", "copy_p", "optimization_barrier"):
             return inputs
         if all(isinstance(v, Known) for v in inputs) and (found := self.computed(e, inputs)):
             return found
-        key = (name, str(params), *((v.value.tobytes(), v.shape, v.value.dtype.str) if isinstance(v, Known) else id(v) for v in inputs))
+        key = (
+            name,
+            str(params),
+            *((v.value.tobytes(), v.shape, v.value.dtype.str) if isinstance(v, Known) else id(v) for v in inputs),
+        )
         if key not in self.same:
-            outputs = [Variable(v.aval.shape, v.aval.dtype) for v in e.outvars]
+            outputs = [Variable(v.aval.shape, v.aval.dtype) for v in e.outvars]  # type: ignore[attr-defined]
             self.steps.append(Step(name, params, inputs, outputs))
             self.same[key] = list(outputs)
         return self.same[key]

@@ -16,7 +16,8 @@ import numpy as np
 from jaxtyping import Array, Float, UInt8
 
 from lqrlab.compute import checks, pytree
-from lqrlab.simulation import Measured, Policy, Problem, binding, outputs
+from lqrlab.compute.linalg import expand_batch
+from lqrlab.simulation import Measured, Outputs, Policy, Problem, binding, outputs
 
 _COMPILERS = ("cc", "gcc", "clang")
 
@@ -75,7 +76,7 @@ class ExportedController:
 
     def bound(self, problem: Problem) -> Policy:
         """Its policy on a problem, for :func:`lqrlab.simulation.bind`."""
-        sensor = self.sensor
+        sensor: np.ndarray | Outputs | None = self.sensor
         if sensor is None and self.measures_outputs:
             if problem.plant is None:
                 raise ValueError("problem: expected a plant whose outputs the exported controller measures")
@@ -87,7 +88,10 @@ class ExportedController:
                 f"{problem.name} has {problem.n} and {problem.m}"
             )
         policy = ExportedPolicy(jnp.asarray(self.y_eq), jnp.asarray(self.u_eq), self)
-        return policy if sensor is None else Measured(policy, sensor if not isinstance(sensor, np.ndarray) else jnp.asarray(sensor))
+        policy.check_step(problem.dt)
+        if sensor is None:
+            return policy
+        return Measured(policy, jnp.asarray(sensor) if isinstance(sensor, np.ndarray) else sensor)
 
 
 @pytree
@@ -114,16 +118,18 @@ class ExportedPolicy:
 
     def __call__(self, carry: Array, x: Float[Array, "*loops p"]) -> tuple[Array, Float[Array, "*loops m"]]:
         """One call of ``controller_step`` for each loop."""
-        u = jax.ShapeDtypeStruct((*x.shape[:-1], self.controller.num_inputs), x.dtype)
-        memory = jax.ShapeDtypeStruct(carry.shape, carry.dtype)
-        y = x + self.y_eq.astype(x.dtype)
-        carry, u = jax.pure_callback(self._called, (memory, u), carry, y, vmap_method="broadcast_all")
-        return carry, u - self.u_eq.astype(x.dtype)
+        shapes = (
+            jax.ShapeDtypeStruct(carry.shape, carry.dtype),
+            jax.ShapeDtypeStruct((*x.shape[:-1], self.controller.num_inputs), x.dtype),
+        )
+        y_eq, u_eq = (expand_batch(a.astype(x.dtype), x.ndim) for a in (self.y_eq, self.u_eq))
+        carry, u = jax.pure_callback(self._called, shapes, carry, x + y_eq, vmap_method="broadcast_all")
+        return carry, u - u_eq
 
     def _called(self, memory: Array, y: Array) -> tuple[np.ndarray, np.ndarray]:
         given = np.asarray(y)
-        memory, u = self.controller.step(np.asarray(memory), given)
-        return memory, u.astype(given.dtype)
+        after, u = self.controller.step(np.asarray(memory), given)
+        return after, u.astype(given.dtype)
 
 
 def load_c(folder: str | Path, *, single: bool = False) -> ExportedController:
@@ -197,8 +203,6 @@ def compiler() -> str:
 
 binding.TABLE.append(
     binding.Kind(
-        "a controller exported as C",
-        lambda c: isinstance(c, ExportedController),
-        lambda c, problem: c.bound(problem),
+        "a controller exported as C", lambda c: isinstance(c, ExportedController), lambda c, problem: c.bound(problem)
     )
 )

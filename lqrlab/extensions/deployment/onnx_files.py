@@ -37,7 +37,8 @@ def to_onnx(
     their units, are in the file's metadata as JSON.
 
     Args:
-        network: of :mod:`lqrlab.learning.models`, or the ``checkpoints`` folder of one; or whatever :func:`lqrlab.simulation.bind` takes, such as a gain.
+        network: of :mod:`lqrlab.learning.models`, or the ``checkpoints`` folder of one; or whatever
+            :func:`lqrlab.simulation.bind` takes, such as a gain.
         path: of the file, ending in ``.onnx``.
         problem: what it controls. A gain and a policy that is bound already need none.
         dtype: ``"float32"``, or ``"float64"`` where rounding matters: a gain that comes of inverted matrices has some

@@ -31,7 +31,7 @@ class Operation(NamedTuple):
 
 def _divided(a: Any, b: Any) -> Any:
     """a / b as C has it: whole numbers are cut towards zero."""
-    return np.float64(a) / np.float64(b) if isinstance(a, float) else int(math.trunc(a / b)) if b else 0
+    return np.float64(a) / np.float64(b) if isinstance(a, float) else math.trunc(a / b) if b else 0
 
 
 def _math(name: str, value: Callable[..., Any] | None = None, operands: int = 1) -> Operation:
@@ -55,7 +55,22 @@ _PYTHON: dict[str, Callable[..., Any]] = {
     "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b,
 }
-_LIBRARY = ("sin", "cos", "tan", "sinh", "cosh", "tanh", "exp", "expm1", "log", "log1p", "sqrt", "floor", "ceil", "cbrt")
+_LIBRARY = (
+    "sin",
+    "cos",
+    "tan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "sqrt",
+    "floor",
+    "ceil",
+    "cbrt",
+)
 
 OPERATIONS: dict[str, Operation] = {
     "add": Operation("({0} + {1})", lambda a, b: a + b),

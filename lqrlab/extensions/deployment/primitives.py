@@ -60,6 +60,16 @@ def _selected(p: Any, params: dict, which: Node, *cases: Node) -> Node:
     return chosen
 
 
+def _ordered(name: str, p: Any, a: Node, b: Node) -> Node:
+    """A comparison in which NaN is the largest number, as sorting has it."""
+    if a.kind != "real":
+        return p.op(name, a, b)
+    last = p.op("ne", b, b)
+    return p.op("or", p.op(name, a, b), p.op("and", last, p.op("eq", a, a)) if name == "lt" else last)
+
+
+_elementwise("lt_to", lambda p, _, a, b: _ordered("lt", p, a, b))
+_elementwise("le_to", lambda p, _, a, b: _ordered("le", p, a, b))
 _elementwise("add_any", lambda p, _, a, b: p.op("add", a, b))
 _elementwise("square", lambda p, _, a: p.op("mul", a, a))
 _elementwise("rsqrt", lambda p, _, a: p.op("div", p.lit(1, "real"), p.op("sqrt", a)))
@@ -135,7 +145,7 @@ def _sliced(t: Translator, step: Step, a: list[Array]) -> list[Array]:
     def part(out: Variable, start: list[int]) -> Array:
         def entry(i: Index) -> Node:
             full = (*i[:axis], 0, *i[axis:]) if step.name == "unstack" else i
-            return one.at(tuple(_shifted(t.program, k, s, by) for k, s, by in zip(full, start, stride)))
+            return one.at(tuple(_shifted(t.program, k, int(s), int(by)) for k, s, by in zip(full, start, stride)))
 
         return t.lazy(entry, out, a, one.kind, moves=True)
 
@@ -184,7 +194,7 @@ def _joined(t: Translator, step: Step, a: list[Array]) -> list[Array]:
     starts = np.cumsum([0, *(v.shape[axis] for v in a)])
 
     def entry(i: Index) -> Node:
-        at = int(i[axis])  # type: ignore[arg-type]
+        at = int(i[axis])
         part = int(np.searchsorted(starts, at, "right")) - 1
         return a[part].at((*i[:axis], at - int(starts[part]), *i[axis + 1 :]))
 
@@ -212,15 +222,16 @@ def _moved_by(p: Any, axis: int, start: int, i: Index) -> Index:
 @rule("pad")
 def _padded(t: Translator, step: Step, a: list[Array]) -> list[Array]:
     (out,), (one, filling) = step.outputs, a
-    widths = step.params["padding_config"]
+    widths = [tuple(map(int, width)) for width in step.params["padding_config"]]
 
     def source(i: Index) -> Index | None:
         found = []
         for k, (low, _, between), size in zip(i, widths, one.shape):
-            place, rest = divmod(int(k) - low, between + 1)  # type: ignore[arg-type]
+            assert not isinstance(k, Node)
+            place, rest = divmod(k - low, between + 1)
             if rest or not 0 <= place < size:
                 return None
-            found.append(int(place))
+            found.append(place)
         return tuple(found)
 
     def entry(i: Index) -> Node:
@@ -233,9 +244,7 @@ def _padded(t: Translator, step: Step, a: list[Array]) -> list[Array]:
         raise UnsupportedStepError("pad that cuts")
     memory = t.program.new(out.shape, one.kind)
     t.program.fill(memory, t.program.lazy(lambda i: filling.at(()), out.shape, one.kind, [], True))
-    t.copy(
-        memory, one, lambda i: tuple(_shifted(t.program, k, low, by + 1) for k, (low, _, by) in zip(i, widths))
-    )
+    t.copy(memory, one, lambda i: tuple(_shifted(t.program, k, low, by + 1) for k, (low, _, by) in zip(i, widths)))
     return [memory]
 
 

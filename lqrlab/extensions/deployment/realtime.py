@@ -72,9 +72,7 @@ def realtime(
     problem = _problem(plant if simulated else problem, rate)
     count = checks.number("seconds", seconds, "a time above 0 s", above=0) / float(problem.dt)
     if count > _MOST:
-        raise ValueError(
-            f"seconds: expected at most {_MOST} samples, but found {count:.3g}; run it in parts"
-        )
+        raise ValueError(f"seconds: expected at most {_MOST} samples, but found {count:.3g}; run it in parts")
     num = max(round(count), 1)
     policy = bind(controller, problem)
     if simulated:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from lqrlab.extensions.deployment.expressions import Block, Declare, Define, For, If, Node, Store, inside, uses
+from lqrlab.extensions.deployment.expressions import Block, Declare, Define, Node, Store, inside, uses
 
 
 def _statements(block: Block) -> Iterator[Any]:
@@ -71,7 +71,7 @@ def _spelt_out(nodes: list[Node]) -> set[Node]:
 
 
 def _touched(item: Any, written_out: set[Node]) -> set[str]:
-    """Names of the arrays that a statement and those in it write or read, the numbers that are written out there too."""
+    """Names of the arrays that a statement and those in it write or read, and the numbers written out there."""
     names, waiting = set(), list(uses(item))
     if isinstance(item, Store):
         names.add(item.array.name)

@@ -8,7 +8,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
-from lqrlab.extensions.deployment.arrays import Array, ArrayProgram, Constant, Index, Lazy, Memory, Scalars, flat, indices
+from lqrlab.extensions.deployment.arrays import (
+    Array,
+    ArrayProgram,
+    Constant,
+    Index,
+    Lazy,
+    Memory,
+    Scalars,
+    flat,
+    indices,
+)
 from lqrlab.extensions.deployment.expressions import Node, kind_of
 from lqrlab.extensions.deployment.flattening import Known, Step, Value, Variable, flatten
 from lqrlab.extensions.deployment.operations import OPERATIONS
@@ -80,7 +90,13 @@ class Translator:
         return self.program.lazy(entry, out.shape, kind or kind_of(out.dtype), of, moves)
 
     def few(
-        self, entry: Callable[[Index], Node], out: Variable, of: Sequence[Array], *, moves: bool = False, most: int = _FEW
+        self,
+        entry: Callable[[Index], Node],
+        out: Variable,
+        of: Sequence[Array],
+        *,
+        moves: bool = False,
+        most: int = _FEW,
     ) -> Scalars | None:
         """An array as separate expressions if it is small and they are few operations more, else None."""
         size = math.prod(out.shape)
