@@ -29,6 +29,7 @@ MODULES = (
     "imitation",
     "learned_agents",
     "mpc",
+    "realtime",
 )
 
 

@@ -2,7 +2,7 @@
 
 The library, in the order that data flows: :mod:`compute`, :mod:`systems`, :mod:`control`, :mod:`simulation`,
 :mod:`dataset`, :mod:`learning`, :mod:`evaluation`. On top of it :mod:`workbench`, what people see and start; and the
-extensions :mod:`identification`, :mod:`environments`, :mod:`robots`, each of which needs an extra of its own.
+extensions :mod:`identification`, :mod:`environments`, :mod:`robots`, :mod:`deployment`, each with an extra of its own.
 Each is loaded when it is first named, so that asking for one does not pay for all.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 __version__ = "0.3.0.dev0"
 LIBRARY = ("compute", "systems", "control", "simulation", "dataset", "learning", "evaluation")
 """The library's subpackages: each imports only those before it."""
-EXTENSIONS = ("identification", "environments", "robots")
+EXTENSIONS = ("identification", "environments", "robots", "deployment")
 """What nothing else imports; in ``lqrlab.extensions``, and by name here."""
 __all__ = [*LIBRARY, "workbench", *EXTENSIONS]
 

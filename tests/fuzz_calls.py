@@ -11,7 +11,7 @@ import numpy as np
 import scipy.linalg
 from fuzz_damage import KEY, Made, anything, gain, residual, starts_at_x0
 
-from lqrlab import compute, control, dataset, evaluation, learning, robots, simulation, systems
+from lqrlab import compute, control, dataset, deployment, evaluation, learning, robots, simulation, systems
 
 A, B, C, D = (np.array([[0.0, 1.0], [2.0, -0.5]]), np.array([[0.0], [1.0]]), np.array([[1.0, 0.0]]), np.array([[0.0]]))
 Q, R, N, DT = np.eye(2), np.array([[1.0]]), np.array([[0.1], [0.0]]), 0.1
@@ -75,6 +75,12 @@ def a_robot() -> Path:
         '<actuator><motor name="motor" joint="pivot"/></actuator></mujoco>'
     )
     return file
+
+
+@functools.cache
+def firmware() -> Path:
+    """A controller in C."""
+    return deployment.to_c(GAIN, PENDULUM, Path(FOLDER.name) / "code")
 
 
 def a_folder() -> Path:
@@ -267,11 +273,34 @@ CALLS = {
     "systems.from_dynamics": (systems.from_dynamics, _plant, anything),
     "systems.from_control": (from_control, _d | {"Q": Q, "R": R, "dt": DT}, anything),
     "systems.load": (systems.load, {"path": Made(a_file), "dt": DT}, anything),
+    "deployment.to_c": (
+        deployment.to_c,
+        {"controller": GAIN, "problem": PENDULUM, "folder": Path(FOLDER.name) / "firmware"},
+        anything,
+    ),
+    "deployment.load_c": (deployment.load_c, {"folder": Made(firmware), "single": False}, anything),
     "robots.from_mujoco": (
         robots.from_mujoco,
         {"model": Made(a_robot), "at": [0.1], "actuated": ["pivot"], "fixed": [], "dt": DT, "name": "lever"},
         anything,
     ),
+    "deployment.realtime": (
+        deployment.realtime,
+        {"controller": K, "plant": PENDULUM, "rate": 50.0, "seconds": 0.1, "x0": [0.1, 0.0], "clock": "simulated"},
+        anything,
+    ),
+    "deployment.to_onnx": (
+        deployment.to_onnx,
+        {"network": K, "path": Path(FOLDER.name) / "gain.onnx", "problem": PENDULUM, "dtype": "float64"},
+        anything,
+    ),
+    "deployment.to_fmu": (
+        deployment.to_fmu,
+        {"controller_or_plant": K, "path": Path(FOLDER.name) / "gain.fmu", "fmi": "3.0", "problem": PENDULUM},
+        anything,
+    ),
+    "deployment.save": (deployment.save, {"thing": K, "path": Path(FOLDER.name) / "gain.mat"}, anything),
+    "deployment.load": (deployment.load, {"path": Made(a_file)}, anything),
     "systems.linearise": (systems.linearise, {"plant": PENDULUM}, anything),
     "systems.pad": (systems.pad, {"plant": LINEAR, "n": 3, "m": 2}, anything),
     "systems.pad_matrix": (systems.pad_matrix, {"a": Q, "rows": 3, "columns": 4, "diagonal": 1.0}, anything),

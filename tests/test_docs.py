@@ -24,6 +24,7 @@ from lqrlab import (
     compute,
     control,
     dataset,
+    deployment,
     environments,
     evaluation,
     identification,
@@ -50,6 +51,7 @@ EXAMPLES = {  # public names that matter most: each has an example in its docstr
     evaluation: "attraction evaluate settling_steps",
     environments: "make",
     robots: "from_mujoco",
+    deployment: "load_c to_c",
 }
 NAMES = [(room, name) for room, names in EXAMPLES.items() for name in names.split()]
 

@@ -183,11 +183,14 @@ DISTRIBUTIONS = {"IPython": "ipython", "PIL": "pillow", "bs4": "beautifulsoup4",
 """Where what is imported has another name than what is installed."""
 NOT_IMPORTED = {
     "blackjax": "identification.posterior asks for it when it is called",
+    "fmpy": "deployment.from_fmu asks for it when it is called",
     "ipykernel": "the notebooks' kernel",
     "jupyterlab": "what a person opens the notebooks in",
     "mujoco": "robots.from_mujoco asks for it when it is called",
     "moviepy": "Gymnasium makes films with it",
+    "onnx": "deployment.to_onnx asks for it when it is called",
     "pyarrow": "pandas reads and writes Parquet with it",
+    "pyserial": "deployment.realtime asks for it when a plant is at a serial line",
     "rejax": "notebook 16 trains agents with it",
 }
 OPTIONAL = {

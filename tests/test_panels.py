@@ -18,7 +18,7 @@ import scipy.linalg
 from bs4 import BeautifulSoup
 from jupyter_client import KernelManager
 
-from lqrlab import control, dataset, evaluation, learning, simulation, systems
+from lqrlab import control, dataset, deployment, evaluation, learning, simulation, systems
 from lqrlab.workbench import widgets
 from lqrlab.workbench.figures import loop_design, loop_picture, svg
 from lqrlab.workbench.panels import (
@@ -721,6 +721,32 @@ def test_a_move_linearises_and_samples_the_plant_once(kind, moved, monkeypatch):
     panel.live.wait()
     assert panel.live.status.value == ""
     assert sorted(done) == ["discretize", "matrices"]
+    panel.close()
+
+
+@pytest.mark.parametrize("kind", ["lqr_designer", "mpc_designer", "policy_inspector"])
+def test_a_panels_controller_is_exported_as_it_stands(kind, monkeypatch, tmp_path):
+    """As C, where a compiler is; the policy's inputs are the code's."""
+    monkeypatch.chdir(tmp_path)
+    plant = systems.make("cart_pole")
+    K = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
+    panel, values = {
+        "lqr_designer": lambda: (lqr_designer.Designer(plant, num_steps=60), {"inputs.force": 0.5, "limit": 1.0}),
+        "mpc_designer": lambda: (mpc_designer.PredictiveDesigner(plant, 20), {"weight": 0.5, "horizon": 5}),
+        "policy_inspector": lambda: (policy_inspector.Inspector(plant, 0.9 * K, num_steps=60), {}),
+    }[kind]()
+    panel.set(values)
+    panel.folder.value = "some/firmware"
+    panel.export.click()
+    assert "README.md" in panel.exported.value
+    controller, problem = panel._exported(panel._question())
+    written = deployment.load_c("some/firmware")
+    x0 = jnp.array([0.3, 0.02, 0.0, 0.0])
+    ours, theirs = (simulation.rollout(problem, one, x0, 60) for one in (controller, written))
+    np.testing.assert_allclose(theirs.us, ours.us, atol=1e-9)
+    (tmp_path / "some" / "firmware" / "mine.txt").write_text("mine")
+    panel.export.click()
+    assert "mine.txt" in panel.exported.value
     panel.close()
 
 

@@ -58,7 +58,7 @@ def load(
         return reader.load()(file, dt=dt, name=name, **labels, **options)
     for key in options:
         raise ValueError(f"{file}: {key} is an option of a robot's file; a plant of matrices has no joints")
-    content = _content(file)
+    content = contents(file)
     if "family" in content and file.suffix.lower() == ".json":
         return _of_family(file, content)
     for matrix in "AB":
@@ -81,8 +81,13 @@ def load(
         raise ValueError(f"{file}: {error}") from None
 
 
-def _content(file: Path) -> Contents:
-    """Contents of a file with matrices, or with a family's parameters."""
+def contents(file: Path, keys: Collection[str] | None = _KEYS) -> Contents:
+    """Contents of a file with matrices, or with a family's parameters.
+
+    Args:
+        file: ``.npz``, ``.mat`` or ``.json``.
+        keys: names of what is read of a MATLAB file; all full arrays, if None.
+    """
     reader = _MATRICES.get(file.suffix.lower())
     if reader is None:
         known = ", ".join(suffixes())
@@ -92,7 +97,7 @@ def _content(file: Path) -> Contents:
     if file.stat().st_size > _LIMIT:
         raise ValueError(f"{file}: expected some matrices, but found {file.stat().st_size / 2**20:.0f} MiB")
     try:
-        return reader(file)
+        return reader(file, keys)
     except MemoryError:
         raise
     except Exception as error:
@@ -141,19 +146,20 @@ def _check_size(size: int) -> None:
         raise ValueError(f"it unpacks to {size / 2**20:.0f} MiB")
 
 
-def _npz(file: Path) -> Contents:
+def _npz(file: Path, _: object) -> Contents:
     with zipfile.ZipFile(file) as archive:
         _check_size(sum(entry.file_size for entry in archive.infolist()))
     with np.load(file, allow_pickle=False) as arrays:
         return dict(arrays)
 
 
-def _mat(file: Path) -> Contents:
+def _mat(file: Path, keys: Collection[str] | None) -> Contents:
     import scipy.io  # 0.2 s that only this format costs
 
     _check_size(_unpacked(file))
     there = scipy.io.whosmat(file)
-    held = [(name, shape, kind) for name, shape, kind in there if name in _KEYS]
+    wanted = [name for name, _, kind in there if kind not in _CONTAINERS] if keys is None else keys
+    held = [(name, shape, kind) for name, shape, kind in there if name in wanted]
     for name, _, kind in held:
         if kind in _CONTAINERS:
             raise ValueError(f"{name}: expected a full matrix, but found MATLAB's {kind}")
@@ -182,11 +188,11 @@ def _unpacked(file: Path) -> int:
     return size
 
 
-def _json(file: Path) -> Contents:
+def _json(file: Path, _: object) -> Contents:
     return read_object(file, _JSON_LIMIT)
 
 
-_MATRICES: dict[str, Callable[[Path], Contents]] = {".npz": _npz, ".mat": _mat, ".json": _json}
+_MATRICES: dict[str, Callable[[Path, Collection[str] | None], Contents]] = {".npz": _npz, ".mat": _mat, ".json": _json}
 
 
 @functools.cache

@@ -255,14 +255,16 @@ def rescued(
         known = jax.tree.unflatten(jax.tree.structure(out), given[len(args) :])
         return rescue(given[: len(args)], known)
 
-    def again(state: tuple[Array, PyTree[Array]]) -> tuple[Array, PyTree[Array]]:
-        todo, out = state
+    def again(state: tuple[Array, Array, PyTree[Array]]) -> tuple[Array, Array, PyTree[Array]]:
+        rounds, todo, out = state
         chosen = jnp.nonzero(todo, size=size, fill_value=count)[0]
         members = jnp.minimum(chosen, count - 1)
         better = in_blocks(solve, tuple(a[members] for a in (*args, *jax.tree.leaves(out))), size)
         keep = jnp.where((better[-1] < out[-1][members]) | always, chosen, count)
         out = jax.tree.map(lambda old, new: old.at[keep].set(new, mode="drop"), out, better)
-        return todo.at[chosen].set(False, mode="drop"), out
+        return rounds + 1, todo.at[chosen].set(False, mode="drop"), out
 
     bad = ~(out[-1] <= enough(args[0].dtype))
-    return jax.lax.while_loop(lambda state: jnp.any(state[0]), again, (bad, out))[1]
+    most = -(-count // size) if size else 0  # said, so that a program in C has a bound
+    start = (jnp.zeros((), int), bad, out)
+    return jax.lax.while_loop(lambda state: (state[0] < most) & jnp.any(state[1]), again, start)[2]

@@ -7,6 +7,8 @@ from typing import Any
 import ipywidgets
 import numpy as np
 
+from lqrlab import control
+from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts
 from lqrlab.workbench.figures.loop_design import FREE, LATE, OVERVIEW, TICKS, LoopSetting
@@ -78,3 +80,13 @@ class Designer(Panel[LoopSetting, Picture]):
 
     def _codes(self, question: LoopSetting) -> list[str]:
         return [copy_as_code.regulator(question), *super()._codes(question)]
+
+    def _exported(self, question: LoopSetting) -> tuple[object, Problem]:
+        s, u_eq = question, question.plant.equilibrium()[1]
+        if s.delay and s.known:
+            raise ValueError(
+                f"export: expected a loop without delay, but found one of {s.delay / s.sample:g} samples: its policy "
+                "delays the input itself, which your actuator does already"
+            )
+        problem = Problem.of(s.plant, dt=s.dt, limits=(u_eq - s.limits, u_eq + s.limits), optimum=False)
+        return control.lqrd(*s.plant.matrices(), *s.weights, s.dt), problem

@@ -121,6 +121,15 @@ class PredictiveDesigner(Panel[dict[str, Any], Picture]):
             said += f" <b>{unsolved} plans were not solved</b>: what is shown is not the optimum."
         return _picture(plant, runs, question["horizon"], limit, said)
 
+    def _exported(self, question: dict[str, Any]) -> tuple[object, Problem]:
+        plant, (A, B), (Q, R) = self._plant, self._plant.matrices(), self._plant.weights()
+        limit, change = (loop_design.largest_inputs(plant, question[name]) for name in ("limit", "change"))
+        design = control.mpc(
+            A, B, Q, 10.0 ** question["weight"] * R, question["horizon"], dt=plant.dt, u_limits=(-limit, limit),
+            du_limits=(-change, change) if np.isfinite(change).all() else None,
+        )  # fmt: skip
+        return design, Problem.of(plant, optimum=False)
+
 
 def _outcome(plant: Plant, sampled: control.Sampled, run: Trajectory) -> str:
     """Its cost in the weights chosen, or that it does not converge."""

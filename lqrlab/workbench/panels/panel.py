@@ -2,6 +2,7 @@
 
 import contextlib
 import html
+import importlib.metadata
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,12 +13,15 @@ import anywidget
 import ipywidgets
 import traitlets
 
+from lqrlab.simulation import Problem
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import copy_as_code
 from lqrlab.workbench.panels.controls import button
 from lqrlab.workbench.panels.live_panel import Answer, Check, Live, Question, sentence
 from lqrlab.workbench.runs.session import headless
 
+EXPORTERS = "lqrlab.exporters"
+"""Entry points of functions that write a controller into a folder: ``c(controller, problem, folder)``."""
 _STROKE = 1.0  # seconds within which further moves of the same control are one step to undo
 
 
@@ -59,9 +63,11 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         self._past: list[dict[str, Any]] = []
         self._moved: tuple[set[str], float] = set(), 0.0
         self.undo.disabled = True
-        folded = ipywidgets.Accordion(
-            [self.code], titles=("copy as code",), layout={"width": "33rem", "max_width": "100%"}
-        )
+        pages: dict[str, ipywidgets.Widget] = {"copy as code": self.code}
+        if type(self)._exported is not Panel._exported and importlib.metadata.entry_points(group=EXPORTERS, name="c"):
+            pages["export"] = self._exporting()
+        layout = {"width": "33rem", "max_width": "100%"}
+        folded = ipywidgets.Accordion(list(pages.values()), titles=tuple(pages), layout=layout)
         tools = [ipywidgets.HBox([self.undo, self.reset]), folded]
         children = [self.live.bar, self.words, self.picture, *beneath, _SliderNames()]
         if above:
@@ -180,6 +186,29 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
     def _codes(self, question: Question) -> list[str]:
         """Lines to copy: those that make the panel as it stands; a subclass may know more."""
         return [copy_as_code.panel(*self._call, _moved(self._defaults, self.values))]
+
+    # Export ----------------------------------------------------------------------------------------------
+
+    def _exported(self, question: Question) -> tuple[object, Problem]:
+        """The controller that is shown, and what it is for; a panel without one has no *export*."""
+        raise NotImplementedError
+
+    def _exporting(self) -> ipywidgets.Widget:
+        """A folder's name and a button that writes the controller's C code into it."""
+        self.folder = ipywidgets.Text("firmware", description="folder", layout={"width": "20rem"})
+        self.exported, self.export = ipywidgets.HTML(), button("write C code", self._export)
+        return ipywidgets.VBox([ipywidgets.HBox([self.folder, self.export]), self.exported])
+
+    def _export(self) -> None:
+        (exporter,) = importlib.metadata.entry_points(group=EXPORTERS, name="c")
+        self.exported.value = "writing …"
+        try:
+            folder = exporter.load()(*self._exported(self._question()), self.folder.value)
+            self.exported.value = (
+                f"Written to <code>{html.escape(str(folder))}</code>; its README.md says what is in it."
+            )
+        except Exception as error:  # whatever it is, it stands where the button is
+            self.exported.value = html.escape(sentence(error))
 
     def _remember(self) -> None:
         values, now = self.values, time.monotonic()

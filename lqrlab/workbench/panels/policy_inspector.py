@@ -228,6 +228,9 @@ class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
         plane = svg.document(_plane(pair, runs, across, up), _SIDE, _SIDE, "plane of two states")
         return plane, _picture(pair, runs)
 
+    def _exported(self, question: InspectorQuestion) -> tuple[object, Problem]:
+        return self._policy, Problem.of(question[1], optimum=False)
+
     def _still(self) -> Picture:
         x0, _, across, up = self._question()
         (pair,) = self._pairs.values()

@@ -1,0 +1,27 @@
+"""Controllers outside the notebook: C code, FMUs, ONNX, files of other tools, loops in real time."""
+
+from lqrlab.extensions.deployment.c_files import to_c
+from lqrlab.extensions.deployment.exchange import load, save
+from lqrlab.extensions.deployment.fmu import to_fmu
+from lqrlab.extensions.deployment.fmu_files import from_fmu
+from lqrlab.extensions.deployment.loading import ExportedController, load_c
+from lqrlab.extensions.deployment.onnx_files import to_onnx
+from lqrlab.extensions.deployment.realtime import realtime
+from lqrlab.extensions.deployment.stablehlo import StoredPolicy, load_stablehlo, to_stablehlo
+from lqrlab.extensions.deployment.timed_run import TimedRun
+
+__all__ = [
+    "ExportedController",
+    "StoredPolicy",
+    "TimedRun",
+    "from_fmu",
+    "load",
+    "load_c",
+    "load_stablehlo",
+    "realtime",
+    "save",
+    "to_c",
+    "to_fmu",
+    "to_onnx",
+    "to_stablehlo",
+]

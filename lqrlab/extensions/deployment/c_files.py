@@ -1,0 +1,355 @@
+"""The files of an exported controller: code, header, vectors that test it, and what they say of themselves."""
+
+import textwrap
+import warnings
+from importlib import resources
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lqrlab.compute import checks
+from lqrlab.compute.files import write_atomic
+from lqrlab.extensions.deployment.exported_step import ExportedStep, TranslatedStep
+from lqrlab.extensions.deployment.expressions import TYPES, kind_of, literal
+from lqrlab.extensions.deployment.operations import HELPERS
+from lqrlab.simulation import Outputs, Problem, bind, rollout
+from lqrlab.simulation.sensors import measure
+from lqrlab.systems import Plant
+
+FILES = ("controller.h", "controller.c", "test_vectors.csv", "main_test.c", "CMakeLists.txt", "README.md")
+_MARK = "written by lqrlab.deployment.to_c"
+_STEPS, _MOST = 200, 200  # test vectors; numbers of the memory in each
+_FAR = 1e3  # beside the scales of the states: the loop diverges
+
+
+def to_c(controller: object, problem: Problem | Plant, folder: str | Path) -> Path:
+    """Write a controller as C99: one step of it from absolute measurements to absolute inputs, in SI units.
+
+    The code has no heap, no recursion and no library but ``math.h``; with ``CONTROLLER_FLOAT`` defined it computes in
+    float, else in double. The folder gets the code, test vectors with a program that repeats them on the target, a
+    CMake file and a README.
+
+    Args:
+        controller: of any kind that :func:`lqrlab.simulation.bind` takes.
+        problem: one plant, or the problem of it, whose limits of inputs the code keeps.
+        folder: a new or empty one, or one that this function wrote.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: a batch of plants; a part of the controller that cannot be written in C; NaN in it; a folder that
+            holds other files.
+
+    >>> import tempfile
+    >>> plant = systems.make("pendulum")
+    >>> optimum = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     print(sorted(path.name for path in deployment.to_c(optimum, plant, folder).iterdir())[:3])
+    ['CMakeLists.txt', 'README.md', 'controller.c']
+    """
+    folder = checks.path("folder", folder)
+    _check_folder(folder)
+    with jax.enable_x64(True):
+        step = ExportedStep.of(controller, problem)
+        translated = step.translated()
+        ys, stable = _measurements(step, bind(controller, problem))
+        memories, us = step.run(ys)
+        tolerances = _tolerances(step, ys, [*memories.values(), us])
+    if not stable:
+        warnings.warn(f"controller: the loop with {step.problem.name} diverges; exported all the same", stacklevel=2)
+    folder.mkdir(parents=True, exist_ok=True)
+    contents = {
+        "controller.h": header(step, translated),
+        "controller.c": code(step, translated),
+        "test_vectors.csv": _vectors(ys, memories, us),
+        "main_test.c": _template("main_test.c")
+        .replace("@MEMORY@", _compared(step))
+        .replace("@FIELDS@", ", ".join(map(str, _fields(step))))
+        .replace("@DOUBLE@", f"{tolerances[0]:.1e}")
+        .replace("@FLOAT@", f"{tolerances[1]:.1e}"),
+        "CMakeLists.txt": _template("CMakeLists.txt"),
+        "README.md": _readme(step, translated, tolerances),
+    }
+    for name, text in contents.items():
+        write_atomic(folder / name, text)
+    return folder
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder with anything in it that :func:`to_c` did not write."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"folder: expected a folder, but found the file {folder}")
+    found = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    others = [name for name in found if name not in FILES]
+    header = folder / "controller.h"
+    if found and not others and not (header.is_file() and _MARK in header.read_text(errors="replace")[:400]):
+        others = found
+    if others:
+        raise ValueError(
+            f"folder: expected an empty folder, or one that to_c wrote, but {folder} holds {others[0]}"
+            f"{' and others' if len(others) > 1 else ''}, which would be overwritten; name another folder"
+        )
+
+
+def _template(name: str) -> str:
+    return resources.files(__package__).joinpath("templates", f"{name}.txt").read_text().replace("@MARK@", _MARK)
+
+
+# Test vectors ------------------------------------------------------------------------------------------------
+
+
+def _measurements(step: ExportedStep, policy: object) -> tuple[np.ndarray, bool]:
+    """What a disturbed loop measures, with sensors that fail and outliers; and whether the loop stays bounded."""
+    problem, key = step.problem, jax.random.key(0)
+    scale = np.asarray(problem.scale_x)
+    x0 = 0.1 * scale * np.asarray(jax.random.normal(key, (problem.n,)))
+    run = rollout(problem, bind(policy, problem), x0, _STEPS, key=key, noise=0.01 * scale, keep=("xs", "us"))
+    xs = np.asarray(run.xs[:-1])
+    size = np.abs(xs / scale).max(axis=1)
+    stable = bool(np.all(size < _FAR))
+    xs = xs if stable else np.random.default_rng(0).normal(size=xs.shape) * 0.1 * scale
+    seen = xs if step.sensor is None else np.asarray(measure(step.sensor, jnp.asarray(xs)))
+    seen = np.array(seen)
+    seen[_STEPS // 4 : _STEPS // 4 + 2] *= 10  # outliers, and actuators in saturation
+    seen[_STEPS // 2, 0] = seen[_STEPS // 2 + 1] = np.nan  # a sensor that is silent; all of them
+    return seen + step.y_eq, stable
+
+
+def _tolerances(step: ExportedStep, ys: np.ndarray, exact: list[np.ndarray]) -> tuple[float, float]:
+    """How far double and float may be from the vectors, beside the largest value of each.
+
+    1e-12 and 1e-5, but where rounding grows in the controller itself, as it does in a regression or an estimator that
+    starts far off: there JAX in float32, and the last digit of the measurements, say by how much.
+    """
+
+    def apart(others: list[np.ndarray]) -> float:
+        with np.errstate(all="ignore"):
+            sizes = [np.max(np.abs(a), initial=0, where=np.isfinite(a)) for a in map(np.asarray, exact)]
+            off = [
+                np.nanmax(np.abs(a.astype(float) - b) / (s or 1), initial=0) for a, b, s in zip(others, exact, sizes)
+            ]
+        return float(min(max(off, default=0), 1e3))
+
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], ys.shape)
+    memories, us = step.run(ys * (1 + np.finfo(float).eps * signs))
+    last_digit = apart([*memories.values(), us])
+    memories, us = step.run(ys, single=True)
+    single = apart([*memories.values(), us])
+    ratio = np.finfo(np.float64).eps / np.finfo(np.float32).eps
+    return max(1e-12, 20 * last_digit, 10 * ratio * single), max(1e-5, 10 * single)
+
+
+def _vectors(ys: np.ndarray, memories: dict[str, np.ndarray], us: np.ndarray) -> str:
+    """Measurements, inputs and what is remembered after them, line by line; first the largest of each column."""
+    columns = {f"y{k}": ys[:, k] for k in range(ys.shape[1])} | {f"u{k}": us[:, k] for k in range(us.shape[1])}
+    if sum(a[0].size for a in memories.values()) <= _MOST:
+        for name, a in memories.items():
+            flat = a.reshape(len(a), -1).astype(float)
+            columns |= {f"{name}[{k}]": flat[:, k] for k in range(flat.shape[1])}
+    table = np.stack(list(columns.values()), axis=1)
+    lines = [",".join(columns)]
+    return "\n".join([*lines, *(",".join(repr(float(v)) for v in row) for row in table)]) + "\n"
+
+
+def _fields(step: ExportedStep) -> list[int]:
+    """Columns of the vectors that are of one size: each signal, each array of the memory."""
+    sizes = [a.size for a in step.start.values() if a.size]
+    return [*[1] * (len(step.y_eq) + len(step.u_eq)), *(sizes if sum(sizes) <= _MOST else [])]
+
+
+def _compared(step: ExportedStep) -> str:
+    """The statements that give main_test.c what is remembered."""
+    if sum(a.size for a in step.start.values()) > _MOST or not step.start:
+        return "    (void)c;\n    (void)out;\n"
+    return "".join(
+        f"    for (int i = 0; i < {a.size}; ++i) {{\n        out[count++] = (double)c->{name}[i];\n    }}\n"
+        for name, a in step.start.items()
+        if a.size
+    )
+
+
+# C -----------------------------------------------------------------------------------------------------------
+
+
+def comment(text: str) -> str:
+    """Text that anybody wrote, fit for a comment in C."""
+    return " ".join(str(text).replace("*/", "* /").replace("/*", "/ *").replace("\\", "/").split())
+
+
+def _numbers(a: np.ndarray) -> str:
+    kind = kind_of(a.dtype)
+    flat = a.ravel().tolist() or [0]
+    return textwrap.fill(
+        ", ".join(literal(v, kind) for v in flat), 118, initial_indent="    ", subsequent_indent="    "
+    )
+
+
+def header(step: ExportedStep, translated: TranslatedStep) -> str:
+    """The text of ``controller.h``."""
+    problem, sensor = step.problem, step.sensor
+    kind = 0 if sensor is None else 2 if isinstance(sensor, Outputs) else 1
+    fields = [f"    {TYPES[kind_of(a.dtype)]} {name}[{max(a.size, 1)}];" for name, a in step.start.items()]
+    matrix = "" if kind != 1 else f"#define CONTROLLER_SENSOR_MATRIX {_inline(np.asarray(sensor))}\n"
+    return f"""/* A controller of {comment(problem.name)}, {_MARK}; README.md says what its signals are. */
+#ifndef CONTROLLER_H
+#define CONTROLLER_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef CONTROLLER_FLOAT
+typedef float real_t;
+#else
+typedef double real_t;
+#endif
+
+#define CONTROLLER_DT {float(problem.dt)!r} /* sample time [s] */
+#define CONTROLLER_NUM_MEASURED {len(step.y_eq)}
+#define CONTROLLER_NUM_INPUTS {len(step.u_eq)}
+#define CONTROLLER_OPERATIONS {translated.operations} /* of a step, at most */
+#define CONTROLLER_SENSOR {kind} /* what is measured: 0 the state, 1 a matrix times the state, 2 the plant's outputs */
+#define CONTROLLER_Y_EQUILIBRIUM {_inline(step.y_eq)}
+#define CONTROLLER_U_EQUILIBRIUM {_inline(step.u_eq)}
+{matrix}
+/* What is remembered from one step to the next. */
+typedef struct {{
+{chr(10).join(fields) or "    char nothing;"}
+}} controller_t;
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+/* Before the first step, and to start again. */
+void controller_init(controller_t *c);
+
+/* One sample: from the measurements y to the inputs u, absolute and in SI units. */
+void controller_step(controller_t *c, const real_t y[], real_t u[]);
+
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
+
+
+def _inline(a: np.ndarray) -> str:
+    return "{" + ", ".join(repr(float(v)) for v in np.asarray(a).ravel()) + "}"
+
+
+def code(step: ExportedStep, translated: TranslatedStep) -> str:
+    """The text of ``controller.c``."""
+    body = "\n".join(translated.lines)
+    helpers = [text for name, text in HELPERS.items() if f"{name}(" in body]
+    tables = [
+        f"static const {TYPES[kind_of(a.dtype)]} {name}[{max(a.size, 1)}] = {{\n{_numbers(a)}\n}};"
+        for name, a in translated.tables.items()
+    ]
+    start = [line for name, a in step.start.items() for line in _initial(name, a)]
+    return "\n".join([
+        f"/* {_MARK}; changes are lost when it is written again. */",
+        '#include "controller.h"',
+        "",
+        "#ifdef CONTROLLER_FLOAT",
+        "#define M(name) name##f",
+        "#else",
+        "#define M(name) name",
+        "#endif",
+        "#define R(number) ((real_t)(number))",
+        "",
+        "/* Loops stay loops, where compilers would call memcpy and memset. */",
+        "#if defined(__clang__)",
+        '#define PLAIN __attribute__((no_builtin("memcpy", "memset")))',
+        "#elif defined(__GNUC__)",
+        '#define PLAIN __attribute__((optimize("no-tree-loop-distribute-patterns")))',
+        "#else",
+        "#define PLAIN",
+        "#endif",
+        "",
+        *(part + "\n" for part in (*tables, *helpers)),
+        "PLAIN void controller_init(controller_t *c) {",
+        *(start or ["    c->nothing = 0;"]),
+        "}",
+        "",
+        "PLAIN void controller_step(controller_t *c, const real_t y[], real_t u[]) {",
+        *([] if "c->" in body else ["    (void)c;"]),
+        *([] if "y[" in body else ["    (void)y;"]),
+        body,
+        "}",
+        "",
+    ])  # fmt: skip
+
+
+def _initial(name: str, a: np.ndarray) -> list[str]:
+    """The statements that set a memory."""
+    kind, size = kind_of(a.dtype), max(a.size, 1)
+    flat = a.ravel() if a.size else np.zeros(1)
+    if np.all(flat == flat[0]):
+        value = literal(flat[0].item(), kind)
+        if size == 1:
+            return [f"    c->{name}[0] = {value};"]
+        return [f"    for (int i = 0; i < {size}; ++i) {{", f"        c->{name}[i] = {value};", "    }"]
+    return [
+        "    {",
+        f"        static const {TYPES[kind]} start[{size}] = {{",
+        textwrap.indent(_numbers(a), "        "),
+        "        };",
+        f"        for (int i = 0; i < {size}; ++i) {{",
+        f"            c->{name}[i] = start[i];",
+        "        }",
+        "    }",
+    ]
+
+
+# README ------------------------------------------------------------------------------------------------------
+
+
+def signals(step: ExportedStep) -> tuple[list[str], list[str]]:
+    """Labels of measurements and inputs."""
+    plant, p, m = step.problem.plant, len(step.y_eq), len(step.u_eq)
+    if plant is None:
+        states, inputs, outputs = (
+            [f"{c}{k}" for k in range(n)] for c, n in (("x", step.problem.n), ("u", m), ("y", p))
+        )
+    else:
+        states, inputs = ([s.label for s in given] for given in (plant.states, plant.inputs))
+        outputs = [s.label for s in plant.outputs]
+    if step.sensor is None:
+        return states, inputs
+    if isinstance(step.sensor, Outputs):
+        return outputs, inputs
+    rows = np.asarray(step.sensor)
+    terms = [" + ".join(f"{v:g} × {s}" if v != 1 else s for v, s in zip(row, states) if v) or "0" for row in rows]
+    return terms, inputs
+
+
+def _readme(step: ExportedStep, translated: TranslatedStep, tolerances: tuple[float, float]) -> str:
+    measured, inputs = signals(step)
+    problem = step.problem
+    low, high = [
+        np.full(len(inputs), s * np.inf) if a is None else np.asarray(a) + step.u_eq
+        for s, a in ((-1, problem.low), (1, problem.high))
+    ]
+    y_rows = [f"| `y[{k}]` | {comment(s)} | {v:.6g} | |" for k, (s, v) in enumerate(zip(measured, step.y_eq))]
+    u_rows = [
+        f"| `u[{k}]` | {comment(s)} | {v:.6g} | {a:.6g} … {b:.6g} |"
+        for k, (s, v, a, b) in enumerate(zip(inputs, step.u_eq, low, high))
+    ]
+    memory = [f"- `{name}`: {a.size} × {TYPES[kind_of(a.dtype)]}" for name, a in step.start.items()]
+    constants = sum(a.size for a in translated.tables.values())
+    return _template("README.md").format(
+        name=comment(problem.name),
+        policy=type(step.policy).__name__,
+        dt=float(problem.dt),
+        rows="\n".join([*y_rows, *u_rows]),
+        memory="\n".join(memory) or "Nothing.",
+        operations=translated.operations,
+        constants=constants,
+        double=tolerances[0],
+        single=tolerances[1],
+    )

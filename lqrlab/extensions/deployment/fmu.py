@@ -1,0 +1,336 @@
+"""Functional mock-up units: controllers and plants for other simulators, from the same C, without Python."""
+
+import dataclasses
+import hashlib
+import io
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from lqrlab import __version__
+from lqrlab.compute import checks, pytree
+from lqrlab.compute.files import write_atomic
+from lqrlab.extensions.deployment import c_files
+from lqrlab.extensions.deployment.exported_step import ExportedStep
+from lqrlab.extensions.deployment.loading import compiler
+from lqrlab.simulation import Problem
+from lqrlab.systems import Plant
+
+VERSIONS = ("2.0", "3.0")
+_TOOL = "lqrlab"
+_SYSTEMS = {
+    "linux": ("linux", "linux", "so"),
+    "darwin": ("darwin", "darwin", "dylib"),
+    "win32": ("win", "windows", "dll"),
+}
+_MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class PlantPolicy:
+    """A plant seen as a policy: it is given inputs and answers with its next state, which it remembers."""
+
+    problem: Problem
+
+    def init(self, batch_shape: tuple[int, ...]) -> dict[str, Array]:
+        """At the equilibrium."""
+        return {"x": jnp.zeros((*batch_shape, self.problem.n))}
+
+    def __call__(self, carry: dict[str, Array], x: Float[Array, "*loops m"]) -> tuple[dict[str, Array], Array]:
+        """The input x, held for a sample time; all are deviations from the equilibrium."""
+        after, _ = self.problem.step(carry["x"], x)
+        return {"x": after}, after
+
+
+class Variable(NamedTuple):
+    """A signal of a unit: its name, unit, value before the first step, words."""
+
+    name: str
+    unit: str
+    start: float
+    about: str
+
+
+class Unit(NamedTuple):
+    """A model as its unit describes it."""
+
+    name: str
+    step: ExportedStep
+    given: list[Variable]
+    results: list[Variable]
+    holds_state: bool
+
+
+def to_fmu(
+    controller_or_plant: object, path: str | Path, fmi: str = "2.0", problem: Problem | Plant | None = None
+) -> Path:
+    """Write a controller, or a plant, as a unit for co-simulation: its C source, and a program for this machine.
+
+    Signals are absolute and in SI units. A unit takes steps of whole sample times, between which its inputs are held:
+    ask a plant for its state, give that to the controller, let it do its step, give its inputs to the plant, let that
+    do its step: this loop is :func:`lqrlab.simulation.rollout`. The state of a plant can be set before the simulation.
+
+    Args:
+        controller_or_plant: what :func:`deployment.to_c <lqrlab.extensions.deployment.to_c>` takes, with ``problem``;
+            or a plant, or the problem of one, alone: its nonlinear equations by Runge-Kutta steps, or, of a problem
+            with ``linear=True``, exactly sampled, within the limits of the problem.
+        path: of the file, ``.fmu``.
+        fmi: version of the standard, ``"2.0"`` or ``"3.0"``.
+        problem: what a controller is for.
+
+    Returns:
+        The path. Without a C compiler the unit has source alone, and a warning says so.
+
+    Raises:
+        ValueError: as of ``to_c``; a path with another file.
+
+    Source: Functional Mock-up Interface, Modelica Association, versions 2.0.4 and 3.0.1.
+    """
+    checks.choice("fmi", fmi, VERSIONS)
+    path = checks.path("path", path)
+    _check_path(path)
+    with jax.enable_x64(True):
+        unit = _described(controller_or_plant, problem, re.sub(r"\W", "_", path.stem))
+        sources = _sources(unit, fmi)
+    token = "{" + hashlib.sha256("".join(sources.values()).encode()).hexdigest()[:32] + "}"
+    sources = {name: text.replace("@TOKEN@", token) for name, text in sources.items()}
+    files = {"modelDescription.xml": _xml(_description(unit, fmi, token))}
+    if fmi == "3.0":
+        files["sources/buildDescription.xml"] = _xml(_build(unit))
+    files |= {f"sources/{name}": text.encode() for name, text in sources.items()} | _binary(unit, fmi, sources)
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as into:
+        for name, data in files.items():
+            into.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data, zipfile.ZIP_DEFLATED)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write_atomic(path, archive.getvalue())
+
+
+def _check_path(path: Path) -> None:
+    """Refuse what is no .fmu, and a file that :func:`to_fmu` did not write."""
+    if path.suffix != ".fmu" or not path.stem:
+        raise ValueError(f"path: expected the name of a file that ends in .fmu, but found {path}")
+    if not path.exists():
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            ours = f'generationTool="{_TOOL} ' in archive.read("modelDescription.xml").decode(errors="replace")
+    except (OSError, KeyError, zipfile.BadZipFile):
+        ours = False
+    if not ours:
+        raise ValueError(
+            f"path: expected a new file, or one that to_fmu wrote, but {path} is another, which would be overwritten; "
+            "give another name"
+        )
+
+
+# What it is ------------------------------------------------------------------------------------------------------
+
+
+def _described(model: object, problem: Problem | Plant | None, name: str) -> Unit:
+    """The step and the signals of a controller of a problem, or of a plant."""
+    name = name if not name[0].isdigit() else f"model_{name}"
+    if problem is not None:
+        step = ExportedStep.of(model, problem)
+        measured, inputs = c_files.signals(step)
+        given = _variables_of(measured, step.y_eq, "measured")
+        return Unit(name, step, *_distinct(given, _variables_of(inputs, step.u_eq, "input of the plant")), False)
+    if not isinstance(model, Plant | Problem):
+        raise ValueError(
+            f"problem: expected the plant or problem that the controller is for, because {type(model).__name__} is no "
+            "plant; to_fmu(controller, path, problem=plant)"
+        )
+    problem = model if isinstance(model, Problem) else Problem.of(model, optimum=False)
+    problem = ExportedStep.of(np.zeros((problem.m, problem.n)), problem).problem  # refuses batches and scaled ones
+    x_eq, u_eq = (
+        np.zeros(size) if a is None else np.asarray(a)
+        for a, size in ((problem.x_eq, problem.n), (problem.u_eq, problem.m))
+    )
+    start = {"x": np.zeros(problem.n)}
+    step = ExportedStep(PlantPolicy(problem), problem.limited(None), None, u_eq, x_eq, start)
+    states, inputs = c_files.signals(dataclasses.replace(step, y_eq=x_eq, u_eq=u_eq))
+    given = _variables_of(inputs, u_eq, "input, held for a sample time")
+    return Unit(name, step, *_distinct(given, _variables_of(states, x_eq, "state")), True)
+
+
+def _variables_of(labels: Sequence[str], start: np.ndarray, about: str) -> list[Variable]:
+    """Signals of labels such as ``"angle [rad]"``."""
+    found = [re.fullmatch(r"(.*?)(?: \[(.*)\])?", label) for label in labels]
+    parts = [("", "") if match is None else (match[1], match[2] or "") for match in found]
+    return [
+        Variable(re.sub(r"\W+", "_", name).strip("_") or "signal", unit, float(v), about)
+        for (name, unit), v in zip(parts, start)
+    ]
+
+
+def _distinct(given: list[Variable], results: list[Variable]) -> tuple[list[Variable], list[Variable]]:
+    """The signals with names that are all different."""
+    seen = {"time"}
+    renamed: list[Variable] = []
+    for one in [*given, *results]:
+        name = one.name
+        while name in seen:
+            name += "_"
+        seen.add(name)
+        renamed.append(one._replace(name=name))
+    return renamed[: len(given)], renamed[len(given) :]
+
+
+# Its description -----------------------------------------------------------------------------------------------
+
+
+def _description(unit: Unit, fmi: str, token: str) -> Element:
+    """``modelDescription.xml``."""
+    two, dt = fmi == "2.0", repr(float(unit.step.problem.dt))
+    root = Element(
+        "fmiModelDescription",
+        {
+            "fmiVersion": fmi,
+            "modelName": unit.name,
+            "guid" if two else "instantiationToken": token,
+            "description": f"{'Plant' if unit.holds_state else 'Controller'} {c_files.comment(unit.step.problem.name)}",
+            "generationTool": f"{_TOOL} {__version__}",
+            "variableNamingConvention": "flat",
+        },
+    )
+    state = "State" if not two else "state"
+    can = {"modelIdentifier": unit.name, "canHandleVariableCommunicationStepSize": "false"}
+    can |= {f"canGetAndSetFMU{state}": "true", f"canSerializeFMU{state}": "true"}
+    simulated = SubElement(root, "CoSimulation", can | ({} if two else {"fixedInternalStepSize": dt}))
+    if two:
+        files = SubElement(simulated, "SourceFiles")
+        for name in ("controller.c", "model.c"):
+            SubElement(files, "File", {"name": name})
+    units = dict.fromkeys(v.unit for v in [*unit.given, *unit.results] if v.unit)
+    if units := [*units, *([] if two or "s" in units else ["s"])]:
+        known = SubElement(root, "UnitDefinitions")
+        for name in units:
+            SubElement(known, "Unit", {"name": name})
+    SubElement(root, "DefaultExperiment", {"startTime": "0", "stepSize": dt})
+    _variables(root, unit, two)
+    structure = SubElement(root, "ModelStructure")
+    unknown = [len(unit.given) + k + 1 for k in range(len(unit.results))]
+    if two:
+        outputs = SubElement(structure, "Outputs")
+        for index in unknown:
+            SubElement(outputs, "Unknown", {"index": str(index)})
+        if not unit.holds_state:
+            first = SubElement(structure, "InitialUnknowns")
+            for index in unknown:
+                SubElement(first, "Unknown", {"index": str(index), "dependencies": ""})
+        return root
+    for kind in ["Output"] + ["InitialUnknown"] * (not unit.holds_state):
+        for index in unknown:
+            SubElement(structure, kind, {"valueReference": str(index)})
+    return root
+
+
+def _variables(root: Element, unit: Unit, two: bool) -> None:
+    variables = SubElement(root, "ModelVariables")
+    if not two:
+        clock = {"name": "time", "valueReference": "0", "causality": "independent", "variability": "continuous"}
+        SubElement(variables, "Float64", clock | {"unit": "s"})
+    for k, one in enumerate([*unit.given, *unit.results]):
+        given = k < len(unit.given)
+        common = {"name": one.name, "valueReference": str(k + 1), "description": one.about, "variability": "discrete"}
+        common["causality"] = "input" if given else "output"
+        if not given:
+            common["initial"] = "exact" if unit.holds_state else "calculated"
+        real = {"start": repr(one.start)} if given or unit.holds_state else {}
+        real |= {"unit": one.unit} if one.unit else {}
+        if two:
+            SubElement(SubElement(variables, "ScalarVariable", common), "Real", real)
+        else:
+            SubElement(variables, "Float64", common | real)
+
+
+def _build(unit: Unit) -> Element:
+    """``buildDescription.xml``: which sources make the program."""
+    root = Element("fmiBuildDescription", {"fmiVersion": "3.0"})
+    configuration = SubElement(root, "BuildConfiguration", {"modelIdentifier": unit.name})
+    sources = SubElement(configuration, "SourceFileSet", {"language": "C99"})
+    for name in ("controller.c", "model.c"):
+        SubElement(sources, "SourceFile", {"name": name})
+    return root
+
+
+def _xml(root: Element) -> bytes:
+    indent(root)
+    return tostring(root, "UTF-8", xml_declaration=True) + b"\n"
+
+
+# Its program ---------------------------------------------------------------------------------------------------
+
+
+def _sources(unit: Unit, fmi: str) -> dict[str, str]:
+    """Names and texts of the source files."""
+    step = unit.step
+    translated = step.translated()
+
+    def numbers(values: Sequence[float]) -> str:
+        return "{" + ", ".join(repr(float(v)) for v in values) + "}"
+
+    settable = ""
+    if unit.holds_state:
+        settable = (
+            "        } else if (refs[k] > NUM_GIVEN && refs[k] <= NUM_GIVEN + NUM_RESULTS && !m->now.running) {\n"
+            "            static const real_t equilibrium[NUM_RESULTS] = START_RESULTS;\n"
+            "            unsigned i = refs[k] - NUM_GIVEN - 1;\n"
+            "            m->now.results[i] = (real_t)values[k];\n"
+            "            m->now.model.x[i] = (real_t)values[k] - equilibrium[i];\n"
+        )
+    replaced = {
+        "@MARK@": f"written by {_TOOL}.deployment.to_fmu",
+        "@IDENTIFIER@": unit.name,
+        "@START_GIVEN@": numbers([v.start for v in unit.given]),
+        "@START_RESULTS@": numbers([v.start for v in unit.results]),
+        "@SET_START@": settable,
+    }
+    templates = resources.files(__package__).joinpath("templates")
+    names = ("fmi_model.c.txt", f"fmi{fmi[0]}.c.txt")
+    text = "".join(templates.joinpath(name).read_text() for name in names)
+    for mark, value in replaced.items():
+        text = text.replace(mark, value)
+    return {
+        "controller.h": c_files.header(step, translated),
+        "controller.c": c_files.code(step, translated),
+        "model.c": text,
+    }
+
+
+def _binary(unit: Unit, fmi: str, sources: dict[str, str]) -> dict[str, bytes]:
+    """The program for this machine by its place in the unit; empty, with a warning, without a compiler."""
+    try:
+        cc = compiler()
+    except RuntimeError as error:
+        warnings.warn(f"to_fmu: the unit has source alone, to be compiled where it is used: {error}", stacklevel=3)
+        return {}
+    two, three, suffix = _SYSTEMS[sys.platform]
+    machine = _MACHINES.get(platform.machine().lower(), platform.machine())
+    folder = f"{two}64" if fmi == "2.0" else f"{machine}-{three}"
+    with tempfile.TemporaryDirectory() as build:
+        for name, text in sources.items():
+            (Path(build) / name).write_text(text)
+        target = Path(build) / f"{unit.name}.{suffix}"
+        options = ["-std=c99", "-O2", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-shared", "-s"]
+        command = [cc, *options, "controller.c", "model.c", "-lm", "-o", str(target)]
+        done = subprocess.run(command, cwd=build, capture_output=True, text=True, check=False)
+        if done.returncode:
+            words = next(iter(done.stderr.strip().splitlines()), "no reason given")
+            raise ValueError(f"to_fmu: the C code of the unit does not compile: {words}")
+        return {f"binaries/{folder}/{target.name}": target.read_bytes()}

@@ -1,0 +1,241 @@
+"""Functional mock-up units as plants: their binaries are executed, so only those that somebody trusts."""
+
+import ctypes
+import math
+import re
+import shutil
+import stat
+import tempfile
+import threading
+import weakref
+import zipfile
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from lqrlab.compute import checks, extras
+from lqrlab.systems import custom, from_dynamics
+
+_MOST_BYTES, _MOST_FILES, _SHRINKS = 1 << 28, 10_000, 200
+_STEP = float(np.finfo(float).eps) ** (1 / 3)  # of central differences, relative
+
+
+class FMUPlant(custom.Function, static=("f", "labels", "name")):
+    """A plant whose rates come from a functional mock-up unit, in its own binary: exact derivatives there are none.
+
+    A, B and all gradients are central differences of its rates, good to about ten digits. Events are left out: what
+    the unit does at an impact or a switch is not simulated.
+    """
+
+    source = "functional mock-up unit, executed in its own binary; derivatives are central differences"
+
+
+def from_fmu(
+    path: str | Path,
+    *,
+    trusted: bool = False,
+    at: tuple[ArrayLike, ArrayLike] | None = None,
+    Q: ArrayLike | None = None,
+    R: ArrayLike | None = None,
+    dt: float | None = None,
+    name: str = "",
+    states: tuple[str, ...] = (),
+    inputs: tuple[str, ...] = (),
+) -> FMUPlant:
+    """A plant from a functional mock-up unit for model exchange, FMI 2.0 or 3.0; ``systems.load("x.fmu")`` calls it.
+
+    Its rates ẋ = f(x, u) are asked of its binary, one at a time, at time zero and with its parameters at their start
+    values; it simulates, is linearised and is controlled like other plants, some hundred times more slowly. It
+    measures all states.
+
+    Args:
+        path: of the file.
+        trusted: whether the unit's binary may be executed here: it can do whatever you can.
+        at: where to control around, ``(x, u)``; the start values if left out. It has to be an equilibrium.
+        Q, R: weights; identity if left out.
+        dt: sample time [s]; 0.01 if left out.
+        name: what the plant is called; as the unit's model if left out.
+        states, inputs: names with units; those of the unit if left out.
+
+    Raises:
+        ValueError: an archive with paths outside of it, links, or more than 256 MiB, before anything is unpacked; a
+            unit for co-simulation alone, without states or inputs, or without a binary for this computer; no
+            equilibrium.
+        ImportError: without the package ``fmpy``, which the extra ``deployment`` installs.
+    """
+    file = checks.path("path", path)
+    if not file.is_file():
+        raise ValueError(f"{file}: there is no such file")
+    try:
+        check_archive(file)
+        if not checks.flag("trusted", trusted):
+            raise ValueError(
+                "its binary would be executed on this computer, with all your rights; say trusted=True if you know "
+                "who made it"
+            )
+        unit = Unit(file)
+        x_eq, u_eq = unit.start if at is None else at
+        labels = {"states": states or unit.labels[0], "inputs": inputs or unit.labels[1]}
+        known = {"Q": Q, "R": R, "dt": 0.01 if dt is None else dt, "name": name or unit.name, **labels}
+        made = from_dynamics(_differenced(unit), x_eq=x_eq, u_eq=u_eq, **known)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    fields = {k: getattr(made, k) for k in ("f", "x_eq", "u_eq", "Q", "R", "dt", "labels", "name")}
+    return FMUPlant(**fields)
+
+
+def check_archive(file: Path) -> None:
+    """Refuse an archive that would write outside of its folder, or fill the disk, from its table of contents alone."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+    except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
+        raise ValueError(f"is no functional mock-up unit: {error}") from None
+    if len(members) > _MOST_FILES:
+        raise ValueError(f"expected at most {_MOST_FILES} files in it, but found {len(members)}")
+    for member in members:
+        parts = PurePosixPath(member.filename).parts
+        outside = member.filename.startswith("/") or ".." in parts or "\\" in member.filename or ":" in member.filename
+        if outside or stat.S_ISLNK(member.external_attr >> 16):
+            raise ValueError(
+                f"has a path or a link that leads out of it, {member.filename!r}: it is hostile or damaged"
+            )
+        if member.file_size > _SHRINKS * max(member.compress_size, 1 << 12):
+            raise ValueError(f"{member.filename} unpacks to {member.file_size} bytes, which is not believed")
+    if (size := sum(member.file_size for member in members)) > _MOST_BYTES:
+        raise ValueError(f"unpacks to {size >> 20} MiB, more than the {_MOST_BYTES >> 20} that are believed")
+
+
+class Unit:
+    """A unit for model exchange, loaded and initialised.
+
+    Attributes:
+        start: states and inputs at the start.
+        labels: names of states and of inputs, with units.
+    """
+
+    def __init__(self, file: Path) -> None:
+        fmpy = extras.load("fmpy", "deployment", "a functional mock-up unit")
+        simulation = extras.load("fmpy.simulation", "deployment", "a functional mock-up unit")
+        try:
+            about = fmpy.read_model_description(str(file))
+        except Exception as error:
+            raise ValueError(f"is no functional mock-up unit: {type(error).__name__}: {error}") from error
+        self.newer, self.name = about.fmiVersion.startswith("3"), _plain(about.modelName)
+        states = [d.variable.derivative for d in about.derivatives]
+        inputs = [v for v in about.modelVariables if v.causality == "input" and v.type in ("Real", "Float64")]
+        if about.modelExchange is None or about.fmiVersion[:1] not in "23":
+            raise ValueError(
+                "expected a unit for model exchange, FMI 2.0 or 3.0: of one for co-simulation the states "
+                "are not known; export it from its tool for model exchange"
+            )
+        if not states or not inputs:
+            raise ValueError(f"expected states and inputs, but found {len(states)} and {len(inputs)}")
+        folder = tempfile.mkdtemp(prefix="lqrlab-fmu-")
+        self._end = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        fmpy.extract(str(file), folder)
+        try:
+            self.fmu = simulation.instantiate_fmu(folder, about, "ModelExchange")
+        except Exception as error:
+            raise ValueError(f"cannot be started on this computer: {type(error).__name__}: {error}") from error
+        self.given = [v.valueReference for v in inputs]
+        self.n, self.lock = sum(math.prod(v.shape or (1,)) for v in states), threading.Lock()
+        self.labels = tuple(tuple(label for v in each for label in _labels(v)) for each in (states, inputs))
+        self.start = self._initialised(), np.concatenate([_start(v) for v in inputs])
+
+    def _initialised(self) -> np.ndarray:
+        fmu = self.fmu
+        if not self.newer:
+            fmu.setupExperiment(startTime=0.0)
+        fmu.enterInitializationMode()
+        fmu.exitInitializationMode()
+        for _ in range(100):
+            more, stop, *_ = fmu.updateDiscreteStates() if self.newer else fmu.newDiscreteStates()
+            if not more or stop:
+                break
+        fmu.enterContinuousTimeMode()
+        x = (ctypes.c_double * self.n)()
+        fmu.getContinuousStates(x, self.n)
+        return np.array(x)
+
+    def rates(self, x: Float[np.ndarray, " n"], u: Float[np.ndarray, " m"]) -> Float[np.ndarray, " n"]:
+        """ẋ."""
+        dx = (ctypes.c_double * self.n)()
+        with self.lock:
+            self.fmu.setTime(0.0)
+            self.fmu.setContinuousStates((ctypes.c_double * self.n)(*x), self.n)
+            (self.fmu.setFloat64 if self.newer else self.fmu.setReal)(self.given, list(u))
+            ask = self.fmu.getContinuousStateDerivatives if self.newer else self.fmu.getDerivatives
+            ask(dx, self.n)
+        return np.array(dx)
+
+    def jacobian(self, x: Float[np.ndarray, " n"], u: Float[np.ndarray, " m"]) -> Float[np.ndarray, "n columns"]:
+        """Derivatives of the rates in x and u, by central differences."""
+        z, n = np.concatenate([x, u]), self.n
+        columns = []
+        for i in range(len(z)):
+            h = _STEP * max(abs(z[i]), 1.0)
+            ahead, behind = z.copy(), z.copy()
+            ahead[i], behind[i] = z[i] + h, z[i] - h
+            columns.append(
+                (self.rates(ahead[:n], ahead[n:]) - self.rates(behind[:n], behind[n:])) / (ahead[i] - behind[i])
+            )
+        return np.stack(columns, 1)
+
+
+def _plain(name: str) -> str:
+    """A name in letters, digits and _."""
+    letters = re.sub(r"\W", "_", name, flags=re.ASCII)
+    return letters if letters.isidentifier() else f"fmu_{letters}"
+
+
+def _labels(variable: Any) -> list[str]:
+    unit = f" [{variable.unit}]" if variable.unit else ""
+    count = math.prod(variable.shape or (1,))
+    name = _plain(variable.name)
+    return [f"{name}{i + 1 if count > 1 else ''}{unit}" for i in range(count)]
+
+
+def _start(variable: Any) -> np.ndarray:
+    values = np.array(str(variable.start or 0).split(), float)
+    return np.broadcast_to(values, math.prod(variable.shape or (1,)))
+
+
+def _differenced(unit: Unit) -> Any:
+    """The rates for JAX, in any batch; their derivative is linear in the tangents, by central differences."""
+
+    def rows(function: Any, *width: int) -> Any:
+        def many(x: Any, u: Any) -> np.ndarray:
+            x, u = np.asarray(x, float), np.asarray(u, float)
+            found = [function(a, b) for a, b in zip(x.reshape(-1, x.shape[-1]), u.reshape(-1, u.shape[-1]))]
+            return np.reshape(found, (*x.shape[:-1], unit.n, *width))
+
+        def asked(x: Array, u: Array) -> Array:
+            shape = jax.ShapeDtypeStruct((unit.n, *width), np.result_type(float))
+            return jax.pure_callback(many, shape, x, u, vmap_method="broadcast_all").astype(x.dtype)
+
+        return asked
+
+    rates, jacobian = rows(unit.rates), rows(unit.jacobian, len(unit.start[0]) + len(unit.start[1]))
+
+    @jax.custom_jvp
+    def one(x: Array, u: Array) -> Array:
+        return rates(x, u)
+
+    @one.defjvp
+    def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+        return one(*primals), jacobian(*primals) @ jnp.concatenate(tangents)
+
+    def f(x: Array, u: Array) -> Array:
+        if x.ndim == 1:
+            return one(x, u)
+        lead = jnp.broadcast_shapes(x.shape[:-1], u.shape[:-1])
+        return jnp.vectorize(one, signature="(n),(m)->(n)")(
+            *(jnp.broadcast_to(a, (*lead, a.shape[-1])) for a in (x, u))
+        )
+
+    return f

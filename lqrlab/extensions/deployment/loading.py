@@ -1,0 +1,208 @@
+"""Exported controllers, compiled and in a loop again."""
+
+import ctypes
+import dataclasses
+import os
+import shutil
+import subprocess
+import tempfile
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, UInt8
+
+from lqrlab.compute import checks, pytree
+from lqrlab.compute.linalg import expand_batch
+from lqrlab.simulation import Measured, Outputs, Policy, Problem, binding, outputs
+
+_COMPILERS = ("cc", "gcc", "clang")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ExportedController:
+    """A controller in C, compiled: one more kind of controller for :func:`lqrlab.simulation.bind`.
+
+    Attributes:
+        folder: that it is from.
+        dt: its sample time [s].
+        num_measured, num_inputs: how many numbers it is given and gives.
+        memory_bytes: size of what it remembers.
+        y_eq, u_eq: equilibrium that it was designed about.
+        sensor: matrix that turns the state into what it measures; None for the state or the plant's own outputs.
+        measures_outputs: whether it measures the plant's own outputs.
+        dtype: that it computes in.
+    """
+
+    folder: Path
+    dt: float
+    num_measured: int
+    num_inputs: int
+    memory_bytes: int
+    y_eq: np.ndarray
+    u_eq: np.ndarray
+    sensor: np.ndarray | None
+    measures_outputs: bool
+    dtype: np.dtype
+    library: ctypes.CDLL = dataclasses.field(repr=False)
+
+    def start(self) -> np.ndarray:
+        """What it remembers before the first step, byte by byte."""
+        memory = np.zeros(self.memory_bytes, np.uint8)
+        self.library.lqrlab_init(memory.ctypes.data_as(ctypes.c_void_p))
+        return memory
+
+    def step(self, memory: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """One step of many loops: memories ``[*loops, bytes]`` and absolute measurements ``[*loops, p]``."""
+        lead = y.shape[:-1]
+        y, memory = np.ascontiguousarray(y, self.dtype), np.array(memory, np.uint8, order="C")
+        u = np.zeros((*lead, self.num_inputs), self.dtype)
+        self._call(self.library.lqrlab_step, int(np.prod(lead)), memory, y, u)
+        return memory, u
+
+    def run(self, ys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Memories after each step, and inputs, of absolute measurements ``[T, p]`` of one loop from its start on."""
+        ys = np.ascontiguousarray(ys, self.dtype)
+        us = np.zeros((len(ys), self.num_inputs), self.dtype)
+        memories = np.zeros((len(ys), self.memory_bytes), np.uint8)
+        self._call(self.library.lqrlab_run, len(ys), memories, ys, us)
+        return memories, us
+
+    def _call(self, function: Any, count: int, *arrays: np.ndarray) -> None:
+        function(ctypes.c_long(count), *(a.ctypes.data_as(ctypes.c_void_p) for a in arrays))
+
+    def bound(self, problem: Problem) -> Policy:
+        """Its policy on a problem, for :func:`lqrlab.simulation.bind`."""
+        sensor: np.ndarray | Outputs | None = self.sensor
+        if sensor is None and self.measures_outputs:
+            if problem.plant is None:
+                raise ValueError("problem: expected a plant whose outputs the exported controller measures")
+            sensor = outputs(problem.plant)
+        shown = self.num_measured if sensor is None else sensor.shape[-1]
+        if (shown, self.num_inputs) != (problem.n, problem.m):
+            raise ValueError(
+                f"controller: the C code of {self.folder} is for {shown} states and {self.num_inputs} inputs, but "
+                f"{problem.name} has {problem.n} and {problem.m}"
+            )
+        policy = ExportedPolicy(jnp.asarray(self.y_eq), jnp.asarray(self.u_eq), self)
+        policy.check_step(problem.dt)
+        if sensor is None:
+            return policy
+        return Measured(policy, jnp.asarray(sensor) if isinstance(sensor, np.ndarray) else sensor)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class ExportedPolicy:
+    """The policy of an :class:`ExportedController`, called from JAX; its memory is that of the C code, byte by byte."""
+
+    y_eq: Float[Array, " p"]
+    u_eq: Float[Array, " m"]
+    controller: ExportedController = dataclasses.field(metadata={"static": True})
+
+    def check_step(self, dt: Array) -> None:
+        """Refuse another sample time than the code's, outside a trace."""
+        if not checks.traced(dt) and not np.allclose(np.asarray(dt), self.controller.dt, rtol=1e-6, atol=0):
+            raise ValueError(
+                f"dt: expected the sample time of the exported controller, {self.controller.dt:g} s, but found "
+                f"{float(np.min(np.asarray(dt))):g} s"
+            )
+
+    def init(self, batch_shape: tuple[int, ...]) -> UInt8[Array, "*loops bytes"]:
+        """As ``controller_init`` leaves it."""
+        memory = self.controller.start()
+        return jnp.broadcast_to(jnp.asarray(memory), (*batch_shape, len(memory)))
+
+    def __call__(self, carry: Array, x: Float[Array, "*loops p"]) -> tuple[Array, Float[Array, "*loops m"]]:
+        """One call of ``controller_step`` for each loop."""
+        shapes = (
+            jax.ShapeDtypeStruct(carry.shape, carry.dtype),
+            jax.ShapeDtypeStruct((*x.shape[:-1], self.controller.num_inputs), x.dtype),
+        )
+        y_eq, u_eq = (expand_batch(a.astype(x.dtype), x.ndim) for a in (self.y_eq, self.u_eq))
+        carry, u = jax.pure_callback(self._called, shapes, carry, x + y_eq, vmap_method="broadcast_all")
+        return carry, u - u_eq
+
+    def _called(self, memory: Array, y: Array) -> tuple[np.ndarray, np.ndarray]:
+        given = np.asarray(y)
+        after, u = self.controller.step(np.asarray(memory), given)
+        return after, u.astype(given.dtype)
+
+
+def load_c(folder: str | Path, *, single: bool = False) -> ExportedController:
+    """Compile the C code in a folder that :func:`to_c` wrote; the result is a controller like any other.
+
+    This runs the folder's code: load what you would run.
+
+    Args:
+        folder: with ``controller.h`` and ``controller.c``.
+        single: compile it for float instead of double.
+
+    Raises:
+        ValueError: no such files, or code that does not compile, with the compiler's first words.
+        RuntimeError: no C compiler; ``CC`` may name one.
+
+    >>> import tempfile
+    >>> plant = systems.make("pendulum")
+    >>> optimum = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     exported = deployment.load_c(deployment.to_c(optimum, plant, folder))
+    >>> run = simulation.rollout(plant, exported, jnp.array([0.2, 0.0]), 500)
+    >>> bool(jnp.abs(run.xs[-1]).max() < 1e-3)
+    True
+    """
+    folder = checks.path("folder", folder)
+    missing = [name for name in ("controller.h", "controller.c") if not (folder / name).is_file()]
+    if missing:
+        raise ValueError(f"folder: expected one that deployment.to_c wrote, but {folder} has no {missing[0]}")
+    with tempfile.TemporaryDirectory() as build:
+        library = ctypes.CDLL(str(_compiled(folder, Path(build), checks.flag("single", single))))
+    sizes = (ctypes.c_long * 5)()
+    library.lqrlab_sizes(sizes)
+    size, p, m, sensor, real = sizes
+    numbers = (ctypes.c_double * (1 + p + m))()
+    library.lqrlab_numbers(numbers)
+    dt, y_eq, u_eq = numbers[0], np.array(numbers[1 : 1 + p]), np.array(numbers[1 + p :])
+    matrix = None
+    if sensor == 1:
+        entries = (ctypes.c_double * library.lqrlab_sensor(None))()
+        library.lqrlab_sensor(entries)
+        matrix = np.array(entries).reshape(p, -1)
+    dtype = np.dtype(np.float32 if real == 4 else np.float64)
+    return ExportedController(folder, dt, p, m, size, y_eq, u_eq, matrix, sensor == 2, dtype, library)
+
+
+def _compiled(folder: Path, build: Path, single: bool) -> Path:
+    """The library of a folder's code."""
+    wrapper, target = build / "wrapper.c", build / "controller.so"
+    wrapper.write_text(resources.files(__package__).joinpath("templates", "wrapper.c.txt").read_text())
+    sources = [str(wrapper), str(folder.resolve() / "controller.c")]
+    options = ["-std=c99", "-O2", "-ffp-contract=off", "-fPIC", "-shared", f"-I{folder.resolve()}"]
+    command = [compiler(), *options, *(["-DCONTROLLER_FLOAT"] if single else []), *sources, "-lm", "-o", str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        words = next(iter(done.stderr.strip().splitlines()), "no reason given")
+        raise ValueError(f"folder: the C code of {folder} does not compile: {words}")
+    return target
+
+
+def compiler() -> str:
+    """The C compiler: the environment's ``CC``, or the system's."""
+    named = os.environ.get("CC")
+    found = next(filter(None, map(shutil.which, [named] if named else _COMPILERS)), None)
+    if found is None:
+        wanted = f"CC names {named}, which is not there" if named else f"none of {', '.join(_COMPILERS)} is there"
+        raise RuntimeError(
+            f"load_c: needs a C compiler, but {wanted}; install one (on Debian: apt install gcc), or name it in CC"
+        )
+    return found
+
+
+binding.TABLE.append(
+    binding.Kind(
+        "a controller exported as C", lambda c: isinstance(c, ExportedController), lambda c, problem: c.bound(problem)
+    )
+)

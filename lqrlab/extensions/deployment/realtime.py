@@ -1,0 +1,287 @@
+"""A loop in real time: the controller answers at each tick of a clock, and each late sample is on record."""
+
+import contextlib
+import gc
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree
+
+from lqrlab.compute import checks, jit_by_function
+from lqrlab.extensions.deployment.devices import Device, SimulatedPlant, connect
+from lqrlab.extensions.deployment.loading import ExportedController
+from lqrlab.extensions.deployment.timed_run import TimedRun
+from lqrlab.simulation import Measured, Policy, Problem, Trajectory, bind, rollout
+from lqrlab.simulation.sensors import Outputs, measure
+from lqrlab.systems import Plant, Signal
+
+_SPIN = 100_000  # ns before a tick in which time is asked for again and again: sleep is no more exact
+_LEAD = 20_000_000  # ns before the first tick
+_MOST = 10_000_000  # samples of a run, all of which are kept
+Step = Callable[[np.ndarray], np.ndarray]
+
+
+def realtime(
+    controller: object,
+    plant: object,
+    *,
+    rate: float | None = None,
+    seconds: float,
+    problem: Problem | Plant | None = None,
+    x0: ArrayLike | None = None,
+    key: PRNGKeyArray | None = None,
+    clock: str = "real",
+) -> TimedRun:
+    """Run a controller against a clock: at each tick it measures, answers, and its input acts until the next one.
+
+    It sleeps until shortly before a tick and then watches the clock; memory is not tidied up meanwhile. That is good
+    on an idle computer with an ordinary operating system, and no more: nothing here is *hard* real time, a sample may
+    be late by milliseconds at any moment, and the run says which were. For guarantees give the C code to a
+    microcontroller, or to a real-time kernel. A tick that goes by while the loop is busy is skipped, the input held;
+    a simulated plant moves on in it.
+
+    Args:
+        controller: whatever :func:`lqrlab.simulation.bind` takes, compiled before the first tick; or what
+            :func:`load_c` gives, whose C code is called without JAX.
+        plant: a plant or a problem, simulated here; or the thing itself, which needs ``problem``: an object with
+            ``measure()`` and ``actuate(u)``, a function from the input since the tick before (None at first) to the
+            measurement, or the address of one: ``"udp://127.0.0.1:5005"``, ``"serial:/dev/ttyUSB0?baud=115200"``,
+            ``"program:./plant"`` (see :mod:`lqrlab.extensions.deployment.devices` for its messages). It measures what
+            the controller sees, the sensors' outputs or the state, absolute and in SI units, and is given absolute
+            inputs; at the end that of the equilibrium.
+        rate: ticks a second; that of the problem if left out.
+        seconds: how long.
+        problem: what the controller is bound to, where the plant is not one itself.
+        x0: initial deviation of a simulated plant ``[n]``; the equilibrium if left out.
+        key: random key of a simulated plant's noises.
+        clock: ``"real"``; or ``"simulated"``: nothing waits, and no sample is late. With a simulated plant that is
+            ``rollout``, bit for bit.
+
+    Returns:
+        The trajectory and the timing of each sample.
+
+    Raises:
+        ValueError: another sample time than the controller's, or measurements of another length; the program ended.
+    """
+    checks.choice("clock", clock, ("real", "simulated"))
+    simulated = isinstance(plant, Plant | Problem)
+    problem = _problem(plant if simulated else problem, rate)
+    count = checks.number("seconds", seconds, "a time above 0 s", above=0) / float(problem.dt)
+    if count > _MOST:
+        raise ValueError(f"seconds: expected at most {_MOST} samples, but found {count:.3g}; run it in parts")
+    num = max(round(count), 1)
+    policy = bind(controller, problem)
+    if simulated:
+        start = np.zeros(problem.n) if x0 is None else np.asarray(checks.real("x0", x0), float)
+        if start.shape != (problem.n,):
+            raise ValueError(f"x0: expected shape ({problem.n},), one loop, but found {start.shape}")
+        side = _Side(problem, policy)
+        if clock == "simulated":
+            return _recorded(side, rollout(problem, policy, start, num, key=key))
+        return _run(SimulatedPlant(problem, start, key), side.step(controller), side, num, clock)
+    side = _Side(problem, policy, absolute=True)
+    step = side.step(controller)
+    device = connect(plant, len(side.y_eq), float(problem.dt) if clock == "real" else 1.0)
+    try:
+        return _run(device, step, side, num, clock)
+    finally:
+        with contextlib.suppress(ValueError):  # of a program that has ended
+            device.actuate(num, side.u_eq)
+        device.close()
+
+
+def _problem(plant: Any, rate: float | None) -> Problem:
+    if not isinstance(plant, Plant | Problem):
+        raise ValueError(
+            "problem: needs the plant that the controller is for, which says sample time, equilibrium and signals; "
+            f"give realtime(…, problem=problem), but found {type(plant).__name__}"
+        )
+    dt = None if rate is None else 1 / checks.number("rate", rate, "a number of ticks a second above 0", above=0)
+    problem = plant if isinstance(plant, Problem) else Problem.of(plant, dt=dt, optimum=False)
+    if problem.batch_shape:
+        raise ValueError(f"plant: expected one plant, but found a batch {problem.batch_shape}; take problem[i]")
+    if dt is not None and abs(float(problem.dt) / dt - 1) > 1e-6:
+        raise ValueError(
+            f"rate: expected that of the problem, {1 / float(problem.dt):g} a second, but found {rate:g}: a controller "
+            "that is called at another rate is another one; make Problem.of(plant, dt=1 / rate) and design for it"
+        )
+    return problem
+
+
+class _Side:
+    """What a controller sees of its plant, and how its answers are computed at once.
+
+    Attributes:
+        y_eq, u_eq: measurements and inputs at the equilibrium.
+        outputs, inputs: their signals.
+        absolute: whether the plant is the thing itself, which knows no deviations.
+    """
+
+    def __init__(self, problem: Problem, policy: Policy, absolute: bool = False) -> None:
+        plant = problem.plant
+        self.problem, self.absolute = problem, absolute
+        self.sensor = policy.sensor if absolute and isinstance(policy, Measured) else None
+        self.policy = policy if self.sensor is None else policy.policy  # type: ignore[attr-defined]
+        zeros = [np.zeros(k) for k in (problem.n, problem.m)]
+        given = (problem.x_eq, problem.u_eq)
+        x_eq, self.u_eq = (zero if a is None else np.asarray(a, float) for a, zero in zip(given, zeros))
+        self.y_eq, names = x_eq, "x"
+        if isinstance(self.sensor, Outputs):
+            self.y_eq, names = np.asarray(self.sensor.y_eq, float), "y"
+        elif self.sensor is not None:
+            self.y_eq, names = np.asarray(self.sensor, float) @ x_eq, "y"
+        self.inputs = _signals("u", problem.m) if plant is None else tuple(plant.inputs)
+        named = () if plant is None else {"x": plant.states, "y": plant.outputs}[names]
+        self.outputs = tuple(named) if len(named) == len(self.y_eq) else _signals(names, len(self.y_eq))
+
+    @property
+    def limits(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of the inputs, as deviations."""
+        low, high = self.problem.low, self.problem.high
+        return (np.array(-np.inf), np.array(np.inf)) if low is None else (np.asarray(low), np.asarray(high))
+
+    def step(self, controller: object) -> Step:
+        """From a measurement to an input, in the plant's own terms; warmed up."""
+        answer = self._in_c(controller) if isinstance(controller, ExportedController) else self._in_jax()
+        if not self.absolute:
+            return answer
+        last = self.u_eq
+
+        def absolute(y: np.ndarray) -> np.ndarray:
+            nonlocal last
+            u = answer(y - self.y_eq) + self.u_eq
+            last = np.where(np.isfinite(u), u, last)  # what is not a number is never sent
+            return last
+
+        return absolute
+
+    def _in_jax(self) -> Step:
+        carry = jax.tree.map(jnp.asarray, self.policy.init(()))
+        _answer(self.policy, self.problem, carry, self.y_eq)  # compiled now, not at the first tick
+
+        def step(y: np.ndarray) -> np.ndarray:
+            nonlocal carry
+            carry, u = _answer(self.policy, self.problem, carry, y)
+            return np.asarray(u)
+
+        return step
+
+    def _in_c(self, controller: ExportedController) -> Step:
+        """Its C code, called without JAX; a simulated plant's sensors are JAX's."""
+        memory, policy = controller.start(), self.policy
+        sensor = policy.sensor if isinstance(policy, Measured) else None
+        low, high = self.limits
+
+        def step(y: np.ndarray) -> np.ndarray:
+            nonlocal memory
+            seen = y if sensor is None else np.asarray(_shown(sensor, y))
+            memory, u = controller.step(memory, seen + controller.y_eq)
+            return np.clip(u - controller.u_eq, low, high)
+
+        if sensor is not None:
+            _shown(sensor, self.y_eq)  # compiled now
+
+        return step
+
+
+@jit_by_function
+def _answer(policy: Policy, problem: Problem, carry: PyTree, y: Array) -> tuple[PyTree, Array]:
+    carry, u = policy(carry, y)
+    return carry, problem.saturate(u.astype(y.dtype))
+
+
+_shown = jit_by_function(measure)
+
+
+def _signals(letter: str, count: int) -> tuple[Signal, ...]:
+    return tuple(Signal(f"{letter}{i + 1}") for i in range(count))
+
+
+def _wait(due: int) -> None:
+    """Sleep until shortly before a time [ns], then watch the clock."""
+    left = due - time.perf_counter_ns() - _SPIN
+    if left > 0:
+        time.sleep(left * 1e-9)
+    while time.perf_counter_ns() < due:
+        pass
+
+
+def _run(device: Device, step: Step, side: _Side, num: int, clock: str) -> TimedRun:
+    """The loop; what it writes is allocated before."""
+    period, real = float(side.problem.dt) * 1e9, clock == "real"
+    ticks, times = np.zeros(num, int), np.zeros((num, 2))
+    ys, us = np.full((num + 1, len(side.y_eq)), np.nan), np.zeros((num, len(side.u_eq)))
+    arrived = np.ones(num, bool)
+    tick, count, tidied = 0, 0, gc.isenabled()
+    gc.collect()
+    gc.disable()
+    start = time.perf_counter_ns() + (_LEAD if real else 0)
+    try:
+        while tick < num:
+            if real:
+                _wait(start + round(tick * period))
+            began = time.perf_counter_ns()
+            arrived[count] = _put(ys, count, device.measure(tick))
+            us[count] = step(ys[count])
+            device.actuate(tick, us[count])
+            ticks[count], times[count] = tick, (began, time.perf_counter_ns())
+            device.rest()
+            count += 1
+            gone = int((time.perf_counter_ns() - start) // period) if real else 0
+            tick = max(tick + 1, gone)  # what went by while the loop was busy is skipped
+        if real:
+            _wait(start + round(num * period))
+        _put(ys, count, device.measure(num))
+    finally:
+        if tidied:
+            gc.enable()
+    ticks, times = ticks[:count], (times[:count] - start) * 1e-9
+    if not real:  # a sample takes what it takes, but begins when it is due
+        times += (ticks * float(side.problem.dt) - times[:, 0])[:, None]
+    ts = side.problem.dt * jnp.asarray([*ticks, num], float)
+    timed = clock, ticks, times, num
+    if isinstance(device, SimulatedPlant):
+        return _recorded(side, device.trajectory(ts), *timed)
+    ys, us = ys[: count + 1], us[:count]
+    states = Trajectory(ts, *(jnp.asarray(a) for a in (ys - side.y_eq, us - side.u_eq)))
+    return _recorded(side, states if side.sensor is None else None, *timed, (ys[:-1], us, arrived[:count]))
+
+
+def _recorded(
+    side: _Side,
+    trajectory: Trajectory | None,
+    clock: str = "simulated",
+    ticks: np.ndarray | None = None,
+    times: np.ndarray | None = None,
+    due: int = 0,
+    absolute: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+) -> TimedRun:
+    """The record; of a simulated plant what it measured and was given is in its trajectory."""
+    if absolute is None:
+        assert trajectory is not None
+        seen = trajectory.xs[:-1] if trajectory.seen is None else trajectory.seen
+        ys, us = np.asarray(seen, float) + side.y_eq, np.asarray(trajectory.us, float) + side.u_eq
+        absolute = ys, us, np.ones(len(us), bool)
+    dt = float(side.problem.dt)
+    ticks = np.arange(len(absolute[0])) if ticks is None else ticks
+    times = np.repeat(ticks[:, None] * dt, 2, 1) if times is None else times
+    began, sent = times.T
+    signals = side.outputs, side.inputs
+    return TimedRun(dt, ticks, began, sent, *absolute, *signals, trajectory, clock, due or len(ticks))
+
+
+def _put(ys: np.ndarray, row: int, y: np.ndarray | None) -> bool:
+    """Write a measurement down, and say whether there is one; else it stays NaN."""
+    if y is None:
+        return False
+    if y.shape != ys.shape[1:]:
+        raise ValueError(
+            f"plant: expected measurements of {ys.shape[1]} numbers, those that the controller sees, but found shape "
+            f"{y.shape}"
+        )
+    ys[row] = y
+    return True

@@ -1,0 +1,469 @@
+"""Controllers as C: the same numbers, clean code without a library, on the target too."""
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from lqrlab import control, deployment, learning, simulation, systems
+from lqrlab.extensions.deployment.command import export
+from lqrlab.extensions.deployment.exported_step import ExportedStep
+from lqrlab.simulation.sensors import measure
+
+STRICT = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Wdouble-promotion", "-Werror"]
+ARM = ["-mcpu=cortex-m4", "-mthumb", "-mfpu=fpv4-sp-d16", "-mfloat-abi=hard", "-Os", "-DCONTROLLER_FLOAT"]
+BOARD = Path(__file__).parent / "cortex_m4"
+PLANT = systems.make("cart_pole")
+LIMITS = (-8.0, 8.0)
+SEEN = np.eye(4)[:2]
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+
+
+def run(*command: object, **options: object) -> subprocess.CompletedProcess:
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=250, **options)
+
+
+@functools.cache
+def problem() -> simulation.Problem:
+    return simulation.Problem.of(PLANT, limits=LIMITS)
+
+
+@jax.tree_util.register_static
+class Pid:
+    """A user's own policy: PID on the pole's angle, the integral limited, its measurement guarded."""
+
+    def init(self, batch_shape):
+        return jnp.zeros((*batch_shape, 2)), jnp.zeros(batch_shape, int)
+
+    def __call__(self, carry, x):
+        (memory, steps), angle = carry, simulation.measured_or(carry[0][..., 1], x[..., 1])
+        total = jnp.clip(memory[..., 0] + angle * 0.02, -0.1, 0.1)
+        rate = jnp.where(steps > 0, (angle - memory[..., 1]) / 0.02, 0.0)
+        u = 60 * angle + 30 * total + 8 * rate + 2 * jnp.tanh(x[..., 0]) + 3 * x[..., 2]
+        return (jnp.stack([total, angle], -1), steps + 1), u[..., None]
+
+
+def read(x):
+    return x[..., 1:2]
+
+
+@functools.cache
+def controllers() -> dict[str, tuple[object, simulation.Problem]]:
+    """One of each kind, with the problem that it is for."""
+    p, limited = problem().limited(None), problem()
+    A, B, Q, R, N = control.discretize(*PLANT.matrices(), *PLANT.weights(), PLANT.dt)
+    noise = (1e-4 * np.eye(4), 1e-4 * np.eye(2))
+    delayed = control.lqrd_delayed(*PLANT.matrices(), *PLANT.weights(), PLANT.dt, delay=1.5)
+    half = simulation.Problem.of(PLANT, dt=PLANT.dt / 2)
+    plan = control.finite_horizon(A, B, Q, R, 30, N=N, Qf=p.P)
+    angles = np.linspace(-0.3, 0.3, 5)  # linearised about leaning poles
+    points = np.stack([np.zeros(5), angles, np.zeros(5), np.zeros(5)], -1)
+    stiffer = np.linspace(1, 1.1, 5)[:, None, None]
+    models = (np.asarray(a) * stiffer for a in PLANT.matrices())
+    schedule = control.gain_schedule(
+        [angles], *models, *PLANT.weights()[:2], points=(points, np.zeros((5, 1))), dt=PLANT.dt
+    )
+    gain = simulation.LinearPolicy(p.K)
+    kalman = (p, SEEN, *noise, 1e-3 * np.eye(4))
+    return {
+        "gain": (p.K, limited),
+        "lqg": (control.lqg(A, B, SEEN, Q, R, *noise, N, discrete=True), limited),
+        "lqg_filter": (control.lqg(A, B, SEEN, Q, R, *noise, N, discrete=True, form="filter"), limited),
+        "lqi": (control.lqi(A, B, [[1.0, 0, 0, 0]], Q, R, Q[:1, :1], N, discrete=True), limited),
+        "delayed": (simulation.delayed(PLANT, delayed, 1.5, ticks=2, limit=8.0), half),
+        "plan": (plan, p),
+        "schedule": (simulation.scheduled(PLANT, schedule, read), limited),
+        "held": (simulation.Held(gain, 1, 3), p),
+        "late": (simulation.Delayed(gain, 1, 1), p),
+        "switching": (simulation.SwitchingPolicy(Pid(), gain, p.P, jnp.asarray(0.5)), limited),
+        "pid": (Pid(), limited),
+        "ekf": (simulation.extended_kalman(gain, *kalman), p),
+        "ukf": (simulation.unscented_kalman(gain, *kalman), p),
+    }
+
+
+NAMES = [
+    *("gain", "lqg", "lqg_filter", "lqi", "delayed", "plan", "schedule"),
+    *("held", "late", "switching", "pid", "ekf", "ukf"),
+]
+SLOW = [pytest.param(name, marks=[pytest.mark.matrix] if name == "ukf" else []) for name in NAMES]
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory):
+    """The folder of each kind, written once."""
+    root = tmp_path_factory.mktemp("c")
+
+    @functools.cache
+    def folder(name: str) -> Path:
+        return deployment.to_c(*controllers()[name], root / name)
+
+    return folder
+
+
+def loop(name: str, num_steps: int) -> tuple[ExportedStep, np.ndarray]:
+    """Absolute measurements of a disturbed loop of JAX's controller."""
+    controller, p = controllers()[name]
+    step, scale = ExportedStep.of(controller, p), np.asarray(p.scale_x)
+    made = simulation.rollout(
+        p, controller, 0.05 * scale, num_steps, key=jax.random.key(1), noise=1e-3 * scale, keep=("xs",)
+    )
+    xs = made.xs[:-1]
+    return step, np.asarray(xs if step.sensor is None else measure(step.sensor, xs)) + step.y_eq
+
+
+def apart(name: str, folder: Path, num_steps: int, single: bool) -> float:
+    """Largest difference of inputs and memories between C and JAX, relative to the largest value of each."""
+    step, ys = loop(name, num_steps)
+    assert np.isfinite(ys).all()
+    library = deployment.load_c(folder, single=single)
+    memories, us = library.run(ys)
+    expected, us_expected = step.run(ys)
+    worst = np.abs(us - us_expected).max() / np.abs(us_expected).max()
+    at, real = 0, np.dtype(library.dtype)
+    for a in expected.values():
+        kind = {"f": real, "i": np.dtype(np.int64), "b": np.dtype(bool)}[a.dtype.kind]
+        at = -(-at // kind.itemsize) * kind.itemsize
+        size = max(int(np.prod(a.shape[1:])), 1)
+        found = memories[:, at : at + size * kind.itemsize].copy().view(kind).reshape(len(us), -1)
+        at += size * kind.itemsize
+        wanted = a.reshape(len(us), -1).astype(float)
+        if a.size:
+            worst = max(worst, np.abs(found - wanted).max() / (np.abs(wanted).max() or 1))
+    return float(worst)
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_the_same_numbers_memory_included(name, exported):
+    assert apart(name, exported(name), 1000, False) <= 1e-12
+    assert apart(name, exported(name), 1000, True) <= 1e-5
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_numbers_over_many_steps(name, exported):
+    errors = [apart(name, exported(name), 100_000, single) for single in (False, True)]
+    print(f"{name}: double {errors[0]:.1e}, float {errors[1]:.1e}")
+    assert errors[0] <= 1e-12
+    assert errors[1] <= 1e-5
+
+
+def test_a_gain_and_an_lqg_design_against_numpy(exported):
+    """Nothing here is shared with the translator: the textbook's formulas, step by step."""
+    K, p = np.asarray(problem().K), problem()
+    random = np.random.default_rng(0)
+    ys = random.normal(size=(50, 4))
+    _, us = deployment.load_c(exported("gain")).run(ys)
+    np.testing.assert_allclose(us[:, 0], np.clip(-ys @ K[0], *LIMITS), rtol=1e-13)
+    design = controllers()["lqg"][0]
+    A, B, C, D = (np.asarray(getattr(design, name)) for name in "ABCD")
+    G = np.asarray(p.B)
+    z, expected, ys = np.zeros(4), [], 0.3 * random.normal(size=(50, 2))
+    for y in ys:
+        u = C @ z + D @ y
+        v = np.clip(u, *LIMITS)
+        z = A @ z + B @ y + G @ (v - u)
+        expected.append(v)
+    _, us = deployment.load_c(exported("lqg")).run(ys)
+    np.testing.assert_allclose(us, expected, rtol=1e-11, atol=1e-12)
+    assert (np.abs(us) == 8).any()
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gain",
+        "lqg_filter",
+        "switching",
+        *(
+            pytest.param(name, marks=pytest.mark.matrix)
+            for name in ("lqi", "delayed", "schedule", "held", "ekf", "ukf")
+        ),
+    ],
+)
+def test_code_is_clean_and_repeats_its_vectors(name, compiler, exported, tmp_path):
+    if shutil.which(compiler) is None:
+        pytest.skip(f"needs {compiler}")
+    folder = exported(name)
+    for size in ([], ["-DCONTROLLER_FLOAT"]):
+        options = [*STRICT, *size, "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+        sources = [folder / "controller.c", folder / "main_test.c"]
+        done = run(compiler, *options, *sources, "-lm", "-o", tmp_path / "test")
+        if compiler == "clang" and "libclang_rt" in done.stderr:  # its sanitizers are not installed
+            done = run(compiler, *STRICT, *size, *sources, "-lm", "-o", tmp_path / "test")
+        assert done.returncode == 0, done.stderr[:2000]
+        done = run(tmp_path / "test", folder / "test_vectors.csv")
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout[-500:]
+    rows = (folder / "test_vectors.csv").read_text().splitlines()
+    at = len(problem_of(folder))
+    cells = rows[20].split(",")
+    cells[at] = repr(float(cells[at]) + 0.1)
+    (tmp_path / "altered.csv").write_text("\n".join([*rows[:20], ",".join(cells), *rows[21:]]) + "\n")
+    assert run(tmp_path / "test", tmp_path / "altered.csv").returncode == 1
+    assert run(tmp_path / "test", tmp_path / "missing.csv").returncode == 2
+
+
+def problem_of(folder: Path) -> list[str]:
+    """Names of the columns that are measured."""
+    return [name for name in (folder / "test_vectors.csv").open().readline().split(",") if re.match(r"y\d", name)]
+
+
+@pytest.mark.parametrize("name", ["gain", "lqi", "ekf"])
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_no_heap_and_no_library_but_mathematics(name, compiler, exported, tmp_path):
+    if shutil.which(compiler) is None:
+        pytest.skip(f"needs {compiler}")
+    for level in ("-O2", "-Os"):
+        run(compiler, "-std=c99", level, "-c", exported(name) / "controller.c", "-o", tmp_path / "x.o")
+        undefined = {line.split()[-1] for line in run("nm", "-u", tmp_path / "x.o").stdout.splitlines()}
+        assert undefined <= {"sin", "cos", "sqrt", "tanh", "sincos", "_GLOBAL_OFFSET_TABLE_"}
+    text = (exported(name) / "controller.c").read_text()
+    assert not re.search(r"malloc|alloca|#include <(?!math|std(bool|int))", text)
+
+
+@pytest.mark.parametrize("name", ["gain", "lqg", "ekf"])
+def test_exported_is_a_controller_like_any_other(name, exported):
+    """In the loop itself, many loops at once, on the plant's limits."""
+    controller, p = controllers()[name]
+    back = deployment.load_c(exported(name))
+    starts = jnp.asarray(0.1 * np.random.default_rng(0).normal(size=(3, 4)))
+    ours, theirs = (simulation.rollout(p, c, starts, 60) for c in (back, controller))
+    np.testing.assert_allclose(ours.xs, theirs.xs, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(ours.us, theirs.us, rtol=0, atol=1e-10)
+    assert simulation.bind(back, p) is not back
+
+
+def test_what_is_not_finite_does_as_in_jax(exported):
+    """An estimator goes on; a delayed input is sent again; a plain gain says NaN."""
+    for name in ("lqg", "ekf", "late", "gain"):
+        step, ys = loop(name, 30)
+        ys[0], ys[10, 0], ys[11] = np.nan, np.inf, np.nan  # the first call too
+        _, us = deployment.load_c(exported(name)).run(ys)
+        _, expected = step.run(ys)
+        np.testing.assert_allclose(us, expected, rtol=1e-9, atol=1e-12)
+        assert np.isfinite(us[12:]).all()
+        assert np.isfinite(us).all() == (name != "gain")
+
+
+def test_an_equilibrium_is_subtracted_and_added(tmp_path):
+    """y and u are absolute: at the equilibrium the answer is the equilibrium's input."""
+    plant = next(
+        p
+        for p in map(systems.make, systems.names())
+        if np.abs(p.equilibrium()[0]).max() * np.abs(p.equilibrium()[1]).max()
+    )
+    p = simulation.Problem.of(plant)
+    library = deployment.load_c(deployment.to_c(p.K, p, tmp_path))
+    x_eq, u_eq = map(np.asarray, plant.equilibrium())
+    _, u = library.step(library.start(), x_eq)
+    np.testing.assert_allclose(u, u_eq, rtol=1e-14)
+    scale = np.asarray(p.scale_x)
+    _, u = library.step(library.start(), x_eq + scale)
+    np.testing.assert_allclose(u, u_eq - np.asarray(p.K) @ scale, rtol=1e-12)
+
+
+def network(kind: str) -> object:
+    sizes = {"mlp": {"depth": 1}, "recurrent": {}, "transformer": {"depth": 1, "heads": 2}}[kind]
+    return learning.models.build(learning.ModelConfig(kind=kind, window=3, width=8, hidden=8, **sizes))
+
+
+@pytest.mark.parametrize("kind", ["mlp", "recurrent", pytest.param("transformer", marks=pytest.mark.matrix)])
+def test_networks(kind, tmp_path):
+    step = ExportedStep.of(network(kind), problem())
+    folder = deployment.to_c(network(kind), problem(), tmp_path)
+    ys = 0.1 * np.random.default_rng(0).normal(size=(200, 4))
+    _, us = deployment.load_c(folder).run(ys)
+    _, expected = step.run(ys)
+    assert np.abs(us - expected).max() <= 1e-12 * np.abs(expected).max() > 0
+
+
+@pytest.mark.matrix
+def test_the_adaptive_regulator_as_far_as_its_rounding_allows(tmp_path):
+    """Its regression multiplies rounding by 10⁸ in some steps: a last digit of the measurements moves JAX as much."""
+    policy = learning.adaptive(problem(), learning.wide())
+    step = ExportedStep.of(policy, problem())
+    library = deployment.load_c(deployment.to_c(policy, problem(), tmp_path))
+    ys = 0.05 * np.random.default_rng(0).normal(size=(100, 4))
+    (_, us), (_, expected), (_, moved) = library.run(ys), step.run(ys), step.run(ys * (1 + 2.3e-16))
+    size = np.abs(expected).max()
+    assert np.abs(us - expected)[:3].max() <= 1e-12 * size
+    assert np.abs(us - expected).max() <= max(1e-12 * size, 100 * np.abs(moved - expected).max())
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("limits", [{}, {"x_limits": (-3.0, 3.0)}], ids=["inputs", "states"])
+def test_mpc(limits, tmp_path):
+    """The project's own solver, against the policy that the library has."""
+    A, B, Q, R = *PLANT.matrices(), *PLANT.weights()[:2]
+    design = control.mpc(A, B, Q, R, 6, dt=PLANT.dt, u_limits=(-4.0, 4.0), **limits)
+    p = simulation.Problem.of(PLANT, linear=True)
+    step = ExportedStep.of(design, p)
+    library = deployment.load_c(deployment.to_c(design, p, tmp_path))
+    made = simulation.rollout(p, design, jnp.array([0.3, 0.2, 0.0, 0.0]), 200, key=jax.random.key(0), noise=1e-2)
+    (_, us), (_, expected) = library.run(np.asarray(made.xs[:-1])), step.run(np.asarray(made.xs[:-1]))
+    np.testing.assert_allclose(us, expected, atol=1e-9 * 4)
+    assert (np.abs(us) > 3.999).any()
+
+
+def test_refusals(tmp_path, monkeypatch):
+    p = problem()
+    many = simulation.Problem.of(systems.sample("pendulum", key=jax.random.key(0), num=2))
+    with pytest.raises(ValueError, match=r"problem: expected one plant.*batch of shape \(2,\)"):
+        deployment.to_c(many.K, many, tmp_path / "a")
+    with pytest.raises(ValueError, match="SI units"):
+        deployment.to_c(p.K, p.scaled(), tmp_path / "a")
+    with pytest.raises(ValueError, match=r"NaN in LinearPolicy\.K"):
+        deployment.to_c(p.K * jnp.nan, p, tmp_path / "a")
+    with pytest.raises(ValueError, match="primitive sort"):
+        deployment.to_c(by(lambda x: jnp.sort(x)[:1]), p, tmp_path / "a")
+    unbounded = by(lambda x: jax.lax.while_loop(lambda u: jnp.abs(u[0]) > 1, lambda u: u / 2, x[:1]))
+    with pytest.raises(ValueError, match="primitive while"):
+        deployment.to_c(unbounded, p, tmp_path / "a")
+    assert not (tmp_path / "a").exists()  # nothing is written where something is refused
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "thesis.tex").write_text("mine")
+    with pytest.raises(ValueError, match=r"holds thesis\.tex, which would be overwritten"):
+        deployment.to_c(p.K, p, tmp_path / "b")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "controller.h").write_text("// somebody's own\n")
+    with pytest.raises(ValueError, match=r"holds controller\.h"):
+        deployment.to_c(p.K, p, tmp_path / "d")
+    with pytest.raises(ValueError, match=r"has no controller\.h"):
+        deployment.load_c(tmp_path / "b")
+    folder = deployment.to_c(p.K, p, tmp_path / "c")
+    deployment.to_c(2 * p.K, p, folder)  # what it wrote it may write again
+    back = deployment.load_c(folder)
+    with pytest.raises(ValueError, match="is for 4 states and 1 inputs, but pendulum has 2 and 1"):
+        simulation.bind(back, systems.make("pendulum"))
+    with pytest.raises(ValueError, match="sample time of the exported controller"):
+        simulation.bind(back, simulation.Problem.of(PLANT, dt=0.05))
+    (folder / "controller.c").write_text("int x = ;\n")
+    with pytest.raises(ValueError, match="does not compile"):
+        deployment.load_c(folder)
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(RuntimeError, match="CC names no-such-compiler, which is not there"):
+        deployment.load_c(folder)
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RuntimeError, match=r"needs a C compiler.*apt install gcc"):
+        deployment.load_c(folder)
+
+
+def by(f) -> object:
+    """A policy without a memory, of a function of one state."""
+
+    @jax.tree_util.register_static
+    class Answers:
+        def init(self, batch_shape):
+            return None
+
+        def __call__(self, carry, x):
+            return carry, f(x) if x.ndim == 1 else jnp.zeros((*x.shape[:-1], 1))
+
+    return Answers()
+
+
+def test_an_unstable_loop_is_exported_with_a_warning(tmp_path):
+    with pytest.warns(UserWarning, match="the loop with cart_pole diverges"):
+        deployment.to_c(-problem().K, simulation.Problem.of(PLANT, linear=True), tmp_path)
+
+
+def test_names_are_identifiers_and_comments_stay_comments(tmp_path):
+    """A memory named by a keyword, a plant by the end of a comment."""
+
+    @jax.tree_util.register_static
+    class Named:
+        def init(self, batch_shape):
+            return {"int": jnp.zeros(2), "a b/*": jnp.zeros(()), "ü": jnp.zeros((), bool)}
+
+        def __call__(self, carry, x):
+            carry = {"int": x[..., :2], "a b/*": x[..., 0], "ü": x[..., 0] > 0}
+            return carry, x[..., :1]
+
+    evil = type("Evil", (type(PLANT),), {"name": 'cart */ int main() { return "'})
+    plant = evil(**{k: v for k, v in vars(PLANT).items() if not k.startswith("_")})
+    folder = deployment.to_c(Named(), simulation.Problem.of(plant), tmp_path)
+    done = run("gcc", *STRICT, "-c", folder / "controller.c", "-o", tmp_path.parent / "x.o")
+    assert done.returncode == 0, done.stderr
+
+
+def test_command(tmp_path):
+    done = CliRunner().invoke(export, ["cart_pole", "-o", str(tmp_path / "a"), "--limit", "5"])
+    assert done.exit_code == 0, done.output
+    assert {p.name for p in (tmp_path / "a").iterdir()} == {
+        *("controller.h", "controller.c", "test_vectors.csv", "main_test.c", "CMakeLists.txt", "README.md")
+    }
+    library = deployment.load_c(tmp_path / "a")
+    x = np.array([0.01, 0.02, 0.0, 0.0])
+    _, u = library.step(library.start(), x)
+    np.testing.assert_allclose(u, -np.asarray(simulation.Problem.of(PLANT).K) @ x, rtol=1e-9)
+    assert "force [N] | 0 | -5 … 5 |" in (tmp_path / "a" / "README.md").read_text()
+    done = CliRunner().invoke(export, ["cart_pol", "-o", str(tmp_path / "b")])
+    assert "did you mean cart_pole" in str(done.exception)
+    done = CliRunner().invoke(export, [str(tmp_path / "a"), "-o", str(tmp_path / "b")])
+    assert "--plant: expected the plant" in str(done.exception)
+
+
+@pytest.mark.matrix
+def test_cmake_builds_it_and_runs_its_test(exported, tmp_path):
+    if shutil.which("cmake") is None:
+        pytest.skip("needs cmake")
+    assert run("cmake", "-S", exported("lqg"), "-B", tmp_path).returncode == 0
+    assert run("cmake", "--build", tmp_path).returncode == 0
+    assert run("ctest", "--test-dir", tmp_path).returncode == 0
+
+
+# The target ------------------------------------------------------------------------------------------------------
+
+TARGETS = {"gain": 500, "lqg12": 6_000, "ekf": 10_000}
+"""Bytes of code, constants and memory in float."""
+
+
+def lqg_of_twelve() -> tuple[object, simulation.Problem]:
+    random = np.random.default_rng(0)
+    A, B, C = (random.normal(size=size) for size in ((12, 12), (12, 4), (6, 12)))
+    A *= 0.95 / np.abs(np.linalg.eigvals(A)).max()
+    p = simulation.Problem.from_matrices(A, B, np.eye(12), np.eye(4), dt=0.02, limit=1.0)
+    return control.lqg(A, B, C, np.eye(12), np.eye(4), np.eye(12), np.eye(6), discrete=True), p
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", TARGETS)
+def test_on_a_cortex_m4(name, exported, tmp_path):
+    """Its size, its vectors repeated in QEMU, and how many instructions a step takes."""
+    if shutil.which("arm-none-eabi-gcc") is None or shutil.which("qemu-system-arm") is None:
+        pytest.skip("needs gcc-arm-none-eabi, libnewlib-arm-none-eabi and qemu-system-arm")
+    folder = deployment.to_c(*lqg_of_twelve(), tmp_path / "c") if name == "lqg12" else exported(name)
+    compiler = ["arm-none-eabi-gcc", *ARM, f"-I{folder}"]
+    assert run(*compiler, *STRICT, "-c", folder / "controller.c", "-o", tmp_path / "c.o").returncode == 0
+    code, data, zeros = map(int, run("arm-none-eabi-size", tmp_path / "c.o").stdout.splitlines()[1].split()[:3])
+    (tmp_path / "memory.c").write_text('#include "controller.h"\ncontroller_t c;\n')
+    run(*compiler, "-c", tmp_path / "memory.c", "-o", tmp_path / "m.o")
+    memory = int(run("arm-none-eabi-size", tmp_path / "m.o").stdout.splitlines()[1].split()[2])
+    total = code + data + zeros + memory
+    answers = []
+    shutil.copy(folder / "test_vectors.csv", tmp_path)
+    for program in (folder / "main_test.c", BOARD / "count.c"):
+        link = ["-T", BOARD / "board.ld", "--specs=rdimon.specs", "-Wl,--gc-sections", "-lm", "-o", tmp_path / "x.elf"]
+        done = run(*compiler, BOARD / "start.c", folder / "controller.c", program, *link)
+        assert done.returncode == 0, done.stderr
+        machine = ["-M", "mps2-an386", "-cpu", "cortex-m4", "-nographic", "-icount", "shift=10"]
+        semihosting = ["-semihosting-config", "enable=on,target=native", "-kernel", tmp_path / "x.elf"]
+        answers.append(run("qemu-system-arm", *machine, *semihosting, cwd=tmp_path).stdout)
+    least, most = map(int, answers[1].split())
+    print(f"{name}: {total} bytes (code and constants {code}, memory {memory}), {least} … {most} instructions a step")
+    assert "200 steps, 0 wrong" in answers[0]
+    assert total <= TARGETS[name]
+    assert most - least <= max(2, 0.005 * most)  # branches of sines, and the timer's rounding
+
+
+assert os.name == "posix"  # what these tests call

@@ -1,0 +1,224 @@
+"""Files of other tools: what is written is read back, by us and by who shares no code with us."""
+
+import json
+import subprocess
+import sys
+
+import h5py
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.io
+import scipy.linalg
+
+from lqrlab import control, deployment, identification, learning, simulation, systems
+from lqrlab.learning import models
+from lqrlab.simulation import Problem
+
+RNG = np.random.default_rng(0)
+PLANT = systems.make("cart_pole", pole_length=0.6)
+PROBLEM = Problem.of(PLANT, limits=(-8.0, 8.0))
+LQG = control.lqg(
+    PROBLEM.A,
+    PROBLEM.B,
+    np.eye(4)[:2],
+    PROBLEM.Q,
+    PROBLEM.R,
+    1e-4 * np.eye(4),
+    1e-4 * np.eye(2),
+    PROBLEM.N,
+    discrete=True,
+)
+ENDINGS = [".mat", ".json", ".npz", ".h5"]
+
+
+def foreign(path):
+    """The arrays of a file, read by others."""
+    if path.suffix == ".mat":
+        return {k: v for k, v in scipy.io.loadmat(path).items() if k[0] != "_"}
+    if path.suffix == ".json":
+        return {k: np.asarray(v) for k, v in json.loads(path.read_text()).items()}
+    if path.suffix == ".npz":
+        return dict(np.load(path, allow_pickle=False))
+    with h5py.File(path) as file:
+        return {k: np.asarray(v) for k, v in file.items()}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_gains_plants_and_controllers_come_back(ending, tmp_path):
+    gain = deployment.save(PROBLEM.K, tmp_path / f"gain{ending}")
+    np.testing.assert_array_equal(foreign(gain)["K"], PROBLEM.K)
+    np.testing.assert_array_equal(deployment.load(gain), PROBLEM.K)
+    optimum = control.lqrd(*PLANT.matrices(), *PLANT.weights(), PLANT.dt)
+    np.testing.assert_array_equal(deployment.load(deployment.save(optimum, tmp_path / f"o{ending}")), optimum.K)
+
+    names = {k: [s.label for s in getattr(PLANT, k)] for k in ("states", "inputs")}
+    weights = dict(zip("QR", PLANT.weights()))
+    linear = systems.from_matrices(*PLANT.matrices(), **weights, dt=PLANT.dt, **names)
+    plant = deployment.load(deployment.save(linear, tmp_path / f"plant{ending}"))
+    assert (plant.n, plant.m, float(plant.dt)) == (4, 1, float(PLANT.dt))
+    for a, b in zip((*plant.matrices(), *plant.weights()), (*PLANT.matrices(), *PLANT.weights())):
+        np.testing.assert_allclose(a, b, atol=1e-14)
+    assert [s.label for s in (*plant.states, *plant.inputs)] == [s.label for s in (*PLANT.states, *PLANT.inputs)]
+
+    controller = deployment.load(deployment.save(LQG, tmp_path / f"lqg{ending}"))
+    ys = RNG.normal(size=(20, 2))
+    carry, z = controller.init(()), np.zeros(4)
+    for y in ys:
+        carry, u = controller(carry, jnp.asarray(y))
+        np.testing.assert_allclose(u, LQG.C @ z + LQG.D @ y, atol=1e-12)
+        z = LQG.A @ z + LQG.B @ y
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_bound_controller_keeps_its_limits_and_what_stands_in_for_lost_measurements(ending, tmp_path):
+    policy = simulation.bind(LQG, PROBLEM).policy
+    again = deployment.load(deployment.save(policy, tmp_path / f"c{ending}"))
+    jax.tree.map(np.testing.assert_array_equal, policy, again)
+    x0 = np.array([0.1, 0.1, 0.0, 0.0])
+    seen = simulation.Measured(again, np.eye(4)[:2])
+    runs = [simulation.rollout(PROBLEM, c, x0, 100) for c in (LQG, seen)]
+    np.testing.assert_array_equal(runs[0].xs, runs[1].xs)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_plant_of_the_catalogue(ending, tmp_path):
+    """In JSON with its parameters, so that it stays nonlinear; else its linearisation."""
+    plant = deployment.load(deployment.save(PLANT, tmp_path / f"plant{ending}"))
+    assert (plant.name == "cart_pole") == (ending == ".json")
+    if ending == ".json":
+        assert float(plant.pole_length) == 0.6
+    for a, b in zip(plant.matrices(), PLANT.matrices()):
+        np.testing.assert_allclose(a, b, atol=1e-14)
+
+
+def test_systems_of_python_control(tmp_path):
+    pc = pytest.importorskip("control")
+    for dt in (0, 0.05):
+        system = pc.ss(RNG.normal(size=(3, 3)), RNG.normal(size=(3, 2)), RNG.normal(size=(1, 3)), [[0.0, 1.0]], dt)
+        for ending in ENDINGS:
+            again = deployment.load(deployment.save(system, tmp_path / f"s{ending}"))
+            assert (again.dt or 0) == dt
+            for k in "ABCD":
+                np.testing.assert_array_equal(getattr(again, k), getattr(system, k))
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_logs_with_their_records_and_units(ending, tmp_path):
+    us, ys = RNG.normal(size=(30, 1)), RNG.normal(size=(30, 2))
+    signals = [systems.Signal("torque", "N·m"), systems.Signal("arm angle", "rad"), systems.Signal("rate", "rad/s")]
+    log = identification.Log(us, ys, 0.02, (signals[0],), tuple(signals[1:]), first=(0, 12))
+    path = deployment.save(log, tmp_path / f"log{ending}")
+    arrays = foreign(path)
+    np.testing.assert_array_equal(np.ravel(arrays["arm_angle"]), ys[:, 0])
+    again = identification.read(deployment.load(path), ["torque"], ["arm angle", "rate"])
+    np.testing.assert_array_equal(again.us, us)
+    np.testing.assert_array_equal(again.ys, ys)
+    assert again.first == (0, 12)
+    assert again.dt == pytest.approx(0.02)
+    assert [s.unit for s in (*again.inputs, *again.outputs)] == ["N·m", "rad", "rad/s"]
+    if ending != ".json":  # identification reads the file itself, too
+        direct = identification.read(path, ["torque"], ["arm_angle", "rate"])
+        np.testing.assert_array_equal(direct.ys, ys)
+
+
+def test_a_run_in_real_time_is_a_log(tmp_path):
+    run = deployment.realtime(PROBLEM.K, PLANT, seconds=2.0, x0=[0.1, 0.1, 0, 0], clock="simulated")
+    names = [s.name for s in PLANT.inputs], [s.name for s in PLANT.states]
+    log = identification.read(deployment.load(deployment.save(run, tmp_path / "run.mat")), *names)
+    same = identification.read(run.trajectory, plant=PLANT)
+    np.testing.assert_allclose(log.ys, same.ys, atol=1e-15)
+    np.testing.assert_allclose(log.us, same.us, atol=1e-15)
+
+
+def test_files_that_others_wrote(tmp_path):
+    K = RNG.normal(size=(1, 4))
+    scipy.io.savemat(tmp_path / "k.mat", {"K": K, "note": "from MATLAB"})
+    np.testing.assert_array_equal(deployment.load(tmp_path / "k.mat"), K)
+    A, B = RNG.normal(size=(2, 2)), RNG.normal(size=(2, 1))
+    with h5py.File(tmp_path / "p.h5", "w") as file:
+        file["A"], file["B"], file["dt"] = A, B, 0.05
+    plant = deployment.load(tmp_path / "p.h5")
+    np.testing.assert_array_equal(plant.matrices()[0], A)
+    assert float(plant.dt) == 0.05
+
+
+SLOW = [pytest.param(name, marks=pytest.mark.matrix) for name in ("network", "mpc")]
+
+
+@pytest.mark.parametrize("controller", ["gain", "lqg", *SLOW])
+def test_stablehlo_comes_back(controller, tmp_path):
+    made = {
+        "gain": lambda: PROBLEM.K,
+        "lqg": lambda: LQG,
+        "network": lambda: models.build(learning.ModelConfig(kind="recurrent", window=3, width=8, hidden=8)),
+        "mpc": lambda: control.mpc(PROBLEM.A, PROBLEM.B, PROBLEM.Q, PROBLEM.R, 5, u_limits=(-8.0, 8.0)),
+    }[controller]()
+    policy = deployment.load(deployment.save(made, tmp_path / "c.stablehlo", PROBLEM))
+    x0 = 0.05 * RNG.normal(size=(2, 4))
+    for start in (x0, x0[0]):
+        runs = [simulation.rollout(PROBLEM, c, start, 20) for c in (made, policy)]
+        np.testing.assert_allclose(runs[0].us, runs[1].us, atol=1e-9)
+
+
+ALONE = """
+import sys, zipfile, json
+import jax, jax.numpy as jnp
+jax.config.update("jax_enable_x64", True)
+with zipfile.ZipFile(sys.argv[1]) as archive:
+    init, step = (jax.export.deserialize(archive.read(name)).call for name in ("init", "step"))
+memory, us = init(), []
+for x in json.loads(sys.argv[2]):
+    memory, u = step(memory, jnp.array(x))
+    us.append(u.tolist())
+assert not [name for name in sys.modules if name.startswith("lqrlab")]
+print(json.dumps(us))
+"""
+
+
+def test_stablehlo_in_a_process_without_lqrlab(tmp_path):
+    path = deployment.to_stablehlo(LQG, PROBLEM, tmp_path / "c.stablehlo")
+    xs = 0.1 * RNG.normal(size=(6, 4))
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE.replace("import jax,", "import jax, jax.export,"), path, json.dumps(xs.tolist())],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    policy = simulation.bind(LQG, PROBLEM)
+    carry = policy.init(())
+    for x, u in zip(xs, json.loads(done.stdout)):
+        carry, own = policy(carry, jnp.asarray(x))
+        np.testing.assert_allclose(u, own, rtol=1e-12, atol=1e-12)
+
+
+def test_what_is_refused_in_words(tmp_path):
+    for thing, name, words in (
+        (PROBLEM.K, "k.xls", "ending in .mat, .json"),
+        (np.zeros((2, 1, 4)), "k.mat", "one gain"),
+        (lambda p: p.K, "k.mat", "expected a gain, a plant"),
+        (systems.sample("pendulum", key=jax.random.key(0), num=2), "p.mat", "found a batch"),
+        (PROBLEM.K, "k.stablehlo", "problem: say what"),
+        ("text", "k.json", "thing"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            deployment.save(thing, tmp_path / name)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "bad.mat").write_bytes(b"nonsense")
+    (tmp_path / "odd.json").write_text('{"kind": "cake", "A": [[1]]}')
+    (tmp_path / "half.json").write_text('{"kind": "controller", "A": [[1]]}')
+    (tmp_path / "bad.stablehlo").write_bytes(b"PK nonsense")
+    for name, words in (
+        ("bad.mat", "cannot be read as .mat"),
+        ("odd.json", "kind"),
+        ("half.json", "a controller needs 'B'"),
+        ("bad.stablehlo", "cannot be read as a policy"),
+        ("none.json", "there is no such file"),
+        ("none.h5", "none.h5"),
+        ("k.xls", "ending in"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            deployment.load(tmp_path / name)

@@ -1,0 +1,417 @@
+"""The real-time loop: the numbers of a rollout, the timing that another clock measures, lines to plants."""
+
+import dataclasses
+import gc
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks import realtime as benchmark
+from lqrlab import control, deployment, identification, simulation, systems
+from lqrlab.compute import pytree
+from lqrlab.simulation import Problem
+
+A = np.array([[1.0, 0.02], [0.05, 0.99]])
+B = np.array([[0.0], [0.02]])
+"""A linear plant that tests simulate themselves."""
+START = np.array([0.3, -0.1])
+plant = systems.from_dynamics(
+    lambda x, u: jnp.stack([x[1], 2.5 * (x[0] - 0.2) - 0.5 * x[1] + (u[0] - 1.5)]),
+    x_eq=[0.2, 0.0],
+    u_eq=[1.5],
+    dt=0.02,
+    states=["angle [rad]", "rate [rad/s]"],
+    inputs=["torque [N·m]"],
+)
+K = np.array([[20.0, 6.0]])
+X_EQ, U_EQ = np.array([0.2, 0.0]), np.array([1.5])
+
+
+def expected(num, measured=(0, 1)):
+    """States and inputs, absolute, of the plant above under −K(x − x_eq), written down once more."""
+    x, xs, us = START, [START], []
+    for _ in range(num):
+        u = U_EQ - K[:, measured] @ (x - X_EQ)[list(measured)]
+        x = X_EQ + A @ (x - X_EQ) + B @ (u - U_EQ)
+        xs.append(x)
+        us.append(u)
+    return np.array(xs), np.array(us)
+
+
+class Bench:
+    """A plant as an object of the user's."""
+
+    def __init__(self, lose=(), delay=()):
+        self.x, self.us, self.count, self.lose, self.delay, self.closed = START, [], 0, lose, delay, False
+
+    def measure(self):
+        if self.us:
+            self.x = X_EQ + A @ (self.x - X_EQ) + B @ (self.us[-1] - U_EQ)
+        self.count += 1
+        if self.count - 1 in self.delay:
+            time.sleep(0.055)
+        return None if self.count - 1 in self.lose else self.x
+
+    def actuate(self, u):
+        self.tidied = gc.isenabled()
+        self.us.append(np.array(u))
+
+    def close(self):
+        self.closed = True
+
+
+def noisy(name, **settings):
+    p = systems.make(name)
+    return Problem.of(p, limits=(-4.0, 4.0), **settings), 0.1 * np.arange(1, p.n + 1) / p.n
+
+
+def lqg(problem, C):
+    n, p = problem.n, len(C)
+    return control.lqg(problem.A, problem.B, C, problem.Q, problem.R, 1e-4 * np.eye(n), 1e-4 * np.eye(p), discrete=True)
+
+
+# Simulated plants ---------------------------------------------------------------------------------------------
+
+
+MORE = [pytest.param(name, marks=pytest.mark.matrix) for name in ("cart_pole", "furuta_pendulum")]
+
+
+@pytest.mark.parametrize("name", ["pendulum", *MORE])
+def test_with_simulated_time_it_is_a_rollout_bit_for_bit(name):
+    problem, x0 = noisy(name, noise=1e-3, sensor_noise=1e-3, excitation=1e-2)
+    for controller in (problem.K, lqg(problem, np.eye(problem.n)[:2])):
+        run = deployment.realtime(
+            controller, problem, seconds=50 * float(problem.dt), x0=x0, key=jax.random.key(1), clock="simulated"
+        )
+        ref = simulation.rollout(problem, controller, x0, 50, key=jax.random.key(1))
+        for field in ("ts", "xs", "us", "costs", "seen"):
+            np.testing.assert_array_equal(getattr(run.trajectory, field), getattr(ref, field))
+        assert (run.misses, run.skipped, run.lost, len(run.ticks)) == (0, 0, 0, 50)
+        np.testing.assert_array_equal(run.ys, np.asarray(ref.seen) + np.asarray(problem.x_eq))
+
+
+@pytest.mark.parametrize("name", ["pendulum", *MORE])
+def test_in_real_time_a_simulated_plant_goes_as_in_a_rollout(name):
+    """Sample by sample, bit for bit, where no tick was skipped; where one was, the input was held."""
+    problem, x0 = noisy(name)
+    for controller in (problem.K, lqg(problem, np.eye(problem.n)[:2])):
+        run = deployment.realtime(controller, problem, seconds=30 * float(problem.dt), x0=x0)
+        ref = simulation.rollout(problem, controller, x0, 30)
+        if run.skipped == 0:
+            for field in ("ts", "xs", "us", "costs"):
+                np.testing.assert_array_equal(getattr(run.trajectory, field), getattr(ref, field))
+        assert len(run.ticks) + run.skipped == run.due == 30
+
+
+def test_a_plant_moves_on_while_ticks_are_skipped():
+    """A controller that blocks: the plant's input is held, and its states are those of the ticks that were taken."""
+    problem = Problem.of(plant, linear=True, dt=0.01)
+
+    @pytree
+    @dataclasses.dataclass(frozen=True)
+    class Blocking:
+        def init(self, batch_shape):
+            return jnp.zeros((), int)
+
+        def __call__(self, carry, x):
+            def wait(t):
+                time.sleep(0.035 if t == 5 else 0.0)
+                return np.zeros((), x.dtype)
+
+            late = jax.pure_callback(wait, jax.ShapeDtypeStruct((), x.dtype), carry)
+            return carry + 1, -jnp.asarray(K) @ x + late
+
+    run = deployment.realtime(Blocking(), problem, seconds=0.2, x0=[0.1, 0.0])
+    assert run.skipped >= 2
+    assert run.misses > run.skipped  # the late sample itself too
+    assert run.missed[5]
+    x = np.array([0.1, 0.0])
+    for tick, after, u, state in zip(
+        run.ticks, [*run.ticks[1:], 20], np.asarray(run.trajectory.us), np.asarray(run.trajectory.xs)
+    ):
+        np.testing.assert_allclose(state, x, atol=1e-12)
+        np.testing.assert_allclose(u, -K @ x, atol=1e-12)
+        for _ in range(after - tick):
+            x = np.asarray(problem.A) @ x + np.asarray(problem.B) @ u
+    np.testing.assert_allclose(run.trajectory.xs[-1], x, atol=1e-12)
+    log = identification.read(run.columns(), ["torque"], ["angle", "rate"])
+    assert len(log.records) > 1  # the time jumps there
+    assert sum(len(u) for u, _ in log.records) == len(run.ticks)
+
+
+# Devices ------------------------------------------------------------------------------------------------------
+
+
+def test_an_object_with_a_clock():
+    bench = Bench()
+    run = deployment.realtime(K, bench, rate=50, seconds=0.4, problem=plant)
+    xs, us = expected(20)
+    if not run.skipped:
+        np.testing.assert_allclose(run.ys, xs[:-1], atol=1e-12)
+        np.testing.assert_allclose(run.us, us, atol=1e-12)
+        np.testing.assert_allclose(run.trajectory.xs, xs - X_EQ, atol=1e-12)
+        assert len(bench.us) == 21
+    np.testing.assert_array_equal(bench.us[-1], U_EQ)  # at the end the equilibrium's
+    assert bench.closed
+    assert gc.isenabled()
+    log = identification.read(run.columns(), ["torque"], ["angle", "rate"])
+    assert log.dt == pytest.approx(0.02)
+    assert [s.unit for s in (*log.inputs, *log.outputs)] == ["N·m", "rad", "rad/s"]
+    np.testing.assert_array_equal(log.us, run.us)
+
+
+def test_no_late_sample_is_hidden():
+    """A measurement that takes 55 ms at 50 Hz: two ticks go by, and its own input is late."""
+    run = deployment.realtime(K, Bench(delay=(4,)), seconds=0.3, problem=plant)
+    assert run.missed[4]
+    assert run.ticks[5] >= 6
+    assert run.skipped >= 1
+    assert run.computation[4] >= 0.055
+    assert run.misses == run.missed.sum() + run.skipped
+    s = run.summary()
+    assert s["computation_max_us"] >= 55e3
+    assert s["period_max_us"] >= 55e3
+    assert f"{run.misses} deadlines missed" in str(run)
+    assert len(run.figure().axes) == 2
+
+
+def test_the_clock_is_kept():
+    """By another clock: so many ticks take so long, and none begins before it is due."""
+    begin = time.monotonic()
+    run = deployment.realtime(K, lambda u: START, rate=200, seconds=0.5, problem=plant)
+    took = time.monotonic() - begin
+    assert run.due == 100
+    assert took > 0.5
+    assert (run.lateness >= 0).all()
+    assert run.began[-1] <= 0.5
+
+
+def test_a_measurement_that_is_lost_holds_the_input():
+    bench = Bench(lose=(3, 4))
+    run = deployment.realtime(K, bench, seconds=0.2, problem=plant, clock="simulated")
+    assert run.lost == 2
+    assert np.isnan(run.ys[3:5]).all()
+    np.testing.assert_array_equal(run.us[3], run.us[2])
+    np.testing.assert_array_equal(run.us[4], run.us[2])
+    assert np.isfinite(bench.us).all()
+
+
+def test_a_controller_with_sensors_is_given_their_outputs():
+    problem = Problem.of(plant)
+    C = np.array([[1.0, 0.0]])
+    design = lqg(problem, C)
+
+    class Encoder(Bench):
+        def measure(self):
+            return super().measure()[:1]
+
+    run = deployment.realtime(design, Encoder(), seconds=1.0, problem=problem, clock="simulated")
+    z, x = np.zeros(2), START
+    for t in range(50):
+        y = x[:1] - X_EQ[:1]
+        u = design.C @ z + design.D @ y
+        z = design.A @ z + design.B @ y
+        np.testing.assert_allclose(run.us[t], U_EQ + u, atol=1e-9)
+        x = X_EQ + A @ (x - X_EQ) + B @ u
+    assert run.trajectory is None
+    assert run.ys.shape == (50, 1)
+
+
+def test_limits_hold_for_the_thing_itself():
+    problem = Problem.of(plant, limits=(1.0, 2.0))
+    bench = Bench()
+    deployment.realtime(K, bench, seconds=0.4, problem=problem, clock="simulated")
+    assert np.min(bench.us) >= 1.0
+    assert np.max(bench.us) <= 2.0
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler")
+def test_exported_c_is_called_without_jax(tmp_path):
+    """By a simulated plant and by the thing itself, from the state and from sensors: the loop of the JAX policy."""
+    problem = Problem.of(plant, limits=(0.5, 4.0))
+    for name, controller in {"gain": K, "lqg": lqg(problem, np.array([[1.0, 0.0]]))}.items():
+        exported = deployment.load_c(deployment.to_c(controller, problem, tmp_path / name))
+        run = deployment.realtime(exported, problem, seconds=1.0, x0=START - X_EQ)
+        ref = simulation.rollout(problem, controller, START - X_EQ, 50)
+        if not run.skipped:
+            np.testing.assert_allclose(run.trajectory.xs, ref.xs, atol=1e-10)
+
+        class Cut(Bench):
+            def measure(self, width=2 if name == "gain" else 1):
+                return super().measure()[:width]
+
+        runs = [
+            deployment.realtime(c, Cut(), seconds=1.0, problem=problem, clock="simulated")
+            for c in (controller, exported)
+        ]
+        np.testing.assert_allclose(runs[0].us, runs[1].us, atol=1e-10)
+
+
+PLANT_C = r"""
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+static double x[2] = {0.3, -0.1}, held = 1.5;
+static int set = 0;
+
+int main(void) {
+    for (;;) {
+        int kind = getchar();
+        uint32_t tick;
+        if (kind == EOF || fread(&tick, sizeof tick, 1, stdin) != 1) return 0;
+        if (kind == 'u') {
+            if (fread(&held, sizeof held, 1, stdin) != 1) return 0;
+            set = 1;
+            continue;
+        }
+        if (tick == 30) return 3;
+        if (set) {
+            double a = x[0] - 0.2, b = x[1], v = held - 1.5;
+            x[0] = 0.2 + a + 0.02 * b;
+            x[1] = 0.05 * a + 0.99 * b + 0.02 * v;
+        }
+        fwrite(&tick, sizeof tick, 1, stdout);
+        fwrite(x, sizeof x[0], 2, stdout);
+        fflush(stdout);
+    }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """The plant as a C program."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("plant")
+    (folder / "plant.c").write_text(PLANT_C)
+    subprocess.run([compiler, "-O2", "-o", folder / "plant", folder / "plant.c"], check=True, timeout=60)
+    return folder / "plant"
+
+
+def test_a_program_in_c(program):
+    for clock in ("simulated", "real"):
+        run = deployment.realtime(K, f"program:{program}", seconds=0.5, problem=plant, clock=clock)
+        xs, us = expected(25)
+        if not run.skipped and not run.lost:
+            np.testing.assert_allclose(run.ys, xs[:-1], atol=1e-12)
+            np.testing.assert_allclose(run.us, us, atol=1e-12)
+    with pytest.raises(ValueError, match="the program ended, with exit status 3"):
+        deployment.realtime(K, f"program:{program}", seconds=1.0, problem=plant, clock="simulated")
+    with pytest.raises(ValueError, match="cannot be started"):
+        deployment.realtime(K, "program:/no/such/thing", seconds=1.0, problem=plant)
+
+
+def served(receive, send, num):
+    """The other end of a line: answers so many questions, some only after an answer to an older one."""
+    bench, u = Bench(), None
+    while bench.count <= num:
+        message = receive()
+        if not message:
+            return
+        kind, tick = struct.unpack("<cI", message[:5])
+        if kind == b"u":
+            bench.us.append(np.array(struct.unpack("<d", message[5:])))
+            continue
+        y = bench.measure()
+        if tick == 7 and u is None:
+            send(struct.pack("<I2d", 6, 1e9, 1e9))
+        send(struct.pack("<I2d", tick, *y))
+
+
+def test_udp_on_loopback():
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind(("127.0.0.1", 0))
+    server.settimeout(20)
+    peer = []
+
+    def receive():
+        data, address = server.recvfrom(100)
+        peer[:] = [address]
+        return data
+
+    thread = threading.Thread(target=served, args=(receive, lambda data: server.sendto(data, peer[0]), 20), daemon=True)
+    thread.start()
+    where = f"udp://127.0.0.1:{server.getsockname()[1]}"
+    run = deployment.realtime(K, where, seconds=0.4, problem=plant, clock="simulated")
+    thread.join(20)
+    server.close()
+    np.testing.assert_allclose(run.ys, expected(20)[0][:-1], atol=1e-12)
+    nobody = deployment.realtime(K, where, seconds=0.06, problem=plant)
+    assert nobody.lost == len(nobody.ticks)  # and the input stayed that of the equilibrium
+    np.testing.assert_array_equal(nobody.us, np.broadcast_to(U_EQ, nobody.us.shape))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_a_serial_line():
+    pytest.importorskip("serial")
+    import tty
+
+    main, other = os.openpty()
+    tty.setraw(main)
+    tty.setraw(other)
+
+    def receive():
+        data = b""
+        while len(data) < 5 or (data[:1] == b"u" and len(data) < 13):
+            data += os.read(main, 1)
+        return data
+
+    thread = threading.Thread(target=served, args=(receive, lambda data: os.write(main, data), 20), daemon=True)
+    thread.start()
+    path = os.ttyname(other)
+    run = deployment.realtime(K, f"serial:{path}?baud=115200", seconds=0.4, problem=plant, clock="simulated")
+    thread.join(20)
+    np.testing.assert_allclose(run.ys, expected(20)[0][:-1], atol=1e-12)
+    os.close(other)
+    os.close(main)
+
+
+def test_the_benchmark_says_what_was_aimed_at_and_what_was_missed():
+    rows = {row.name: row for row in benchmark.bench_jax(0.1)}
+    missed = rows["LQG of cart_pole at 200 Hz in JAX: deadlines missed in 0.1 s"]
+    assert (missed.target, missed.reached) == (0, missed.value == 0)
+    assert all(np.isfinite(row.value) for row in rows.values())
+
+
+# Refusals -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_refused_in_words():
+    problem = Problem.of(plant)
+    for arguments, words in (
+        ({"plant": lambda u: START}, "problem: needs the plant"),
+        ({"plant": plant, "rate": -1.0}, "rate"),
+        ({"plant": problem, "rate": 70.0}, "a controller that is called at another rate is another one"),
+        ({"plant": plant, "seconds": 0.0}, "seconds"),
+        ({"plant": plant, "seconds": 1e300}, "at most 10000000 samples"),
+        ({"plant": plant, "clock": "sundial"}, "clock"),
+        ({"plant": plant, "x0": [1.0]}, "x0"),
+        ({"plant": systems.sample("pendulum", key=jax.random.key(0), num=2)}, "one plant, but found a batch"),
+        ({"plant": Problem.of(plant, noise=1e-3)}, "key"),
+        ({"plant": "tcp://127.0.0.1:80", "problem": plant}, "address beginning with"),
+        ({"plant": "udp://nowhere", "problem": plant}, "udp://host:port"),
+        ({"plant": lambda u: np.zeros(3), "problem": plant}, "measurements of 2 numbers"),
+        ({"plant": 3.0, "problem": plant}, "plant"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            deployment.realtime(K, **{"seconds": 0.1} | arguments)
+
+
+def test_the_summary_is_plain_numbers():
+    run = deployment.realtime(K, plant, seconds=0.2, clock="simulated")
+    assert json.loads(json.dumps(run.summary()))["misses"] == 0
+    assert "simulated time" in str(run)

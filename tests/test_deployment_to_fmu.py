@@ -1,0 +1,176 @@
+"""Units for co-simulation, run by FMPy, which shares no code with ours."""
+
+import ctypes
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lqrlab import control, simulation, systems
+from lqrlab.extensions import deployment
+
+fmpy = pytest.importorskip("fmpy", reason="FMPy runs the units: pip install fmpy")
+if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+    pytest.skip("needs a C compiler", allow_module_level=True)
+from fmpy.fmi2 import FMU2Slave  # noqa: E402
+from fmpy.fmi3 import FMU3Slave  # noqa: E402
+from fmpy.validation import validate_fmu  # noqa: E402
+
+PLANT = systems.make("cart_pole")
+VERSIONS = ("2.0", "3.0")
+
+
+def problem_of(plant=PLANT, **options):
+    u_eq = plant.equilibrium()[1]
+    return simulation.Problem.of(plant, limits=(u_eq - plant.scales[1], u_eq + plant.scales[1]), **options)
+
+
+def regulator(plant):
+    return control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
+
+
+class Running:
+    """A unit under FMPy, in either version of the standard."""
+
+    def __init__(self, path, folder, **start):
+        self.description = fmpy.read_model_description(str(path))
+        where = str(folder / f"{path.stem}_files")
+        if not Path(where).exists():  # else an instance of the same library
+            fmpy.extract(str(path), where)
+        kind, self.type = {"2": (FMU2Slave, "Real"), "3": (FMU3Slave, "Float64")}[self.description.fmiVersion[0]]
+        name = self.description.coSimulation.modelIdentifier
+        self.unit = kind(guid=self.description.guid, unzipDirectory=where, modelIdentifier=name, instanceName="one")
+        self.unit.instantiate()
+        if kind is FMU2Slave:
+            self.unit.setupExperiment(startTime=0.0)
+        self.unit.enterInitializationMode()
+        self.set(**start)
+        self.unit.exitInitializationMode()
+
+    def refs(self, names):
+        return [next(v.valueReference for v in self.description.modelVariables if v.name == name) for name in names]
+
+    def named(self, causality):
+        return [v.name for v in self.description.modelVariables if v.causality == causality]
+
+    def set(self, **values):
+        getattr(self.unit, f"set{self.type}")(self.refs(values), [float(v) for v in values.values()])
+
+    def get(self):
+        return np.array(getattr(self.unit, f"get{self.type}")(self.refs(self.named("output"))))
+
+    def step(self, time, dt, values):
+        self.set(**dict(zip(self.named("input"), values)))
+        self.unit.doStep(time, dt)
+        return self.get()
+
+
+@pytest.mark.parametrize("fmi", VERSIONS)
+@pytest.mark.parametrize("family", ["cart_pole", pytest.param("quadrotor", marks=pytest.mark.matrix)])
+def test_a_plant_against_a_controller_is_the_rollout(family, fmi, tmp_path):
+    plant = systems.make(family)
+    problem, K = problem_of(plant), regulator(plant)
+    one = deployment.to_fmu(problem, tmp_path / "plant.fmu", fmi)
+    other = deployment.to_fmu(K, tmp_path / "controller.fmu", fmi, problem=problem)
+    for path in (one, other):
+        assert validate_fmu(str(path)) == []
+        assert path.stat().st_size < 100_000
+    x_eq, u_eq = (np.asarray(a) for a in plant.equilibrium())
+    x0 = 0.5 * np.asarray(plant.scales[0])  # so far that the input saturates
+    start = dict(zip([s.name for s in plant.states], x_eq + x0))
+    moving, controlling = Running(one, tmp_path, **start), Running(other, tmp_path)
+    xs, us, dt = [moving.get()], [], float(plant.dt)
+    for k in range(200):
+        us.append(controlling.step(k * dt, dt, xs[-1]))
+        xs.append(moving.step(k * dt, dt, us[-1]))
+    run = simulation.rollout(problem, K, jnp.asarray(x0), 200)
+    assert np.any(np.abs(run.us) == np.asarray(plant.scales[1]))
+    np.testing.assert_allclose(np.array(xs) - x_eq, run.xs, rtol=0, atol=1e-12 * np.abs(run.xs).max())
+    np.testing.assert_allclose(np.array(us) - u_eq, run.us, rtol=0, atol=1e-12 * np.abs(run.us).max())
+
+
+@pytest.mark.parametrize("fmi", VERSIONS)
+def test_a_step_of_many_samples_holds_the_input_and_another_is_refused(fmi, tmp_path):
+    problem, dt = problem_of(linear=True), float(PLANT.dt)
+    path = deployment.to_fmu(problem, tmp_path / "plant.fmu", fmi)
+    u = np.asarray(PLANT.equilibrium()[1]) + 0.1
+    once = Running(path, tmp_path)
+    held = once.step(0.0, 5 * dt, u)
+    x = np.zeros(4)
+    for _ in range(5):
+        x = np.asarray(problem.A) @ x + np.asarray(problem.B) @ [0.1]
+    np.testing.assert_allclose(held, x + np.asarray(PLANT.equilibrium()[0]), rtol=1e-12)
+    with pytest.raises(Exception, match="DoStep"):
+        once.step(5 * dt, 1.5 * dt, u)
+    with pytest.raises(Exception, match=f"Set{once.type}"):
+        once.set(angle=0.0)  # the state, once the simulation has begun
+
+
+@pytest.mark.parametrize("fmi", VERSIONS)
+def test_units_stand_beside_each_other_and_go_back_to_a_state(fmi, tmp_path):
+    """An observer's, which remembers."""
+    A, B, Q, R, N = simulation.Problem.of(PLANT).sampled
+    design = control.lqg(A, B, np.eye(4)[:2], Q, R, 0.01 * np.eye(4), 0.001 * np.eye(2), N, discrete=True)
+    path = deployment.to_fmu(design, tmp_path / "observer.fmu", fmi, problem=PLANT)
+    dt = float(PLANT.dt)
+    ys = 0.1 * np.random.default_rng(0).normal(size=(30, 2))
+    first, second = Running(path, tmp_path), Running(path, tmp_path)
+    for k in range(10):
+        first.step(k * dt, dt, ys[k])
+    kept = (first.unit.getFMUState if fmi == "3.0" else first.unit.getFMUstate)()
+    data = (first.unit.serializeFMUState if fmi == "3.0" else first.unit.serializeFMUstate)(kept)
+    on = [first.step(k * dt, dt, ys[k]) for k in range(10, 30)]
+    (first.unit.setFMUState if fmi == "3.0" else first.unit.setFMUstate)(kept)
+    again = [first.step(k * dt, dt, ys[k]) for k in range(10, 30)]
+    read = second.unit.deserializeFMUState if fmi == "3.0" else second.unit.deSerializeFMUstate
+    (second.unit.setFMUState if fmi == "3.0" else second.unit.setFMUstate)(read(data))
+    elsewhere = [second.step(k * dt, dt, ys[k]) for k in range(10, 30)]
+    fresh = Running(path, tmp_path)
+    assert not np.array_equal([fresh.step(k * dt, dt, ys[k]) for k in range(10, 30)], on)
+    np.testing.assert_array_equal(again, on)
+    np.testing.assert_array_equal(elsewhere, on)
+    first.unit.reset()
+    np.testing.assert_array_equal(first.get(), np.asarray(PLANT.equilibrium()[1]))
+
+
+@pytest.mark.parametrize("fmi", VERSIONS)
+def test_the_sources_compile_without_a_warning(fmi, tmp_path):
+    path = deployment.to_fmu(PLANT, tmp_path / "plant.fmu", fmi)
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        archive.extractall(tmp_path, [name for name in names if name.startswith("sources/")])
+    assert [name for name in names if name.startswith("binaries/")]
+    strict = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-fPIC", "-c"]
+    for name in ("controller.c", "model.c"):
+        subprocess.run(["cc", *strict, name, "-o", f"{name}.o"], cwd=tmp_path / "sources", check=True)
+
+
+def test_a_unit_of_another_export_is_not_taken_for_this_one(tmp_path):
+    path = deployment.to_fmu(PLANT, tmp_path / "plant.fmu")
+    where = fmpy.extract(str(path), str(tmp_path / "files"))
+    name = fmpy.read_model_description(str(path)).coSimulation.modelIdentifier
+    library = ctypes.CDLL(f"{where}/binaries/linux64/{name}.so")
+    library.fmi2Instantiate.restype = ctypes.c_void_p
+    assert library.fmi2Instantiate(b"one", 1, b"{other}", b"", None, 0, 0) is None
+
+
+def test_what_is_refused(tmp_path):
+    other = tmp_path / "other.fmu"
+    with zipfile.ZipFile(other, "w") as archive:
+        archive.writestr("modelDescription.xml", "<fmiModelDescription/>")
+    for args, words in [
+        ((PLANT, tmp_path / "plant.zip"), "ends in .fmu"),
+        ((PLANT, other), "would be overwritten"),
+        ((PLANT, tmp_path / "plant.fmu", "1.0"), "fmi: expected one of"),
+        ((np.zeros((1, 4)).tobytes(), tmp_path / "gain.fmu"), "the plant or problem that the controller is for"),
+        ((systems.sample("cart_pole", key=jax.random.key(0), num=2), tmp_path / "plant.fmu"), "one plant"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            deployment.to_fmu(*args)
+    first = deployment.to_fmu(PLANT, tmp_path / "plant.fmu").read_bytes()
+    assert deployment.to_fmu(PLANT, tmp_path / "plant.fmu").read_bytes() == first  # its own file is written again
