@@ -54,7 +54,7 @@ class _Probe:
 
 
 def _sample(problem: Problem, x: Array, u: Array, key: PRNGKeyArray | None, tick: Array) -> tuple[Array, ...]:
-    """What is seen at a tick; the next state, the input that reached the plant, the cost: one step of a rollout."""
+    """The measurement at a tick; the next state, the input that reached the plant, the cost: one step of a rollout."""
     at = None if key is None else jax.random.fold_in(key, tick)
     after, seen, (u, cost) = loop.step(problem, _Probe(u), x, None, at)  # type: ignore[arg-type]
     return seen, after, u, cost
@@ -106,7 +106,7 @@ class SimulatedPlant:
         """Nothing to end."""
 
     def trajectory(self, ts: Array) -> Trajectory:
-        """What happened at these times."""
+        """States, inputs and costs at these times."""
         xs, seen = (jnp.asarray(np.array(a)) for a in zip(*self.rows))
         us = jnp.asarray(np.array([steps[0][0] for steps in self.steps]))
         costs = jnp.asarray([sum(float(cost) for _, cost in steps) for steps in self.steps])
@@ -121,7 +121,7 @@ class CalledPlant:
         self.u: np.ndarray | None = None
 
     def measure(self, tick: int) -> np.ndarray:
-        """What the function returns."""
+        """The function's answer."""
         return np.asarray(self.function(self.u), float)
 
     def actuate(self, tick: int, u: np.ndarray) -> None:

@@ -56,7 +56,7 @@ def save(thing: object, path: str | Path, problem: Problem | Plant | None = None
 
 
 def load(path: str | Path) -> Any:
-    """What is in a file of :func:`save`, or in one of another tool that has the same names.
+    """Read a file of :func:`save`, or one of another tool that has the same names.
 
     Returns:
         By the file's ``kind``: a ``"gain"`` K ``[m, n]``; a ``"plant"``; a ``"controller"`` z' = Az + By, u = Cz + Dy,

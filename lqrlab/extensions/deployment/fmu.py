@@ -216,8 +216,8 @@ def _description(unit: Unit, fmi: str, token: str) -> Element:
         files = SubElement(simulated, "SourceFiles")
         for name in ("controller.c", "model.c"):
             SubElement(files, "File", {"name": name})
-    units = dict.fromkeys(v.unit for v in [*unit.given, *unit.results] if v.unit)
-    if units := [*units, *([] if two or "s" in units else ["s"])]:
+    units = [v.unit for v in [*unit.given, *unit.results] if v.unit]
+    if units := list(dict.fromkeys(units if two else [*units, "s"])):
         known = SubElement(root, "UnitDefinitions")
         for name in units:
             SubElement(known, "Unit", {"name": name})

@@ -113,7 +113,7 @@ def _problem(plant: Any, rate: float | None) -> Problem:
 
 
 class _Side:
-    """What a controller sees of its plant, and how its answers are computed at once.
+    """The controller's side of the loop: what it sees of its plant, and its answers, computed at once.
 
     Attributes:
         y_eq, u_eq: measurements and inputs at the equilibrium.
