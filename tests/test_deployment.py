@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from lqrlab import control, deployment, learning, simulation, systems
-from lqrlab.extensions.deployment.command import export
+from lqrlab.extensions.deployment.export_command import export
 from lqrlab.extensions.deployment.exported_step import ExportedStep
 from lqrlab.simulation.sensors import measure
 

@@ -126,7 +126,7 @@ class Lazy(Array):
 
     @property
     def cheap(self) -> bool:
-        """Whether nothing has to be computed for an entry: moved numbers that are in memory, or expressions already."""
+        """True if nothing has to be computed for an entry: moved numbers that are in memory, or expressions already."""
         return self.moves and all(not isinstance(a, Lazy) or a.memory is not None or a.cheap for a in self.of)
 
     def at(self, index: Index) -> Node:
@@ -150,7 +150,7 @@ class Nest:
     seen: dict[Lazy, int] = dataclasses.field(default_factory=dict)
 
     def alike(self, index: Index, shape: tuple[int, ...]) -> bool:
-        """Whether an array of the shape is asked for the entry of this index, axes of length one aside."""
+        """True if an array of the shape is asked for the entry of this index, axes of length one aside."""
         return [(i, k) for i, k in zip(index, shape) if k != 1] == [
             (i, k) for i, k in zip(self.index, self.shape) if k != 1
         ]
@@ -303,7 +303,7 @@ def _known(index: Index) -> tuple[int, ...]:
 
 
 def _follows(node: Node, first: Node, steps: int) -> bool:
-    """Whether a number is so many places behind another one in memory, or the same constant."""
+    """True if a number is so many places behind another one in memory, or the same constant."""
     if first.op == "lit":
         return node is first
     if first.op != "load" or node.op != "load" or node.kind != first.kind:

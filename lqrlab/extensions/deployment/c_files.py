@@ -102,7 +102,7 @@ def _template(name: str) -> str:
 
 
 def _measurements(step: ExportedStep, policy: object) -> tuple[np.ndarray, bool]:
-    """What a disturbed loop measures, with sensors that fail and outliers; and whether the loop stays bounded."""
+    """Measurements of a disturbed loop, with sensors that fail and outliers; and whether the loop stays bounded."""
     problem, key = step.problem, jax.random.key(0)
     scale = np.asarray(problem.scale_x)
     x0 = 0.1 * scale * np.asarray(jax.random.normal(key, (problem.n,)))
@@ -119,7 +119,7 @@ def _measurements(step: ExportedStep, policy: object) -> tuple[np.ndarray, bool]
 
 
 def _tolerances(step: ExportedStep, ys: np.ndarray, exact: list[np.ndarray]) -> tuple[float, float]:
-    """How far double and float may be from the vectors, beside the largest value of each.
+    """Distances that double and float may have from the vectors, beside the largest value of each.
 
     1e-12 and 1e-5, but where rounding grows in the controller itself, as it does in a regression or an estimator that
     starts far off: there JAX in float32, and the last digit of the measurements, say by how much.

@@ -66,7 +66,7 @@ def _counted(p: ArrayProgram, start: Array, counter: Node) -> Callable[[Index], 
 
 
 def _counting(program: ClosedJaxpr, consts: list[Array], start: list[Array], xs: list[Array]) -> set[int]:
-    """Which of the carried numbers only count the rounds."""
+    """Those of the carried numbers that only count the rounds."""
     candidates = [k for k, s in enumerate(start) if isinstance(s, Constant) and s.kind == "int" and s.shape == ()]
     if not candidates:
         return set()
@@ -81,7 +81,7 @@ def _counting(program: ClosedJaxpr, consts: list[Array], start: list[Array], xs:
 
 
 def _one_more(step: Step | None, before: Value) -> bool:
-    """Whether a step is ``before + 1``."""
+    """True if a step is ``before + 1``."""
     if step is None or step.name != "add" or before not in step.inputs:
         return False
     other = step.inputs[1 - step.inputs.index(before)]
@@ -144,7 +144,7 @@ def _bound(
 
 
 def _most(a: Array | None) -> int | None:
-    """What a whole number is at most, if that can be seen: one of several known ones."""
+    """The most that a whole number is, if that can be seen: one of several known ones."""
     waiting, found = [a.at(())] if a is not None and not a.shape else [], []
     while waiting:
         node = waiting.pop()

@@ -173,7 +173,7 @@ class Program:
         return self._nodes[key]
 
     def _simplified(self, name: str, args: tuple[Node, ...]) -> Node | None:
-        """What an operation with a constant operand comes to, if it is none."""
+        """The number that an operation with a constant operand comes to, if it needs none."""
 
         def is_(a: Node, value: float) -> bool:
             return a.op == "lit" and not a.args[1] and a.args[0] == value

@@ -117,7 +117,7 @@ class _Flat:
         return self.run(closed.jaxpr, [Known(np.asarray(c), True) for c in closed.consts], inputs)
 
     def computed(self, e: JaxprEqn, inputs: list[Value]) -> list[Value] | None:
-        """What an operation on known numbers gives, unless it needs much more room than they do."""
+        """The results of an operation on known numbers, unless it needs much more room than they do."""
         values = [v.value for v in inputs if isinstance(v, Known)]
         with jax.ensure_compile_time_eval():
             found = e.primitive.bind(*values, **e.primitive.get_bind_params(e.params))

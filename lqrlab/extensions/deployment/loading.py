@@ -50,7 +50,7 @@ class ExportedController:
     library: ctypes.CDLL = dataclasses.field(repr=False)
 
     def start(self) -> np.ndarray:
-        """What it remembers before the first step, byte by byte."""
+        """Its memory before the first step, byte by byte."""
         memory = np.zeros(self.memory_bytes, np.uint8)
         self.library.lqrlab_init(memory.ctypes.data_as(ctypes.c_void_p))
         return memory
