@@ -57,7 +57,7 @@ class PlantPolicy:
         return {"x": after}, after
 
 
-class Variable(NamedTuple):
+class UnitSignal(NamedTuple):
     """A signal of a unit: its name, unit, value before the first step, words."""
 
     name: str
@@ -71,8 +71,8 @@ class Unit(NamedTuple):
 
     name: str
     step: ExportedStep
-    given: list[Variable]
-    results: list[Variable]
+    given: list[UnitSignal]
+    results: list[UnitSignal]
     holds_state: bool
 
 
@@ -168,20 +168,20 @@ def _described(model: object, problem: Problem | Plant | None, name: str) -> Uni
     return Unit(name, step, *_distinct(given, _variables_of(states, x_eq, "state")), True)
 
 
-def _variables_of(labels: Sequence[str], start: np.ndarray, about: str) -> list[Variable]:
+def _variables_of(labels: Sequence[str], start: np.ndarray, about: str) -> list[UnitSignal]:
     """Signals of labels such as ``"angle [rad]"``."""
     found = [re.fullmatch(r"(.*?)(?: \[(.*)\])?", label) for label in labels]
     parts = [("", "") if match is None else (match[1], match[2] or "") for match in found]
     return [
-        Variable(re.sub(r"\W+", "_", name).strip("_") or "signal", unit, float(v), about)
+        UnitSignal(re.sub(r"\W+", "_", name).strip("_") or "signal", unit, float(v), about)
         for (name, unit), v in zip(parts, start)
     ]
 
 
-def _distinct(given: list[Variable], results: list[Variable]) -> tuple[list[Variable], list[Variable]]:
+def _distinct(given: list[UnitSignal], results: list[UnitSignal]) -> tuple[list[UnitSignal], list[UnitSignal]]:
     """The signals with names that are all different."""
     seen = {"time"}
-    renamed: list[Variable] = []
+    renamed: list[UnitSignal] = []
     for one in [*given, *results]:
         name = one.name
         while name in seen:
