@@ -66,7 +66,7 @@ class UnitSignal(NamedTuple):
     about: str
 
 
-class Unit(NamedTuple):
+class ExportedUnit(NamedTuple):
     """A model as its unit describes it."""
 
     name: str
@@ -142,14 +142,16 @@ def _check_path(path: Path) -> None:
 # What it is ------------------------------------------------------------------------------------------------------
 
 
-def _described(model: object, problem: Problem | Plant | None, name: str) -> Unit:
+def _described(model: object, problem: Problem | Plant | None, name: str) -> ExportedUnit:
     """The step and the signals of a controller of a problem, or of a plant."""
     name = name if not name[0].isdigit() else f"model_{name}"
     if problem is not None:
         step = ExportedStep.of(model, problem)
         measured, inputs = c_files.signals(step)
         given = _variables_of(measured, step.y_eq, "measured")
-        return Unit(name, step, *_distinct(given, _variables_of(inputs, step.u_eq, "input of the plant")), False)
+        return ExportedUnit(
+            name, step, *_distinct(given, _variables_of(inputs, step.u_eq, "input of the plant")), False
+        )
     if not isinstance(model, Plant | Problem):
         raise ValueError(
             f"problem: expected the plant or problem that the controller is for, because {type(model).__name__} is no "
@@ -165,7 +167,7 @@ def _described(model: object, problem: Problem | Plant | None, name: str) -> Uni
     step = ExportedStep(PlantPolicy(problem), problem.limited(None), None, u_eq, x_eq, start)
     states, inputs = c_files.signals(dataclasses.replace(step, y_eq=x_eq, u_eq=u_eq))
     given = _variables_of(inputs, u_eq, "input, held for a sample time")
-    return Unit(name, step, *_distinct(given, _variables_of(states, x_eq, "state")), True)
+    return ExportedUnit(name, step, *_distinct(given, _variables_of(states, x_eq, "state")), True)
 
 
 def _variables_of(labels: Sequence[str], start: np.ndarray, about: str) -> list[UnitSignal]:
@@ -194,7 +196,7 @@ def _distinct(given: list[UnitSignal], results: list[UnitSignal]) -> tuple[list[
 # Its description -----------------------------------------------------------------------------------------------
 
 
-def _description(unit: Unit, fmi: str, token: str) -> Element:
+def _description(unit: ExportedUnit, fmi: str, token: str) -> Element:
     """``modelDescription.xml``."""
     two, dt = fmi == "2.0", repr(float(unit.step.problem.dt))
     root = Element(
@@ -240,7 +242,7 @@ def _description(unit: Unit, fmi: str, token: str) -> Element:
     return root
 
 
-def _variables(root: Element, unit: Unit, two: bool) -> None:
+def _variables(root: Element, unit: ExportedUnit, two: bool) -> None:
     variables = SubElement(root, "ModelVariables")
     if not two:
         clock = {"name": "time", "valueReference": "0", "causality": "independent", "variability": "continuous"}
@@ -259,7 +261,7 @@ def _variables(root: Element, unit: Unit, two: bool) -> None:
             SubElement(variables, "Float64", common | real)
 
 
-def _build(unit: Unit) -> Element:
+def _build(unit: ExportedUnit) -> Element:
     """``buildDescription.xml``: which sources make the program."""
     root = Element("fmiBuildDescription", {"fmiVersion": "3.0"})
     configuration = SubElement(root, "BuildConfiguration", {"modelIdentifier": unit.name})
@@ -277,7 +279,7 @@ def _xml(root: Element) -> bytes:
 # Its program ---------------------------------------------------------------------------------------------------
 
 
-def _sources(unit: Unit, fmi: str) -> dict[str, str]:
+def _sources(unit: ExportedUnit, fmi: str) -> dict[str, str]:
     """Names and texts of the source files."""
     step = unit.step
     translated = step.translated()
@@ -313,7 +315,7 @@ def _sources(unit: Unit, fmi: str) -> dict[str, str]:
     }
 
 
-def _binary(unit: Unit, fmi: str, sources: dict[str, str]) -> dict[str, bytes]:
+def _binary(unit: ExportedUnit, fmi: str, sources: dict[str, str]) -> dict[str, bytes]:
     """The program for this machine by its place in the unit; empty, with a warning, without a compiler."""
     try:
         cc = compiler()
