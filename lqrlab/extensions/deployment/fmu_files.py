@@ -77,7 +77,7 @@ def from_fmu(
                 "its binary would be executed on this computer, with all your rights; say trusted=True if you know "
                 "who made it"
             )
-        unit = Unit(file)
+        unit = LoadedUnit(file)
         x_eq, u_eq = unit.start if at is None else at
         labels = {"states": states or unit.labels[0], "inputs": inputs or unit.labels[1]}
         known = {"Q": Q, "R": R, "dt": 0.01 if dt is None else dt, "name": name or unit.name, **labels}
@@ -110,7 +110,7 @@ def check_archive(file: Path) -> None:
         raise ValueError(f"unpacks to {size >> 20} MiB, more than the {_MOST_BYTES >> 20} that are believed")
 
 
-class Unit:
+class LoadedUnit:
     """A unit for model exchange, loaded and initialised.
 
     Attributes:
@@ -205,7 +205,7 @@ def _start(variable: Any) -> np.ndarray:
     return np.broadcast_to(values, math.prod(variable.shape or (1,)))
 
 
-def _differenced(unit: Unit) -> Any:
+def _differenced(unit: LoadedUnit) -> Any:
     """The rates for JAX, in any batch; their derivative is linear in the tangents, by central differences."""
 
     def rows(function: Any, *width: int) -> Any:
