@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lqrlab.extensions.deployment.expressions import Block, Declare, For, Node, Program, kind_of
+from lqrlab.extensions.deployment.expressions import Block, Declare, For, Node, Statements, kind_of
 
 Index = tuple[Node | int, ...]
 _RUN = 4  # entries that are written by a loop
@@ -44,7 +44,7 @@ class Array:
 class Memory(Array):
     """An array of the C program, row after row as NumPy has it; ``version`` tells its contents from those before."""
 
-    program: Program
+    program: Statements
     name: str
     shape: tuple[int, ...]
     kind: str
@@ -156,7 +156,7 @@ class Nest:
         ]
 
 
-class ArrayProgram(Program):
+class ArrayProgram(Statements):
     """A program of arrays."""
 
     def __init__(self) -> None:
@@ -272,7 +272,7 @@ def _of_shape(index: Index, shape: tuple[int, ...], other: tuple[int, ...]) -> I
 class Loops:
     """A nest of loops: entered it is the program's block, and gives the index; left it is a statement."""
 
-    def __init__(self, program: Program, shape: tuple[int, ...]) -> None:
+    def __init__(self, program: Statements, shape: tuple[int, ...]) -> None:
         self.program, self.shape = program, shape
 
     def __enter__(self) -> Index:
@@ -313,7 +313,7 @@ def _follows(node: Node, first: Node, steps: int) -> bool:
     return alike and i.op == k.op == "lit" and k.args[0] == i.args[0] + steps
 
 
-def flat(program: Program, index: Index, shape: tuple[int, ...]) -> Node:
+def flat(program: Statements, index: Index, shape: tuple[int, ...]) -> Node:
     """The place of an entry, row after row."""
     total = program.lit(0, "int")
     for i, size in zip(index, shape):
@@ -322,7 +322,7 @@ def flat(program: Program, index: Index, shape: tuple[int, ...]) -> Node:
     return total
 
 
-def unflat(program: Program, place: Node | int, shape: tuple[int, ...]) -> Index:
+def unflat(program: Statements, place: Node | int, shape: tuple[int, ...]) -> Index:
     """The index of a place."""
     if isinstance(place, Node) and place.op == "lit":
         place = place.args[0]

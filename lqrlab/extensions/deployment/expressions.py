@@ -115,7 +115,7 @@ class If:
     branches: list[Block]
 
 
-class Program:
+class Statements:
     """A function's statements while they are written.
 
     Equal numbers are one node, so common subexpressions are computed once; what is known is computed here.
