@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lqrlab.extensions.deployment.expressions import Block, CProgram, Declare, For, Node, kind_of
+from lqrlab.extensions.deployment.expressions import Block, Declare, For, Node, Statements, kind_of
 
 Index = tuple[Node | int, ...]
 _RUN = 4  # entries that are written by a loop
@@ -28,7 +28,7 @@ class Array:
     kind: str
     block: Block
     uses: int = 1
-    memory: "Memory | None" = None
+    memory: "StoredArray | None" = None
 
     @property
     def size(self) -> int:
@@ -41,10 +41,10 @@ class Array:
 
 
 @dataclasses.dataclass(eq=False)
-class Memory(Array):
+class StoredArray(Array):
     """An array of the C program, row after row as NumPy has it; ``version`` tells its contents from those before."""
 
-    program: CProgram
+    program: Statements
     name: str
     shape: tuple[int, ...]
     kind: str
@@ -58,7 +58,7 @@ class Memory(Array):
         """Its entry."""
         return self.program.load(self, flat(self.program, index, self.shape))
 
-    def as_shape(self, shape: tuple[int, ...]) -> "Memory":
+    def as_shape(self, shape: tuple[int, ...]) -> "StoredArray":
         """The same numbers, as an array of another shape."""
         return dataclasses.replace(self, shape=shape)
 
@@ -156,24 +156,24 @@ class Nest:
         ]
 
 
-class ArrayProgram(CProgram):
+class ArrayProgram(Statements):
     """A program of arrays."""
 
     def __init__(self) -> None:
         super().__init__()
         self.nest: Nest | None = None
-        self.tables: dict[tuple, Memory] = {}
+        self.tables: dict[tuple, StoredArray] = {}
         self.contents: dict[str, np.ndarray] = {}
         self.labels: dict[tuple, str] = {}
 
-    def new(self, shape: tuple[int, ...], kind: str, block: Block | None = None) -> Memory:
+    def new(self, shape: tuple[int, ...], kind: str, block: Block | None = None) -> StoredArray:
         """Memory that belongs to a block."""
         block = block or self.block
-        memory = Memory(self, self.fresh("a"), shape, kind, block)
+        memory = StoredArray(self, self.fresh("a"), shape, kind, block)
         block.items.append(Declare(memory))
         return memory
 
-    def stored(self, array: Array) -> Memory:
+    def stored(self, array: Array) -> StoredArray:
         """The array in memory, from the block on where it was made."""
         if array.memory is None:
             array.memory = self._table(array) if isinstance(array, Constant) else self._written(array)
@@ -183,16 +183,16 @@ class ArrayProgram(CProgram):
         """The contents of a table."""
         return array.kind, array.value.astype({"real": float, "int": np.int64, "bool": bool}[array.kind]).tobytes()
 
-    def _table(self, array: Constant) -> Memory:
+    def _table(self, array: Constant) -> StoredArray:
         key = self.key(array)
         if key not in self.tables:
             name = self.labels.get(key, self.fresh("table"))
-            self.tables[key] = Memory(self, name, array.shape, array.kind, self.root)
+            self.tables[key] = StoredArray(self, name, array.shape, array.kind, self.root)
             self.contents[name] = array.value
         table = self.tables[key]
         return table if table.shape == array.shape else table.as_shape(array.shape)
 
-    def _written(self, array: Array) -> Memory:
+    def _written(self, array: Array) -> StoredArray:
         here, nest = self.block, self.nest
         self.block, self.nest = array.block, None
         memory = self.new(array.shape, array.kind)
@@ -204,7 +204,7 @@ class ArrayProgram(CProgram):
         self.block, self.nest = here, nest
         return memory
 
-    def store_all(self, memory: Memory, nodes: Sequence[Node]) -> None:
+    def store_all(self, memory: StoredArray, nodes: Sequence[Node]) -> None:
         """Write all entries of an array, in loops where they are one constant, or one after another in memory."""
         k = 0
         while k < len(nodes):
@@ -223,7 +223,7 @@ class ArrayProgram(CProgram):
                 self.store(memory, self.op("add", i, self.lit(k, "int")), node)
             k += run
 
-    def fill(self, memory: Memory, array: Array, place: Callable[[Index], Index] | None = None) -> None:
+    def fill(self, memory: StoredArray, array: Array, place: Callable[[Index], Index] | None = None) -> None:
         """Loops that write an array into memory."""
         block = self.block
         with self.loops(array.shape) as index:
@@ -245,9 +245,9 @@ class ArrayProgram(CProgram):
                 self.store(other.memory, flat(self, place, other.shape), node)
         self.nest = before
 
-    def loops(self, shape: Sequence[int]) -> "Loops":
+    def loops(self, shape: Sequence[int]) -> "LoopNest":
         """Loops over all indices of a shape, as a context."""
-        return Loops(self, tuple(shape))
+        return LoopNest(self, tuple(shape))
 
     def lazy(
         self, entry: Callable[[Index], Node], shape: Sequence[int], kind: str, of: Sequence[Array], moves: bool = False
@@ -269,10 +269,10 @@ def _of_shape(index: Index, shape: tuple[int, ...], other: tuple[int, ...]) -> I
     return tuple(0 if size == 1 else next(moving) for size in other)
 
 
-class Loops:
+class LoopNest:
     """A nest of loops: entered it is the program's block, and gives the index; left it is a statement."""
 
-    def __init__(self, program: CProgram, shape: tuple[int, ...]) -> None:
+    def __init__(self, program: Statements, shape: tuple[int, ...]) -> None:
         self.program, self.shape = program, shape
 
     def __enter__(self) -> Index:
@@ -313,7 +313,7 @@ def _follows(node: Node, first: Node, steps: int) -> bool:
     return alike and i.op == k.op == "lit" and k.args[0] == i.args[0] + steps
 
 
-def flat(program: CProgram, index: Index, shape: tuple[int, ...]) -> Node:
+def flat(program: Statements, index: Index, shape: tuple[int, ...]) -> Node:
     """The place of an entry, row after row."""
     total = program.lit(0, "int")
     for i, size in zip(index, shape):
@@ -322,7 +322,7 @@ def flat(program: CProgram, index: Index, shape: tuple[int, ...]) -> Node:
     return total
 
 
-def unflat(program: CProgram, place: Node | int, shape: tuple[int, ...]) -> Index:
+def unflat(program: Statements, place: Node | int, shape: tuple[int, ...]) -> Index:
     """The index of a place."""
     if isinstance(place, Node) and place.op == "lit":
         place = place.args[0]

@@ -1,4 +1,4 @@
-"""Loops and branches of a program, in C: all loops have a bound that is known when the program is written."""
+"""LoopNest and branches of a program, in C: all loops have a bound that is known when the program is written."""
 
 import dataclasses
 import math
@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
-from lqrlab.extensions.deployment.arrays import Array, ArrayProgram, Constant, Index, Memory
+from lqrlab.extensions.deployment.arrays import Array, ArrayProgram, Constant, Index, StoredArray
 from lqrlab.extensions.deployment.expressions import Block, Break, For, If, Node
-from lqrlab.extensions.deployment.flattening import Known, Step, Value, Variable, flatten, inner
+from lqrlab.extensions.deployment.flattening import Equation, Known, Value, Variable, flatten, inner
 from lqrlab.extensions.deployment.translation import Translator, UnsupportedStepError, rule
 
 
@@ -17,13 +17,13 @@ def _given(arrays: Sequence[Array]) -> list[Value]:
     return [Known(a.value, a.data) if isinstance(a, Constant) else Variable(a.shape, None) for a in arrays]
 
 
-def _in_body(memories: Sequence[Memory], body: Block) -> list[Memory]:
+def _in_body(memories: Sequence[StoredArray], body: Block) -> list[StoredArray]:
     """Memories as they are in a loop that writes them at its end."""
     return [dataclasses.replace(m, home=body, version=m.version + 1) for m in memories]
 
 
 @rule("scan")
-def _scan(t: Translator, step: Step, a: list[Array]) -> list[Array]:
+def _scan(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     p, q, program = t.program, step.params, inner(step.params["jaxpr"])
     first, length = q["num_consts"], q["length"]
     consts, start, xs = a[:first], a[first : first + q["num_carry"]], a[first + q["num_carry"] :]
@@ -51,7 +51,7 @@ def _scan(t: Translator, step: Step, a: list[Array]) -> list[Array]:
     outs = t.run(program, [*consts, *inside, *(of(x) for x in xs)])
     for memory, y in zip(told, outs[len(start) :]):
         t.copy(memory, y, lambda i: (at, *i))
-    t.overwrite([(m, o) for m, o in zip(inside, outs[: len(start)]) if isinstance(m, Memory)])
+    t.overwrite([(m, o) for m, o in zip(inside, outs[: len(start)]) if isinstance(m, StoredArray)])
     p.block = outer
     outer.items.append(For(counter, length, body))
     after = [m if m is not None else Constant(p, start[k].value + length) for k, m in enumerate(memories)]  # type: ignore[attr-defined]
@@ -80,7 +80,7 @@ def _counting(program: ClosedJaxpr, consts: list[Array], start: list[Array], xs:
     return {k for k in candidates if _one_more(made.get(id(outputs[k])), given[len(consts) + k])}
 
 
-def _one_more(step: Step | None, before: Value) -> bool:
+def _one_more(step: Equation | None, before: Value) -> bool:
     """True if a step is ``before + 1``."""
     if step is None or step.name != "add" or before not in step.inputs:
         return False
@@ -89,7 +89,7 @@ def _one_more(step: Step | None, before: Value) -> bool:
 
 
 @rule("while")
-def _while(t: Translator, step: Step, a: list[Array]) -> list[Array]:
+def _while(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     p, q = t.program, step.params
     tests, bodies = q["cond_nconsts"], q["body_nconsts"]
     of_test, of_body, start = a[:tests], a[tests : tests + bodies], a[tests + bodies :]
@@ -158,7 +158,7 @@ def _most(a: Array | None) -> int | None:
 
 
 @rule("cond")
-def _cond(t: Translator, step: Step, a: list[Array]) -> list[Array]:
+def _cond(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     p, (which, *given) = t.program, a
     branches, outer = step.params["branches"], p.block
     index = which.at(())

@@ -12,7 +12,7 @@ from jax import Array
 
 from lqrlab.compute.integration import rolled
 from lqrlab.extensions.deployment import control_flow, indexing, primitives  # noqa: F401  (their rules are the table)
-from lqrlab.extensions.deployment.arrays import Constant, Memory
+from lqrlab.extensions.deployment.arrays import Constant, StoredArray
 from lqrlab.extensions.deployment.expressions import Writer, kind_of, used_once
 from lqrlab.extensions.deployment.tidying import prune, share
 from lqrlab.extensions.deployment.translation import Translator, UnsupportedStepError
@@ -106,10 +106,11 @@ class ExportedStep:
         translator = Translator()
         program = translator.program
         memories = [
-            Memory(program, f"c->{name}", a.shape, kind_of(a.dtype), program.root) for name, a in self.start.items()
+            StoredArray(program, f"c->{name}", a.shape, kind_of(a.dtype), program.root)
+            for name, a in self.start.items()
         ]
-        y = Memory(program, "y", self.y_eq.shape, "real", program.root)
-        u = Memory(program, "u", self.u_eq.shape, "real", program.root)
+        y = StoredArray(program, "y", self.y_eq.shape, "real", program.root)
+        u = StoredArray(program, "u", self.u_eq.shape, "real", program.root)
         constants = [Constant(program, np.asarray(a), True) for a in leaves]
         for name, a in zip(_names(self.policy, "constant"), constants):
             program.labels.setdefault(program.key(a), name)

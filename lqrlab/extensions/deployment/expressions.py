@@ -115,7 +115,7 @@ class If:
     branches: list[Block]
 
 
-class CProgram:
+class Statements:
     """A function's statements while they are written.
 
     Equal numbers are one node, so common subexpressions are computed once; what is known is computed here.
@@ -173,7 +173,7 @@ class CProgram:
         return self._nodes[key]
 
     def _simplified(self, name: str, args: tuple[Node, ...]) -> Node | None:
-        """The result of an operation with a constant operand that leaves nothing to compute."""
+        """The number that an operation with a constant operand comes to, if it needs none."""
 
         def is_(a: Node, value: float) -> bool:
             return a.op == "lit" and not a.args[1] and a.args[0] == value

@@ -40,7 +40,7 @@ Value = Known | Variable
 
 
 @dataclasses.dataclass(eq=False)
-class Step:
+class Equation:
     """An operation on arrays: a primitive of JAX."""
 
     name: str
@@ -54,9 +54,9 @@ def inner(value: Any) -> ClosedJaxpr:
     return value if isinstance(value, ClosedJaxpr) else ClosedJaxpr(value, ())
 
 
-def flatten(closed: ClosedJaxpr, inputs: Sequence[Value]) -> tuple[list[Step], list[Value]]:
+def flatten(closed: ClosedJaxpr, inputs: Sequence[Value]) -> tuple[list[Equation], list[Value]]:
     """The steps of a program, and its outputs."""
-    steps: list[Step] = []
+    steps: list[Equation] = []
     outputs = _Flat(steps).run(closed.jaxpr, [Known(np.asarray(c), True) for c in closed.consts], list(inputs))
     needed = {id(v) for v in outputs}
     kept = []
@@ -70,7 +70,7 @@ def flatten(closed: ClosedJaxpr, inputs: Sequence[Value]) -> tuple[list[Step], l
 class _Flat:
     """The steps so far, and which of them are the same."""
 
-    def __init__(self, steps: list[Step]) -> None:
+    def __init__(self, steps: list[Equation]) -> None:
         self.steps, self.same = steps, dict[tuple, list[Value]]()
 
     def run(self, jaxpr: Jaxpr, consts: list[Value], inputs: list[Value]) -> list[Value]:
@@ -108,7 +108,7 @@ class _Flat:
         )
         if key not in self.same:
             outputs = [Variable(v.aval.shape, v.aval.dtype) for v in e.outvars]  # type: ignore[attr-defined]
-            self.steps.append(Step(name, params, inputs, outputs))
+            self.steps.append(Equation(name, params, inputs, outputs))
             self.same[key] = list(outputs)
         return self.same[key]
 

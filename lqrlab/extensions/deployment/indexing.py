@@ -7,7 +7,7 @@ from jax.lax import GatherScatterMode
 
 from lqrlab.extensions.deployment.arrays import Array, Constant, Index, flat
 from lqrlab.extensions.deployment.expressions import Block, If, Node
-from lqrlab.extensions.deployment.flattening import Step
+from lqrlab.extensions.deployment.flattening import Equation
 from lqrlab.extensions.deployment.primitives import _shifted as shifted
 from lqrlab.extensions.deployment.translation import Translator, rule
 
@@ -19,7 +19,7 @@ def _within(p: Any, i: Node, most: int) -> Node | int:
 
 
 @rule("dynamic_slice")
-def _read(t: Translator, step: Step, a: list[Array]) -> list[Array]:
+def _read(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     (one, *starts), (out,), p = a, step.outputs, t.program
     first = [_within(p, s.at(()), size - k) for s, size, k in zip(starts, one.shape, out.shape)]
     if any(isinstance(s, Node) for s in first) and not isinstance(one, Constant):
@@ -28,7 +28,7 @@ def _read(t: Translator, step: Step, a: list[Array]) -> list[Array]:
 
 
 @rule("dynamic_update_slice")
-def _written(t: Translator, step: Step, a: list[Array]) -> list[Array]:
+def _written(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     (one, new, *starts), p = a, t.program
     first = [_within(p, s.at(()), size - k) for s, size, k in zip(starts, one.shape, new.shape)]
     memory = t.copied(one)
@@ -49,7 +49,7 @@ def _starts(
 
 
 @rule("gather")
-def _gathered(t: Translator, step: Step, a: list[Array]) -> list[Array]:
+def _gathered(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     (one, places), (out,), p = a, step.outputs, t.program
     d, sizes = step.params["dimension_numbers"], step.params["slice_sizes"]
     room = [size - k for size, k in zip(one.shape, sizes)]
@@ -75,7 +75,7 @@ def _gathered(t: Translator, step: Step, a: list[Array]) -> list[Array]:
 
 
 @rule("scatter", "scatter-add", "scatter_add", "scatter-mul", "scatter-min", "scatter-max")
-def _scattered(t: Translator, step: Step, a: list[Array]) -> list[Array]:
+def _scattered(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     (one, places, new), p, d = a, t.program, step.params["dimension_numbers"]
     kept = [k for k in range(len(one.shape)) if k not in (*d.inserted_window_dims, *d.operand_batching_dims)]
     window = {k: new.shape[axis] for k, axis in zip(kept, d.update_window_dims)}

@@ -9,7 +9,7 @@ import numpy as np
 
 from lqrlab.extensions.deployment.arrays import Array, Constant, Index, Scalars, flat, indices
 from lqrlab.extensions.deployment.expressions import Node
-from lqrlab.extensions.deployment.flattening import Step, Variable
+from lqrlab.extensions.deployment.flattening import Equation, Variable
 from lqrlab.extensions.deployment.translation import Translator, UnsupportedStepError, entry_of, rule
 
 _CHAIN = 24  # operations of a sum or product that is written out
@@ -23,7 +23,7 @@ def _elementwise(name: str, form: Callable[..., Node]) -> None:
     """Enter an elementwise primitive made of operations: program, parameters, operands → expression."""
 
     @rule(name)
-    def translate(t: Translator, step: Step, a: list[Array]) -> list[Array]:
+    def translate(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
         def entry(i: Index) -> Node:
             return form(t.program, step.params, *(entry_of(v, i) for v in a))
 
@@ -88,7 +88,7 @@ def _moves(name: str, index: Callable[[dict, tuple[int, ...], Index], Index]) ->
     """Enter a primitive whose entries are the operand's at other indices: parameters, operand's shape, index."""
 
     @rule(name)
-    def translate(t: Translator, step: Step, a: list[Array]) -> list[Array]:
+    def translate(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
         (one,), (out,) = a[:1], step.outputs
         return [t.lazy(lambda i: one.at(index(step.params, one.shape, i)), out, a, one.kind, moves=True)]
 
@@ -128,7 +128,7 @@ def _shifted(p: Any, i: Node | int, start: Node | int, stride: int = 1) -> Node 
 
 
 @rule("slice", "rev", "split", "unstack")
-def _sliced(t: Translator, step: Step, a: list[Array]) -> list[Array]:
+def _sliced(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     (one,), p, shape = a, step.params, a[0].shape
     stride, starts = [1] * len(shape), [[0] * len(shape) for _ in step.outputs]
     axis = p.get("axis", 0) % max(len(shape), 1)
@@ -153,7 +153,7 @@ def _sliced(t: Translator, step: Step, a: list[Array]) -> list[Array]:
 
 
 @rule("reshape")
-def _reshaped(t: Translator, step: Step, a: list[Array]) -> list[Array]:
+def _reshaped(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     (one,), (out,) = a[:1], step.outputs
     long = [size for size in one.shape if size != 1]
     if long == [size for size in out.shape if size != 1]:  # only axes of length one come or go
@@ -171,7 +171,7 @@ def _reshaped(t: Translator, step: Step, a: list[Array]) -> list[Array]:
 
 
 @rule("iota")
-def _counted(t: Translator, step: Step, a: list[Array]) -> list[Array]:
+def _counted(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     (out,), p = step.outputs, t.program
 
     def entry(i: Index) -> Node:
@@ -183,7 +183,7 @@ def _counted(t: Translator, step: Step, a: list[Array]) -> list[Array]:
 
 
 @rule("concatenate", "stack", "tile")
-def _joined(t: Translator, step: Step, a: list[Array]) -> list[Array]:
+def _joined(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     """Parts one after another: expressions where they are few, else each copied to its place."""
     (out,) = step.outputs
     if step.name == "tile":
@@ -220,7 +220,7 @@ def _moved_by(p: Any, axis: int, start: int, i: Index) -> Index:
 
 
 @rule("pad")
-def _padded(t: Translator, step: Step, a: list[Array]) -> list[Array]:
+def _padded(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     (out,), (one, filling) = step.outputs, a
     widths = [tuple(map(int, width)) for width in step.params["padding_config"]]
 
@@ -266,7 +266,7 @@ def _start(kind: str, value: float) -> float:
 
 
 @rule(*_REDUCED)
-def _reduced(t: Translator, step: Step, a: list[Array]) -> list[Array]:
+def _reduced(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     (one,), (out,), axes = a, step.outputs, sorted(step.params["axes"])
     op, first = _REDUCED[step.name]
     across = tuple(one.shape[k] for k in axes)
@@ -315,7 +315,7 @@ def _accumulated(
 
 
 @rule("dot_general")
-def _product(t: Translator, step: Step, a: list[Array]) -> list[Array]:
+def _product(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     (x, y), (out,) = a, step.outputs
     (left, right), (batch_x, batch_y) = step.params["dimension_numbers"]
     across = tuple(x.shape[k] for k in left)
@@ -335,7 +335,7 @@ def _product(t: Translator, step: Step, a: list[Array]) -> list[Array]:
 
 
 @rule("argmax", "argmin")
-def _extreme(t: Translator, step: Step, a: list[Array]) -> list[Array]:
+def _extreme(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     """The first of the largest entries, or of those that are not numbers."""
     (one,), (out,), (axis,) = a, step.outputs, step.params["axes"]
     p, better = t.program, "gt" if step.name == "argmax" else "lt"
@@ -378,7 +378,7 @@ _RUNNING = {"cumsum": "add", "cumprod": "mul", "cummax": "max", "cummin": "min"}
 
 
 @rule(*_RUNNING)
-def _running(t: Translator, step: Step, a: list[Array]) -> list[Array]:
+def _running(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     (one,), (out,), axis, p = a, step.outputs, step.params["axis"], t.program
     memory = t.copied(one)
     backwards, length = step.params["reverse"], out.shape[axis]

@@ -14,19 +14,19 @@ from lqrlab.extensions.deployment.arrays import (
     Constant,
     Index,
     Lazy,
-    Memory,
     Scalars,
+    StoredArray,
     flat,
     indices,
 )
 from lqrlab.extensions.deployment.expressions import Node, kind_of
-from lqrlab.extensions.deployment.flattening import Known, Step, Value, Variable, flatten
+from lqrlab.extensions.deployment.flattening import Equation, Known, Value, Variable, flatten
 from lqrlab.extensions.deployment.operations import OPERATIONS
 
 _FEW = 6  # operations that are written one by one rather than as a loop
 _SMALL = 64  # entries of an array that may be held as expressions
 
-Rule = Callable[["Translator", Step, list[Array]], list[Array]]
+Rule = Callable[["Translator", Equation, list[Array]], list[Array]]
 RULES: dict[str, Rule] = {}
 """Primitive → its translation, of those that are no plain elementwise operations."""
 
@@ -66,7 +66,7 @@ class Translator:
                 arrays[id(v)] = self.settled(a, v)
         return [read(v) for v in outputs]
 
-    def step(self, step: Step, a: list[Array]) -> list[Array]:
+    def step(self, step: Equation, a: list[Array]) -> list[Array]:
         """The outputs of one step."""
         if step.name in RULES:
             return RULES[step.name](self, step, a)
@@ -119,21 +119,21 @@ class Translator:
         few = self.few(a.entry, out, a.of)
         return a if few is None else few
 
-    def memory(self, a: Array) -> Memory:
+    def memory(self, a: Array) -> StoredArray:
         """The array in memory."""
         return self.program.stored(a)
 
-    def now(self, memory: Memory) -> Memory:
+    def now(self, memory: StoredArray) -> StoredArray:
         """Memory as it is at this place of a loop that writes it."""
         return dataclasses.replace(memory, home=self.program.block, version=memory.version + 1)
 
-    def copied(self, a: Array) -> Memory:
+    def copied(self, a: Array) -> StoredArray:
         """The array in new memory of this block."""
         memory = self.program.new(a.shape, a.kind)
         self.copy(memory, a)
         return memory
 
-    def copy(self, memory: Memory, a: Array, place: Callable[[Index], Index] | None = None) -> None:
+    def copy(self, memory: StoredArray, a: Array, place: Callable[[Index], Index] | None = None) -> None:
         """Write an array into memory, or to places in it."""
         if isinstance(a, Scalars) and place is None and a.size == memory.size:
             self.program.store_all(memory, list(a.nodes.flat))
@@ -143,18 +143,18 @@ class Translator:
         else:
             self.program.fill(memory, a, place)
 
-    def overwrite(self, pairs: Sequence[tuple[Memory, Array]]) -> None:
+    def overwrite(self, pairs: Sequence[tuple[StoredArray, Array]]) -> None:
         """Write arrays into memories that they may be made of."""
-        stores: list[tuple[Memory, Array | list[Node]]] = []
+        stores: list[tuple[StoredArray, Array | list[Node]]] = []
         for memory, a in pairs:
-            if isinstance(a, Memory) and a.name == memory.name:
+            if isinstance(a, StoredArray) and a.name == memory.name:
                 continue
             if isinstance(a, Constant):
                 stores.append((memory, a))
             elif isinstance(a, Scalars) or a.size <= _FEW:
                 stores.append((memory, [a.at(i) for i in indices(a.shape)]))
             else:
-                old = isinstance(a, Memory) and a.home is not None and any(a.name == m.name for m, _ in pairs)
+                old = isinstance(a, StoredArray) and a.home is not None and any(a.name == m.name for m, _ in pairs)
                 stores.append((memory, self.copied(a) if old else self.memory(a)))
         for memory, nodes in stores:
             if isinstance(nodes, list):
