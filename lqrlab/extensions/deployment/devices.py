@@ -135,7 +135,7 @@ class CalledPlant:
         """Nothing to end."""
 
 
-class Line:
+class MessageLine:
     """A plant that is asked and told in messages.
 
     Args:
@@ -217,7 +217,7 @@ class _Instrument:
         getattr(self.plant, "close", self.rest)()
 
 
-def _udp(where: str, num_outputs: int, patience: float) -> Line:
+def _udp(where: str, num_outputs: int, patience: float) -> MessageLine:
     at = urllib.parse.urlsplit("udp:" + where)
     if not at.hostname or not at.port:
         raise ValueError(f"plant: expected udp://host:port, but found 'udp:{where}'")
@@ -237,10 +237,10 @@ def _udp(where: str, num_outputs: int, patience: float) -> Line:
         except ConnectionRefusedError:  # said of the message before
             line.send(data)
 
-    return Line(send, receive, line.close, num_outputs)
+    return MessageLine(send, receive, line.close, num_outputs)
 
 
-def _serial(where: str, num_outputs: int, patience: float) -> Line:
+def _serial(where: str, num_outputs: int, patience: float) -> MessageLine:
     serial = extras.load("serial", "deployment", "a serial line")
     path, _, query = where.partition("?")
     baud = int(urllib.parse.parse_qs(query).get("baud", ["115200"])[0])
@@ -251,10 +251,10 @@ def _serial(where: str, num_outputs: int, patience: float) -> Line:
             line.reset_input_buffer()
         line.write(data)
 
-    return Line(send, line.read, line.close, num_outputs)
+    return MessageLine(send, line.read, line.close, num_outputs)
 
 
-def _program(where: str, num_outputs: int, patience: float) -> Line:
+def _program(where: str, num_outputs: int, patience: float) -> MessageLine:
     words = shlex.split(where)
     try:
         process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
@@ -289,7 +289,7 @@ def _program(where: str, num_outputs: int, patience: float) -> Line:
         assert source_file is not None
         source_file.close()
 
-    return Line(send, receive, end, num_outputs)
+    return MessageLine(send, receive, end, num_outputs)
 
 
 _LINES = {"udp": _udp, "serial": _serial, "program": _program}

@@ -31,7 +31,7 @@ Value = Any
 class Graph:
     """The nodes of a graph while it is made; what nobody reads is left out at the end."""
 
-    def __init__(self, batch: str, table: Mapping[str, Callable[["Graph", "Equation"], Any]]) -> None:
+    def __init__(self, batch: str, table: Mapping[str, Callable[["Graph", "TracedEquation"], Any]]) -> None:
         self.nodes: list[Any] = []
         self.constants: dict[str, np.ndarray] = {}
         self.held: dict[Any, str] = {}
@@ -105,7 +105,7 @@ def _size(a: int, b: int) -> int:
     return Multiple(a // BATCHES[0])
 
 
-class Equation:
+class TracedEquation:
     """One equation of a program in two traces, with the values of its arguments."""
 
     def __init__(self, graph: Graph, one: JaxprEqn, other: JaxprEqn, values: Sequence[Value]) -> None:
@@ -160,7 +160,7 @@ def _run(graph: Graph, one: Jaxpr, other: Jaxpr, constants: Sequence[Value], arg
         elif name == "cond":
             outs = _chosen(graph, e, f, given)
         else:
-            outs = Equation(graph, e, f, given).translated()
+            outs = TracedEquation(graph, e, f, given).translated()
         values.update(zip(e.outvars, outs, strict=True))
     return [read(v) for v in one.outvars]
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from lqrlab.compute import extras
-from lqrlab.extensions.deployment.onnx_graph import BATCHES, Equation, Graph, Multiple, Value, stack
+from lqrlab.extensions.deployment.onnx_graph import BATCHES, Graph, Multiple, TracedEquation, Value, stack
 
 OPSET = 18
 """Version of ONNX's operators."""
@@ -25,11 +25,11 @@ _ELEMENTWISE = {
 }  # primitives whose operator takes the same arguments
 
 
-def _moved(graph: Graph, step: Equation) -> str:
+def _moved(graph: Graph, step: TracedEquation) -> str:
     return graph.reshaped(step.values[0], step.out[0])
 
 
-def _broadcast(graph: Graph, step: Equation) -> str:
+def _broadcast(graph: Graph, step: TracedEquation) -> str:
     axes, out = step.params["broadcast_dimensions"], step.out[0]
     sizes = [1] * len(out)
     for axis, size in zip(axes, step.shapes[0]):
@@ -38,7 +38,7 @@ def _broadcast(graph: Graph, step: Equation) -> str:
     return graph.add("Expand", a, graph.sizes(out))
 
 
-def _power(graph: Graph, step: Equation) -> str:
+def _power(graph: Graph, step: TracedEquation) -> str:
     a, y = step.values[0], step.params.get("y", 2)
     product = a
     for _ in range(abs(y) - 1):
@@ -46,7 +46,7 @@ def _power(graph: Graph, step: Equation) -> str:
     return product if y > 0 else graph.add("Reciprocal", product)
 
 
-def _asinh(graph: Graph, step: Equation) -> str:
+def _asinh(graph: Graph, step: TracedEquation) -> str:
     """In double precision, for which runtimes have no operator, sign(a) log(|a| + √(a² + 1))."""
     a = step.values[0]
     if step.dtypes[0] != np.float64:
@@ -56,7 +56,7 @@ def _asinh(graph: Graph, step: Equation) -> str:
     return graph.add("Mul", graph.add("Sign", a), graph.add("Log", graph.add("Add", size, root)))
 
 
-def _divided(graph: Graph, step: Equation) -> str:
+def _divided(graph: Graph, step: TracedEquation) -> str:
     if not np.issubdtype(step.dtypes[0], np.floating):
         raise ValueError("network: whole numbers are divided in it, which ONNX rounds in another way")
     return graph.add("Div", *step.values)
@@ -67,8 +67,8 @@ def _cast(graph: Graph, a: Value, dtype: Any) -> str:
     return graph.add("Cast", a, to=onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
-def _logical(operator: str) -> Callable[[Graph, Equation], str]:
-    def made(graph: Graph, step: Equation) -> str:
+def _logical(operator: str) -> Callable[[Graph, TracedEquation], str]:
+    def made(graph: Graph, step: TracedEquation) -> str:
         if step.dtypes[0].kind != "b":
             raise ValueError(f"network: bits of whole numbers are combined in it ({operator}), which is not translated")
         return graph.add(operator, *step.values)
@@ -76,14 +76,14 @@ def _logical(operator: str) -> Callable[[Graph, Equation], str]:
     return made
 
 
-def _selected(graph: Graph, step: Equation) -> str:
+def _selected(graph: Graph, step: TracedEquation) -> str:
     which, *cases = step.values
     if step.given[0].kind != "b":
         raise ValueError("network: expected a choice between two, by a truth value, but found one among several")
     return graph.add("Where", which, cases[1], cases[0])
 
 
-def _product(graph: Graph, step: Equation) -> str:
+def _product(graph: Graph, step: TracedEquation) -> str:
     """Batched matrix product, after the axes are brought into its order."""
     (left, right), (lead, leads) = step.params["dimension_numbers"]
     sides = []
@@ -105,8 +105,8 @@ def _total(sizes: Sequence[int]) -> int:
     return Multiple(product) if any(isinstance(s, Multiple) for s in sizes) else product
 
 
-def _reduced(operator: str) -> Callable[[Graph, Equation], str]:
-    def made(graph: Graph, step: Equation) -> str:
+def _reduced(operator: str) -> Callable[[Graph, TracedEquation], str]:
+    def made(graph: Graph, step: TracedEquation) -> str:
         a, truth = step.values[0], step.dtypes[0].kind == "b"
         a = _cast(graph, a, np.int32) if truth else a
         found = graph.add(operator, a, graph.whole(*step.params["axes"]), keepdims=0)
@@ -115,10 +115,10 @@ def _reduced(operator: str) -> Callable[[Graph, Equation], str]:
     return made
 
 
-def _running(operator: str) -> Callable[[Graph, Equation], str]:
+def _running(operator: str) -> Callable[[Graph, TracedEquation], str]:
     """Of what came before, along one axis."""
 
-    def made(graph: Graph, step: Equation) -> str:
+    def made(graph: Graph, step: TracedEquation) -> str:
         axis, length = step.params["axis"], step.shapes[0][step.params["axis"]]
         rows = [graph.cut(step.values[0], axis, t, t + 1) for t in range(length)]
         rows = rows[::-1] if step.params["reverse"] else rows
@@ -130,7 +130,7 @@ def _running(operator: str) -> Callable[[Graph, Equation], str]:
     return made
 
 
-def _sliced(graph: Graph, step: Equation) -> str:
+def _sliced(graph: Graph, step: TracedEquation) -> str:
     p, a = step.params, step.values[0]
     strides = p["strides"] or (1,) * len(p["start_indices"])
     for axis, (start, stop, stride) in enumerate(zip(p["start_indices"], p["limit_indices"], strides)):
@@ -143,7 +143,7 @@ def _sliced(graph: Graph, step: Equation) -> str:
     return a if isinstance(a, str) else graph.add("Identity", a)
 
 
-def _taken(graph: Graph, step: Equation) -> str:
+def _taken(graph: Graph, step: TracedEquation) -> str:
     """``dynamic_slice``: the start is known, or is clamped while the graph runs."""
     a, starts = step.values[0], step.values[1:]
     for axis, (start, size, cut) in enumerate(zip(starts, step.shapes[0], step.out[0])):
@@ -159,7 +159,7 @@ def _taken(graph: Graph, step: Equation) -> str:
     return a if isinstance(a, str) else graph.add("Identity", a)
 
 
-def _updated(graph: Graph, step: Equation) -> str:
+def _updated(graph: Graph, step: TracedEquation) -> str:
     """``dynamic_update_slice`` at a known place, along one axis."""
     a, part, *starts = step.values
     cut = [i for i, (s, c) in enumerate(zip(*step.shapes[:2])) if s != c]
@@ -171,7 +171,7 @@ def _updated(graph: Graph, step: Equation) -> str:
     return graph.add("Concat", *before, part, *after, axis=axis)
 
 
-def _padded(graph: Graph, step: Equation) -> str:
+def _padded(graph: Graph, step: TracedEquation) -> str:
     config = [tuple(map(int, widths)) for widths in step.params["padding_config"]]
     if any(low < 0 or high < 0 or inner for low, high, inner in config):
         raise ValueError("network: it pads with negative widths, or between elements, which is not translated")
@@ -179,40 +179,40 @@ def _padded(graph: Graph, step: Equation) -> str:
     return graph.add("Pad", step.values[0], widths, step.values[1])
 
 
-def _largest(graph: Graph, step: Equation) -> str:
+def _largest(graph: Graph, step: TracedEquation) -> str:
     (axis,) = step.params["axes"]
     return _cast(graph, graph.add("ArgMax", step.values[0], axis=axis, keepdims=0), step.dtypes[0])
 
 
-def _split(graph: Graph, step: Equation) -> list[str]:
+def _split(graph: Graph, step: TracedEquation) -> list[str]:
     sizes, axis = step.params["sizes"], step.params["axis"]
     ends = np.cumsum(sizes)
     return [graph.cut(step.values[0], axis, int(end - size), int(end)) for end, size in zip(ends, sizes)]
 
 
-def _finite(graph: Graph, step: Equation) -> str:
+def _finite(graph: Graph, step: TracedEquation) -> str:
     a = step.values[0]
     return graph.add("Not", graph.add("Or", graph.add("IsNaN", a), graph.add("IsInf", a)))
 
 
-def _rounded(graph: Graph, step: Equation) -> str:
+def _rounded(graph: Graph, step: TracedEquation) -> str:
     if step.params["rounding_method"] != jax.lax.RoundingMethod.TO_NEAREST_EVEN:
         raise ValueError("network: it rounds halves away from zero, which is not translated; round with jnp.round")
     return graph.add("Round", step.values[0])
 
 
-def _reversed(graph: Graph, step: Equation) -> str:
+def _reversed(graph: Graph, step: TracedEquation) -> str:
     a = step.values[0]
     for axis in step.params["dimensions"]:
         a = graph.add("Slice", a, *(graph.whole(v) for v in (-1, -(2**62), axis, -1)))
     return a
 
 
-def _same(operator: str) -> Callable[[Graph, Equation], str]:
+def _same(operator: str) -> Callable[[Graph, TracedEquation], str]:
     return lambda graph, step: graph.add(operator, *step.values)
 
 
-OPERATORS: Mapping[str, Callable[[Graph, Equation], Any]] = {
+OPERATORS: Mapping[str, Callable[[Graph, TracedEquation], Any]] = {
     **{name: _same(operator) for name, operator in _ELEMENTWISE.items()},
     **dict.fromkeys(("reshape", "squeeze", "expand_dims"), _moved),
     "broadcast_in_dim": _broadcast,
