@@ -214,7 +214,11 @@ def test_code_is_clean_and_repeats_its_vectors(name, compiler, exported, tmp_pat
 
 def problem_of(folder: Path) -> list[str]:
     """Names of the columns that are measured."""
-    return [name for name in (folder / "test_vectors.csv").open().readline().split(",") if re.match(r"y\d", name)]
+    return [
+        name
+        for name in (folder / "test_vectors.csv").read_text().partition("\n")[0].split(",")
+        if re.match(r"y\d", name)
+    ]
 
 
 @pytest.mark.parametrize("name", ["gain", "lqi", "ekf"])

@@ -1,4 +1,4 @@
-"""LoopNest and branches of a program, in C: all loops have a bound that is known when the program is written."""
+"""Loops and branches of a program, in C: all loops have a bound that is known when the program is written."""
 
 import dataclasses
 import math
