@@ -1,5 +1,6 @@
 """Controllers as C: the same numbers, clean code without a library, on the target too."""
 
+import dataclasses
 import functools
 import os
 import re
@@ -14,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from lqrlab import control, deployment, learning, simulation, systems
+from lqrlab.compute import pytree
 from lqrlab.extensions.deployment.export_command import export
 from lqrlab.extensions.deployment.exported_step import ExportedStep
 from lqrlab.simulation.sensors import measure
@@ -335,7 +337,7 @@ def test_refusals(tmp_path, monkeypatch):
     assert not (tmp_path / "a").exists()  # nothing is written where something is refused
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "thesis.tex").write_text("mine")
-    with pytest.raises(ValueError, match=r"holds thesis\.tex, which would be overwritten"):
+    with pytest.raises(ValueError, match=r"holds thesis\.tex; name another folder"):
         deployment.to_c(p.K, p, tmp_path / "b")
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "controller.h").write_text("// somebody's own\n")
@@ -374,6 +376,59 @@ def by(f) -> object:
             return carry, f(x) if x.ndim == 1 else jnp.zeros((*x.shape[:-1], 1))
 
     return Answers()
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A user's policy whose plan is called u, as C calls the inputs; it counts, and keeps a phase within one."""
+
+    K: jax.Array
+    u: jax.Array
+
+    def init(self, batch_shape):
+        return {"y": jnp.zeros(batch_shape, int), "phase": jnp.zeros(batch_shape)}
+
+    def __call__(self, carry, x):
+        def halved(state):
+            return state[0] + 1, state[1] / 2
+
+        at = jnp.minimum(carry["y"], len(self.u) - 1)
+        _, small = jax.lax.while_loop(
+            lambda state: (state[0] < 12) & jnp.any(jnp.abs(state[1]) > 0.01), halved, (jnp.zeros((), int), x)
+        )
+        after = {"y": carry["y"] + 1, "phase": jnp.fmod(carry["phase"] + 0.05, 1.0)}
+        return after, -(small @ self.K.mT) + self.u[at][..., None] + carry["phase"][..., None]
+
+
+def test_names_like_those_of_the_code_and_remainders_by_one_and_loops_with_two_conditions(tmp_path):
+    policy = Plan(jnp.ones((1, 4)), jnp.sin(jnp.arange(40.0)))
+    written = deployment.load_c(deployment.to_c(policy, problem(), tmp_path))
+    ys = np.random.default_rng(0).normal(size=(60, 4))
+    _, us = written.run(ys)
+    step = ExportedStep.of(policy, problem())
+    np.testing.assert_allclose(us, step.run(ys)[1], atol=1e-12)
+    halved = np.array([y / 2 ** next(k for k in range(13) if k == 12 or np.abs(y / 2**k).max() <= 0.01) for y in ys])
+    wanted = -halved.sum(1) + np.sin(np.minimum(np.arange(60), 39)) + (0.05 * np.arange(60)) % 1
+    off = np.abs(us[:, 0] - wanted)
+    assert np.minimum(off, np.abs(off - 1)).max() < 1e-9  # a phase of 1 − 1e-16 is one of 0
+
+
+def test_whole_numbers_that_wrap_around_are_refused_and_builds_may_stay(tmp_path):
+    @jax.tree_util.register_static
+    class Counting:
+        def init(self, batch_shape):
+            return jnp.zeros(batch_shape, jnp.uint8)
+
+        def __call__(self, carry, x):
+            return carry + jnp.uint8(3), -x[..., :1]
+
+    with pytest.raises(ValueError, match="whole numbers of 32 or 64 bits, but found uint8"):
+        deployment.to_c(Counting(), problem(), tmp_path / "counting")
+    folder = deployment.to_c(problem().K, problem(), tmp_path / "gain")
+    (folder / "a.out").write_text("built")
+    deployment.to_c(2 * problem().K, problem(), folder)
+    assert (folder / "a.out").read_text() == "built"
 
 
 def test_an_unstable_loop_is_exported_with_a_warning(tmp_path):

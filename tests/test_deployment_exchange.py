@@ -83,6 +83,17 @@ def test_a_bound_controller_keeps_its_limits_and_what_stands_in_for_lost_measure
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
+def test_a_limit_of_one_input_alone_comes_back(ending, tmp_path):
+    one = simulation.LinearController(
+        *(jnp.asarray(a) for a in ([[0.5]], [[1.0]], [[1.0], [2.0]], [[0.0], [0.0]], [[0.0, 0.0]], [0.0])),
+        low=jnp.array([-1.0, -jnp.inf]), high=jnp.array([jnp.inf, 3.0]),
+    )  # fmt: skip
+    again = deployment.load(deployment.save(one, tmp_path / f"c{ending}"))
+    np.testing.assert_array_equal(again.low, one.low)
+    np.testing.assert_array_equal(again.high, one.high)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_a_plant_of_the_catalogue(ending, tmp_path):
     """In JSON with its parameters, so that it stays nonlinear; else its linearisation."""
     plant = deployment.load(deployment.save(PLANT, tmp_path / f"plant{ending}"))

@@ -153,6 +153,20 @@ def test_a_plant_moves_on_while_ticks_are_skipped():
 # Devices ------------------------------------------------------------------------------------------------------
 
 
+def test_a_function_is_given_the_equilibriums_input_at_the_end():
+    given = []
+
+    def plant(u):
+        given.append(None if u is None else float(u[0]))
+        return np.array([0.0, 0.1, 0.0, 0.0])
+
+    cart_pole = Problem.of(systems.make("cart_pole"))
+    deployment.realtime(cart_pole.K, plant, problem=cart_pole, seconds=0.2, clock="simulated")
+    assert given[0] is None
+    assert given[-2] != 0
+    assert given[-1] == 0
+
+
 def test_an_object_with_a_clock():
     bench = Bench()
     run = deployment.realtime(K, bench, rate=50, seconds=0.4, problem=plant)

@@ -746,7 +746,8 @@ def test_a_panels_controller_is_exported_as_it_stands(kind, monkeypatch, tmp_pat
     x0 = jnp.array([0.3, 0.02, 0.0, 0.0])
     ours, theirs = (simulation.rollout(problem, one, x0, 60) for one in (controller, written))
     np.testing.assert_allclose(theirs.us, ours.us, atol=1e-9)
-    (tmp_path / "some" / "firmware" / "mine.txt").write_text("mine")
+    (tmp_path / "mine.txt").write_text("mine")
+    panel.folder.value = "."
     panel.export.click()
     assert "mine.txt" in panel.exported.value
     panel.close()

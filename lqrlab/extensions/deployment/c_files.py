@@ -79,18 +79,15 @@ def to_c(controller: object, problem: Problem | Plant, folder: str | Path) -> Pa
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuse a folder with anything in it that :func:`to_c` did not write."""
+    """Refuse a folder with anything in it but what :func:`to_c` wrote, and what was built of that beside it."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"folder: expected a folder, but found the file {folder}")
     found = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-    others = [name for name in found if name not in FILES]
     header = folder / "controller.h"
-    if found and not others and not (header.is_file() and _MARK in header.read_text(errors="replace")[:400]):
-        others = found
-    if others:
+    if found and not (header.is_file() and _MARK in header.read_text(errors="replace")[:400]):
         raise ValueError(
-            f"folder: expected an empty folder, or one that to_c wrote, but {folder} holds {others[0]}"
-            f"{' and others' if len(others) > 1 else ''}, which would be overwritten; name another folder"
+            f"folder: expected an empty folder, or one that to_c wrote, but {folder} holds {found[0]}"
+            f"{' and others' if len(found) > 1 else ''}; name another folder"
         )
 
 
@@ -162,7 +159,7 @@ def _fields(step: ExportedStep) -> list[int]:
 
 def _compared(step: ExportedStep) -> str:
     """The statements that give main_test.c what is remembered."""
-    if sum(a.size for a in step.start.values()) > _MOST or not step.start:
+    if not 0 < sum(a.size for a in step.start.values()) <= _MOST:
         return "    (void)c;\n    (void)out;\n"
     return "".join(
         f"    for (int i = 0; i < {a.size}; ++i) {{\n        out[count++] = (double)c->{name}[i];\n    }}\n"
@@ -176,7 +173,7 @@ def _compared(step: ExportedStep) -> str:
 
 def comment(text: str) -> str:
     """Text that anybody wrote, fit for a comment in C."""
-    return " ".join(str(text).replace("*/", "* /").replace("/*", "/ *").replace("\\", "/").split())
+    return " ".join(str(text).replace("\\", "/").replace("*/", "* /").replace("/*", "/ *").split())
 
 
 def _numbers(a: np.ndarray) -> str:

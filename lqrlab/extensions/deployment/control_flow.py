@@ -128,6 +128,8 @@ def _bound(
         s = made.get(id(v))
         if s is not None and s.name in ("and", "or"):
             return (min if s.name == "and" else max)(map(rounds, s.inputs))
+        if s is not None and s.name == "convert_element_type":
+            return rounds(s.inputs[0])
         if s is not None and s.name in ("lt", "gt"):
             least, limit = s.inputs if s.name == "lt" else s.inputs[::-1]
             most = int(limit.value) if isinstance(limit, Known) else _most(fixed.get(id(limit)))

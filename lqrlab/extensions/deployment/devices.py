@@ -6,6 +6,7 @@ tick and the outputs (float64); the letter ``u``, the tick and the inputs (float
 are absolute, in SI units.
 """
 
+import contextlib
 import os
 import select
 import shlex
@@ -120,9 +121,10 @@ class CalledPlant:
         self.function = function
         self.u: np.ndarray | None = None
 
-    def measure(self, tick: int) -> np.ndarray:
+    def measure(self, tick: int) -> np.ndarray | None:
         """The function's answer."""
-        return np.asarray(self.function(self.u), float)
+        y = self.function(self.u)
+        return None if y is None else np.asarray(y, float)
 
     def actuate(self, tick: int, u: np.ndarray) -> None:
         """Keep u for the next call."""
@@ -132,7 +134,10 @@ class CalledPlant:
         """Nothing to do."""
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Call it with the last input; whatever it says, the loop is over."""
+        if self.u is not None:
+            with contextlib.suppress(Exception):
+                self.function(self.u)
 
 
 class MessageLine:
@@ -191,7 +196,10 @@ def connect(plant: object, num_outputs: int, patience: float) -> Device:
             raise ValueError(
                 f"plant: expected an address beginning with {', '.join(f'{k}:' for k in _LINES)}, but found {plant!r}"
             )
-        return _LINES[kind](where, num_outputs, patience)
+        try:
+            return _LINES[kind](where, num_outputs, patience)
+        except (OSError, ValueError, IndexError) as error:
+            raise ValueError(f"plant: {str(plant)!r} cannot be reached: {error}") from error
     if callable(getattr(plant, "measure", None)) and callable(getattr(plant, "actuate", None)):
         return _Instrument(plant)
     return CalledPlant(checks.function("plant", plant, "a plant, a problem, a function, a device or an address"))

@@ -23,6 +23,7 @@ from lqrlab.simulation import LinearController, LinearPolicy, Problem
 from lqrlab.systems import Plant, Signal, families, from_matrices, matrix_files
 
 _MOST_BYTES = 1 << 30
+_NO_LIMIT = 1e300  # what stands for infinity in a file: JSON has none
 _PAUSE = 10  # sample times between two records: whoever reads the file sees that they are two
 _RESERVED = ("kind", "t", "inputs", "outputs")
 Fields = dict[str, Any]
@@ -75,7 +76,7 @@ def load(path: str | Path) -> Any:
         known = ", ".join((*_WRITERS, ".stablehlo"))
         raise ValueError(f"path: expected a file ending in {known}, but found {file.name!r}")
     fields = _hdf5_fields(file) if file.suffix == ".h5" else matrix_files.contents(file, keys=None)
-    kind = _texts(fields["kind"])[0] if "kind" in fields else _guessed(fields)
+    kind = next(iter(_texts(fields["kind"])), "") if "kind" in fields else _guessed(fields)
     try:
         return _KINDS[checks.choice("kind", kind, _KINDS)](fields, file)
     except KeyError as error:
@@ -131,7 +132,8 @@ def _of_system(thing: Any) -> Fields:
         return {"kind": "system", **arrays, "dt": float(thing.dt or 0)}
     if isinstance(thing, LinearController):
         more = {k: getattr(thing, k) for k in ("E", "b", "low", "high", "H")}
-        arrays |= {k: np.asarray(a, float) for k, a in more.items() if a is not None and np.isfinite(a).all()}
+        given = {k: np.asarray(a, float) for k, a in more.items() if a is not None}
+        arrays |= {k: np.clip(a, -_NO_LIMIT, _NO_LIMIT) for k, a in given.items() if not np.isinf(a).all()}
     elif not thing.discrete:
         raise ValueError("thing: expected a sampled LQG design, but found a continuous one; design with discrete=True")
     return {"kind": "controller", **arrays}
@@ -189,8 +191,14 @@ def _to_plant(fields: Fields, file: Path) -> Plant:
 def _to_controller(fields: Fields, _: Path) -> LinearController:
     A, B, C, D = (_matrix(fields, k) for k in "ABCD")
     k, m = len(A), len(C)
+    found = tuple(a.shape for a in (A, B, C, D))
+    if found != ((k, k), (k, p := B.shape[1]), (m, k), (m, p)):
+        raise ValueError(f"A, B, C, D: expected matrices of z' = Az + By, u = Cz + Dy, but found shapes {found}")
     shapes = {"E": (k, m), "b": (k,), "low": (m,), "high": (m,), "H": (B.shape[1], k)}
     given = {name: jnp.asarray(_matrix(fields, name).reshape(shapes[name])) for name in shapes if name in fields}
+    for name in ("low", "high"):
+        if name in given:
+            given[name] = jnp.where(jnp.abs(given[name]) < _NO_LIMIT, given[name], jnp.sign(given[name]) * jnp.inf)
     usual = {"E": jnp.zeros((k, m)), "b": jnp.zeros(k), "low": jnp.full(m, -jnp.inf), "high": jnp.full(m, jnp.inf)}
     return LinearController(*(jnp.asarray(a) for a in (A, B, C, D)), **usual | given)
 

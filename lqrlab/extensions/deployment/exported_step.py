@@ -68,6 +68,7 @@ class ExportedStep:
         if y_eq.ndim != 1:
             raise ValueError(f"controller: expected one of a single plant, but found sensors of shape {sensor.shape}")  # type: ignore[union-attr]
         start = policy.init(())
+        _check_memory(policy, start)
         names = _names(start, "memory")
         values = [np.asarray(a) for a in jax.tree.leaves(start)]
         return cls(policy, problem, sensor, y_eq, u_eq, dict(zip(names, values)))
@@ -113,7 +114,7 @@ class ExportedStep:
         u = StoredArray(program, "u", self.u_eq.shape, "real", program.root)
         constants = [Constant(program, np.asarray(a), True) for a in leaves]
         for name, a in zip(_names(self.policy, "constant"), constants):
-            program.labels.setdefault(program.key(a), name)
+            program.labels.setdefault(program.key(a), f"k_{name}")  # else u would hide the inputs
         try:
             *after, out = translator.run(closed, [*constants, *memories, y])
         except UnsupportedStepError as error:
@@ -187,6 +188,17 @@ def _refusal(policy: Any, primitive: str) -> str:
         "deployment.to_c cannot write; compute that part when the controller is designed, or write it with "
         "arithmetic, jnp.where, products of matrices and lax.fori_loop of a known length"
     )
+
+
+def _check_memory(policy: Any, start: Any) -> None:
+    """Refuse what is no number in C, and whole numbers that wrap around where C's do not."""
+    for a in map(jnp.asarray, jax.tree.leaves(start)):
+        whole = jnp.issubdtype(a.dtype, jnp.signedinteger) and a.dtype.itemsize >= 4
+        if not (whole or jnp.issubdtype(a.dtype, jnp.floating) or a.dtype == bool):
+            raise ValueError(
+                f"controller: expected {type(policy).__name__} to remember real numbers, truth values and "
+                f"whole numbers of 32 or 64 bits, but found {a.dtype}"
+            )
 
 
 def _check_carry(policy: Any, before: list, after: list, u: tuple, wanted: tuple) -> None:

@@ -17,7 +17,10 @@ _LONGEST = 80  # expression that is written out where it is used
 
 def kind_of(dtype: Any) -> str:
     """The kind of a NumPy type."""
-    return {"f": "real", "i": "int", "u": "int", "b": "bool"}[np.dtype(dtype).kind]
+    kind = {"f": "real", "i": "int", "u": "int", "b": "bool"}.get(np.dtype(dtype).kind)
+    if kind is None:
+        raise ValueError(f"controller: expected real and whole numbers and truth values, but found {dtype}")
+    return kind
 
 
 @dataclasses.dataclass(eq=False)
@@ -198,7 +201,7 @@ class Statements:
             return self.op("neg", b if is_(a, -1) else a)
         if name == "neg" and a.op == "neg":
             return a.args[0]
-        if name == "rem" and is_(b, 1):
+        if name == "rem" and is_(b, 1) and a.kind == "int":
             return self.lit(0, "int")
         if name in ("to_real", "to_int", "to_bool") and a.kind == name[3:]:
             return a

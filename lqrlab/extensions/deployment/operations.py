@@ -118,7 +118,6 @@ HELPERS = {
     "int_min": "static int64_t int_min(int64_t a, int64_t b) {\n    return a < b ? a : b;\n}",
     "real_sign": "static real_t real_sign(real_t a) {\n    return a > 0 ? R(1.0) : a < 0 ? R(-1.0) : a;\n}",
     "int_sign": "static int64_t int_sign(int64_t a) {\n    return (a > 0) - (a < 0);\n}",
-    "is_finite": "static bool is_finite(real_t a) {\n    return fabs((double)a) <= (double)R_MAX;\n}",
+    "is_finite": "static bool is_finite(real_t a) {\n    return !(a - a != 0);\n}",
 }
 """Functions that controller.c defines where it needs them; NaN goes through maxima and minima as in JAX."""
-HELPERS["is_finite"] = "static bool is_finite(real_t a) {\n    return !(a - a != 0);\n}"

@@ -200,9 +200,9 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         return ipywidgets.VBox([ipywidgets.HBox([self.folder, self.export]), self.exported])
 
     def _export(self) -> None:
-        (exporter,) = importlib.metadata.entry_points(group=EXPORTERS, name="c")
         self.exported.value = "writing …"
         try:
+            (exporter,) = importlib.metadata.entry_points(group=EXPORTERS, name="c")
             folder = exporter.load()(*self._exported(self._question()), self.folder.value)
             self.exported.value = (
                 f"Written to <code>{html.escape(str(folder))}</code>; its README.md says what is in it."
