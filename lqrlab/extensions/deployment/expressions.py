@@ -12,6 +12,7 @@ from lqrlab.extensions.deployment.operations import OPERATIONS
 TYPES = {"real": "real_t", "int": "int64_t", "bool": "bool"}
 """Kinds of numbers and their types in C; floating numbers of any size are ``real_t``."""
 
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _LONGEST = 80  # expression that is written out where it is used
 
 
@@ -201,6 +202,8 @@ class Statements:
             return self.op("neg", b if is_(a, -1) else a)
         if name == "neg" and a.op == "neg":
             return a.args[0]
+        if len(args) == 2 and a is b and a.kind == "int" and name in _COMPARISONS:  # of reals it asks for NaN
+            return self.lit(name in ("eq", "le", "ge"), "bool")
         if name == "rem" and is_(b, 1) and a.kind == "int":
             return self.lit(0, "int")
         if name in ("to_real", "to_int", "to_bool") and a.kind == name[3:]:
