@@ -86,7 +86,7 @@ def to_fmu(
     do its step: this loop is :func:`lqrlab.simulation.rollout`. The state of a plant can be set before the simulation.
 
     Args:
-        controller_or_plant: what :func:`deployment.to_c <lqrlab.extensions.deployment.to_c>` takes, with ``problem``;
+        controller_or_plant: what :func:`to_c` takes, with ``problem``;
             or a plant, or the problem of one, alone: its nonlinear equations by Runge-Kutta steps, or, of a problem
             with ``linear=True``, exactly sampled, within the limits of the problem.
         path: of the file, ``.fmu``.
