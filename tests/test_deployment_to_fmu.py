@@ -80,6 +80,11 @@ def test_a_plant_against_a_controller_is_the_rollout(family, fmi, tmp_path):
     for path in (one, other):
         assert validate_fmu(str(path)) == []
         assert path.stat().st_size < 100_000
+    for path in (one, other):
+        found = fmpy.read_model_description(str(path))
+        steps = [float(found.defaultExperiment.stepSize)]
+        steps += [float(found.coSimulation.fixedInternalStepSize)] if fmi == "3.0" else []
+        assert set(steps) == {float(plant.dt)}
     x_eq, u_eq = (np.asarray(a) for a in plant.equilibrium())
     x0 = 0.5 * np.asarray(plant.scales[0])  # so far that the input saturates
     start = dict(zip([s.name for s in plant.states], x_eq + x0))

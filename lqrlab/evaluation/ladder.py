@@ -20,7 +20,7 @@ from lqrlab.systems import Plant
 OUTSIDE = "designs from outside the catalogue"
 _NEIGHBOURS = 4  # times as many variants of each trained family to look for the nearest in
 _AT_ONCE = 200  # plants whose loops are simulated together
-_HORIZON = 20  # of the predictive controller beside the others where inputs are limited
+_HORIZON = 20  # of the predictive controller among the baselines where inputs are limited
 
 Rungs = dict[str, dict[str, Plant]]
 
@@ -80,7 +80,7 @@ def ladder(
 
     With a ``limit`` the inputs are clipped, all loops are simulated, and the reference is the constrained optimum of
     each start: the least cost of any controller within these limits. ``"optimal"`` is then the optimal gain, clipped,
-    and MPC with a horizon of 20 samples stands beside it.
+    and MPC with a horizon of 20 samples is one more baseline.
 
     Args:
         controller: a network, the checkpoints folder of one, or a function from a problem to a policy: what
@@ -176,7 +176,7 @@ def _of_gain(optimum: Problem, x0: Array, gain: Float[Array, "V 6 12"]) -> Score
 def _within(
     limit: float, controller: object, gains: Mapping[str, Array], problem: Problem, x0: Array
 ) -> dict[str, Score]:
-    """Scores of everything with limited inputs, beside the constrained optimum."""
+    """Scores of everything with limited inputs, compared with the constrained optimum."""
     room = limit * problem.scale_u
     limited = problem.limited((-room, room))  # stacked plants are in deviations from their equilibria
     contenders: dict[str, Callable[[slice], object]] = {"network": lambda at: controller}
@@ -191,7 +191,7 @@ def _predictive(problem: Problem) -> control.MPC:
 
 
 def _simulated(contenders: Mapping[str, Callable[[slice], object]], problem: Problem, x0: Array) -> dict[str, Score]:
-    """Of any policies, by loops on the linearised plants, some plants at a time; beside the optimum within limits."""
+    """Of any policies, by loops on the linearised plants, some at a time; compared with the optimum within limits."""
     x0 = x0 * problem.scale_x[:, None]
     parts: dict[str, list[Score]] = {name: [] for name in contenders}
     for at in (slice(at, at + _AT_ONCE) for at in range(0, len(problem), _AT_ONCE)):

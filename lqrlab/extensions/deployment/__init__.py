@@ -2,8 +2,8 @@
 
 from lqrlab.extensions.deployment.c_files import to_c
 from lqrlab.extensions.deployment.exchange import load, save
-from lqrlab.extensions.deployment.fmu import to_fmu
-from lqrlab.extensions.deployment.fmu_files import from_fmu
+from lqrlab.extensions.deployment.fmu_export import to_fmu
+from lqrlab.extensions.deployment.fmu_plants import from_fmu
 from lqrlab.extensions.deployment.loading import ExportedController, load_c
 from lqrlab.extensions.deployment.onnx_files import to_onnx
 from lqrlab.extensions.deployment.realtime import realtime

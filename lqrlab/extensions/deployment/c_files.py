@@ -11,9 +11,9 @@ import numpy as np
 
 from lqrlab.compute import checks
 from lqrlab.compute.files import write_atomic
+from lqrlab.extensions.deployment.c_code.expressions import TYPES, kind_of, literal
+from lqrlab.extensions.deployment.c_code.operations import HELPERS
 from lqrlab.extensions.deployment.exported_step import ExportedStep, TranslatedStep
-from lqrlab.extensions.deployment.expressions import TYPES, kind_of, literal
-from lqrlab.extensions.deployment.operations import HELPERS
 from lqrlab.simulation import Outputs, Problem, bind, rollout
 from lqrlab.simulation.sensors import measure
 from lqrlab.systems import Plant

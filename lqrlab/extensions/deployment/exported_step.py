@@ -11,11 +11,11 @@ import numpy as np
 from jax import Array
 
 from lqrlab.compute.integration import rolled
-from lqrlab.extensions.deployment import control_flow, indexing, primitives  # noqa: F401  (their rules are the table)
-from lqrlab.extensions.deployment.arrays import Constant, StoredArray
-from lqrlab.extensions.deployment.expressions import Writer, kind_of, used_once
-from lqrlab.extensions.deployment.tidying import prune, share
-from lqrlab.extensions.deployment.translation import Translator, UnsupportedStepError
+from lqrlab.extensions.deployment.c_code import control_flow, indexing, primitives  # noqa: F401  (their rules are the table)
+from lqrlab.extensions.deployment.c_code.arrays import Constant, StoredArray
+from lqrlab.extensions.deployment.c_code.expressions import Writer, kind_of, used_once
+from lqrlab.extensions.deployment.c_code.tidying import prune, share
+from lqrlab.extensions.deployment.c_code.translation import Translator, UnsupportedStepError
 from lqrlab.simulation import Measured, Outputs, Problem, bind
 from lqrlab.systems import Plant, check_plant
 

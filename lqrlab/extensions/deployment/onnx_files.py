@@ -11,7 +11,7 @@ import numpy as np
 
 from lqrlab.compute import checks, extras
 from lqrlab.compute.files import write_atomic
-from lqrlab.extensions.deployment import onnx_graph, operators
+from lqrlab.extensions.deployment import onnx_graph, onnx_operators
 from lqrlab.learning import checkpoints, models
 from lqrlab.learning.network_policy import is_network
 from lqrlab.simulation import Policy, Problem, Told, bind, binding
@@ -168,7 +168,9 @@ def _model(program: Program, about: dict[str, Any]) -> Any:
     # keyword arguments are in the order of their names, as all keys of a pytree are
     names, results = sorted(given[0]), sorted(results)
     shapes = {k: onnx_graph.sizes_of(given[0][k], given[1][k]) for k in names}
-    graph = onnx_graph.Graph(next(k for k in names if shapes[k][:1] == (onnx_graph.Multiple(1),)), operators.OPERATORS)
+    graph = onnx_graph.Graph(
+        next(k for k in names if shapes[k][:1] == (onnx_graph.Multiple(1),)), onnx_operators.OPERATORS
+    )
     values = [graph.add("Identity", v) for v in onnx_graph.translate(graph, one, other, names)]
     nodes, constants, read = graph.needed(values)
     renamed = dict(zip(values, results))
@@ -180,7 +182,7 @@ def _model(program: Program, about: dict[str, Any]) -> Any:
     ]
     held = [onnx.numpy_helper.from_array(a, k) for k, a in constants.items()]
     made = onnx.helper.make_graph(nodes, "controller", inputs, outputs, held)
-    opset = [onnx.helper.make_opsetid("", operators.OPSET)]
+    opset = [onnx.helper.make_opsetid("", onnx_operators.OPSET)]
     model = onnx.helper.make_model(made, opset_imports=opset, ir_version=_IR, producer_name="lqrlab")
     onnx.helper.set_model_props(model, {k: json.dumps(v) for k, v in about.items()})
     onnx.checker.check_model(model, full_check=True)

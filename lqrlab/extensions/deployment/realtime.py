@@ -174,15 +174,16 @@ class _Side:
         """Its C code, called without JAX; a simulated plant's sensors are JAX's."""
         memory, policy = controller.start(), self.policy
         sensor = policy.sensor if isinstance(policy, Measured) else None
+        matrix = None if sensor is None or isinstance(sensor, Outputs) else np.asarray(sensor, float)
         low, high = self.limits
 
         def step(y: np.ndarray) -> np.ndarray:
             nonlocal memory
-            seen = y if sensor is None else np.asarray(_shown(sensor, y))
+            seen = y if sensor is None else np.asarray(_shown(sensor, y)) if matrix is None else matrix @ y
             memory, u = controller.step(memory, seen + controller.y_eq)
             return np.clip(u - controller.u_eq, low, high)
 
-        if sensor is not None:
+        if sensor is not None and matrix is None:
             _shown(sensor, self.y_eq)  # compiled now
 
         return step

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from lqrlab.extensions.deployment.expressions import Block, Declare, Define, Node, Store, inside, uses
+from lqrlab.extensions.deployment.c_code.expressions import Block, Declare, Define, Node, Store, inside, uses
 
 
 def _statements(block: Block) -> Iterator[Any]:

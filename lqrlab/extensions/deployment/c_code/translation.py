@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
-from lqrlab.extensions.deployment.arrays import (
+from lqrlab.extensions.deployment.c_code.arrays import (
     Array,
     ArrayProgram,
     Constant,
@@ -19,9 +19,9 @@ from lqrlab.extensions.deployment.arrays import (
     flat,
     indices,
 )
-from lqrlab.extensions.deployment.expressions import Node, kind_of
-from lqrlab.extensions.deployment.flattening import Equation, Known, Value, Variable, flatten
-from lqrlab.extensions.deployment.operations import OPERATIONS
+from lqrlab.extensions.deployment.c_code.expressions import Node, kind_of
+from lqrlab.extensions.deployment.c_code.flattening import Equation, Known, Value, Variable, flatten
+from lqrlab.extensions.deployment.c_code.operations import OPERATIONS
 
 _FEW = 6  # operations that are written one by one rather than as a loop
 _SMALL = 64  # entries of an array that may be held as expressions
@@ -49,9 +49,7 @@ class Translator:
 
     def run(self, closed: ClosedJaxpr, inputs: Sequence[Array]) -> list[Array]:
         """The outputs of a program as arrays, its steps written."""
-        given: list[Value] = [
-            Known(a.value, a.data) if isinstance(a, Constant) else Variable(a.shape, None) for a in inputs
-        ]
+        given = values_of(inputs)
         steps, outputs = flatten(closed, given)
         uses = Counter(id(v) for s in steps for v in s.inputs) + Counter(id(v) for v in outputs)
         arrays: dict[int, Array] = {id(v): a for v, a in zip(given, inputs)}
@@ -167,6 +165,11 @@ class Translator:
                         self.program.store(memory, flat(self.program, i, memory.shape), node)
             else:
                 self.program.fill(memory, nodes)
+
+
+def values_of(arrays: Sequence[Array]) -> list[Value]:
+    """Arrays as a program is given them: known ones with their numbers."""
+    return [Known(a.value, a.data) if isinstance(a, Constant) else Variable(a.shape, None) for a in arrays]
 
 
 def entry_of(a: Array, i: Index) -> Node:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from lqrlab.extensions.deployment.arrays import Array, Constant, Index, Scalars, flat, indices
-from lqrlab.extensions.deployment.expressions import Node
-from lqrlab.extensions.deployment.flattening import Equation, Variable
-from lqrlab.extensions.deployment.translation import Translator, UnsupportedStepError, entry_of, rule
+from lqrlab.extensions.deployment.c_code.arrays import Array, Constant, Index, Scalars, flat, indices
+from lqrlab.extensions.deployment.c_code.expressions import Node, kind_of
+from lqrlab.extensions.deployment.c_code.flattening import Equation, Variable
+from lqrlab.extensions.deployment.c_code.translation import Translator, UnsupportedStepError, entry_of, rule
 
 _CHAIN = 24  # operations of a sum or product that is written out
 _SHORT = 4  # terms of one inside a loop
@@ -43,8 +43,7 @@ def _power(p: Any, base: Node, exponent: int) -> Node:
 
 
 def _converted(p: Any, params: dict, a: Node) -> Node:
-    kind = {"f": "real", "i": "int", "u": "int", "b": "bool"}[np.dtype(params["new_dtype"]).kind]
-    return p.op(f"to_{kind}", a)
+    return p.op(f"to_{kind_of(params['new_dtype'])}", a)
 
 
 def _rounded(p: Any, params: dict, a: Node) -> Node:
@@ -182,12 +181,10 @@ def _counted(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     return [t.lazy(entry, out, [], moves=True)]
 
 
-@rule("concatenate", "stack", "tile")
+@rule("concatenate", "stack")
 def _joined(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     """Parts one after another: expressions where they are few, else each copied to its place."""
     (out,) = step.outputs
-    if step.name == "tile":
-        raise UnsupportedStepError("tile")
     axis = step.params.get("dimension", step.params.get("axis", 0)) % len(out.shape)
     if step.name == "stack":
         a = [t.program.lazy(functools.partial(_without, v, axis), _with(v.shape, axis), v.kind, [v], True) for v in a]

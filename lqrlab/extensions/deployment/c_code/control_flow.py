@@ -7,14 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
-from lqrlab.extensions.deployment.arrays import Array, ArrayProgram, Constant, Index, StoredArray
-from lqrlab.extensions.deployment.expressions import Block, Break, For, If, Node
-from lqrlab.extensions.deployment.flattening import Equation, Known, Value, Variable, flatten, inner
-from lqrlab.extensions.deployment.translation import Translator, UnsupportedStepError, rule
-
-
-def _given(arrays: Sequence[Array]) -> list[Value]:
-    return [Known(a.value, a.data) if isinstance(a, Constant) else Variable(a.shape, None) for a in arrays]
+from lqrlab.extensions.deployment.c_code.arrays import Array, ArrayProgram, Constant, Index, StoredArray
+from lqrlab.extensions.deployment.c_code.expressions import Block, Break, For, If, Node, kind_of
+from lqrlab.extensions.deployment.c_code.flattening import Equation, Known, Value, Variable, flatten, inner
+from lqrlab.extensions.deployment.c_code.translation import Translator, UnsupportedStepError, rule, values_of
 
 
 def _in_body(memories: Sequence[StoredArray], body: Block) -> list[StoredArray]:
@@ -31,8 +27,7 @@ def _scan(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     outer, body = p.block, Block(p.block)
     counter = p.counter(body)
     memories = [None if k in counts else t.copied(s) for k, s in enumerate(start)]
-    told = [p.new(v.shape, {"f": "real", "i": "int", "u": "int", "b": "bool"}[np.dtype(v.dtype).kind])
-            for v in step.outputs[len(start) :]]  # fmt: skip
+    stacked = [p.new(v.shape, kind_of(v.dtype)) for v in step.outputs[len(start) :]]
     p.block = body
     at: Node = p.op("sub", p.lit(length - 1, "int"), counter) if q["reverse"] else counter
 
@@ -49,13 +44,13 @@ def _scan(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
         else:
             inside += _in_body([memory], body)
     outs = t.run(program, [*consts, *inside, *(of(x) for x in xs)])
-    for memory, y in zip(told, outs[len(start) :]):
+    for memory, y in zip(stacked, outs[len(start) :]):
         t.copy(memory, y, lambda i: (at, *i))
     t.overwrite([(m, o) for m, o in zip(inside, outs[: len(start)]) if isinstance(m, StoredArray)])
     p.block = outer
     outer.items.append(For(counter, length, body))
     after = [m if m is not None else Constant(p, start[k].value + length) for k, m in enumerate(memories)]  # type: ignore[attr-defined]
-    return [*after, *told]
+    return [*after, *stacked]
 
 
 def _counted(p: ArrayProgram, start: Array, counter: Node) -> Callable[[Index], Node]:
@@ -71,7 +66,7 @@ def _counting(program: ClosedJaxpr, consts: list[Array], start: list[Array], xs:
     if not candidates:
         return set()
     given: list[Value] = [
-        *_given(consts),
+        *values_of(consts),
         *(Variable(s.shape, None) for s in start),
         *(Variable(x.shape[1:], None) for x in xs),
     ]
@@ -115,10 +110,10 @@ def _bound(
 ) -> int:
     """The most rounds of a loop: a carried number that counts them is compared with one that is at most something."""
     carried: list[Value] = [Variable(s.shape, None) for s in start]
-    consts = _given(of_test)
+    consts = values_of(of_test)
     steps, outputs = flatten(test, [*consts, *carried])
     made = {id(v): s for s in steps for v in s.outputs}
-    grown_steps, after = flatten(program, [*_given(of_body), *carried])
+    grown_steps, after = flatten(program, [*values_of(of_body), *carried])
     grown = {id(v): s for s in grown_steps for v in s.outputs}
     fixed = {id(v): a for v, a in zip(consts, of_test)}
     fixed |= {id(v): a for v, a, new in zip(carried, start, after) if new is v}
@@ -167,8 +162,7 @@ def _cond(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     index = p.op("to_int", index) if index.kind == "bool" else index
     tests = [p.op("le", index, p.lit(k, "int")) for k in range(len(branches) - 1)]
     p.demand(*tests)
-    kinds = {"f": "real", "i": "int", "u": "int", "b": "bool"}
-    memories = [p.new(v.shape, kinds[np.dtype(v.dtype).kind]) for v in step.outputs]
+    memories = [p.new(v.shape, kind_of(v.dtype)) for v in step.outputs]
     blocks = []
     for branch in branches:
         p.block = Block(outer, conditional=True)

@@ -5,11 +5,11 @@ from typing import Any
 
 from jax.lax import GatherScatterMode
 
-from lqrlab.extensions.deployment.arrays import Array, Constant, Index, flat
-from lqrlab.extensions.deployment.expressions import Block, If, Node
-from lqrlab.extensions.deployment.flattening import Equation
-from lqrlab.extensions.deployment.primitives import _shifted as shifted
-from lqrlab.extensions.deployment.translation import Translator, rule
+from lqrlab.extensions.deployment.c_code.arrays import Array, Constant, Index, flat
+from lqrlab.extensions.deployment.c_code.expressions import Block, If, Node
+from lqrlab.extensions.deployment.c_code.flattening import Equation
+from lqrlab.extensions.deployment.c_code.primitives import _shifted as shifted
+from lqrlab.extensions.deployment.c_code.translation import Translator, rule
 
 
 def _within(p: Any, i: Node, most: int) -> Node | int:

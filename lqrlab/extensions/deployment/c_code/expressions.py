@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lqrlab.extensions.deployment.operations import OPERATIONS
+from lqrlab.extensions.deployment.c_code.operations import OPERATIONS
 
 TYPES = {"real": "real_t", "int": "int64_t", "bool": "bool"}
 """Kinds of numbers and their types in C; floating numbers of any size are ``real_t``."""

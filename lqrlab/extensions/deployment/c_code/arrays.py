@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lqrlab.extensions.deployment.expressions import Block, Declare, For, Node, Statements, kind_of
+from lqrlab.extensions.deployment.c_code.expressions import Block, Declare, For, Node, Statements, kind_of
 
 Index = tuple[Node | int, ...]
 _RUN = 4  # entries that are written by a loop

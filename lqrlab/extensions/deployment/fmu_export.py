@@ -298,7 +298,6 @@ def _sources(unit: ExportedUnit, fmi: str) -> dict[str, str]:
         )
     replaced = {
         "@MARK@": f"written by {_TOOL}.deployment.to_fmu",
-        "@IDENTIFIER@": unit.name,
         "@START_GIVEN@": numbers([v.start for v in unit.given]),
         "@START_RESULTS@": numbers([v.start for v in unit.results]),
         "@SET_START@": settable,
