@@ -10,7 +10,7 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from lqrlab import control
+from lqrlab import control, simulation, systems
 from lqrlab.control.predictive import constrained, one_plant
 from lqrlab.control.predictive.active_set import ActiveSet
 
@@ -188,6 +188,21 @@ def test_the_programs_of_a_public_collection_are_solved_to_nine_digits(robot):
         assert np.abs(P @ u + q + G.T @ z).max() < 1e-9
         assert (G @ u - h).max() < 1e-9
         assert abs(u @ P @ u + q @ u + h @ z) < 1e-9 * max(1, abs(q @ u))
+
+
+@pytest.mark.parametrize("share", [0.7, 20.0])
+def test_a_state_that_is_zero_but_for_rounding_is_no_violation(share):
+    """A segway's yaw has nothing to do with its pitch, but P's rounding between the two is as large as its part."""
+    problem = simulation.Problem.of(systems.make("segway"), linear=True)
+    x0 = np.array([-4.71, 1.168, -7.85e-16, 3.54, -4.2, 2.5e-15])
+    edge = share * np.abs(np.asarray(problem.K @ x0))
+    given = dict(zip("ABQRN", problem.sampled)) | {"num_steps": 16, "Qf": problem.P, "u_limits": (-edge, edge)}
+    flat = dense_qp.solve(dense_qp.build(x0=np.round(x0, 10), **given))
+    assert np.any(np.abs(flat.us) > (1 - 1e-9) * edge) == (share < 1)
+    for size in (1e-24, 1.0):
+        small = control.constrained_lqr(x0=size * x0, **given | {"u_limits": (-size * edge, size * edge)})
+        assert bool(small.solved)
+        np.testing.assert_allclose(small.cost / size**2, flat.cost, rtol=1e-9)
 
 
 def test_steps_taken_for_a_batch_are_refused_in_words():

@@ -10,6 +10,7 @@ import pytest
 import scipy_oracle
 
 from lqrlab import control, environments, evaluation, simulation, systems
+from lqrlab.control.predictive import infinite_horizon
 
 KEY = jax.random.key(0)
 ONE = np.eye(1)
@@ -72,13 +73,16 @@ def test_nobody_beats_the_constrained_optimum(name):
     assert float(np.nanmax(scores["keen"].ratio)) > 1 + 1e-3
 
 
-def test_a_start_of_any_size_near_the_equilibrium_costs_what_the_regulator_pays():
+def test_starts_from_which_the_regulator_keeps_the_limits_need_no_plan(monkeypatch):
     problem, x0 = limited("quadrotor", 0.6, num=3)
-    tiny = 10.0 ** jnp.array([-3.0, -30.0, -140.0])[:, None] * x0
-    best = problem.constrained_optimum(tiny)
+    monkeypatch.setattr(infinite_horizon, "_planned", None)
+    near = 10.0 ** jnp.array([-3.0, -30.0, -140.0])[:, None] * x0
+    best = problem.constrained_optimum(near)
     assert np.all(best.found)
-    np.testing.assert_allclose(best.cost, np.einsum("ki,ij,kj->k", tiny, problem.P, tiny), rtol=1e-12)
-    np.testing.assert_allclose(best.u, -tiny @ problem.K.T, rtol=1e-12)
+    np.testing.assert_allclose(best.cost, np.einsum("ki,ij,kj->k", near, problem.P, near), rtol=1e-12)
+    np.testing.assert_allclose(best.u, -near @ problem.K.T, rtol=1e-12)
+    with pytest.raises(TypeError):  # limits bind: it plans
+        problem.constrained_optimum(10 * x0)
 
 
 @pytest.mark.matrix

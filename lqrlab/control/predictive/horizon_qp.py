@@ -14,6 +14,9 @@ from jaxtyping import Array, Float
 
 from lqrlab.compute.linalg import batch_last
 
+_SHARE = 1e-3
+"""Of the largest gradient that one state's or input's part of the cost could have: what less is compared with."""
+
 
 class HorizonQP(NamedTuple):
     """A program over T steps for W problems. Matrices have S = T steps, or S = 1 if all are alike.
@@ -142,6 +145,8 @@ def residual(qp: HorizonQP, point: PrimalDual) -> Float[Array, " W"]:
 
     The conditions: dynamics and limits hold; the gradients vanish; multipliers have the right sign (those of soft
     limits are the slope of the excess' cost); and multiplier times slack is zero, summed, beside the cost (the gap).
+    A gradient is compared with at least :data:`_SHARE` of what its state or input, alone, could have of the cost: the
+    rounding of the large states is no violation in one that is nearly zero.
     """
     xs, us, costates, multipliers = point
     v = limited(qp, xs, us)
@@ -161,6 +166,10 @@ def residual(qp: HorizonQP, point: PrimalDual) -> Float[Array, " W"]:
     cost = jnp.abs(objective(qp, xs, us)) + jnp.sum(jnp.abs(multipliers * h), (0, 1, 2))
     pressed = _largest(times(qp.R, us), transposed(qp.B, costates), jnp.broadcast_to(qp.r, us.shape), pull_u)
     held = _largest(costates, pull_x, jnp.broadcast_to(qp.q[:1], costates.shape))
+    of_x = jnp.sqrt(jnp.maximum(jnp.max(_diagonal(qp.Q), 0), _diagonal(qp.Qf[None])[0]))
+    of_u = jnp.sqrt(jnp.max(_diagonal(qp.R), 0))
+    energy = jnp.maximum(jnp.max(of_x * _largest(xs), 0), jnp.max(of_u * _largest(us), 0))
+    pressed, held = (jnp.maximum(a, _SHARE * b * energy) for a, b in ((pressed, of_u), (held, of_x)))
     violations = (
         jnp.max(jnp.where(soft, 0, over), 0) / _or_one(size),
         jnp.abs(moved) / _or_one(_largest(xs)),
@@ -171,6 +180,11 @@ def residual(qp: HorizonQP, point: PrimalDual) -> Float[Array, " W"]:
     gap = jnp.sum(jnp.abs(paid), (0, 1, 2)) / _or_one(cost)
     worst = functools.reduce(jnp.maximum, (jnp.max(a, (0, 1)) for a in violations), gap)
     return jnp.where(jnp.isnan(worst), jnp.inf, worst)
+
+
+def _diagonal(M: Float[Array, "S k k W"]) -> Float[Array, "S k W"]:
+    """The entries of a weight that cannot be negative, of a convex problem."""
+    return jnp.maximum(jnp.stack([M[:, i, i] for i in range(M.shape[1])], 1), 0)
 
 
 def _largest(*terms: Array) -> Float[Array, "k W"]:

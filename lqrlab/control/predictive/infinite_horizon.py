@@ -106,10 +106,7 @@ def _horizons(longest: int) -> list[int]:
 
 @jax.jit
 def _near(design: MPC, x: Array) -> ConstrainedOptimum:
-    """The optimum of starts from which the regulator keeps all limits for ever; the others are not found yet.
-
-    Their size does not matter: a plan from 1e-50 is below the digits of its limits.
-    """
+    """The optimum of starts from which the regulator keeps all limits for ever, without a plan; others are open."""
     cost, nan = quadratic(design.P, x), jnp.nan
     inside = cost <= design.level
     u = jnp.where(inside[..., None], -matvec(design.K, x), nan)
