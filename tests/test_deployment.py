@@ -16,13 +16,12 @@ from click.testing import CliRunner
 
 from lqrlab import control, deployment, learning, simulation, systems
 from lqrlab.compute import pytree
+from lqrlab.extensions.deployment import cortex_m4
 from lqrlab.extensions.deployment.export_command import export
 from lqrlab.extensions.deployment.exported_step import ExportedStep
 from lqrlab.simulation.sensors import measure
 
 STRICT = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Wdouble-promotion", "-Werror"]
-ARM = ["-mcpu=cortex-m4", "-mthumb", "-mfpu=fpv4-sp-d16", "-mfloat-abi=hard", "-Os", "-DCONTROLLER_FLOAT"]
-BOARD = Path(__file__).parent / "cortex_m4"
 PLANT = systems.make("cart_pole")
 LIMITS = (-8.0, 8.0)
 SEEN = np.eye(4)[:2]
@@ -499,30 +498,43 @@ def lqg_of_twelve() -> tuple[object, simulation.Problem]:
 @pytest.mark.parametrize("name", TARGETS)
 def test_on_a_cortex_m4(name, exported, tmp_path):
     """Its size, its vectors repeated in QEMU, and how many instructions a step takes."""
-    if shutil.which("arm-none-eabi-gcc") is None or shutil.which("qemu-system-arm") is None:
-        pytest.skip("needs gcc-arm-none-eabi, libnewlib-arm-none-eabi and qemu-system-arm")
+    missing = [tool for tool in cortex_m4.TOOLS if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"needs {cortex_m4.TOOLS[missing[0]]}")
     folder = deployment.to_c(*lqg_of_twelve(), tmp_path / "c") if name == "lqg12" else exported(name)
-    compiler = ["arm-none-eabi-gcc", *ARM, f"-I{folder}"]
-    assert run(*compiler, *STRICT, "-c", folder / "controller.c", "-o", tmp_path / "c.o").returncode == 0
-    code, data, zeros = map(int, run("arm-none-eabi-size", tmp_path / "c.o").stdout.splitlines()[1].split()[:3])
-    (tmp_path / "memory.c").write_text('#include "controller.h"\ncontroller_t c;\n')
-    run(*compiler, "-c", tmp_path / "memory.c", "-o", tmp_path / "m.o")
-    memory = int(run("arm-none-eabi-size", tmp_path / "m.o").stdout.splitlines()[1].split()[2])
-    total = code + data + zeros + memory
-    answers = []
-    shutil.copy(folder / "test_vectors.csv", tmp_path)
-    for program in (folder / "main_test.c", BOARD / "count.c"):
-        link = ["-T", BOARD / "board.ld", "--specs=rdimon.specs", "-Wl,--gc-sections", "-lm", "-o", tmp_path / "x.elf"]
-        done = run(*compiler, BOARD / "start.c", folder / "controller.c", program, *link)
-        assert done.returncode == 0, done.stderr
-        machine = ["-M", "mps2-an386", "-cpu", "cortex-m4", "-nographic", "-icount", "shift=10"]
-        semihosting = ["-semihosting-config", "enable=on,target=native", "-kernel", tmp_path / "x.elf"]
-        answers.append(run("qemu-system-arm", *machine, *semihosting, cwd=tmp_path).stdout)
-    least, most = map(int, answers[1].split())
-    print(f"{name}: {total} bytes (code and constants {code}, memory {memory}), {least} … {most} instructions a step")
-    assert "200 steps, 0 wrong" in answers[0]
-    assert total <= TARGETS[name]
-    assert most - least <= max(2, 0.005 * most)  # branches of sines, and the timer's rounding
+    found = deployment.on_cortex_m4(folder)
+    print(f"{name}: {found}")
+    assert found.same
+    assert found.answer == "200 steps, 0 wrong\n"
+    assert found.code + found.memory <= TARGETS[name]
+    assert found.most - found.least <= max(2, 0.005 * found.most)  # branches of sines, and the timer's rounding
+
+
+@pytest.mark.matrix
+def test_on_a_cortex_m4_what_differs_is_seen(tmp_path):
+    missing = [tool for tool in cortex_m4.TOOLS if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"needs {cortex_m4.TOOLS[missing[0]]}")
+    folder = deployment.to_c(problem().K, problem(), tmp_path)
+    vectors = folder / "test_vectors.csv"
+    lines = vectors.read_text().splitlines()
+    *head, last = lines[7].split(",")
+    lines[7] = ",".join([*head, str(float(last) + 0.1)])
+    vectors.write_text("\n".join(lines) + "\n")
+    found = deployment.on_cortex_m4(folder)
+    assert not found.same
+    assert found.answer.endswith("200 steps, 1 wrong\n")
+    (folder / "controller.c").write_text("no C")
+    with pytest.raises(RuntimeError, match="arm-none-eabi-gcc failed"):
+        deployment.on_cortex_m4(folder)
+
+
+def test_without_a_cross_compiler_the_package_is_named(exported, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RuntimeError, match="apt install gcc-arm-none-eabi"):
+        deployment.on_cortex_m4(exported("gain"))
+    with pytest.raises(ValueError, match="expected one that deployment"):
+        deployment.on_cortex_m4(tmp_path)
 
 
 assert os.name == "posix"  # what these tests call

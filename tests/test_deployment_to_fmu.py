@@ -100,6 +100,49 @@ def test_a_plant_against_a_controller_is_the_rollout(family, fmi, tmp_path):
 
 
 @pytest.mark.parametrize("fmi", VERSIONS)
+def test_a_plant_in_c_is_the_plant_of_a_real_time_loop(fmi, tmp_path):
+    """The loop around a unit is a rollout of what it was written from, the excitation with it."""
+    other = systems.make("cart_pole", pole_length=0.3)
+    hardware = problem_of(other)
+    x0 = np.array([0.1, 0.05, 0.0, 0.2])
+    path = deployment.to_fmu(hardware, tmp_path / "plant.fmu", fmi=fmi)
+    with pytest.raises(ValueError, match="trusted=True"):
+        deployment.CoSimulation(path, PLANT.dt)
+    known = fmpy.read_model_description(str(path)).modelVariables
+    start = dict(zip([v.name for v in known if v.causality == "output"], x0))
+    unit = deployment.CoSimulation(path, PLANT.dt, trusted=True, start=start)
+    np.testing.assert_allclose(unit(None), x0)
+    gain = regulator(PLANT)
+    excited = problem_of(excitation=0.2)
+    given = {"seconds": 100 * float(PLANT.dt), "problem": excited, "key": jax.random.key(0), "clock": "simulated"}
+    run = deployment.realtime(gain, unit, **given)
+    x, added = x0, run.us + run.ys @ np.asarray(gain.K).T
+    assert 0.1 < added.std() < 0.3
+    for y, u in zip(run.ys, run.us):
+        np.testing.assert_allclose(y, x, atol=1e-12)
+        x = np.asarray(hardware.step(jnp.asarray(x), jnp.asarray(u))[0])
+    again = deployment.CoSimulation(path, PLANT.dt, trusted=True, start=start)
+    given["problem"] = problem_of()
+    run = deployment.realtime(gain, again, **given)
+    np.testing.assert_allclose(run.ys, simulation.rollout(hardware, gain, x0, 100).xs[:-1], atol=1e-12)
+
+
+def test_what_a_plant_in_c_refuses(tmp_path):
+    path = deployment.to_fmu(PLANT, tmp_path / "plant.fmu")
+    with pytest.raises(ValueError, match="start: speed is no variable of plant"):
+        deployment.CoSimulation(path, 0.01, trusted=True, start={"speed": 1.0})
+    unit = deployment.CoSimulation(path, PLANT.dt, trusted=True)
+    with pytest.raises(ValueError, match="u: expected 1 numbers"):
+        unit([0.0, 1.0])
+    with pytest.raises(ValueError, match="refused a step"):
+        deployment.CoSimulation(path, 0.3 * PLANT.dt, trusted=True)([0.0])
+    with pytest.raises(ValueError, match="there is no such file"):
+        deployment.CoSimulation(tmp_path / "no.fmu", 0.01, trusted=True)
+    with pytest.raises(ValueError, match="key: the problem's excitation"):
+        deployment.realtime(regulator(PLANT), unit, seconds=1.0, problem=problem_of(excitation=0.2))
+
+
+@pytest.mark.parametrize("fmi", VERSIONS)
 def test_a_step_of_many_samples_holds_the_input_and_another_is_refused(fmi, tmp_path):
     problem, dt = problem_of(linear=True), float(PLANT.dt)
     path = deployment.to_fmu(problem, tmp_path / "plant.fmu", fmi)

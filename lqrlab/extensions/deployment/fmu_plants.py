@@ -130,8 +130,8 @@ class LoadedUnit:
         inputs = [v for v in about.modelVariables if v.causality == "input" and v.type in ("Real", "Float64")]
         if about.modelExchange is None or about.fmiVersion[:1] not in "23":
             raise ValueError(
-                "expected a unit for model exchange, FMI 2.0 or 3.0: of one for co-simulation the states "
-                "are not known; export it from its tool for model exchange"
+                "expected a unit for model exchange, FMI 2.0 or 3.0: of one for co-simulation the states are not "
+                "known; export it for model exchange, or run it with deployment.CoSimulation"
             )
         if not states or not inputs:
             raise ValueError(f"expected states and inputs, but found {len(states)} and {len(inputs)}")

@@ -3,7 +3,7 @@
 import contextlib
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from lqrlab.extensions.deployment.devices import Device, SimulatedPlant, connect
 from lqrlab.extensions.deployment.loading import ExportedController
 from lqrlab.extensions.deployment.timed_run import TimedRun
 from lqrlab.simulation import Measured, Policy, Problem, Trajectory, bind, rollout
+from lqrlab.simulation.noise import drawn
 from lqrlab.simulation.sensors import Outputs, measure
 from lqrlab.systems import Plant, Signal
 
@@ -52,12 +53,13 @@ def realtime(
             measurement, or the address of one: ``"udp://127.0.0.1:5005"``, ``"serial:/dev/ttyUSB0?baud=115200"``,
             ``"program:./plant"`` (see :mod:`lqrlab.extensions.deployment.devices` for its messages). It measures what
             the controller sees, the sensors' outputs or the state, absolute and in SI units, and is given absolute
-            inputs; at the end that of the equilibrium.
+            inputs; at the end that of the equilibrium. :class:`CoSimulation` makes a function of an FMU.
         rate: ticks a second; that of the problem if left out.
         seconds: how long.
-        problem: what the controller is bound to, where the plant is not one itself.
+        problem: what the controller is bound to, where the plant is not one itself. Its excitation is added to the
+            inputs, as in a rollout; its other noises are the plant's own affair.
         x0: initial deviation of a simulated plant ``[n]``; the equilibrium if left out.
-        key: random key of a simulated plant's noises.
+        key: random key of a simulated plant's noises, and of the excitation.
         clock: ``"real"``; or ``"simulated"``: nothing waits, and no sample is late. With a simulated plant that is
             ``rollout``, bit for bit.
 
@@ -84,7 +86,7 @@ def realtime(
             return _recorded(side, rollout(problem, policy, start, num, key=key))
         return _run(SimulatedPlant(problem, start, key), side.step(controller), side, num, clock)
     side = _Side(problem, policy, absolute=True)
-    step = side.step(controller)
+    step = side.step(controller, _excitation(problem, num, key))
     device = connect(plant, len(side.y_eq), float(problem.dt) if clock == "real" else 1.0)
     try:
         return _run(device, step, side, num, clock)
@@ -92,6 +94,16 @@ def realtime(
         with contextlib.suppress(ValueError):  # of a program that has ended
             device.actuate(num, side.u_eq)
         device.close()
+
+
+def _excitation(problem: Problem, num: int, key: PRNGKeyArray | None) -> np.ndarray:
+    """What is added to the inputs of ``num`` samples, drawn before the loop."""
+    none = jnp.zeros((num, problem.m))
+    if problem.noise.input is None:
+        return np.asarray(none)
+    if key is None:
+        raise ValueError("key: the problem's excitation needs a random key")
+    return np.asarray(drawn(key, problem.noise.input, none))
 
 
 def _problem(plant: Any, rate: float | None) -> Problem:
@@ -144,16 +156,16 @@ class _Side:
         low, high = self.problem.low, self.problem.high
         return (np.array(-np.inf), np.array(np.inf)) if low is None else (np.asarray(low), np.asarray(high))
 
-    def step(self, controller: object) -> Step:
+    def step(self, controller: object, excitation: Iterable[np.ndarray] = ()) -> Step:
         """From a measurement to an input, in the plant's own terms; warmed up."""
         answer = self._in_c(controller) if isinstance(controller, ExportedController) else self._in_jax()
         if not self.absolute:
             return answer
-        last = self.u_eq
+        last, added = self.u_eq, iter(excitation)
 
         def absolute(y: np.ndarray) -> np.ndarray:
             nonlocal last
-            u = answer(y - self.y_eq) + self.u_eq
+            u = np.clip(answer(y - self.y_eq) + next(added), *self.limits) + self.u_eq
             last = np.where(np.isfinite(u), u, last)  # what is not a number is never sent
             return last
 
