@@ -279,6 +279,7 @@ CALLS = {
         anything,
     ),
     "deployment.load_c": (deployment.load_c, {"folder": Made(firmware), "single": False}, anything),
+    "deployment.CoSimulation": (deployment.CoSimulation, {"path": Made(a_file), "dt": DT, "trusted": True}, anything),
     "robots.from_mujoco": (
         robots.from_mujoco,
         {"model": Made(a_robot), "at": [0.1], "actuated": ["pivot"], "fixed": [], "dt": DT, "name": "lever"},

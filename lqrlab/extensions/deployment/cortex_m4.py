@@ -17,7 +17,7 @@ _CALLS = ["-semihosting-config", "enable=on,target=native"]
 
 
 class ProcessorRun(NamedTuple):
-    """What a controller costs on a Cortex-M4 in single precision, and whether it answers as here.
+    """A controller on a Cortex-M4 in single precision: its size, its instructions, and its answers beside those here.
 
     Attributes:
         code, memory: bytes of code and constants, and of what it remembers.
@@ -33,7 +33,7 @@ class ProcessorRun(NamedTuple):
 
     @property
     def same(self) -> bool:
-        """Whether every test vector was repeated."""
+        """True if every test vector was repeated."""
         return self.answer.rstrip().endswith(" 0 wrong")
 
 
@@ -70,7 +70,7 @@ def on_cortex_m4(folder: str | Path) -> ProcessorRun:
             _run(here, *compiler, "start.c", folder / "controller.c", program, *link)
             answers.append(_run(here, "qemu-system-arm", *_BOARD, *_CALLS, "-kernel", "program.elf", wrong_too=True))
     least, most = map(int, answers[1].split())
-    return ProcessorRun(*sizes, least, most, answers[0])
+    return ProcessorRun(sizes[0], sizes[1], least, most, answers[0])
 
 
 def _run(where: Path, *command: object, wrong_too: bool = False) -> str:

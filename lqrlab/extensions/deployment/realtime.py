@@ -97,7 +97,7 @@ def realtime(
 
 
 def _excitation(problem: Problem, num: int, key: PRNGKeyArray | None) -> np.ndarray:
-    """What is added to the inputs of ``num`` samples, drawn before the loop."""
+    """Noise for the inputs of ``num`` samples, drawn before the loop."""
     none = jnp.zeros((num, problem.m))
     if problem.noise.input is None:
         return np.asarray(none)
