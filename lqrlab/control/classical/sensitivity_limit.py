@@ -1,0 +1,132 @@
+"""Largest integral gain under a limit of the sensitivity: exact in the integral gain, searched in the other two."""
+
+import numpy as np
+import scipy  # its modules load when they are first used
+
+from lqrlab.control.classical.channels import Channel
+from lqrlab.control.classical.tuning_rules import Gains
+
+_GAINS, _ZOOMS, _ROUNDS = 41, 6, 4
+
+
+class _Circle:
+    """The loops of a channel whose distance from −1 is at least 1/Ms at each frequency, seen in the three gains."""
+
+    def __init__(self, channel: Channel, ms: float, filter_time: float) -> None:
+        self.channel, self.ms, self.filter_time = channel, ms, filter_time
+        self.sign = channel.sign()
+        self.base = channel.frequencies()
+        self.set(self.base)
+
+    def set(self, w: np.ndarray) -> None:
+        """Look at these frequencies [rad/s]."""
+        self.w = w
+        self.g = self.sign * self.channel.response(w)
+        self.integral, self.derivative = parts(w, self.filter_time, self.channel.dt)
+
+    def first(self, inside: np.ndarray, along: np.ndarray) -> np.ndarray:
+        """The least k ≥ 0 at which |1 + inside + k along| falls below 1/Ms, at each frequency; 0 where it is below."""
+        before = 1 + inside
+        a, h = np.abs(along) ** 2, (before.conj() * along).real
+        c = np.abs(before) ** 2 - self.ms**-2
+        with np.errstate(all="ignore"):
+            root = (-h - np.sqrt(h**2 - a * c)) / a
+            root = np.where(np.isfinite(root) & (root > 0), root, np.inf)
+        return np.where(c < 0, 0.0, root)
+
+    def ki(self, kp: np.ndarray, kd: float) -> np.ndarray:
+        """The largest integral gain for each proportional one ``[k]``."""
+        inside = (kp[:, None] + kd * self.derivative[None]) * self.g[None]
+        return self.first(inside, (self.g * self.integral)[None]).min(axis=1)
+
+    def best(self, kd: float) -> tuple[float, float]:
+        """The proportional gain with the largest integral gain, and that."""
+        high = float(self.first(kd * self.derivative * self.g, self.g).min())
+        if not np.isfinite(high):
+            raise ValueError(
+                f"plant: its loop keeps Ms ≤ {self.ms:g} at any gain, so none is the largest; give its dead time with "
+                "delay=, or its sample time with dt="
+            )
+        low, best = 0.0, (0.0, 0.0)
+        for _ in range(_ZOOMS):
+            kp = np.linspace(low, high, _GAINS)
+            ki = self.ki(kp, kd)
+            i = int(np.argmax(ki))
+            best = max(best, (float(ki[i]), float(kp[i])))
+            low, high = float(kp[max(i - 1, 0)]), float(kp[min(i + 1, _GAINS - 1)])
+        return best[1], best[0]
+
+    def refine(self, kp: float, kd: float) -> None:
+        """Look closer at the frequencies at which the loop touches its circle."""
+        limits = self.first((kp + kd * self.derivative) * self.g, self.g * self.integral)
+        inner = limits[1:-1]
+        near = 1 + np.flatnonzero((inner <= limits[:-2]) & (inner <= limits[2:]) & (inner <= limits.min() * 1.02))
+        closer = [np.linspace(self.w[i - 1], self.w[i + 1], 25) for i in near]
+        self.set(np.unique(np.concatenate([self.base, *closer])))
+
+
+def parts(w: np.ndarray, filter_time: float, dt: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """Frequency responses of the integral and the filtered derivative, of the sampled ones if there is a sample time."""
+    if dt is None:
+        return 1 / (1j * w), 1j * w / (1 + 1j * w * filter_time)
+    z, a = np.exp(1j * w * dt), np.exp(-dt / filter_time) if filter_time else 0.0
+    return dt / (z - 1), (1 - a) / dt * (z - 1) / (z - a)
+
+
+def max_ki(channel: Channel, ms: float, kind: str, filter_time: float | None) -> tuple[Gains, float]:
+    """The gains with the largest integral gain whose loop stays outside of the circle of radius 1/Ms about −1.
+
+    With the other gains fixed, the integral gain at which the loop touches the circle at a frequency is the root of a
+    quadratic, and its least over frequencies is the limit. The gains are reached from zero without leaving the set:
+    first the derivative gain grows, then the proportional, then the integral one.
+
+    Returns:
+        The gains, and the filter's time [s] with which they were found: an eightieth of the ultimate period if it is
+        not given.
+
+    Source: K. J. Åström, H. Panagopoulos and T. Hägglund, Design of PI controllers based on non-convex optimization,
+    Automatica 34 (1998); H. Panagopoulos, K. J. Åström and T. Hägglund, Design of PID controllers based on constrained
+    optimisation, IEE Proc. Control Theory Appl. 149 (2002).
+    """
+    if kind not in ("pi", "pid"):
+        raise ValueError(f'kind: expected "pi" or "pid" for method="max_ki", but found {kind!r}')
+    if channel.unstable:
+        raise ValueError(
+            "plant: expected a stable one, whose gains can grow from zero, but found a pole in the right half-plane; use "
+            'method="optimal"'
+        )
+    if filter_time is None:
+        filter_time = channel.ultimate()[1] / 80 if kind == "pid" else 0.0
+    circle, kd = _Circle(channel, ms, filter_time), 0.0
+    if kind == "pid":
+        kd = _derivative(circle)
+    kp, ki = circle.best(kd)
+    for _ in range(_ROUNDS):
+        circle.refine(kp, kd)
+        if kind == "pid":
+            kd = _near(circle, 0.98 * kd, 1.02 * kd)
+        kp, ki = circle.best(kd)
+    if not ki > 0:
+        raise ValueError(f"ms: no integral gain keeps Ms ≤ {ms:g} on this plant; expected a larger limit")
+    return Gains(circle.sign * kp, circle.sign * ki, circle.sign * kd), filter_time
+
+
+def _derivative(circle: _Circle) -> float:
+    """The derivative gain with the largest integral gain."""
+    high = float(circle.first(np.zeros_like(circle.g), circle.derivative * circle.g).min())
+    if not np.isfinite(high):
+        high = 10 * circle.best(0.0)[0] / circle.w[np.argmax(np.abs(circle.g.imag))]
+    kds = np.linspace(0.0, high, 16)
+    i = int(np.argmax([circle.best(kd)[1] for kd in kds]))
+    return _near(circle, kds[max(i - 1, 0)], kds[min(i + 1, len(kds) - 1)])
+
+
+def _near(circle: _Circle, low: float, high: float) -> float:
+    """The best derivative gain between two."""
+    if not high > low:
+        return low
+    return float(
+        scipy.optimize.minimize_scalar(
+            lambda kd: -circle.best(kd)[1], bounds=(low, high), method="bounded", options={"xatol": 1e-5 * high}
+        ).x
+    )
