@@ -211,8 +211,8 @@ _train = {"num_steps": 20, "batch_size": 8, "learning_rate": 1e-3, "warmup": 0.0
 _backend = {"device": "cpu", "mesh": "", "dtype": "float32", "jit": True, "seed": 0}
 _fit = {"source": Made(source), "model": MODEL, "config": TRAIN}
 
-_pid = {"plant": (STABLE, B, C), "method": "max_ki", "kind": "pi", "dt": DT, "delay": 0.2, "ms": 1.5, "b": 0.5, "c": 0.0,
-        "tracking_time": 1.0, "velocity": False}  # fmt: skip
+_pid = {"plant": (STABLE, B, C), "method": "max_ki", "kind": "pi", "dt": DT, "delay": 0.2, "ms": 1.5, "b": 0.5,
+        "c": 0.0, "tracking_time": 1.0, "velocity": False}  # fmt: skip
 _limited = {"x0": np.array([0.3, 0.1]), "num_steps": 3, "u_limits": (-1.0, 1.0)}
 
 CALLS = {

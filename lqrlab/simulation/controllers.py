@@ -179,8 +179,8 @@ def pid_loops(
     C = design.C
     if C is None:
         raise ValueError(
-            "design: expected one with measured outputs, but it was tuned on a process model; give it those of the plant "
-            "with dataclasses.replace(design, C=…), one row for each loop"
+            "design: expected one with measured outputs, but it was tuned on a process model; give it those of the "
+            "plant with dataclasses.replace(design, C=…), one row for each loop"
         )
     check_sizes(problem, C.shape[-1], design.m)
     if design.dt is not None:

@@ -97,8 +97,8 @@ def margins(A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None, *
         if delay:
             if delay >= late:
                 raise ValueError(
-                    f"delay: expected less than the delay margin of input {i}, {late:.4g} s, at which the loop begins to "
-                    f"oscillate at {at:.4g} rad/s, but found {delay:g} s"
+                    f"delay: expected less than the delay margin of input {i}, {late:.4g} s, at which the loop begins "
+                    f"to oscillate at {at:.4g} rad/s, but found {delay:g} s"
                 )
             at_inputs.append(_with_dead_time(inner, B[:, [i]], K[[i]], dt, delay, (w, unity, late)))
             continue
@@ -131,9 +131,14 @@ def _delay_margin(w: np.ndarray, unity: np.ndarray) -> tuple[float, float]:
 
 
 def _with_dead_time(
-    A: np.ndarray, b: np.ndarray, k: np.ndarray, dt: float | None, delay: float, known: tuple[np.ndarray, np.ndarray, float]
+    A: np.ndarray,
+    b: np.ndarray,
+    k: np.ndarray,
+    dt: float | None,
+    delay: float,
+    known: tuple[np.ndarray, np.ndarray, float],
 ) -> Margins:
-    """Margins of L(jω) exp(−jω delay): crossings of |L| = 1 are known, the rest is searched and refined in frequency."""
+    """Margins of L(jω) exp(−jω delay): crossings of |L| = 1 are known, the rest is searched in frequency."""
     crossed, unity, late = known
 
     def gain(w: np.ndarray) -> np.ndarray:

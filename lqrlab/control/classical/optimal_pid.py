@@ -1,5 +1,6 @@
 """PID gains of least LQ cost under limits of robustness: gradient descent through the closed loop from many starts."""
 
+import dataclasses
 from functools import partial
 from typing import NamedTuple
 
@@ -41,7 +42,7 @@ class Limits(NamedTuple):
 
     def met(self, margin: object) -> bool:
         """Whether :class:`Margins` keep these limits."""
-        up, down = getattr(margin, "gain_up"), getattr(margin, "gain_down")
+        up, down = margin.gain_up, margin.gain_down
         kept = 1 / margin.modulus_margin <= self.ms * (1 + 1e-6) and margin.phase >= self.phase * (1 - 1e-6)
         return bool(kept and up >= self.gain * (1 - 1e-6) and down * self.gain <= 1 + 1e-6)
 
@@ -84,15 +85,10 @@ def optimal(
     starts = np.where(np.arange(num_starts)[:, None] % 2, spread, wild)
     starts[0] = guess
     found, losses = (np.asarray(a) for a in descend(jnp.asarray(starts), setting, min(_FEW, num_starts)))
-    least, reached = np.inf, None
+    least = np.inf
     for theta in found[np.argsort(losses)]:
-        kp, ki, kd, Tf = (np.asarray(a) for a in _gains(jnp.asarray(theta), setting))
-        one = (lambda a: jnp.asarray(a[0] if loops == 1 else a))  # fmt: skip
-        candidate = PID(
-            one(kp), one(ki), one(kd), one(Tf), design.b, design.c, design.tracking_time, design.C, design.dt,
-            design.inputs, design.m,
-        )  # fmt: skip
-        joint, K = candidate.loop(problem)
+        gains = [a[0] if loops == 1 else a for a in _gains(jnp.asarray(theta), setting)]
+        candidate = dataclasses.replace(design, **dict(zip(("kp", "ki", "kd", "filter_time"), gains)))
         try:
             at_inputs = margins(joint.A, joint.B, K, float(setting.dt))
         except ValueError:  # not stable
@@ -100,8 +96,8 @@ def optimal(
         if all(limits.met(m) for m in at_inputs):
             return candidate
         peak = max(1 / m.modulus_margin for m in at_inputs)
-        least, reached = min((least, reached), (peak, candidate), key=lambda pair: pair[0])
-    if reached is None:
+        least = min(least, peak)
+    if least == np.inf:
         raise ValueError(
             f"plant: none of {num_starts} starts led to a PID controller that stabilises the plant from these outputs; "
             "choose other pairs of output and input, or more of them, more starts, or a shorter sample time"
@@ -170,7 +166,7 @@ def _closed(theta: Array, setting: _Setting) -> tuple[Array, Array]:
     kp, ki, kd, Tf = _gains(theta, setting)
     a, b, c, d, _ = controller_matrices(kp, ki, kd, Tf, jnp.full_like(kp, jnp.inf), setting.dt, setting.selection)
     A, B, Q, R, N = setting.problem
-    n, k = len(A), len(a)
+    k = len(a)
     K = -jnp.concatenate([d @ setting.C, c], axis=1)
     whole = jnp.concatenate([jnp.pad(A, ((0, 0), (0, k))), jnp.concatenate([b @ setting.C, a], axis=1)])
     F = whole - jnp.pad(B, ((0, k), (0, 0))) @ K
@@ -204,7 +200,7 @@ def _missed(theta: Array, setting: _Setting) -> Array:
 
 
 def _losses(thetas: Array, setting: _Setting) -> Array:
-    """Logarithm of the cost over the regulator's, and the limits; of an unstable loop how fast it grows ``[starts]``."""
+    """Logarithm of the cost over the regulator's, with the limits; of an unstable loop its growth ``[starts]``."""
     F, stage = jax.vmap(_closed, (0, None))(thetas, setting)
     size = jnp.sqrt(jnp.diagonal(setting.W))
     size = jnp.where(size > 0, size, 1.0)

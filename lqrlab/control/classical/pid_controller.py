@@ -17,11 +17,11 @@ from lqrlab.control.discretization import Sampled
 class PID:
     """u = kp (b r − y) + ki ∫ (r − y) dt + kd s/(1 + filter_time s) (c r − y), one loop or several.
 
-    Arrays are ``[*batch]`` for one loop, ``[*batch, loops]`` for several, which may share outputs and inputs: those that
-    drive one input are added. :func:`lqrlab.simulation.bind` makes the policy; :meth:`loop` is for the analysis.
+    Arrays are ``[*batch]`` for one loop, ``[*batch, loops]`` for several, which may share outputs and inputs: those
+    that drive one input are added. :func:`lqrlab.simulation.bind` makes the policy; :meth:`loop` is for the analysis.
 
-    Sampled, the integral is exact for an error that is held (zero-order hold), and the filtered derivative for an output
-    that is linear between samples (first-order hold, as a hold of zeroth order would make the derivative too large by
+    Sampled, the integral is exact for an error that is held (zero-order hold), and the filtered derivative for an
+    output that is linear between samples (first-order hold, as a hold of zeroth order would make the derivative too large by
     (dt/Tf)/(1 − exp(−dt/Tf)); without filter it is the backward difference).
 
     Attributes:

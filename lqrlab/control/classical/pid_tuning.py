@@ -187,8 +187,8 @@ def _members(
         A, B, C, *D = matrix_checks.host_matrices("pid", **given)
         if D and D[0].any():
             raise ValueError(
-                "D: expected zero, but found inputs that act on the outputs at once: with a derivative such a loop is not "
-                "proper; add the lag of an actuator or sensor to the plant"
+                "D: expected zero, but found inputs that act on the outputs at once: with a derivative such a loop is "
+                "not proper; add the lag of an actuator or sensor to the plant"
             )
         return [_one(A, B, C, pairs, step, delay, (Q, R), None)], ()
     raise ValueError(
@@ -283,7 +283,9 @@ def _optimal(loops: _Loops, settings: dict[str, Any]) -> PID:
     blank = dataclasses.replace(_designed(loops, start, [None] * len(start), settings), C=jnp.asarray(loops.C))
     keys = {name: settings[name] for name in ("filter_time", "num_starts", "seed")}
     found = optimal(problem, optimum, C, rates, W, blank, settings["limits"], settings["kind"], **keys)
-    gains = [Gains(*(float(g) for g in one)) for one in zip(*(np.atleast_1d(a) for a in (found.kp, found.ki, found.kd)))]
+    gains = [
+        Gains(*(float(g) for g in one)) for one in zip(*(np.atleast_1d(a) for a in (found.kp, found.ki, found.kd)))
+    ]
     return _designed(loops, gains, [float(t) for t in np.atleast_1d(found.filter_time)], settings)
 
 

@@ -112,8 +112,8 @@ def half_rule(channel: Channel, order: int) -> ProcessModel:
     lags, leads = real_lags(poles, "poles"), real_lags(found, "zeros")
     if (lags < 0).any():
         raise ValueError(
-            f"plant: expected no pole in the right half-plane, but found {-1 / lags.min():.3g} rad/s, for which there is "
-            'no model of lags; use method="optimal"'
+            f"plant: expected no pole in the right half-plane, but found {-1 / lags.min():.3g} rad/s, for which "
+            'there is no model of lags; use method="optimal"'
         )
     if np.isinf(leads).any():
         raise ValueError("plant: a zero at the origin, so no constant input holds the output, and no integral can")
@@ -128,9 +128,7 @@ def half_rule(channel: Channel, order: int) -> ProcessModel:
     return model
 
 
-def _reduced(
-    gain: float, lags: np.ndarray, leads: np.ndarray, late: float, guess: float, order: int
-) -> ProcessModel:
+def _reduced(gain: float, lags: np.ndarray, leads: np.ndarray, late: float, guess: float, order: int) -> ProcessModel:
     """Lags without the leads, each taken together with the next larger lag; then the half rule."""
     rest = sorted(lags, reverse=True)
     for T in sorted(leads, reverse=True):
@@ -138,8 +136,8 @@ def _reduced(
         lag = min(larger) if larger else max(rest)
         rest.remove(lag)
         if not larger:  # rules T1, T1a, T1b
-            gain *= T / lag if lag >= guess else T / guess if T >= guess else 1.0
-        elif T >= 5 * guess:  # T2
+            gain *= T / lag if lag >= guess else T / guess if guess <= T else 1.0
+        elif 5 * guess <= T:  # T2
             gain *= T if math.isinf(lag) else T / lag
         else:  # T3
             near = min(lag, 5 * guess)

@@ -66,7 +66,7 @@ class _Circle:
 
 
 def parts(w: np.ndarray, filter_time: float, dt: float | None) -> tuple[np.ndarray, np.ndarray]:
-    """Frequency responses of the integral and the filtered derivative, of the sampled ones if there is a sample time."""
+    """Frequency responses of the integral and the filtered derivative; of the sampled ones if there is a dt."""
     if dt is None:
         return 1 / (1j * w), 1j * w / (1 + 1j * w * filter_time)
     z, a = np.exp(1j * w * dt), np.exp(-dt / filter_time) if filter_time else 0.0
@@ -92,8 +92,8 @@ def max_ki(channel: Channel, ms: float, kind: str, filter_time: float | None) ->
         raise ValueError(f'kind: expected "pi" or "pid" for method="max_ki", but found {kind!r}')
     if channel.unstable:
         raise ValueError(
-            "plant: expected a stable one, whose gains can grow from zero, but found a pole in the right half-plane; use "
-            'method="optimal"'
+            "plant: expected a stable one, whose gains can grow from zero, but found a pole in the right half-plane; "
+            'use method="optimal"'
         )
     if filter_time is None:
         filter_time = channel.ultimate()[1] / 80 if kind == "pid" else 0.0
