@@ -125,9 +125,9 @@ def bind(controller: object, problem: Problem | Plant) -> Policy:
     """The policy of a controller on the plants of a problem.
 
     Args:
-        controller: a policy, taken as it is; a gain; a design of :mod:`lqrlab.control` (LQR, LQG, LQI, PID, MPC, a plan);
-            a network or the ``checkpoints`` folder of one; an agent of a reinforcement learning library; or a function
-            from the problem to any of these.
+        controller: a policy, taken as it is; a gain; a design of :mod:`lqrlab.control` (LQR, LQG, LQI, PID, MPC, a
+            plan); a network or the ``checkpoints`` folder of one; an agent of a reinforcement learning library; or a
+            function from the problem to any of these.
         problem: what it is to control.
 
     Raises:

@@ -89,6 +89,7 @@ def optimal(
     for theta in found[np.argsort(losses)]:
         gains = [a[0] if loops == 1 else a for a in _gains(jnp.asarray(theta), setting)]
         candidate = dataclasses.replace(design, **dict(zip(("kp", "ki", "kd", "filter_time"), gains)))
+        joint, K = candidate.loop(problem)
         try:
             at_inputs = margins(joint.A, joint.B, K, float(setting.dt))
         except ValueError:  # not stable
