@@ -31,7 +31,7 @@ CUBE = lags(1, 1, 1)
 
 
 def channel(*given, delay=0.0, dt=None):
-    return Channel(*given, delay, dt)
+    return Channel(*map(np.asarray, given), delay, dt)
 
 
 def gains(design):
@@ -128,7 +128,10 @@ def test_ziegler_nichols_and_cohen_coon_of_a_model_are_their_tables():
 def test_a_step_gives_the_model_of_the_book():
     """Åström and Hägglund's four equal lags, L = 1.42 and T = 2.90; and a single lag with dead time gives itself."""
     found = of_step(channel(*lags(1, 1, 1, 1)))
-    np.testing.assert_allclose([found.gain, found.time_constant, found.delay], [1, 2.90, 1.42], rtol=5e-3)
+    np.testing.assert_allclose([found.gain, found.time_constant, found.delay], [1, 2.90, 1.42], rtol=1e-2)
+    late = 3 - scipy.special.gammainc(4, 3) / (27 * np.exp(-3) / 6)  # steepest at 3
+    reached = scipy.special.gammaincinv(4, 1 - np.exp(-1))
+    np.testing.assert_allclose([found.time_constant, found.delay], [reached - late, late], rtol=1e-5)
     found = of_step(channel(*lags(3.0, gain=-2.0), delay=0.7))
     np.testing.assert_allclose([found.gain, found.time_constant, found.delay], [-2, 3, 0.7], rtol=1e-6)
     found = of_step(channel([[0.0, 1.0], [0.0, -2.0]], [[0.0], [2.0]], [[3.0, 0.0]], delay=0.2))  # 3 / s (s/2 + 1)
@@ -221,7 +224,7 @@ def made(**values):
 
 def run_controller(policy, ys):
     """Inputs of a policy of outputs for measurements ``[T, p]``."""
-    return np.asarray(jax.lax.scan(policy, policy.init(()), jnp.asarray(ys))[1])
+    return np.asarray(jax.lax.scan(lambda carry, y: policy(carry, y), policy.init(()), jnp.asarray(ys))[1])
 
 
 def test_the_parts_are_sampled_exactly_as_scipy_samples_them():
@@ -408,9 +411,9 @@ def test_a_matrix_of_loops_is_that_of_single_ones_where_plants_do_not_touch():
     design = control.pid(both, "simc", tau_c=1.0, dt=0.05, delay=0.1)
     first = control.pid(CUBE, "simc", tau_c=1.0, dt=0.05, delay=0.1)
     second = control.pid((2 * A, B, 8 * C), "simc", tau_c=1.0, dt=0.05, delay=0.1)
-    np.testing.assert_allclose(design.kp, [first.kp, second.kp], rtol=1e-6)
+    np.testing.assert_allclose(design.kp, [first.kp, second.kp], rtol=1e-4)  # of a threefold pole
     crossed = control.pid((both[0], both[1][:, ::-1], both[2]), tau_c=1.0, dt=0.05, delay=0.1, pairs=[(0, 1), (1, 0)])
-    np.testing.assert_allclose(crossed.kd, design.kd, rtol=1e-6)
+    np.testing.assert_allclose(crossed.kd, design.kd, rtol=1e-4)
     assert crossed.inputs == (1, 0)
 
 

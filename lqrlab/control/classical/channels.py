@@ -9,7 +9,7 @@ from lqrlab.control.analysis.transmission_zeros import zeros
 from lqrlab.control.delay import delayed
 
 _POINTS, _DECADES = 1200, 3
-_SAME = 1e-6  # relative distance at which a pole and a zero cancel
+_SAME = 1e-4  # relative distance at which a pole and a zero cancel
 _REAL = 1e-2  # |imag| / |p| below which a pole is one of a cluster of equal real ones, which rounding spreads
 
 
