@@ -204,11 +204,11 @@ def test_max_ki_of_a_pid_controller_is_not_improved_on_by_scipy():
 
 
 def test_max_ki_of_a_sampled_loop_is_exact_for_it():
-    plant = systems.linearise(systems.make("dc_motor"))
+    plant = systems.linearise(MOTOR)
     design = control.pid(plant, "max_ki", kind="pi", ms=1.7, delay=0.03)
-    problem = control.delayed(*plant.matrices(), *plant.weights(), plant.dt, 0.03 / plant.dt)
+    problem = control.delayed(*plant.matrices(), *plant.weights(), plant.dt, 0.03 / float(plant.dt))
     joint, K = design.loop(problem)
-    (margin,) = control.margins(joint.A, joint.B, K, plant.dt)
+    (margin,) = control.margins(joint.A, joint.B, K, float(plant.dt))
     assert np.isclose(1 / margin.modulus_margin, 1.7, rtol=1e-5)
 
 

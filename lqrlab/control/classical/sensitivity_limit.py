@@ -6,7 +6,8 @@ import scipy  # its modules load when they are first used
 from lqrlab.control.classical.channels import Channel
 from lqrlab.control.classical.tuning_rules import Gains
 
-_GAINS, _ZOOMS, _ROUNDS = 41, 6, 4
+_GAINS, _ZOOMS, _ROUNDS = 61, 6, 6
+_MORE = 8  # times the gain of the P controller, and of the D controller, that are looked at
 
 
 class _Circle:
@@ -15,8 +16,8 @@ class _Circle:
     def __init__(self, channel: Channel, ms: float, filter_time: float) -> None:
         self.channel, self.ms, self.filter_time = channel, ms, filter_time
         self.sign = channel.sign()
-        self.base = channel.frequencies()
-        self.set(self.base)
+        self.integrators = sum(p == 0 for p in channel.transfer()[2])
+        self.set(channel.frequencies())
 
     def set(self, w: np.ndarray) -> None:
         """Look at these frequencies [rad/s]."""
@@ -35,19 +36,21 @@ class _Circle:
         return np.where(c < 0, 0.0, root)
 
     def ki(self, kp: np.ndarray, kd: float) -> np.ndarray:
-        """The largest integral gain for each proportional one ``[k]``."""
+        """The largest integral gain for each proportional one ``[k]``; 0 where the loop without it is not stable."""
         inside = (kp[:, None] + kd * self.derivative[None]) * self.g[None]
-        return self.first(inside, (self.g * self.integral)[None]).min(axis=1)
+        turned = np.unwrap(np.angle(1 + inside), axis=1)
+        stable = np.abs(turned[:, -1] - turned[:, 0] - np.pi / 2 * self.integrators) < np.pi / 2
+        return np.where(stable, self.first(inside, (self.g * self.integral)[None]).min(axis=1), 0.0)
 
     def best(self, kd: float) -> tuple[float, float]:
         """The proportional gain with the largest integral gain, and that."""
-        high = float(self.first(kd * self.derivative * self.g, self.g).min())
+        high = float(self.first(np.zeros_like(self.g), self.g).min())
         if not np.isfinite(high):
             raise ValueError(
                 f"plant: its loop keeps Ms ≤ {self.ms:g} at any gain, so none is the largest; give its dead time with "
                 "delay=, or its sample time with dt="
             )
-        low, best = 0.0, (0.0, 0.0)
+        low, high, best = 0.0, high if kd == 0 else _MORE * high, (0.0, 0.0)
         for _ in range(_ZOOMS):
             kp = np.linspace(low, high, _GAINS)
             ki = self.ki(kp, kd)
@@ -56,13 +59,14 @@ class _Circle:
             low, high = float(kp[max(i - 1, 0)]), float(kp[min(i + 1, _GAINS - 1)])
         return best[1], best[0]
 
-    def refine(self, kp: float, kd: float) -> None:
-        """Look closer at the frequencies at which the loop touches its circle."""
-        limits = self.first((kp + kd * self.derivative) * self.g, self.g * self.integral)
-        inner = limits[1:-1]
-        near = 1 + np.flatnonzero((inner <= limits[:-2]) & (inner <= limits[2:]) & (inner <= limits.min() * 1.02))
-        closer = [np.linspace(self.w[i - 1], self.w[i + 1], 25) for i in near]
-        self.set(np.unique(np.concatenate([self.base, *closer])))
+    def refine(self, kp: float, ki: float, kd: float) -> None:
+        """Look closer at the frequencies at which the loop touches its circle, or nearly."""
+        apart = np.abs(1 + (kp + ki * self.integral + kd * self.derivative) * self.g)
+        inner = apart[1:-1]
+        near = 1 + np.flatnonzero((inner <= apart[:-2]) & (inner <= apart[2:]) & (inner <= 1.1 / self.ms))
+        wide = self.w[near + 1] > self.w[near - 1] * (1 + 1e-5)  # closer than that are minima of the rounding
+        closer = [np.linspace(self.w[i - 1], self.w[i + 1], 25) for i in near[wide]]
+        self.set(np.unique(np.concatenate([self.w, *closer])))
 
 
 def parts(w: np.ndarray, filter_time: float, dt: float | None) -> tuple[np.ndarray, np.ndarray]:
@@ -77,8 +81,8 @@ def max_ki(channel: Channel, ms: float, kind: str, filter_time: float | None) ->
     """The gains with the largest integral gain whose loop stays outside of the circle of radius 1/Ms about −1.
 
     With the other gains fixed, the integral gain at which the loop touches the circle at a frequency is the root of a
-    quadratic, and its least over frequencies is the limit. The gains are reached from zero without leaving the set:
-    first the derivative gain grows, then the proportional, then the integral one.
+    quadratic, and its least over frequencies is the limit: from a stable loop without integral it is reached without
+    passing through −1. A PID controller so tuned may have two peaks of the sensitivity, a "derivative cliff".
 
     Returns:
         The gains, and the filter's time [s] with which they were found: an eightieth of the ultimate period if it is
@@ -102,10 +106,13 @@ def max_ki(channel: Channel, ms: float, kind: str, filter_time: float | None) ->
         kd = _derivative(circle)
     kp, ki = circle.best(kd)
     for _ in range(_ROUNDS):
-        circle.refine(kp, kd)
+        circle.refine(kp, ki, kd)
         if kind == "pid":
             kd = _near(circle, 0.98 * kd, 1.02 * kd)
         kp, ki = circle.best(kd)
+    for _ in range(_ROUNDS):  # what is left is that the limit is kept between the frequencies too
+        circle.refine(kp, ki, kd)
+        ki = float(circle.ki(np.array([kp]), kd)[0])
     if not ki > 0:
         raise ValueError(f"ms: no integral gain keeps Ms ≤ {ms:g} on this plant; expected a larger limit")
     return Gains(circle.sign * kp, circle.sign * ki, circle.sign * kd), filter_time
@@ -113,10 +120,9 @@ def max_ki(channel: Channel, ms: float, kind: str, filter_time: float | None) ->
 
 def _derivative(circle: _Circle) -> float:
     """The derivative gain with the largest integral gain."""
-    high = float(circle.first(np.zeros_like(circle.g), circle.derivative * circle.g).min())
-    if not np.isfinite(high):
-        high = 10 * circle.best(0.0)[0] / circle.w[np.argmax(np.abs(circle.g.imag))]
-    kds = np.linspace(0.0, high, 16)
+    size = circle.best(0.0)[0] + 1e-300
+    at = circle.w[np.argmin(np.abs(1 + size * circle.g))]
+    kds = np.linspace(0.0, _MORE * size / at, 25)
     i = int(np.argmax([circle.best(kd)[1] for kd in kds]))
     return _near(circle, kds[max(i - 1, 0)], kds[min(i + 1, len(kds) - 1)])
 
