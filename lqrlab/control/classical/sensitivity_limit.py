@@ -36,14 +36,37 @@ class _Circle:
         return np.where(c < 0, 0.0, root)
 
     def ki(self, kp: np.ndarray, kd: float) -> np.ndarray:
-        """The largest integral gain for each proportional one ``[k]``; 0 where the loop without it is not stable."""
-        inside = (kp[:, None] + kd * self.derivative[None]) * self.g[None]
-        turned = np.unwrap(np.angle(1 + inside), axis=1)
+        """The largest integral gain for each proportional one ``[k]``; 0 where the loop without it is not stable.
+
+        At each frequency the circle excludes an interval of integral gains. Below the gain at which the loop passes
+        −1 the largest that no interval excludes is looked for, from there downwards.
+        """
+        before, along = 1 + (kp[:, None] + kd * self.derivative[None]) * self.g[None], (self.g * self.integral)[None]
+        turned = np.unwrap(np.angle(before), axis=1)
         stable = np.abs(turned[:, -1] - turned[:, 0] - np.pi / 2 * self.integrators) < np.pi / 2
-        return np.where(stable, self.first(inside, (self.g * self.integral)[None]).min(axis=1), 0.0)
+        a, h = np.abs(along) ** 2, (before.conj() * along).real
+        root = np.sqrt(np.maximum(h**2 - a * (np.abs(before) ** 2 - self.ms**-2), 0.0))
+        low, high = (-h - root) / a, (-h + root) / a
+        x = self.lost(-before / along)
+        for _ in range(200):
+            lower = np.where((low < x[:, None]) & (x[:, None] < high), low, x[:, None]).min(axis=1)
+            if (lower == x).all():
+                break
+            x = lower
+        return np.where(stable, np.maximum(x, 0.0), 0.0)
+
+    def lost(self, q: np.ndarray) -> np.ndarray:
+        """The least positive gain at which the loop passes −1, where q ``[k, w]`` is real."""
+        re, im = q.real, q.imag
+        crossed = im[:, :-1] * im[:, 1:] < 0
+        with np.errstate(all="ignore"):
+            at = re[:, :-1] - im[:, :-1] * np.diff(re, axis=1) / np.diff(im, axis=1)
+        at = np.where(crossed & (at > 0), at, np.inf).min(axis=1)
+        end = re[:, -1] if self.channel.dt is not None else np.full(len(re), np.inf)  # a sampled loop is real there
+        return np.minimum(at, np.where(end > 0, end, np.inf))
 
     def best(self, kd: float) -> tuple[float, float]:
-        """The proportional gain with the largest integral gain, and that."""
+        """The proportional gain with the largest integral gain, and that one."""
         high = float(self.first(np.zeros_like(self.g), self.g).min())
         if not np.isfinite(high):
             raise ValueError(
@@ -80,9 +103,9 @@ def parts(w: np.ndarray, filter_time: float, dt: float | None) -> tuple[np.ndarr
 def max_ki(channel: Channel, ms: float, kind: str, filter_time: float | None) -> tuple[Gains, float]:
     """The gains with the largest integral gain whose loop stays outside of the circle of radius 1/Ms about −1.
 
-    With the other gains fixed, the integral gain at which the loop touches the circle at a frequency is the root of a
-    quadratic, and its least over frequencies is the limit: from a stable loop without integral it is reached without
-    passing through −1. A PID controller so tuned may have two peaks of the sensitivity, a "derivative cliff".
+    With the other gains fixed, the circle excludes an interval of integral gains at each frequency, between the roots of
+    a quadratic; the largest gain left below the limit of stability is exact. The other two gains are searched. A PID
+    controller so tuned may have two peaks of the sensitivity, on the edge of a "derivative cliff".
 
     Returns:
         The gains, and the filter's time [s] with which they were found: an eightieth of the ultimate period if it is
