@@ -50,7 +50,7 @@ class Channel:
         """Leading coefficient k, zeros and poles of k Π(s − z) / Π(s − p), without those that cancel."""
         poles, kept = list(self.poles), []
         for z in zeros(self.A, self.b, self.c):
-            nearest = min(poles, key=lambda p, z=z: abs(p - z))
+            nearest = poles[int(np.argmin(np.abs(np.array(poles) - z)))]
             if abs(nearest - z) <= _SAME * max(abs(z), abs(nearest), 1e-9):
                 poles.remove(nearest)
             else:
@@ -126,11 +126,11 @@ class Channel:
 
 def real_lags(values: list[complex], what: str) -> np.ndarray:
     """−1/s of real poles or zeros, infinite for one at the origin; refuses complex ones."""
-    values = np.asarray(values, complex)
-    if (np.abs(values.imag) > _REAL * np.abs(values)).any():
+    s = np.asarray(values, complex)
+    if (np.abs(s.imag) > _REAL * np.abs(s)).any():
         raise ValueError(
-            f"plant: expected real {what}, but found {values[np.argmax(np.abs(values.imag))]:.3g} rad/s: the half rule "
+            f"plant: expected real {what}, but found {s[np.argmax(np.abs(s.imag))]:.3g} rad/s: the half rule "
             'is for lags that do not oscillate; use method="optimal", or experiment="step" for a well damped plant'
         )
     with np.errstate(divide="ignore"):
-        return np.where(values.real == 0, np.inf, -1 / values.real)
+        return np.where(s.real == 0, np.inf, -1 / s.real)

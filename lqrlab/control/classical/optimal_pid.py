@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from lqrlab.compute import linalg
 from lqrlab.control.analysis.frequency import frequency_response
-from lqrlab.control.analysis.stability_margins import margins
+from lqrlab.control.analysis.stability_margins import Margins, margins
 from lqrlab.control.classical.pid_controller import PID, controller_matrices
 from lqrlab.control.classical.sensitivity_limit import parts
 from lqrlab.control.discretization import Sampled
@@ -40,7 +40,7 @@ class Limits(NamedTuple):
     phase: float = 0.0
     gain: float = 1.0
 
-    def met(self, margin: object) -> bool:
+    def met(self, margin: Margins) -> bool:
         """Whether :class:`Margins` keep these limits."""
         up, down = margin.gain_up, margin.gain_down
         kept = 1 / margin.modulus_margin <= self.ms * (1 + 1e-6) and margin.phase >= self.phase * (1 - 1e-6)
@@ -88,7 +88,8 @@ def optimal(
     least = np.inf
     for theta in found[np.argsort(losses)]:
         gains = [a[0] if loops == 1 else a for a in _gains(jnp.asarray(theta), setting)]
-        candidate = dataclasses.replace(design, **dict(zip(("kp", "ki", "kd", "filter_time"), gains)))
+        kp, ki, kd, Tf = gains
+        candidate = dataclasses.replace(design, kp=kp, ki=ki, kd=kd, filter_time=Tf)
         joint, K = candidate.loop(problem)
         try:
             at_inputs = margins(joint.A, joint.B, K, float(setting.dt))
@@ -197,7 +198,7 @@ def _missed(theta: Array, setting: _Setting) -> Array:
     peak = jnp.log(jnp.max(jnp.abs(S)) / ms) + _INSIDE
     turn = (phase * (1 + _INSIDE) - angle) * jnp.maximum(1 - jnp.abs(size) / _NEAR, 0.0)
     grow = (jnp.log(gain) * (1 + _INSIDE) - jnp.abs(size)) * jnp.maximum(1 - angle / _NEAR, 0.0)
-    return sum(jnp.maximum(jnp.max(a), 0.0) ** 2 for a in (peak, turn, grow))
+    return jnp.sum(jnp.maximum(jnp.stack([peak, jnp.max(turn), jnp.max(grow)]), 0.0) ** 2)
 
 
 def _losses(thetas: Array, setting: _Setting) -> Array:

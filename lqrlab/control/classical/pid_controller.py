@@ -60,7 +60,7 @@ class PID:
         """``[m, loops]``: one where a loop drives an input."""
         return np.eye(self.m)[:, list(self.inputs)]
 
-    def sampled(self, dt: ArrayLike | None = None, *, leak: bool = False) -> tuple[Array, Array, Array, Array, Array]:
+    def sampled(self, dt: ArrayLike | None = None, *, leak: bool = False) -> tuple[Array, ...]:
         """A, B, C, D, E of z[t+1] = Az + By + E(v − u), u = Cz + Dy with r = 0; y has the output of each loop.
 
         The state z is the integral of each loop, in units of the input, then the filtered output of each.
@@ -75,8 +75,8 @@ class PID:
         gains = (self.kp, self.ki, self.kd, self.filter_time, self.tracking_time)
         selection = jnp.asarray(self.selection, self.kp.dtype)
 
-        def one(*args: Array) -> tuple[Array, ...]:
-            return controller_matrices(*args, selection, leak=leak)
+        def one(kp: Array, ki: Array, kd: Array, Tf: Array, Tt: Array, dt: Array) -> tuple[Array, ...]:
+            return controller_matrices(kp, ki, kd, Tf, Tt, dt, selection, leak=leak)
 
         return broadcast(one, *((self.per_loop(a), 1) for a in gains), (step, 0))
 

@@ -20,6 +20,7 @@ from lqrlab.control.classical.tuning_rules import KINDS, Gains
 from lqrlab.control.delay import delayed, lqrd_delayed
 
 METHODS = ("simc", "amigo", "ziegler_nichols", "cohen_coon", "max_ki", "optimal")
+ARRAYS = ("kp", "ki", "kd", "filter_time", "b", "c", "tracking_time")
 EXPERIMENTS = ("half_rule", "step", "relay")
 
 
@@ -124,7 +125,8 @@ def pid(
     settings = {"kind": kind, "tau_c": tau_c, "experiment": experiment, "limits": limits, "filter_time": filter_time,
                 "tracking_time": 0.0 if velocity else tracking_time, "b": b, "c": float(c), "num_starts": num_starts,
                 "seed": seed}  # fmt: skip
-    designs, failures = [], []
+    designs: list[PID | None] = []
+    failures = []
     for member in members:
         try:
             designs.append(_tuned(member, method, **settings))
@@ -135,12 +137,14 @@ def pid(
             designs.append(None)
     if len(failures) == len(designs):
         raise failures[0]
-    return _stacked(designs, lead) if lead else designs[0]
+    return _stacked(designs, lead)
 
 
 def _stacked(designs: list[PID | None], lead: tuple[int, ...]) -> PID:
     """The designs of a batch; NaN gains where there is none."""
     good = next(d for d in designs if d is not None)
+    if not lead:
+        return good
     nan = jnp.full_like(good.kp, jnp.nan)
     bad = dataclasses.replace(good, kp=nan, ki=nan, kd=nan)
     full = [bad if d is None else d for d in designs]
@@ -149,8 +153,7 @@ def _stacked(designs: list[PID | None], lead: tuple[int, ...]) -> PID:
         values = [np.asarray(getattr(d, name)) for d in full]
         return jnp.asarray(np.stack(values).reshape(*lead, *values[0].shape))
 
-    names = ("kp", "ki", "kd", "filter_time", "b", "c", "tracking_time", "C", "dt")
-    return dataclasses.replace(good, **{name: stacked(name) for name in names})
+    return dataclasses.replace(good, **{name: stacked(name) for name in (*ARRAYS, "C", "dt")})
 
 
 # What is given ------------------------------------------------------------------------------------------------
@@ -263,10 +266,11 @@ def _designed(
     Tf = np.array([t if chosen is None else chosen for t, chosen in zip(Td / 10, filter_times)])
     b = b if settings["b"] is None else np.full_like(b, settings["b"])
     Tt = Tt if settings["tracking_time"] is None else np.full_like(Tt, settings["tracking_time"])
-    values = (a[0] if len(a) == 1 else a for a in (kp, ki, kd, Tf, b, np.full_like(kp, settings["c"]), Tt))
+    arrays = (kp, ki, kd, Tf, b, np.full_like(kp, settings["c"]), Tt)
+    values: dict[str, Any] = dict(zip(ARRAYS, (jnp.asarray(a[0] if len(a) == 1 else a, float) for a in arrays)))
     C = None if loops.model is not None else jnp.asarray(loops.C)
     dt = None if loops.dt is None else jnp.asarray(loops.dt, float)
-    return PID(*(jnp.asarray(a, float) for a in values), C, dt, loops.inputs, loops.B.shape[1])
+    return PID(**values, C=C, dt=dt, inputs=loops.inputs, m=loops.B.shape[1])
 
 
 def _optimal(loops: _Loops, settings: dict[str, Any]) -> PID:

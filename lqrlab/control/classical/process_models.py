@@ -65,11 +65,11 @@ class ProcessModel:
         """The model as a state space with dead time."""
         rows = [(0.0, 1.0) if math.isinf(t) else (-1 / t, 1 / t) for t in (self.time_constant, self.second) if t > 0]
         if len(rows) == 1:
-            ((a, b),) = rows
-            return Channel(np.array([[a]]), np.array([[b]]), np.array([[self.gain]]), self.delay, dt)
+            ((a1, b1),) = rows
+            return Channel(np.array([[a1]]), np.array([[b1]]), np.array([[self.gain]]), self.delay, dt)
         (a1, b1), (a2, b2) = rows
-        A, b = np.array([[a1, b1], [0.0, a2]]), np.array([[0.0], [b2]])
-        return Channel(A, b, np.array([[self.gain, 0.0]]), self.delay, dt)
+        A, B = np.array([[a1, b1], [0.0, a2]]), np.array([[0.0], [b2]])
+        return Channel(A, B, np.array([[self.gain, 0.0]]), self.delay, dt)
 
     @classmethod
     def of_record(cls, u: ArrayLike, y: ArrayLike, dt: float) -> Self:

@@ -103,8 +103,8 @@ def parts(w: np.ndarray, filter_time: float, dt: float | None) -> tuple[np.ndarr
 def max_ki(channel: Channel, ms: float, kind: str, filter_time: float | None) -> tuple[Gains, float]:
     """The gains with the largest integral gain whose loop stays outside of the circle of radius 1/Ms about −1.
 
-    With the other gains fixed, the circle excludes an interval of integral gains at each frequency, between the roots of
-    a quadratic; the largest gain left below the limit of stability is exact. The other two gains are searched. A PID
+    With the other gains fixed, the circle excludes an interval of integral gains at each frequency, between the roots
+    of a quadratic; the largest gain left below the limit of stability is exact. The other two gains are searched. A PID
     controller so tuned may have two peaks of the sensitivity, on the edge of a "derivative cliff".
 
     Returns:
