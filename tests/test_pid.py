@@ -307,7 +307,7 @@ def test_wind_up_is_less_with_back_calculation():
 
 @pytest.fixture(scope="module")
 def best():
-    return control.pid(MOTOR, "optimal", kind="pid", num_starts=64)
+    return control.pid(MOTOR, "optimal", kind="pd", num_starts=64)
 
 
 def cost(design, plant):
@@ -317,14 +317,17 @@ def cost(design, plant):
 
 
 def test_the_predicted_cost_is_that_of_the_simulated_loop(best):
-    problem = control.discretize(*MOTOR.matrices(), *MOTOR.weights(), MOTOR.dt)
-    P = np.asarray(control.cost_to_go(*best.loop(problem)))[:3, :3]
-    run = simulation.rollout(MOTOR, dataclasses.replace(best, ki=jnp.zeros(())), jnp.array([0.3, 0.1, -0.2]), 3000,
-                             linear=True)  # fmt: skip
-    x0 = np.array([0.3, 0.1, -0.2])
-    none = np.asarray(control.cost_to_go(*dataclasses.replace(best, ki=jnp.zeros(())).loop(problem)))[:3, :3]
-    assert np.isclose(run.cost, x0 @ none @ x0, rtol=1e-8)
-    assert np.isclose(x0 @ P @ x0, x0 @ none @ x0, rtol=1e-2)
+    problem, x0 = control.discretize(*MOTOR.matrices(), *MOTOR.weights(), MOTOR.dt), np.array([0.3, 0.1, -0.2])
+    integrating = control.pid(MOTOR, "optimal", num_starts=64)
+    for design in (best, integrating):
+        P = np.asarray(control.cost_to_go(*design.loop(problem)))[:3, :3]
+        run = simulation.rollout(MOTOR, design, x0, 3000, linear=True)
+        assert np.isclose(run.cost, x0 @ P @ x0, rtol=1e-8)
+    assert cost(best, MOTOR) < cost(integrating, MOTOR) < 1.1 * cost(best, MOTOR)
+    loop, K = integrating.loop(problem)
+    slow = np.abs(np.linalg.eigvals(loop.A - loop.B @ K)).max()
+    regulator = control.lqrd(*MOTOR.matrices(), *MOTOR.weights(), MOTOR.dt)
+    assert np.log(slow) < 0.2 * np.log(np.abs(regulator.poles).max())
 
 
 def test_no_pid_of_scipys_search_is_better_and_none_beats_the_regulator(best):

@@ -24,6 +24,7 @@ from lqrlab.control.weights import stage_weight
 _FIRST, _SECOND, _FEW = 12, 250, 24
 _FREQUENCIES = 240
 _INSIDE, _PENALTY = 0.003, 3e3  # limits are tighter by this, relative, in the descent; the weight of a miss
+_AS_FAST, _SLOW = 0.25, 100.0  # share of the rate of the regulator's slowest mode, and the weight of less
 _NEAR = 0.15  # |log |L|| or angle within which a loop is about to cross one or the real axis
 
 
@@ -62,6 +63,7 @@ class _Setting(NamedTuple):
     used: Array
     scale: Array
     filter_time: Array
+    slowest: Array
 
 
 def optimal(
@@ -136,6 +138,7 @@ def _setting(
         used,
         np.stack([kp, 0.1 * kp / time, 0.1 * kp * time]),
         dt if filter_time is None else filter_time,
+        _AS_FAST * np.log(np.abs(np.linalg.eigvals(optimum.closed_loop)).max()),
     )
     return _Setting(problem, *jax.tree.map(jnp.asarray, arrays))
 
@@ -216,7 +219,9 @@ def _losses(thetas: Array, setting: _Setting) -> Array:
     cost = jnp.sum(P[:, :n, :n] * setting.W[None], axis=(1, 2)) / setting.best
     good = stable & (cost > 0)
     missed = jax.vmap(_missed, (0, None))(thetas, setting)
-    loss = jnp.log(jnp.where(good, cost, 1.0)) + _PENALTY * missed
+    # a loop that integrates, which no cost from initial states asks for, is to come to rest in reasonable time
+    slow = jnp.where(jnp.any(setting.used[1]), jnp.maximum(1 - jnp.log(radius) / setting.slowest, 0.0), 0.0)
+    loss = jnp.log(jnp.where(good, cost, 1.0)) + _PENALTY * missed + _SLOW * slow**2
     return jnp.where(good, loss, 1e6 + 1e3 * jnp.log(radius))
 
 

@@ -6,7 +6,8 @@ import scipy  # its modules load when they are first used
 from lqrlab.control.classical.channels import Channel
 from lqrlab.control.classical.tuning_rules import Gains
 
-_GAINS, _ZOOMS, _ROUNDS = 61, 6, 6
+_GAINS, _ZOOMS, _ROUNDS = 61, 6, 12
+_INSIDE = 1e-5  # relative: on the edge of a cliff any further frequency would leave nothing
 _MORE = 8  # times the gain of the P controller, and of the D controller, that are looked at
 
 
@@ -43,7 +44,7 @@ class _Circle:
         """
         before, along = 1 + (kp[:, None] + kd * self.derivative[None]) * self.g[None], (self.g * self.integral)[None]
         turned = np.unwrap(np.angle(before), axis=1)
-        stable = np.abs(turned[:, -1] - turned[:, 0] - np.pi / 2 * self.integrators) < np.pi / 2
+        stable = np.abs(turned[:, -1] - turned[:, 0] - np.pi / 2 * self.integrators) < np.pi / 4
         a, h = np.abs(along) ** 2, (before.conj() * along).real
         root = np.sqrt(np.maximum(h**2 - a * (np.abs(before) ** 2 - self.ms**-2), 0.0))
         low, high = (-h - root) / a, (-h + root) / a
@@ -65,7 +66,7 @@ class _Circle:
         end = re[:, -1] if self.channel.dt is not None else np.full(len(re), np.inf)  # a sampled loop is real there
         return np.minimum(at, np.where(end > 0, end, np.inf))
 
-    def best(self, kd: float) -> tuple[float, float]:
+    def best(self, kd: float, zooms: int = _ZOOMS) -> tuple[float, float]:
         """The proportional gain with the largest integral gain, and that one."""
         high = float(self.first(np.zeros_like(self.g), self.g).min())
         if not np.isfinite(high):
@@ -74,7 +75,7 @@ class _Circle:
                 "delay=, or its sample time with dt="
             )
         low, high, best = 0.0, high if kd == 0 else _MORE * high, (0.0, 0.0)
-        for _ in range(_ZOOMS):
+        for _ in range(zooms):
             kp = np.linspace(low, high, _GAINS)
             ki = self.ki(kp, kd)
             i = int(np.argmax(ki))
@@ -82,9 +83,13 @@ class _Circle:
             low, high = float(kp[max(i - 1, 0)]), float(kp[min(i + 1, _GAINS - 1)])
         return best[1], best[0]
 
+    def distance(self, kp: float, ki: float, kd: float) -> np.ndarray:
+        """|1 + L| at each frequency."""
+        return np.abs(1 + (kp + ki * self.integral + kd * self.derivative) * self.g)
+
     def refine(self, kp: float, ki: float, kd: float) -> None:
         """Look closer at the frequencies at which the loop touches its circle, or nearly."""
-        apart = np.abs(1 + (kp + ki * self.integral + kd * self.derivative) * self.g)
+        apart = self.distance(kp, ki, kd)
         inner = apart[1:-1]
         near = 1 + np.flatnonzero((inner <= apart[:-2]) & (inner <= apart[2:]) & (inner <= 1.1 / self.ms))
         wide = self.w[near + 1] > self.w[near - 1] * (1 + 1e-5)  # closer than that are minima of the rounding
@@ -124,18 +129,16 @@ def max_ki(channel: Channel, ms: float, kind: str, filter_time: float | None) ->
         )
     if filter_time is None:
         filter_time = channel.ultimate()[1] / 80 if kind == "pid" else 0.0
-    circle, kd = _Circle(channel, ms, filter_time), 0.0
-    if kind == "pid":
-        kd = _derivative(circle)
+    circle = _Circle(channel, ms * (1 - _INSIDE), filter_time)
+    kd = _derivative(circle) if kind == "pid" else 0.0
     kp, ki = circle.best(kd)
-    for _ in range(_ROUNDS):
+    for i in range(_ROUNDS):
         circle.refine(kp, ki, kd)
-        if kind == "pid":
+        if circle.distance(kp, ki, kd).min() >= 1 / ms and i >= 3:
+            break
+        if kind == "pid" and i < 3:
             kd = _near(circle, 0.98 * kd, 1.02 * kd)
         kp, ki = circle.best(kd)
-    for _ in range(_ROUNDS):  # what is left is that the limit is kept between the frequencies too
-        circle.refine(kp, ki, kd)
-        ki = float(circle.ki(np.array([kp]), kd)[0])
     if not ki > 0:
         raise ValueError(f"ms: no integral gain keeps Ms ≤ {ms:g} on this plant; expected a larger limit")
     return Gains(circle.sign * kp, circle.sign * ki, circle.sign * kd), filter_time
@@ -146,7 +149,7 @@ def _derivative(circle: _Circle) -> float:
     size = circle.best(0.0)[0] + 1e-300
     at = circle.w[np.argmin(np.abs(1 + size * circle.g))]
     kds = np.linspace(0.0, _MORE * size / at, 25)
-    i = int(np.argmax([circle.best(kd)[1] for kd in kds]))
+    i = int(np.argmax([circle.best(kd, 2)[1] for kd in kds]))
     return _near(circle, kds[max(i - 1, 0)], kds[min(i + 1, len(kds) - 1)])
 
 
@@ -156,6 +159,6 @@ def _near(circle: _Circle, low: float, high: float) -> float:
         return low
     return float(
         scipy.optimize.minimize_scalar(
-            lambda kd: -circle.best(kd)[1], bounds=(low, high), method="bounded", options={"xatol": 1e-5 * high}
+            lambda kd: -circle.best(kd, 4)[1], bounds=(low, high), method="bounded", options={"xatol": 1e-5 * high}
         ).x
     )
