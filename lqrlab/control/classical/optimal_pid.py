@@ -42,14 +42,14 @@ class Limits(NamedTuple):
     gain: float = 1.0
 
     def met(self, margin: Margins) -> bool:
-        """Whether :class:`Margins` keep these limits."""
+        """True if :class:`Margins` keep these limits."""
         up, down = margin.gain_up, margin.gain_down
         kept = 1 / margin.modulus_margin <= self.ms * (1 + 1e-6) and margin.phase >= self.phase * (1 - 1e-6)
         return bool(kept and up >= self.gain * (1 - 1e-6) and down * self.gain <= 1 + 1e-6)
 
 
 class _Setting(NamedTuple):
-    """What the loss of gains depends on: the sampled problem in even units, responses, limits."""
+    """Arrays that the loss of gains depends on: sampled problem, frequency responses, natural gains, limits."""
 
     problem: Sampled
     C: Array
@@ -87,10 +87,8 @@ def optimal(
     starts = np.where(np.arange(num_starts)[:, None] % 2, spread, wild)
     starts[0] = guess
     least = np.inf
-    for inside in (
-        1.0,
-        0.97,
-    ):  # a peak between the frequencies of the grid may be higher: then once more, further inside
+    # a peak between the frequencies of the grid may be higher: then once more, further inside
+    for inside in (1.0, 0.97):
         tight = jnp.asarray([limits.ms * inside, limits.phase / inside, limits.gain / inside])
         found, losses = descend(jnp.asarray(starts), setting._replace(limits=tight), min(_FEW, num_starts))
         for theta in np.asarray(found)[np.argsort(losses)]:

@@ -102,30 +102,11 @@ def pid(
     >>> control.pid(plant, "ziegler_nichols").kp.round(6)  # 0.6 of the ultimate gain, which is 8
     Array(4.8, dtype=float64)
     """
-    checks.choice("method", method, METHODS)
-    checks.choice("kind", kind, KINDS)
-    if experiment is not None:
-        checks.choice("experiment", experiment, EXPERIMENTS)
-    given = {"tau_c": tau_c, "filter_time": filter_time, "b": b, "tracking_time": tracking_time}
-    for name, value in given.items():
-        if value is not None:
-            low = -np.inf if name in ("tau_c", "b") else 0.0
-            checks.number(name, value, "a finite number" if low else "a time ≥ 0 s", low=low, finite=low != 0)
-    limit = (1.4 if method == "max_ki" else 2.0) if ms is None else checks.number("ms", ms, "above 1", above=1.0)
-    limits = Limits(
-        limit,
-        checks.number("phase_margin", phase_margin, "an angle from 0 to π rad", low=0, below=np.pi),
-        checks.number("gain_margin", gain_margin, "a factor ≥ 1", low=1),
-    )
-    if checks.flag("velocity", velocity) and "i" not in kind:
-        raise ValueError(f'velocity: expected integral action in the velocity form, but found kind="{kind}"')
-    checks.number("c", c)
-    checks.whole("num_starts", num_starts)
-    checks.whole("seed", seed, 0)
+    settings = _settings(
+        method, kind, tau_c, experiment, (ms, phase_margin, gain_margin), filter_time, b, c, tracking_time, velocity,
+        num_starts, seed,
+    )  # fmt: skip
     members, lead = _members(plant, pairs, dt, checks.number("delay", delay, "a dead time ≥ 0 s", low=0), Q, R)
-    settings = {"kind": kind, "tau_c": tau_c, "experiment": experiment, "limits": limits, "filter_time": filter_time,
-                "tracking_time": 0.0 if velocity else tracking_time, "b": b, "c": float(c), "num_starts": num_starts,
-                "seed": seed}  # fmt: skip
     designs: list[PID | None] = []
     failures = []
     for member in members:
@@ -139,6 +120,37 @@ def pid(
     if len(failures) == len(designs):
         raise failures[0]
     return _stacked(designs, lead)
+
+
+def _settings(
+    method: str, kind: str, tau_c: Any, experiment: Any, limits: tuple[Any, Any, Any], filter_time: Any, b: Any, c: Any,
+    tracking_time: Any, velocity: Any, num_starts: Any, seed: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """The arguments that are the same for all plants, checked."""
+    checks.choice("method", method, METHODS)
+    checks.choice("kind", kind, KINDS)
+    if experiment is not None:
+        checks.choice("experiment", experiment, EXPERIMENTS)
+    for name, value in {"tau_c": tau_c, "filter_time": filter_time, "b": b, "tracking_time": tracking_time}.items():
+        if value is not None:
+            low = -np.inf if name in ("tau_c", "b") else 0.0
+            checks.number(name, value, "a finite number" if low else "a time ≥ 0 s", low=low, finite=low != 0)
+    ms, phase_margin, gain_margin = limits
+    kept = Limits(
+        (1.4 if method == "max_ki" else 2.0) if ms is None else checks.number("ms", ms, "above 1", above=1.0),
+        checks.number("phase_margin", phase_margin, "an angle from 0 to π rad", low=0, below=np.pi),
+        checks.number("gain_margin", gain_margin, "a factor ≥ 1", low=1),
+    )
+    if checks.flag("velocity", velocity) and "i" not in kind:
+        raise ValueError(f'velocity: expected integral action in the velocity form, but found kind="{kind}"')
+    checks.number("c", c)
+    checks.whole("num_starts", num_starts)
+    checks.whole("seed", seed, 0)
+    return {
+        **{"kind": kind, "tau_c": tau_c, "experiment": experiment, "limits": kept, "filter_time": filter_time},
+        **{"tracking_time": 0.0 if velocity else tracking_time, "b": b, "c": float(c)},
+        **{"num_starts": num_starts, "seed": seed},
+    }
 
 
 def _stacked(designs: list[PID | None], lead: tuple[int, ...]) -> PID:
