@@ -186,7 +186,7 @@ def _members(
         matrix_checks.on_host("pid", plant)
         (A, B), (q, r), C = plant.matrices(), plant.weights(), plant.output_matrix()
         step, scale = plant.dt if dt is None else step, plant.scales[0]
-        lead = np.shape(A)[:-2]
+        lead = np.broadcast_shapes(*(np.shape(a)[:-2] for a in (A, B, C, q, r)))
         full = [np.broadcast_to(np.asarray(a), (*lead, *np.shape(a)[-2:])) for a in (A, B, C, q, r)]
         scales = np.broadcast_to(np.asarray(scale), (*lead, np.shape(A)[-1]))
         steps = np.broadcast_to(np.asarray(step, float), lead)

@@ -91,8 +91,8 @@ class ProcessModel:
             raise ValueError("u, y: expected finite numbers, but found some that are not; leave these samples out")
         if not u.any() or np.ptp(y) == 0:
             raise ValueError("u, y: expected an input and an output that move, but found constant ones")
-        K, T, L = _nearest(u, y, dt)
-        return cls(K, T, L)
+        K, T, L = _nearest(u, y)
+        return cls(K, T * dt, L * dt)
 
 
 # From a transfer function ------------------------------------------------------------------------------------
@@ -228,18 +228,18 @@ def of_relay(channel: Channel, *, periods: int = 8) -> ProcessModel:
     return ProcessModel.of_record(np.array(u), np.array(y), step)
 
 
-def _nearest(u: np.ndarray, y: np.ndarray, dt: float) -> tuple[float, float, float]:
-    """Gain, time constant and dead time of the least squares; gain and rest are linear, the two times searched."""
+def _nearest(u: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
+    """Gain and the two times, in samples, of the least squares; gain and rest are linear, the times searched."""
     u = np.append(u, np.zeros(len(y) - len(u)))
-    horizon = dt * len(u)
+    horizon = float(len(u))
 
     def fit(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        T, late = math.exp(logs[0]), abs(logs[1])
-        whole = int(late / dt)
-        part = late - whole * dt
+        T, late = math.exp(min(logs[0], 100.0)), abs(logs[1])
+        whole = min(int(late), len(u))
+        part = late - whole
         old = np.concatenate([np.zeros(whole + 1), u])[: len(u)]  # acts in the first part of a sample, then the next
         new = np.concatenate([np.zeros(whole), u])[: len(u)]
-        a, e = math.exp(-dt / T), math.exp(-(dt - part) / T)
+        a, e = math.exp(-1 / T), math.exp(-(1 - part) / T)
         moved = scipy.signal.lfilter([1.0], [1.0, -a], (e - a) * old + (1 - e) * new)
         columns = np.stack([np.concatenate([[0.0], moved[:-1]]), np.ones(len(u))], axis=1)
         best = np.linalg.lstsq(columns, y, rcond=None)[0]
@@ -250,8 +250,8 @@ def _nearest(u: np.ndarray, y: np.ndarray, dt: float) -> tuple[float, float, flo
 
     starts = [
         (math.log(T), late)
-        for T in np.geomspace(dt, 3 * horizon, 12)
-        for late in np.concatenate([[0.0], np.geomspace(dt / 2, horizon / 2, 10)])
+        for T in np.geomspace(1.0, 3 * horizon, 12)
+        for late in np.concatenate([[0.0], np.geomspace(0.5, horizon / 2, 10)])
     ]
     starts = sorted(starts, key=lambda s: float(np.sum(error(np.array(s)) ** 2)))[:4]
     scale = [1.0, horizon / 100]
