@@ -28,11 +28,11 @@ def _output(plant: systems.Plant) -> int:
     return seen.index(True) if True in seen else 0
 
 
-def _figures(plant: systems.Plant, output: int, method: str, num_starts: int) -> dict[str, float]:
+def _figures(plant: systems.Plant, output: int, method: str, num_starts: int, kind: str = "pid") -> dict[str, float]:
     """Cost over the regulator's and robustness of the best PID controller; none where there is no stable loop."""
     limits = {"ms": 2.0} if method == "optimal" else {}
     try:
-        design = control.pid(plant, method, pairs=[(output, 0)], num_starts=num_starts, **limits)
+        design = control.pid(plant, method, kind=kind, pairs=[(output, 0)], num_starts=num_starts, **limits)
     except ValueError:
         return {}
     problem = control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
@@ -58,8 +58,12 @@ def bench_catalogue(families: tuple[str, ...] = (), num_starts: int = 512) -> It
         if plant.m != 1:
             continue
         output = _output(plant)
-        found = _figures(plant, output, "optimal", num_starts)
-        named = f"{name} from {plant.outputs[output].name}"
+        found, kind = {}, ""
+        for kind in ("pid", "pd"):  # without an integral where there is none that helps
+            found = _figures(plant, output, "optimal", num_starts, kind)
+            if found:
+                break
+        named = f"{name} from {plant.outputs[output].name}, {kind}"
         for what, value in found.items():
             yield row(f"{named}: {what}", value, "")
         if not found:

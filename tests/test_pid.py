@@ -452,6 +452,10 @@ BAD = {
     "one too many": (lambda: control.pid(CUBE, pairs=[(1, 0)]), r"pairs: expected a whole number in \[0, 0\]"),
     "no pairs": (lambda: control.pid(CUBE, pairs=[]), "pairs: expected a list of .output, input."),
     "twice": (lambda: control.pid(CUBE, pairs=[(0, 0), (0, 0)]), "each pair of output and input once"),
+    "blocked": (
+        lambda: control.pid(systems.make("parallel_rlc"), "optimal"),
+        'kind: expected "pd" or "p", but found "pid": the plant has a transmission zero at the origin',
+    ),
     "improper": (lambda: control.pid((*CUBE, [[1.0]])), "D: expected zero, but found inputs that act"),
     "delay": (lambda: control.pid(CUBE, delay=-1.0), "delay: expected a dead time ≥ 0 s, but found -1.0"),
     "nan": (lambda: control.pid((np.full((3, 3), np.nan), *CUBE[1:])), "A: expected finite numbers"),

@@ -231,7 +231,7 @@ def _one(
         raise ValueError(f"pairs: expected each pair of output and input once, but found {pairs!r}")
     Q = C[outputs].T @ C[outputs] if weights[0] is None else weights[0]
     R = np.eye(m) if weights[1] is None else weights[1]
-    Q, R = (np.asarray(a) for a in matrix_checks.design_arguments(A, B, Q, R)[2:4])
+    Q, R = (np.asarray(a) for a in matrix_checks.one_problem("pid", A, B, Q, R)[2:4])
     W = np.eye(n) if scale is None else np.diag(np.asarray(scale, float) ** 2)
     return _Loops(A, B, C[outputs], inputs, delay, dt, (Q, R), W)
 
@@ -242,6 +242,11 @@ def _one(
 def _tuned(loops: _Loops, method: str, **settings: Any) -> PID:
     """The design of one plant."""
     k = len(loops.inputs)
+    if "i" in settings["kind"] and (k == 1 or method != "optimal") and any(loops.channel(i).blocked for i in range(k)):
+        raise ValueError(
+            f'kind: expected "pd" or "p", but found "{settings["kind"]}": the plant has a transmission zero at the origin, '
+            "so no constant input holds the output, and an integral would grow for ever; choose another output for it"
+        )
     if method == "optimal":
         return _optimal(loops, settings)
     found = [_rule(loops, i, method, settings) for i in range(k)]

@@ -115,8 +115,6 @@ def half_rule(channel: Channel, order: int) -> ProcessModel:
             f"plant: expected no pole in the right half-plane, but found {-1 / lags.min():.3g} rad/s, for which "
             'there is no model of lags; use method="optimal"'
         )
-    if np.isinf(leads).any():
-        raise ValueError("plant: a zero at the origin, so no constant input holds the output, and no integral can")
     gain = k * np.prod([-z.real for z in found]) / np.prod([-p.real for p in poles if p])
     inverse, late = -leads[leads < 0].sum(), channel.lateness
     guess = late
