@@ -244,8 +244,8 @@ def _tuned(loops: _Loops, method: str, **settings: Any) -> PID:
     k = len(loops.inputs)
     if "i" in settings["kind"] and (k == 1 or method != "optimal") and any(loops.channel(i).blocked for i in range(k)):
         raise ValueError(
-            f'kind: expected "pd" or "p", but found "{settings["kind"]}": the plant has a transmission zero at the origin, '
-            "so no constant input holds the output, and an integral would grow for ever; choose another output"
+            f'kind: expected "pd" or "p", but found "{settings["kind"]}": the plant has a transmission zero at the '
+            "origin, so no constant input holds the output, and its integral would grow for ever; choose another output"
         )
     if method == "optimal":
         return _optimal(loops, settings)
