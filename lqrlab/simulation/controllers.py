@@ -169,7 +169,7 @@ def pid_loops(
             :meth:`lqrlab.control.PID.start`.
 
     >>> plant = systems.make("dc_motor")
-    >>> design = control.pid(plant, "optimal", kind="pid", num_starts=32)
+    >>> design = control.pid(plant, "simc", tau_c=0.3)
     >>> run = simulation.rollout(plant, simulation.pid_loops(plant, design, r=0.5), jnp.zeros(plant.n), 400)
     >>> bool(abs(run.xs[-1, 0] - 0.5) < 0.05)
     True
