@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy
 
-from lqrlab import control, deployment, simulation, systems
+from lqrlab import control, deployment, evaluation, simulation, systems
 from lqrlab.control.classical import optimal_pid
 from lqrlab.control.classical.channels import Channel
 from lqrlab.control.classical.process_models import half_rule, of_relay, of_step
@@ -114,8 +114,12 @@ def test_rules_of_an_integrator_are_the_limit_of_a_slow_lag():
 
 def test_ziegler_nichols_and_cohen_coon_of_a_model_are_their_tables():
     model = control.ProcessModel(2.0, 6.0, delay=1.5)  # slope 1/3, q = 1/4
-    step = control.pid(model, "ziegler_nichols", experiment=None, kind="pi")
-    assert not np.isclose(step.kp, 0.9 / 0.5)  # by the ultimate gain
+    zn = {"p": (2, np.inf, 0), "pi": (1.8, 4.5, 0), "pid": (2.4, 3, 0.75)}
+    for kind, (kp, Ti, Td) in zn.items():
+        for experiment in ("step", "relay"):
+            found = gains(control.pid(model, "ziegler_nichols", kind=kind, experiment=experiment))
+            np.testing.assert_allclose(found, [kp, kp / Ti, kp * Td], rtol=1e-3)
+    assert not np.isclose(control.pid(model, "ziegler_nichols", kind="pi").kp, 1.8)  # by the ultimate gain
     cc = {
         "p": (2 * (1 + 1 / 12), np.inf, 0),
         "pi": (2 * (0.9 + 1 / 48), 1.5 * 30.75 / 14, 0),
@@ -356,6 +360,13 @@ def test_no_pid_of_scipys_search_is_better_and_none_beats_the_regulator(best):
     assert ours <= found.fun * (1 + 1e-3)
 
 
+def test_scores_take_it(best):
+    score = evaluation.evaluate(best, MOTOR, key=jax.random.key(0), num_initial=4)
+    assert score.converged.all()
+    assert (score.ratio >= 1).all()
+    assert score.ratio.max() < 4
+
+
 def test_limits_of_robustness_are_kept_and_cost_something(best):
     tight = control.pid(MOTOR, "optimal", num_starts=64, ms=1.12, phase_margin=1.3, gain_margin=8.0)
     problem = control.discretize(*MOTOR.matrices(), *MOTOR.weights(), MOTOR.dt)
@@ -396,7 +407,17 @@ def test_two_loops_on_one_input_stabilise_a_cart_pole():
 # Plants, policies, errors -------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_its_members_and_one_without_answer_is_marked():
+def test_a_member_without_answer_is_marked():
+    plants = systems.make("mass_spring_damper", damping=np.array([0.01, 20.0]))
+    design = control.pid(plants, "simc", tau_c=0.3)  # the first one oscillates
+    assert np.isnan(design.kp[0])
+    assert np.isnan(design.ki[0])
+    assert np.isclose(design.kp[1], control.pid(plants[1], "simc", tau_c=0.3).kp)
+    with pytest.raises(ValueError, match="expected real poles"):
+        control.pid(plants[:1], "simc", tau_c=0.3)
+
+
+def test_a_batch_is_its_members():
     plants = systems.sample("dc_motor", key=jax.random.key(0), num=3)
     many = control.pid(plants, "max_ki", kind="pi", ms=1.7)
     assert many.kp.shape == (3,)
@@ -406,6 +427,10 @@ def test_a_batch_is_its_members_and_one_without_answer_is_marked():
     run = simulation.rollout(plants, many, jnp.full((3, 3), 0.1), 50)
     alone = simulation.rollout(plants[1], control.pid(plants[1], "max_ki", kind="pi", ms=1.7), jnp.full(3, 0.1), 50)
     np.testing.assert_allclose(run.us[1], alone.us, rtol=1e-9)
+    problem = control.discretize(*plants.matrices(), *plants.weights(), plants.dt)
+    one = control.pid(plants[2], "max_ki", kind="pi", ms=1.7)
+    alone = one.loop(control.discretize(*plants[2].matrices(), *plants[2].weights(), plants.dt))
+    np.testing.assert_allclose(control.cost_to_go(*many.loop(problem))[2], control.cost_to_go(*alone), rtol=1e-9)
 
 
 def test_a_matrix_of_loops_is_that_of_single_ones_where_plants_do_not_touch():
@@ -454,7 +479,11 @@ BAD = {
     "twice": (lambda: control.pid(CUBE, pairs=[(0, 0), (0, 0)]), "each pair of output and input once"),
     "blocked": (
         lambda: control.pid(systems.make("parallel_rlc"), "optimal"),
-        'kind: expected "pd" or "p", but found "pid": the plant has a transmission zero at the origin',
+        'kind: expected "pd" or "p", but found "pid": no constant inputs hold the outputs',
+    ),
+    "more integrals than inputs": (
+        lambda: control.pid(systems.make("cart_pole"), "optimal", pairs=[(0, 0), (1, 0)]),
+        "a transmission zero at the origin, or more outputs than inputs",
     ),
     "improper": (lambda: control.pid((*CUBE, [[1.0]])), "D: expected zero, but found inputs that act"),
     "delay": (lambda: control.pid(CUBE, delay=-1.0), "delay: expected a dead time ≥ 0 s, but found -1.0"),

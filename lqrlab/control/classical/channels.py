@@ -46,12 +46,6 @@ class Channel:
         poles = self.poles
         return bool((poles.real > 1e-6 * np.abs(poles).max(initial=0.0)).any())
 
-    @property
-    def blocked(self) -> bool:
-        """True if a transmission zero lies at the origin: no constant input holds the output."""
-        sizes = np.abs(zeros(self.A, self.b, self.c))
-        return bool((sizes < 1e-9 * max(np.abs(self.poles).max(initial=0.0), sizes.max(initial=0.0), 1e-9)).any())
-
     def transfer(self) -> tuple[float, list[complex], list[complex]]:
         """Leading coefficient k, zeros and poles of k Π(s − z) / Π(s − p), without those that cancel."""
         poles, kept = list(self.poles), []

@@ -19,7 +19,7 @@ from lqrlab.control.discretization import Sampled
 from lqrlab.control.lyapunov import solve_lyapunov
 from lqrlab.control.policy_iteration import spectral_radius
 from lqrlab.control.regulator import LQR
-from lqrlab.control.weights import stage_weight
+from lqrlab.control.weights import cost_to_go, stage_weight
 
 _FIRST, _SECOND, _FEW = 12, 160, 16  # steps from a quarter of the starts, and from the few best of them
 _FREQUENCIES = 160
@@ -98,6 +98,8 @@ def optimal(
             try:
                 at_inputs = margins(joint.A, joint.B, K, float(setting.dt))
             except ValueError:  # not stable
+                continue
+            if not np.isfinite(cost_to_go(joint, K)).all():
                 continue
             if all(limits.met(m) for m in at_inputs):
                 return candidate

@@ -21,6 +21,7 @@ from lqrlab.control.delay import delayed, lqrd_delayed
 
 METHODS = ("simc", "amigo", "ziegler_nichols", "cohen_coon", "max_ki", "optimal")
 ARRAYS = ("kp", "ki", "kd", "filter_time", "b", "c", "tracking_time")
+_ROUNDING = 1e-12  # as near to one a mode may be an integral that nothing moves
 EXPERIMENTS = ("half_rule", "step", "relay")
 
 
@@ -37,6 +38,16 @@ class _Loops:
     weights: tuple[np.ndarray, np.ndarray]
     W: np.ndarray
     model: ProcessModel | None = None
+
+    @property
+    def blocked(self) -> bool:
+        """True if no constant inputs hold the outputs at will: [A B; C 0] has less than full row rank."""
+        d = matrix_checks.even_units(self.A, self.B, self.C)
+        A, B, C = self.A * d / d[:, None], self.B / d[:, None], self.C * d
+        size = [np.linalg.norm(a) or 1.0 for a in (A, B, C)]
+        joint = np.block([[A / size[0], B / size[1]], [C / size[2], np.zeros((len(C), B.shape[1]))]])
+        values = np.linalg.svd(joint, compute_uv=False)
+        return len(joint) > joint.shape[1] or bool(values[-1] < 1e-12 * values[0])
 
     def channel(self, k: int) -> Channel:
         """The plant as the k-th loop sees it, the others open."""
@@ -242,10 +253,10 @@ def _one(
 def _tuned(loops: _Loops, method: str, **settings: Any) -> PID:
     """The design of one plant."""
     k = len(loops.inputs)
-    if "i" in settings["kind"] and (k == 1 or method != "optimal") and any(loops.channel(i).blocked for i in range(k)):
+    if "i" in settings["kind"] and loops.blocked:
         raise ValueError(
-            f'kind: expected "pd" or "p", but found "{settings["kind"]}": the plant has a transmission zero at the '
-            "origin, so no constant input holds the output, and its integral would grow for ever; choose another output"
+            f'kind: expected "pd" or "p", but found "{settings["kind"]}": no constant inputs hold the outputs of all '
+            "loops (a transmission zero at the origin, or more outputs than inputs), so an integral would grow for ever"
         )
     if method == "optimal":
         return _optimal(loops, settings)
@@ -318,7 +329,7 @@ def _check_stable(loops: _Loops, design: PID, method: str) -> None:
         problem = delayed(loops.A, loops.B, zero, one, loops.dt, loops.delay / loops.dt)
         joint, K = dataclasses.replace(design, C=jnp.asarray(loops.C)).loop(problem)
         radius = np.abs(np.linalg.eigvals(np.asarray(joint.A - joint.B @ K))).max()
-        stable, found = radius < 1, f"a mode of size {radius:.4g} at each sample"
+        stable, found = radius < 1 - _ROUNDING, f"a mode of size {radius:.4g} at each sample"
     else:
         stable, found = _encircles(loops, design), "its frequency response encircles −1"
     if not stable:
