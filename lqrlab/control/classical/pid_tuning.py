@@ -253,6 +253,8 @@ def _one(
 def _tuned(loops: _Loops, method: str, **settings: Any) -> PID:
     """The design of one plant."""
     k = len(loops.inputs)
+    for i in range(k if method != "optimal" else 0):
+        loops.channel(i).sign()  # refuses an output that does not react
     if "i" in settings["kind"] and loops.blocked:
         raise ValueError(
             f'kind: expected "pd" or "p", but found "{settings["kind"]}": no constant inputs hold the outputs of all '

@@ -108,7 +108,6 @@ def half_rule(channel: Channel, order: int) -> ProcessModel:
     (2003), sections 2.1 and 2.2.
     """
     k, found, poles = channel.transfer()
-    channel.sign()  # refuses an output that does not react
     lags, leads = real_lags(poles, "poles"), real_lags(found, "zeros")
     if (lags < 0).any():
         raise ValueError(
@@ -172,7 +171,6 @@ def of_step(channel: Channel) -> ProcessModel:
             "plant: expected a stable one for a step experiment, but found a pole in the right half-plane: its output "
             'grows without bound; use method="optimal"'
         )
-    channel.sign()
     _, _, poles = channel.transfer()
     integrators = sum(p == 0 for p in poles)
     slow = min((abs(p.real) for p in poles if p.real < -1e-9 * abs(p)), default=1.0)
