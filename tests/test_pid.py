@@ -298,7 +298,7 @@ def test_wind_up_is_less_with_back_calculation():
     plant = systems.linearise(MOTOR)
     overshoot = {}
     for Tt in (0.2, np.inf):
-        design = dataclasses.replace(control.pid(plant, "max_ki", ms=1.8), tracking_time=jnp.asarray(Tt))
+        design = control.pid(plant, tau_c=0.3, tracking_time=Tt if Tt < np.inf else 1e9)
         policy = simulation.pid_loops(plant, design, r=1.0, limits=(-0.2, 0.2))
         run = simulation.rollout(plant, policy, jnp.zeros(3), 3000, limits=(-0.2, 0.2), linear=True)
         overshoot[Tt] = float(run.xs[:, 0].max()) - 1
@@ -401,6 +401,7 @@ def test_the_gradient_of_the_loss_is_that_of_finite_differences(monkeypatch):
         assert np.isclose((loss(at + step) - loss(at - step)) / (2 * h), slope[i], rtol=2e-4, atol=1e-5)
 
 
+@pytest.mark.matrix
 def test_two_loops_on_one_input_stabilise_a_cart_pole():
     plant = systems.make("cart_pole")
     C = np.asarray(plant.output_matrix())
@@ -457,8 +458,8 @@ def test_a_matrix_of_loops_is_that_of_single_ones_where_plants_do_not_touch():
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 def test_exported_c_gives_the_same_inputs(tmp_path):
     problem = simulation.Problem.of(MOTOR, limits=(-1.0, 1.0))
-    policy = simulation.pid_loops(problem, control.pid(MOTOR, "max_ki", ms=1.7), r=0.4, u0=0.1, y0=0.02)
-    for i, controller in enumerate((policy, control.pid(MOTOR, "max_ki", ms=1.7))):
+    policy = simulation.pid_loops(problem, control.pid(MOTOR, tau_c=0.3), r=0.4, u0=0.1, y0=0.02)
+    for i, controller in enumerate((policy, control.pid(MOTOR, tau_c=0.3))):
         library = deployment.load_c(deployment.to_c(controller, problem, tmp_path / str(i)))
         ys = np.random.default_rng(0).normal(0, 0.2, (300, 1))
         bound = simulation.bind(controller, problem).policy
@@ -567,6 +568,14 @@ def test_delay_margins_of_closed_forms():
     delays = np.mod(np.angle(-L[at]), 2 * np.pi) / w[at]
     assert np.isclose(margin.delay_margin, delays.min(), rtol=1e-4)
     assert margin.delay_margin < delays[0] / 2
+    # one that rises through one beyond −1, from which a delay turns it away, nearly a full turn
+    numbers, below = [0.5, 0, 0], np.polymul([1, 0.2, 100], [1 / 200, 1])
+    A, B, K, _ = scipy.signal.tf2ss(numbers, below)
+    (margin,) = control.margins(A, B, K)
+    L = np.polyval(numbers, s) / np.polyval(below, s)
+    at = np.flatnonzero(np.diff(np.abs(L) > 1))
+    assert np.angle(-L[at[0]]) < 0
+    assert np.isclose(margin.delay_margin, (np.mod(np.angle(-L[at]), 2 * np.pi) / w[at]).min(), rtol=1e-4)
 
 
 def test_margins_with_dead_time_of_an_integrator():
