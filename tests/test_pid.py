@@ -357,7 +357,7 @@ def test_no_pid_of_scipys_search_is_better_and_none_beats_the_regulator(best):
 
     found = scipy.optimize.minimize(brute, [float(best.kp) * 0.8, float(best.kd) * 1.2], method="Nelder-Mead",
                                     options={"maxfev": 120})  # fmt: skip
-    assert ours <= found.fun * (1 + 1e-3)
+    assert ours <= found.fun * (1 + 1e-6)
 
 
 def test_scores_take_it(best):
