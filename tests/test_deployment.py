@@ -95,7 +95,7 @@ NAMES = [
     *("gain", "lqg", "lqg_filter", "lqi", "delayed", "plan", "schedule"),
     *("held", "late", "switching", "pid", "ekf", "ukf"),
 ]
-SLOW = [pytest.param(name, marks=[pytest.mark.matrix] if name == "ukf" else []) for name in NAMES]
+SLOW = [pytest.param(name, marks=[pytest.mark.matrix] if name in ("ekf", "ukf") else []) for name in NAMES]
 
 
 @pytest.fixture(scope="session")
