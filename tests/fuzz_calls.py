@@ -211,6 +211,8 @@ _train = {"num_steps": 20, "batch_size": 8, "learning_rate": 1e-3, "warmup": 0.0
 _backend = {"device": "cpu", "mesh": "", "dtype": "float32", "jit": True, "seed": 0}
 _fit = {"source": Made(source), "model": MODEL, "config": TRAIN}
 
+_pid = {"plant": (STABLE, B, C), "method": "max_ki", "kind": "pi", "dt": DT, "delay": 0.2, "ms": 1.5, "b": 0.5,
+        "c": 0.0, "tracking_time": 1.0, "velocity": False}  # fmt: skip
 _limited = {"x0": np.array([0.3, 0.1]), "num_steps": 3, "u_limits": (-1.0, 1.0)}
 
 CALLS = {
@@ -257,6 +259,13 @@ CALLS = {
     "control.settling_time": (control.settling_time, {"poles": np.array([0.5, 0.2]), "dt": DT}, anything),
     "control.settling_steps": (control.settling_steps, {"poles": np.array([0.9, 0.5]), "times": 2.0, "shortest": 100,
                                                         "longest": 2000}, anything),
+    "control.pid": (control.pid, _pid, anything),
+    "control.pid, plant": (control.pid, {"plant": PENDULUM, "method": "optimal", "num_starts": 4, "Q": Q, "R": R,
+                                         "seed": 0}, anything),
+    "control.ProcessModel": (control.ProcessModel, {"gain": 1.0, "time_constant": 2.0, "delay": 0.5, "second": 1.0},
+                             anything),
+    "control.ProcessModel.of_record": (control.ProcessModel.of_record, {"u": np.ones(9), "y": np.arange(9.0), "dt": DT},
+                                       anything),
     "control.place": (control.place, _ab | {"poles": np.array([-1.0, -2.0])}, anything),
     "control.inverse_lqr": (control.inverse_lqr, _loop, anything),
     "control.gain_schedule": (control.gain_schedule, _grid, anything),
@@ -362,6 +371,8 @@ CALLS = {
 SLOW = {
     "control.tune": 20,
     "control.constrained_lqr": 20,
+    "control.pid": 4,
+    "control.pid, plant": 20,
     "evaluation.baselines": 4,
     "evaluation.baselines, one": 4,
     "dataset.random_systems": 4,
@@ -379,7 +390,13 @@ NOT_CALLED = {
     "systems.register_file": "names families for the whole process",
     "control.lq_tracking": "its sequences of matrices are refused in words in test_control_designs",
     **dict.fromkeys(
-        ("simulation.delayed", "simulation.estimated", "simulation.integrating", "simulation.predictive"),
+        (
+            "simulation.delayed",
+            "simulation.estimated",
+            "simulation.integrating",
+            "simulation.pid_loops",
+            "simulation.predictive",
+        ),
         "takes a design, which is called; another plant's is refused in words in test_simulation_policies",
     ),
     "control.largest_start": "is control.constrained_optimum for several starts",

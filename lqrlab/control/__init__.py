@@ -8,6 +8,9 @@ from lqrlab.control.analysis.stability_margins import Disk, Margins, margins
 from lqrlab.control.analysis.step import StepInfo, step_info, step_response
 from lqrlab.control.analysis.system_norms import h2_norm, hinf_norm
 from lqrlab.control.analysis.transmission_zeros import zeros
+from lqrlab.control.classical.pid_controller import PID
+from lqrlab.control.classical.pid_tuning import pid
+from lqrlab.control.classical.process_models import ProcessModel
 from lqrlab.control.delay import delay_cost, delayed, lqrd_delayed
 from lqrlab.control.discretization import Sampled, c2d, discretize
 from lqrlab.control.estimation import LQG, Estimator, TimeVaryingEstimator, dlqe, finite_dlqe, lqe, lqg, sampled_noise
@@ -33,6 +36,7 @@ __all__ = [
     "LQG",
     "LQR",
     "MPC",
+    "PID",
     "ConstrainedLQR",
     "ConstrainedOptimum",
     "Diagnosis",
@@ -45,6 +49,7 @@ __all__ = [
     "Margins",
     "Mode",
     "Multipliers",
+    "ProcessModel",
     "Sampled",
     "Schedule",
     "StepInfo",
@@ -91,6 +96,7 @@ __all__ = [
     "mpc",
     "obsv",
     "pareto",
+    "pid",
     "place",
     "policy_iteration",
     "sampled_noise",

@@ -2,7 +2,7 @@
 
 from lqrlab.simulation import verdict
 from lqrlab.simulation.binding import bind, is_policy
-from lqrlab.simulation.controllers import LinearController, delayed, estimated, integrating
+from lqrlab.simulation.controllers import LinearController, delayed, estimated, integrating, pid_loops
 from lqrlab.simulation.estimators import (
     ExtendedKalmanFilter,
     OutputFeedback,
@@ -74,6 +74,7 @@ __all__ = [
     "no_control",
     "nonlinear_mpc",
     "outputs",
+    "pid_loops",
     "predictive",
     "record",
     "rollout",

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array
 
 from lqrlab.compute import checks
-from lqrlab.control import ILQR, LQG, LQR, MPC, Integral, LQTracking, TimeVaryingLQR
+from lqrlab.control import ILQR, LQG, LQR, MPC, PID, Integral, LQTracking, TimeVaryingLQR
 from lqrlab.simulation import controllers
 from lqrlab.simulation.policies import LinearPolicy, Policy, tracking
 from lqrlab.simulation.problem import Problem
@@ -109,6 +109,7 @@ TABLE: list[Kind] = [
         lambda c: isinstance(c, Integral),
         lambda c, problem: controllers.integrating(problem, c),
     ),
+    Kind("PID loops", lambda c: isinstance(c, PID), lambda c, problem: controllers.pid_loops(problem, c)),
     Kind("a predictive controller", lambda c: isinstance(c, MPC), lambda c, problem: predictive(problem, c)),
     Kind(
         "a plan over a horizon",
@@ -124,9 +125,9 @@ def bind(controller: object, problem: Problem | Plant) -> Policy:
     """The policy of a controller on the plants of a problem.
 
     Args:
-        controller: a policy, taken as it is; a gain; a design of :mod:`lqrlab.control` (LQR, LQG, LQI, MPC, a plan); a
-            network or the ``checkpoints`` folder of one; an agent of a reinforcement learning library; or a function
-            from the problem to any of these.
+        controller: a policy, taken as it is; a gain; a design of :mod:`lqrlab.control` (LQR, LQG, LQI, PID, MPC, a
+            plan); a network or the ``checkpoints`` folder of one; an agent of a reinforcement learning library; or a
+            function from the problem to any of these.
         problem: what it is to control.
 
     Raises:

@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import checks, linalg, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
-from lqrlab.control import LQG, LQR, Integral
+from lqrlab.control import LQG, LQR, PID, Integral
 from lqrlab.simulation.policies import DelayedPolicy, measured_or
 from lqrlab.simulation.problem import Problem
 from lqrlab.simulation.sensors import Measured
@@ -33,6 +33,7 @@ class LinearController:
         low, high: limits as deviations from the equilibrium input ``[*batch, m]``; ∓inf for none.
         H: y that z predicts, Hz, which stands in for a measurement that is not finite ``[*batch, p, k]``; zero if left
             out.
+        start: z at the beginning ``[*batch, k]``; zero if left out.
 
     Source: K. J. Åström and B. Wittenmark, Computer-Controlled Systems, 3rd ed. (1997), section 9.4 (anti-windup).
     """
@@ -46,10 +47,12 @@ class LinearController:
     low: Float[Array, "*batch m"]
     high: Float[Array, "*batch m"]
     H: Float[Array, "*batch p k"] | None = None
+    start: Float[Array, "*batch k"] | None = None
 
     def init(self, batch_shape: tuple[int, ...]) -> Array:
-        """z = 0."""
-        return jnp.zeros((*batch_shape, self.A.shape[-1]), self.A.dtype)
+        """z of the start."""
+        z = jnp.zeros((*batch_shape, self.A.shape[-1]), self.A.dtype)
+        return z if self.start is None else jnp.broadcast_to(expand_batch(self.start, z.ndim), z.shape)
 
     def __call__(self, carry: Array, x: Array) -> tuple[Array, Array]:
         """v of the outputs (or states) that it is given."""
@@ -144,6 +147,51 @@ def integrating(
         high=high,
         H=jnp.eye(n, p + n, p, dtype=Ki.dtype),
     )
+
+
+def pid_loops(
+    plant: Plant | Problem,
+    design: PID,
+    r: ArrayLike = 0.0,
+    *,
+    limits: tuple[ArrayLike, ArrayLike] | None = None,
+    u0: ArrayLike | None = None,
+    y0: ArrayLike = 0.0,
+) -> Measured:
+    """The policy of PID loops, which hold their outputs at r; a measurement that is not finite is the filter's.
+
+    Args:
+        plant: one plant, or the batch that the design is of; or a problem of them, with its limits.
+        design: of :func:`lqrlab.control.pid`.
+        r: set-point of each loop ``[*batch]``, or ``[*batch, loops]`` of several, as a deviation from the equilibrium.
+        limits: ``(low, high)`` of the actuators, absolute, as for :func:`rollout`: back-calculation is from these.
+        u0, y0: for bumpless transfer the first input and output of each loop, as deviations, see
+            :meth:`lqrlab.control.PID.start`.
+
+    >>> plant = systems.make("dc_motor")
+    >>> design = control.pid(plant, "simc", tau_c=0.3)
+    >>> run = simulation.rollout(plant, simulation.pid_loops(plant, design, r=0.5), jnp.zeros(plant.n), 400)
+    >>> bool(abs(run.xs[-1, 0] - 0.5) < 0.05)
+    True
+    """
+    problem = _problem(plant, limits)
+    checks.instance("design", design, PID, "PID loops, as control.pid makes")
+    C = design.C
+    if C is None:
+        raise ValueError(
+            "design: expected one with measured outputs, but it was tuned on a process model; give it those of the "
+            "plant with dataclasses.replace(design, C=…), one row for each loop"
+        )
+    check_sizes(problem, C.shape[-1], design.m)
+    if design.dt is not None:
+        problem.check_step(design.dt)
+    A, B, of_z, D, E = design.sampled(problem.dt)
+    k = len(design.inputs)
+    kept = jnp.broadcast_to(design.start(r, u0, y0), (*A.shape[:-2], 2 * k))
+    set_point = jnp.broadcast_to(design.per_loop(jnp.asarray(checks.real("r", r), A.dtype)), (*A.shape[:-2], k))
+    b = -matvec(B, set_point) * (jnp.arange(2 * k) < k).astype(A.dtype).reshape(*(1,) * (A.ndim - 2), 2 * k)
+    H = jnp.broadcast_to(jnp.eye(k, 2 * k, k, dtype=A.dtype), (*A.shape[:-2], k, 2 * k))
+    return Measured(LinearController(A, B, of_z, D, E, b, *limits_of(problem), H, kept), C)
 
 
 def _model(problem: Problem) -> tuple[Array, Array]:

@@ -1,11 +1,13 @@
 """Stability margins of a loop: gain, phase, modulus and disk margins at its inputs."""
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike
 
+from lqrlab.compute.checks import number
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.system_norms import hinf_norm, stable
 
@@ -52,6 +54,8 @@ class Margins:
         modulus_margin: least distance of the loop gain from −1, min |1 + L(jω)|; at least 1 for a continuous LQR.
         frequency: where that is [rad/s]; infinite if at no finite frequency.
         disk: symmetric disk margin, for gain and phase at once.
+        delay_margin: the least further dead time of the input [s] that brings the loop to the limit of stability: the
+            phase from −1 over the frequency, least over the frequencies with |L| = 1; infinite where there are none.
     """
 
     gain_down: float
@@ -60,23 +64,26 @@ class Margins:
     modulus_margin: float
     frequency: float
     disk: Disk
+    delay_margin: float
 
 
-def margins(A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None) -> list[Margins]:
+def margins(A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None, *, delay: float = 0.0) -> list[Margins]:
     """Margins of the loop u = −Kx at each input, the others closed; one problem, on the host.
 
     Args:
         A: ``[n, n]``, of ẋ = Ax + Bu, or of x[t+1] = Ax[t] + Bu[t] if ``dt`` [s] is given.
         B, K: ``[n, m]``, ``[m, n]``.
+        delay: dead time [s] of the input that is looked at, exact in frequency: L(jω) exp(−jω delay).
 
     Raises:
-        ValueError: the loop is not stable, so it has no margins.
+        ValueError: the loop is not stable, so it has no margins; a delay at or beyond its delay margin.
 
     >>> round(control.margins([[0.0]], [[1.0]], [[2.0]])[0].phase * 180 / np.pi, 6)  # of 2 / s
     90.0
     """
     A, B, K = matrix_checks.host_matrices("margins", A=(A, "nn"), B=(B, "nm"), K=(K, "mn"))
     dt = matrix_checks.host_sample_time("margins", dt)
+    delay = number("delay", delay, "a dead time ≥ 0 s", low=0)
     with np.errstate(over="ignore", invalid="ignore"):  # a loop beyond all numbers is not stable
         closed = A - B @ K
     if not stable(closed, dt):
@@ -85,7 +92,16 @@ def margins(A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None) -
     for i in range(B.shape[1]):
         others = [j for j in range(B.shape[1]) if j != i]
         inner = A - B[:, others] @ K[others]
-        gains, phases = _crossings(inner, B[:, [i]], K[[i]], dt is not None)
+        gains, (w, unity) = _crossings(inner, B[:, [i]], K[[i]], dt)
+        phases, (late, at) = np.abs(np.angle(-unity)), _delay_margin(w, unity)
+        if delay:
+            if delay >= late:
+                raise ValueError(
+                    f"delay: expected less than the delay margin of input {i}, {late:.4g} s, at which the loop begins "
+                    f"to oscillate at {at:.4g} rad/s, but found {delay:g} s"
+                )
+            at_inputs.append(_with_dead_time(inner, B[:, [i]], K[[i]], dt, delay, (w, unity, late)))
+            continue
         up, down = gains[gains > 1], gains[gains < 1]
         # 1/(1 + L) and the half of (1 − L)/(1 + L): their peaks are H∞ norms
         peak, frequency = hinf_norm(closed, B[:, [i]], -K[[i]], np.ones((1, 1)), dt)
@@ -98,13 +114,80 @@ def margins(A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None) -
                 modulus_margin=1 / peak,
                 frequency=frequency,
                 disk=Disk(1 / half, worst),
+                delay_margin=late,
             )
         )
     return at_inputs
 
 
-def _crossings(A: np.ndarray, b: np.ndarray, k: np.ndarray, discrete: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Factors g > 0 of the gain and angles [rad] of the phase that bring L = k (zI − A)⁻¹b through −1.
+def _delay_margin(w: np.ndarray, unity: np.ndarray) -> tuple[float, float]:
+    """The least dead time [s] that turns a loop gain of size one at ω into −1, and where; at ω = 0 none does."""
+    w, unity = w[w > 0], unity[w > 0]
+    if not len(w):
+        return np.inf, np.inf
+    late = np.mod(np.angle(-unity), 2 * np.pi) / w
+    i = int(np.argmin(late))
+    return float(late[i]), float(w[i])
+
+
+def _with_dead_time(
+    A: np.ndarray,
+    b: np.ndarray,
+    k: np.ndarray,
+    dt: float | None,
+    delay: float,
+    known: tuple[np.ndarray, np.ndarray, float],
+) -> Margins:
+    """Margins of L(jω) exp(−jω delay): crossings of |L| = 1 are known, the rest is searched in frequency."""
+    crossed, unity, late = known
+
+    def gain(w: np.ndarray) -> np.ndarray:
+        z = 1j * w if dt is None else np.exp(1j * w * dt)
+        inside = np.linalg.solve(z[:, None, None] * np.eye(len(A)) - A, b.astype(complex)[None])
+        return (k @ inside)[:, 0, 0] * np.exp(-1j * w * delay)
+
+    sizes = np.abs(np.linalg.eigvals(A)) if dt is None else np.abs(np.log(np.linalg.eigvals(A) + 1e-300)) / dt
+    sizes = np.concatenate([sizes[sizes > 0], crossed[crossed > 0], [1 / delay]])
+    top = 1e3 * sizes.max() if dt is None else np.pi / dt
+    w = np.geomspace(1e-4 * min(sizes.min(), top), top, 4000)
+    w = np.unique(np.concatenate([w, np.arange(0.05, 200, 0.05) / delay]))
+    w = w[w <= top]
+    L = gain(w)
+
+    def imaginary(at: float) -> float:
+        return float(gain(np.array([at]))[0].imag)
+
+    turned = np.flatnonzero((L.imag[:-1] * L.imag[1:] < 0) & (L.real[:-1] < 0))
+    real = gain(np.array([scipy.optimize.brentq(imaginary, w[i], w[i + 1], xtol=1e-300, rtol=1e-13) for i in turned]))
+    factors = 1 / np.abs(real[real.real < 0])
+    up, down = factors[factors > 1], factors[factors < 1]
+
+    def least(distance: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
+        at = w
+        for _ in range(6):
+            i = int(np.argmin(distance(gain(at))))
+            best = float(at[i])
+            at = np.linspace(at[max(i - 1, 0)], at[min(i + 1, len(at) - 1)], 41)
+        return float(distance(gain(np.array([best])))[0]), best
+
+    modulus, frequency = least(lambda L: np.abs(1 + L))
+    alpha, worst = least(lambda L: 2 * np.abs(1 + L) / np.maximum(np.abs(1 - L), 1e-300))
+    phases = np.abs(np.angle(-unity * np.exp(-1j * crossed * delay)))
+    return Margins(
+        gain_down=float(down.max(initial=0.0)),
+        gain_up=float(up.min(initial=np.inf)),
+        phase=float(phases.min(initial=np.inf)),
+        modulus_margin=modulus,
+        frequency=frequency,
+        disk=Disk(alpha, worst),
+        delay_margin=late - delay,
+    )
+
+
+def _crossings(
+    A: np.ndarray, b: np.ndarray, k: np.ndarray, dt: float | None
+) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    """Factors g > 0 of the gain that bring L = k (zI − A)⁻¹b through −1; frequencies at which |L| = 1, and L there.
 
     On the boundary of stability L is real where L = L~, and of size one where L L~ = 1, with L~(z) = L(1/z), or
     L(−s) in continuous time. Both are generalised eigenvalue problems, which give all crossings, also that at
@@ -114,6 +197,7 @@ def _crossings(A: np.ndarray, b: np.ndarray, k: np.ndarray, discrete: bool) -> t
         [0           A~(z)      b~]    and    [0        A~(z)       b~]
         [k           −k         0]            [−k       0            1]
     """
+    discrete = dt is not None
     size = (np.linalg.norm(b) / (np.linalg.norm(k) or 1.0)) ** 0.5 or 1.0
     b, k = b / size, k * size  # L is the same in any units of input and states
     d = matrix_checks.even_units(A, b, k)
@@ -123,8 +207,8 @@ def _crossings(A: np.ndarray, b: np.ndarray, k: np.ndarray, discrete: bool) -> t
     mirrored = ([zero, one, column], [zero, A, b]) if discrete else ([zero, -A, -b], [zero, one, column])
     right = np.block([[one, zero, column], mirrored[1], [row, row, np.zeros((1, 1))]])
 
-    def on_boundary(*rows: list[np.ndarray]) -> np.ndarray:
-        """Loop gains at the eigenvalues of the matrix with these first and last rows, and at the ends of the axis."""
+    def on_boundary(*rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Eigenvalues of the matrix with these first and last rows, with the ends of the axis; loop gains there."""
         try:
             z = scipy.linalg.eigvals(np.block([rows[0], mirrored[0], rows[1]]), right)
         except np.linalg.LinAlgError as error:
@@ -134,18 +218,20 @@ def _crossings(A: np.ndarray, b: np.ndarray, k: np.ndarray, discrete: bool) -> t
         off, size = (np.abs(z) - 1, 1.0) if discrete else (z.real, np.maximum(np.abs(z), 1e-9))
         z = z[np.abs(off) < 1e-4 * size]  # a double one is off by the root of the rounding
         z = z / np.abs(z) if discrete else 1j * z.imag
-        return _loop_gains(A, b, k, np.concatenate([z, [1.0, -1.0] if discrete else [0.0]]))
+        z = np.concatenate([z, [1.0, -1.0] if discrete else [0.0]])
+        return z, _loop_gains(A, b, k, z)
 
-    L = on_boundary([A, zero, b], [k, -k, np.zeros((1, 1))])
+    _, L = on_boundary([A, zero, b], [k, -k, np.zeros((1, 1))])
     # beyond these sizes a zero or a pole of L lies on the boundary itself
     moderate = (np.abs(L) > 1e-8) & (np.abs(L) < 1e8)
     L = L[moderate & (np.abs(L.imag) < 1e-3 * np.abs(L)) & (L.real < 0)]
-    unity = on_boundary([A, b @ k, column], [-k, row, np.ones((1, 1))])
+    z, unity = on_boundary([A, b @ k, column], [-k, row, np.ones((1, 1))])
     # that |L| is one at an eigenvalue is known but for rounding, at the ends of the axis it is not
     close = np.full(len(unity), 1e-3)
     close[len(unity) - (2 if discrete else 1) :] = _TOUCH
-    unity = unity[np.abs(np.abs(unity) - 1) < close]
-    return -1 / L.real, np.abs(np.angle(-unity))
+    touching = np.abs(np.abs(unity) - 1) < close
+    w = z.imag if dt is None else np.angle(z) / dt
+    return -1 / L.real, (w[touching], unity[touching])
 
 
 def _loop_gains(A: np.ndarray, b: np.ndarray, k: np.ndarray, z: np.ndarray) -> np.ndarray:

@@ -1,0 +1,169 @@
+"""PID controllers with two degrees of freedom, and their exact sampling: one loop, or a matrix of loops."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from lqrlab.compute import broadcast, pytree
+from lqrlab.compute.checks import real
+from lqrlab.control import matrix_checks
+from lqrlab.control.discretization import Sampled
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class PID:
+    """u = kp (b r − y) + ki ∫ (r − y) dt + kd s/(1 + filter_time s) (c r − y), one loop or several.
+
+    Arrays are ``[*batch]`` for one loop, ``[*batch, loops]`` for several, which may share outputs and inputs: those
+    that drive one input are added. :func:`lqrlab.simulation.bind` makes the policy; :meth:`loop` is for the analysis.
+
+    Sampled, the integral is exact for an error that is held (zero-order hold), and the filtered derivative for an
+    output that is linear between samples (first-order hold; one of zeroth order would make the derivative too large
+    by (dt/Tf)/(1 − exp(−dt/Tf))); without filter it is the backward difference.
+
+    Attributes:
+        kp, ki, kd: gains [u/y], [u/(y s)], [u s/y], of the parallel form; NaN for a member of a batch without answer.
+        filter_time: of the derivative [s].
+        b, c: weights of the set-point in the proportional and the derivative part.
+        tracking_time: of the anti-windup [s]: the integral follows what the actuators did with this time constant
+            (back-calculation); infinite for none, 0 for the velocity form, u[t] = v[t−1] + Δu with v the limited input.
+        C: the measured output of each loop, ``[*batch, loops, n]``; None if it was tuned on a process model.
+        dt: sample time [s] for which it was tuned; None for a continuous loop.
+        inputs: the input that each loop drives.
+        m: number of the plant's inputs.
+
+    Source: K. J. Åström and T. Hägglund, Advanced PID Control (2006), sections 3.3 to 3.6 and 13.2.
+    """
+
+    kp: Float[Array, "*loops"]
+    ki: Float[Array, "*loops"]
+    kd: Float[Array, "*loops"]
+    filter_time: Float[Array, "*loops"]
+    b: Float[Array, "*loops"]
+    c: Float[Array, "*loops"]
+    tracking_time: Float[Array, "*loops"]
+    C: Float[Array, "*batch k n"] | None = None
+    dt: Float[Array, ""] | None = None
+    inputs: tuple[int, ...] = dataclasses.field(default=(0,), metadata={"static": True})
+    m: int = dataclasses.field(default=1, metadata={"static": True})
+
+    def per_loop(self, values: ArrayLike) -> Array:
+        """Values with an axis for the loops."""
+        a = jnp.asarray(values, self.kp.dtype)
+        return a[..., None] if len(self.inputs) == 1 else jnp.broadcast_to(a, (*a.shape[:-1], len(self.inputs)))
+
+    @property
+    def selection(self) -> np.ndarray:
+        """``[m, loops]``: one where a loop drives an input."""
+        return np.eye(self.m)[:, list(self.inputs)]
+
+    def sampled(self, dt: ArrayLike | None = None, *, leak: bool = False) -> tuple[Array, ...]:
+        """A, B, C, D, E of z[t+1] = Az + By + E(v − u), u = Cz + Dy with r = 0; y has the output of each loop.
+
+        The state z is the integral of each loop, in units of the input, then the filtered output of each.
+
+        Args:
+            dt: sample time [s]; its own if left out.
+            leak: forget the integral of a loop without integral gain, which else keeps what it starts with.
+        """
+        if dt is None and self.dt is None:
+            raise ValueError("dt: expected a sample time [s], for the controller was tuned in continuous time")
+        step = jnp.asarray(self.dt if dt is None else real("dt", dt), self.kp.dtype)
+        gains = (self.kp, self.ki, self.kd, self.filter_time, self.tracking_time)
+        selection = jnp.asarray(self.selection, self.kp.dtype)
+
+        def one(kp: Array, ki: Array, kd: Array, Tf: Array, Tt: Array, dt: Array) -> tuple[Array, ...]:
+            return controller_matrices(kp, ki, kd, Tf, Tt, dt, selection, leak=leak)
+
+        return broadcast(one, *((self.per_loop(a), 1) for a in gains), (step, 0))
+
+    def loop(self, problem: Sampled, dt: ArrayLike | None = None) -> tuple[Sampled, Array]:
+        """The problem of plant and controller together and the gain u = −K (x, z), for cost and margins.
+
+        Args:
+            problem: sampled plant and weights, as of :func:`lqrlab.control.discretize`, with further states after those
+                of C if there are some (as of :func:`lqrlab.control.delayed`).
+            dt: sample time [s]; its own if left out.
+
+        Returns:
+            What :func:`lqrlab.control.cost_to_go` takes; with its A, B, K also :func:`lqrlab.control.margins`.
+        """
+        if self.C is None:
+            raise ValueError("C: expected the measured outputs, but the controller was tuned on a process model")
+        A, B, Q, R, N = (jnp.asarray(a) for a in problem)
+        a, b, c, d, _ = self.sampled(dt, leak=True)
+        C = jnp.pad(self.C, [(0, 0)] * (self.C.ndim - 1) + [(0, A.shape[-1] - self.C.shape[-1])])
+        k = a.shape[-1]
+
+        def joint(M: Array, rows: int, columns: int) -> Array:
+            return jnp.pad(M, [(0, 0)] * (M.ndim - 2) + [(0, rows), (0, columns)])
+
+        lower = jnp.concatenate([b @ C, a], axis=-1)
+        upper = joint(A, 0, k)
+        lead = jnp.broadcast_shapes(lower.shape[:-2], upper.shape[:-2])
+        rows = (jnp.broadcast_to(M, (*lead, *M.shape[-2:])) for M in (upper, lower))
+        whole = Sampled(jnp.concatenate([*rows], axis=-2), joint(B, k, 0), joint(Q, k, k), R, joint(N, k, 0))
+        return whole, -jnp.concatenate([d @ C, c], axis=-1)
+
+    def start(self, r: ArrayLike = 0.0, u0: ArrayLike | None = None, y0: ArrayLike = 0.0) -> Array:
+        """The state z ``[*batch, 2 loops]`` to begin with.
+
+        Args:
+            r: set-point of each loop.
+            u0: the first input of each loop, for bumpless transfer: the integral starts so that it is this one.
+            y0: the output before the first sample, of each loop; with u0 the first measurement.
+        """
+        if u0 is not None and not np.all(np.asarray(self.ki)):
+            raise ValueError("u0: expected integral gain in each loop, whose integral takes up what is handed over")
+        r, y0 = (self.per_loop(jnp.asarray(real(n, a), self.kp.dtype)) for n, a in (("r", r), ("y0", y0)))
+        kp, b, c = (self.per_loop(a) for a in (self.kp, self.b, self.c))
+        lead = jnp.broadcast_shapes(kp.shape, r.shape, y0.shape)
+        kp, b, c, r, y0 = (jnp.broadcast_to(a, lead) for a in (kp, b, c, r, y0))
+        if u0 is None:
+            return jnp.concatenate([kp * b * r, y0 + c * r], axis=-1)
+        first = jnp.broadcast_to(self.per_loop(jnp.asarray(real("u0", u0), kp.dtype)), lead)
+        return jnp.concatenate([first + kp * y0, y0], axis=-1)
+
+    def response(self, frequencies: ArrayLike, dt: float | None = None) -> Array:
+        """kp + ki/s + kd s/(1 + Tf s) of each loop at ω [rad/s]: ``[*batch, f]``, or ``[*batch, f, loops]``.
+
+        With a sample time, that of the sampled controller.
+        """
+        w = np.asarray(real("frequencies", frequencies), float)
+        kp, ki, kd, Tf = (np.asarray(a)[..., None] for a in (self.kp, self.ki, self.kd, self.filter_time))
+        w = w.reshape((1,) * (kp.ndim - 1) + w.shape)
+        if dt is None:
+            value = kp + ki / (1j * w) + kd * 1j * w / (1 + 1j * w * Tf)
+        else:
+            z, a = np.exp(1j * w * dt), np.exp(-dt / np.maximum(Tf, 1e-300))
+            value = kp + ki * dt / (z - 1) + kd * (1 - a) / dt * (z - 1) / (z - a)
+        return matrix_checks.as_jax(value if len(self.inputs) == 1 else np.swapaxes(value, -1, -2))
+
+
+def controller_matrices(
+    kp: Array,
+    ki: Array,
+    kd: Array,
+    filter_time: Array,
+    tracking_time: Array,
+    dt: Array,
+    selection: Array,
+    *,
+    leak: bool = True,
+) -> tuple[Array, Array, Array, Array, Array]:
+    """:meth:`PID.sampled` for one plant: gains ``[loops]``, the inputs that the loops drive ``[m, loops]``."""
+    positive = filter_time > 0
+    a = jnp.where(positive, jnp.exp(-dt / jnp.where(positive, filter_time, 1.0)), 0.0)
+    steep, integral = kd * (1 - a) / dt, ki != 0
+    kept = jnp.where(integral, 1.0, 0.0).astype(kp.dtype) if leak else jnp.ones_like(kp)
+    A = jnp.diag(jnp.concatenate([kept, a]))
+    B = jnp.concatenate([jnp.diag(-ki * dt), jnp.diag(1 - a)])
+    C = jnp.concatenate([selection, selection * steep[None]], axis=1)
+    D = -selection * (kp + steep)[None]
+    followed = jnp.where(integral, -jnp.expm1(-dt / tracking_time), 0.0)
+    shared = jnp.maximum(selection @ jnp.where(integral, 1.0, 0.0).astype(kp.dtype), 1.0)
+    E = selection.T * followed[:, None] / shared[None]
+    return A, B, C, D, jnp.concatenate([E, jnp.zeros_like(E)])

@@ -1,0 +1,264 @@
+"""Process models, of one or two lags and a dead time: from a transfer function, from a step, from any record."""
+
+import dataclasses
+import math
+from typing import Self
+
+import numpy as np
+import scipy  # its modules load when they are first used
+from jaxtyping import ArrayLike
+
+from lqrlab.compute import checks
+from lqrlab.control import matrix_checks
+from lqrlab.control.classical.channels import Channel, real_lags
+from lqrlab.control.discretization import c2d
+
+_STEPS = 4000
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessModel:
+    """G(s) = gain · exp(−delay s) / ((time_constant s + 1)(second s + 1)), the model that tuning rules start from.
+
+    Attributes:
+        gain: of output over input; where a time constant is infinite, an integrator takes its place, and this is the
+            slope of the output per unit of input (its curvature if both are).
+        time_constant: the larger one [s], ≥ 0 or infinite.
+        delay: dead time [s], ≥ 0.
+        second: the smaller time constant [s].
+
+    Raises:
+        ValueError: a gain of zero, a negative time, a second time constant that is the larger one.
+
+    >>> control.pid(control.ProcessModel(1.0, 10.0, delay=1.0), "simc", kind="pi").kp
+    Array(5., dtype=float64)
+    """
+
+    gain: float
+    time_constant: float
+    delay: float = 0.0
+    second: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not checks.number("gain", self.gain):
+            raise ValueError("gain: expected a number other than zero, but found 0: the output does not react")
+        lag = checks.number("time_constant", self.time_constant, "a time ≥ 0 s, or inf", low=0, finite=False)
+        checks.number("delay", self.delay, "a dead time ≥ 0 s", low=0)
+        checks.number("second", self.second, "a time from 0 s to time_constant", low=0, high=lag, finite=False)
+        if not lag:
+            raise ValueError("time_constant: expected a lag above 0 s, but found 0: a gain and a dead time are no lag")
+
+    @property
+    def slope(self) -> float:
+        """Gain over time constant: how fast the output begins to move for a unit of input."""
+        return self.gain if math.isinf(self.time_constant) else self.gain / self.time_constant
+
+    @property
+    def first_order(self) -> "ProcessModel":
+        """The model with one lag: half of the second one is added to the first, and half to the dead time."""
+        if math.isinf(self.second):
+            raise ValueError("plant: expected at most one integrator, but found two, which no model of one lag has")
+        half = self.second / 2
+        return ProcessModel(self.gain, self.time_constant + half, self.delay + half)
+
+    def channel(self, dt: float | None = None) -> Channel:
+        """The model as a state space with dead time."""
+        rows = [(0.0, 1.0) if math.isinf(t) else (-1 / t, 1 / t) for t in (self.time_constant, self.second) if t > 0]
+        if len(rows) == 1:
+            ((a1, b1),) = rows
+            return Channel(np.array([[a1]]), np.array([[b1]]), np.array([[self.gain]]), self.delay, dt)
+        (a1, b1), (a2, b2) = rows
+        A, B = np.array([[a1, b1], [0.0, a2]]), np.array([[0.0], [b2]])
+        return Channel(A, B, np.array([[self.gain, 0.0]]), self.delay, dt)
+
+    @classmethod
+    def of_record(cls, u: ArrayLike, y: ArrayLike, dt: float) -> Self:
+        """The model of one lag whose output is nearest to a record of a step, a relay or any other experiment.
+
+        Args:
+            u: inputs ``[T]`` as deviations from where the process rested before, each held for dt.
+            y: outputs ``[T]`` or ``[T + 1]``, the first one measured when the first input begins; their rest is fitted.
+            dt: sample time [s].
+
+        Raises:
+            ValueError: a record that is too short, or in which the input or the output does not move.
+        """
+        u, y = (np.asarray(checks.real(name, a), float) for name, a in (("u", u), ("y", y)))
+        dt = checks.number("dt", dt, "a sample time above 0 s", above=0)
+        if u.ndim != 1 or y.ndim != 1 or len(u) < 8 or len(y) - len(u) not in (0, 1):
+            raise ValueError(f"u, y: expected two columns of at least 8 samples, but found {u.shape} and {y.shape}")
+        if not (np.isfinite(u).all() and np.isfinite(y).all()):
+            raise ValueError("u, y: expected finite numbers, but found some that are not; leave these samples out")
+        if not u.any() or np.ptp(y) == 0:
+            raise ValueError("u, y: expected an input and an output that move, but found constant ones")
+        K, T, L = _nearest(u, y)
+        return cls(K, T * dt, L * dt)
+
+
+# From a transfer function ------------------------------------------------------------------------------------
+
+
+def half_rule(channel: Channel, order: int) -> ProcessModel:
+    """The model of one or two lags by Skogestad's half rule, with half a sample time as dead time.
+
+    Raises:
+        ValueError: complex poles or zeros, or one in the right half-plane (of a zero there is a dead time).
+
+    Source: S. Skogestad, Simple analytic rules for model reduction and PID controller tuning, J. Process Control 13
+    (2003), sections 2.1 and 2.2.
+    """
+    k, found, poles = channel.transfer()
+    lags, leads = real_lags(poles, "poles"), real_lags(found, "zeros")
+    if (lags < 0).any():
+        raise ValueError(
+            f"plant: expected no pole in the right half-plane, but found {-1 / lags.min():.3g} rad/s, for which "
+            'there is no model of lags; use method="optimal"'
+        )
+    gain = k * np.prod([-z.real for z in found]) / np.prod([-p.real for p in poles if p])
+    inverse, late = -leads[leads < 0].sum(), channel.lateness
+    guess = late
+    for _ in range(50):  # what a lead becomes depends on the dead time, to which the lags add
+        model = _reduced(float(gain), lags, leads[leads > 0], late + inverse, guess, order)
+        if model.delay == guess:
+            break
+        guess = model.delay
+    return model
+
+
+def _reduced(gain: float, lags: np.ndarray, leads: np.ndarray, late: float, guess: float, order: int) -> ProcessModel:
+    """Lags without the leads, each taken together with the next larger lag; then the half rule."""
+    rest = sorted(lags, reverse=True)
+    for T in sorted(leads, reverse=True):
+        larger = [t for t in rest if t >= T]
+        lag = min(larger) if larger else max(rest)
+        rest.remove(lag)
+        if not larger:  # rules T1, T1a, T1b
+            gain *= T / lag if lag >= guess else T / guess if guess <= T else 1.0
+        elif 5 * guess <= T:  # T2
+            gain *= T if math.isinf(lag) else T / lag
+        else:  # T3
+            near = min(lag, 5 * guess)
+            gain *= near if math.isinf(lag) else near / lag
+            rest.append(near - T)
+        rest.sort(reverse=True)
+    rest = [t for t in rest if t > 0]
+    lags_kept, half = rest[:order], rest[order] / 2 if len(rest) > order else 0.0
+    if math.isinf(half):
+        raise ValueError('plant: expected fewer integrators, but found one more than lags in the model; kind="pid"')
+    if not lags_kept:
+        raise ValueError('plant: expected a lag, but its leads cancel all; use method="optimal"')
+    lags_kept[-1] += half
+    second = lags_kept[1] if len(lags_kept) > 1 else 0.0
+    first, second = max(lags_kept[0], second), min(lags_kept[0], second)
+    return ProcessModel(gain, first, float(late + half + sum(rest[order + 1 :])), second)
+
+
+# From experiments --------------------------------------------------------------------------------------------
+
+
+def of_step(channel: Channel) -> ProcessModel:
+    """The model of one lag with the steepest tangent's dead time, and 63 % of the step where the plant has it.
+
+    Of an integrating plant: the slope at the end, and the dead time of that tangent.
+
+    Raises:
+        ValueError: an unstable plant, which does not come to rest; two integrators.
+
+    Source: K. J. Åström and T. Hägglund, Advanced PID Control (2006), section 2.7.
+    """
+    if channel.unstable:
+        raise ValueError(
+            "plant: expected a stable one for a step experiment, but found a pole in the right half-plane: its output "
+            'grows without bound; use method="optimal"'
+        )
+    _, _, poles = channel.transfer()
+    integrators = sum(p == 0 for p in poles)
+    slow = min((abs(p.real) for p in poles if p.real < -1e-9 * abs(p)), default=1.0)
+    if integrators > 1 or any(p and abs(p.real) <= 1e-9 * abs(p) for p in poles):
+        raise ValueError(
+            "plant: expected one that comes to rest or rises steadily after a step, but found two integrators or an "
+            'undamped oscillation; use method="optimal"'
+        )
+    ts, y, rate = _stepped(channel, 40 / slow)
+    if integrators:
+        return ProcessModel(float(rate[-1]), math.inf, float(max(ts[-1] - y[-1] / rate[-1], 0)) + channel.lateness)
+    final = -(channel.c @ np.linalg.lstsq(channel.A, channel.b, rcond=None)[0]).item()
+    y, rate = y / final, rate / final
+    short = np.flatnonzero(y > 0.95)[0] if (y > 0.95).any() else len(ts) - 1
+    ts, y, rate = _stepped(channel, max(2.0 * ts[short], 1e-3 / slow))
+    y, rate = y / final, rate / final
+    i = int(np.argmax(rate))
+    late = max(ts[i] - y[i] / rate[i], 0.0)
+    reached = 1 - math.exp(-1)
+    j = int(np.argmax(y >= reached))
+    at = ts[j] - (y[j] - reached) / (y[j] - y[j - 1]) * (ts[j] - ts[j - 1])
+    return ProcessModel(float(final), float(at - late), float(late) + channel.lateness)
+
+
+def _stepped(channel: Channel, horizon: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Times, output and its slope after a unit step without dead time, exactly."""
+    h = horizon / _STEPS
+    A, b = (np.asarray(a) for a in c2d(channel.A, channel.b, h))
+    xs = np.zeros((_STEPS + 1, len(A)))
+    for i in range(_STEPS):
+        xs[i + 1] = A @ xs[i] + b[:, 0]
+    slopes = xs @ channel.A.T + channel.b[:, 0]
+    return h * np.arange(_STEPS + 1), xs @ channel.c[0], slopes @ channel.c[0]
+
+
+def of_relay(channel: Channel, *, periods: int = 8) -> ProcessModel:
+    """The model of one lag that is nearest to a relay experiment: an input of ±1 that pushes the output back.
+
+    Source: K. J. Åström and T. Hägglund, Automatic tuning of simple regulators with specifications on phase and
+    amplitude margins, Automatica 20 (1984).
+    """
+    gain, period = channel.ultimate()
+    step = period / 100
+    A, b, c = dataclasses.replace(channel, dt=step, delay=channel.lateness).sampled()
+    x, u, y = np.zeros(len(A)), [], []
+    for i in range(100 * periods):
+        y.append(float(c[0] @ x))
+        # the first half-period is longer, so that what the input does in the mean is seen too
+        u.append(math.copysign(1.0, -y[-1] * gain) if i > 50 else 1.0)
+        x = A @ x + b[:, 0] * u[-1]
+    return ProcessModel.of_record(np.array(u), np.array(y), step)
+
+
+def _nearest(u: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
+    """Gain and the two times, in samples, of the least squares; gain and rest are linear, the times searched."""
+    u = np.append(u, np.zeros(len(y) - len(u)))
+    horizon = float(len(u))
+
+    def fit(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        T, late = math.exp(min(logs[0], 100.0)), abs(logs[1])
+        whole = min(int(late), len(u))
+        part = late - whole
+        old = np.concatenate([np.zeros(whole + 1), u])[: len(u)]  # acts in the first part of a sample, then the next
+        new = np.concatenate([np.zeros(whole), u])[: len(u)]
+        a, e = math.exp(-1 / T), math.exp(-(1 - part) / T)
+        moved = scipy.signal.lfilter([1.0], [1.0, -a], (e - a) * old + (1 - e) * new)
+        columns = np.stack([np.concatenate([[0.0], moved[:-1]]), np.ones(len(u))], axis=1)
+        best = np.linalg.lstsq(columns, y, rcond=None)[0]
+        return best, columns @ best - y
+
+    def error(logs: np.ndarray) -> np.ndarray:
+        return fit(logs)[1]
+
+    starts = [
+        (math.log(T), late)
+        for T in np.geomspace(1.0, 3 * horizon, 12)
+        for late in np.concatenate([[0.0], np.geomspace(0.5, horizon / 2, 10)])
+    ]
+    starts = sorted(starts, key=lambda s: float(np.sum(error(np.array(s)) ** 2)))[:4]
+    scale = [1.0, horizon / 100]
+    found = [scipy.optimize.least_squares(error, s, x_scale=scale, xtol=1e-14, ftol=1e-14) for s in starts]
+    best = min(found, key=lambda f: f.cost)
+    return float(fit(best.x)[0][0]), math.exp(best.x[0]), abs(float(best.x[1]))
+
+
+def process_model(channel: Channel, experiment: str, order: int) -> ProcessModel:
+    """The model of a channel: by the half rule, after a step, or from a relay experiment."""
+    matrix_checks.on_host("pid", channel.A)
+    if experiment == "half_rule":
+        return half_rule(channel, order)
+    return of_step(channel) if experiment == "step" else of_relay(channel)

@@ -1,0 +1,590 @@
+"""PID controllers against python-control, closed forms, published examples, SciPy and brute force."""
+
+import dataclasses
+import shutil
+
+import control as python_control
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy
+
+from lqrlab import control, deployment, evaluation, simulation, systems
+from lqrlab.control.classical import optimal_pid
+from lqrlab.control.classical.channels import Channel
+from lqrlab.control.classical.process_models import half_rule, of_relay, of_step
+
+MOTOR = systems.make("dc_motor")
+
+
+def lags(*times, lead=(), gain=1.0):
+    """(A, B, C) of gain Π (lead s + 1) / Π (time s + 1), by SciPy."""
+    zeros, poles = [-1 / t for t in lead], [-1 / t for t in times]
+    k = gain * np.prod(lead) / np.prod(times)
+    A, B, C, D = scipy.signal.zpk2ss(zeros, poles, k)
+    assert not D.any()
+    return A, B, C
+
+
+CUBE = lags(1, 1, 1)
+
+
+def channel(*given, delay=0.0, dt=None):
+    return Channel(*map(np.asarray, given), delay, dt)
+
+
+def gains(design):
+    return np.array([float(design.kp), float(design.ki), float(design.kd)])
+
+
+# Tuning rules -------------------------------------------------------------------------------------------------
+
+
+def test_the_ultimate_gain_of_three_lags_is_eight():
+    ku, tu = channel(*CUBE).ultimate()
+    assert np.isclose(ku, 8.0, rtol=1e-10)
+    assert np.isclose(tu, 2 * np.pi / 3**0.5, rtol=1e-10)
+    design = control.pid(CUBE, "ziegler_nichols")
+    Ti, Td = np.pi / 3**0.5, np.pi / 3**0.5 / 4
+    np.testing.assert_allclose(gains(design), [4.8, 4.8 / Ti, 4.8 * Td], rtol=1e-10)
+    np.testing.assert_allclose(gains(control.pid(CUBE, "ziegler_nichols", kind="pi")), [3.6, 3.6 * 1.2 / tu, 0])
+    assert gains(control.pid(CUBE, "ziegler_nichols", kind="p")).tolist() == pytest.approx([4, 0, 0])
+
+
+def test_the_ultimate_gain_with_dead_time_is_python_controls_and_that_of_a_sampled_loop_its_eigenvalues():
+    ku, _ = channel(*CUBE, delay=0.3).ultimate()
+    at = scipy.optimize.brentq(lambda w: 3 * np.arctan(w) + 0.3 * w - np.pi, 0.1, 1.7)
+    assert np.isclose(ku, (1 + at**2) ** 1.5, rtol=1e-10)
+    numbers, pade = python_control.pade(0.3, 12)
+    loop = python_control.ss(*CUBE, 0) * python_control.tf(numbers, pade)
+    assert np.isclose(ku, python_control.margin(loop)[0], rtol=1e-6)
+    found, period = channel(*CUBE, delay=0.25, dt=0.1).ultimate()
+    A, b, c = channel(*CUBE, delay=0.25, dt=0.1).sampled()
+    poles = np.linalg.eigvals(A - found * b @ c)
+    outermost = poles[np.argmax(np.abs(poles))]
+    assert np.isclose(abs(outermost), 1, rtol=1e-9)
+    assert np.isclose(abs(np.angle(outermost)), 2 * np.pi * 0.1 / period, rtol=1e-8)
+
+
+def test_half_rule_of_skogestads_example():
+    """Example E2 of S. Skogestad, J. Process Control 13 (2003): 2.5 and 1.47; 2, 1.2 and 0.77."""
+    plant = channel(*lags(2, 1, 0.4, 0.2, 0.05, 0.05, 0.05, lead=(-0.3, 0.08), gain=3.0))
+    first, second = half_rule(plant, 1), half_rule(plant, 2)
+    found = [first.gain, first.time_constant, first.delay]
+    np.testing.assert_allclose(found, [3, 2.5, 1.47], rtol=1e-4)
+    np.testing.assert_allclose([second.time_constant, second.second, second.delay], [2, 1.2, 0.77], rtol=1e-4)
+
+
+def test_simc_is_its_table():
+    """Table 1 of the same paper; its series form is multiplied out."""
+    model = control.ProcessModel(2.0, 10.0, delay=1.0)
+    np.testing.assert_allclose(gains(control.pid(model, kind="pi")), [2.5, 2.5 / 8, 0])
+    np.testing.assert_allclose(gains(control.pid(model, kind="pi", tau_c=4)), [1.0, 0.1, 0])
+    model = control.ProcessModel(-2.0, 10.0, delay=1.0, second=3.0)
+    series = python_control.tf([8, 1], [8, 0]) * python_control.tf([3, 1], [1]) * -2.5  # K (1 + 1/8s)(1 + 3s)
+    kd, kp, ki = (series.num[0][0] / series.den[0][0][0])[:3]
+    np.testing.assert_allclose(gains(control.pid(model)), [kp, ki, kd])
+    slope = control.ProcessModel(0.5, np.inf, delay=2.0)
+    np.testing.assert_allclose(gains(control.pid(slope, kind="pi")), [0.5, 0.5 / 16, 0])
+    twice = control.ProcessModel(0.5, np.inf, delay=2.0, second=np.inf)
+    np.testing.assert_allclose(gains(control.pid(twice)), [2 / 64 * 2, 2 / 64 / 16, 2 / 64 * 16])
+
+
+def test_amigo_of_the_published_examples():
+    """K. J. Åström and T. Hägglund, J. Process Control 14 (2004), section 6."""
+    for (K, T, L), (kp, Ti, Td) in {
+        (1.0, 2.90, 1.42): (1.12, 2.40, 0.619),
+        (1.0, 1.04, 0.075): (6.44, 0.361, 0.0367),
+    }.items():
+        design = control.pid(control.ProcessModel(K, T, delay=L), "amigo")
+        found = gains(design)
+        np.testing.assert_allclose([found[0], found[0] / found[1], found[2] / found[0]], [kp, Ti, Td], rtol=5e-3)
+        assert design.b == 0
+    late = control.pid(control.ProcessModel(1.0, 0.05, delay=1.0), "amigo")
+    assert late.b == 1
+
+
+def test_rules_of_an_integrator_are_the_limit_of_a_slow_lag():
+    for kind, rtol in (("pid", 1e-6), ("pi", 5e-3)):  # the book rounds 13.35 to 13.4
+        slow = control.pid(control.ProcessModel(2e9, 1e9, delay=1.5), "amigo", kind=kind)
+        none = control.pid(control.ProcessModel(2.0, np.inf, delay=1.5), "amigo", kind=kind)
+        np.testing.assert_allclose(gains(slow), gains(none), rtol=rtol)
+
+
+def test_ziegler_nichols_and_cohen_coon_of_a_model_are_their_tables():
+    model = control.ProcessModel(2.0, 6.0, delay=1.5)  # slope 1/3, q = 1/4
+    zn = {"p": (2, np.inf, 0), "pi": (1.8, 4.5, 0), "pid": (2.4, 3, 0.75)}
+    for kind, (kp, Ti, Td) in zn.items():
+        for experiment in ("step", "relay"):
+            found = gains(control.pid(model, "ziegler_nichols", kind=kind, experiment=experiment))
+            np.testing.assert_allclose(found, [kp, kp / Ti, kp * Td], rtol=1e-3)
+    assert not np.isclose(control.pid(model, "ziegler_nichols", kind="pi").kp, 1.8)  # by the ultimate gain
+    cc = {
+        "p": (2 * (1 + 1 / 12), np.inf, 0),
+        "pi": (2 * (0.9 + 1 / 48), 1.5 * 30.75 / 14, 0),
+        "pid": (2 * (4 / 3 + 1 / 16), 1.5 * 33.5 / 15, 6 / 11.5),
+    }
+    for kind, (kp, Ti, Td) in cc.items():
+        np.testing.assert_allclose(gains(control.pid(model, "cohen_coon", kind=kind)), [kp, kp / Ti, kp * Td])
+
+
+def test_a_step_gives_the_model_of_the_book():
+    """Åström and Hägglund's four equal lags, L = 1.42 and T = 2.90; and a single lag with dead time gives itself."""
+    found = of_step(channel(*lags(1, 1, 1, 1)))
+    np.testing.assert_allclose([found.gain, found.time_constant, found.delay], [1, 2.90, 1.42], rtol=1e-2)
+    late = 3 - scipy.special.gammainc(4, 3) / (27 * np.exp(-3) / 6)  # steepest at 3
+    reached = scipy.special.gammaincinv(4, 1 - np.exp(-1))
+    np.testing.assert_allclose([found.time_constant, found.delay], [reached - late, late], rtol=1e-5)
+    found = of_step(channel(*lags(3.0, gain=-2.0), delay=0.7))
+    np.testing.assert_allclose([found.gain, found.time_constant, found.delay], [-2, 3, 0.7], rtol=1e-6)
+    found = of_step(channel([[0.0, 1.0], [0.0, -2.0]], [[0.0], [2.0]], [[3.0, 0.0]], delay=0.2))  # 3 / s (s/2 + 1)
+    assert found.time_constant == np.inf
+    np.testing.assert_allclose([found.gain, found.delay], [3, 0.7], rtol=1e-6)
+
+
+def test_records_of_a_step_and_of_a_relay_give_back_the_process():
+    model = control.ProcessModel(2.0, 3.0, delay=0.77)
+    random, dt = np.random.default_rng(0), 0.1
+    u = np.repeat(random.choice([-1.0, 1.0], 30), 20)
+    ts = dt * np.arange(len(u) + 1)
+    # python-control's step responses, one for each change of the input
+    changes = np.diff(u, prepend=0.0)
+    y = np.zeros(len(ts))
+    for i in np.flatnonzero(changes):
+        late = ts - i * dt - model.delay
+        y += changes[i] * 2.0 * np.where(late > 0, 1 - np.exp(-np.maximum(late, 0) / 3.0), 0.0)
+    found = control.ProcessModel.of_record(u, y + 5.0, dt)
+    np.testing.assert_allclose([found.gain, found.time_constant, found.delay], [2, 3, 0.77], rtol=1e-5)
+    noisy = control.ProcessModel.of_record(u, y + random.normal(0, 0.05, len(y)), dt)
+    np.testing.assert_allclose([noisy.gain, noisy.time_constant, noisy.delay], [2, 3, 0.77], rtol=0.02)
+    found = of_relay(channel(*lags(3.0, gain=2.0), delay=0.77))
+    np.testing.assert_allclose([found.gain, found.time_constant, found.delay], [2, 3, 0.77], rtol=1e-4)
+
+
+# The largest integral gain ------------------------------------------------------------------------------------
+
+
+def sensitivity_peak(plant, kp, ki, kd=0.0, Tf=0.0, delay=0.0):
+    """Ms on a fine grid."""
+    w = np.geomspace(1e-3, 1e3, 20_001)
+    A, B, C = plant
+    G = np.array([(C @ np.linalg.solve(1j * a * np.eye(len(A)) - A, B)).item() for a in w[::1]])
+    s = 1j * w
+    return np.max(1 / np.abs(1 + (kp + ki / s + kd * s / (1 + Tf * s)) * G * np.exp(-s * delay)))
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.5])
+def test_max_ki_of_a_pi_controller_is_that_of_brute_force(delay):
+    design = control.pid(CUBE, "max_ki", kind="pi", ms=1.6, delay=delay)
+    kp, ki, _ = gains(design)
+    assert sensitivity_peak(CUBE, kp, ki, delay=delay) <= 1.6 * (1 + 1e-5)
+    w = np.geomspace(0.02, 20, 500)
+    s = 1j * w
+    G = np.exp(-s * delay) / (s + 1) ** 3
+    p, i = np.linspace(0.2 * kp, 3 * kp, 141)[:, None, None], np.linspace(0.8 * ki, 1.2 * ki, 161)[None, :, None]
+    grid = np.abs(1 + (p + i / s) * G).min(-1) >= 1 / 1.6
+    best = i[0, np.flatnonzero(grid.any(0)).max(), 0]
+    assert abs(best / ki - 1) < 0.01  # the grid's steps are 0.25 % and 2 %
+
+
+def test_max_ki_of_a_pid_controller_is_not_improved_on_by_scipy():
+    design = control.pid(CUBE, "max_ki", ms=1.5)
+    kp, ki, kd = gains(design)
+    Tf = float(design.filter_time)
+    w = np.geomspace(0.02, 100, 1500)
+    s = 1j * w
+    G = 1 / (s + 1) ** 3
+
+    def slack(x):
+        return np.abs(1 + (x[0] + x[1] / s + x[2] * s / (1 + Tf * s)) * G) - 1 / 1.5
+
+    assert slack([kp, ki, kd]).min() > -1e-5
+    better = scipy.optimize.minimize(
+        lambda x: -x[1], [kp, ki, kd], method="SLSQP",
+        constraints={"type": "ineq", "fun": slack}, options={"maxiter": 60},
+    )  # fmt: skip
+    assert slack(better.x).min() < -1e-6 or better.x[1] <= ki * (1 + 1e-3)
+
+
+def test_max_ki_of_a_sampled_loop_is_exact_for_it():
+    plant = systems.linearise(MOTOR)
+    design = control.pid(plant, "max_ki", kind="pi", ms=1.7, delay=0.03)
+    problem = control.delayed(*plant.matrices(), *plant.weights(), plant.dt, 0.03 / float(plant.dt))
+    joint, K = design.loop(problem)
+    (margin,) = control.margins(joint.A, joint.B, K, float(plant.dt))
+    assert np.isclose(1 / margin.modulus_margin, 1.7, rtol=1e-5)
+
+
+# The sampled controller ---------------------------------------------------------------------------------------
+
+
+def made(**values):
+    """A controller of one loop with these numbers."""
+    given = {"kp": 2.0, "ki": 3.0, "kd": 0.5, "filter_time": 0.08, "b": 1.0, "c": 0.0, "tracking_time": 0.3} | values
+    numbers = {name: jnp.asarray(float(a)) for name, a in given.items()}
+    return control.PID(**numbers, C=jnp.asarray([[1.0, 0.0, 0.0]]), dt=jnp.asarray(0.05))
+
+
+def run_controller(policy, ys):
+    """Inputs of a policy of outputs for measurements ``[T, p]``."""
+    return np.asarray(jax.lax.scan(lambda carry, y: policy(carry, y), policy.init(()), jnp.asarray(ys))[1])
+
+
+def test_the_parts_are_sampled_exactly_as_scipy_samples_them():
+    A, B, C, D, _ = (np.asarray(a) for a in made().sampled())
+    w = np.array([0.3, 2.0, 30.0])
+    ours = np.asarray(control.frequency_response(A, B, C, w, D, dt=0.05))[:, 0, 0]
+    integral = scipy.signal.cont2discrete(([3.0], [1, 0]), 0.05, "zoh")
+    derivative = scipy.signal.cont2discrete(([0.5, 0], [0.08, 1]), 0.05, "foh")
+    z = np.exp(1j * w * 0.05)
+    expected = 2 + sum(np.polyval(np.squeeze(num), z) / np.polyval(den, z) for num, den, _ in (integral, derivative))
+    np.testing.assert_allclose(ours, -expected, rtol=1e-10)
+    np.testing.assert_allclose(np.asarray(made().response(w, 0.05)), expected, rtol=1e-10)
+    np.testing.assert_allclose(np.asarray(made().response(w)), 2 + 3 / (1j * w) + 0.5j * w / (1 + 0.08j * w))
+    backward = made(filter_time=0, ki=0, kp=0)
+    policy = simulation.pid_loops(MOTOR, backward).policy
+    np.testing.assert_allclose(run_controller(policy, [[0.0], [1.0], [1.0]])[:, 0], [0, -0.5 / 0.05, 0])
+
+
+def by_hand(design, ys, r, low, high, velocity=False):
+    """The textbook's recursion (Åström and Hägglund 2006, section 13.4), in position or in velocity form."""
+    kp, ki, kd, Tf, b, c, Tt = (float(getattr(design, n)) for n in
+                                ("kp", "ki", "kd", "filter_time", "b", "c", "tracking_time"))  # fmt: skip
+    dt, a = 0.05, np.exp(-0.05 / Tf)
+    integral, derivative, before, last, us = 0.0, 0.0, 0.0, None, []
+    for y in ys:
+        v = c * r - y
+        derivative = a * derivative + kd * (1 - a) / dt * (v - before)
+        before = v
+        p = kp * (b * r - y)
+        if velocity and last is not None:
+            u = us[-1] + (p - last[0]) + ki * dt * last[2] + derivative - last[1]
+        else:
+            u = p + integral + derivative
+        us.append(np.clip(u, low, high))
+        last = (p, derivative, r - y)
+        integral += ki * dt * (r - y) + (1 - np.exp(-dt / Tt)) * (us[-1] - u) if not velocity else 0.0
+    return np.array(us)
+
+
+@pytest.mark.parametrize("weights", [(1.0, 0.0), (0.3, 1.0)])
+def test_inputs_are_those_of_the_textbooks_recursion_within_limits(weights):
+    design, ys = made(b=weights[0], c=weights[1]), np.random.default_rng(0).normal(0, 1, 80)
+    policy = simulation.pid_loops(MOTOR, design, r=0.7, limits=(-3.0, 2.0)).policy
+    expected = by_hand(design, ys, 0.7, -3.0, 2.0)
+    assert (expected == 2.0).any()
+    assert (expected == -3.0).any()
+    np.testing.assert_allclose(run_controller(policy, ys[:, None])[:, 0], expected, atol=1e-12)
+
+
+def test_the_velocity_form_is_tracking_at_once():
+    design, ys = made(tracking_time=0.0), np.random.default_rng(1).normal(0, 1, 80)
+    policy = simulation.pid_loops(MOTOR, design, r=0.7, limits=(-3.0, 2.0)).policy
+    expected = by_hand(made(), ys, 0.7, -3.0, 2.0, velocity=True)
+    np.testing.assert_allclose(run_controller(policy, ys[:, None])[:, 0], expected, atol=1e-12)
+    assert control.pid(CUBE, velocity=True, tau_c=1.0).tracking_time == 0
+
+
+def test_bumpless_transfer_and_a_missing_measurement():
+    policy = simulation.pid_loops(MOTOR, made(), r=0.7, u0=1.3, y0=0.4).policy
+    assert np.isclose(run_controller(policy, [[0.4]])[0, 0], 1.3)
+    us = run_controller(policy, [[0.4], [np.nan], [0.4]])
+    assert np.isfinite(us).all()
+    np.testing.assert_allclose(us, run_controller(policy, [[0.4], [0.4], [0.4]]))
+
+
+def test_wind_up_is_less_with_back_calculation():
+    plant = systems.linearise(MOTOR)
+    overshoot = {}
+    for Tt in (0.2, np.inf):
+        design = dataclasses.replace(control.pid(plant, "max_ki", ms=1.8), tracking_time=jnp.asarray(Tt))
+        policy = simulation.pid_loops(plant, design, r=1.0, limits=(-0.2, 0.2))
+        run = simulation.rollout(plant, policy, jnp.zeros(3), 3000, limits=(-0.2, 0.2), linear=True)
+        overshoot[Tt] = float(run.xs[:, 0].max()) - 1
+        assert abs(run.xs[-1, 0] - 1) < 0.05 or Tt == np.inf
+    assert overshoot[0.2] < 0.6 * overshoot[np.inf]
+
+
+# The least cost -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def best():
+    return control.pid(MOTOR, "optimal", kind="pd", num_starts=64)
+
+
+def cost(design, plant):
+    problem, n = control.discretize(*plant.matrices(), *plant.weights(), plant.dt), plant.n
+    P = np.asarray(control.cost_to_go(*design.loop(problem)))[:n, :n]
+    return np.trace(P @ np.diag(np.asarray(plant.scales[0]) ** 2))
+
+
+def test_the_predicted_cost_is_that_of_the_simulated_loop(best):
+    problem, x0 = control.discretize(*MOTOR.matrices(), *MOTOR.weights(), MOTOR.dt), np.array([0.3, 0.1, -0.2])
+    integrating = control.pid(MOTOR, "optimal", num_starts=64)
+    for design in (best, integrating):
+        P = np.asarray(control.cost_to_go(*design.loop(problem)))[:3, :3]
+        run = simulation.rollout(MOTOR, design, x0, 3000, linear=True)
+        assert np.isclose(run.cost, x0 @ P @ x0, rtol=1e-8)
+    assert cost(best, MOTOR) < cost(integrating, MOTOR) < 1.1 * cost(best, MOTOR)
+    loop, K = integrating.loop(problem)
+    slow = np.abs(np.linalg.eigvals(loop.A - loop.B @ K)).max()
+    regulator = control.lqrd(*MOTOR.matrices(), *MOTOR.weights(), MOTOR.dt)
+    assert np.log(slow) < 0.2 * np.log(np.abs(regulator.poles).max())
+
+
+def test_no_pid_of_scipys_search_is_better_and_none_beats_the_regulator(best):
+    least = np.trace(np.asarray(control.lqrd(*MOTOR.matrices(), *MOTOR.weights(), MOTOR.dt).P)
+                     @ np.diag(np.asarray(MOTOR.scales[0]) ** 2))  # fmt: skip
+    ours = cost(best, MOTOR)
+    assert least < ours < 1.25 * least
+    problem = control.discretize(*MOTOR.matrices(), *MOTOR.weights(), MOTOR.dt)
+    joint, K = best.loop(problem)
+    (margin,) = control.margins(joint.A, joint.B, K, MOTOR.dt)
+    assert 1 / margin.modulus_margin <= 2.0
+
+    def brute(x):
+        """The cost by SciPy's Lyapunov equation."""
+        design = dataclasses.replace(best, kp=jnp.asarray(x[0]), ki=jnp.zeros(()), kd=jnp.asarray(x[1]))
+        joint, K = (jax.tree.map(np.asarray, a) for a in design.loop(problem))
+        F = joint.A - joint.B @ K
+        if np.abs(np.linalg.eigvals(F)).max() >= 1:
+            return 1e9
+        stage = joint.Q + K.T @ joint.R @ K - joint.N @ K - (joint.N @ K).T
+        P = scipy.linalg.solve_discrete_lyapunov(F.T, stage)[:3, :3]
+        return np.trace(P @ np.diag(np.asarray(MOTOR.scales[0]) ** 2))
+
+    found = scipy.optimize.minimize(brute, [float(best.kp) * 0.8, float(best.kd) * 1.2], method="Nelder-Mead",
+                                    options={"maxfev": 120})  # fmt: skip
+    assert ours <= found.fun * (1 + 1e-3)
+
+
+def test_scores_take_it(best):
+    score = evaluation.evaluate(best, MOTOR, key=jax.random.key(0), num_initial=4)
+    assert score.converged.all()
+    assert (score.ratio >= 1).all()
+    assert score.ratio.max() < 4
+
+
+def test_limits_of_robustness_are_kept_and_cost_something(best):
+    tight = control.pid(MOTOR, "optimal", num_starts=64, ms=1.12, phase_margin=1.3, gain_margin=8.0)
+    problem = control.discretize(*MOTOR.matrices(), *MOTOR.weights(), MOTOR.dt)
+    joint, K = tight.loop(problem)
+    (margin,) = control.margins(joint.A, joint.B, K, MOTOR.dt)
+    assert 1 / margin.modulus_margin <= 1.12 * (1 + 1e-6)
+    assert margin.phase >= 1.3 * (1 - 1e-6)
+    assert margin.gain_up >= 8.0
+    assert cost(tight, MOTOR) > cost(best, MOTOR) * (1 + 1e-4)
+
+
+def test_the_gradient_of_the_loss_is_that_of_finite_differences(monkeypatch):
+    kept = {}
+    monkeypatch.setattr(optimal_pid, "descend", lambda starts, setting, few: kept.update(setting=setting) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        control.pid(MOTOR, "optimal", num_starts=4, ms=1.05)
+    at = jnp.array([[1.0, 0.5, 1.5, 0.3], [3.0, 0.2, 2.0, 0.1]])
+    loss = jax.jit(lambda a: jnp.sum(optimal_pid._losses(a, kept["setting"])))
+    assert loss(at) < 1e5
+    slope, h = jax.grad(loss)(at), 1e-5
+    for i in np.ndindex(at.shape):
+        step = jnp.zeros_like(at).at[i].set(h)
+        assert np.isclose((loss(at + step) - loss(at - step)) / (2 * h), slope[i], rtol=2e-4, atol=1e-5)
+
+
+def test_two_loops_on_one_input_stabilise_a_cart_pole():
+    plant = systems.make("cart_pole")
+    C = np.asarray(plant.output_matrix())
+    pairs = [(int(np.argmax(C[:, 0])), 0), (int(np.argmax(C[:, 1])), 0)]
+    design = control.pid(plant, "optimal", kind="pd", pairs=pairs, num_starts=64, ms=4.0)
+    assert design.kp.shape == (2,)
+    run = simulation.rollout(plant, design, jnp.array([0.1, 0.05, 0.0, 0.0]), 1500)
+    assert simulation.verdict.of_sizes(simulation.verdict.size(run.xs, plant.scales[0])) == 0
+    with pytest.raises(ValueError, match="none of 16 starts led to a PID controller that stabilises"):
+        control.pid(plant, "optimal", kind="pd", pairs=pairs[:1], num_starts=16)
+
+
+# Plants, policies, errors -------------------------------------------------------------------------------------
+
+
+def test_a_member_without_answer_is_marked():
+    plants = systems.make("mass_spring_damper", damping=np.array([0.01, 20.0]))
+    design = control.pid(plants, "simc", tau_c=0.3)  # the first one oscillates
+    assert np.isnan(design.kp[0])
+    assert np.isnan(design.ki[0])
+    assert np.isclose(design.kp[1], control.pid(plants[1], "simc", tau_c=0.3).kp)
+    with pytest.raises(ValueError, match="expected real poles"):
+        control.pid(plants[:1], "simc", tau_c=0.3)
+
+
+def test_a_batch_is_its_members():
+    plants = systems.sample("dc_motor", key=jax.random.key(0), num=3)
+    many = control.pid(plants, "max_ki", kind="pi", ms=1.7)
+    assert many.kp.shape == (3,)
+    for i in range(3):
+        one = control.pid(plants[i], "max_ki", kind="pi", ms=1.7)
+        np.testing.assert_allclose([many.kp[i], many.ki[i]], [one.kp, one.ki], rtol=1e-12)
+    run = simulation.rollout(plants, many, jnp.full((3, 3), 0.1), 50)
+    alone = simulation.rollout(plants[1], control.pid(plants[1], "max_ki", kind="pi", ms=1.7), jnp.full(3, 0.1), 50)
+    np.testing.assert_allclose(run.us[1], alone.us, rtol=1e-9)
+    problem = control.discretize(*plants.matrices(), *plants.weights(), plants.dt)
+    one = control.pid(plants[2], "max_ki", kind="pi", ms=1.7)
+    alone = one.loop(control.discretize(*plants[2].matrices(), *plants[2].weights(), plants.dt))
+    np.testing.assert_allclose(control.cost_to_go(*many.loop(problem))[2], control.cost_to_go(*alone), rtol=1e-9)
+
+
+def test_a_matrix_of_loops_is_that_of_single_ones_where_plants_do_not_touch():
+    A, B, C = CUBE
+    both = scipy.linalg.block_diag(A, 2 * A), scipy.linalg.block_diag(B, B), scipy.linalg.block_diag(C, 8 * C)
+    design = control.pid(both, "simc", tau_c=1.0, dt=0.05, delay=0.1)
+    first = control.pid(CUBE, "simc", tau_c=1.0, dt=0.05, delay=0.1)
+    second = control.pid((2 * A, B, 8 * C), "simc", tau_c=1.0, dt=0.05, delay=0.1)
+    np.testing.assert_allclose(design.kp, [first.kp, second.kp], rtol=1e-4)  # of a threefold pole
+    crossed = control.pid((both[0], both[1][:, ::-1], both[2]), tau_c=1.0, dt=0.05, delay=0.1, pairs=[(0, 1), (1, 0)])
+    np.testing.assert_allclose(crossed.kd, design.kd, rtol=1e-4)
+    assert crossed.inputs == (1, 0)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_exported_c_gives_the_same_inputs(tmp_path):
+    problem = simulation.Problem.of(MOTOR, limits=(-1.0, 1.0))
+    policy = simulation.pid_loops(problem, control.pid(MOTOR, "max_ki", ms=1.7), r=0.4, u0=0.1, y0=0.02)
+    for i, controller in enumerate((policy, control.pid(MOTOR, "max_ki", ms=1.7))):
+        library = deployment.load_c(deployment.to_c(controller, problem, tmp_path / str(i)))
+        ys = np.random.default_rng(0).normal(0, 0.2, (300, 1))
+        bound = simulation.bind(controller, problem).policy
+        expected = run_controller(bound, ys)
+        assert (np.abs(expected) == 1.0).any()
+        _, us = library.run(ys)
+        np.testing.assert_allclose(us, expected, rtol=0, atol=1e-12)
+
+
+def test_a_continuous_loop_with_dead_time_is_judged_by_its_frequency_response():
+    model = control.ProcessModel(1.0, 2.0, delay=1.0)
+    control.pid(model, "simc", kind="pi")
+    with pytest.raises(ValueError, match=r"not stable .its frequency response encircles"):
+        control.pid(model, "simc", kind="pi", tau_c=-0.6)
+    with pytest.raises(ValueError, match=r"not stable .a mode of size"):
+        control.pid(model, "simc", kind="pi", tau_c=-0.6, dt=0.05)
+
+
+PENDULUM = systems.make("pendulum")
+BAD = {
+    "method": (lambda: control.pid(CUBE, "zn"), "method: expected one of simc, amigo"),
+    "kind": (lambda: control.pid(CUBE, kind="pdi"), "kind: expected one of pid, pi, pd, p"),
+    "plant": (lambda: control.pid(3.0), "plant: expected a plant of systems.make"),
+    "no output": (lambda: control.pid((*CUBE[:2], np.zeros((0, 3)))), "at least one state, input and measured output"),
+    "one too many": (lambda: control.pid(CUBE, pairs=[(1, 0)]), r"pairs: expected a whole number in \[0, 0\]"),
+    "no pairs": (lambda: control.pid(CUBE, pairs=[]), "pairs: expected a list of .output, input."),
+    "twice": (lambda: control.pid(CUBE, pairs=[(0, 0), (0, 0)]), "each pair of output and input once"),
+    "blocked": (
+        lambda: control.pid(systems.make("parallel_rlc"), "optimal"),
+        'kind: expected "pd" or "p", but found "pid": no constant inputs hold the outputs',
+    ),
+    "more integrals than inputs": (
+        lambda: control.pid(systems.make("cart_pole"), "optimal", pairs=[(0, 0), (1, 0)]),
+        "a transmission zero at the origin, or more outputs than inputs",
+    ),
+    "improper": (lambda: control.pid((*CUBE, [[1.0]])), "D: expected zero, but found inputs that act"),
+    "delay": (lambda: control.pid(CUBE, delay=-1.0), "delay: expected a dead time ≥ 0 s, but found -1.0"),
+    "nan": (lambda: control.pid((np.full((3, 3), np.nan), *CUBE[1:])), "A: expected finite numbers"),
+    "nan time": (lambda: control.pid(CUBE, tau_c=np.nan), "tau_c: expected a finite number, but found nan"),
+    "blind": (lambda: control.pid((*CUBE[:2], np.zeros((1, 3))), "max_ki"), "the output does not react to the input"),
+    "unstable step": (lambda: control.pid(PENDULUM, "amigo"), "expected a stable one for a step experiment"),
+    "unstable half rule": (lambda: control.pid(PENDULUM), "expected no pole in the right half-plane"),
+    "unstable ultimate": (lambda: control.pid(PENDULUM, "ziegler_nichols"), "cannot be raised"),
+    "unstable max_ki": (lambda: control.pid(PENDULUM, "max_ki"), "whose gains can grow from zero"),
+    "oscillating": (
+        lambda: control.pid(([[0.0, 1.0], [-1.0, -0.1]], [[0.0], [1.0]], [[1.0, 0.0]])),
+        "expected real poles",
+    ),
+    "no dead time": (lambda: control.pid(lags(1.0), "amigo"), "is for processes with dead time"),
+    "no time": (lambda: control.pid(lags(1.0)), "tau_c: expected the time constant of the closed loop"),
+    "no ultimate gain": (lambda: control.pid(lags(1.0, 1.0), "ziegler_nichols"), "so it has no ultimate gain"),
+    "no largest": (lambda: control.pid(lags(1.0), "max_ki", kind="pi"), "at any gain, so none is the largest"),
+    "ms": (lambda: control.pid(CUBE, "max_ki", ms=1.0), "ms: expected above 1"),
+    "dt": (lambda: control.pid(CUBE, "optimal"), "dt: expected a sample time"),
+    "velocity": (lambda: control.pid(CUBE, kind="p", velocity=True), "velocity: expected integral action"),
+    "too tight": (
+        lambda: control.pid(MOTOR, "optimal", ms=1.0001, gain_margin=1e6, num_starts=64),
+        "no PID controller was found",
+    ),
+    "gain": (lambda: control.ProcessModel(0.0, 1.0), "gain: expected a number other than zero"),
+    "second": (lambda: control.ProcessModel(1.0, 1.0, second=2.0), "second: expected a time from 0 s to time_constant"),
+    "record": (lambda: control.ProcessModel.of_record([1.0] * 9, [0.0] * 9, 0.1), "an output that move"),
+    "record size": (lambda: control.ProcessModel.of_record([1.0] * 9, [0.0] * 5, 0.1), "two columns of at least 8"),
+    "step of the policy": (lambda: simulation.bind(made(), systems.make("pendulum")), "design: expected 2 states"),
+    "other dt": (
+        lambda: simulation.bind(made(), simulation.Problem.of(MOTOR, dt=0.01)),
+        "dt: expected the sample time of the policy's problem",
+    ),
+    "model": (
+        lambda: simulation.bind(control.pid(control.ProcessModel(1.0, 1.0, delay=0.1)), MOTOR),
+        "design: expected one with measured outputs",
+    ),
+    "traced": (
+        lambda: jax.jit(lambda A: control.pid((A, *CUBE[1:]), tau_c=1.0).kp)(jnp.asarray(CUBE[0])),
+        "runs on the host",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments_are_refused_in_words(name):
+    call, words = BAD[name]
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+# Dead time in the margins ---------------------------------------------------------------------------------------
+
+
+def test_delay_margins_of_closed_forms():
+    (margin,) = control.margins([[0.0]], [[1.0]], [[2.0]])  # 2 / s
+    assert np.isclose(margin.delay_margin, np.pi / 4)
+    theta = 2 * np.arcsin(0.25)  # 0.5 / (z − 1)
+    (margin,) = control.margins([[1.0]], [[1.0]], [[0.5]], 0.1)
+    assert np.isclose(margin.delay_margin, 0.1 * (np.pi / 2 - theta / 2) / theta)
+    (margin,) = control.margins([[-1.0]], [[1.0]], [[0.9]])  # never as large as one
+    assert margin.delay_margin == np.inf
+    # two crossovers: the later one, of the resonance, has the smaller delay margin
+    A, B, K = np.array([[-0.5, 0, 0], [0, 0, 1], [0, -100, -0.2]]), np.array([[1.0], [0], [1]]), np.array([[1.0, 0, 1]])
+    (margin,) = control.margins(A, B, K)
+    w = np.geomspace(1e-2, 1e3, 2_000_001)
+    s = 1j * w
+    L = 1 / (s + 0.5) + s / (s**2 + 0.2 * s + 100)
+    at = np.flatnonzero(np.diff(np.abs(L) > 1))
+    assert len(at) == 3
+    delays = np.mod(np.angle(-L[at]), 2 * np.pi) / w[at]
+    assert np.isclose(margin.delay_margin, delays.min(), rtol=1e-4)
+    assert margin.delay_margin < delays[0] / 2
+
+
+def test_margins_with_dead_time_of_an_integrator():
+    """L = k exp(−sT)/s: crossover at k, phase π/2 − kT, real at π/2T."""
+    k, T = 2.0, 0.3
+    (margin,) = control.margins([[0.0]], [[1.0]], [[k]], delay=T)
+    assert np.isclose(margin.phase, np.pi / 2 - k * T)
+    assert np.isclose(margin.gain_up, np.pi / (2 * k * T))
+    assert margin.gain_down == 0
+    assert np.isclose(margin.delay_margin, np.pi / 4 - T)
+    w = np.geomspace(1e-2, 1e2, 400_001)
+    L = k * np.exp(-1j * w * T) / (1j * w)
+    assert np.isclose(margin.modulus_margin, np.abs(1 + L).min(), rtol=1e-7)
+    assert np.isclose(margin.disk.alpha, (2 * np.abs(1 + L) / np.abs(1 - L)).min(), rtol=1e-7)
+    with pytest.raises(ValueError, match=r"delay: expected less than the delay margin of input 0, 0\.7854 s"):
+        control.margins([[0.0]], [[1.0]], [[k]], delay=0.8)
+    with pytest.raises(ValueError, match=r"delay: expected a dead time ≥ 0 s, but found -0\.1"):
+        control.margins([[0.0]], [[1.0]], [[k]], delay=-0.1)
+
+
+def test_a_delay_of_a_whole_sample_is_that_of_a_longer_plant():
+    A, B = (np.asarray(a) for a in control.c2d([[0.0, 1.0], [0.0, -1.0]], [[0.0], [1.0]], 0.1))
+    K = np.array([[2.0, 1.0]])
+    (late,) = control.margins(A, B, K, 0.1, delay=0.1)
+    longer = np.block([[A, B], [np.zeros((1, 3))]]), np.array([[0.0], [0], [1]])
+    F, G = longer
+    (exact,) = control.margins(F, G, np.array([[2.0, 1.0, 0.0]]) @ np.eye(3), 0.1)
+    for name in ("gain_up", "phase", "modulus_margin", "delay_margin"):
+        assert np.isclose(getattr(late, name), getattr(exact, name), rtol=1e-6), name
+    assert np.isclose(late.disk.alpha, exact.disk.alpha, rtol=1e-6)
