@@ -1,0 +1,224 @@
+"""Generalized plant of a synthesis: what is disturbed, controlled, kept small and measured."""
+
+import dataclasses
+from typing import Self
+
+import numpy as np
+import scipy  # its modules load when they are first used
+from jaxtyping import ArrayLike
+
+from lqrlab.compute.checks import whole
+from lqrlab.control import matrix_checks
+from lqrlab.control.analysis.controllability import controllability_distance
+from lqrlab.control.analysis.system_norms import bilinear
+
+System = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""A, B, C, D."""
+
+_LOST = 1e-9  # a mode so near to an uncontrollable one, relative, counts as one
+_AXIS = 1e-8  # how near to the axis a mode is on it: a double integrator's two are off by the root of the rounding
+_MISSING = 1e-7  # a control or measurement that so little of D reaches, relative to the rest of the plant
+
+
+@dataclasses.dataclass(frozen=True)
+class GeneralizedPlant:
+    """x' = A x + B1 w + B2 u (x[t+1] if discrete), z = C1 x + D11 w + D12 u, y = C2 x + D21 w + D22 u.
+
+    A controller u = K y is to keep the effect of w on z small.
+
+    Attributes:
+        A, B1, B2, C1, C2, D11, D12, D21, D22: the matrices.
+        dt: sample time [s]; None in continuous time.
+    """
+
+    A: np.ndarray
+    B1: np.ndarray
+    B2: np.ndarray
+    C1: np.ndarray
+    C2: np.ndarray
+    D11: np.ndarray
+    D12: np.ndarray
+    D21: np.ndarray
+    D22: np.ndarray
+    dt: float | None = None
+
+    @classmethod
+    def of(cls, system: System, nmeas: int, ncon: int, dt: float | None) -> Self:
+        """The plant whose last ``nmeas`` outputs are measured and last ``ncon`` inputs are controls."""
+        a, b, c, d = system
+        z, w = len(c) - nmeas, b.shape[1] - ncon
+        blocks = d[:z, :w], d[:z, w:], d[z:, :w], d[z:, w:]
+        return cls(a, b[:, :w], b[:, w:], c[:z], c[z:], *blocks, dt)
+
+    @property
+    def system(self) -> System:
+        """From [w; u] to [z; y]."""
+        d = np.block([[self.D11, self.D12], [self.D21, self.D22]])
+        return self.A, np.hstack([self.B1, self.B2]), np.vstack([self.C1, self.C2]), d
+
+    def replaced(self, system: System, dt: float | None = None) -> "GeneralizedPlant":
+        """The plant of another system from [w; u] to [z; y] with the same measurements and controls."""
+        return self.of(system, *self.D22.shape, dt)
+
+    def transposed(self) -> "GeneralizedPlant":
+        """The dual plant: its controls are the measurements."""
+        (_, nmeas), (a, b, c, d) = self.D22.T.shape, self.system
+        return self.of((a.T, c.T, b.T, d.T), self.D22.shape[1], nmeas, self.dt)
+
+    def scaled(self) -> "GeneralizedPlant":
+        """The plant with states in units in which rows and columns of its matrices are of like size."""
+        a, b, c, d = self.system
+        x = matrix_checks.even_units(a, b, c)
+        return self.replaced((a * x / x[:, None], b / x[:, None], c * x, d), self.dt)
+
+    def closed(self, controller: System) -> System:
+        """The loop from w to z with u = K y.
+
+        Raises:
+            np.linalg.LinAlgError: u depends on itself: I − D D22 is singular.
+        """
+        a, b, c, d = controller
+        back = np.linalg.inv(np.eye(len(d)) - d @ self.D22)  # u = back (c x + d (C2 x + D21 w))
+        u_x, u_k, u_w = back @ d @ self.C2, back @ c, back @ d @ self.D21
+        y_x, y_k, y_w = self.C2 + self.D22 @ u_x, self.D22 @ u_k, self.D21 + self.D22 @ u_w
+        A = np.block([[self.A + self.B2 @ u_x, self.B2 @ u_k], [b @ y_x, a + b @ y_k]])
+        B = np.vstack([self.B1 + self.B2 @ u_w, b @ y_w])
+        return A, B, np.hstack([self.C1 + self.D12 @ u_x, self.D12 @ u_k]), self.D11 + self.D12 @ u_w
+
+    def for_feedthrough(self, controller: System) -> System:
+        """The controller of this plant that does what one does to the plant without D22: u = K (y − D22 u)."""
+        a, b, c, d = controller
+        back = np.linalg.inv(np.eye(len(d)) + d @ self.D22)
+        c, d = back @ c, back @ d
+        return a - b @ self.D22 @ c, b - b @ self.D22 @ d, c, d
+
+    def refuse_lost_modes(self) -> None:
+        """A ``ValueError`` that names the modes because of which no controller stabilizes the plant."""
+        where = " rad/s" if self.dt is None else " (discrete)"
+        controls, measured = self.D22.shape[::-1]
+        for name, plant, what, cause in (
+            ("B", self, "stabilizable", f"none of the last {controls} inputs moves it"),
+            ("C", self.transposed(), "detectable", f"none of the last {measured} outputs sees it"),
+        ):
+            if lost := [shown(v) + where for v in plant.lost_modes() if v.imag >= 0]:
+                raise ValueError(
+                    f"A, {name}: expected a plant that a controller can stabilize, but the mode at {', '.join(lost)} is "
+                    f"not {what}: {cause}; give the plant one that does, or leave the mode out (an integrator of a "
+                    "weight: move its pole a little into the stable region)"
+                )
+
+    def lost_modes(self) -> list[complex]:
+        """Eigenvalues that are not stable and that no control moves."""
+        values = np.linalg.eigvals(self.A)
+        margin = values.real if self.dt is None else np.abs(values) - 1
+        size = np.linalg.norm(self.A, 2)
+        return [
+            complex(v)
+            for v, m in zip(values, margin)
+            if m >= -_AXIS * size and controllability_distance(self.A, self.B2, v) < _LOST
+        ]
+
+    def penalty(self, eps: float, *, states: bool = False) -> tuple[System, list[str]]:
+        """The system with outputs added to z that make D12 of full rank, and leave no zero on the imaginary axis.
+
+        Args:
+            eps: size of the added outputs, relative to what the plant has.
+            states: add the states too, zero or not.
+
+        Returns:
+            The system, and in words why each is needed.
+        """
+        a, b, c, d = self.A, self.B2, self.C1, self.D12
+        _, sizes, right = np.linalg.svd(d)
+        sizes = np.concatenate([sizes, np.zeros(len(right) - len(sizes))])
+        alike = np.linalg.norm(c) * np.linalg.norm(b @ right.T, axis=0) / (np.linalg.norm(a) or 1.0)
+        alike = np.where(alike > 0, alike, sizes.max() or 1.0)  # an output for each control, by way of the states
+        missing = sizes <= _MISSING * alike
+        C, D = np.zeros((missing.sum(), len(a))), (alike[:, None] * right)[missing]
+        reasons = [f"rank {int((~missing).sum())} of {len(missing)}"] if missing.any() else []
+        zeros = axis_zeros(a, b, np.vstack([c, C]), np.vstack([d, D]))
+        D = eps * D
+        if zeros:
+            reasons.append("invariant zero on the stability boundary at " + ", ".join(map(shown, zeros)))
+        if zeros or states:
+            size = np.linalg.norm(c) or np.linalg.norm(d) * np.linalg.norm(a) / (np.linalg.norm(b) or 1.0) or 1.0
+            more = eps * size / len(a) ** 0.5 * np.eye(len(a))
+            C, D = np.vstack([C, more]), np.vstack([D, np.zeros((len(a), len(right)))])
+        z = len(c)
+        A, B, C_all, D_all = self.system
+        added = np.hstack([np.zeros((len(C), self.B1.shape[1])), D])
+        return (A, B, np.insert(C_all, [z] * len(C), C, 0), np.insert(D_all, [z] * len(C), added, 0)), reasons
+
+    def regularised(self, eps: float, *, states: bool = False) -> tuple["GeneralizedPlant", tuple[str, ...]]:
+        """The plant with outputs z and disturbances w added, so that no loop has a smaller norm than before.
+
+        Returns:
+            The regular plant (of eps = 0: this one), and in words what this one lacks.
+        """
+        system, controls = self.penalty(eps, states=states)
+        plant = self.replaced(system, self.dt).transposed()
+        system, measured = plant.penalty(eps, states=states)
+        regular = plant.replaced(system, self.dt).transposed()
+        return (regular if eps else self), (*(f"D12: {r}" for r in controls), *(f"D21: {r}" for r in measured))
+
+    def continuous(self) -> tuple["GeneralizedPlant", float]:
+        """The continuous plant with the same gains, z = ±(1 + s) / (1 − s), and the sign."""
+        if self.dt is None:
+            return self, 1.0
+        a, b, c, d = self.system
+        one = np.eye(len(a))
+        sign = max((1.0, -1.0), key=lambda s: (1e-6 if s < 0 else 1.0) * np.linalg.svd(s * a + one)[1][-1])
+        return self.replaced(bilinear(sign * a, b, sign * c, d)), sign
+
+
+def sampled(controller: System, sign: float) -> System:
+    """The discrete system of a continuous one, s = (±z − 1) / (±z + 1)."""
+    a, b, c, d = controller
+    moved = np.linalg.inv(np.eye(len(a)) - a)
+    return sign * (moved @ (a + np.eye(len(a)))), 2**0.5 * moved @ b, sign * 2**0.5 * c @ moved, d + c @ moved @ b
+
+
+def axis_zeros(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray) -> list[complex]:
+    """Invariant zeros on the imaginary axis, one of a conjugate pair, of a system whose D has full column rank."""
+    inverse = np.linalg.pinv(d, rcond=1e-12)
+    free, seen = a - b @ inverse @ c, c - d @ (inverse @ c)
+    values, size = np.linalg.eigvals(free), max(np.linalg.norm(a, 2), 1e-300)
+    near = [1j * v.imag for v in values if abs(v.real) <= 1e-6 * size and v.imag >= 0]
+    return [v for v in near if controllability_distance(free.T, seen.T, v) < _MISSING]
+
+
+def shown(value: complex) -> str:
+    """An eigenvalue in a few digits, for both of a pair."""
+    pair = abs(value.imag) > 1e-9 * max(abs(value), 1e-300)
+    return f"{value.real:.4g} ± {abs(value.imag):.4g}j" if pair else f"{value.real:.4g}"
+
+
+def partitioned(
+    function: str, A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike, nmeas: int, ncon: int, dt: float | None
+) -> GeneralizedPlant:
+    """The checked generalized plant of a ``function``'s arguments, which a controller can stabilize.
+
+    Raises:
+        ValueError: matrices that do not go together or are not finite; more measurements or controls than there are
+            outputs or inputs; a mode that cannot be stabilized or detected, by its eigenvalue.
+    """
+    matrix_checks.on_host(function, A, B, C, D, dt)
+    dt = matrix_checks.host_sample_time(function, dt)
+    given = {"A": (A, "nn"), "B": (B, "nm"), "C": (C, "pn"), "D": (D, "pm")}
+    a, b, c, d = matrix_checks.host_matrices(function, **given)
+    if not len(a):
+        raise ValueError(f"A: expected at least one state, but found shape {a.shape}")
+    outputs, inputs = d.shape
+    for name, value, has, rest in (
+        ("nmeas", nmeas, outputs, "outputs, and at least one that is kept small"),
+        ("ncon", ncon, inputs, "inputs, and at least one that disturbs"),
+    ):
+        if whole(name, value) >= has:
+            raise ValueError(f"{name}: expected some of the {has} {rest}, but found {value}")
+    plant = GeneralizedPlant.of((a, b, c, d), int(nmeas), int(ncon), dt)
+    with np.errstate(all="ignore"):
+        plant = plant.scaled()
+    if not all(np.isfinite(x).all() and np.abs(x).max(initial=0) < 1e100 for x in plant.system):
+        raise ValueError("A, B, C, D: expected numbers nearer to one, whose products do not overflow; choose other units")
+    plant.refuse_lost_modes()
+    return plant

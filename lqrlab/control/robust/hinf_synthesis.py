@@ -1,0 +1,233 @@
+"""H∞ synthesis: the controller that makes the largest gain from w to z nearly as small as any can."""
+
+import dataclasses
+
+import numpy as np
+import scipy  # its modules load when they are first used
+from jaxtyping import ArrayLike
+
+from lqrlab.control.analysis.system_norms import hinf_norm
+from lqrlab.control.robust.generalized_plant import GeneralizedPlant, System, partitioned, sampled
+from lqrlab.control.robust.hamiltonian_subspace import StableSubspace, stable_subspace
+from lqrlab.control.robust.robust_controller import RobustController, in_even_units, regularisations
+
+_BRACKET = 5e-5  # relative width at which the bisection ends
+_ABOVE = 5e-4, 2e-3, 1e-2, 5e-2, 0.2, 1.0, 4.0, 20.0  # the optimum: where controllers are tried
+_LARGEST, _LEAST = 1e9, 1e-9  # times the level that the search starts from
+_INDEFINITE = -1e-9
+_EXCEEDS = 1e-6  # rounding of a measured norm
+
+
+def hinfsyn(
+    A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike, nmeas: int, ncon: int, dt: float | None = None
+) -> RobustController:
+    """H∞ controller u = K y of a plant from [w; u] to [z; y]: least H∞ norm from w to z within 1e-3, on the host.
+
+    Plants with D11 ≠ 0, D22 ≠ 0, D12 and D21 of any rank and zeros on the stability boundary are taken: a singular
+    plant is made regular by small added outputs and disturbances, which bound its norm from above, and the loop is
+    measured without them. A discrete plant is solved as the continuous one with the same gains.
+
+    Args:
+        A, B, C, D: ``[n, n]``, ``[n, w + ncon]``, ``[z + nmeas, n]``, ``[z + nmeas, w + ncon]``.
+        nmeas: the last so many outputs are measured, y.
+        ncon: the last so many inputs are controls, u.
+        dt: sample time [s] of a discrete plant.
+
+    Returns:
+        The controller, of as many states as the plant; ``norm ≤ gamma`` is measured on the closed loop.
+
+    Raises:
+        ValueError: wrong arguments; a mode that cannot be stabilized or detected, with its eigenvalue; no controller
+            whose loop is stable, with the level and the condition that fails there.
+
+    Source: K. Glover and J. C. Doyle, State-space formulae for all stabilizing controllers that satisfy an H∞-norm
+    bound, Systems & Control Letters 11 (1988); K. Zhou, J. C. Doyle and K. Glover, Robust and Optimal Control (1996),
+    theorem 17.1.
+
+    >>> d = control.hinfsyn([[1.0]], [[1.0, 0.0, 1.0]], [[1.0], [0.0], [1.0]], [[0, 0, 0], [0, 0, 1], [0, 1, 0]], 1, 1)
+    >>> bool(d.norm <= d.gamma)
+    True
+    """
+    plant = partitioned("hinfsyn", A, B, C, D, nmeas, ncon, dt)
+    return synthesis("hinfsyn", plant)
+
+
+def synthesis(function: str, plant: GeneralizedPlant) -> RobustController:
+    """The H∞ controller of a checked plant."""
+    continuous, sign = plant.continuous()
+    failed: list[str] = []
+
+    def solve(regular: GeneralizedPlant, below: float | None) -> tuple[float, "NormalForm"] | None:
+        problem = NormalForm.of(regular)
+        level, why = problem.optimum(below)
+        failed.append(why)
+        return None if level is None else (level, problem)
+
+    with np.errstate(all="ignore"):
+        for eps, cost, reasons, level, problem in regularisations(continuous, solve):
+            made = _verified(plant, problem, level, sign)
+            if made is None:
+                failed.append(f"no controller made above γ = {level:.4g} leaves a loop that is stable in floating point")
+                continue
+            controller, gamma, norm, poles = made
+            remark = problem.limit(level)
+            if eps:
+                added = f"outputs and disturbances of relative size {eps:g} were added"
+                remark = f"{'; '.join(reasons)}: {added}, which costs about {cost:.1g} of γ; {remark}"
+            return RobustController(*controller, gamma, norm, poles, eps, cost, remark)
+    raise ValueError(
+        f"{function}: no controller was found: {'; '.join(dict.fromkeys(failed))}; a measurement or control that hardly "
+        "reaches an unstable mode, or units far from one, make a plant that is too close to one without an answer"
+    )
+
+
+def _verified(
+    plant: GeneralizedPlant, problem: "NormalForm", optimum: float, sign: float
+) -> tuple[System, float, float, np.ndarray] | None:
+    """The controller nearest above an optimum whose loop is stable and keeps to its level, its level, norm, poles."""
+    best = None
+    for above in _ABOVE:
+        level = optimum * (1 + above)
+        if best and best[1] <= level:
+            break
+        try:
+            controller = problem.controller(level)
+            if plant.dt is not None:
+                controller = sampled(controller, sign)
+            controller = in_even_units(plant.for_feedthrough(controller))
+            loop = plant.closed(controller)
+            norm, _ = hinf_norm(*loop, plant.dt)
+        except (np.linalg.LinAlgError, ValueError):  # singular, or not stable
+            continue
+        gamma = level if norm <= level * (1 + _EXCEEDS) else norm
+        if best is None or gamma < best[1]:
+            best = controller, max(gamma, norm), norm, np.linalg.eigvals(loop[0])
+    return best
+
+
+@dataclasses.dataclass(frozen=True)
+class NormalForm:
+    """A regular continuous plant with D12 = [0; I], D21 = [0, I], D22 = 0, and the way back.
+
+    Attributes:
+        plant: the normal form.
+        inputs, outputs: u = inputs ũ and ỹ = outputs y.
+    """
+
+    plant: GeneralizedPlant
+    inputs: np.ndarray
+    outputs: np.ndarray
+
+    @classmethod
+    def of(cls, plant: GeneralizedPlant) -> "NormalForm":
+        """The normal form of a regular plant, by singular value decompositions of D12 and D21."""
+        z, u, turned = _normalising(plant.D12)
+        wt, yt, _ = _normalising(plant.D21.T)
+        nmeas, ncon = plant.D22.shape
+        a, b, c, d = plant.system
+        left = scipy.linalg.block_diag(z, yt.T)
+        right = scipy.linalg.block_diag(wt.T, u)
+        d = left @ d @ right
+        d[-nmeas:, -ncon:] = 0
+        d[:-nmeas, -ncon:] = np.eye(len(z))[:, len(z) - ncon :]
+        d[-nmeas:, :-ncon] = np.eye(len(wt))[len(wt) - nmeas :]
+        return cls(GeneralizedPlant.of((a, b @ right, left @ c, d), nmeas, ncon, None), u, yt.T)
+
+    @property
+    def floor(self) -> float:
+        """The gain of D11 that no controller changes."""
+        d = self.plant.D11
+        nmeas, ncon = self.plant.D22.shape
+        return max(_gain(d[: len(d) - ncon]), _gain(d[:, : d.shape[1] - nmeas]))
+
+    def subspaces(self, level: float) -> tuple[StableSubspace, StableSubspace] | str:
+        """Those of X and Y at a level γ, or the condition that fails."""
+        if level <= self.floor * (1 + 1e-12):
+            return "γ is not above the gain of D11 that no controller changes"
+        found = []
+        for name, plant in (("X", self.plant), ("Y", self.plant.transposed())):
+            a, b, c1, d1 = plant.A, np.hstack([plant.B1, plant.B2]), plant.C1, np.hstack([plant.D11, plant.D12])
+            squares = np.repeat([level**2, 0.0], [plant.B1.shape[1], plant.B2.shape[1]])
+            half = stable_subspace(a, b, c1, d1, squares)
+            side = "control" if name == "X" else "filter"
+            if half is None:
+                return f"the Hamiltonian matrix of the {side} Riccati equation has eigenvalues on the imaginary axis"
+            if half.least < _INDEFINITE:
+                return f"the solution {name} of the {side} Riccati equation is not positive semidefinite"
+            found.append(half)
+        x, y = found
+        coupling = scipy.linalg.eigvals(y.U2.T @ x.U2, y.U1.T @ x.U1, check_finite=False)
+        if not np.abs(coupling).max() < level**2:
+            return "the spectral radius ρ(XY) is not below γ²"
+        return x, y
+
+    def optimum(self, below: float | None = None) -> tuple[float | None, str]:
+        """The least level at which all conditions hold, by bisection, and the one that fails below it.
+
+        Args:
+            below: only look below this level.
+
+        Returns:
+            None, and what fails, if there is no such level.
+        """
+        if below is not None:
+            low, high = 0.0, below
+            if isinstance(why := self.subspaces(high), str):
+                return None, f"at γ = {high:.4g} {why}"
+        else:
+            low, high = 0.0, max(self.floor, 1e-3 * _gain(self.plant.D11)) * 1.01 or 1.0
+            start = high
+            while isinstance(why := self.subspaces(high), str):
+                low, high = high, 10 * high
+                if high > _LARGEST * start:
+                    return None, f"at γ = {low:.4g} {why}"
+        least = high * _LEAST
+        while high > least and high > low * (1 + _BRACKET):
+            middle = (low * high) ** 0.5 if low else max(high / 10, self.floor)
+            if isinstance(self.subspaces(middle), str):
+                low = middle
+            else:
+                high = middle
+        return high, ""
+
+    def limit(self, level: float) -> str:
+        """The condition that fails just below an optimum."""
+        why = self.subspaces(below := level * (1 - 2 * _BRACKET))
+        return f"at γ = {below:.4g} {why}" if isinstance(why, str) else "no condition bounds γ below"
+
+    def controller(self, level: float) -> System:
+        """The central controller of a level, for the plant without D22.
+
+        Written with U1, U2 of X and Y, so that neither has to be finite; the only inverse is that of
+        V1ᵀU1 − γ⁻²V2ᵀU2, which is singular where ρ(XY) = γ².
+
+        Raises:
+            np.linalg.LinAlgError: the conditions do not hold at the level.
+        """
+        pair = self.subspaces(level)
+        if isinstance(pair, str):
+            raise np.linalg.LinAlgError(pair)
+        x, y = pair
+        p = self.plant
+        nmeas, ncon = p.D22.shape
+        z, w = len(p.D11) - ncon, p.D11.shape[1] - nmeas
+        d11, d12, d21, d22 = p.D11[:z, :w], p.D11[:z, w:], p.D11[z:, :w], p.D11[z:, w:]
+        direct = -d21 @ d11.T @ np.linalg.solve(level**2 * np.eye(z) - d11 @ d11.T, d12) - d22
+        f_w, f_u = x.gain[w : w + nmeas], x.gain[w + nmeas :]
+        l_z, l_y = y.gain[z : z + ncon].T, y.gain[z + ncon :].T
+        seen = -(p.C2 @ x.U1 + f_w)
+        entering = -l_y + (y.U1.T @ p.B2 + l_z) @ direct
+        b = np.linalg.solve(y.U1.T @ x.U1 - y.U2.T @ x.U2 / level**2, entering)
+        a, c = x.motion + b @ seen, f_u + direct @ seen
+        return a, b @ self.outputs, self.inputs @ c, self.inputs @ direct @ self.outputs
+
+
+def _normalising(d: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """An orthogonal T, an R, and d with T d R = [0; I], of a d with full column rank."""
+    left, sizes, right = np.linalg.svd(d)
+    turn = np.roll(left, -len(sizes), axis=1)
+    return turn.T, right.T / sizes, d
+
+
+def _gain(d: np.ndarray) -> float:
+    return float(np.linalg.norm(d, 2)) if d.size else 0.0
