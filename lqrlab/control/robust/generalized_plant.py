@@ -118,12 +118,12 @@ class GeneralizedPlant:
             if m >= -_AXIS * size and controllability_distance(self.A, self.B2, v) < _LOST
         ]
 
-    def penalty(self, eps: float, *, states: bool = False) -> tuple[System, list[str]]:
+    def penalty(self, eps: float, *, everything: bool = False) -> tuple[System, list[str]]:
         """The system with outputs added to z that make D12 of full rank, and leave no zero on the imaginary axis.
 
         Args:
             eps: size of the added outputs, relative to what the plant has.
-            states: add the states too, zero or not.
+            everything: add each control and each state, needed or not.
 
         Returns:
             The system, and in words why each is needed.
@@ -133,14 +133,14 @@ class GeneralizedPlant:
         sizes = np.concatenate([sizes, np.zeros(len(right) - len(sizes))])
         alike = np.linalg.norm(c) * np.linalg.norm(b @ right.T, axis=0) / (np.linalg.norm(a) or 1.0)
         alike = np.where(alike > 0, alike, sizes.max() or 1.0)  # an output for each control, by way of the states
-        missing = sizes <= _MISSING * alike
+        missing = (sizes <= _MISSING * alike) | everything
         C, D = np.zeros((missing.sum(), len(a))), (alike[:, None] * right)[missing]
         reasons = [f"rank {int((~missing).sum())} of {len(missing)}"] if missing.any() else []
         zeros = axis_zeros(a, b, np.vstack([c, C]), np.vstack([d, D]))
         D = eps * D
         if zeros:
             reasons.append("invariant zero on the stability boundary at " + ", ".join(map(shown, zeros)))
-        if zeros or states:
+        if zeros or everything:
             size = np.linalg.norm(c) or np.linalg.norm(d) * np.linalg.norm(a) / (np.linalg.norm(b) or 1.0) or 1.0
             more = eps * size / len(a) ** 0.5 * np.eye(len(a))
             C, D = np.vstack([C, more]), np.vstack([D, np.zeros((len(a), len(right)))])
@@ -149,15 +149,15 @@ class GeneralizedPlant:
         added = np.hstack([np.zeros((len(C), self.B1.shape[1])), D])
         return (A, B, np.insert(C_all, [z] * len(C), C, 0), np.insert(D_all, [z] * len(C), added, 0)), reasons
 
-    def regularised(self, eps: float, *, states: bool = False) -> tuple["GeneralizedPlant", tuple[str, ...]]:
+    def regularised(self, eps: float, *, everything: bool = False) -> tuple["GeneralizedPlant", tuple[str, ...]]:
         """The plant with outputs z and disturbances w added, so that no loop has a smaller norm than before.
 
         Returns:
             The regular plant (of eps = 0: this one), and in words what this one lacks.
         """
-        system, controls = self.penalty(eps, states=states)
+        system, controls = self.penalty(eps, everything=everything)
         plant = self.replaced(system, self.dt).transposed()
-        system, measured = plant.penalty(eps, states=states)
+        system, measured = plant.penalty(eps, everything=everything)
         regular = plant.replaced(system, self.dt).transposed()
         return (regular if eps else self), (*(f"D12: {r}" for r in controls), *(f"D21: {r}" for r in measured))
 

@@ -13,9 +13,10 @@ from lqrlab.control.robust.robust_controller import RobustController, in_even_un
 
 _BRACKET = 5e-5  # relative width at which the bisection ends
 _ABOVE = 5e-4, 2e-3, 1e-2, 5e-2, 0.2, 1.0, 4.0, 20.0  # the optimum: where controllers are tried
+_NEAR = 1.001  # times the optimum: near enough, so that no other regularisation is tried
 _LARGEST, _LEAST = 1e9, 1e-9  # times the level that the search starts from
 _INDEFINITE = -1e-9
-_EXCEEDS = 1e-6  # rounding of a measured norm
+_EXCEEDS = 1e-4  # by how much a measured norm may be above its level, relative, so that no larger one is tried
 
 
 def hinfsyn(
@@ -56,6 +57,7 @@ def synthesis(function: str, plant: GeneralizedPlant) -> RobustController:
     """The H∞ controller of a checked plant."""
     continuous, sign = plant.continuous()
     failed: list[str] = []
+    best: RobustController | None = None
 
     def solve(regular: GeneralizedPlant, below: float | None) -> tuple[float, "NormalForm"] | None:
         problem = NormalForm.of(regular)
@@ -65,7 +67,7 @@ def synthesis(function: str, plant: GeneralizedPlant) -> RobustController:
 
     with np.errstate(all="ignore"):
         for eps, cost, reasons, level, problem in regularisations(continuous, solve):
-            made = _verified(plant, problem, level, sign)
+            made = _verified(plant, continuous, sign, problem, level)
             if made is None:
                 failed.append(f"no controller made above γ = {level:.4g} leaves a loop that is stable in floating point")
                 continue
@@ -74,7 +76,12 @@ def synthesis(function: str, plant: GeneralizedPlant) -> RobustController:
             if eps:
                 added = f"outputs and disturbances of relative size {eps:g} were added"
                 remark = f"{'; '.join(reasons)}: {added}, which costs about {cost:.1g} of γ; {remark}"
-            return RobustController(*controller, gamma, norm, poles, eps, cost, remark)
+            if best is None or gamma < best.gamma:
+                best = RobustController(*controller, gamma, norm, poles, eps, cost, remark)
+            if gamma <= level * _NEAR:
+                return best
+    if best is not None:
+        return best
     raise ValueError(
         f"{function}: no controller was found: {'; '.join(dict.fromkeys(failed))}; a measurement or control that hardly "
         "reaches an unstable mode, or units far from one, make a plant that is too close to one without an answer"
@@ -82,26 +89,23 @@ def synthesis(function: str, plant: GeneralizedPlant) -> RobustController:
 
 
 def _verified(
-    plant: GeneralizedPlant, problem: "NormalForm", optimum: float, sign: float
+    plant: GeneralizedPlant, continuous: GeneralizedPlant, sign: float, problem: "NormalForm", optimum: float
 ) -> tuple[System, float, float, np.ndarray] | None:
     """The controller nearest above an optimum whose loop is stable and keeps to its level, its level, norm, poles."""
     best = None
     for above in _ABOVE:
         level = optimum * (1 + above)
-        if best and best[1] <= level:
+        if best and best[1] <= level * (1 + _EXCEEDS):
             break
         try:
-            controller = problem.controller(level)
-            if plant.dt is not None:
-                controller = sampled(controller, sign)
-            controller = in_even_units(plant.for_feedthrough(controller))
+            controller = continuous.for_feedthrough(problem.controller(level))
+            controller = in_even_units(controller if plant.dt is None else sampled(controller, sign))
             loop = plant.closed(controller)
             norm, _ = hinf_norm(*loop, plant.dt)
         except (np.linalg.LinAlgError, ValueError):  # singular, or not stable
             continue
-        gamma = level if norm <= level * (1 + _EXCEEDS) else norm
-        if best is None or gamma < best[1]:
-            best = controller, max(gamma, norm), norm, np.linalg.eigvals(loop[0])
+        if best is None or max(level, norm) < best[1]:
+            best = controller, max(level, norm), norm, np.linalg.eigvals(loop[0])
     return best
 
 
@@ -217,8 +221,12 @@ class NormalForm:
         l_z, l_y = y.gain[z : z + ncon].T, y.gain[z + ncon :].T
         seen = -(p.C2 @ x.U1 + f_w)
         entering = -l_y + (y.U1.T @ p.B2 + l_z) @ direct
-        b = np.linalg.solve(y.U1.T @ x.U1 - y.U2.T @ x.U2 / level**2, entering)
-        a, c = x.motion + b @ seen, f_u + direct @ seen
+        # its inverse is shared among both sides: of a nearly optimal level it is large
+        left, sizes, right = np.linalg.svd(y.U1.T @ x.U1 - y.U2.T @ x.U2 / level**2)
+        root = sizes[:, None] ** 0.5
+        b, seen = left.T @ entering / root, seen @ right.T / root.T
+        a = root * (right @ x.motion @ right.T) / root.T + b @ seen
+        c = f_u @ right.T / root.T + direct @ seen
         return a, b @ self.outputs, self.inputs @ c, self.inputs @ direct @ self.outputs
 
 

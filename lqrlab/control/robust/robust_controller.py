@@ -75,7 +75,7 @@ def regularisations(
     solved: list = []
     why = reasons or ("the plant is nearly singular",)
     for eps in REGULARISATIONS:
-        regular, _ = plant.regularised(eps, states=not reasons)
+        regular, _ = plant.regularised(eps, everything=not reasons)
         found = solve(regular, solved[-1][3] * (1 - GAIN) if solved else None)
         if found is None and solved:
             break
