@@ -13,6 +13,7 @@ from lqrlab.control.robust.robust_controller import RobustController, in_even_un
 
 _BRACKET = 5e-5  # relative width at which the bisection ends
 _ABOVE = 5e-4, 2e-3, 1e-2, 5e-2, 0.2, 1.0, 4.0, 20.0  # the optimum: where controllers are tried
+_FIRST = 1e-3  # relative width of the first step down from a level that is near the optimum
 _NEAR = 1.001  # times the optimum: near enough, so that no other regularisation is tried
 _LARGEST, _LEAST = 1e9, 1e-9  # times the level that the search starts from
 _INDEFINITE = -1e-9
@@ -174,24 +175,22 @@ class NormalForm:
         Returns:
             None, and what fails, if there is no such level.
         """
-        if below is not None:
-            low, high = 0.0, below
-            if isinstance(why := self.subspaces(high), str):
-                return None, f"at γ = {high:.4g} {why}"
-        else:
-            low, high = 0.0, max(self.floor, 1e-3 * _gain(self.plant.D11)) * 1.01 or 1.0
-            start = high
-            while isinstance(why := self.subspaces(high), str):
-                low, high = high, 10 * high
-                if high > _LARGEST * start:
-                    return None, f"at γ = {low:.4g} {why}"
+        low, step = 0.0, 0.1
+        high = below or max(self.floor, 1e-3 * _gain(self.plant.D11)) * 1.01 or 1.0
+        start = high
+        while isinstance(why := self.subspaces(high), str):
+            low, high = high, 10 * high
+            if below or high > _LARGEST * start:
+                return None, f"at γ = {low:.4g} {why}"
         least = high * _LEAST
+        if below:  # the optimum is likely to be near
+            step = 1 - _FIRST
         while high > least and high > low * (1 + _BRACKET):
-            middle = (low * high) ** 0.5 if low else max(high / 10, self.floor)
+            middle = (low * high) ** 0.5 if low else max(high * step, self.floor)
             if isinstance(self.subspaces(middle), str):
                 low = middle
             else:
-                high = middle
+                high, step = middle, max(step**2, 0.1)
         return high, ""
 
     def limit(self, level: float) -> str:

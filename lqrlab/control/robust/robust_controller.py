@@ -11,7 +11,7 @@ from lqrlab.control import matrix_checks
 from lqrlab.control.robust.generalized_plant import GeneralizedPlant, System
 
 Levelled = TypeVar("Levelled")
-REGULARISATIONS = 1e-3, 1e-4, 1e-5, 1e-6
+REGULARISATIONS = 1e-2, 1e-3, 1e-4, 1e-5, 1e-6
 GAIN = 3e-4
 """Relative fall of the norm that a ten times smaller regularisation has to promise to be tried."""
 
