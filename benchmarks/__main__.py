@@ -30,6 +30,7 @@ MODULES = (
     "learned_agents",
     "mpc",
     "realtime",
+    "robust",
 )
 
 

@@ -16,6 +16,7 @@ System = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """A, B, C, D."""
 
 _LOST = 1e-9  # a mode so near to an uncontrollable one, relative, counts as one
+_ZERO = 1e-14  # a control so much smaller than the others, in whatever units, is rounding
 _AXIS = 1e-8  # how near to the axis a mode is on it: a double integrator's two are off by the root of the rounding
 _MISSING = 1e-7  # a control or measurement that so little of D reaches, relative to the rest of the plant
 
@@ -71,6 +72,21 @@ class GeneralizedPlant:
         x = matrix_checks.even_units(a, b, c)
         return self.replaced((a * x / x[:, None], b / x[:, None], c * x, d), self.dt)
 
+    def in_even_signals(self) -> tuple["GeneralizedPlant", np.ndarray, np.ndarray]:
+        """The plant with u = units_u ũ and ỹ = units_y y of like size, and the units."""
+        u, y = (
+            2.0 ** -np.round(np.log2(np.where(size > 0, size, 1.0)))
+            for size in (np.linalg.norm(side, axis=0) for side in (self._acting(), self.transposed()._acting()))
+        )
+        a, b, c, d = self.system
+        right, left = np.append(np.ones(self.B1.shape[1]), u), np.append(np.ones(len(self.C1)), y)
+        return self.replaced((a, b * right, left[:, None] * c, left[:, None] * d * right), self.dt), u, y
+
+    def _acting(self) -> np.ndarray:
+        """The controls' effect on z, at once and by way of the states."""
+        through = np.linalg.norm(self.C1) / (np.linalg.norm(self.A) or 1.0) or 1.0
+        return np.vstack([through * self.B2, self.D12])
+
     def closed(self, controller: System) -> System:
         """The loop from w to z with u = K y.
 
@@ -100,7 +116,8 @@ class GeneralizedPlant:
             ("B", self, "stabilizable", f"none of the last {controls} inputs moves it"),
             ("C", self.transposed(), "detectable", f"none of the last {measured} outputs sees it"),
         ):
-            if lost := [shown(v) + where for v in plant.lost_modes() if v.imag >= 0]:
+            lost = dict.fromkeys(shown(v) + where for v in plant.lost_modes() if v.imag >= 0)
+            if lost:
                 raise ValueError(
                     f"A, {name}: expected a plant that a controller can stabilize, but the mode at {', '.join(lost)} is "
                     f"not {what}: {cause}; give the plant one that does, or leave the mode out (an integrator of a "
@@ -111,11 +128,12 @@ class GeneralizedPlant:
         """Eigenvalues that are not stable and that no control moves."""
         values = np.linalg.eigvals(self.A)
         margin = values.real if self.dt is None else np.abs(values) - 1
-        size = np.linalg.norm(self.A, 2)
+        size, columns = np.linalg.norm(self.A, 2), np.linalg.norm(self.B2, axis=0)
+        alike = np.where(columns > _ZERO * columns.max(), (size or 1.0) / np.where(columns > 0, columns, 1.0), 0.0)
         return [
             complex(v)
             for v, m in zip(values, margin)
-            if m >= -_AXIS * size and controllability_distance(self.A, self.B2, v) < _LOST
+            if m >= -_AXIS * size and controllability_distance(self.A, self.B2 * alike, v) < _LOST
         ]
 
     def penalty(self, eps: float, *, everything: bool = False) -> tuple[System, list[str]]:
@@ -139,7 +157,7 @@ class GeneralizedPlant:
         zeros = axis_zeros(a, b, np.vstack([c, C]), np.vstack([d, D]))
         D = eps * D
         if zeros:
-            reasons.append("invariant zero on the stability boundary at " + ", ".join(map(shown, zeros)))
+            reasons.append("invariant zero on the stability boundary at " + ", ".join(dict.fromkeys(map(shown, zeros))))
         if zeros or everything:
             size = np.linalg.norm(c) or np.linalg.norm(d) * np.linalg.norm(a) / (np.linalg.norm(b) or 1.0) or 1.0
             more = eps * size / len(a) ** 0.5 * np.eye(len(a))

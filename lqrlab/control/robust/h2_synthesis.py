@@ -40,7 +40,8 @@ def h2syn(
     """
     plant = partitioned("h2syn", A, B, C, D, nmeas, ncon, dt)
     with np.errstate(all="ignore"):
-        direct, rest = (np.zeros((ncon, nmeas)), plant) if plant.dt is not None else _without_noise(plant)
+        even, *units = plant.in_even_signals()
+        direct, rest = (np.zeros((ncon, nmeas)), even) if plant.dt is not None else _without_noise(even)
 
         def solve(regular: GeneralizedPlant, below: float | None) -> tuple[float, System] | None:
             found = (_continuous if plant.dt is None else _discrete)(regular)
@@ -49,7 +50,7 @@ def h2syn(
         for eps, cost, reasons, level, made in regularisations(rest, solve):
             try:
                 a, b, c, d = made
-                controller = in_even_units(plant.for_feedthrough((a, b, c, d + direct)))
+                controller = in_even_units(even.for_feedthrough((a, b, c, d + direct)), *units)
                 loop = plant.closed(controller)
             except np.linalg.LinAlgError:
                 continue

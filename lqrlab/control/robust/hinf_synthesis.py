@@ -56,7 +56,8 @@ def hinfsyn(
 
 def synthesis(function: str, plant: GeneralizedPlant) -> RobustController:
     """The H∞ controller of a checked plant."""
-    continuous, sign = plant.continuous()
+    even, *units = plant.in_even_signals()
+    continuous, _ = even.continuous()
     failed: list[str] = []
     best: RobustController | None = None
 
@@ -68,7 +69,7 @@ def synthesis(function: str, plant: GeneralizedPlant) -> RobustController:
 
     with np.errstate(all="ignore"):
         for eps, cost, reasons, level, problem in regularisations(continuous, solve):
-            made = _verified(plant, continuous, sign, problem, level)
+            made = _verified(plant, even, units, problem, level)
             if made is None:
                 failed.append(f"no controller made above γ = {level:.4g} leaves a loop that is stable in floating point")
                 continue
@@ -90,17 +91,18 @@ def synthesis(function: str, plant: GeneralizedPlant) -> RobustController:
 
 
 def _verified(
-    plant: GeneralizedPlant, continuous: GeneralizedPlant, sign: float, problem: "NormalForm", optimum: float
+    plant: GeneralizedPlant, even: GeneralizedPlant, units: list[np.ndarray], problem: "NormalForm", optimum: float
 ) -> tuple[System, float, float, np.ndarray] | None:
     """The controller nearest above an optimum whose loop is stable and keeps to its level, its level, norm, poles."""
     best = None
+    continuous, sign = even.continuous()
     for above in _ABOVE:
         level = optimum * (1 + above)
         if best and best[1] <= level * (1 + _EXCEEDS):
             break
         try:
             controller = continuous.for_feedthrough(problem.controller(level))
-            controller = in_even_units(controller if plant.dt is None else sampled(controller, sign))
+            controller = in_even_units(controller if plant.dt is None else sampled(controller, sign), *units)
             loop = plant.closed(controller)
             norm, _ = hinf_norm(*loop, plant.dt)
         except (np.linalg.LinAlgError, ValueError):  # singular, or not stable

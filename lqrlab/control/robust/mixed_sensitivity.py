@@ -99,8 +99,8 @@ def _system(name: str, given: Weight, size: int | None) -> System:
     if size is not None and not isinstance(given, tuple | list):
         gain = np.asarray(matrix_checks.real(name, given), float)
         gain = gain * np.eye(size) if gain.ndim == 0 else gain
-        empty = np.zeros((0, 0)), np.zeros((0, size)), np.zeros((gain.shape[0] if gain.ndim else 0, 0))
-        given = *empty, gain
+        rows, columns = gain.shape if gain.ndim == 2 else (size, size)
+        given = np.zeros((0, 0)), np.zeros((0, columns)), np.zeros((rows, 0)), gain
     if not isinstance(given, tuple | list) or len(given) != 4:
         raise ValueError(f"{name}: expected the matrices (A, B, C, D), but found {type(given).__name__}")
     try:

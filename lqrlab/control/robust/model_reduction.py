@@ -96,11 +96,10 @@ def _split(
     poles = np.linalg.eigvals(a)
     near = _BOUNDARY * np.abs(poles).max(initial=0.0) if dt is None else _BOUNDARY
 
-    def keep(real: float, imag: float) -> bool:
-        return bool(real > -near if dt is None else np.hypot(real, imag) > 1 - near)
-
     if not len(a):
         return a, b, c, 0
+    # a lambda: LAPACK's wrapper counts the arguments of what it calls
+    keep = (lambda re, im: re > -near) if dt is None else (lambda re, im: np.hypot(re, im) > 1 - near)
     a, basis, kept = scipy.linalg.schur(a, sort=keep)
     b, c = basis.T @ b, c @ basis
     # x1 = ξ1 + T ξ2 with a11 T − T a22 + a12 = 0

@@ -49,9 +49,10 @@ class RobustController:
         return self.A, self.B, self.C, self.D
 
 
-def in_even_units(system: System) -> System:
-    """The same controller with states of like size."""
+def in_even_units(system: System, u: np.ndarray, y: np.ndarray) -> System:
+    """The controller u = K y of one in the units u and y, ũ = K̃ ỹ, with states of like size."""
     a, b, c, d = system
+    b, c, d = b * y, u[:, None] * c, u[:, None] * d * y
     x = matrix_checks.even_units(a, b, c)
     return a * x / x[:, None], b / x[:, None], c * x, d
 
