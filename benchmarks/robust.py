@@ -87,7 +87,9 @@ def norm(given: Given, K: Any, which: str) -> float:
         if which == "hinf":
             return control.hinf_norm(a, b, c, d, dt)[0]
         decays = np.linalg.eigvals(a)
-        if (decays.real.max() if dt is None else np.abs(decays).max() - 1) >= 0 or (dt is None and np.abs(d).max() > 1e-6):
+        if (decays.real.max() if dt is None else np.abs(decays).max() - 1) >= 0 or (
+            dt is None and np.abs(d).max() > 1e-6
+        ):
             return np.inf
         if dt is None:
             gram = scipy.linalg.solve_continuous_lyapunov(a, -b @ b.T)
@@ -232,7 +234,9 @@ def bench(which: str, each: int) -> Iterator[Row]:
             yield row(f"{head}: refused, without, or no answer", tally.without, "", 0 if ours else None, least=False)
             yield row(f"{head}: worse than the other by 0.1 %", tally.worse, "")
             if np.isfinite(tally.times).any():
-                yield row(f"{head}: median time", 1e3 * np.nanmedian(tally.times), "ms", 50 if ours else None, least=False)
+                yield row(
+                    f"{head}: median time", 1e3 * np.nanmedian(tally.times), "ms", 50 if ours else None, least=False
+                )
     slycot.close()
 
 

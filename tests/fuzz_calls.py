@@ -258,7 +258,7 @@ CALLS = {
     "control.zeros": (control.zeros, _d, anything),
     "control.hinfsyn": (control.hinfsyn, _generalized, keeps_to_gamma),
     "control.h2syn": (control.h2syn, _generalized, keeps_to_gamma),
-    "control.mixsyn": (control.mixsyn, {"G": (A, B, C, D), "W1": (-R / 10, R, R, R), "W2": 0.1, "dt": DT}, keeps_to_gamma),
+    "control.mixsyn": (control.mixsyn, {"G": (A, B, C, D), "W1": (-R, R, R, R), "W2": 0.1}, keeps_to_gamma),
     "control.ncfsyn": (control.ncfsyn, {"A": A, "B": B, "C": C, "D": D, "dt": DT}, keeps_to_gamma),
     "control.balred": (control.balred, {"A": STABLE, "B": B, "C": C, "D": D, "order": 1, "dt": DT}, anything),
     "control.modes": (control.modes, {"A": A, "dt": DT}, anything),

@@ -102,6 +102,7 @@ def _peak(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, dt: float 
 def bilinear(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The continuous system with the same gains, z = (1 + s) / (1 − s)."""
     one = np.eye(len(a))
     moved = np.linalg.inv(a + one)  # a stable system has no pole at −1
     return moved @ (a - one), 2**0.5 * moved @ b, 2**0.5 * c @ moved, d - c @ moved @ b

@@ -1,16 +1,14 @@
 """Generalized plant of a synthesis: what is disturbed, controlled, kept small and measured."""
 
 import dataclasses
-from typing import Self
 
 import numpy as np
-import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike
 
 from lqrlab.compute.checks import whole
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.controllability import controllability_distance
-from lqrlab.control.analysis.system_norms import bilinear
+from lqrlab.control.analysis.system_norms import bilinear, stable
 
 System = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """A, B, C, D."""
@@ -30,6 +28,7 @@ class GeneralizedPlant:
     Attributes:
         A, B1, B2, C1, C2, D11, D12, D21, D22: the matrices.
         dt: sample time [s]; None in continuous time.
+        sign: of a continuous plant with the gains of a discrete one, that of z = ±(1 + s) / (1 − s); zero of others.
     """
 
     A: np.ndarray
@@ -42,9 +41,10 @@ class GeneralizedPlant:
     D21: np.ndarray
     D22: np.ndarray
     dt: float | None = None
+    sign: float = 0.0
 
     @classmethod
-    def of(cls, system: System, nmeas: int, ncon: int, dt: float | None) -> Self:
+    def of(cls, system: System, nmeas: int, ncon: int, dt: float | None = None) -> "GeneralizedPlant":
         """The plant whose last ``nmeas`` outputs are measured and last ``ncon`` inputs are controls."""
         a, b, c, d = system
         z, w = len(c) - nmeas, b.shape[1] - ncon
@@ -57,20 +57,21 @@ class GeneralizedPlant:
         d = np.block([[self.D11, self.D12], [self.D21, self.D22]])
         return self.A, np.hstack([self.B1, self.B2]), np.vstack([self.C1, self.C2]), d
 
-    def replaced(self, system: System, dt: float | None = None) -> "GeneralizedPlant":
-        """The plant of another system from [w; u] to [z; y] with the same measurements and controls."""
-        return self.of(system, *self.D22.shape, dt)
+    def replaced(self, system: System) -> "GeneralizedPlant":
+        """The plant of another system from [w; u] to [z; y] with as many measurements and controls."""
+        nmeas, ncon = self.D22.shape
+        return dataclasses.replace(self.of(system, nmeas, ncon), dt=self.dt, sign=self.sign)
 
     def transposed(self) -> "GeneralizedPlant":
         """The dual plant: its controls are the measurements."""
-        (_, nmeas), (a, b, c, d) = self.D22.T.shape, self.system
-        return self.of((a.T, c.T, b.T, d.T), self.D22.shape[1], nmeas, self.dt)
+        (nmeas, ncon), (a, b, c, d) = self.D22.shape, self.system
+        return dataclasses.replace(self.of((a.T, c.T, b.T, d.T), ncon, nmeas), dt=self.dt, sign=self.sign)
 
     def scaled(self) -> "GeneralizedPlant":
         """The plant with states in units in which rows and columns of its matrices are of like size."""
         a, b, c, d = self.system
         x = matrix_checks.even_units(a, b, c)
-        return self.replaced((a * x / x[:, None], b / x[:, None], c * x, d), self.dt)
+        return self.replaced((a * x / x[:, None], b / x[:, None], c * x, d))
 
     def in_even_signals(self) -> tuple["GeneralizedPlant", np.ndarray, np.ndarray]:
         """The plant with u = units_u ũ and ỹ = units_y y of like size, and the units."""
@@ -80,7 +81,7 @@ class GeneralizedPlant:
         )
         a, b, c, d = self.system
         right, left = np.append(np.ones(self.B1.shape[1]), u), np.append(np.ones(len(self.C1)), y)
-        return self.replaced((a, b * right, left[:, None] * c, left[:, None] * d * right), self.dt), u, y
+        return self.replaced((a, b * right, left[:, None] * c, left[:, None] * d * right)), u, y
 
     def _acting(self) -> np.ndarray:
         """The controls' effect on z, at once and by way of the states."""
@@ -119,8 +120,8 @@ class GeneralizedPlant:
             lost = dict.fromkeys(shown(v) + where for v in plant.lost_modes() if v.imag >= 0)
             if lost:
                 raise ValueError(
-                    f"A, {name}: expected a plant that a controller can stabilize, but the mode at {', '.join(lost)} is "
-                    f"not {what}: {cause}; give the plant one that does, or leave the mode out (an integrator of a "
+                    f"A, {name}: expected a plant that a controller can stabilize, but the mode at {', '.join(lost)} "
+                    f"is not {what}: {cause}; give the plant one that does, or leave the mode out (an integrator of a "
                     "weight: move its pole a little into the stable region)"
                 )
 
@@ -153,11 +154,13 @@ class GeneralizedPlant:
         alike = np.where(alike > 0, alike, sizes.max() or 1.0)  # an output for each control, by way of the states
         missing = (sizes <= _MISSING * alike) | everything
         C, D = np.zeros((missing.sum(), len(a))), (alike[:, None] * right)[missing]
-        reasons = [f"rank {int((~missing).sum())} of {len(missing)}"] if missing.any() else []
+        reasons = [f"rank {int((~missing).sum())} of {len(missing)}"] if missing.any() and not self.sign else []
         zeros = axis_zeros(a, b, np.vstack([c, C]), np.vstack([d, D]))
         D = eps * D
-        if zeros:
-            reasons.append("invariant zero on the stability boundary at " + ", ".join(dict.fromkeys(map(shown, zeros))))
+        named = [shown(self.sign * (1 + v) / (1 - v) if self.sign else v) for v in zeros]
+        named += [shown(-self.sign)] if missing.any() and self.sign else []  # where the transform has its infinity
+        if named:
+            reasons.append("invariant zero on the stability boundary at " + ", ".join(dict.fromkeys(named)))
         if zeros or everything:
             size = np.linalg.norm(c) or np.linalg.norm(d) * np.linalg.norm(a) / (np.linalg.norm(b) or 1.0) or 1.0
             more = eps * size / len(a) ** 0.5 * np.eye(len(a))
@@ -174,19 +177,28 @@ class GeneralizedPlant:
             The regular plant (of eps = 0: this one), and in words what this one lacks.
         """
         system, controls = self.penalty(eps, everything=everything)
-        plant = self.replaced(system, self.dt).transposed()
+        plant = self.replaced(system).transposed()
         system, measured = plant.penalty(eps, everything=everything)
-        regular = plant.replaced(system, self.dt).transposed()
+        regular = plant.replaced(system).transposed()
         return (regular if eps else self), (*(f"D12: {r}" for r in controls), *(f"D21: {r}" for r in measured))
 
-    def continuous(self) -> tuple["GeneralizedPlant", float]:
-        """The continuous plant with the same gains, z = ±(1 + s) / (1 − s), and the sign."""
+    def continuous(self) -> "GeneralizedPlant":
+        """The continuous plant with the same gains."""
         if self.dt is None:
-            return self, 1.0
-        a, b, c, d = self.system
-        one = np.eye(len(a))
-        sign = max((1.0, -1.0), key=lambda s: (1e-6 if s < 0 else 1.0) * np.linalg.svd(s * a + one)[1][-1])
-        return self.replaced(bilinear(sign * a, b, sign * c, d)), sign
+            return self
+        (a, b, c, d), one = self.system, np.eye(len(self.A))
+        # −1 becomes infinite, unless the plant has a pole there
+        sign = -1.0 if np.linalg.svd(a + one)[1][-1] < 1e-6 * np.linalg.svd(a - one)[1][-1] else 1.0
+        return dataclasses.replace(self.replaced(bilinear(sign * a, b, sign * c, d)), dt=None, sign=sign)
+
+    def discrete(self, dt: float | None) -> "GeneralizedPlant":
+        """The way back."""
+        return self if dt is None else dataclasses.replace(self.replaced(sampled(self.system, self.sign)), dt=dt)
+
+
+def surely_stable(a: np.ndarray, dt: float | None) -> bool:
+    """True if all modes decay by more than rounding can tell: in each order of the states, and of the transpose."""
+    return all(stable(x, dt) for x in (a, a.T, a[::-1, ::-1], a.T[::-1, ::-1]))
 
 
 def sampled(controller: System, sign: float) -> System:
@@ -237,6 +249,8 @@ def partitioned(
     with np.errstate(all="ignore"):
         plant = plant.scaled()
     if not all(np.isfinite(x).all() and np.abs(x).max(initial=0) < 1e100 for x in plant.system):
-        raise ValueError("A, B, C, D: expected numbers nearer to one, whose products do not overflow; choose other units")
+        raise ValueError(
+            "A, B, C, D: expected numbers nearer to one, whose products do not overflow; choose other units"
+        )
     plant.refuse_lost_modes()
     return plant

@@ -4,8 +4,7 @@ import numpy as np
 import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike
 
-from lqrlab.control.analysis.system_norms import stable
-from lqrlab.control.robust.generalized_plant import GeneralizedPlant, System, partitioned
+from lqrlab.control.robust.generalized_plant import GeneralizedPlant, System, partitioned, surely_stable
 from lqrlab.control.robust.hamiltonian_subspace import stable_subspace
 from lqrlab.control.robust.robust_controller import RobustController, in_even_units, regularisations
 
@@ -44,17 +43,17 @@ def h2syn(
         direct, rest = (np.zeros((ncon, nmeas)), even) if plant.dt is not None else _without_noise(even)
 
         def solve(regular: GeneralizedPlant, below: float | None) -> tuple[float, System] | None:
-            found = (_continuous if plant.dt is None else _discrete)(regular)
+            found = _continuous(regular) if plant.dt is None else _discrete(regular.discrete(plant.dt))
             return None if found is None or (below is not None and found[0] >= below) else found
 
-        for eps, cost, reasons, level, made in regularisations(rest, solve):
+        for eps, cost, reasons, level, made in regularisations(rest.continuous(), solve):
             try:
                 a, b, c, d = made
                 controller = in_even_units(even.for_feedthrough((a, b, c, d + direct)), *units)
                 loop = plant.closed(controller)
             except np.linalg.LinAlgError:
                 continue
-            norm = _norm(loop, plant.dt) if stable(loop[0], plant.dt) else np.inf
+            norm = _norm(loop, plant.dt) if surely_stable(loop[0], plant.dt) else np.inf
             if norm <= level * (1 + _AGREES) + _SMALL * np.linalg.norm(plant.C1) * np.linalg.norm(plant.B1):
                 added = f"outputs and disturbances of relative size {eps:g} were added"
                 remark = f"{'; '.join(reasons)}: {added}, which costs about {cost:.1g} of the norm" if eps else ""

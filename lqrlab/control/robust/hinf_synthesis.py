@@ -1,13 +1,15 @@
 """H∞ synthesis: the controller that makes the largest gain from w to z nearly as small as any can."""
 
 import dataclasses
+import functools
+import itertools
 
 import numpy as np
 import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike
 
 from lqrlab.control.analysis.system_norms import hinf_norm
-from lqrlab.control.robust.generalized_plant import GeneralizedPlant, System, partitioned, sampled
+from lqrlab.control.robust.generalized_plant import GeneralizedPlant, System, partitioned, sampled, surely_stable
 from lqrlab.control.robust.hamiltonian_subspace import StableSubspace, stable_subspace
 from lqrlab.control.robust.robust_controller import RobustController, in_even_units, regularisations
 
@@ -57,7 +59,7 @@ def hinfsyn(
 def synthesis(function: str, plant: GeneralizedPlant) -> RobustController:
     """The H∞ controller of a checked plant."""
     even, *units = plant.in_even_signals()
-    continuous, _ = even.continuous()
+    continuous = even.continuous()
     failed: list[str] = []
     best: RobustController | None = None
 
@@ -71,7 +73,7 @@ def synthesis(function: str, plant: GeneralizedPlant) -> RobustController:
         for eps, cost, reasons, level, problem in regularisations(continuous, solve):
             made = _verified(plant, even, units, problem, level)
             if made is None:
-                failed.append(f"no controller made above γ = {level:.4g} leaves a loop that is stable in floating point")
+                failed.append(f"no loop of a controller above γ = {level:.4g} is stable in floating point")
                 continue
             controller, gamma, norm, poles = made
             remark = problem.limit(level)
@@ -95,15 +97,17 @@ def _verified(
 ) -> tuple[System, float, float, np.ndarray] | None:
     """The controller nearest above an optimum whose loop is stable and keeps to its level, its level, norm, poles."""
     best = None
-    continuous, sign = even.continuous()
+    continuous = even.continuous()
     for above in _ABOVE:
         level = optimum * (1 + above)
         if best and best[1] <= level * (1 + _EXCEEDS):
             break
         try:
             controller = continuous.for_feedthrough(problem.controller(level))
-            controller = in_even_units(controller if plant.dt is None else sampled(controller, sign), *units)
+            controller = in_even_units(controller if plant.dt is None else sampled(controller, continuous.sign), *units)
             loop = plant.closed(controller)
+            if not surely_stable(loop[0], plant.dt):
+                continue
             norm, _ = hinf_norm(*loop, plant.dt)
         except (np.linalg.LinAlgError, ValueError):  # singular, or not stable
             continue
@@ -128,8 +132,7 @@ class NormalForm:
     @classmethod
     def of(cls, plant: GeneralizedPlant) -> "NormalForm":
         """The normal form of a regular plant, by singular value decompositions of D12 and D21."""
-        z, u, turned = _normalising(plant.D12)
-        wt, yt, _ = _normalising(plant.D21.T)
+        (z, u), (wt, yt) = _normalising(plant.D12), _normalising(plant.D21.T)
         nmeas, ncon = plant.D22.shape
         a, b, c, d = plant.system
         left = scipy.linalg.block_diag(z, yt.T)
@@ -138,9 +141,9 @@ class NormalForm:
         d[-nmeas:, -ncon:] = 0
         d[:-nmeas, -ncon:] = np.eye(len(z))[:, len(z) - ncon :]
         d[-nmeas:, :-ncon] = np.eye(len(wt))[len(wt) - nmeas :]
-        return cls(GeneralizedPlant.of((a, b @ right, left @ c, d), nmeas, ncon, None), u, yt.T)
+        return cls(GeneralizedPlant.of((a, b @ right, left @ c, d), nmeas, ncon), u, yt.T)
 
-    @property
+    @functools.cached_property
     def floor(self) -> float:
         """The gain of D11 that no controller changes."""
         d = self.plant.D11
@@ -148,28 +151,42 @@ class NormalForm:
         return max(_gain(d[: len(d) - ncon]), _gain(d[:, : d.shape[1] - nmeas]))
 
     def subspaces(self, level: float) -> tuple[StableSubspace, StableSubspace] | str:
-        """Those of X and Y at a level γ, or the condition that fails."""
+        """Those of X and Y at a level γ, or the condition on one of them that fails."""
         if level <= self.floor * (1 + 1e-12):
             return "γ is not above the gain of D11 that no controller changes"
         found = []
-        for name, plant in (("X", self.plant), ("Y", self.plant.transposed())):
+        for name, plant in (("X of the control", self.plant), ("Y of the filter", self._dual)):
             a, b, c1, d1 = plant.A, np.hstack([plant.B1, plant.B2]), plant.C1, np.hstack([plant.D11, plant.D12])
             squares = np.repeat([level**2, 0.0], [plant.B1.shape[1], plant.B2.shape[1]])
             half = stable_subspace(a, b, c1, d1, squares)
-            side = "control" if name == "X" else "filter"
             if half is None:
-                return f"the Hamiltonian matrix of the {side} Riccati equation has eigenvalues on the imaginary axis"
+                return f"there is no solution {name} Riccati equation: its Hamiltonian matrix has imaginary eigenvalues"
             if half.least < _INDEFINITE:
-                return f"the solution {name} of the {side} Riccati equation is not positive semidefinite"
+                return f"the solution {name} Riccati equation is not positive semidefinite"
             found.append(half)
-        x, y = found
-        coupling = scipy.linalg.eigvals(y.U2.T @ x.U2, y.U1.T @ x.U1, check_finite=False)
-        if not np.abs(coupling).max() < level**2:
-            return "the spectral radius ρ(XY) is not below γ²"
-        return x, y
+        return found[0], found[1]
+
+    @functools.cached_property
+    def _dual(self) -> GeneralizedPlant:
+        return self.plant.transposed()
+
+    def failing(self, level: float) -> tuple[str, float]:
+        """The condition that fails at a level, empty if none does, and log ρ(XY)/γ², NaN if X or Y is at fault."""
+        pair = self.subspaces(level)
+        if isinstance(pair, str):
+            return pair, np.nan
+        x, y = pair
+        try:
+            radius = np.abs(scipy.linalg.eigvals(y.U2.T @ x.U2, y.U1.T @ x.U1, check_finite=False)).max()
+        except np.linalg.LinAlgError:
+            radius = np.nan
+        coupling = float(np.log(max(radius, 1e-300)) - 2 * np.log(level))
+        return ("" if coupling < 0 else "the spectral radius ρ(XY) is not below γ²"), coupling
 
     def optimum(self, below: float | None = None) -> tuple[float | None, str]:
         """The least level at which all conditions hold, by bisection, and the one that fails below it.
+
+        Where ρ(XY) < γ² is the one, the secant of its logarithm leads there sooner.
 
         Args:
             below: only look below this level.
@@ -180,25 +197,35 @@ class NormalForm:
         low, step = 0.0, 0.1
         high = below or max(self.floor, 1e-3 * _gain(self.plant.D11)) * 1.01 or 1.0
         start = high
-        while isinstance(why := self.subspaces(high), str):
+        seen: list[tuple[float, float]] = []  # logarithms of levels and couplings
+        while (found := self.failing(high))[0]:
             low, high = high, 10 * high
             if below or high > _LARGEST * start:
-                return None, f"at γ = {low:.4g} {why}"
+                return None, f"at γ = {low:.4g} {found[0]}"
         least = high * _LEAST
         if below:  # the optimum is likely to be near
             step = 1 - _FIRST
-        while high > least and high > low * (1 + _BRACKET):
-            middle = (low * high) ** 0.5 if low else max(high * step, self.floor)
-            if isinstance(self.subspaces(middle), str):
-                low = middle
+        level = high
+        for k in itertools.count():
+            seen = [*seen[-1:], (np.log(level), found[1])]
+            if high <= least or high <= low * (1 + _BRACKET):
+                return high, ""
+            level = (low * high) ** 0.5 if low else max(high * step, self.floor)
+            if k % 4 and len(seen) == 2 and (change := seen[1][1] - seen[0][1]):
+                root = np.exp(seen[1][0] - seen[1][1] * (seen[1][0] - seen[0][0]) / change)
+                sides = (root * (1 + 0.4 * _BRACKET), root * (1 - 0.4 * _BRACKET))
+                level = next((s for s in sides if max(low, 0.01 * high) < s < high * (1 - 0.1 * _BRACKET)), level)
+            found = self.failing(level)
+            if found[0]:
+                low = level
             else:
-                high, step = middle, max(step**2, 0.1)
-        return high, ""
+                high, step = level, max(step**2, 0.1)
+        raise AssertionError
 
     def limit(self, level: float) -> str:
         """The condition that fails just below an optimum."""
-        why = self.subspaces(below := level * (1 - 2 * _BRACKET))
-        return f"at γ = {below:.4g} {why}" if isinstance(why, str) else "no condition bounds γ below"
+        why, _ = self.failing(below := level * (1 - 2 * _BRACKET))
+        return f"at γ = {below:.4g} {why}" if why else "no condition bounds γ below"
 
     def controller(self, level: float) -> System:
         """The central controller of a level, for the plant without D22.
@@ -209,11 +236,10 @@ class NormalForm:
         Raises:
             np.linalg.LinAlgError: the conditions do not hold at the level.
         """
-        pair = self.subspaces(level)
+        pair, p = self.subspaces(level), self.plant
         if isinstance(pair, str):
             raise np.linalg.LinAlgError(pair)
         x, y = pair
-        p = self.plant
         nmeas, ncon = p.D22.shape
         z, w = len(p.D11) - ncon, p.D11.shape[1] - nmeas
         d11, d12, d21, d22 = p.D11[:z, :w], p.D11[:z, w:], p.D11[z:, :w], p.D11[z:, w:]
@@ -231,11 +257,10 @@ class NormalForm:
         return a, b @ self.outputs, self.inputs @ c, self.inputs @ direct @ self.outputs
 
 
-def _normalising(d: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """An orthogonal T, an R, and d with T d R = [0; I], of a d with full column rank."""
+def _normalising(d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """An orthogonal T and an R with T d R = [0; I], of a d with full column rank."""
     left, sizes, right = np.linalg.svd(d)
-    turn = np.roll(left, -len(sizes), axis=1)
-    return turn.T, right.T / sizes, d
+    return np.roll(left, -len(sizes), axis=1).T, right.T / sizes
 
 
 def _gain(d: np.ndarray) -> float:

@@ -10,7 +10,9 @@ from lqrlab.compute.checks import whole
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.system_norms import bilinear, stable
 
-_BOUNDARY = 1e-8  # modes so near to the stability boundary, relative to the largest, are kept: integrators, with rounding
+_BOUNDARY = (
+    1e-8  # modes so near to the stability boundary, relative to the largest, are kept: integrators, with rounding
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,9 +33,7 @@ class ReducedModel:
     bound: float
 
 
-def balred(
-    A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike, order: int, dt: float | None = None
-) -> ReducedModel:
+def balred(A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike, order: int, dt: float | None = None) -> ReducedModel:
     """System of ``order`` states near the one given, by balanced truncation, on the host.
 
     Unstable modes and integrators are split off and kept as they are. States that the inputs do not move or the
@@ -134,4 +134,4 @@ def _lyapunov_root(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         root[:j, j] = scipy.linalg.solve_triangular(triangle[:j, :j] + pole.conjugate() * np.eye(j), -entering)
         rest = rest[:j] - rate * np.outer(root[:j, j], unit)
     both = basis @ root  # X = Re both Re bothᵀ + Im both Im bothᵀ
-    return np.linalg.qr(np.hstack([both.real, both.imag]).T, mode="r").T
+    return scipy.linalg.qr(np.hstack([both.real, both.imag]).T, mode="r")[0][: len(a)].T

@@ -1,6 +1,7 @@
 """Controller of a synthesis, and the choice of how little a singular plant is regularised."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -27,8 +28,8 @@ class RobustController:
         poles: of the closed loop [rad/s], or in z.
         regularisation: size of the outputs and disturbances that were added to a singular plant, relative to it; zero
             for a regular one.
-        cost: by how much, relative, gamma fell at the last step to a ten times smaller regularisation, and so about
-            what the regularisation costs at most; zero for a regular plant.
+        cost: by how much, relative, gamma would fall with a ten times smaller regularisation, or at most so; zero for a
+            regular plant.
         remark: why the plant was regularised, and the condition that fails below gamma.
     """
 
@@ -73,17 +74,19 @@ def regularisations(
     found = None if reasons else solve(plant, None)
     if found:
         yield 0.0, 0.0, (), *found
-    solved: list = []
-    why = reasons or ("the plant is nearly singular",)
+    solved: list[tuple[float, Levelled]] = []
     for eps in REGULARISATIONS:
         regular, _ = plant.regularised(eps, everything=not reasons)
-        found = solve(regular, solved[-1][3] * (1 - GAIN) if solved else None)
+        found = solve(regular, solved[-1][0] * (1 - GAIN) if solved else None)
         if found is None and solved:
             break
         if found is not None:
-            cost = solved[-1][3] / found[0] - 1 if solved else np.inf
-            solved.append((eps, cost, why, *found))
-    if len(solved) == 1 or (solved and solved[-1][0] > REGULARISATIONS[-1]):
-        eps, _, *rest = solved[-1]  # the next one was refused: it would not have gained so much
-        solved[-1] = (eps, GAIN, *rest)
-    yield from reversed(solved)
+            solved.append(found)
+    if not solved:
+        return
+    levels = [level for level, _ in solved]
+    falls = [high / low - 1 for high, low in itertools.pairwise(levels)]
+    falls.append(GAIN if found is None else falls[-1] if falls else np.inf)
+    first = len(REGULARISATIONS) - len(solved) if found is not None else 0
+    for eps, cost, found in reversed(list(zip(REGULARISATIONS[first:], falls, solved))):
+        yield eps, cost, reasons or ("the plant is nearly singular",), *found
