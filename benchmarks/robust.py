@@ -95,7 +95,8 @@ def norm(given: Given, K: Any, which: str) -> float:
             gram = scipy.linalg.solve_continuous_lyapunov(a, -b @ b.T)
         else:
             gram = scipy.linalg.solve_discrete_lyapunov(a, b @ b.T)
-        return float(np.trace(c @ gram @ c.T) + (0.0 if dt is None else np.sum(d**2))) ** 0.5
+        square = np.trace(c @ gram @ c.T) + (0.0 if dt is None else np.sum(d**2))
+        return max(float(square), 0.0) ** 0.5
     except (ValueError, np.linalg.LinAlgError):
         return np.inf
 

@@ -52,8 +52,9 @@ def stable_subspace(
         cross, row = d.T @ c, inner @ np.hstack([d.T @ c, b.T])
         upper = np.hstack([a, np.zeros((n, n))]) - b @ row
         lower = np.hstack([-c.T @ c, -a.T]) + cross.T @ row
-        ratio = float(np.linalg.norm(lower[:, :n])) / max(float(np.linalg.norm(upper[:, n:])), 1e-300)
-        s = 2.0 ** np.round(np.log2(ratio) / 2) if 0 < ratio < np.inf else 1.0  # X = s X̃ of order one
+        size, acts, costs = (float(np.linalg.norm(x)) for x in (upper[:, :n], upper[:, n:], lower[:, :n]))
+        s = max(costs / acts, (size / acts) ** 2) ** 0.5 if acts else 0.0  # X = s X̃ of order one: by cost, by instability
+        s = 2.0 ** np.round(np.log2(s)) if 0 < s < np.inf else 1.0
         scaled = np.vstack([np.hstack([upper[:, :n], upper[:, n:] * s]), np.hstack([lower[:, :n] / s, lower[:, n:]])])
         motion, basis, count = scipy.linalg.schur(scaled, sort="lhp", check_finite=True)
     except (np.linalg.LinAlgError, ValueError):
