@@ -3,12 +3,13 @@
 import dataclasses
 
 import numpy as np
+import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike
 
 from lqrlab.compute.checks import whole
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.controllability import controllability_distance
-from lqrlab.control.analysis.system_norms import bilinear, stable
+from lqrlab.control.analysis.system_norms import bilinear
 
 System = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """A, B, C, D."""
@@ -73,13 +74,14 @@ class GeneralizedPlant:
         x = matrix_checks.even_units(a, b, c)
         return self.replaced((a * x / x[:, None], b / x[:, None], c * x, d))
 
-    def in_even_signals(self) -> tuple["GeneralizedPlant", np.ndarray, np.ndarray]:
-        """The plant with u = units_u ũ and ỹ = units_y y of like size, and the units."""
+    def even(self) -> tuple["GeneralizedPlant", np.ndarray, np.ndarray]:
+        """The plant with states, controls and measurements of like size, u = diag(u) ũ and ỹ = diag(y) y; u, y."""
+        plant = self.scaled()
         u, y = (
             2.0 ** -np.round(np.log2(np.where(size > 0, size, 1.0)))
-            for size in (np.linalg.norm(side, axis=0) for side in (self._acting(), self.transposed()._acting()))
+            for size in (np.linalg.norm(side, axis=0) for side in (plant._acting(), plant.transposed()._acting()))
         )
-        a, b, c, d = self.system
+        a, b, c, d = plant.system
         right, left = np.append(np.ones(self.B1.shape[1]), u), np.append(np.ones(len(self.C1)), y)
         return self.replaced((a, b * right, left[:, None] * c, left[:, None] * d * right)), u, y
 
@@ -102,20 +104,33 @@ class GeneralizedPlant:
         B = np.vstack([self.B1 + self.B2 @ u_w, b @ y_w])
         return A, B, np.hstack([self.C1 + self.D12 @ u_x, self.D12 @ u_k]), self.D11 + self.D12 @ u_w
 
-    def for_feedthrough(self, controller: System) -> System:
-        """The controller of this plant that does what one does to the plant without D22: u = K (y − D22 u)."""
-        a, b, c, d = controller
-        back = np.linalg.inv(np.eye(len(d)) + d @ self.D22)
-        c, d = back @ c, back @ d
-        return a - b @ self.D22 @ c, b - b @ self.D22 @ d, c, d
+    def fed_back(self, gain: np.ndarray) -> "GeneralizedPlant":
+        """The plant without D22 that v sees, where u = gain y + v."""
+        y = np.hstack([self.D21, 0 * self.D22])
+        acting = np.vstack([self.D12, 0 * self.D22]) @ gain
+        a, b, c, d = self.system
+        d = d - scipy.linalg.block_diag(0 * self.D11, self.D22)
+        moved = a + self.B2 @ gain @ self.C2, b + self.B2 @ gain @ y, c + acting @ self.C2, d + acting @ y
+        return self.replaced(moved)
+
+    def controller(self, made: System, gain: np.ndarray, u: np.ndarray, y: np.ndarray) -> System:
+        """The controller u = K y of one in the units u and y for the plant :meth:`fed_back`, in states of like size."""
+        a, b, c, d = made
+        back = u[:, None] * np.linalg.inv(np.eye(len(d)) + (d + gain) @ self.D22)  # u = K (y − D22 u)
+        c, d = back @ c, back @ (d + gain) * y
+        through = b @ (self.D22 / u)
+        a, b = a - through @ c, b * y - through @ d
+        x = matrix_checks.even_units(a, b, c)
+        return a * x / x[:, None], b / x[:, None], c * x, d
 
     def refuse_lost_modes(self) -> None:
         """A ``ValueError`` that names the modes because of which no controller stabilizes the plant."""
         where = " rad/s" if self.dt is None else " (discrete)"
         controls, measured = self.D22.shape[::-1]
+        scaled = self.scaled()
         for name, plant, what, cause in (
-            ("B", self, "stabilizable", f"none of the last {controls} inputs moves it"),
-            ("C", self.transposed(), "detectable", f"none of the last {measured} outputs sees it"),
+            ("B", scaled, "stabilizable", f"none of the last {controls} inputs moves it"),
+            ("C", scaled.transposed(), "detectable", f"none of the last {measured} outputs sees it"),
         ):
             lost = dict.fromkeys(shown(v) + where for v in plant.lost_modes() if v.imag >= 0)
             if lost:
@@ -154,11 +169,12 @@ class GeneralizedPlant:
         alike = np.where(alike > 0, alike, sizes.max() or 1.0)  # an output for each control, by way of the states
         missing = (sizes <= _MISSING * alike) | everything
         C, D = np.zeros((missing.sum(), len(a))), (alike[:, None] * right)[missing]
-        reasons = [f"rank {int((~missing).sum())} of {len(missing)}"] if missing.any() and not self.sign else []
+        everywhere = not self.sign or len(d) < len(missing)  # or of a discrete plant only at the transform's infinity
+        reasons = [f"rank {int((~missing).sum())} of {len(missing)}"] if missing.any() and everywhere else []
         zeros = axis_zeros(a, b, np.vstack([c, C]), np.vstack([d, D]))
         D = eps * D
         named = [shown(self.sign * (1 + v) / (1 - v) if self.sign else v) for v in zeros]
-        named += [shown(-self.sign)] if missing.any() and self.sign else []  # where the transform has its infinity
+        named += [shown(-self.sign)] if missing.any() and not everywhere else []
         if named:
             reasons.append("invariant zero on the stability boundary at " + ", ".join(dict.fromkeys(named)))
         if zeros or everything:
@@ -182,6 +198,15 @@ class GeneralizedPlant:
         regular = plant.replaced(system).transposed()
         return (regular if eps else self), (*(f"D12: {r}" for r in controls), *(f"D21: {r}" for r in measured))
 
+    def off_both_ends(self) -> np.ndarray:
+        """A gain from y to u that moves a discrete plant's modes off 1 and −1, if it has some at both; else zero."""
+        one, size = np.eye(len(self.A)), np.linalg.norm(self.A, 2)
+        gain = np.zeros(self.D22.T.shape)
+        if self.dt is not None and max(np.linalg.svd(self.A + s * one)[1][-1] for s in (1, -1)) < 1e-6 * size:
+            gain = np.random.default_rng(0).normal(size=gain.shape)
+            gain *= 0.3 * size / np.linalg.norm(self.B2 @ gain @ self.C2)
+        return gain
+
     def continuous(self) -> "GeneralizedPlant":
         """The continuous plant with the same gains."""
         if self.dt is None:
@@ -196,11 +221,6 @@ class GeneralizedPlant:
         return self if dt is None else dataclasses.replace(self.replaced(sampled(self.system, self.sign)), dt=dt)
 
 
-def surely_stable(a: np.ndarray, dt: float | None) -> bool:
-    """True if all modes decay by more than rounding can tell: in each order of the states, and of the transpose."""
-    return all(stable(x, dt) for x in (a, a.T, a[::-1, ::-1], a.T[::-1, ::-1]))
-
-
 def sampled(controller: System, sign: float) -> System:
     """The discrete system of a continuous one, s = (±z − 1) / (±z + 1)."""
     a, b, c, d = controller
@@ -212,7 +232,7 @@ def axis_zeros(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray) -> li
     """Invariant zeros on the imaginary axis, one of a conjugate pair, of a system whose D has full column rank."""
     inverse = np.linalg.pinv(d, rcond=1e-12)
     free, seen = a - b @ inverse @ c, c - d @ (inverse @ c)
-    values, size = np.linalg.eigvals(free), max(np.linalg.norm(a, 2), 1e-300)
+    values, size = np.linalg.eigvals(free), np.linalg.norm(a, 2)
     near = [1j * v.imag for v in values if abs(v.real) <= 1e-6 * size and v.imag >= 0]
     return [v for v in near if controllability_distance(free.T, seen.T, v) < _MISSING]
 
@@ -247,8 +267,8 @@ def partitioned(
             raise ValueError(f"{name}: expected some of the {has} {rest}, but found {value}")
     plant = GeneralizedPlant.of((a, b, c, d), int(nmeas), int(ncon), dt)
     with np.errstate(all="ignore"):
-        plant = plant.scaled()
-    if not all(np.isfinite(x).all() and np.abs(x).max(initial=0) < 1e100 for x in plant.system):
+        scaled = plant.scaled().system
+    if not all(np.isfinite(x).all() and np.abs(x).max(initial=0) < 1e100 for x in scaled):
         raise ValueError(
             "A, B, C, D: expected numbers nearer to one, whose products do not overflow; choose other units"
         )

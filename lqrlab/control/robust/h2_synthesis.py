@@ -1,15 +1,16 @@
 """H2 synthesis: the controller that makes the mean square of z under white noise w least."""
 
+import dataclasses
+
 import numpy as np
 import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike
 
-from lqrlab.control.robust.generalized_plant import GeneralizedPlant, System, partitioned, surely_stable
+from lqrlab.control.robust.generalized_plant import GeneralizedPlant, System, partitioned
 from lqrlab.control.robust.hamiltonian_subspace import stable_subspace
-from lqrlab.control.robust.robust_controller import RobustController, in_even_units, regularisations
+from lqrlab.control.robust.robust_controller import RobustController, best_controller
 
 _SMALL = 1e-9  # a direct term from w to z that is rounding, relative
-_AGREES = 1e-4  # how far the norm of the loop may be above that of the Riccati equations
 
 
 def h2syn(
@@ -24,7 +25,7 @@ def h2syn(
         A, B, C, D, nmeas, ncon, dt: as in :func:`hinfsyn`; w has unit intensity, or unit covariance if discrete.
 
     Returns:
-        The controller; ``norm`` is the H2 norm measured on the closed loop, ``gamma`` that of the Riccati equations.
+        The controller; ``norm`` is the H2 norm measured on the closed loop.
 
     Raises:
         ValueError: wrong arguments; a mode that cannot be stabilized or detected, with its eigenvalue; a continuous
@@ -38,36 +39,35 @@ def h2syn(
     2.0
     """
     plant = partitioned("h2syn", A, B, C, D, nmeas, ncon, dt)
+    even, *units = plant.even()
     with np.errstate(all="ignore"):
-        even, *units = plant.in_even_signals()
-        direct, rest = (np.zeros((ncon, nmeas)), even) if plant.dt is not None else _without_noise(even)
+        gain = np.zeros((ncon, nmeas)) if plant.dt is not None else _cancelling(even)
+        rest = even.fed_back(gain)
+        rest = rest if plant.dt is not None else dataclasses.replace(rest, D11=0 * rest.D11)
 
         def solve(regular: GeneralizedPlant, below: float | None) -> tuple[float, System] | None:
             found = _continuous(regular) if plant.dt is None else _discrete(regular.discrete(plant.dt))
             return None if found is None or (below is not None and found[0] >= below) else found
 
-        for eps, cost, reasons, level, made in regularisations(rest.continuous(), solve):
-            try:
-                a, b, c, d = made
-                controller = in_even_units(even.for_feedthrough((a, b, c, d + direct)), *units)
-                loop = plant.closed(controller)
-            except np.linalg.LinAlgError:
-                continue
-            norm = _norm(loop, plant.dt) if surely_stable(loop[0], plant.dt) else np.inf
-            if norm <= level * (1 + _AGREES) + _SMALL * np.linalg.norm(plant.C1) * np.linalg.norm(plant.B1):
-                added = f"outputs and disturbances of relative size {eps:g} were added"
-                remark = f"{'; '.join(reasons)}: {added}, which costs about {cost:.1g} of the norm" if eps else ""
-                poles = np.linalg.eigvals(loop[0])
-                return RobustController(*controller, max(level, norm), norm, poles, eps, cost, remark)
-    raise ValueError(
-        "h2syn: no controller with a stable loop was found: a Riccati equation has no stabilizing solution in floating "
-        "point; a measurement or control that hardly reaches an unstable mode, or units far from one, make a plant "
-        "that is too close to one without an answer"
-    )
+        best = best_controller(
+            plant,
+            rest.continuous(),
+            solve,
+            lambda optimum, made: [(optimum, even.controller(made, gain, *units))],
+            lambda loop: _norm(loop, plant.dt),
+            lambda optimum, made: f"the Riccati equations promise {optimum:.4g}",
+        )
+    if best is None:
+        raise ValueError(
+            "h2syn: no controller with a stable loop was found: a Riccati equation has no stabilizing solution in "
+            "floating point; a measurement or control that hardly reaches an unstable mode, or units far from one, "
+            "make a plant too close to one without an answer"
+        )
+    return best
 
 
-def _without_noise(plant: GeneralizedPlant) -> tuple[np.ndarray, GeneralizedPlant]:
-    """A gain from y to u with which no white noise of w reaches z directly, and the plant with it, without D22."""
+def _cancelling(plant: GeneralizedPlant) -> np.ndarray:
+    """A gain from y to u with which no white noise of w reaches z directly."""
     gain = -np.linalg.pinv(plant.D12, rcond=_SMALL) @ plant.D11 @ np.linalg.pinv(plant.D21, rcond=_SMALL)
     left = plant.D11 + plant.D12 @ gain @ plant.D21
     if np.abs(left).max() > _SMALL * np.abs(plant.D11).max():
@@ -77,14 +77,7 @@ def _without_noise(plant: GeneralizedPlant) -> tuple[np.ndarray, GeneralizedPlan
             f"{plant.D11[i, j]:.3g} (D11) and no controller cancels it: the H2 norm is infinite; filter that noise or "
             "output, or give dt"
         )
-    a, b, c, d = plant.system
-    d = d.copy()
-    d[plant.D11.shape[0] :, plant.D11.shape[1] :] = 0  # for_feedthrough brings D22 back
-    a = a + plant.B2 @ gain @ plant.C2
-    b = b + plant.B2 @ gain @ np.hstack([plant.D21, 0 * plant.D22])
-    c = c + np.vstack([plant.D12, 0 * plant.D22]) @ gain @ plant.C2
-    d[: len(plant.D11), : plant.D11.shape[1]] = 0
-    return gain, plant.replaced((a, b, c, d))
+    return gain
 
 
 def _continuous(p: GeneralizedPlant) -> tuple[float, System] | None:

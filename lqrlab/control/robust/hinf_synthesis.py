@@ -1,25 +1,25 @@
 """H∞ synthesis: the controller that makes the largest gain from w to z nearly as small as any can."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
+from collections.abc import Iterator
 
 import numpy as np
 import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike
 
 from lqrlab.control.analysis.system_norms import hinf_norm
-from lqrlab.control.robust.generalized_plant import GeneralizedPlant, System, partitioned, sampled, surely_stable
+from lqrlab.control.robust.generalized_plant import GeneralizedPlant, System, partitioned, sampled
 from lqrlab.control.robust.hamiltonian_subspace import StableSubspace, stable_subspace
-from lqrlab.control.robust.robust_controller import RobustController, in_even_units, regularisations
+from lqrlab.control.robust.robust_controller import RobustController, best_controller
 
 _BRACKET = 5e-5  # relative width at which the bisection ends
 _ABOVE = 5e-4, 2e-3, 1e-2, 5e-2, 0.2, 1.0, 4.0, 20.0  # the optimum: where controllers are tried
 _FIRST = 1e-3  # relative width of the first step down from a level that is near the optimum
-_NEAR = 1.001  # times the optimum: near enough, so that no other regularisation is tried
 _LARGEST, _LEAST = 1e9, 1e-9  # times the level that the search starts from
 _INDEFINITE = -1e-9
-_EXCEEDS = 1e-4  # by how much a measured norm may be above its level, relative, so that no larger one is tried
 
 
 def hinfsyn(
@@ -58,61 +58,38 @@ def hinfsyn(
 
 def synthesis(function: str, plant: GeneralizedPlant) -> RobustController:
     """The H∞ controller of a checked plant."""
-    even, *units = plant.in_even_signals()
-    continuous = even.continuous()
-    failed: list[str] = []
-    best: RobustController | None = None
-
-    def solve(regular: GeneralizedPlant, below: float | None) -> tuple[float, "NormalForm"] | None:
-        problem = NormalForm.of(regular)
-        level, why = problem.optimum(below)
-        failed.append(why)
-        return None if level is None else (level, problem)
-
+    even, *units = plant.even()
     with np.errstate(all="ignore"):
-        for eps, cost, reasons, level, problem in regularisations(continuous, solve):
-            made = _verified(plant, even, units, problem, level)
-            if made is None:
-                failed.append(f"no loop of a controller above γ = {level:.4g} is stable in floating point")
-                continue
-            controller, gamma, norm, poles = made
-            remark = problem.limit(level)
-            if eps:
-                added = f"outputs and disturbances of relative size {eps:g} were added"
-                remark = f"{'; '.join(reasons)}: {added}, which costs about {cost:.1g} of γ; {remark}"
-            if best is None or gamma < best.gamma:
-                best = RobustController(*controller, gamma, norm, poles, eps, cost, remark)
-            if gamma <= level * _NEAR:
-                return best
-    if best is not None:
-        return best
-    raise ValueError(
-        f"{function}: no controller was found: {'; '.join(dict.fromkeys(failed))}; a measurement or control that hardly "
-        "reaches an unstable mode, or units far from one, make a plant that is too close to one without an answer"
-    )
+        gain = even.off_both_ends()
+        continuous = even.fed_back(gain).continuous()
+        failed: list[str] = []
 
+        def solve(regular: GeneralizedPlant, below: float | None) -> tuple[float, "NormalForm"] | None:
+            problem = NormalForm.of(regular)
+            level, why = problem.optimum(below)
+            failed.append(why or f"no loop of a controller above γ = {level:.4g} is stable in floating point")
+            return None if level is None else (level, problem)
 
-def _verified(
-    plant: GeneralizedPlant, even: GeneralizedPlant, units: list[np.ndarray], problem: "NormalForm", optimum: float
-) -> tuple[System, float, float, np.ndarray] | None:
-    """The controller nearest above an optimum whose loop is stable and keeps to its level, its level, norm, poles."""
-    best = None
-    continuous = even.continuous()
-    for above in _ABOVE:
-        level = optimum * (1 + above)
-        if best and best[1] <= level * (1 + _EXCEEDS):
-            break
-        try:
-            controller = continuous.for_feedthrough(problem.controller(level))
-            controller = in_even_units(controller if plant.dt is None else sampled(controller, continuous.sign), *units)
-            loop = plant.closed(controller)
-            if not surely_stable(loop[0], plant.dt):
-                continue
-            norm, _ = hinf_norm(*loop, plant.dt)
-        except (np.linalg.LinAlgError, ValueError):  # singular, or not stable
-            continue
-        if best is None or max(level, norm) < best[1]:
-            best = controller, max(level, norm), norm, np.linalg.eigvals(loop[0])
+        def controllers(optimum: float, problem: "NormalForm") -> Iterator[tuple[float, System]]:
+            for level in (optimum * (1 + above) for above in _ABOVE):
+                with contextlib.suppress(np.linalg.LinAlgError):  # the conditions do not hold there
+                    made = continuous.controller(problem.controller(level), 0 * gain, *(np.ones(len(x)) for x in units))
+                    made = made if plant.dt is None else sampled(made, continuous.sign)
+                    yield level, even.controller(made, gain, *units)
+
+        best = best_controller(
+            plant,
+            continuous,
+            solve,
+            controllers,
+            lambda loop: hinf_norm(*loop, plant.dt)[0],
+            lambda optimum, problem: problem.limit(optimum),
+        )
+    if best is None:
+        raise ValueError(
+            f"{function}: no controller was found: {'; '.join(dict.fromkeys(failed))}; a measurement or control that "
+            "hardly reaches an unstable mode, or units far from one, make a plant too close to one without an answer"
+        )
     return best
 
 

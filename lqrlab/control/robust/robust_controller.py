@@ -1,20 +1,22 @@
-"""Controller of a synthesis, and the choice of how little a singular plant is regularised."""
+"""Controller of a synthesis, and the choice of how little a singular plant is regularised for it."""
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Complex, Float
 
-from lqrlab.control import matrix_checks
+from lqrlab.control.analysis.system_norms import stable
 from lqrlab.control.robust.generalized_plant import GeneralizedPlant, System
 
-Levelled = TypeVar("Levelled")
+Solved = TypeVar("Solved")
 REGULARISATIONS = 1e-2, 1e-3, 1e-4, 1e-5, 1e-6
-GAIN = 3e-4
-"""Relative fall of the norm that a ten times smaller regularisation has to promise to be tried."""
+GAIN = 3e-4  # relative fall of the norm that a ten times smaller regularisation has to promise to be tried
+_EXCEEDS = 1e-4  # by how much a measured norm may be above its level, relative, so that no larger one is tried
+_NEAR = 1.001  # times the optimum: near enough, so that no other regularisation is tried
+_ROUNDING = 1e-6  # of a norm, relative
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,14 +25,14 @@ class RobustController:
 
     Attributes:
         A, B, C, D: of K.
-        gamma: norm from w to z that the synthesis guarantees.
+        gamma: bound on the norm from w to z.
         norm: that norm, measured on the closed loop of the plant as given; at most gamma.
         poles: of the closed loop [rad/s], or in z.
         regularisation: size of the outputs and disturbances that were added to a singular plant, relative to it; zero
             for a regular one.
-        cost: by how much, relative, gamma would fall with a ten times smaller regularisation, or at most so; zero for a
-            regular plant.
-        remark: why the plant was regularised, and the condition that fails below gamma.
+        cost: by how much, relative, the optimum would fall with a ten times smaller regularisation, or at most so;
+            zero for a regular plant.
+        remark: why the plant was regularised, and the condition that fails below the optimum.
     """
 
     A: Float[np.ndarray, "k k"]
@@ -44,28 +46,54 @@ class RobustController:
     cost: float
     remark: str
 
-    @property
-    def system(self) -> System:
-        """A, B, C, D."""
-        return self.A, self.B, self.C, self.D
+
+def surely_stable(a: np.ndarray, dt: float | None) -> bool:
+    """True if all modes decay by more than rounding can tell: in each order of the states, and of the transpose."""
+    return all(stable(x, dt) for x in (a, a.T, a[::-1, ::-1], a.T[::-1, ::-1]))
 
 
-def in_even_units(system: System, u: np.ndarray, y: np.ndarray) -> System:
-    """The controller u = K y of one in the units u and y, ũ = K̃ ỹ, with states of like size."""
-    a, b, c, d = system
-    b, c, d = b * y, u[:, None] * c, u[:, None] * d * y
-    x = matrix_checks.even_units(a, b, c)
-    return a * x / x[:, None], b / x[:, None], c * x, d
-
-
-def regularisations(
-    plant: GeneralizedPlant, solve: Callable[[GeneralizedPlant, float | None], tuple[float, Levelled] | None]
-) -> Iterator[tuple[float, float, tuple[str, ...], float, Levelled]]:
-    """Solutions of a plant, the best first; of a singular one, or one that cannot be solved, of regular ones near it.
+def best_controller(
+    plant: GeneralizedPlant,
+    continuous: GeneralizedPlant,
+    solve: Callable[[GeneralizedPlant, float | None], tuple[float, Solved] | None],
+    controllers: Callable[[float, Solved], Iterable[tuple[float, System]]],
+    measure: Callable[[System], float],
+    limit: Callable[[float, Solved], str],
+) -> RobustController | None:
+    """The controller whose loop with a plant has the least norm; None if no loop is stable.
 
     Args:
-        plant: that is to be solved.
-        solve: gives the norm of a regular plant and what has it; None where there is none, or none below a norm.
+        plant: that the loops are closed with.
+        continuous: the one that is solved, with the same gains.
+        solve: gives the optimum of a regular plant and what has it; None where there is none, or none below a norm.
+        controllers: of a solution, each with the norm that it is to have, the best first.
+        measure: the norm of a stable loop.
+        limit: of a solution, in words.
+    """
+    best: RobustController | None = None
+    for eps, cost, reasons, optimum, solved in _regularised(continuous, solve):
+        for level, controller in controllers(optimum, solved):
+            try:
+                loop = plant.closed(controller)
+                norm = measure(loop) if surely_stable(loop[0], plant.dt) else np.inf
+            except (np.linalg.LinAlgError, ValueError):  # singular, or not finite
+                continue
+            if norm < (best.norm if best else np.inf):
+                added = f"outputs and disturbances of relative size {eps:g} were added, which costs about {cost:.1g}; "
+                remark = (f"{'; '.join(reasons)}: {added}" if eps else "") + limit(optimum, solved)
+                poles = np.linalg.eigvals(loop[0]).astype(complex)
+                best = RobustController(*controller, norm * (1 + _ROUNDING), norm, poles, eps, cost, remark)
+            if norm <= level * (1 + _EXCEEDS):
+                break
+        if best and best.norm <= optimum * _NEAR:
+            break
+    return best
+
+
+def _regularised(
+    plant: GeneralizedPlant, solve: Callable[[GeneralizedPlant, float | None], tuple[float, Solved] | None]
+) -> Iterator[tuple[float, float, tuple[str, ...], float, Solved]]:
+    """Solutions of a plant, the best first; of a singular one, or one that cannot be solved, of regular ones near it.
 
     Yields:
         The regularisation, what it costs, why it is needed, the norm, and what has it.
@@ -74,19 +102,15 @@ def regularisations(
     found = None if reasons else solve(plant, None)
     if found:
         yield 0.0, 0.0, (), *found
-    solved: list[tuple[float, Levelled]] = []
+    solved: list[tuple[float, tuple[float, Solved]]] = []
     for eps in REGULARISATIONS:
         regular, _ = plant.regularised(eps, everything=not reasons)
-        found = solve(regular, solved[-1][0] * (1 - GAIN) if solved else None)
+        found = solve(regular, solved[-1][1][0] * (1 - GAIN) if solved else None)
         if found is None and solved:
             break
-        if found is not None:
-            solved.append(found)
-    if not solved:
-        return
-    levels = [level for level, _ in solved]
+        solved += [] if found is None else [(eps, found)]
+    levels = [max(level, 1e-300) for _, (level, _) in solved]
     falls = [high / low - 1 for high, low in itertools.pairwise(levels)]
-    falls.append(GAIN if found is None else falls[-1] if falls else np.inf)
-    first = len(REGULARISATIONS) - len(solved) if found is not None else 0
-    for eps, cost, found in reversed(list(zip(REGULARISATIONS[first:], falls, solved))):
+    falls.append(GAIN if found is None else (falls or [np.inf])[-1])
+    for (eps, found), cost in reversed(list(zip(solved, falls))):
         yield eps, cost, reasons or ("the plant is nearly singular",), *found
