@@ -1,6 +1,6 @@
 """H∞ and H2 designs of random plants next to python-control with slycot: answers, refusals, loops, promises, times.
 
-slycot runs in a process of its own, which is ended after ten seconds: SB10AD does not return from some plants. For
+slycot runs in a process of its own, which is ended after three seconds: SB10AD does not return from some plants. For
 discrete H∞ it is a bisection over SB10DD, for python-control takes each plant as a continuous one.
 """
 
@@ -8,6 +8,7 @@ import dataclasses
 import multiprocessing
 import time
 import types
+import warnings
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
@@ -29,7 +30,7 @@ KINDS = (
     "discrete",
     "not stabilizable",
 )
-_PATIENCE = 10.0  # s
+_PATIENCE = 3.0  # s
 _ROUNDING = 1e-4  # a norm so little above what was promised, relative, is not held against it
 Given = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int, int, float | None]
 
@@ -130,8 +131,6 @@ def by_slycot(given: Given, which: str) -> tuple[Any, float]:
 
 def _serve(pipe: Connection) -> None:
     """Answer with slycot's designs and their times until the process is ended."""
-    import warnings
-
     warnings.simplefilter("ignore")
     while True:
         given, which = pipe.recv()
@@ -148,20 +147,22 @@ class Slycot:
     """slycot in a process that is started again where it crashed or did not answer."""
 
     def __init__(self) -> None:
+        import control  # noqa: F401  (for the processes that are forked)
+        import slycot  # noqa: F401
+
         self.process: Any = None
 
     def __call__(self, given: Given, which: str) -> tuple[Any, float | str, float]:
         """A, B, C, D, or None, with γ or the error's words, and the time [s]."""
         if self.process is None:
-            spawn = multiprocessing.get_context("spawn")
-            self.pipe, other = spawn.Pipe()
-            self.process = spawn.Process(target=_serve, args=(other,), daemon=True)
+            context = multiprocessing.get_context("fork")  # imports take longer than designs
+            self.pipe, other = context.Pipe()
+            self.process = context.Process(target=_serve, args=(other,), daemon=True)
             self.process.start()
             other.close()
-            self(plant("regular", np.random.default_rng(0)), which)  # imports
         self.pipe.send((given, which))
         try:
-            if self.pipe.poll(60.0 if self.process.pid is None else _PATIENCE):
+            if self.pipe.poll(_PATIENCE):
                 return self.pipe.recv()
         except EOFError:
             pass

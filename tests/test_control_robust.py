@@ -199,7 +199,7 @@ def test_h2syn_finds_the_optimum(dt):
         norm = h2(closed, dt)
         assert d.norm == pytest.approx(norm, rel=1e-6)
         assert d.norm <= d.gamma * (1 + 1e-9)
-        assert d.gamma == pytest.approx(norm, rel=2e-6)
+        assert d.gamma == pytest.approx(norm, rel=1e-6)
         if dt is None:
             D0 = plant[3].copy()
             D0[3:, 3:] = 0

@@ -17,6 +17,7 @@ System = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 _LOST = 1e-9  # a mode so near to an uncontrollable one, relative, counts as one
 _ZERO = 1e-14  # a control so much smaller than the others, in whatever units, is rounding
 _AXIS = 1e-8  # how near to the axis a mode is on it: a double integrator's two are off by the root of the rounding
+_IDLE = 1e-2  # a control or measurement that does so little next to the others is penalized as if it did so much
 _MISSING = 1e-7  # a control or measurement that so little of D reaches, relative to the rest of the plant
 
 
@@ -165,8 +166,9 @@ class GeneralizedPlant:
         a, b, c, d = self.A, self.B2, self.C1, self.D12
         _, sizes, right = np.linalg.svd(d)
         sizes = np.concatenate([sizes, np.zeros(len(right) - len(sizes))])
+        # how much of each control there is in z by way of the states
         alike = np.linalg.norm(c) * np.linalg.norm(b @ right.T, axis=0) / (np.linalg.norm(a) or 1.0)
-        alike = np.where(alike > 0, alike, sizes.max() or 1.0)  # an output for each control, by way of the states
+        alike = np.maximum(alike, _IDLE * (max(alike.max(), sizes.max()) or 1.0))
         missing = (sizes <= _MISSING * alike) | everything
         C, D = np.zeros((missing.sum(), len(a))), (alike[:, None] * right)[missing]
         everywhere = not self.sign or len(d) < len(missing)  # or of a discrete plant only at the transform's infinity

@@ -41,7 +41,7 @@ def h2syn(
     plant = partitioned("h2syn", A, B, C, D, nmeas, ncon, dt)
     even, *units = plant.even()
     with np.errstate(all="ignore"):
-        gain = np.zeros((ncon, nmeas)) if plant.dt is not None else _cancelling(even)
+        gain = even.off_both_ends() if plant.dt is not None else _cancelling(even)
         rest = even.fed_back(gain)
         rest = rest if plant.dt is not None else dataclasses.replace(rest, D11=0 * rest.D11)
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import scipy  # its modules load when they are first used
 
-_SKEW = 1e-6  # a subspace that holds both eigenvalues of a pair on the axis is not symmetric at all
+_SKEW = 1e-3  # a subspace that holds both eigenvalues of a pair on the axis is not symmetric at all
 
 
 @dataclasses.dataclass(frozen=True)

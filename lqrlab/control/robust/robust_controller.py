@@ -16,7 +16,8 @@ REGULARISATIONS = 1e-2, 1e-3, 1e-4, 1e-5, 1e-6
 GAIN = 3e-4  # relative fall of the norm that a ten times smaller regularisation has to promise to be tried
 _EXCEEDS = 1e-4  # by how much a measured norm may be above its level, relative, so that no larger one is tried
 _NEAR = 1.001  # times the optimum: near enough, so that no other regularisation is tried
-_ROUNDING = 1e-6  # of a norm, relative
+_DIGITS = 1e-11  # of a controller, relative, that must not matter
+_LOOSE, _ROUNDING = 1e-3, 1e-7  # by how much gamma may be above the norm, relative to it and to the plant's entries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +53,13 @@ def surely_stable(a: np.ndarray, dt: float | None) -> bool:
     return all(stable(x, dt) for x in (a, a.T, a[::-1, ::-1], a.T[::-1, ::-1]))
 
 
+def _shaken(controller: System) -> System:
+    """A controller with other digits at the end: a loop that depends on those is none."""
+    rng = np.random.default_rng(0)
+    a, b, c, d = (x * (1 + _DIGITS * rng.choice([-1.0, 1.0], x.shape)) for x in controller)
+    return a, b, c, d
+
+
 def best_controller(
     plant: GeneralizedPlant,
     continuous: GeneralizedPlant,
@@ -71,18 +79,22 @@ def best_controller(
         limit: of a solution, in words.
     """
     best: RobustController | None = None
+    through = np.linalg.norm(plant.C1) * np.linalg.norm(plant.B1) / (np.linalg.norm(plant.A) or 1.0)
+    rounding = _ROUNDING * float(through + np.linalg.norm(plant.D11))
     for eps, cost, reasons, optimum, solved in _regularised(continuous, solve):
         for level, controller in controllers(optimum, solved):
             try:
-                loop = plant.closed(controller)
-                norm = measure(loop) if surely_stable(loop[0], plant.dt) else np.inf
+                loop, near = plant.closed(controller), plant.closed(_shaken(controller))
+                norm = measure(near) if surely_stable(loop[0], plant.dt) and surely_stable(near[0], plant.dt) else np.inf
             except (np.linalg.LinAlgError, ValueError):  # singular, or not finite
                 continue
             if norm < (best.norm if best else np.inf):
+                norm = max(norm, measure(loop))
                 added = f"outputs and disturbances of relative size {eps:g} were added, which costs about {cost:.1g}; "
                 remark = (f"{'; '.join(reasons)}: {added}" if eps else "") + limit(optimum, solved)
                 poles = np.linalg.eigvals(loop[0]).astype(complex)
-                best = RobustController(*controller, norm * (1 + _ROUNDING), norm, poles, eps, cost, remark)
+                gamma = max(norm, min(level, norm * (1 + _LOOSE) + rounding))
+                best = RobustController(*controller, gamma, norm, poles, eps, cost, remark)
             if norm <= level * (1 + _EXCEEDS):
                 break
         if best and best.norm <= optimum * _NEAR:
@@ -102,15 +114,16 @@ def _regularised(
     found = None if reasons else solve(plant, None)
     if found:
         yield 0.0, 0.0, (), *found
-    solved: list[tuple[float, tuple[float, Solved]]] = []
-    for eps in REGULARISATIONS:
-        regular, _ = plant.regularised(eps, everything=not reasons)
-        found = solve(regular, solved[-1][1][0] * (1 - GAIN) if solved else None)
-        if found is None and solved:
-            break
-        solved += [] if found is None else [(eps, found)]
-    levels = [max(level, 1e-300) for _, (level, _) in solved]
-    falls = [high / low - 1 for high, low in itertools.pairwise(levels)]
-    falls.append(GAIN if found is None else (falls or [np.inf])[-1])
-    for (eps, found), cost in reversed(list(zip(solved, falls))):
-        yield eps, cost, reasons or ("the plant is nearly singular",), *found
+    for everything in (False, True) if reasons else (True,):
+        solved: list[tuple[float, tuple[float, Solved]]] = []
+        for eps in REGULARISATIONS:
+            regular, _ = plant.regularised(eps, everything=everything)
+            found = solve(regular, solved[-1][1][0] * (1 - GAIN) if solved else None)
+            if found is None and solved:
+                break
+            solved += [] if found is None else [(eps, found)]
+        levels = [max(level, 1e-300) for _, (level, _) in solved]
+        falls = [high / low - 1 for high, low in itertools.pairwise(levels)]
+        falls.append(GAIN if found is None else (falls or [np.inf])[-1])
+        for (eps, found), cost in reversed(list(zip(solved, falls))):
+            yield eps, cost, reasons or ("the plant is nearly singular",), *found
