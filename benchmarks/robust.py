@@ -126,7 +126,7 @@ def by_slycot(given: Given, which: str) -> tuple[Any, float]:
             break
     if found is None:
         raise ValueError("no controller at γ = 1e6")
-    return types.SimpleNamespace(**dict(zip("ABCD", found[:4]))), high
+    return types.SimpleNamespace(**dict(zip("ABCD", found[1:5]))), high
 
 
 def _serve(pipe: Connection) -> None:

@@ -8,6 +8,7 @@ from jaxtyping import ArrayLike
 
 from lqrlab.control.robust.generalized_plant import GeneralizedPlant, System, partitioned
 from lqrlab.control.robust.hamiltonian_subspace import stable_subspace
+from lqrlab.control.robust.model_reduction import gramian_root
 from lqrlab.control.robust.robust_controller import RobustController, best_controller
 
 _SMALL = 1e-9  # a direct term from w to z that is rounding, relative
@@ -119,10 +120,7 @@ def _discrete(p: GeneralizedPlant) -> tuple[float, System] | None:
 
 
 def _norm(system: System, dt: float | None) -> float:
-    """H2 norm of a stable system, on the host; that of the direct term counts in discrete time only."""
+    """H2 norm of a stable system; its direct term counts in discrete time only."""
     a, b, c, d = system
-    if dt is None:
-        gram = scipy.linalg.solve_continuous_lyapunov(a, -b @ b.T)
-        return float(max(np.trace(c @ gram @ c.T), 0.0)) ** 0.5
-    gram = scipy.linalg.solve_discrete_lyapunov(a, b @ b.T)
-    return float(max(np.trace(c @ gram @ c.T) + np.sum(d**2), 0.0)) ** 0.5
+    root = gramian_root(a, b, dt)
+    return float(np.hypot(np.linalg.norm(c @ root), 0.0 if dt is None else np.linalg.norm(d)))

@@ -68,7 +68,7 @@ def balred(A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike, order: int, d
             f"order: expected at least {kept}, the modes that are not stable and have to be kept, but found {order}"
         )
     stable_part = a[kept:, kept:], b[kept:], c[:, kept:]
-    reach, see = _gramian_roots(*stable_part, d, dt)
+    reach, see = gramian_root(*stable_part[:2], dt), gramian_root(stable_part[0].T, stable_part[2].T, dt)
     left, hankel, right = np.linalg.svd(see.T @ reach)
     size = min(order - kept, int(np.sum(hankel > len(a) * np.finfo(float).eps * hankel.max(initial=0.0))))
     root = hankel[:size] ** 0.5
@@ -109,17 +109,10 @@ def _split(
     return scipy.linalg.block_diag(a[:kept, :kept], a[kept:, kept:]), b, c, kept
 
 
-def _gramian_roots(
-    a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, dt: float | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Square roots of the controllability and observability Gramians, ``P = R Rᵀ``, never squared."""
-    if dt is not None:  # which the bilinear transform does not change
-        a, b, c, _ = bilinear(a, b, c, d)
-    return _lyapunov_root(a, b), _lyapunov_root(a.T, c.T)
-
-
-def _lyapunov_root(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """R of the solution R Rᵀ of a X + X aᵀ + b bᵀ = 0, column by column of its triangular root (Hammarling)."""
+def gramian_root(a: np.ndarray, b: np.ndarray, dt: float | None) -> np.ndarray:
+    """R of the controllability Gramian R Rᵀ of a stable system, column by column of a triangle (Hammarling)."""
+    if dt is not None:  # the bilinear transform does not change it
+        a, b, *_ = bilinear(a, b, b.T, b.T @ b)
     n = len(a)
     triangle, basis = scipy.linalg.schur(a, output="complex")
     rest, root = basis.conj().T @ b, np.zeros((n, n), complex)

@@ -85,7 +85,9 @@ def best_controller(
         for level, controller in controllers(optimum, solved):
             try:
                 loop, near = plant.closed(controller), plant.closed(_shaken(controller))
-                norm = measure(near) if surely_stable(loop[0], plant.dt) and surely_stable(near[0], plant.dt) else np.inf
+                norm = (
+                    measure(near) if surely_stable(loop[0], plant.dt) and surely_stable(near[0], plant.dt) else np.inf
+                )
             except (np.linalg.LinAlgError, ValueError):  # singular, or not finite
                 continue
             if norm < (best.norm if best else np.inf):
