@@ -17,7 +17,8 @@ GAIN = 3e-4  # relative fall of the norm that a ten times smaller regularisation
 _EXCEEDS = 1e-4  # by how much a measured norm may be above its level, relative, so that no larger one is tried
 _NEAR = 1.001  # times the optimum: near enough, so that no other regularisation is tried
 _DIGITS = 1e-11  # of a controller, relative, that must not matter
-_LOOSE, _ROUNDING = 1e-3, 1e-7  # by how much gamma may be above the norm, relative to it and to the plant's entries
+_ROUNDING = 1e-7  # of a norm, relative to the plant's entries
+_DOUBT = 1e-5, 10.0, 1e-2  # of a norm, relative: at least, times what measurements differ by, at most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,11 +92,13 @@ def best_controller(
             except (np.linalg.LinAlgError, ValueError):  # singular, or not finite
                 continue
             if norm < (best.norm if best else np.inf):
-                norm = max(norm, measure(loop))
+                norms = norm, measure(loop)
+                norm = max(norms)
+                doubt = min(_DOUBT[0] + _DOUBT[1] * (norm / max(min(*norms, level), 1e-300) - 1), _DOUBT[2])
                 added = f"outputs and disturbances of relative size {eps:g} were added, which costs about {cost:.1g}; "
                 remark = (f"{'; '.join(reasons)}: {added}" if eps else "") + limit(optimum, solved)
                 poles = np.linalg.eigvals(loop[0]).astype(complex)
-                gamma = max(norm, min(level, norm * (1 + _LOOSE) + rounding))
+                gamma = norm * (1 + doubt) + rounding
                 best = RobustController(*controller, gamma, norm, poles, eps, cost, remark)
             if norm <= level * (1 + _EXCEEDS):
                 break
