@@ -187,6 +187,34 @@ def test_a_zero_on_the_stability_boundary_is_no_obstacle(dt):
     assert d.gamma == pytest.approx(1.0, rel=2e-2)  # S is one at high frequencies, and hardly more below
 
 
+@pytest.mark.parametrize("function", [control.hinfsyn, control.h2syn])
+def test_a_discrete_plant_may_have_modes_at_both_ends_of_the_circle(function):
+    rng = np.random.default_rng(9)
+    A, B, C, D = random_plant(rng, 4)
+    T = rng.normal(size=(4, 4))
+    A = T @ np.diag([-1.0, 1.0, 0.5, -1.3]) @ np.linalg.inv(T)
+    d = function(A, B, C, D, 2, 2, SECONDS)
+    assert decays(loop(A, B, C, D, 2, 2, d)[0], SECONDS)
+    assert d.regularisation == 0.0
+    if function is control.hinfsyn:
+        checked((A, B, C, D), 2, 2, d, SECONDS)
+        assert not reachable((A, B, C, D), 2, 2, d.gamma * (1 - 1e-3))
+
+
+def test_a_plant_as_many_controls_as_states_needs_no_infinite_gain():
+    """At z = −1 the optimum of such a discrete plant is without bound: its last digits would decide on the loop."""
+    rng = np.random.default_rng(10)
+    for n in (1, 2, 3):
+        A, B, C, D = random_plant(rng, n, 2, 2, n, n)
+        plant = A, B, C, 0 * D
+        d = control.hinfsyn(*plant, n, n, SECONDS)
+        checked(plant, n, n, d, SECONDS)
+        moved = types.SimpleNamespace(
+            **{k: getattr(d, k) * (1 + 1e-9 * rng.normal(size=getattr(d, k).shape)) for k in "ABCD"}
+        )
+        assert gains(*loop(*plant, n, n, moved), SECONDS).max() <= d.gamma * (1 + 1e-2)
+
+
 @pytest.mark.parametrize("dt", [None, SECONDS])
 def test_h2syn_finds_the_optimum(dt):
     """That of slycot, or of the two regulators by SciPy and the best of nearby controllers."""
@@ -199,7 +227,7 @@ def test_h2syn_finds_the_optimum(dt):
         norm = h2(closed, dt)
         assert d.norm == pytest.approx(norm, rel=1e-6)
         assert d.norm <= d.gamma * (1 + 1e-9)
-        assert d.gamma == pytest.approx(norm, rel=1e-6)
+        assert d.gamma == pytest.approx(norm, rel=2e-5)
         if dt is None:
             D0 = plant[3].copy()
             D0[3:, 3:] = 0
@@ -267,8 +295,8 @@ def test_a_plant_that_cannot_be_stabilized_is_refused_by_its_mode(function, dt):
 def test_wrong_arguments_are_refused_in_words(function):
     A, B, C, D = random_plant(np.random.default_rng(0), 3, d11=False)
     for change, words in (
-        ({"nmeas": 5}, "nmeas: expected some of the 5 outputs, and at least one that is kept small, but found 5"),
-        ({"ncon": 5}, "ncon: expected some of the 5 inputs, and at least one that disturbs, but found 5"),
+        ({"nmeas": 5}, "nmeas: expected fewer than the 5 outputs, some of which are kept small, but found 5"),
+        ({"ncon": 5}, "ncon: expected fewer than the 5 inputs, some of which disturb, but found 5"),
         ({"nmeas": 0}, "nmeas: expected a whole number ≥ 1"),
         ({"A": A * np.nan}, "A: expected finite numbers"),
         ({"B": B[:2]}, "B: expected shape"),

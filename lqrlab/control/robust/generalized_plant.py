@@ -30,7 +30,7 @@ class GeneralizedPlant:
     Attributes:
         A, B1, B2, C1, C2, D11, D12, D21, D22: the matrices.
         dt: sample time [s]; None in continuous time.
-        sign: of a continuous plant with the gains of a discrete one, that of z = ±(1 + s) / (1 − s); zero of others.
+        transformed: a continuous plant with the gains of a discrete one, z = (1 + s) / (1 − s).
     """
 
     A: np.ndarray
@@ -43,7 +43,7 @@ class GeneralizedPlant:
     D21: np.ndarray
     D22: np.ndarray
     dt: float | None = None
-    sign: float = 0.0
+    transformed: bool = False
 
     @classmethod
     def of(cls, system: System, nmeas: int, ncon: int, dt: float | None = None) -> "GeneralizedPlant":
@@ -59,37 +59,30 @@ class GeneralizedPlant:
         d = np.block([[self.D11, self.D12], [self.D21, self.D22]])
         return self.A, np.hstack([self.B1, self.B2]), np.vstack([self.C1, self.C2]), d
 
-    def replaced(self, system: System) -> "GeneralizedPlant":
-        """The plant of another system from [w; u] to [z; y] with as many measurements and controls."""
-        nmeas, ncon = self.D22.shape
-        return dataclasses.replace(self.of(system, nmeas, ncon), dt=self.dt, sign=self.sign)
+    def replaced(self, system: System, *, dual: bool = False) -> "GeneralizedPlant":
+        """The plant of another system from [w; u] to [z; y] with as many measurements and controls, or the reverse."""
+        nmeas, ncon = self.D22.T.shape if dual else self.D22.shape
+        return dataclasses.replace(self.of(system, nmeas, ncon), dt=self.dt, transformed=self.transformed)
 
     def transposed(self) -> "GeneralizedPlant":
         """The dual plant: its controls are the measurements."""
-        (nmeas, ncon), (a, b, c, d) = self.D22.shape, self.system
-        return dataclasses.replace(self.of((a.T, c.T, b.T, d.T), ncon, nmeas), dt=self.dt, sign=self.sign)
+        a, b, c, d = self.system
+        return self.replaced((a.T, c.T, b.T, d.T), dual=True)
 
     def scaled(self) -> "GeneralizedPlant":
-        """The plant with states in units in which rows and columns of its matrices are of like size."""
-        a, b, c, d = self.system
-        x = matrix_checks.even_units(a, b, c)
-        return self.replaced((a * x / x[:, None], b / x[:, None], c * x, d))
+        """The plant with states of like size."""
+        return self.replaced(in_even_states(self.system))
 
     def even(self) -> tuple["GeneralizedPlant", np.ndarray, np.ndarray]:
         """The plant with states, controls and measurements of like size, u = diag(u) ũ and ỹ = diag(y) y; u, y."""
-        plant = self.scaled()
-        u, y = (
-            2.0 ** -np.round(np.log2(np.where(size > 0, size, 1.0)))
-            for size in (np.linalg.norm(side, axis=0) for side in (plant._acting(), plant.transposed()._acting()))
-        )
-        a, b, c, d = plant.system
+        plant, units = self.scaled(), []
+        for side in (plant, plant.transposed()):  # by what each control does to z, at once and by way of the states
+            through = np.linalg.norm(side.C1) / (np.linalg.norm(side.A) or 1.0) or 1.0
+            size = np.linalg.norm(np.vstack([through * side.B2, side.D12]), axis=0)
+            units.append(2.0 ** -np.round(np.log2(np.where(size > 0, size, 1.0))))
+        (a, b, c, d), (u, y) = plant.system, units
         right, left = np.append(np.ones(self.B1.shape[1]), u), np.append(np.ones(len(self.C1)), y)
         return self.replaced((a, b * right, left[:, None] * c, left[:, None] * d * right)), u, y
-
-    def _acting(self) -> np.ndarray:
-        """The controls' effect on z, at once and by way of the states."""
-        through = np.linalg.norm(self.C1) / (np.linalg.norm(self.A) or 1.0) or 1.0
-        return np.vstack([through * self.B2, self.D12])
 
     def closed(self, controller: System) -> System:
         """The loop from w to z with u = K y.
@@ -111,8 +104,9 @@ class GeneralizedPlant:
         acting = np.vstack([self.D12, 0 * self.D22]) @ gain
         a, b, c, d = self.system
         d = d - scipy.linalg.block_diag(0 * self.D11, self.D22)
-        moved = a + self.B2 @ gain @ self.C2, b + self.B2 @ gain @ y, c + acting @ self.C2, d + acting @ y
-        return self.replaced(moved)
+        return self.replaced(
+            (a + self.B2 @ gain @ self.C2, b + self.B2 @ gain @ y, c + acting @ self.C2, d + acting @ y)
+        )
 
     def controller(self, made: System, gain: np.ndarray, u: np.ndarray, y: np.ndarray) -> System:
         """The controller u = K y of one in the units u and y for the plant :meth:`fed_back`, in states of like size."""
@@ -120,38 +114,28 @@ class GeneralizedPlant:
         back = u[:, None] * np.linalg.inv(np.eye(len(d)) + (d + gain) @ self.D22)  # u = K (y − D22 u)
         c, d = back @ c, back @ (d + gain) * y
         through = b @ (self.D22 / u)
-        a, b = a - through @ c, b * y - through @ d
-        x = matrix_checks.even_units(a, b, c)
-        return a * x / x[:, None], b / x[:, None], c * x, d
+        return in_even_states((a - through @ c, b * y - through @ d, c, d))
 
     def refuse_lost_modes(self) -> None:
         """A ``ValueError`` that names the modes because of which no controller stabilizes the plant."""
-        where = " rad/s" if self.dt is None else " (discrete)"
-        controls, measured = self.D22.shape[::-1]
-        scaled = self.scaled()
+        scaled, (measured, controls) = self.scaled(), self.D22.shape
         for name, plant, what, cause in (
             ("B", scaled, "stabilizable", f"none of the last {controls} inputs moves it"),
             ("C", scaled.transposed(), "detectable", f"none of the last {measured} outputs sees it"),
         ):
-            lost = dict.fromkeys(shown(v) + where for v in plant.lost_modes() if v.imag >= 0)
+            values, size = np.linalg.eigvals(plant.A), np.linalg.norm(plant.A, 2)
+            margin = values.real if self.dt is None else np.abs(values) - 1
+            columns = np.linalg.norm(plant.B2, axis=0)
+            counts = columns > _ZERO * columns.max()
+            b = plant.B2[:, counts] / columns[counts] * (size or 1.0)
+            doubtful = values[(margin >= -_AXIS * size) & (values.imag >= 0)]
+            lost = dict.fromkeys(shown(v) for v in doubtful if controllability_distance(plant.A, b, v) < _LOST)
             if lost:
                 raise ValueError(
-                    f"A, {name}: expected a plant that a controller can stabilize, but the mode at {', '.join(lost)} "
-                    f"is not {what}: {cause}; give the plant one that does, or leave the mode out (an integrator of a "
-                    "weight: move its pole a little into the stable region)"
+                    f"A, {name}: expected a plant that a controller can stabilize, but the mode at {', '.join(lost)}"
+                    f"{' rad/s' if self.dt is None else ' (discrete)'} is not {what}: {cause}; give the plant one that "
+                    "does, or leave the mode out (an integrator of a weight: move its pole a little to where it decays)"
                 )
-
-    def lost_modes(self) -> list[complex]:
-        """Eigenvalues that are not stable and that no control moves."""
-        values = np.linalg.eigvals(self.A)
-        margin = values.real if self.dt is None else np.abs(values) - 1
-        size, columns = np.linalg.norm(self.A, 2), np.linalg.norm(self.B2, axis=0)
-        alike = np.where(columns > _ZERO * columns.max(), (size or 1.0) / np.where(columns > 0, columns, 1.0), 0.0)
-        return [
-            complex(v)
-            for v, m in zip(values, margin)
-            if m >= -_AXIS * size and controllability_distance(self.A, self.B2 * alike, v) < _LOST
-        ]
 
     def penalty(self, eps: float, *, everything: bool = False) -> tuple[System, list[str]]:
         """The system with outputs added to z that make D12 of full rank, and leave no zero on the imaginary axis.
@@ -171,12 +155,14 @@ class GeneralizedPlant:
         alike = np.maximum(alike, _IDLE * (max(alike.max(), sizes.max()) or 1.0))
         missing = (sizes <= _MISSING * alike) | everything
         C, D = np.zeros((missing.sum(), len(a))), (alike[:, None] * right)[missing]
-        everywhere = not self.sign or len(d) < len(missing)  # or of a discrete plant only at the transform's infinity
+        everywhere = not self.transformed or len(d) < len(
+            missing
+        )  # or of a discrete plant only at the transform's infinity
         reasons = [f"rank {int((~missing).sum())} of {len(missing)}"] if missing.any() and everywhere else []
         zeros = axis_zeros(a, b, np.vstack([c, C]), np.vstack([d, D]))
         D = eps * D
-        named = [shown(self.sign * (1 + v) / (1 - v) if self.sign else v) for v in zeros]
-        named += [shown(-self.sign)] if missing.any() and not everywhere else []
+        named = [shown((1 + v) / (1 - v) if self.transformed else v) for v in zeros]
+        named += ["-1"] if missing.any() and not everywhere else []
         if named:
             reasons.append("invariant zero on the stability boundary at " + ", ".join(dict.fromkeys(named)))
         if zeros or everything:
@@ -200,11 +186,10 @@ class GeneralizedPlant:
         regular = plant.replaced(system).transposed()
         return (regular if eps else self), (*(f"D12: {r}" for r in controls), *(f"D21: {r}" for r in measured))
 
-    def off_both_ends(self) -> np.ndarray:
-        """A gain from y to u that moves a discrete plant's modes off 1 and −1, if it has some at both; else zero."""
-        one, size = np.eye(len(self.A)), np.linalg.norm(self.A, 2)
-        gain = np.zeros(self.D22.T.shape)
-        if self.dt is not None and max(np.linalg.svd(self.A + s * one)[1][-1] for s in (1, -1)) < 1e-6 * size:
+    def off_minus_one(self) -> np.ndarray:
+        """A gain from y to u that moves the modes of a discrete plant off −1, which :meth:`continuous` cannot take."""
+        gain, size = np.zeros(self.D22.T.shape), np.linalg.norm(self.A, 2)
+        if self.dt is not None and np.linalg.svd(self.A + np.eye(len(self.A)))[1][-1] < 1e-6 * size:
             gain = np.random.default_rng(0).normal(size=gain.shape)
             gain *= 0.3 * size / np.linalg.norm(self.B2 @ gain @ self.C2)
         return gain
@@ -213,21 +198,27 @@ class GeneralizedPlant:
         """The continuous plant with the same gains."""
         if self.dt is None:
             return self
-        (a, b, c, d), one = self.system, np.eye(len(self.A))
-        # −1 becomes infinite, unless the plant has a pole there
-        sign = -1.0 if np.linalg.svd(a + one)[1][-1] < 1e-6 * np.linalg.svd(a - one)[1][-1] else 1.0
-        return dataclasses.replace(self.replaced(bilinear(sign * a, b, sign * c, d)), dt=None, sign=sign)
+        return dataclasses.replace(self.replaced(bilinear(*self.system)), dt=None, transformed=True)
 
     def discrete(self, dt: float | None) -> "GeneralizedPlant":
         """The way back."""
-        return self if dt is None else dataclasses.replace(self.replaced(sampled(self.system, self.sign)), dt=dt)
+        return (
+            self if dt is None else dataclasses.replace(self.replaced(sampled(self.system)), dt=dt, transformed=False)
+        )
 
 
-def sampled(controller: System, sign: float) -> System:
-    """The discrete system of a continuous one, s = (±z − 1) / (±z + 1)."""
-    a, b, c, d = controller
+def sampled(system: System) -> System:
+    """The discrete system of a continuous one, s = (z − 1) / (z + 1)."""
+    a, b, c, d = system
     moved = np.linalg.inv(np.eye(len(a)) - a)
-    return sign * (moved @ (a + np.eye(len(a)))), 2**0.5 * moved @ b, sign * 2**0.5 * c @ moved, d + c @ moved @ b
+    return moved @ (a + np.eye(len(a))), 2**0.5 * moved @ b, 2**0.5 * c @ moved, d + c @ moved @ b
+
+
+def in_even_states(system: System) -> System:
+    """A system in units of its states in which the rows and columns of its matrices are of like size."""
+    a, b, c, d = system
+    x = matrix_checks.even_units(a, b, c)
+    return a * x / x[:, None], b / x[:, None], c * x, d
 
 
 def axis_zeros(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray) -> list[complex]:
@@ -261,18 +252,16 @@ def partitioned(
     if not len(a):
         raise ValueError(f"A: expected at least one state, but found shape {a.shape}")
     outputs, inputs = d.shape
-    for name, value, has, rest in (
-        ("nmeas", nmeas, outputs, "outputs, and at least one that is kept small"),
-        ("ncon", ncon, inputs, "inputs, and at least one that disturbs"),
-    ):
-        if whole(name, value) >= has:
-            raise ValueError(f"{name}: expected some of the {has} {rest}, but found {value}")
+    if whole("nmeas", nmeas) >= outputs:
+        raise ValueError(
+            f"nmeas: expected fewer than the {outputs} outputs, some of which are kept small, but found {nmeas}"
+        )
+    if whole("ncon", ncon) >= inputs:
+        raise ValueError(f"ncon: expected fewer than the {inputs} inputs, some of which disturb, but found {ncon}")
     plant = GeneralizedPlant.of((a, b, c, d), int(nmeas), int(ncon), dt)
     with np.errstate(all="ignore"):
         scaled = plant.scaled().system
     if not all(np.isfinite(x).all() and np.abs(x).max(initial=0) < 1e100 for x in scaled):
-        raise ValueError(
-            "A, B, C, D: expected numbers nearer to one, whose products do not overflow; choose other units"
-        )
+        raise ValueError("A, B, C, D: expected numbers nearer to one, whose products are finite; choose other units")
     plant.refuse_lost_modes()
     return plant

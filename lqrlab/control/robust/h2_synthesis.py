@@ -42,7 +42,7 @@ def h2syn(
     plant = partitioned("h2syn", A, B, C, D, nmeas, ncon, dt)
     even, *units = plant.even()
     with np.errstate(all="ignore"):
-        gain = even.off_both_ends() if plant.dt is not None else _cancelling(even)
+        gain = even.off_minus_one() if plant.dt is not None else _cancelling(even)
         rest = even.fed_back(gain)
         rest = rest if plant.dt is not None else dataclasses.replace(rest, D11=0 * rest.D11)
 

@@ -60,21 +60,21 @@ def synthesis(function: str, plant: GeneralizedPlant) -> RobustController:
     """The H∞ controller of a checked plant."""
     even, *units = plant.even()
     with np.errstate(all="ignore"):
-        gain = even.off_both_ends()
+        gain = even.off_minus_one()
         continuous = even.fed_back(gain).continuous()
         failed: list[str] = []
 
-        def solve(regular: GeneralizedPlant, below: float | None) -> tuple[float, "NormalForm"] | None:
-            problem = NormalForm.of(regular)
+        def solve(regular: GeneralizedPlant, below: float | None) -> tuple[float, "RegularProblem"] | None:
+            problem = RegularProblem.of(regular)
             level, why = problem.optimum(below)
             failed.append(why or f"no loop of a controller above γ = {level:.4g} is stable in floating point")
             return None if level is None else (level, problem)
 
-        def controllers(optimum: float, problem: "NormalForm") -> Iterator[tuple[float, System]]:
+        def controllers(optimum: float, problem: "RegularProblem") -> Iterator[tuple[float, System]]:
             for level in (optimum * (1 + above) for above in _ABOVE):
                 with contextlib.suppress(np.linalg.LinAlgError):  # the conditions do not hold there
                     made = continuous.controller(problem.controller(level), 0 * gain, *(np.ones(len(x)) for x in units))
-                    made = made if plant.dt is None else sampled(made, continuous.sign)
+                    made = made if plant.dt is None else sampled(made)
                     yield level, even.controller(made, gain, *units)
 
         best = best_controller(
@@ -94,7 +94,7 @@ def synthesis(function: str, plant: GeneralizedPlant) -> RobustController:
 
 
 @dataclasses.dataclass(frozen=True)
-class NormalForm:
+class RegularProblem:
     """A regular continuous plant with D12 = [0; I], D21 = [0, I], D22 = 0, and the way back.
 
     Attributes:
@@ -107,7 +107,7 @@ class NormalForm:
     outputs: np.ndarray
 
     @classmethod
-    def of(cls, plant: GeneralizedPlant) -> "NormalForm":
+    def of(cls, plant: GeneralizedPlant) -> "RegularProblem":
         """The normal form of a regular plant, by singular value decompositions of D12 and D21."""
         (z, u), (wt, yt) = _normalising(plant.D12), _normalising(plant.D21.T)
         nmeas, ncon = plant.D22.shape

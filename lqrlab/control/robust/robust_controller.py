@@ -16,9 +16,9 @@ REGULARISATIONS = 1e-2, 1e-3, 1e-4, 1e-5, 1e-6
 GAIN = 3e-4  # relative fall of the norm that a ten times smaller regularisation has to promise to be tried
 _EXCEEDS = 1e-4  # by how much a measured norm may be above its level, relative, so that no larger one is tried
 _NEAR = 1.001  # times the optimum: near enough, so that no other regularisation is tried
-_DIGITS = 1e-11  # of a controller, relative, that must not matter
-_ROUNDING = 1e-7  # of a norm, relative to the plant's entries
-_DOUBT = 1e-5, 10.0, 1e-2  # of a norm, relative: at least, times what measurements differ by, at most
+_DIGITS = 1e-12  # of a controller, relative, that must not matter
+_ROUNDING, _ZERO = 1e-7, 1e-2  # of a norm, relative to the plant's entries
+_DOUBT = 1e-5, 1e-2  # of a norm, relative, by which gamma is larger: at least and at most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,24 +81,24 @@ def best_controller(
     """
     best: RobustController | None = None
     through = np.linalg.norm(plant.C1) * np.linalg.norm(plant.B1) / (np.linalg.norm(plant.A) or 1.0)
-    rounding = _ROUNDING * float(through + np.linalg.norm(plant.D11))
-    for eps, cost, reasons, optimum, solved in _regularised(continuous, solve):
+    size = float(through + np.linalg.norm(plant.D11))
+    for eps, cost, reasons, optimum, solved in _regularised(continuous, solve, _ZERO * size):
         for level, controller in controllers(optimum, solved):
             try:
                 loop, near = plant.closed(controller), plant.closed(_shaken(controller))
-                norm = (
-                    measure(near) if surely_stable(loop[0], plant.dt) and surely_stable(near[0], plant.dt) else np.inf
-                )
+                norm = measure(near) if all(surely_stable(a, plant.dt) for a, *_ in (loop, near)) else np.inf
+                better = norm < (best.norm if best else np.inf)
+                norms = norm, measure(loop) if better else norm
             except (np.linalg.LinAlgError, ValueError):  # singular, or not finite
                 continue
-            if norm < (best.norm if best else np.inf):
-                norms = norm, measure(loop)
+            if better:
                 norm = max(norms)
-                doubt = min(_DOUBT[0] + _DOUBT[1] * (norm / max(min(*norms, level), 1e-300) - 1), _DOUBT[2])
+                above, differ = max(norm / max(level, 1e-300) - 1, 0.0), norm / max(min(norms), 1e-300) - 1
+                doubt = min(_DOUBT[0] + 2 * above + 10 * differ, _DOUBT[1])
                 added = f"outputs and disturbances of relative size {eps:g} were added, which costs about {cost:.1g}; "
                 remark = (f"{'; '.join(reasons)}: {added}" if eps else "") + limit(optimum, solved)
                 poles = np.linalg.eigvals(loop[0]).astype(complex)
-                gamma = norm * (1 + doubt) + rounding
+                gamma = norm * (1 + doubt) + _ROUNDING * size
                 best = RobustController(*controller, gamma, norm, poles, eps, cost, remark)
             if norm <= level * (1 + _EXCEEDS):
                 break
@@ -108,7 +108,9 @@ def best_controller(
 
 
 def _regularised(
-    plant: GeneralizedPlant, solve: Callable[[GeneralizedPlant, float | None], tuple[float, Solved] | None]
+    plant: GeneralizedPlant,
+    solve: Callable[[GeneralizedPlant, float | None], tuple[float, Solved] | None],
+    small: float,
 ) -> Iterator[tuple[float, float, tuple[str, ...], float, Solved]]:
     """Solutions of a plant, the best first; of a singular one, or one that cannot be solved, of regular ones near it.
 
@@ -122,6 +124,8 @@ def _regularised(
     for everything in (False, True) if reasons else (True,):
         solved: list[tuple[float, tuple[float, Solved]]] = []
         for eps in REGULARISATIONS:
+            if len(solved) > 2 and solved[-1][1][0] < min(solved[-2][1][0] / 2, small):
+                break  # the optimum is zero
             regular, _ = plant.regularised(eps, everything=everything)
             found = solve(regular, solved[-1][1][0] * (1 - GAIN) if solved else None)
             if found is None and solved:
@@ -129,6 +133,6 @@ def _regularised(
             solved += [] if found is None else [(eps, found)]
         levels = [max(level, 1e-300) for _, (level, _) in solved]
         falls = [high / low - 1 for high, low in itertools.pairwise(levels)]
-        falls.append(GAIN if found is None else (falls or [np.inf])[-1])
+        falls.append(GAIN if found is None and solved else (falls or [np.inf])[-1])
         for (eps, found), cost in reversed(list(zip(solved, falls))):
             yield eps, cost, reasons or ("the plant is nearly singular",), *found
