@@ -10,9 +10,7 @@ from lqrlab.compute.checks import whole
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.system_norms import bilinear, stable
 
-_BOUNDARY = (
-    1e-8  # modes so near to the stability boundary, relative to the largest, are kept: integrators, with rounding
-)
+_BOUNDARY = 1e-8  # modes so near to the stability boundary, relative to the largest, are kept as integrators
 
 
 @dataclasses.dataclass(frozen=True)
