@@ -92,6 +92,8 @@ def norm(given: Given, K: Any, which: str) -> float:
             dt is None and np.abs(d).max() > 1e-6
         ):
             return np.inf
+        a, (x, _) = scipy.linalg.matrix_balance(a, permute=False, separate=True)
+        b, c = b / x[:, None], c * x
         if dt is None:
             gram = scipy.linalg.solve_continuous_lyapunov(a, -b @ b.T)
         else:

@@ -10,6 +10,8 @@ import scipy.linalg
 import slycot
 
 from lqrlab import control
+from lqrlab.control.robust.generalized_plant import GeneralizedPlant
+from lqrlab.control.robust.robust_controller import best_controller
 
 SECONDS = 0.1
 
@@ -201,18 +203,33 @@ def test_a_discrete_plant_may_have_modes_at_both_ends_of_the_circle(function):
         assert not reachable((A, B, C, D), 2, 2, d.gamma * (1 - 1e-3))
 
 
-def test_a_plant_as_many_controls_as_states_needs_no_infinite_gain():
+def test_a_plant_with_as_many_controls_as_states_or_more_needs_no_infinite_gain():
     """At z = −1 the optimum of such a discrete plant is without bound: its last digits would decide on the loop."""
     rng = np.random.default_rng(10)
-    for n in (1, 2, 3):
-        A, B, C, D = random_plant(rng, n, 2, 2, n, n)
-        plant = A, B, C, 0 * D
-        d = control.hinfsyn(*plant, n, n, SECONDS)
-        checked(plant, n, n, d, SECONDS)
-        moved = types.SimpleNamespace(
-            **{k: getattr(d, k) * (1 + 1e-9 * rng.normal(size=getattr(d, k).shape)) for k in "ABCD"}
-        )
-        assert gains(*loop(*plant, n, n, moved), SECONDS).max() <= d.gamma * (1 + 1e-2)
+    for n, more in ((1, 0), (2, 0), (3, 0), (1, 1), (2, 1)):
+        A, B, C, D = random_plant(rng, n, 2, 2, n + more, n + more)
+        plant, dimensions = (A, B, C, 0 * D), (n + more, n + more)
+        d = control.hinfsyn(*plant, *dimensions, SECONDS)
+        checked(plant, *dimensions, d, SECONDS)
+        near = {name: getattr(d, name) * (1 + 1e-9 * rng.normal(size=getattr(d, name).shape)) for name in "ABCD"}
+        assert gains(*loop(*plant, *dimensions, types.SimpleNamespace(**near)), SECONDS).max() <= d.gamma * (1 + 1e-2)
+
+
+def test_a_controller_whose_last_digits_matter_is_passed_over():
+    """Gains of 10¹³ that cancel each other promise more than a plain one, and only on paper."""
+    plant = GeneralizedPlant.of((-np.eye(1), np.ones((1, 2)), np.ones((2, 1)), np.zeros((2, 2))), 1, 1)
+    empty, plain = np.array([[-1.0]]), np.array([[-0.1]])
+    cancelling = -np.eye(2), np.ones((2, 1)), 1e13 * np.array([[1.0, -1.0]]), np.array([[-1.0]])
+    found = best_controller(
+        plant,
+        plant.regularised(1e-3)[0],
+        lambda regular, below: (0.1, None),
+        lambda optimum, solved: [(0.5, cancelling), (0.91, (empty, 0 * empty, 0 * empty, plain))],
+        lambda system: gains(*system).max(),
+        lambda optimum, solved: "",
+    )
+    assert found.D == plain
+    assert found.norm == pytest.approx(1 / 1.1, rel=1e-3)
 
 
 @pytest.mark.parametrize("dt", [None, SECONDS])
