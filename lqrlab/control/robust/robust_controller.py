@@ -94,7 +94,7 @@ def best_controller(
             if better:
                 norm = max(norms)
                 above, differ = max(norm / max(level, 1e-300) - 1, 0.0), norm / max(min(norms), 1e-300) - 1
-                doubt = min(_DOUBT[0] + 2 * above + 10 * differ, _DOUBT[1])
+                doubt = min(_DOUBT[0] + above + 3 * differ, _DOUBT[1])
                 added = f"outputs and disturbances of relative size {eps:g} were added, which costs about {cost:.1g}; "
                 remark = (f"{'; '.join(reasons)}: {added}" if eps else "") + limit(optimum, solved)
                 poles = np.linalg.eigvals(loop[0]).astype(complex)
