@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import scipy  # its modules load when they are first used
 
-_SKEW = 1e-3  # a subspace that holds both eigenvalues of a pair on the axis is not symmetric at all
+_SKEW = 1e-3  # times U1's least singular value: a subspace of both eigenvalues of a pair on the axis is not symmetric
+_ROUNDING = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +64,8 @@ def stable_subspace(
         return None
     U1, U2 = basis[:n, :n], basis[n:, :n]
     product = U1.T @ U2
-    if count != n or np.abs(product - product.T).max() > _SKEW:
+    skew = np.abs(product - product.T).max()
+    if count != n or skew > max(_SKEW * np.linalg.svd(U1)[1][-1], _ROUNDING):
         return None
     gain = -row @ np.vstack([U1, s * U2])
     least = float(np.linalg.eigvalsh((product + product.T) / 2)[0])

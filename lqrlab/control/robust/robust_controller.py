@@ -18,6 +18,7 @@ _EXCEEDS = 1e-4  # by how much a measured norm may be above its level, relative,
 _NEAR = 1.001  # times the optimum: near enough, so that no other regularisation is tried
 _DIGITS = 1e-12  # of a controller, relative, that must not matter
 _ROUNDING, _ZERO = 1e-7, 1e-2  # of a norm, relative to the plant's entries
+_TIGHT = 0.99  # of a norm that a regularisation may be behind, relative
 _DOUBT = 1e-5, 1e-2  # of a norm, relative, by which gamma is larger: at least and at most
 
 
@@ -99,6 +100,7 @@ def best_controller(
                 remark = (f"{'; '.join(reasons)}: {added}" if eps else "") + limit(optimum, solved)
                 poles = np.linalg.eigvals(loop[0]).astype(complex)
                 gamma = norm * (1 + doubt) + _ROUNDING * size
+                gamma = max(gamma, level) if eps and norm < _TIGHT * level else gamma  # what is not zero but for rounding
                 best = RobustController(*controller, gamma, norm, poles, eps, cost, remark)
             if norm <= level * (1 + _EXCEEDS):
                 break
