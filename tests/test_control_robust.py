@@ -158,22 +158,38 @@ def test_a_singular_plant_is_regularised_and_says_what_that_costs(kind, dt):
             assert 0 < d.cost < 0.1
             assert f"{kind if kind != 'both' else 'D12'}: rank 0 of 2" in d.remark
         # a plant that costs more has no smaller optimum: none that is a thousandth below γ
-        small = 3e-6 * np.linalg.norm(B) * np.linalg.norm(C)
-        z, w = np.zeros((3, 2)), np.zeros((2, 3))
-        harder = (
-            A,
-            np.hstack([B[:, :3], np.zeros((n, 2)), B[:, 3:]]),
-            np.vstack([C[:3], np.zeros((2, n)), C[3:]]),
-            np.block(
-                [
-                    [D[:3, :3], z, D[:3, 3:]],
-                    [w, 0 * np.eye(2), small * np.eye(2)],
-                    [D[3:, :3], small * np.eye(2), D[3:, 3:]],
-                ]
-            ),
-        )
-        discrete = as_discrete(*harder) if dt is None else harder
-        assert not reachable(discrete, 2, 2, d.gamma * (1 - 2e-3))
+        other = harder(A, B, C, D, 2, 2, 3e-6 * np.linalg.norm(B) * np.linalg.norm(C))
+        assert not reachable(as_discrete(*other) if dt is None else other, 2, 2, d.gamma * (1 - 2e-3))
+
+
+def harder(A, B, C, D, nmeas, ncon, small):
+    """The plant with a cost of u and noise in y besides: its optimum is no smaller."""
+    n, z, w = len(A), len(C) - nmeas, B.shape[1] - ncon
+    cost, noise = small * np.eye(ncon), small * np.eye(nmeas)
+    D = np.block(
+        [
+            [D[:z, :w], np.zeros((z, nmeas)), D[:z, w:]],
+            [np.zeros((ncon, w + nmeas)), cost],
+            [D[z:, :w], noise, D[z:, w:]],
+        ]
+    )
+    B, C = np.hstack([B[:, :w], np.zeros((n, nmeas)), B[:, w:]]), np.vstack([C[:z], np.zeros((ncon, n)), C[z:]])
+    return A, B, C, D
+
+
+def test_imaginary_eigenvalues_of_a_nearly_singular_plant_are_noticed():
+    """Its invariant subspaces are nearly those of a singular matrix: a smaller γ seemed to be within reach once."""
+    A = np.array([[-1.2025, -0.0232, -0.8895], [-1.3036, -0.4162, 0.4427], [0.838, -0.8412, -0.6475]])
+    B = np.array(
+        [[-1.0031, 0.3656, 0.0466, 0.4369], [1.3651, -0.3001, -0.396, 1.0047], [-0.1245, -0.5631, 0.8535, 0.8852]]
+    )
+    z = [[-1.4057, -1.0458, 0.1676], [1.0665, 0.7383, -0.8371], [-0.0062, -1.0444, 1.3683]]
+    plant = A, B, np.array([*z, [2.3256, -0.8345, -0.211], [-1.0989, 0.584, -0.3493]]), np.zeros((5, 4))
+    d = control.hinfsyn(*plant, 2, 1)
+    checked(plant, 2, 1, d)
+    assert d.cost <= 1e-3
+    assert not reachable(as_discrete(*harder(*plant, 2, 1, 1e-4)), 2, 1, d.gamma * (1 - 2e-3))
+    assert reachable(as_discrete(*harder(*plant, 2, 1, 1e-3)), 2, 1, d.gamma * (1 + 2e-3))
 
 
 @pytest.mark.parametrize("dt", [None, SECONDS])

@@ -100,7 +100,9 @@ def best_controller(
                 remark = (f"{'; '.join(reasons)}: {added}" if eps else "") + limit(optimum, solved)
                 poles = np.linalg.eigvals(loop[0]).astype(complex)
                 gamma = norm * (1 + doubt) + _ROUNDING * size
-                gamma = max(gamma, level) if eps and norm < _TIGHT * level else gamma  # what is not zero but for rounding
+                gamma = (
+                    max(gamma, level) if eps and norm < _TIGHT * level else gamma
+                )  # what is not zero but for rounding
                 best = RobustController(*controller, gamma, norm, poles, eps, cost, remark)
             if norm <= level * (1 + _EXCEEDS):
                 break
