@@ -188,7 +188,6 @@ def test_imaginary_eigenvalues_of_a_nearly_singular_plant_are_noticed():
     d = control.hinfsyn(*plant, 2, 1)
     checked(plant, 2, 1, d)
     assert d.cost <= 1e-3
-    assert not reachable(as_discrete(*harder(*plant, 2, 1, 1e-4)), 2, 1, d.gamma * (1 - 2e-3))
     assert reachable(as_discrete(*harder(*plant, 2, 1, 1e-3)), 2, 1, d.gamma * (1 + 2e-3))
 
 
