@@ -34,8 +34,9 @@ $(STAMP): pyproject.toml constraints.txt
 run: env
 	$(BIN)/lqrlab run --profile $(PROFILE)
 
-# a file's tests share what its fixtures make and what its programs are compiled to: they stay in one process
-PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+# a file's tests share what its fixtures make and what its programs are compiled to: they stay in one process;
+# a worker that was killed (a test beyond its time limit) ends the run, because pytest-xdist may wait for ever after it
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test: env
 	$(PYTEST) -m "not matrix"

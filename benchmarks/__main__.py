@@ -31,6 +31,7 @@ MODULES = (
     "mpc",
     "realtime",
     "pid",
+    "robust",
 )
 
 

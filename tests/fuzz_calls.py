@@ -39,6 +39,12 @@ def read(x):
     return x[..., :1]
 
 
+def keeps_to_gamma(found, given) -> str:
+    """Of a robust controller: the loop is stable and its norm is no larger than promised."""
+    stable = np.abs(found.poles).max() < 1 if given.get("dt") is not None else found.poles.real.max() < 0
+    return "" if stable and found.norm <= found.gamma else f"poles {found.poles}, norm {found.norm}, γ {found.gamma}"
+
+
 # Things that take a while to be made: once, when a call needs them -------------------------------------------
 
 
@@ -177,6 +183,8 @@ def setup(x64, cache, keep_pages):
 
 # Calls ------------------------------------------------------------------------------------------------------
 
+_generalized = {"A": A, "B": np.hstack([C.T, B]), "C": np.vstack([C, C]), "D": np.array([[0.0, 1.0], [1.0, 0.0]]),
+                "nmeas": 1, "ncon": 1, "dt": DT}  # fmt: skip
 _ab, _abc, _design = {"A": A, "B": B}, {"A": STABLE, "B": B, "C": C}, {"A": A, "B": B, "Q": Q, "R": R}
 _sampled = {"A": F, "B": G, "Q": Q, "R": R}
 _loop, _costs = {"A": A, "B": B, "K": K}, {"Q": Q, "R": R, "N": N, "K": K}
@@ -250,6 +258,11 @@ CALLS = {
     "control.h2_norm": (control.h2_norm, _abc, anything),
     "control.hinf_norm": (control.hinf_norm, _d, anything),
     "control.zeros": (control.zeros, _d, anything),
+    "control.hinfsyn": (control.hinfsyn, _generalized, keeps_to_gamma),
+    "control.h2syn": (control.h2syn, _generalized, keeps_to_gamma),
+    "control.mixsyn": (control.mixsyn, {"G": (A, B, C, D), "W1": (-R, R, R, R), "W2": 0.1}, keeps_to_gamma),
+    "control.ncfsyn": (control.ncfsyn, {"A": A, "B": B, "C": C, "D": D, "dt": DT}, keeps_to_gamma),
+    "control.balred": (control.balred, {"A": STABLE / 3, "B": B, "C": C, "D": D, "order": 1, "dt": DT}, anything),
     "control.modes": (control.modes, {"A": A, "dt": DT}, anything),
     "control.margins": (control.margins, _loop, anything),
     "control.sensitivity": (control.sensitivity, _loop | {"frequencies": _w}, anything),

@@ -437,13 +437,13 @@ PLANTS = [
     Case("a negative shape", member("C.npy", npy("(-1, 2)")), CANNOT, "plant.npz"),
     Case("a shape that is a call", member("C.npy", npy("(__import__('os').getpid(),)")), CANNOT, "plant.npz"),
     Case("a member above the folder", member("../../A.npy", npy("(0,)")), "", "plant.npz"),
-    Case("unpacks to more than a plant", bomb, "it unpacks to 65 MiB", "plant.npz"),
+    Case("unpacks to more than a plant", bomb, "it unpacks to more than 64 MiB", "plant.npz"),
     Case("complex numbers", arrays(A=1j * np.eye(2)), "A: expected real numbers", "plant.npz"),
     Case("a misfit", arrays(B=np.ones((3, 1))), r"A: expected shape \(3, 3\)", "plant.npz"),
     Case("no rows", arrays(A=np.ones((0, 0)), B=np.ones((0, 1))), "expected", "plant.npz"),
     Case("cells", matlab(A=np.array([print.__name__, 1], object)), "A: expected", "plant.mat"),
     Case("structures", matlab(A={"a": 1}), "A: expected", "plant.mat"),
-    Case("unpacks to more than a plant", matlab_bomb, "it unpacks to 65 MiB", "plant.mat"),
+    Case("unpacks to more than a plant", matlab_bomb, "it unpacks to more than 64 MiB", "plant.mat"),
 ]  # fmt: skip
 """Files of plants."""
 
@@ -859,7 +859,7 @@ def family(**parameters: object) -> Callable[[Path], object]:
 PLANTS += [
     Case("a structure of 65 MiB", nested_matlab, "unpacks to|expected a full matrix", "plant.mat"),
     Case("A in a cell", matlab(A=np.array([[1.0, "a"]], object)), "A: expected a full matrix", "plant.mat"),
-    Case("1 × 1 of half a gigabyte", zipped_lie, "it unpacks to 6[45] MiB", "plant.mat"),
+    Case("1 × 1 of half a gigabyte", zipped_lie, "it unpacks to more than 64 MiB", "plant.mat"),
     Case("a structure beside", matlab(notes={"author": "a"}), "", "plant.mat"),
     Case("two million lists", text('{"A": [' + "[]," * (1 << 21) + "[]]}"), CANNOT, "plant.json"),
     Case(

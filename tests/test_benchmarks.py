@@ -23,6 +23,7 @@ from benchmarks import (
     mpc,
     records,
     recovery,
+    robust,
     simulation,
     startup,
     training,
@@ -275,6 +276,43 @@ def _rolled(batch, us):
 
 
 @pytest.mark.matrix
+def test_robust_designs_are_judged_by_their_loops(monkeypatch):
+    """Of the other library here: its sign is wrong, it promises too much, and it says little."""
+
+    class Other:
+        def __call__(self, given, which):
+            try:
+                K = control.control.hinfsyn(*given)
+            except ValueError:
+                return None, "info = 3", 0.1
+            sign = -1 if given[-1] is None else 1
+            return (K.A, K.B, sign * K.C, sign * K.D), 0.5 * K.norm, 0.1
+
+        def close(self):
+            """Nothing to be ended."""
+
+    monkeypatch.setattr(robust, "Slycot", Other)
+    monkeypatch.setattr(robust, "KINDS", ("regular", "discrete", "not stabilizable"))
+    values = {row.name: row.value for row in robust.bench("hinf", 3)}
+    for kind, stable in (("regular", 3), ("discrete", 3), ("not stabilizable", 0)):
+        assert values[f"hinf, {kind}, lqrlab: stable loops"] == stable
+        assert values[f"hinf, {kind}, lqrlab: unstable loops"] == values[f"hinf, {kind}, lqrlab: norm above γ"] == 0
+    assert values["hinf, regular, slycot: unstable loops"] > 0
+    assert values["hinf, discrete, slycot: stable loops"] == values["hinf, discrete, slycot: norm above γ"] == 3
+    assert values["hinf, not stabilizable, lqrlab: refused, with the reason"] == 3
+    assert values["hinf, not stabilizable, slycot: refused, without, or no answer"] == 3
+
+
+@pytest.mark.matrix
+def test_slycot_answers_from_its_own_process():
+    slycot = robust.Slycot()
+    given = robust.plant("regular", np.random.default_rng(1))
+    K, _, seconds = slycot(given, "h2")
+    slycot.close()
+    assert seconds > 0
+    assert np.isfinite(robust.norm(given, types.SimpleNamespace(**dict(zip("ABCD", K))), "h2"))
+
+
 def test_osqp_and_qpax_solve_the_published_problem():
     pytest.importorskip("osqp")
     pytest.importorskip("qpax")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lqrlab import control, simulation, systems
-from lqrlab.control.predictive import constrained, one_plant
+from lqrlab.control.predictive import constrained, shared_plant
 from lqrlab.control.predictive.active_set import ActiveSet
 
 SHAPE = (2, 1, 6)
@@ -239,7 +239,7 @@ def test_most_starts_of_one_plant_are_solved_in_the_limits_alone(monkeypatch):
     with jax.numpy_rank_promotion("allow"):
         qp, _ = constrained._program(*told[0])
         nothing = jnp.zeros(qp.limits.shape, bool)
-        found = jax.jit(one_plant.search)(qp, ActiveSet(nothing, nothing))
+        found = jax.jit(shared_plant.search)(qp, ActiveSet(nothing, nothing))
     solved = np.asarray(found.residual) < 1e-11
     assert solved.mean() > 0.9
     np.testing.assert_allclose(found.point.us[solved], given["u_1"][solved], atol=2e-8)

@@ -482,7 +482,7 @@ def test_a_shard_depends_on_itself_alone(made):
     config = changed(families=("dc_motor", "two_link_arm"), held_out=("dc_motor",))
     shard = next(s for s in dataset.layout.plan(config) if s.name == "two_link_arm-00001.h5")
     record = next(s for s in dataset.open(made).shards if s["file"] == shard.name)
-    assert dataset.contents.make(config, shard).headers == record["arrays"]
+    assert dataset.shard_contents.make(config, shard).headers == record["arrays"]
 
 
 def test_resume_makes_only_what_is_missing(made, copy):

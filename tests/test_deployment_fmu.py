@@ -195,6 +195,11 @@ def test_hostile_archives_are_refused_before_they_are_unpacked(tmp_path, monkeyp
             patch.setattr(zipfile.ZipFile, "open", lambda *a, **k: pytest.fail("was read"))
             with pytest.raises(ValueError, match=r"hostile or damaged|not believed"):
                 deployment.from_fmu(path, trusted=True)
+    with zipfile.ZipFile(tmp_path / "many.fmu", "w") as archive:
+        for i in range(10_001):
+            archive.writestr(str(i), b"")
+    with pytest.raises(ValueError, match="at most 10000 files in it, but found 10001"):
+        deployment.from_fmu(tmp_path / "many.fmu", trusted=True)
     (tmp_path / "text.fmu").write_text("no archive")
     with pytest.raises(ValueError, match="is no functional mock-up unit"):
         deployment.from_fmu(tmp_path / "text.fmu", trusted=True)

@@ -639,6 +639,12 @@ def test_gymnasium_finds_nothing_wrong_by_its_defaults():
         check_env(gymnasium.make("lqrlab/Pendulum-v0", horizon=20).unwrapped)
 
 
+def test_a_step_before_the_first_reset_is_refused():
+    env = gymnasium.make("lqrlab/Pendulum-v0", horizon=20, disable_env_checker=True).unwrapped
+    with pytest.raises(ValueError, match=r"call reset\(\) first"):
+        env.step(np.zeros(1))
+
+
 @pytest.mark.skipif(find_spec("stable_baselines3") is None, reason="needs stable_baselines3")
 @pytest.mark.parametrize("checked", FAMILIES, indirect=True)
 def test_stable_baselines_finds_nothing_wrong(checked):

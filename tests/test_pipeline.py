@@ -598,6 +598,13 @@ def test_a_record_that_lists_other_places_removes_nothing_there(tmp_path):
     assert (folder / "thesis").exists()
 
 
+def test_a_notebook_that_reads_from_a_later_one_is_refused(source):
+    first, second = notebooks.find(source)[:2]
+    early = dataclasses.replace(first, metadata={"needs": [second.name]})
+    with pytest.raises(ValueError, match=f"{first.name}.*need '{second.name}', which does not come before it"):
+        notebooks.fingerprints([early, second], notebooks.effective([first, second], {}, {}))
+
+
 def test_a_result_is_of_its_notebook_its_parameters_and_what_it_reads(source):
     def prints(**given):
         chain = notebooks.find(source)

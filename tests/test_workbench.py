@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lqrlab import control, evaluation, simulation, systems
+from lqrlab import control, evaluation, simulation, systems, workbench
 from lqrlab.simulation.verdict import Verdict
 from lqrlab.workbench.figures import loop_plots, plant_card, plots, tables
 from lqrlab.workbench.runs import terminal
@@ -188,3 +188,9 @@ def test_the_ladder_in_sentences_names_what_diverges_and_where_a_family_s_gain_i
     assert words.endswith(
         "one gain a family costs 50 % and all its loops converge. At p95 it is worse than that gain on cart pole."
     )
+
+
+def test_a_name_that_the_workbench_has_not_is_an_attribute_error():
+    assert not hasattr(workbench, "figure")
+    with pytest.raises(AttributeError, match=r"'lqrlab\.workbench' has no attribute 'figure'"):
+        workbench.figure  # noqa: B018

@@ -49,7 +49,10 @@ _MOVES = {
     *("reshape", "squeeze", "broadcast_in_dim", "slice", "concatenate", "transpose", "rev", "split"),
     *("expand_dims", "stack", "unstack", "pad", "tile", "iota"),
 }
-_NESTED = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
+_CALLS = {
+    *("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"),
+    *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_vmap_call"),
+}
 _SUMS = ("reduce_sum", "dot_general")
 
 
@@ -69,10 +72,16 @@ def _unlike_numbers(e: JaxprEqn) -> bool:
     )
 
 
+def called(e: JaxprEqn) -> ClosedJaxpr | None:
+    """The program that a step does nothing else than to call; None of other steps."""
+    if e.primitive.name not in _CALLS:
+        return None
+    inner = next(e.params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr", "call") if key in e.params)
+    return inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
+
+
 def _inner(e: JaxprEqn) -> ClosedJaxpr | None:
-    if e.primitive.name == "custom_linear_solve":
-        return e.params["jaxprs"].solve
-    return e.params.get("jaxpr", e.params.get("call_jaxpr")) if e.primitive.name in _NESTED else None
+    return e.params["jaxprs"].solve if e.primitive.name == "custom_linear_solve" else called(e)
 
 
 def evaluate(closed: ClosedJaxpr, arguments: Sequence[np.ndarray], algebra: Algebra) -> list[np.ndarray]:

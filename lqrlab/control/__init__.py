@@ -24,6 +24,11 @@ from lqrlab.control.predictive.design import MPC, mpc
 from lqrlab.control.predictive.infinite_horizon import ConstrainedOptimum, constrained_optimum, largest_start
 from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd, unsaturated_level
 from lqrlab.control.riccati.equations import care, dare
+from lqrlab.control.robust.h2_synthesis import h2syn
+from lqrlab.control.robust.hinf_synthesis import hinfsyn
+from lqrlab.control.robust.mixed_sensitivity import mixsyn, ncfsyn
+from lqrlab.control.robust.model_reduction import ReducedModel, balred
+from lqrlab.control.robust.robust_controller import RobustController
 from lqrlab.control.scheduling import Schedule, gain_schedule
 from lqrlab.control.servo import Integral, feedforward, lqi, place
 from lqrlab.control.trajectory.solver import ILQR, ilqr
@@ -50,6 +55,8 @@ __all__ = [
     "Mode",
     "Multipliers",
     "ProcessModel",
+    "ReducedModel",
+    "RobustController",
     "Sampled",
     "Schedule",
     "StepInfo",
@@ -57,6 +64,7 @@ __all__ = [
     "TimeVaryingEstimator",
     "TimeVaryingLQR",
     "Tuned",
+    "balred",
     "c2d",
     "care",
     "constrained_lqr",
@@ -79,7 +87,9 @@ __all__ = [
     "gain_schedule",
     "gram",
     "h2_norm",
+    "h2syn",
     "hinf_norm",
+    "hinfsyn",
     "ilqr",
     "inverse_lqr",
     "largest_start",
@@ -92,8 +102,10 @@ __all__ = [
     "lqrd_delayed",
     "lyap",
     "margins",
+    "mixsyn",
     "modes",
     "mpc",
+    "ncfsyn",
     "obsv",
     "pareto",
     "pid",

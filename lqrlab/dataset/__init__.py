@@ -7,7 +7,7 @@ from lqrlab.dataset.random_linear import random_systems
 from lqrlab.dataset.shards import BadFile, read_arrays
 from lqrlab.dataset.sources import Source, source
 from lqrlab.dataset.store import Dataset, Recorded, open
-from lqrlab.dataset.table import SPLITS, VariantTable
+from lqrlab.dataset.variant_table import SPLITS, VariantTable
 from lqrlab.dataset.verification import Report, verify
 from lqrlab.dataset.windows import Batch, Windows, WindowSet
 

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from lqrlab.dataset import shards
 from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.layout import REASONS, splits
-from lqrlab.dataset.table import SPLITS
+from lqrlab.dataset.variant_table import SPLITS
 from lqrlab.dataset.windows import ARRAYS
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from lqrlab.dataset import table
+from lqrlab.dataset import variant_table
 from lqrlab.dataset.data_config import DataConfig
 
 ROUNDING = 2e-6
@@ -28,7 +28,7 @@ def check(arrays: dict[str, np.ndarray], config: DataConfig) -> tuple[float, lis
         return 0.0, []
     columns = {name.removeprefix("variants/"): a for name, a in arrays.items() if name.startswith("variants/")}
     n, m = columns["B"].shape[1:]
-    problem = jax.tree.map(np.asarray, table.problem([columns]))
+    problem = jax.tree.map(np.asarray, variant_table.problem([columns]))
     units = problem.coordinates[of]
     K = problem.K[of, :m, :n]
     A, Q, P = (a[of, :n, :n] for a in (problem.A, problem.Q, problem.P))

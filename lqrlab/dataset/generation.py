@@ -13,7 +13,7 @@ import jax
 
 from lqrlab.compute import checks
 from lqrlab.compute.files import locked
-from lqrlab.dataset import card, contents, manifest, shards, store, verification
+from lqrlab.dataset import card, manifest, shard_contents, shards, store, verification
 from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.layout import Shard, plan
 from lqrlab.dataset.manifest import Record
@@ -152,7 +152,7 @@ def produce(
     device = idle.get() if idle else None
     try:
         with jax.default_device(device) if idle else contextlib.nullcontext():
-            content = contents.make(config, shard, controller)
+            content = shard_contents.make(config, shard, controller)
     finally:
         if idle:
             idle.put(device)

@@ -11,11 +11,11 @@ from jaxtyping import Float32, Float64, Int
 
 from lqrlab import systems
 from lqrlab.compute import checks
-from lqrlab.dataset import layout, manifest, shards, table
+from lqrlab.dataset import layout, manifest, shards, variant_table
 from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.manifest import Record
 from lqrlab.dataset.shards import BadFile
-from lqrlab.dataset.table import SPLITS, Columns, VariantTable
+from lqrlab.dataset.variant_table import SPLITS, Columns, VariantTable
 from lqrlab.systems import Coordinates, Linear, Plant
 
 
@@ -113,7 +113,7 @@ class Dataset:
 
     @functools.cached_property
     def _table(self) -> VariantTable:
-        return table.build(self.tables)
+        return variant_table.build(self.tables)
 
     def coordinates(self, number: int, rows: Int[np.ndarray, " rows"]) -> Coordinates:
         """Units of some variants of one file, by their rows in it."""

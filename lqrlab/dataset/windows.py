@@ -12,7 +12,7 @@ from lqrlab.compute.memory import aligned
 from lqrlab.compute.threads import on_threads
 from lqrlab.dataset import shuffling
 from lqrlab.dataset.store import Dataset
-from lqrlab.dataset.table import VariantTable
+from lqrlab.dataset.variant_table import VariantTable
 from lqrlab.systems import M_MAX, N_MAX, Coordinates
 
 CHANNELS = N_MAX + M_MAX

@@ -13,7 +13,7 @@ from lqrlab.compute import checks
 from lqrlab.compute.linalg import quadratic
 from lqrlab.evaluation import textbook
 from lqrlab.evaluation.scores import Score, evaluate
-from lqrlab.learning import certificate, gains
+from lqrlab.learning import certificate, gain_repair
 from lqrlab.simulation import LinearPolicy, Problem, Verdict, bind, binding, verdict
 from lqrlab.systems import Plant
 
@@ -155,7 +155,7 @@ def _of_controller(controller: object, problem: Problem, x0: Array) -> dict[str,
         return _simulated({"network": lambda at: controller}, problem, x0)
     scaled = problem.scaled()
     gain = problem.units.scale_gain(jnp.broadcast_to(policy.K, problem.K.shape).astype(problem.K.dtype))
-    improved = gains.improved(scaled, gain, 1)
+    improved = gain_repair.improved(scaled, gain, 1)
     contenders = {"network": gain, "network, one Newton step": improved}
     return {name: _of_gain(scaled, x0, K) for name, K in contenders.items()}
 

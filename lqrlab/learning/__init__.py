@@ -1,12 +1,12 @@
 """One network for all plants: models, losses, closed-loop cost, the train step, fit, checkpoints."""
 
-from lqrlab.learning import batches, certificate, closed_loop_cost, gains, losses, metrics, models
+from lqrlab.learning import batches, certificate, closed_loop_cost, gain_repair, losses, metrics, models
 from lqrlab.learning.adaptive import AdaptivePolicy, Families, Prior, adaptive, families, ridge, wide
 from lqrlab.learning.batches import TrainBatch, expert_std
 from lqrlab.learning.certificate import Certificate, certify
 from lqrlab.learning.checkpoints import load, settings
 from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit, stop
-from lqrlab.learning.gains import repair
+from lqrlab.learning.gain_repair import repair
 from lqrlab.learning.imitation import Imitation, ImitationConfig, imitate
 from lqrlab.learning.network_policy import NetworkPolicy, policy
 from lqrlab.learning.recovery import Recovery, RecoveryConfig, train_recovery
@@ -41,7 +41,7 @@ __all__ = [
     "expert_std",
     "families",
     "fit",
-    "gains",
+    "gain_repair",
     "imitate",
     "learning_rate",
     "load",

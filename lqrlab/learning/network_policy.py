@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch
-from lqrlab.learning import checkpoints, gains, models
+from lqrlab.learning import checkpoints, gain_repair, models
 from lqrlab.simulation import LinearPolicy, Policy, Problem, Told, binding, measured_or
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
 
@@ -74,7 +74,7 @@ class NetworkPolicy:
 
     def __call__(self, carry: History, x: Array) -> tuple[History, Array]:
         """Take x ``[*batch, *extra, n]`` into the history and answer with u ``[*batch, *extra, m]``."""
-        gains.require_states(x, self.n)
+        gain_repair.require_states(x, self.n)
         xs, us, mask = carry
         lead, batch = x.shape[:-1], self.coordinates.scale_x.ndim - 1
         seen = self.coordinates.scale_state(x) * expand_batch(self.coordinates.state_mask, x.ndim)
@@ -152,7 +152,8 @@ def _repaired(bound: NetworkPolicy, problem: Problem | None, steps: int, kind: s
         )
     if problem is None:
         raise ValueError("repair: needs the plants' matrices, but only their units are told")
-    better = problem.coordinates.scale_gain(gains.repair(gain.K, problem, steps)).reshape(bound.context.gain.shape)
+    K = gain_repair.repair(gain.K, problem, steps)
+    better = problem.coordinates.scale_gain(K).reshape(bound.context.gain.shape)
     # not rounded to the network's type: it is verified as it is
     return dataclasses.replace(bound, context=dataclasses.replace(bound.context, gain=better))
 

@@ -2,7 +2,6 @@
 
 from lqrlab.simulation import verdict
 from lqrlab.simulation.binding import bind, is_policy
-from lqrlab.simulation.controllers import LinearController, delayed, estimated, integrating, pid_loops
 from lqrlab.simulation.estimators import (
     ExtendedKalmanFilter,
     OutputFeedback,
@@ -12,6 +11,7 @@ from lqrlab.simulation.estimators import (
     unscented_kalman,
 )
 from lqrlab.simulation.loop import Trajectory, record, rollout, step
+from lqrlab.simulation.memory_policies import LinearController, delayed, estimated, integrating, pid_loops
 from lqrlab.simulation.noise import Noise
 from lqrlab.simulation.nonlinear_mpc import NonlinearMPC, NonlinearPlan, nonlinear_mpc
 from lqrlab.simulation.policies import (

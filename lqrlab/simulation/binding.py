@@ -17,7 +17,7 @@ from jaxtyping import Array
 
 from lqrlab.compute import checks
 from lqrlab.control import ILQR, LQG, LQR, MPC, PID, Integral, LQTracking, TimeVaryingLQR
-from lqrlab.simulation import controllers
+from lqrlab.simulation import memory_policies
 from lqrlab.simulation.policies import LinearPolicy, Policy, tracking
 from lqrlab.simulation.problem import Problem
 from lqrlab.simulation.receding_horizon import predictive
@@ -103,13 +103,13 @@ def _with_optimum(problem: Problem) -> Problem:
 TABLE: list[Kind] = [
     Kind("a gain K", _is_gain, _gain),
     Kind("a regulator", lambda c: isinstance(c, LQR), lambda c, problem: _gain(c.K, problem)),
-    Kind("an LQG design", lambda c: isinstance(c, LQG), lambda c, problem: controllers.estimated(problem, c)),
+    Kind("an LQG design", lambda c: isinstance(c, LQG), lambda c, problem: memory_policies.estimated(problem, c)),
     Kind(
         "a design with integral action",
         lambda c: isinstance(c, Integral),
-        lambda c, problem: controllers.integrating(problem, c),
+        lambda c, problem: memory_policies.integrating(problem, c),
     ),
-    Kind("PID loops", lambda c: isinstance(c, PID), lambda c, problem: controllers.pid_loops(problem, c)),
+    Kind("PID loops", lambda c: isinstance(c, PID), lambda c, problem: memory_policies.pid_loops(problem, c)),
     Kind("a predictive controller", lambda c: isinstance(c, MPC), lambda c, problem: predictive(problem, c)),
     Kind(
         "a plan over a horizon",

@@ -13,7 +13,7 @@ from lqrlab.control import matrix_checks
 from lqrlab.control.predictive import constrained
 from lqrlab.control.predictive.active_set import ActiveSet, none_active
 from lqrlab.control.predictive.limits import Limits, boxes, check_equilibrium, prices
-from lqrlab.simulation.controllers import limits_of
+from lqrlab.simulation.memory_policies import limits_of
 from lqrlab.simulation.policies import measured_or
 from lqrlab.simulation.problem import Problem
 from lqrlab.simulation.receding_horizon import later

@@ -11,7 +11,7 @@ from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec
 from lqrlab.control import MPC
 from lqrlab.control.predictive.active_set import ActiveSet
-from lqrlab.simulation.controllers import check_sizes, limits_of
+from lqrlab.simulation.memory_policies import check_sizes, limits_of
 from lqrlab.simulation.policies import measured_or
 from lqrlab.simulation.problem import Problem
 from lqrlab.simulation.sensors import Measured

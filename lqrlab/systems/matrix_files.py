@@ -4,7 +4,6 @@ import functools
 import importlib.metadata
 import math
 import zipfile
-import zlib
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lqrlab.compute import checks
-from lqrlab.compute.files import read_object
+from lqrlab.compute.files import matlab_bytes, read_object
 from lqrlab.systems.custom import from_matrices
 from lqrlab.systems.families import family, make
 from lqrlab.systems.plant import Plant, parameter_fields
@@ -20,7 +19,6 @@ from lqrlab.systems.plant import Plant, parameter_fields
 Contents = dict[str, Any]
 _CONTAINERS = ("struct", "cell", "object", "function", "opaque", "sparse")
 """Kinds of MATLAB's variables whose size in memory their shape does not tell."""
-_PACKED, _PIECE = 15, 1 << 20  # MATLAB's number of what went through zlib; bytes that are unpacked at once
 READERS = "lqrlab.plant_files"
 """Entry points that read plants from further kinds of files: a suffix, and a function ``(file, **options) → Plant``."""
 _LIMIT = 64 * 2**20
@@ -143,7 +141,7 @@ def _scalar(step: object) -> float:
 
 def _check_size(size: int) -> None:
     if size > _LIMIT:
-        raise ValueError(f"it unpacks to {size / 2**20:.0f} MiB")
+        raise ValueError(f"it unpacks to more than {_LIMIT >> 20} MiB")
 
 
 def _npz(file: Path, _: object) -> Contents:
@@ -156,7 +154,7 @@ def _npz(file: Path, _: object) -> Contents:
 def _mat(file: Path, keys: Collection[str] | None) -> Contents:
     import scipy.io  # 0.2 s that only this format costs
 
-    _check_size(_unpacked(file))
+    _check_size(matlab_bytes(file, _LIMIT))
     there = scipy.io.whosmat(file)
     wanted = [name for name, _, kind in there if kind not in _CONTAINERS] if keys is None else keys
     held = [(name, shape, kind) for name, shape, kind in there if name in wanted]
@@ -166,26 +164,6 @@ def _mat(file: Path, keys: Collection[str] | None) -> Contents:
     _check_size(8 * sum(math.prod(shape) for _, shape, _ in held))
     names: Contents = {name: None for name, *_ in there}  # of those that are left unread too
     return names | scipy.io.loadmat(file, variable_names=[name for name, *_ in held])
-
-
-def _unpacked(file: Path) -> int:
-    """Bytes that the variables of a MATLAB file unpack to, as far as the limit; none is kept."""
-    size = 0
-    with file.open("rb") as opened:
-        order = {b"IM": "little", b"MI": "big"}.get(opened.read(128)[126:], "")
-        if not order:  # of version 4, in which nothing is packed
-            return file.stat().st_size
-        while size <= _LIMIT and len(tag := opened.read(8)) == 8:
-            kind, count = (int.from_bytes(part, order) for part in (tag[:4], tag[4:]))  # type: ignore[arg-type]
-            if kind != _PACKED:
-                size += count
-                opened.seek(count, 1)
-                continue
-            packed, unpack = opened.read(count), zlib.decompressobj()
-            while packed and size <= _LIMIT:
-                size += len(unpack.decompress(packed, _PIECE))
-                packed = unpack.unconsumed_tail
-    return size
 
 
 def _json(file: Path, _: object) -> Contents:

@@ -78,7 +78,7 @@ def _peak(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, dt: float 
     itself, so no tolerance decides whether an eigenvalue is on the axis.
     """
     # a discrete system as the continuous one with the same gains, z = (1 + s) / (1 − s), so ω = tan(θ / 2)
-    A, B, C, D = (a, b, c, d) if dt is None else _bilinear(a, b, c, d)
+    A, B, C, D = (a, b, c, d) if dt is None else bilinear(a, b, c, d)
     poles = np.linalg.eigvals(A)
     first = np.concatenate([[0.0, np.inf], np.abs(poles.imag), np.outer(np.abs(poles), _GRID).ravel()])
     w, best = _better(a, b, c, d, dt, first, (np.inf, 0.0))
@@ -99,9 +99,10 @@ def _peak(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, dt: float 
     return float(best), float(w if dt is None else 2 * np.arctan(w) / dt)
 
 
-def _bilinear(
+def bilinear(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The continuous system with the same gains, z = (1 + s) / (1 − s)."""
     one = np.eye(len(a))
     moved = np.linalg.inv(a + one)  # a stable system has no pole at −1
     return moved @ (a - one), 2**0.5 * moved @ b, 2**0.5 * c @ moved, d - c @ moved @ b

@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.threads import on_all_cores
 from lqrlab.control import matrix_checks
-from lqrlab.control.predictive import one_plant, stages
+from lqrlab.control.predictive import horizon_solver, shared_plant
 from lqrlab.control.predictive.active_set import ActiveSet
 from lqrlab.control.predictive.horizon_qp import HorizonQP, excess, limited, objective
 from lqrlab.control.predictive.limits import Limits, boxes, prices
@@ -229,13 +229,13 @@ def solved_from(
         same = jnp.stack([same, jnp.zeros_like(same)], axis=-3)
         at, out = guess or (jnp.zeros_like(same), jnp.zeros_like(same))
         at, out = (jnp.broadcast_to(a, same.shape) for a in (at, out))
-        known = stages.unknown(qp, ActiveSet((at & ~jnp.any(same, -3, keepdims=True)) | same, out))
+        known = horizon_solver.cold_start(qp, ActiveSet((at & ~jnp.any(same, -3, keepdims=True)) | same, out))
         # a guess from the step before is nearly right: then a search in the whole is as fast
         alike = guess is None and _one_plant(given)
-        alike = alike and one_plant.pays(math.prod(qp.x0.shape[:-1]), math.prod(qp.limits.shape[-2:]))
+        alike = alike and shared_plant.pays(math.prod(qp.x0.shape[:-1]), math.prod(qp.limits.shape[-2:]))
         if alike:
-            known = one_plant.search(jax.lax.stop_gradient(qp), known.active)
-        found = stages.solve(qp, known)
+            known = shared_plant.search(jax.lax.stop_gradient(qp), known.active)
+        found = horizon_solver.solve(qp, known)
         return _told(qp, found, sizes), found.active
 
 
@@ -345,7 +345,7 @@ def _prices(
     return jnp.broadcast_to(linear, (*lead, rows)), jnp.broadcast_to(quadratic, (*lead, rows))
 
 
-def _told(qp: HorizonQP, found: stages.Solved, sizes: tuple[int, int, int, int]) -> ConstrainedLQR:
+def _told(qp: HorizonQP, found: horizon_solver.Solved, sizes: tuple[int, int, int, int]) -> ConstrainedLQR:
     """The answer for the whole cost, which is twice the program's."""
     point, infeasible = found.point, found.infeasible
     m, n, p, changes = sizes
@@ -356,7 +356,7 @@ def _told(qp: HorizonQP, found: stages.Solved, sizes: tuple[int, int, int, int])
     multipliers = Multipliers(
         u, x[..., :n] if n else None, y if p else None, du if changes else None, 2 * point.costates[..., :states]
     )
-    solved = ~infeasible & (found.residual <= stages.EXACT)
+    solved = ~infeasible & (found.residual <= horizon_solver.EXACT)
     cost = 2 * _cost(qp, point.xs, point.us)
     return ConstrainedLQR(
         point.us,

@@ -11,7 +11,7 @@ import jax
 
 from lqrlab.compute import Backend, checks
 from lqrlab.dataset.store import Dataset
-from lqrlab.dataset.table import SPLITS, VariantTable
+from lqrlab.dataset.variant_table import SPLITS, VariantTable
 from lqrlab.dataset.windows import Batch, Windows, gain_and_masks
 
 T = TypeVar("T")

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, PRNGKeyArray
 
-from lqrlab.dataset import contents, trajectories, windows
+from lqrlab.dataset import shard_contents, trajectories, windows
 from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.layout import plan
 from lqrlab.dataset.sources.protocol import BatchSpec, Source
 from lqrlab.dataset.store import Dataset
-from lqrlab.dataset.table import Columns
+from lqrlab.dataset.variant_table import Columns
 from lqrlab.dataset.windows import Windows, WindowSet
 from lqrlab.simulation import Problem
 
@@ -38,7 +38,7 @@ class DrawnData(Dataset):
         """Group ``variants`` of each file that there would be."""
         with jax.enable_x64(True):
             return tuple(
-                contents.columns(self.config, shard, trajectories.drawn(self.config, shard)[: shard.count])
+                shard_contents.columns(self.config, shard, trajectories.drawn(self.config, shard)[: shard.count])
                 for shard in plan(self.config)
             )
 

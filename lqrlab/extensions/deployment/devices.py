@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from lqrlab.compute import checks, extras, jit_by_function
+from lqrlab.compute import checks, extras
 from lqrlab.simulation import Problem, Trajectory, loop
 
 
@@ -61,10 +61,6 @@ def _sample(problem: Problem, x: Array, u: Array, key: PRNGKeyArray | None, tick
     return seen, after, u, cost
 
 
-_moved = jit_by_function(_sample)
-_seen = jit_by_function(lambda *given: _sample(*given)[0])
-
-
 class SimulatedPlant:
     """A problem, step by step as :func:`lqrlab.simulation.rollout` does it, in deviations from the equilibrium."""
 
@@ -72,17 +68,26 @@ class SimulatedPlant:
         noisy = any(a is not None for a in problem.noise)
         if noisy and key is None:
             raise ValueError("key: the problem's noises need a random key")
-        self.problem, self.x, self.key = problem, jnp.asarray(x0), key if noisy else None
-        self.u, self.tick = jnp.zeros(problem.m, self.x.dtype), 0
+        self.problem, self.x, self.noisy = problem, jnp.asarray(x0), noisy
+        leaves, tree = jax.tree.flatten((problem, key if noisy else None))
+
+        def sample(leaves: list[Array], x: Array, u: Array, tick: Array) -> tuple[Array, ...]:
+            problem, key = jax.tree.unflatten(tree, leaves)
+            return _sample(problem, x, u, key, tick)
+
+        # a call of JAX's own program with arrays alone costs a fraction of one that looks through a problem
+        self._move, self._leaves = jax.jit(sample), leaves
+        self._show = jax.jit(lambda *given: sample(*given)[0])
+        self.u, self.tick = np.zeros(problem.m, self.x.dtype), 0
         self.rows: list[tuple[Array, np.ndarray]] = []  # the state at each sample, and what was seen of it
         self.steps: list[list[tuple[Array, Array]]] = []  # the input and cost of each step after it
-        jax.block_until_ready(_moved(problem, self.x, self.u, self.key, np.int32(0)))  # compiled now, not in the loop
+        jax.block_until_ready(self._move(leaves, self.x, self.u, np.int32(0)))  # compiled now, not in the loop
         self._see(0)
 
     def _see(self, tick: int) -> np.ndarray:
-        if self.key is None:
+        if not self.noisy:
             return np.asarray(self.x)
-        return np.asarray(_seen(self.problem, self.x, self.u, self.key, np.int32(tick)))
+        return np.asarray(self._show(self._leaves, self.x, self.u, np.int32(tick)))
 
     def measure(self, tick: int) -> np.ndarray:
         """The state as the controller sees it; after ticks that were skipped, of a plant that moved on."""
@@ -93,12 +98,12 @@ class SimulatedPlant:
 
     def actuate(self, tick: int, u: np.ndarray) -> None:
         """Hold u."""
-        self.u = jnp.asarray(u)
+        self.u = np.asarray(u, self.u.dtype)  # JAX gets it in rest(): until then somebody waits
         self.steps.append([])
 
     def rest(self) -> None:
         """Move to the next tick."""
-        _, self.x, u, cost = _moved(self.problem, self.x, self.u, self.key, np.int32(self.tick))
+        _, self.x, u, cost = self._move(self._leaves, self.x, self.u, np.int32(self.tick))
         self.steps[-1].append((u, cost))
         self.x.block_until_ready()
         self.tick += 1

@@ -25,8 +25,8 @@ from lqrlab import __version__
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.files import write_atomic
 from lqrlab.extensions.deployment import c_files
+from lqrlab.extensions.deployment.c_loading import compiler
 from lqrlab.extensions.deployment.exported_step import ExportedStep
-from lqrlab.extensions.deployment.loading import compiler
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
 

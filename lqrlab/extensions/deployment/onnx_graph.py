@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
-from lqrlab.compute import extras
+from lqrlab.compute import extras, jaxprs
 
 BATCHES = (29, 31)
 """Two sizes of a batch for which a program is traced: sizes that differ are the batch's, or multiples of it.
@@ -15,8 +15,6 @@ BATCHES = (29, 31)
 Both are prime, and so small that no program works them off in blocks.
 """
 _UNROLLED = 5000  # steps of loops, in all
-_INNER = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
-_INNER |= {"custom_vjp_call": "call_jaxpr", "custom_vmap_call": "call", "remat2": "jaxpr", "checkpoint": "jaxpr"}
 
 
 class Multiple(int):
@@ -152,9 +150,8 @@ def _run(graph: Graph, one: Jaxpr, other: Jaxpr, constants: Sequence[Value], arg
         raise ValueError("network: expected one program for all sizes of a batch, but found several")
     for e, f in zip(one.eqns, other.eqns):
         given, name = [read(v) for v in e.invars], e.primitive.name
-        if name in _INNER:
-            inner = [g.params[_INNER[name]] for g in (e, f)]
-            outs = _nested(graph, inner[0], inner[1], given)
+        if jaxprs.called(e) is not None:
+            outs = _nested(graph, jaxprs.called(e), jaxprs.called(f), given)
         elif name == "scan":
             outs = _unrolled(graph, e, f, given)
         elif name == "cond":

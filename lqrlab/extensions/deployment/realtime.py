@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree
 
 from lqrlab.compute import checks, jit_by_function
+from lqrlab.extensions.deployment.c_loading import ExportedController
 from lqrlab.extensions.deployment.devices import Device, SimulatedPlant, connect
-from lqrlab.extensions.deployment.loading import ExportedController
 from lqrlab.extensions.deployment.timed_run import TimedRun
 from lqrlab.simulation import Measured, Policy, Problem, Trajectory, bind, rollout
 from lqrlab.simulation.noise import drawn

@@ -3,9 +3,7 @@
 import codecs
 import csv
 import re
-import struct
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from lqrlab.compute import checks
+from lqrlab.compute.files import matlab_bytes
 from lqrlab.extensions.identification.log import signals_of
 
 _MOST_BYTES = 1 << 30
@@ -205,33 +204,10 @@ def _mat(path: Path) -> pd.DataFrame:
 
     if scipy.io.matlab.matfile_version(path)[0] != 1:
         raise ValueError(f"{path}: expected a file of MATLAB's versions 5 to 7; write it with save -v7")
-    _require_size(path, _unpacked(path))
+    _require_size(path, matlab_bytes(path, _most(path)))
     # structures and cells would become objects, many times as large as what they hold
     kept = [name for name, _, kind in scipy.io.whosmat(path) if kind in _MATLAB_NUMBERS]
     return _frame(str(path), scipy.io.loadmat(path, variable_names=kept))
-
-
-def _unpacked(path: Path) -> int:
-    """Bytes of the variables of a MATLAB file: they are unpacked and dropped, as far as they are believed."""
-    total, most, compressed = 0, _most(path), 15
-    with path.open("rb") as file:
-        order = "<" if file.read(128)[126:] == b"IM" else ">"
-        for _ in range(_MOST_COLUMNS):
-            tag = file.read(8)
-            if len(tag) < 8:
-                return total
-            kind, length = struct.unpack(f"{order}2I", tag)
-            after = file.tell() + length
-            unpack = zlib.decompressobj()
-            while kind == compressed and total <= most and (left := after - file.tell()) > 0:
-                if not (data := file.read(min(left, 1 << 16))):
-                    break
-                while data and total <= most:
-                    total += len(unpack.decompress(data, 1 << 20))
-                    data = unpack.unconsumed_tail
-            total += length if kind != compressed else 0
-            file.seek(after)
-    raise ValueError(f"{path}: expected at most {_MOST_COLUMNS} variables, but found more")
 
 
 def _parquet(path: Path) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from lqrlab.compute import pytree
 from lqrlab.compute.linalg import expand_batch, solve
-from lqrlab.learning import gains
+from lqrlab.learning import gain_repair
 from lqrlab.learning.adaptive import belief as beliefs
 from lqrlab.learning.adaptive.belief import Belief
 from lqrlab.learning.adaptive.prior import Prior, Z
@@ -82,7 +82,7 @@ class AdaptivePolicy:
 
     def __call__(self, carry: Memory, x: Array) -> tuple[Memory, Array]:
         """Learn from x ``[*batch, *extra, n]`` and answer with u ``[*batch, *extra, m]``."""
-        gains.require_states(x, self.n)
+        gain_repair.require_states(x, self.n)
         told, lead = self._flat(x.shape[:-1])
         seen = self.told.coordinates.scale_state(x).astype(float).reshape(math.prod(lead), N_MAX)
         num = math.prod(lead)

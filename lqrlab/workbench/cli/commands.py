@@ -104,7 +104,7 @@ def main(traceback: bool) -> None:
 
 @main.command()
 @click.argument("only", nargs=-1, metavar="[NOTEBOOK]...", shell_complete=complete("notebook"))
-@options.profile("Parameters to run with: tiny, quick or full.", default="quick", show_default=True)
+@options.profile("Parameters to run with: tiny, quick, full, wide or history.", default="quick", show_default=True)
 @options.folder("Folder of the run.  [default: data/runs/PROFILE]")
 @options.overrides("Set a parameter of the notebooks.", shell_complete=complete("parameter"))
 @click.option("--fresh", is_flag=True, help="Remove what an earlier run left there, start from scratch.")

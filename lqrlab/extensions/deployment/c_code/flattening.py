@@ -8,10 +8,8 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
-_CALLS = {
-    *("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"),
-    *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_vmap_call"),
-}
+from lqrlab.compute import jaxprs
+
 _FEW = 64  # entries that may be more than those that they are made of
 
 
@@ -90,9 +88,8 @@ class _Flat:
             first = lengths.matvec + lengths.vecmat
             inputs = [*inputs[first : first + lengths.solve], *inputs[sum(lengths) :]]
             return self.called(params["jaxprs"].solve, inputs)
-        if name in _CALLS:
-            names = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")
-            return self.called(next(params[key] for key in names if key in params), inputs)
+        if (inner := jaxprs.called(e)) is not None:
+            return self.called(inner, inputs)
         if name == "cond" and isinstance(inputs[0], Known):
             return self.called(
                 params["branches"][int(np.clip(inputs[0].value, 0, len(params["branches"]) - 1))], inputs[1:]

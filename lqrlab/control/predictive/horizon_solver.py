@@ -252,7 +252,7 @@ def _adjoint(qp: HorizonQP, point: PrimalDual, active: ActiveSet, bar: PrimalDua
     return jax.tree.map(operator.neg, gradient._replace(x0=gradient.x0 - bar.xs[0]))
 
 
-def unknown(qp: HorizonQP, active: ActiveSet) -> Answer:
+def cold_start(qp: HorizonQP, active: ActiveSet) -> Answer:
     """A guess of the active sets of programs with any leading axes, and nothing else."""
     (*lead, n), (T, _), m = qp.x0.shape, qp.limits.shape[-2:], qp.B.shape[-1]
     shapes = (T + 1, n), (T, m), (T, n), qp.limits.shape[-3:]

@@ -11,8 +11,8 @@ import lqrlab
 from lqrlab.dataset import layout, shards, trajectories
 from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.layout import Shard, keys, splits
-from lqrlab.dataset.table import Columns
 from lqrlab.dataset.trajectories import Runs
+from lqrlab.dataset.variant_table import Columns
 from lqrlab.simulation import Problem
 
 

@@ -72,7 +72,7 @@ class ExportedController:
         return memories, us
 
     def _call(self, function: Any, count: int, *arrays: np.ndarray) -> None:
-        function(ctypes.c_long(count), *(a.ctypes.data_as(ctypes.c_void_p) for a in arrays))
+        function(ctypes.c_long(count), *(ctypes.c_void_p(a.ctypes.data) for a in arrays))
 
     def bound(self, problem: Problem) -> Policy:
         """Its policy on a problem, for :func:`lqrlab.simulation.bind`."""

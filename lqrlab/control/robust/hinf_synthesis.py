@@ -1,0 +1,244 @@
+"""H∞ synthesis: the controller that makes the largest gain from w to z nearly as small as any can."""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import scipy  # its modules load when they are first used
+from jaxtyping import ArrayLike
+
+from lqrlab.control.analysis.system_norms import hinf_norm
+from lqrlab.control.robust.generalized_plant import GeneralizedPlant, System, partitioned, sampled
+from lqrlab.control.robust.hamiltonian_subspace import StableSubspace, stable_subspace
+from lqrlab.control.robust.robust_controller import RobustController, best_controller
+
+_BRACKET = 5e-5  # relative width at which the bisection ends
+_ABOVE = 5e-4, 2e-3, 1e-2, 5e-2, 0.2, 1.0, 4.0, 20.0  # the optimum: where controllers are tried
+_FIRST = 1e-3  # relative width of the first step down from a level that is near the optimum
+_LARGEST, _LEAST = 1e9, 1e-9  # times the level that the search starts from
+_INDEFINITE = -1e-9
+
+
+def hinfsyn(
+    A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike, nmeas: int, ncon: int, dt: float | None = None
+) -> RobustController:
+    """H∞ controller u = K y of a plant from [w; u] to [z; y]: least H∞ norm from w to z within 1e-3, on the host.
+
+    Plants with D11 ≠ 0, D22 ≠ 0, D12 and D21 of any rank and zeros on the stability boundary are taken: a singular
+    plant is made regular by small added outputs and disturbances, which bound its norm from above, and the loop is
+    measured without them. A discrete plant is solved as the continuous one with the same gains.
+
+    Args:
+        A, B, C, D: ``[n, n]``, ``[n, w + ncon]``, ``[z + nmeas, n]``, ``[z + nmeas, w + ncon]``.
+        nmeas: the last so many outputs are measured, y.
+        ncon: the last so many inputs are controls, u.
+        dt: sample time [s] of a discrete plant.
+
+    Returns:
+        The controller, of as many states as the plant; ``norm ≤ gamma`` is measured on the closed loop.
+
+    Raises:
+        ValueError: wrong arguments; a mode that cannot be stabilized or detected, with its eigenvalue; no controller
+            whose loop is stable, with the level and the condition that fails there.
+
+    Source: K. Glover and J. C. Doyle, State-space formulae for all stabilizing controllers that satisfy an H∞-norm
+    bound, Systems & Control Letters 11 (1988); K. Zhou, J. C. Doyle and K. Glover, Robust and Optimal Control (1996),
+    theorem 17.1.
+
+    >>> d = control.hinfsyn([[1.0]], [[1.0, 0.0, 1.0]], [[1.0], [0.0], [1.0]], [[0, 0, 0], [0, 0, 1], [0, 1, 0]], 1, 1)
+    >>> bool(d.norm <= d.gamma)
+    True
+    """
+    plant = partitioned("hinfsyn", A, B, C, D, nmeas, ncon, dt)
+    return synthesis("hinfsyn", plant)
+
+
+def synthesis(function: str, plant: GeneralizedPlant) -> RobustController:
+    """The H∞ controller of a checked plant."""
+    even, *units = plant.even()
+    with np.errstate(all="ignore"):
+        gain = even.off_minus_one()
+        continuous = even.fed_back(gain).continuous()
+        failed: list[str] = []
+
+        def solve(regular: GeneralizedPlant, below: float | None) -> tuple[float, "RegularProblem"] | None:
+            problem = RegularProblem.of(regular)
+            level, why = problem.optimum(below)
+            failed.append(why or f"no loop of a controller above γ = {level:.4g} is stable in floating point")
+            return None if level is None else (level, problem)
+
+        def controllers(optimum: float, problem: "RegularProblem") -> Iterator[tuple[float, System]]:
+            for level in (optimum * (1 + above) for above in _ABOVE):
+                with contextlib.suppress(np.linalg.LinAlgError):  # the conditions do not hold there
+                    made = continuous.controller(problem.controller(level), 0 * gain, *(np.ones(len(x)) for x in units))
+                    made = made if plant.dt is None else sampled(made)
+                    yield level, even.controller(made, gain, *units)
+
+        best = best_controller(
+            plant,
+            continuous,
+            solve,
+            controllers,
+            lambda loop: hinf_norm(*loop, plant.dt)[0],
+            lambda optimum, problem: problem.limit(optimum),
+        )
+    if best is None:
+        raise ValueError(
+            f"{function}: no controller was found: {'; '.join(dict.fromkeys(failed))}; a measurement or control that "
+            "hardly reaches an unstable mode, or units far from one, make a plant too close to one without an answer"
+        )
+    return best
+
+
+@dataclasses.dataclass(frozen=True)
+class RegularProblem:
+    """A regular continuous plant with D12 = [0; I], D21 = [0, I], D22 = 0, and the way back.
+
+    Attributes:
+        plant: the normal form.
+        inputs, outputs: u = inputs ũ and ỹ = outputs y.
+    """
+
+    plant: GeneralizedPlant
+    inputs: np.ndarray
+    outputs: np.ndarray
+
+    @classmethod
+    def of(cls, plant: GeneralizedPlant) -> "RegularProblem":
+        """The normal form of a regular plant, by singular value decompositions of D12 and D21."""
+        (z, u), (wt, yt) = _normalising(plant.D12), _normalising(plant.D21.T)
+        nmeas, ncon = plant.D22.shape
+        a, b, c, d = plant.system
+        left = scipy.linalg.block_diag(z, yt.T)
+        right = scipy.linalg.block_diag(wt.T, u)
+        d = left @ d @ right
+        d[-nmeas:, -ncon:] = 0
+        d[:-nmeas, -ncon:] = np.eye(len(z))[:, len(z) - ncon :]
+        d[-nmeas:, :-ncon] = np.eye(len(wt))[len(wt) - nmeas :]
+        return cls(GeneralizedPlant.of((a, b @ right, left @ c, d), nmeas, ncon), u, yt.T)
+
+    @functools.cached_property
+    def floor(self) -> float:
+        """The gain of D11 that no controller changes."""
+        d = self.plant.D11
+        nmeas, ncon = self.plant.D22.shape
+        return max(_gain(d[: len(d) - ncon]), _gain(d[:, : d.shape[1] - nmeas]))
+
+    def subspaces(self, level: float) -> tuple[StableSubspace, StableSubspace] | str:
+        """Those of X and Y at a level γ, or the condition on one of them that fails."""
+        if level <= self.floor * (1 + 1e-12):
+            return "γ is not above the gain of D11 that no controller changes"
+        found = []
+        for name, plant in (("X of the control", self.plant), ("Y of the filter", self._dual)):
+            a, b, c1, d1 = plant.A, np.hstack([plant.B1, plant.B2]), plant.C1, np.hstack([plant.D11, plant.D12])
+            squares = np.repeat([level**2, 0.0], [plant.B1.shape[1], plant.B2.shape[1]])
+            half = stable_subspace(a, b, c1, d1, squares)
+            if half is None:
+                return f"there is no solution {name} Riccati equation: its Hamiltonian matrix has imaginary eigenvalues"
+            if half.least < _INDEFINITE:
+                return f"the solution {name} Riccati equation is not positive semidefinite"
+            found.append(half)
+        return found[0], found[1]
+
+    @functools.cached_property
+    def _dual(self) -> GeneralizedPlant:
+        return self.plant.transposed()
+
+    def failing(self, level: float) -> tuple[str, float]:
+        """The condition that fails at a level, empty if none does, and log ρ(XY)/γ², NaN if X or Y is at fault."""
+        pair = self.subspaces(level)
+        if isinstance(pair, str):
+            return pair, np.nan
+        x, y = pair
+        try:
+            radius = np.abs(scipy.linalg.eigvals(y.U2.T @ x.U2, y.U1.T @ x.U1, check_finite=False)).max()
+        except np.linalg.LinAlgError:
+            radius = np.nan
+        coupling = float(np.log(max(radius, 1e-300)) - 2 * np.log(level))
+        return ("" if coupling < 0 else "the spectral radius ρ(XY) is not below γ²"), coupling
+
+    def optimum(self, below: float | None = None) -> tuple[float | None, str]:
+        """The least level at which all conditions hold, by bisection, and the one that fails below it.
+
+        Where ρ(XY) < γ² is the one, the secant of its logarithm leads there sooner.
+
+        Args:
+            below: only look below this level.
+
+        Returns:
+            None, and what fails, if there is no such level.
+        """
+        low, step = 0.0, 0.1
+        high = below or max(self.floor, 1e-3 * _gain(self.plant.D11)) * 1.01 or 1.0
+        start = high
+        seen: list[tuple[float, float]] = []  # logarithms of levels and couplings
+        while (found := self.failing(high))[0]:
+            low, high = high, 10 * high
+            if below or high > _LARGEST * start:
+                return None, f"at γ = {low:.4g} {found[0]}"
+        least = high * _LEAST
+        if below:  # the optimum is likely to be near
+            step = 1 - _FIRST
+        level = high
+        for k in itertools.count():
+            seen = [*seen[-1:], (np.log(level), found[1])]
+            if high <= least or high <= low * (1 + _BRACKET):
+                return high, ""
+            level = (low * high) ** 0.5 if low else max(high * step, self.floor)
+            if k % 4 and len(seen) == 2 and (change := seen[1][1] - seen[0][1]):
+                root = np.exp(seen[1][0] - seen[1][1] * (seen[1][0] - seen[0][0]) / change)
+                sides = (root * (1 + 0.4 * _BRACKET), root * (1 - 0.4 * _BRACKET))
+                level = next((s for s in sides if max(low, 0.01 * high) < s < high * (1 - 0.1 * _BRACKET)), level)
+            found = self.failing(level)
+            if found[0]:
+                low = level
+            else:
+                high, step = level, max(step**2, 0.1)
+        raise AssertionError
+
+    def limit(self, level: float) -> str:
+        """The condition that fails just below an optimum."""
+        why, _ = self.failing(below := level * (1 - 2 * _BRACKET))
+        return f"at γ = {below:.4g} {why}" if why else "no condition bounds γ below"
+
+    def controller(self, level: float) -> System:
+        """The central controller of a level, for the plant without D22.
+
+        Written with U1, U2 of X and Y, so that neither has to be finite; the only inverse is that of
+        V1ᵀU1 − γ⁻²V2ᵀU2, which is singular where ρ(XY) = γ².
+
+        Raises:
+            np.linalg.LinAlgError: the conditions do not hold at the level.
+        """
+        pair, p = self.subspaces(level), self.plant
+        if isinstance(pair, str):
+            raise np.linalg.LinAlgError(pair)
+        x, y = pair
+        nmeas, ncon = p.D22.shape
+        z, w = len(p.D11) - ncon, p.D11.shape[1] - nmeas
+        d11, d12, d21, d22 = p.D11[:z, :w], p.D11[:z, w:], p.D11[z:, :w], p.D11[z:, w:]
+        direct = -d21 @ d11.T @ np.linalg.solve(level**2 * np.eye(z) - d11 @ d11.T, d12) - d22
+        f_w, f_u = x.gain[w : w + nmeas], x.gain[w + nmeas :]
+        l_z, l_y = y.gain[z : z + ncon].T, y.gain[z + ncon :].T
+        seen = -(p.C2 @ x.U1 + f_w)
+        entering = -l_y + (y.U1.T @ p.B2 + l_z) @ direct
+        # its inverse is shared among both sides: of a nearly optimal level it is large
+        left, sizes, right = np.linalg.svd(y.U1.T @ x.U1 - y.U2.T @ x.U2 / level**2)
+        root = sizes[:, None] ** 0.5
+        b, seen = left.T @ entering / root, seen @ right.T / root.T
+        a = root * (right @ x.motion @ right.T) / root.T + b @ seen
+        c = f_u @ right.T / root.T + direct @ seen
+        return a, b @ self.outputs, self.inputs @ c, self.inputs @ direct @ self.outputs
+
+
+def _normalising(d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """An orthogonal T and an R with T d R = [0; I], of a d with full column rank."""
+    left, sizes, right = np.linalg.svd(d)
+    return np.roll(left, -len(sizes), axis=1).T, right.T / sizes
+
+
+def _gain(d: np.ndarray) -> float:
+    return float(np.linalg.norm(d, 2)) if d.size else 0.0
