@@ -458,6 +458,17 @@ def test_hankel_values_are_those_of_python_control_and_of_sums_of_first_order_sy
     np.testing.assert_allclose(found, expected, atol=1e-14)
 
 
+@pytest.mark.parametrize("dt", [None, SECONDS])
+def test_balred_keeps_integrators_that_are_all_there_is(dt):
+    rng = np.random.default_rng(11)
+    A = np.eye(3, k=1) * [[0], [1], [1]] + (0 if dt is None else np.eye(3))  # a double one and a single
+    for T in (np.eye(3), rng.normal(size=(3, 3))):
+        r = control.balred(T @ A @ np.linalg.inv(T), T[:, 2:], np.linalg.inv(T)[1:2] + 0.1, [[0.0]], 3, dt)
+        assert not len(r.hankel)
+        assert r.A.shape == (3, 3)
+        assert r.bound == 0.0
+
+
 def test_balred_leaves_out_what_is_not_seen_and_takes_systems_without_states():
     r = control.balred(np.diag([-1.0, -2.0, -3.0]), [[1.0], [1.0], [0.0]], [[1.0, 0.0, 1.0]], [[0.5]], 3)
     assert r.A.shape == (1, 1)

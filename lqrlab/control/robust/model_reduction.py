@@ -10,7 +10,7 @@ from lqrlab.compute.checks import whole
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.system_norms import bilinear, stable
 
-_BOUNDARY = 1e-8  # modes so near to the stability boundary, relative to the largest, are kept as integrators
+_BOUNDARY = 1e-7  # modes so near to the stability boundary, relative to A, are kept as integrators
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,13 +91,11 @@ def _split(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, dt: float | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     """The system in coordinates of two parts without effect on each other, the first not stable, and its size."""
-    poles = np.linalg.eigvals(a)
-    near = _BOUNDARY * np.abs(poles).max(initial=0.0) if dt is None else _BOUNDARY
-
     if not len(a):
         return a, b, c, 0
+    near = _BOUNDARY * np.linalg.norm(a, 2) if dt is None else _BOUNDARY
     # a lambda: LAPACK's wrapper counts the arguments of what it calls
-    keep = (lambda re, im: re > -near) if dt is None else (lambda re, im: np.hypot(re, im) > 1 - near)
+    keep = (lambda re, im: re >= -near) if dt is None else (lambda re, im: np.hypot(re, im) > 1 - near)
     a, basis, kept = scipy.linalg.schur(a, sort=keep)
     b, c = basis.T @ b, c @ basis
     # x1 = ξ1 + T ξ2 with a11 T − T a22 + a12 = 0
