@@ -208,6 +208,14 @@ def lqi():
     return control.lqi(A, B, [[1.0, 0.0]], Q, R, Q[:1, :1], N, discrete=True)
 
 
+def pid():
+    """What the regulator asks for at rest, of the angle alone and its derivative."""
+    kp, kd = K[0]
+    one = {"filter_time": 2 * PLANT.dt, "b": 1.0, "c": 0.0, "tracking_time": 1.0}
+    gains = {name: jnp.asarray(float(value)) for name, value in {"kp": kp, "ki": 0.1 * kp, "kd": kd, **one}.items()}
+    return control.PID(**gains, C=jnp.asarray([[1.0, 0.0]]), dt=jnp.asarray(PLANT.dt))
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """The checkpoints of a run as short as can be."""
@@ -233,6 +241,7 @@ LIKE_K = {
 OTHERS = {
     "LQG": lqg,
     "LQI": lqi,
+    "PID": pid,
     "MPC": lambda: control.mpc(*SAMPLED[:4], 4, N=SAMPLED[4], u_limits=(-9, 9)),
     "plan": lambda: control.finite_horizon(*SAMPLED[:4], 12, N=SAMPLED[4]),
     "network that is a gain": lambda: network("gain"),
@@ -263,6 +272,7 @@ def test_whatever_is_the_optimal_gain_runs_and_scores_as_it(controllers):
         np.testing.assert_allclose(score.ratio, 1.0, rtol=1e-4, err_msg=name)
 
 
+@pytest.mark.timeout(900)
 def test_everything_that_takes_a_controller_takes_every_kind(controllers):
     problem = Problem.of(PLANT, linear=True)
     env = environments.make(PLANT, linear=True, limits=None, horizon=8, dtype="float64")
