@@ -62,7 +62,7 @@ def _gathered(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
 
     def entry(i: Index) -> Node:
         batch = tuple(k for axis, k in enumerate(i) if axis not in d.offset_dims)
-        first, inside = _starts(t, places, batch, d.start_index_map, room, True)
+        first, inside = _starts(t, places, batch, tuple(map(int, d.start_index_map)), room, True)
         first |= {axis: batch[k] for axis, k in zip(d.operand_batching_dims, d.start_indices_batching_dims)}
         offset = dict(zip(kept, (i[axis] for axis in d.offset_dims)))
         node = one.at(tuple(shifted(p, offset.get(k, 0), first.get(k, 0)) for k in range(len(one.shape))))
@@ -87,7 +87,7 @@ def _scattered(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     op = step.name.replace("_", "-").partition("-")[2]
     with p.loops(new.shape) as i:
         batch = tuple(k for axis, k in enumerate(i) if axis not in d.update_window_dims)
-        first, inside = _starts(t, places, batch, d.scatter_dims_to_operand_dims, room, cut)
+        first, inside = _starts(t, places, batch, tuple(map(int, d.scatter_dims_to_operand_dims)), room, cut)
         first |= {axis: batch[k] for axis, k in zip(d.operand_batching_dims, d.scatter_indices_batching_dims)}
         offset = dict(zip(kept, (i[axis] for axis in d.update_window_dims)))
         outer, tests = p.block, [] if cut or step.params["mode"] == GatherScatterMode.PROMISE_IN_BOUNDS else inside
