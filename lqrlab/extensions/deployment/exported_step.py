@@ -80,7 +80,8 @@ class ExportedStep:
 
     def run(self, ys: np.ndarray, *, single: bool = False) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Memories after each step, and inputs, of measurements ``[T, p]`` one after another: by JAX, in double."""
-        with jax.enable_x64(not single), warnings.catch_warnings():
+        promoted = jax.numpy_dtype_promotion("standard")  # constants of the controller's own stay double
+        with jax.enable_x64(not single), promoted, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what asks for double does not get it
             (policy, problem), given = jax.tree.map(
                 lambda a: jnp.asarray(np.asarray(a)), ((self.policy, self.problem), ys)
