@@ -9,6 +9,7 @@ from jaxtyping import ArrayLike
 
 from lqrlab.compute.checks import number
 from lqrlab.control import matrix_checks
+from lqrlab.control.analysis.frequency import response_at
 from lqrlab.control.analysis.system_norms import hinf_norm, stable
 
 _TOUCH = 1e-8  # a peak of |L| so near to one has its eigenvalues off the axis by the root of it, within 1e-4
@@ -143,8 +144,7 @@ def _with_dead_time(
 
     def gain(w: np.ndarray) -> np.ndarray:
         z = 1j * w if dt is None else np.exp(1j * w * dt)
-        inside = np.linalg.solve(z[:, None, None] * np.eye(len(A)) - A, b.astype(complex)[None])
-        return (k @ inside)[:, 0, 0] * np.exp(-1j * w * delay)
+        return response_at(A, b, k, z)[:, 0, 0] * np.exp(-1j * w * delay)
 
     sizes = np.abs(np.linalg.eigvals(A)) if dt is None else np.abs(np.log(np.linalg.eigvals(A) + 1e-300)) / dt
     sizes = np.concatenate([sizes[sizes > 0], crossed[crossed > 0], [1 / delay]])

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import scipy  # its modules load when they are first used
 
+from lqrlab.control.analysis.frequency import response_at
 from lqrlab.control.analysis.transmission_zeros import zeros
 from lqrlab.control.delay import delayed
 
@@ -81,8 +82,7 @@ class Channel:
         """G(jω) exp(−jω delay) at ω [rad/s], or that of the sampled plant at exp(jω dt)."""
         A, b, c = (self.A, self.b, self.c) if self.dt is None else self.sampled()
         z = 1j * w if self.dt is None else np.exp(1j * w * self.dt)
-        inside = np.linalg.solve(z[:, None, None] * np.eye(len(A)) - A, b.astype(complex)[None])
-        value = (c @ inside)[:, 0, 0]
+        value = response_at(A, b, c, z)[:, 0, 0]
         return value * np.exp(-1j * w * self.delay) if self.dt is None else value
 
     def sign(self) -> float:

@@ -13,8 +13,7 @@ from jaxtyping import Array
 from lqrlab.compute import linalg
 from lqrlab.control.analysis.frequency import frequency_response
 from lqrlab.control.analysis.stability_margins import Margins, margins
-from lqrlab.control.classical.pid_controller import PID, controller_matrices
-from lqrlab.control.classical.sensitivity_limit import parts
+from lqrlab.control.classical.pid_controller import PID, controller_matrices, parts
 from lqrlab.control.discretization import Sampled
 from lqrlab.control.lyapunov import solve_lyapunov
 from lqrlab.control.policy_iteration import spectral_radius

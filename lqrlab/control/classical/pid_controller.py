@@ -135,12 +135,17 @@ class PID:
         w = np.asarray(real("frequencies", frequencies), float)
         kp, ki, kd, Tf = (np.asarray(a)[..., None] for a in (self.kp, self.ki, self.kd, self.filter_time))
         w = w.reshape((1,) * (kp.ndim - 1) + w.shape)
-        if dt is None:
-            value = kp + ki / (1j * w) + kd * 1j * w / (1 + 1j * w * Tf)
-        else:
-            z, a = np.exp(1j * w * dt), np.exp(-dt / np.maximum(Tf, 1e-300))
-            value = kp + ki * dt / (z - 1) + kd * (1 - a) / dt * (z - 1) / (z - a)
+        integral, derivative = parts(w, Tf, dt)
+        value = kp + ki * integral + kd * derivative
         return matrix_checks.as_jax(value if len(self.inputs) == 1 else np.swapaxes(value, -1, -2))
+
+
+def parts(w: np.ndarray, filter_time: np.ndarray | float, dt: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """Responses at ω [rad/s] of the integral and the filtered derivative; of the sampled ones if there is a dt."""
+    if dt is None:
+        return 1 / (1j * w), 1j * w / (1 + 1j * w * filter_time)
+    z, a = np.exp(1j * w * dt), np.exp(-dt / np.maximum(filter_time, 1e-300))
+    return dt / (z - 1), (1 - a) / dt * (z - 1) / (z - a)
 
 
 def controller_matrices(

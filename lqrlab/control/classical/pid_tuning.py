@@ -10,6 +10,7 @@ from jaxtyping import ArrayLike
 
 from lqrlab.compute import checks
 from lqrlab.control import matrix_checks
+from lqrlab.control.analysis.frequency import response_at
 from lqrlab.control.classical import tuning_rules
 from lqrlab.control.classical.channels import Channel
 from lqrlab.control.classical.optimal_pid import Limits, optimal
@@ -347,8 +348,7 @@ def _encircles(loops: _Loops, design: PID) -> bool:
     w = np.unique(np.concatenate([c.frequencies() for c in channels]))
     w = np.geomspace(w[0] / 100, w[-1], 4 * len(w))
     gains = np.asarray(design.response(w)).reshape(len(w), -1)
-    inside = np.linalg.solve(1j * w[:, None, None] * np.eye(len(loops.A)) - loops.A, loops.B.astype(complex)[None])
-    G = loops.C @ inside * np.exp(-1j * w * loops.delay)[:, None, None]
+    G = response_at(loops.A, loops.B, loops.C, 1j * w) * np.exp(-1j * w * loops.delay)[:, None, None]
     L = (design.selection[None] * gains[:, None, :]) @ G
     turned = np.unwrap(np.angle(np.linalg.det(np.eye(L.shape[-1]) + L)))
     end = turned[-1] - np.round(turned[-1] / (2 * np.pi)) * 2 * np.pi

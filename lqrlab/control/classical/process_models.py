@@ -9,11 +9,10 @@ import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike
 
 from lqrlab.compute import checks
-from lqrlab.control import matrix_checks
 from lqrlab.control.classical.channels import Channel, real_lags
 from lqrlab.control.discretization import c2d
 
-_STEPS = 4000
+_STEPS, _PERIODS = 4000, 8  # of a step experiment; of a relay experiment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,7 +205,7 @@ def _stepped(channel: Channel, horizon: float) -> tuple[np.ndarray, np.ndarray, 
     return h * np.arange(_STEPS + 1), xs @ channel.c[0], slopes @ channel.c[0]
 
 
-def of_relay(channel: Channel, *, periods: int = 8) -> ProcessModel:
+def of_relay(channel: Channel) -> ProcessModel:
     """The model of one lag that is nearest to a relay experiment: an input of ±1 that pushes the output back.
 
     Source: K. J. Åström and T. Hägglund, Automatic tuning of simple regulators with specifications on phase and
@@ -216,7 +215,7 @@ def of_relay(channel: Channel, *, periods: int = 8) -> ProcessModel:
     step = period / 100
     A, b, c = dataclasses.replace(channel, dt=step, delay=channel.lateness).sampled()
     x, u, y = np.zeros(len(A)), [], []
-    for i in range(100 * periods):
+    for i in range(100 * _PERIODS):
         y.append(float(c[0] @ x))
         # the first half-period is longer, so that what the input does in the mean is seen too
         u.append(math.copysign(1.0, -y[-1] * gain) if i > 50 else 1.0)
@@ -258,7 +257,6 @@ def _nearest(u: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
 
 def process_model(channel: Channel, experiment: str, order: int) -> ProcessModel:
     """The model of a channel: by the half rule, after a step, or from a relay experiment."""
-    matrix_checks.on_host("pid", channel.A)
     if experiment == "half_rule":
         return half_rule(channel, order)
     return of_step(channel) if experiment == "step" else of_relay(channel)

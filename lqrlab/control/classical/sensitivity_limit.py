@@ -4,6 +4,7 @@ import numpy as np
 import scipy  # its modules load when they are first used
 
 from lqrlab.control.classical.channels import Channel
+from lqrlab.control.classical.pid_controller import parts
 from lqrlab.control.classical.tuning_rules import Gains
 
 _GAINS, _ZOOMS, _ROUNDS = 61, 6, 12
@@ -95,14 +96,6 @@ class _Circle:
         wide = self.w[near + 1] > self.w[near - 1] * (1 + 1e-5)  # closer than that are minima of the rounding
         closer = [np.linspace(self.w[i - 1], self.w[i + 1], 25) for i in near[wide]]
         self.set(np.unique(np.concatenate([self.w, *closer])))
-
-
-def parts(w: np.ndarray, filter_time: float, dt: float | None) -> tuple[np.ndarray, np.ndarray]:
-    """Frequency responses of the integral and the filtered derivative; of the sampled ones if there is a dt."""
-    if dt is None:
-        return 1 / (1j * w), 1j * w / (1 + 1j * w * filter_time)
-    z, a = np.exp(1j * w * dt), np.exp(-dt / filter_time) if filter_time else 0.0
-    return dt / (z - 1), (1 - a) / dt * (z - 1) / (z - a)
 
 
 def max_ki(channel: Channel, ms: float, kind: str, filter_time: float | None) -> tuple[Gains, float]:

@@ -155,9 +155,8 @@ class GeneralizedPlant:
         alike = np.maximum(alike, _IDLE * (max(alike.max(), sizes.max()) or 1.0))
         missing = (sizes <= _MISSING * alike) | everything
         C, D = np.zeros((missing.sum(), len(a))), (alike[:, None] * right)[missing]
-        everywhere = not self.transformed or len(d) < len(
-            missing
-        )  # or of a discrete plant only at the transform's infinity
+        # else a discrete plant lacks it only at z = −1, where the transform's infinity is
+        everywhere = not self.transformed or len(d) < len(missing)
         reasons = [f"rank {int((~missing).sum())} of {len(missing)}"] if missing.any() and everywhere else []
         zeros = axis_zeros(a, b, np.vstack([c, C]), np.vstack([d, D]))
         D = eps * D
@@ -200,11 +199,9 @@ class GeneralizedPlant:
             return self
         return dataclasses.replace(self.replaced(bilinear(*self.system)), dt=None, transformed=True)
 
-    def discrete(self, dt: float | None) -> "GeneralizedPlant":
+    def discrete(self, dt: float) -> "GeneralizedPlant":
         """The way back."""
-        return (
-            self if dt is None else dataclasses.replace(self.replaced(sampled(self.system)), dt=dt, transformed=False)
-        )
+        return dataclasses.replace(self.replaced(sampled(self.system)), dt=dt, transformed=False)
 
 
 def sampled(system: System) -> System:

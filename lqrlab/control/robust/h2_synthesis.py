@@ -120,7 +120,7 @@ def _discrete(p: GeneralizedPlant) -> tuple[float, System] | None:
 
 
 def _norm(system: System, dt: float | None) -> float:
-    """H2 norm of a stable system; its direct term counts in discrete time only."""
+    """H2 norm of a stable system, on the host and from a root of its Gramian; D counts in discrete time only."""
     a, b, c, d = system
     root = gramian_root(a, b, dt)
     return float(np.hypot(np.linalg.norm(c @ root), 0.0 if dt is None else np.linalg.norm(d)))

@@ -54,9 +54,8 @@ def stable_subspace(
         upper = np.hstack([a, np.zeros((n, n))]) - b @ row
         lower = np.hstack([-c.T @ c, -a.T]) + cross.T @ row
         size, acts, costs = (float(np.linalg.norm(x)) for x in (upper[:, :n], upper[:, n:], lower[:, :n]))
-        s = (
-            max(costs / acts, (size / acts) ** 2) ** 0.5 if acts else 0.0
-        )  # X = s X̃ of order one: by cost, by instability
+        # X = s X̃ of order one: by cost, by instability
+        s = max(costs / acts, (size / acts) ** 2) ** 0.5 if acts else 0.0
         s = 2.0 ** np.round(np.log2(s)) if 0 < s < np.inf else 1.0
         scaled = np.vstack([np.hstack([upper[:, :n], upper[:, n:] * s]), np.hstack([lower[:, :n] / s, lower[:, n:]])])
         motion, basis, count = scipy.linalg.schur(scaled, sort="lhp", check_finite=True)

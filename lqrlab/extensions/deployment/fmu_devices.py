@@ -1,16 +1,14 @@
 """Functional mock-up units for co-simulation, as plants in a loop: their own solver moves them."""
 
-import shutil
-import tempfile
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-from lqrlab.compute import checks, extras
-from lqrlab.extensions.deployment.fmu_plants import check_archive
+from lqrlab.compute import checks
+from lqrlab.extensions.deployment.fmu_plants import described, instantiated
 
 
 class CoSimulation:
@@ -36,45 +34,35 @@ class CoSimulation:
     def __init__(
         self, path: str | Path, dt: float, *, trusted: bool = False, start: Mapping[str, float] | None = None
     ) -> None:
-        fmpy = extras.load("fmpy", "deployment", "a functional mock-up unit")
-        simulation = extras.load("fmpy.simulation", "deployment", "a functional mock-up unit")
         self.file, self.dt, self.time = checks.path("path", path), checks.number("dt", dt, "a time", above=0), 0.0
-        if not self.file.is_file():
-            raise ValueError(f"{self.file}: there is no such file")
         try:
-            check_archive(self.file)
-            if not checks.flag("trusted", trusted):
-                raise ValueError(
-                    "its binary would be executed on this computer; say trusted=True if you know its maker"
-                )
-            about = fmpy.read_model_description(str(self.file))
-        except Exception as error:
+            self._start(described(self.file, trusted), dict(start or {}))
+        except ValueError as error:
             raise ValueError(f"{self.file}: {error}") from error
+
+    def _start(self, about: Any, start: dict[str, float]) -> None:
         found = {v.name: v for v in about.modelVariables if v.type in ("Real", "Float64") and not v.shape}
         self.inputs, self.outputs = (
             tuple(name for name, v in found.items() if v.causality == kind) for kind in ("input", "output")
         )
         if about.coSimulation is None or not self.inputs or not self.outputs:
-            raise ValueError(f"{self.file}: expected a unit for co-simulation with scalar inputs and outputs")
-        if unknown := sorted(set(start or {}) - set(found)):
+            raise ValueError("expected a unit for co-simulation with scalar inputs and outputs")
+        if unknown := sorted(set(start) - set(found)):
             raise ValueError(f"start: {unknown[0]} is no variable of {about.modelName}, which has {', '.join(found)}")
         self._numbers = {name: v.valueReference for name, v in found.items()}
-        folder = tempfile.mkdtemp(prefix="lqrlab-fmu-")
-        self._end = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        fmpy.extract(str(self.file), folder)
+        self._unit = instantiated(self, self.file, about, "CoSimulation")
+        newer = about.fmiVersion.startswith("3")
+        self._set, self._get = (
+            getattr(self._unit, f"{verb}{'Float64' if newer else 'Real'}") for verb in ("set", "get")
+        )
         try:
-            self._unit = simulation.instantiate_fmu(folder, about, "CoSimulation")
-            newer = about.fmiVersion.startswith("3")
-            self._set, self._get = (
-                getattr(self._unit, f"{verb}{'Float64' if newer else 'Real'}") for verb in ("set", "get")
-            )
             if not newer:
                 self._unit.setupExperiment(startTime=0.0)
             self._unit.enterInitializationMode()
-            self._set([self._numbers[name] for name in start or {}], list((start or {}).values()))
+            self._set([self._numbers[name] for name in start], list(start.values()))
             self._unit.exitInitializationMode()
         except Exception as error:
-            raise ValueError(f"{self.file}: cannot be started here: {type(error).__name__}: {error}") from error
+            raise ValueError(f"refuses its start: {type(error).__name__}: {error}") from error
 
     def __call__(self, u: ArrayLike | None = None) -> Float[np.ndarray, " p"]:
         """Move by a sample time under the input ``u`` [m], then measure; only measure if it is None."""

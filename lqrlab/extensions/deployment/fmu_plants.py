@@ -68,16 +68,8 @@ def from_fmu(
         ImportError: without the package ``fmpy``, which the extra ``deployment`` installs.
     """
     file = checks.path("path", path)
-    if not file.is_file():
-        raise ValueError(f"{file}: there is no such file")
     try:
-        check_archive(file)
-        if not checks.flag("trusted", trusted):
-            raise ValueError(
-                "its binary would be executed on this computer, with all your rights; say trusted=True if you know "
-                "who made it"
-            )
-        unit = LoadedUnit(file)
+        unit = LoadedUnit(file, trusted)
         x_eq, u_eq = unit.start if at is None else at
         labels = {"states": states or unit.labels[0], "inputs": inputs or unit.labels[1]}
         known = {"Q": Q, "R": R, "dt": 0.01 if dt is None else dt, "name": name or unit.name, **labels}
@@ -110,6 +102,39 @@ def check_archive(file: Path) -> None:
         raise ValueError(f"unpacks to {size >> 20} MiB, more than the {_MOST_BYTES >> 20} that are believed")
 
 
+def described(file: Path, trusted: bool) -> Any:
+    """FMPy's description of a unit whose binary may be executed; nothing is unpacked.
+
+    Raises:
+        ValueError: no such file, a hostile archive, no unit, or one that nobody trusts.
+    """
+    fmpy = extras.load("fmpy", "deployment", "a functional mock-up unit")
+    if not file.is_file():
+        raise ValueError("there is no such file")
+    check_archive(file)
+    if not checks.flag("trusted", trusted):
+        raise ValueError(
+            "its binary would be executed on this computer, with all your rights; say trusted=True if you know who "
+            "made it"
+        )
+    try:
+        return fmpy.read_model_description(str(file))
+    except Exception as error:
+        raise ValueError(f"is no functional mock-up unit: {type(error).__name__}: {error}") from error
+
+
+def instantiated(owner: object, file: Path, about: Any, kind: str) -> Any:
+    """A unit of a ``kind``, unpacked into a folder that goes when its owner goes."""
+    simulation = extras.load("fmpy.simulation", "deployment", "a functional mock-up unit")
+    folder = tempfile.mkdtemp(prefix="lqrlab-fmu-")
+    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+    extras.load("fmpy", "deployment", "a functional mock-up unit").extract(str(file), folder)
+    try:
+        return simulation.instantiate_fmu(folder, about, kind)
+    except Exception as error:
+        raise ValueError(f"cannot be started on this computer: {type(error).__name__}: {error}") from error
+
+
 class LoadedUnit:
     """A unit for model exchange, loaded and initialised.
 
@@ -118,13 +143,8 @@ class LoadedUnit:
         labels: names of states and of inputs, with units.
     """
 
-    def __init__(self, file: Path) -> None:
-        fmpy = extras.load("fmpy", "deployment", "a functional mock-up unit")
-        simulation = extras.load("fmpy.simulation", "deployment", "a functional mock-up unit")
-        try:
-            about = fmpy.read_model_description(str(file))
-        except Exception as error:
-            raise ValueError(f"is no functional mock-up unit: {type(error).__name__}: {error}") from error
+    def __init__(self, file: Path, trusted: bool) -> None:
+        about = described(file, trusted)
         self.newer, self.name = about.fmiVersion.startswith("3"), _plain(about.modelName)
         states = [d.variable.derivative for d in about.derivatives]
         inputs = [v for v in about.modelVariables if v.causality == "input" and v.type in ("Real", "Float64")]
@@ -135,13 +155,7 @@ class LoadedUnit:
             )
         if not states or not inputs:
             raise ValueError(f"expected states and inputs, but found {len(states)} and {len(inputs)}")
-        folder = tempfile.mkdtemp(prefix="lqrlab-fmu-")
-        self._end = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        fmpy.extract(str(file), folder)
-        try:
-            self.fmu = simulation.instantiate_fmu(folder, about, "ModelExchange")
-        except Exception as error:
-            raise ValueError(f"cannot be started on this computer: {type(error).__name__}: {error}") from error
+        self.fmu = instantiated(self, file, about, "ModelExchange")
         self.given = [v.valueReference for v in inputs]
         self.n, self.lock = sum(math.prod(v.shape or (1,)) for v in states), threading.Lock()
         self.labels = tuple(tuple(label for v in each for label in _labels(v)) for each in (states, inputs))
