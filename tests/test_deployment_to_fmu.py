@@ -126,6 +126,12 @@ def test_a_plant_in_c_is_the_plant_of_a_real_time_loop(fmi, tmp_path):
     given["problem"] = problem_of()
     run = deployment.realtime(gain, again, **given)
     np.testing.assert_allclose(run.ys, simulation.rollout(hardware, gain, x0, 100).xs[:-1], atol=1e-12)
+    strong = problem_of(excitation=50.0)
+    given |= {"problem": strong, "seconds": 20 * float(PLANT.dt)}
+    run = deployment.realtime(gain, deployment.CoSimulation(path, PLANT.dt, trusted=True), **given)
+    low, high = np.asarray(strong.low), np.asarray(strong.high)  # the equilibrium's input is zero
+    assert ((run.us >= low) & (run.us <= high)).all()
+    assert (run.us == high).any()
 
 
 def test_what_a_plant_in_c_refuses(tmp_path):
