@@ -30,9 +30,9 @@ def _output(plant: systems.Plant) -> int:
 
 def _figures(plant: systems.Plant, output: int, method: str, num_starts: int, kind: str = "pid") -> dict[str, float]:
     """Cost over the regulator's and robustness of the best PID controller; none where there is no stable loop."""
-    limits = {"ms": 2.0} if method == "optimal" else {}
+    ms = 2.0 if method == "optimal" else None
     try:
-        design = control.pid(plant, method, kind=kind, pairs=[(output, 0)], num_starts=num_starts, **limits)
+        design = control.pid(plant, method, kind=kind, pairs=[(output, 0)], num_starts=num_starts, ms=ms)
     except ValueError:
         return {}
     problem = control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
