@@ -183,6 +183,15 @@ def _closed(theta: Array, setting: _Setting) -> tuple[Array, Array]:
     return F, stage
 
 
+def _largest(a: Array) -> Array:
+    """The largest entry, by its place.
+
+    jnp.max's derivative looks for the entries equal to it; where XLA computes them a second time with other rounding
+    there are none, and the derivative is 0 / 0.
+    """
+    return a.ravel()[jnp.argmax(a)]
+
+
 def _missed(theta: Array, setting: _Setting) -> Array:
     """The sum of squares of how far the limits are missed, relative, on the grid of frequencies."""
     kp, ki, kd, Tf = _gains(theta, setting)
@@ -200,10 +209,10 @@ def _missed(theta: Array, setting: _Setting) -> Array:
     alone = 1 / S - 1
     size, angle = jnp.log(jnp.abs(alone) + 1e-30), jnp.abs(jnp.angle(-alone))
     ms, phase, gain = setting.limits
-    peak = jnp.log(jnp.max(jnp.abs(S)) / ms) + _INSIDE
+    peak = jnp.log(_largest(jnp.abs(S)) / ms) + _INSIDE
     turn = (phase * (1 + _INSIDE) - angle) * jnp.maximum(1 - jnp.abs(size) / _NEAR, 0.0)
     grow = (jnp.log(gain) * (1 + _INSIDE) - jnp.abs(size)) * jnp.maximum(1 - angle / _NEAR, 0.0)
-    return jnp.sum(jnp.maximum(jnp.stack([peak, jnp.max(turn), jnp.max(grow)]), 0.0) ** 2)
+    return jnp.sum(jnp.maximum(jnp.stack([peak, _largest(turn), _largest(grow)]), 0.0) ** 2)
 
 
 def _losses(thetas: Array, setting: _Setting) -> Array:
