@@ -263,6 +263,7 @@ CALLS = {
     "control.mixsyn": (control.mixsyn, {"G": (A, B, C, D), "W1": (-R, R, R, R), "W2": 0.1}, keeps_to_gamma),
     "control.ncfsyn": (control.ncfsyn, {"A": A, "B": B, "C": C, "D": D, "dt": DT}, keeps_to_gamma),
     "control.balred": (control.balred, {"A": STABLE / 3, "B": B, "C": C, "D": D, "order": 1, "dt": DT}, anything),
+    "control.mu": (control.mu, {"M": A, "blocks": [1, -1]}, anything),
     "control.modes": (control.modes, {"A": A, "dt": DT}, anything),
     "control.margins": (control.margins, _loop, anything),
     "control.sensitivity": (control.sensitivity, _loop | {"frequencies": _w}, anything),

@@ -29,6 +29,7 @@ from lqrlab.control.robust.hinf_synthesis import hinfsyn
 from lqrlab.control.robust.mixed_sensitivity import mixsyn, ncfsyn
 from lqrlab.control.robust.model_reduction import ReducedModel, balred
 from lqrlab.control.robust.robust_controller import RobustController
+from lqrlab.control.robust.structured_singular_value import StructuredSingularValue, mu
 from lqrlab.control.scheduling import Schedule, gain_schedule
 from lqrlab.control.servo import Integral, feedforward, lqi, place
 from lqrlab.control.trajectory.solver import ILQR, ilqr
@@ -61,6 +62,7 @@ __all__ = [
     "Schedule",
     "StepInfo",
     "StepSpecs",
+    "StructuredSingularValue",
     "TimeVaryingEstimator",
     "TimeVaryingLQR",
     "Tuned",
@@ -105,6 +107,7 @@ __all__ = [
     "mixsyn",
     "modes",
     "mpc",
+    "mu",
     "ncfsyn",
     "obsv",
     "pareto",

@@ -1,0 +1,104 @@
+"""Structured singular values: against slycot's AB13MD, closed forms, and determinants."""
+
+import numpy as np
+import pytest
+import slycot
+
+from lqrlab import control
+
+COMPLEX, REAL = (1, 1), (-1, 0)
+
+
+def matrices(number, z, w, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(number, z, w)) + 1j * rng.normal(size=(number, z, w))
+
+
+def keeps_to(M, found):
+    """The Δ that shows the lower bound is as large as that says and makes I − MΔ singular."""
+    seen = found.lower > 0
+    delta = found.perturbation[seen]
+    assert np.allclose(np.linalg.norm(delta, 2, axis=(1, 2)) * found.lower[seen], 1, atol=1e-6)
+    loop = np.eye(M.shape[1]) - M[seen] @ delta
+    assert np.all(np.linalg.svd(loop, compute_uv=False)[:, -1] <= 1e-5 * np.linalg.norm(loop, axis=(1, 2)))
+    return delta
+
+
+@pytest.mark.parametrize(
+    ("blocks", "sizes", "types"),
+    [
+        ([COMPLEX] * 4, [1] * 4, [2] * 4),
+        ([(2, 2), (2, 2), COMPLEX], [2, 2, 1], [2] * 3),
+        ([REAL, REAL, COMPLEX, COMPLEX], [1] * 4, [1, 1, 2, 2]),
+        ([REAL, REAL, (3, 3)], [1, 1, 3], [1, 1, 2]),
+    ],
+)
+def test_the_upper_bound_is_slycots_or_less(blocks, sizes, types):
+    M = matrices(60, sum(sizes), sum(sizes))
+    found = control.mu(M, blocks)
+    reference = np.array([slycot.ab13md(m, np.array(sizes), np.array(types))[0] for m in M])
+    assert np.all(found.upper <= reference * (1 + 1e-3))
+    if 1 not in types:  # with real blocks slycot's is up to a percent above the least
+        assert np.all(found.upper >= reference * (1 - 1e-3))
+    assert np.all(found.lower <= found.upper)
+    keeps_to(M, found)
+
+
+def test_complex_bounds_meet_for_up_to_three_blocks():
+    # D scalings are exact there: Packard and Doyle, Automatica 29 (1993), section 9
+    found = control.mu(matrices(100, 3, 3, seed=1), [COMPLEX] * 3)
+    assert np.median(found.lower / found.upper) > 1 - 1e-3
+
+
+def test_one_block_has_a_closed_form():
+    M = matrices(20, 3, 3, seed=2)
+    radius = np.abs(np.linalg.eigvals(M)).max(axis=1)
+    assert np.allclose(control.mu(M, [3]).upper, np.linalg.norm(M, 2, axis=(1, 2)), rtol=1e-3)
+    repeated = control.mu(M, [(3, 0)])
+    assert np.allclose(repeated.upper, radius, rtol=1e-3)
+    assert np.allclose(repeated.lower, radius, rtol=1e-3)
+    even = (M + M.mT).real
+    assert np.allclose(control.mu(even, [-3]).upper, np.abs(np.linalg.eigvalsh(even)).max(axis=1), rtol=1e-3)
+    assert control.mu([[3j]], [-1]).upper < 1e-4  # no real number undoes an imaginary one
+    wide = matrices(5, 2, 4, seed=3)
+    assert np.allclose(control.mu(wide, [(4, 2)]).upper, np.linalg.norm(wide, 2, axis=(1, 2)), rtol=1e-3)
+
+
+def test_perturbations_have_the_structure_that_is_named():
+    M = matrices(40, 5, 5, seed=4)
+    delta = keeps_to(M, control.mu(M, [-2, (2, 0), 1]))
+    assert len(delta) > 20
+    assert np.all(delta[:, 0, 0] == delta[:, 1, 1])
+    assert np.all(delta[:, 0, 0].imag == 0)
+    assert np.all(delta[:, 2, 2] == delta[:, 3, 3])
+    blocks = np.kron(np.eye(5), 1) > 0
+    assert np.all(delta[:, ~blocks] == 0)
+
+
+def test_scaled_coordinates_and_vanishing_matrices():
+    M = matrices(20, 4, 4, seed=5)
+    units = 10 ** np.random.default_rng(5).uniform(-8, 8, (20, 4))
+    moved = units[:, :, None] * M / units[:, None]
+    assert np.allclose(control.mu(moved, [1] * 4).upper, control.mu(M, [1] * 4).upper, rtol=1e-3)
+    assert control.mu(np.zeros((2, 2)), [1, 1]).upper == 0
+    assert control.mu(np.triu(np.ones((3, 3)), 1), [1] * 3).upper < 1e-4
+    assert np.allclose(control.mu(1e200 * np.diag([1.0, 2.0]), [1, -1]).upper / 1e200, 2, rtol=1e-3)
+    assert control.mu(np.zeros((3, 0, 2, 2)), [2]).perturbation.shape == (3, 0, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("M", "blocks", "sentence"),
+    [
+        (np.eye(2), [1], "blocks: expected 2 rows and 2 columns, as M of shape"),
+        (np.eye(2), [(1.5, 1)], "whole numbers"),
+        (np.eye(2), [(-2, 2)], "whole numbers"),
+        (np.eye(2), ["full"], "whole numbers"),
+        (np.eye(2), 2, "blocks: expected a list"),
+        (np.full((2, 2), np.nan), [2], "finite entries"),
+        (np.ones(2), [2], "expected a matrix"),
+        ("M", [2], "M: expected numbers"),
+    ],
+)
+def test_what_is_wrong_is_said(M, blocks, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        control.mu(M, blocks)
