@@ -39,3 +39,26 @@ def test_bound_loop_is_the_one_of_its_matrices():
 def test_bad_roots_are_refused_in_words(change, words):
     with pytest.raises(ValueError, match=words):
         control.Compensator([[1.0, 0.0]], **({"zeros": [], "poles": [-1.0]} | change))
+
+
+def test_limited_integrator_does_not_wind_up():
+    """After y = 1 for long, with an input cut to 1, a hundredth of it the other way soon turns the input round."""
+    plant = systems.make("dc_motor")
+    K = control.Compensator(np.eye(1, plant.n), gain=-200.0, zeros=[-100.0], poles=[0.0])
+    u_eq = plant.equilibrium()[1]
+    problem = simulation.Problem.of(plant, limits=(u_eq - 1.0, u_eq + 1.0), optimum=False)
+    policy = simulation.bind(K, problem)
+    z, x = policy.init(()), jnp.eye(1, plant.n)[0]
+    for _ in range(100):
+        z, v = policy(z, x)
+    np.testing.assert_allclose(v, [1.0], rtol=1e-6)
+    for _ in range(60):
+        z, v = policy(z, -0.01 * x)
+    assert float(v[0]) < 0
+
+
+def test_gain_alone_is_bound_without_states():
+    plant = systems.make("pendulum")
+    policy = simulation.bind(control.Compensator([[1.0, 0.0]], gain=3.0), plant)
+    _, v = policy(policy.init(()), jnp.array([0.1, 5.0]))
+    np.testing.assert_allclose(v, [-0.3], rtol=1e-6)

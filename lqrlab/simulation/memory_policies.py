@@ -196,7 +196,7 @@ def pid_loops(
 
 def compensated(problem: Problem, design: Compensator) -> Measured:
     """The policy of a compensator on a problem, sampled at its step; a missing measurement counts as zero."""
-    check_sizes(problem, design.C.shape[-1], design.m)  # type: ignore[union-attr]
+    check_sizes(problem, np.shape(design.C)[-1], design.m)
     if np.ndim(problem.dt):
         raise ValueError("controller: expected one sample time for a compensator, but found a batch of them")
     A, B, C, D, E = (jnp.asarray(a, problem.A.dtype) for a in design.sampled(float(problem.dt)))

@@ -38,7 +38,8 @@ class Compensator:
     m: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "C", np.atleast_2d(np.asarray(checks.real("C", self.C), float)))
+        C = np.atleast_2d(np.asarray(checks.real("C", self.C), float))
+        object.__setattr__(self, "C", C)
         for name in ("zeros", "poles"):
             roots = np.atleast_1d(np.asarray(getattr(self, name), complex))
             pairs = roots.ndim == 1 and np.isfinite(roots).all()
@@ -53,10 +54,10 @@ class Compensator:
                 f"zeros: expected at most as many as poles, {np.size(self.poles)}, but found {np.size(self.zeros)}: "
                 "the gain would grow with frequency without end; add a fast pole"
             )
-        if len(self.C) != 1 or not 0 <= self.input < self.m:
+        if len(C) != 1 or not 0 <= self.input < self.m:
             raise ValueError(
                 f"input: expected one output and an input from 0 to {self.m - 1}, but found C of shape "
-                f"{self.C.shape} and input {self.input}"
+                f"{C.shape} and input {self.input}"
             )
 
     def sampled_roots(self, dt: float) -> tuple[Complex[np.ndarray, " k"], Complex[np.ndarray, " k"], float]:
@@ -82,8 +83,8 @@ class Compensator:
             a, b, c, d = scipy.signal.tf2ss(section[:3], section[3:])
             A = np.block([[A, np.zeros((len(A), len(a)))], [b @ C, a]])
             B, C, D = np.vstack([B, b @ D]), np.hstack([d @ C, c]), d @ D
-        if not len(poles):
-            D = D * gain
+        if not len(poles):  # one state that stays zero: a policy's memory cannot be empty
+            A, B, C, D = np.zeros((1, 1)), np.zeros((1, 1)), np.zeros((1, 1)), D * gain
         C, D = -C, -D
         forgets = D[0, 0] and np.all(np.abs(zeros) < _INSIDE)
         E = B / D if forgets else np.zeros_like(B)
