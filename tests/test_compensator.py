@@ -34,7 +34,12 @@ def test_bound_loop_is_the_one_of_its_matrices():
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"poles": [1j, -1]}, "conjugates"), ({"zeros": [-1, -2]}, "fast pole"), ({"input": 1}, "from 0 to 0")],
+    [
+        ({"gain": np.nan}, "gain: expected"),
+        ({"poles": [1j, -1]}, "conjugates"),
+        ({"zeros": [-1, -2]}, "fast pole"),
+        ({"input": 1}, "from 0 to 0"),
+    ],
 )
 def test_bad_roots_are_refused_in_words(change, words):
     with pytest.raises(ValueError, match=words):

@@ -1,6 +1,7 @@
 """A compensator shaped by hand: gain, zeros and poles, sampled by Tustin's rule."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import scipy  # its modules load when they are first used
@@ -29,10 +30,10 @@ class Compensator:
     Source: K. J. Åström and B. Wittenmark, Computer-Controlled Systems, 3rd ed. (1997), section 8.2.
     """
 
-    C: ArrayLike
+    C: ArrayLike | Sequence[Sequence[float]]
     gain: float = 1.0
-    zeros: ArrayLike = ()
-    poles: ArrayLike = ()
+    zeros: ArrayLike | Sequence[complex] = ()
+    poles: ArrayLike | Sequence[complex] = ()
     prewarp: float = 0.0
     input: int = 0
     m: int = 1
@@ -40,6 +41,8 @@ class Compensator:
     def __post_init__(self) -> None:
         C = np.atleast_2d(np.asarray(checks.real("C", self.C), float))
         object.__setattr__(self, "C", C)
+        checks.number("gain", self.gain, "a finite number")
+        checks.number("prewarp", self.prewarp, "a frequency [rad/s] ≥ 0", low=0)
         for name in ("zeros", "poles"):
             roots = np.atleast_1d(np.asarray(getattr(self, name), complex))
             pairs = roots.ndim == 1 and np.isfinite(roots).all()
