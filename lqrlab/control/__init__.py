@@ -8,6 +8,7 @@ from lqrlab.control.analysis.stability_margins import Disk, Margins, margins
 from lqrlab.control.analysis.step import StepInfo, step_info, step_response
 from lqrlab.control.analysis.system_norms import h2_norm, hinf_norm
 from lqrlab.control.analysis.transmission_zeros import zeros
+from lqrlab.control.classical.compensator import Compensator
 from lqrlab.control.classical.pid_controller import PID
 from lqrlab.control.classical.pid_tuning import pid
 from lqrlab.control.classical.process_models import ProcessModel
@@ -43,6 +44,7 @@ __all__ = [
     "LQR",
     "MPC",
     "PID",
+    "Compensator",
     "ConstrainedLQR",
     "ConstrainedOptimum",
     "Diagnosis",

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array
 
 from lqrlab.compute import checks
-from lqrlab.control import ILQR, LQG, LQR, MPC, PID, Integral, LQTracking, TimeVaryingLQR
+from lqrlab.control import ILQR, LQG, LQR, MPC, PID, Compensator, Integral, LQTracking, TimeVaryingLQR
 from lqrlab.simulation import memory_policies
 from lqrlab.simulation.policies import LinearPolicy, Policy, tracking
 from lqrlab.simulation.problem import Problem
@@ -110,6 +110,11 @@ TABLE: list[Kind] = [
         lambda c, problem: memory_policies.integrating(problem, c),
     ),
     Kind("PID loops", lambda c: isinstance(c, PID), lambda c, problem: memory_policies.pid_loops(problem, c)),
+    Kind(
+        "a compensator",
+        lambda c: isinstance(c, Compensator),
+        lambda c, problem: memory_policies.compensated(problem, c),
+    ),
     Kind("a predictive controller", lambda c: isinstance(c, MPC), lambda c, problem: predictive(problem, c)),
     Kind(
         "a plan over a horizon",

@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import checks, linalg, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
-from lqrlab.control import LQG, LQR, PID, Integral
+from lqrlab.control import LQG, LQR, PID, Compensator, Integral
 from lqrlab.simulation.policies import DelayedPolicy, measured_or
 from lqrlab.simulation.problem import Problem
 from lqrlab.simulation.sensors import Measured
@@ -192,6 +192,16 @@ def pid_loops(
     b = -matvec(B, set_point) * (jnp.arange(2 * k) < k).astype(A.dtype).reshape(*(1,) * (A.ndim - 2), 2 * k)
     H = jnp.broadcast_to(jnp.eye(k, 2 * k, k, dtype=A.dtype), (*A.shape[:-2], k, 2 * k))
     return Measured(LinearController(A, B, of_z, D, E, b, *limits_of(problem), H, kept), C)
+
+
+def compensated(problem: Problem, design: Compensator) -> Measured:
+    """The policy of a compensator on a problem, sampled at its step; a missing measurement counts as zero."""
+    check_sizes(problem, np.shape(design.C)[-1], design.m)
+    if np.ndim(problem.dt):
+        raise ValueError("controller: expected one sample time for a compensator, but found a batch of them")
+    A, B, C, D, E = (jnp.asarray(a, problem.A.dtype) for a in design.sampled(float(problem.dt)))
+    still = jnp.zeros(A.shape[-1], A.dtype)
+    return Measured(LinearController(A, B, C, D, E, still, *limits_of(problem)), jnp.asarray(design.C, A.dtype))
 
 
 def _model(problem: Problem) -> tuple[Array, Array]:

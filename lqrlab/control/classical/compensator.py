@@ -1,0 +1,95 @@
+"""A compensator shaped by hand: gain, zeros and poles, sampled by Tustin's rule."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import scipy  # its modules load when they are first used
+from jaxtyping import ArrayLike, Complex, Float
+
+from lqrlab.compute import checks
+
+_INSIDE = 1 - 1e-6  # a zero this near the unit circle would keep what it was told of the limits for ever
+
+
+@dataclasses.dataclass(frozen=True)
+class Compensator:
+    """u = −K(s) y with K = gain ∏(s − zeros) / ∏(s − poles), of one measured output y = Cx and one input.
+
+    Attributes:
+        C: the measured output ``[1, n]``.
+        gain: factor before the roots, in input over output and rad/s to the power of the pole excess.
+        zeros, poles: roots [rad/s], complex ones in pairs; a pole at 0 is an integrator.
+        prewarp: frequency [rad/s] at which the sampled K equals the continuous one but for rounding; 0 for none.
+        input: the input that it drives.
+        m: number of the plant's inputs.
+
+    Raises:
+        ValueError: roots without their conjugates, more zeros than poles, an input that is not there.
+
+    Source: K. J. Åström and B. Wittenmark, Computer-Controlled Systems, 3rd ed. (1997), section 8.2.
+    """
+
+    C: ArrayLike | Sequence[Sequence[float]]
+    gain: float = 1.0
+    zeros: ArrayLike | Sequence[complex] = ()
+    poles: ArrayLike | Sequence[complex] = ()
+    prewarp: float = 0.0
+    input: int = 0
+    m: int = 1
+
+    def __post_init__(self) -> None:
+        C = np.atleast_2d(np.asarray(checks.real("C", self.C), float))
+        object.__setattr__(self, "C", C)
+        checks.number("gain", self.gain, "a finite number")
+        checks.number("prewarp", self.prewarp, "a frequency [rad/s] ≥ 0", low=0)
+        for name in ("zeros", "poles"):
+            roots = np.atleast_1d(np.asarray(getattr(self, name), complex))
+            pairs = roots.ndim == 1 and np.isfinite(roots).all()
+            if not pairs or not np.allclose(np.sort_complex(roots), np.sort_complex(roots.conj()), rtol=1e-9):
+                raise ValueError(
+                    f"{name}: expected finite roots [rad/s], complex ones with their conjugates, but found {roots}: "
+                    "else the input would not be real"
+                )
+            object.__setattr__(self, name, roots)
+        if np.size(self.zeros) > np.size(self.poles):
+            raise ValueError(
+                f"zeros: expected at most as many as poles, {np.size(self.poles)}, but found {np.size(self.zeros)}: "
+                "the gain would grow with frequency without end; add a fast pole"
+            )
+        if len(C) != 1 or not 0 <= self.input < self.m:
+            raise ValueError(
+                f"input: expected one output and an input from 0 to {self.m - 1}, but found C of shape "
+                f"{C.shape} and input {self.input}"
+            )
+
+    def sampled_roots(self, dt: float) -> tuple[Complex[np.ndarray, " k"], Complex[np.ndarray, " k"], float]:
+        """Zeros, poles and gain in z at a sample time dt [s]; a ``ValueError`` for a prewarp beyond Nyquist's."""
+        if not 0 <= self.prewarp * dt < np.pi:
+            raise ValueError(
+                f"prewarp: expected a frequency from 0 to Nyquist's, {np.pi / dt:.4g} rad/s, but found {self.prewarp:g}"
+            )
+        rate = self.prewarp / (2 * np.tan(self.prewarp * dt / 2)) if self.prewarp else 1 / dt
+        z, p, k = scipy.signal.bilinear_zpk(self.zeros, self.poles, self.gain, rate)
+        return z, p, float(np.real(k))
+
+    def sampled(self, dt: float) -> tuple[Float[np.ndarray, "_ _"], ...]:
+        """A, B, C, D, E of z[t+1] = Az + By + E(v − u), u = Cz + Dy, for v that the actuator could do of u.
+
+        E is that of Hanus, with which K starts again from v (M. Kinnaert, R. Hanus, J.-L. Henrotte, Automatica 23,
+        1987); zero where K's zeros do not decay, for then it would not forget.
+        """
+        zeros, poles, gain = self.sampled_roots(dt)
+        A, B, C, D = np.zeros((0, 0)), np.zeros((0, 1)), np.zeros((1, 0)), np.ones((1, 1))
+        # sections in series: one companion matrix of all poles near z = 1 would lose them to rounding
+        for section in scipy.signal.zpk2sos(zeros, poles, gain) if len(poles) else []:
+            a, b, c, d = scipy.signal.tf2ss(section[:3], section[3:])
+            A = np.block([[A, np.zeros((len(A), len(a)))], [b @ C, a]])
+            B, C, D = np.vstack([B, b @ D]), np.hstack([d @ C, c]), d @ D
+        if not len(poles):  # one state that stays zero: a policy's memory cannot be empty
+            A, B, C, D = np.zeros((1, 1)), np.zeros((1, 1)), np.zeros((1, 1)), D * gain
+        C, D = -C, -D
+        forgets = D[0, 0] and np.all(np.abs(zeros) < _INSIDE)
+        E = B / D if forgets else np.zeros_like(B)
+        one = np.eye(self.m)[:, [self.input]]
+        return A, B, one @ C, one @ D, E @ one.T
