@@ -1,4 +1,4 @@
-"""H∞ and H2 designs of random plants next to python-control with slycot: answers, refusals, loops, promises, times.
+"""H∞ and H2 designs, and µ, next to python-control with slycot: answers, refusals, loops, promises, times.
 
 slycot runs in a process of its own, which is ended after three seconds: SB10AD does not return from some plants. For
 discrete H∞ it is a bisection over SB10DD, for python-control takes each plant as a continuous one.
@@ -256,7 +256,37 @@ def bench_h2(each: int = 8) -> Iterator[Row]:
     yield from bench("h2", each)
 
 
-PARTS: Parts = {"hinf": (bench_hinf, {"each": 1}), "h2": (bench_h2, {"each": 1})}
+STRUCTURES: dict[str, tuple[list, list[int], list[int]]] = {
+    "three complex scalars": ([1] * 3, [1] * 3, [2] * 3),
+    "ten complex scalars": ([1] * 10, [1] * 10, [2] * 10),
+    "full blocks of two, two and one": ([2, 2, 1], [2, 2, 1], [2] * 3),
+    "three real, two complex scalars": ([-1] * 3 + [1] * 2, [1] * 5, [1] * 3 + [2] * 2),
+}
+"""Of uncertainty, for lqrlab, and as sizes and types for slycot."""
+
+
+def bench_mu(number: int = 1000) -> Iterator[Row]:
+    """Upper bounds of random matrices with slycot's AB13MD in a loop, and both of lqrlab's in one call."""
+    import slycot
+
+    rng = np.random.default_rng(0)
+    for name, (blocks, sizes, kinds) in STRUCTURES.items():
+        n = sum(sizes)
+        M = rng.normal(size=(number, n, n)) + 1j * rng.normal(size=(number, n, n))
+        start = time.perf_counter()
+        found = control.mu(M, blocks)
+        middle = time.perf_counter()
+        some = M[: max(number // 10, 1)]
+        theirs = np.array([slycot.ab13md(m, np.array(sizes), np.array(kinds))[0] for m in some])
+        ours, loop = (middle - start) / number, (time.perf_counter() - middle) / len(some)
+        above = found.upper[: len(some)] / theirs - 1
+        yield row(f"µ, {name}: matrices per second over slycot's", loop / ours, "×", 50)
+        yield row(f"µ, {name}: largest upper bound over slycot's", 100 * above.max(), "%", 0.1, least=False)
+        yield row(f"µ, {name}: least upper bound over slycot's", 100 * above.min(), "%")
+        yield row(f"µ, {name}: lower over upper bound, median", float(np.median(found.lower / found.upper)), "")
+
+
+PARTS: Parts = {"hinf": (bench_hinf, {"each": 1}), "h2": (bench_h2, {"each": 1}), "mu": (bench_mu, {"number": 10})}
 
 if __name__ == "__main__":
     main(PARTS)

@@ -18,6 +18,7 @@ _TURNS, _ITERATIONS, _STARTS = 80, 80, 4
 _SWEEPS, _FACTOR = 12, 1e4  # of balancing: how often, and by how much at most
 _TOGETHER = 512  # matrices: what they need stays in the cache
 _ENTRIES = 2**21  # of an array that holds them all
+_MEET = 1 - 1e-3  # of the upper bound: a lower bound that large is not improved
 _REAL = 1e-6  # imaginary part of an eigenvalue that counts as real, relative
 
 
@@ -100,7 +101,7 @@ def mu(M: ArrayLike, blocks: Any) -> StructuredSingularValue:
             size = np.abs(flat[..., these]).max(axis=(0, 1))
             even = _balanced(flat[..., these] / np.where(size, size, 1.0), structure)
             upper[these] = size * _upper(even, structure)
-            lower[these], found[these] = _lower(even, structure)
+            lower[these], found[these] = _lower(even, structure, upper[these] / np.where(size, size, 1.0))
             lower[these], found[these] = size * lower[these], found[these] / size[:, None, None]
     found[lower == 0] = 0
     bounds = upper.reshape(lead), np.minimum(lower, upper).reshape(lead)
@@ -351,15 +352,31 @@ def _falls(
 # Lower bound ---------------------------------------------------------------------------------------------------
 
 
-def _lower(M: np.ndarray, structure: tuple[_Block, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """The largest real eigenvalue λ of QM, over Q of the structure with ‖Q‖ ≤ 1 that a power iteration finds; Q / λ."""
-    rng, (z, w, number) = np.random.default_rng(0), M.shape
-    many = np.tile(M, _STARTS)
-    b, x = (rng.normal(size=(k, 2, number * _STARTS)) for k in (w, w))
+def _lower(M: np.ndarray, structure: tuple[_Block, ...], upper: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The largest real eigenvalue λ of QM, over Q of the structure with ‖Q‖ ≤ 1; Q / λ. New starts for what is low."""
+    z, w, number = M.shape
+    best, found = np.zeros(number), np.zeros((number, w, z), complex)
+    rng, left = np.random.default_rng(0), np.arange(number)
+    for _ in range(_STARTS):
+        value, delta = _from_one_start(M[..., left], structure, rng)
+        better = value > best[left]
+        best[left[better]], found[left[better]] = value[better], delta[better]
+        left = np.flatnonzero(best < _MEET * upper)
+        if not len(left):
+            break
+    return best, found
+
+
+def _from_one_start(
+    many: np.ndarray, structure: tuple[_Block, ...], rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """The power iteration from random vectors."""
+    z, w, number = many.shape
+    b, x = (rng.normal(size=(k, 2, number)) for k in (w, w))
     b, x = (c[:, 0] + 1j * c[:, 1] for c in (b, x))
     b, x = b / np.linalg.norm(b, axis=0), x / np.linalg.norm(x, axis=0)
-    shares = {block: np.ones(number * _STARTS) for block in structure if block.real}
-    tiny, Q = np.finfo(float).tiny, np.zeros((w, z, number * _STARTS), complex)
+    shares = {block: np.ones(number) for block in structure if block.real}
+    tiny, Q = np.finfo(float).tiny, np.zeros((w, z, number), complex)
     for _ in range(_ITERATIONS):
         a = np.einsum("zwb,wb->zb", many, b)
         a = a / (np.linalg.norm(a, axis=0) + tiny)
@@ -376,10 +393,9 @@ def _lower(M: np.ndarray, structure: tuple[_Block, ...]) -> tuple[np.ndarray, np
     values = np.linalg.eigvals(np.moveaxis(np.einsum("wzb,zvb->wvb", Q, many), -1, 0))
     if any(block.real for block in structure):  # else the phase of all of Δ is free
         values = np.where(np.abs(values.imag) <= _REAL * np.abs(values), values.real + 0j, 0.0)
-    each = np.arange(number * _STARTS)
+    each = np.arange(number)
     values = values[each, np.abs(values).argmax(axis=-1)]
-    best = np.abs(values).reshape(_STARTS, number).argmax(axis=0) * number + np.arange(number)
-    return np.abs(values[best]), np.moveaxis(Q[..., best] / values[best], -1, 0)
+    return np.abs(values), np.moveaxis(Q / values, -1, 0)
 
 
 def _aligned(
