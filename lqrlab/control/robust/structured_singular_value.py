@@ -2,13 +2,14 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from jaxtyping import ArrayLike, Complex, Float
 
 from lqrlab.control import matrix_checks
+from lqrlab.control.robust.uncertainty_block import UncertaintyBlock, uncertainty_structure
 
 _STEPS = np.array([0.2, 0.7, 1.5, 3.0, 6.0])  # times the last decrease of λ: those that are tried for the next one
 _INSIDE = 0.8  # of the largest decrease that was possible
@@ -35,28 +36,6 @@ class StructuredSingularValue:
     upper: Float[np.ndarray, "*batch"]
     lower: Float[np.ndarray, "*batch"]
     perturbation: Complex[np.ndarray, "*batch w z"]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Block:
-    """Of Δ: full, or a scalar times the identity, complex or real; its rows are inputs of M, its columns outputs."""
-
-    full: bool
-    real: bool
-    begin: tuple[int, int]
-    end: tuple[int, int]
-
-    @property
-    def rows(self) -> slice:
-        return slice(self.begin[0], self.end[0])
-
-    @property
-    def columns(self) -> slice:
-        return slice(self.begin[1], self.end[1])
-
-    @property
-    def size(self) -> int:
-        return self.end[0] - self.begin[0]
 
 
 def mu(M: ArrayLike, blocks: Any) -> StructuredSingularValue:
@@ -89,7 +68,7 @@ def mu(M: ArrayLike, blocks: Any) -> StructuredSingularValue:
         raise ValueError(f"M: expected numbers, real or complex, but found {M!r}") from error
     if array.ndim < 2:
         raise ValueError(f"M: expected a matrix [z, w], or a batch of them, but found shape {array.shape}")
-    structure = _structure(blocks, *array.shape[-2:])
+    structure = uncertainty_structure(blocks, *array.shape[-2:])
     if not np.isfinite(array).all():
         raise ValueError("M: expected finite entries, but found some that are not: is a frequency at a pole?")
     flat, lead = np.moveaxis(array.reshape(-1, *array.shape[-2:]), 0, -1), array.shape[:-2]
@@ -108,7 +87,7 @@ def mu(M: ArrayLike, blocks: Any) -> StructuredSingularValue:
     return StructuredSingularValue(*bounds, found.reshape(*lead, *found.shape[1:]))
 
 
-def _balanced(M: np.ndarray, structure: tuple[_Block, ...]) -> np.ndarray:
+def _balanced(M: np.ndarray, structure: tuple[UncertaintyBlock, ...]) -> np.ndarray:
     """Matrices of the same µ whose rows are about as large as their columns: E. E. Osborne, J. ACM 7 (1960)."""
     M, (z, w, _) = M.copy(), M.shape
     for block in structure * _SWEEPS:
@@ -120,26 +99,6 @@ def _balanced(M: np.ndarray, structure: tuple[_Block, ...]) -> np.ndarray:
         M[block.columns] *= scale
         M[:, block.rows] /= scale
     return M
-
-
-def _structure(blocks: Any, z: int, w: int) -> tuple[_Block, ...]:
-    """The blocks, or what is wrong with them."""
-    if not isinstance(blocks, Sequence) or isinstance(blocks, str):
-        raise ValueError(f"blocks: expected a list of the blocks of Δ, but found {blocks!r}")
-    found, i, j = [], 0, 0
-    for given in blocks:
-        pair = (given, 0 if given < 0 else given) if isinstance(given, int | np.integer) else given
-        whole = isinstance(pair, tuple | list) and len(pair) == 2 and all(isinstance(x, int | np.integer) for x in pair)
-        if not whole or pair[0] == 0 or pair[1] < 0 or (pair[0] < 0 < pair[1]):
-            wanted = "(r, c), (r, 0) or (-r, 0) with whole numbers"
-            raise ValueError(f"blocks: expected {wanted}, but found {given!r}")
-        rows, columns = abs(int(pair[0])), int(pair[1]) or abs(int(pair[0]))
-        full, real = bool(pair[1] > 0), bool(pair[0] < 0)
-        found.append(_Block(full, real, (i, j), (i + rows, j + columns)))
-        i, j = i + rows, j + columns
-    if (i, j) != (w, z):
-        raise ValueError(f"blocks: expected {w} rows and {z} columns, as M of shape {(z, w)} wants, but found {i}, {j}")
-    return tuple(found)
 
 
 # Upper bound ---------------------------------------------------------------------------------------------------
@@ -179,7 +138,7 @@ def _hermitian(r: int) -> Iterator[np.ndarray]:
 
 
 @functools.lru_cache(maxsize=64)
-def _scalings(structure: tuple[_Block, ...]) -> _Scalings:
+def _scalings(structure: tuple[UncertaintyBlock, ...]) -> _Scalings:
     w, z = structure[-1].end
     full: list[np.ndarray] = []
     parts = []
@@ -228,7 +187,7 @@ def _inverse(a: np.ndarray) -> np.ndarray:
 
 
 def _definite(a: np.ndarray) -> np.ndarray:
-    """Which Hermitian matrices are positive definite, by their pivots."""
+    """True for the Hermitian matrices that are positive definite, by their pivots."""
     positive = np.ones(a.shape[-1], bool)
     while True:
         positive &= a[0, 0].real > 0
@@ -269,7 +228,7 @@ class _Centers:
         return out
 
     def positive(self, v: np.ndarray) -> np.ndarray:
-        """Where D is."""
+        """True where D is positive definite."""
         return np.all([_definite(shapes.transpose(1, 2, 0) @ v[part]) for part, shapes in self.s.parts], axis=0)
 
     def derivatives(self, v: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -311,7 +270,7 @@ def _direction(centers: _Centers, v: np.ndarray, level: np.ndarray) -> tuple[np.
     return newton, np.sqrt(np.maximum(-(gradient * newton).sum(0), 0.0)), -tangent
 
 
-def _upper(M: np.ndarray, structure: tuple[_Block, ...]) -> np.ndarray:
+def _upper(M: np.ndarray, structure: tuple[UncertaintyBlock, ...]) -> np.ndarray:
     """The least bound that scalings certify, of matrices with the batch on the last axis."""
     size = np.sqrt(np.sum(np.abs(M) ** 2, axis=(0, 1)))
     scalings = _scalings(structure)
@@ -352,7 +311,7 @@ def _falls(
 # Lower bound ---------------------------------------------------------------------------------------------------
 
 
-def _lower(M: np.ndarray, structure: tuple[_Block, ...], upper: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _lower(M: np.ndarray, structure: tuple[UncertaintyBlock, ...], upper: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The largest real eigenvalue λ of QM, over Q of the structure with ‖Q‖ ≤ 1; Q / λ. New starts for what is low."""
     z, w, number = M.shape
     best, found = np.zeros(number), np.zeros((number, w, z), complex)
@@ -368,7 +327,7 @@ def _lower(M: np.ndarray, structure: tuple[_Block, ...], upper: np.ndarray) -> t
 
 
 def _from_one_start(
-    many: np.ndarray, structure: tuple[_Block, ...], rng: np.random.Generator
+    many: np.ndarray, structure: tuple[UncertaintyBlock, ...], rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """The power iteration from random vectors."""
     z, w, number = many.shape
@@ -399,7 +358,7 @@ def _from_one_start(
 
 
 def _aligned(
-    block: _Block, x: np.ndarray, a: np.ndarray, shares: dict[_Block, np.ndarray]
+    block: UncertaintyBlock, x: np.ndarray, a: np.ndarray, shares: dict[UncertaintyBlock, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The next y and b of a block's part: what its Δ makes of x, and of a."""
     tiny = np.finfo(float).tiny
@@ -416,7 +375,9 @@ def _aligned(
     return phase.conj() * x, phase * a
 
 
-def _perturbation(block: _Block, x: np.ndarray, a: np.ndarray, shares: dict[_Block, np.ndarray]) -> np.ndarray:
+def _perturbation(
+    block: UncertaintyBlock, x: np.ndarray, a: np.ndarray, shares: dict[UncertaintyBlock, np.ndarray]
+) -> np.ndarray:
     """A block of Q."""
     tiny, one = np.finfo(float).tiny, np.eye(block.size)[..., None]
     if block.full:
