@@ -58,8 +58,9 @@ def mu(M: ArrayLike, blocks: Any) -> StructuredSingularValue:
     L. El Ghaoui, Linear Algebra and its Applications 188 (1993)) along its tangent. Lower bound: P. M. Young and
     J. C. Doyle, Computation of µ with real and complex uncertainties, Conference on Decision and Control 1990.
 
-    >>> control.mu([[0.0, 4.0], [1.0, 0.0]], [1, 1]).upper  # the diagonal scaling that balances it
-    array(2.)
+    >>> bounds = control.mu([[0.0, 4.0], [1.0, 0.0]], [1, 1])  # a diagonal scaling makes both entries 2
+    >>> round(float(bounds.upper), 3), round(float(bounds.lower), 3)
+    (2.0, 2.0)
     """
     matrix_checks.on_host("mu", M)
     try:
