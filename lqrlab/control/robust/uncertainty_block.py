@@ -9,7 +9,13 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class UncertaintyBlock:
-    """Of Δ: full, or a scalar times the identity, complex or real; its rows are inputs of M, its columns outputs."""
+    """Of Δ: full, or a scalar times the identity, complex or real.
+
+    Attributes:
+        full: any complex matrix; else a scalar times the identity.
+        real: that scalar is real.
+        begin, end: its first row and column in Δ, and those after its last; rows are inputs of M, columns outputs.
+    """
 
     full: bool
     real: bool
@@ -33,8 +39,9 @@ class UncertaintyBlock:
 
 
 def uncertainty_structure(blocks: Any, z: int, w: int) -> tuple[UncertaintyBlock, ...]:
-    """The blocks, or what is wrong with them."""
-    if not isinstance(blocks, Sequence) or isinstance(blocks, str):
+    """Blocks as ``control.mu`` takes them, for M of shape (z, w); a ``ValueError`` where they do not go with it."""
+    blocks = blocks.tolist() if isinstance(blocks, np.ndarray) else blocks
+    if not isinstance(blocks, Sequence) or isinstance(blocks, str) or not blocks:
         raise ValueError(f"blocks: expected a list of the blocks of Δ, but found {blocks!r}")
     found, i, j = [], 0, 0
     for given in blocks:
