@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.optimize
 import slycot
 
 from lqrlab import control
@@ -42,6 +43,31 @@ def test_the_upper_bound_is_slycots_or_less(blocks, sizes, types):
         assert np.all(found.upper >= reference * (1 - 1e-3))
     assert np.all(found.lower <= found.upper)
     keeps_to(M, found)
+
+
+@pytest.mark.parametrize(
+    "M",
+    [  # two carts on a spring, with a regulator, at 0.0938 and 0.2908 rad/s
+        [[-0.49984628 - 4.3011e-5j, 0.02468255 - 0.00690612j], [-6.66086e-4 + 1.21118e-5j, -0.10695053 + 0.00194474j]],
+        [[-0.49029588 - 0.01105115j, 0.16223810 - 0.18475845j], [-0.00861006 + 0.00299354j, -0.14394704 + 0.05004735j]],
+    ],
+)
+def test_the_upper_bound_is_the_least_near_real_matrices(M):
+    # there G has to be large, and λ hardly falls until it is; AB13MD stops before that
+    M, d = np.array(M), np.logspace(-9, 3, 2000)
+    D = np.eye(2) * np.stack([d, np.ones_like(d)], -1)[:, None]
+    root = np.sqrt(np.diagonal(D, axis1=1, axis2=2))
+
+    def level(g):  # least λ over d of λD ⪰ MᴴDM − j(GM − MᴴG), D = diag(d, 1), G = diag(g, 0)
+        G = np.diag([g, 0.0])
+        right = M.conj().T @ D @ M - 1j * (G @ M - M.conj().T @ G)
+        return np.linalg.eigvalsh(right / root[:, None] / root[:, :, None])[:, -1].min()
+
+    sizes = np.logspace(-8, 2, 100)
+    sizes = np.concatenate([-sizes[::-1], sizes])
+    i = int(np.argmin([level(g) for g in sizes]))
+    least = scipy.optimize.minimize_scalar(level, bounds=sizes[[i - 1, i + 1]], method="bounded").fun
+    assert np.sqrt(least) * (1 - 2e-3) <= control.mu(M, [REAL, COMPLEX]).upper <= np.sqrt(least) * (1 + 1e-3)
 
 
 def test_complex_bounds_meet_for_up_to_three_blocks():

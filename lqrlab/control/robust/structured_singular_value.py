@@ -13,7 +13,8 @@ from lqrlab.control.robust.uncertainty_block import UncertaintyBlock, uncertaint
 
 _STEPS = np.array([0.2, 0.7, 1.5, 3.0, 6.0])  # times the last decrease of λ: those that are tried for the next one
 _INSIDE = 0.8  # of the largest decrease that was possible
-_EXACT = 2e-4  # relative decrease of λ after which no more is looked for
+_EXACT = 2e-4  # relative decrease of λ after which no more is looked for,
+_RESTS, _GONE = 0.01, 1e-4  # unless an entry of D, above that share of the largest, still changes by more, relative
 _NOTHING = 1e-12  # λ relative to ‖M‖²: µ is zero
 _TURNS, _ITERATIONS, _STARTS = 80, 80, 4
 _SWEEPS, _FACTOR = 12, 1e4  # of balancing: how often, and by how much at most
@@ -222,6 +223,9 @@ class _Centers:
         """dF / dλ."""
         return self._D @ v
 
+    def diagonal(self, v: np.ndarray) -> np.ndarray:
+        return np.einsum("iib->ib", self.D(v)).real
+
     def F(self, v: np.ndarray, level: np.ndarray) -> np.ndarray:
         out = level * self.D(v)
         for x, rest in zip(v, self._rest):
@@ -283,11 +287,15 @@ def _upper(M: np.ndarray, structure: tuple[UncertaintyBlock, ...]) -> np.ndarray
         if not len(left):
             break
         newton, far, tangent = _direction(centers, v, level)
+        before = centers.diagonal(v)
         v = v + newton * np.where(far < 0.25, 1.0, 1 / (1 + far))
         fall, go = _falls(centers, v, level, fall, tangent, far < 1)
         v, level = np.where(go > 0, v + go * tangent, v), level - go
         bound[left] = size[left] * np.sqrt(level)
-        on = ~(((far < 0.5) & (fall < _EXACT * level)) | (level < _NOTHING)) & np.isfinite(far)
+        # λ can hardly fall for a while and then much more: near a real matrix G has to become large first
+        after = centers.diagonal(v)
+        moves = ((np.abs(after - before) > _RESTS * before) & (after > _GONE * after.max(0))).any(0)
+        on = ~(((far < 0.5) & (fall < _EXACT * level) & ~moves) | (level < _NOTHING)) & np.isfinite(far)
         if not on.all():
             left, v, level, fall = left[on], v[:, on], level[on], fall[on]
             centers.keep(on)
@@ -301,12 +309,15 @@ def _falls(
     zeroth, second = centers.F(v, level), -centers.D(tangent)
     first = centers.F(tangent, level) - centers.D(v)
     best = np.zeros_like(fall)
+
+    def inside(a: np.ndarray) -> np.ndarray:
+        return _definite(zeroth + a * first + a**2 * second) & centers.positive(v + a * tangent)
+
     for step in _STEPS:
         a = fall * step
-        ok = near & (a < level)
-        ok &= _definite(zeroth + a * first + a**2 * second) & centers.positive(v + a * tangent)
-        best = np.where(ok, a, best)
-    return np.where(near, np.where(best > 0, best, fall * _STEPS[0]), fall), _INSIDE * best
+        best = np.where(near & (a < level) & inside(a), a, best)
+    go = np.where(inside(_INSIDE * best), _INSIDE * best, 0.0)  # what is inside along the tangent has gaps
+    return np.where(near, np.where(go > 0, best, fall * _STEPS[0]), fall), go
 
 
 # Lower bound ---------------------------------------------------------------------------------------------------
