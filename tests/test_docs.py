@@ -2,6 +2,8 @@
 
 import doctest
 import importlib
+import itertools
+import operator
 import os
 import pkgutil
 import re
@@ -12,6 +14,7 @@ import tomllib
 from pathlib import Path
 
 import click
+import control as python_control
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -130,6 +133,16 @@ def test_commands_on_pages_exist(line):
         command = command.commands[words.pop(0)]
     known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     assert {word.partition("=")[0] for word in words if word.startswith("-")} <= known
+
+
+def test_names_beside_those_of_other_tools_exist():
+    rows = [line.split("|") for line in (ROOT / "docs" / "other_tools.md").read_text().splitlines() if "| `" in line]
+    assert len(rows) > 25
+    packages = {3: python_control, 4: lqrlab}
+    for (column, package), row in itertools.product(packages.items(), rows):
+        for name in re.findall(r"`([a-z]\w*(?:\.\w+)*)", row[column]):
+            if not name.startswith("plant."):  # the argument of another
+                operator.attrgetter(name)(package)
 
 
 def test_the_readme_is_short_and_its_links_lead_somewhere():
