@@ -426,6 +426,7 @@ NOT_CALLED = {
             "evaluation.best_known_cost",
             "evaluation.recoveries",
             "evaluation.ladder",
+            "evaluation.first_contact",
             "evaluation.unknown",
             "evaluation.unknown_baselines",
             "evaluation.family_known",
