@@ -131,16 +131,16 @@ def bench_contact(
         "least squares": partial(learning.adaptive, prior=learning.ridge()),
     }
     drawn = [_distributions(num, seed) for seed in range(seeds)]
-    for (name, made), kind, (noise, told) in itertools.product(controllers.items(), drawn[0], CONDITIONS):
+    for (name, made), kind, (noise, claimed) in itertools.product(controllers.items(), drawn[0], CONDITIONS):
         found = []
         for seed, kinds in enumerate(drawn):
             before, after = kinds[kind]
-            before = before.disturbed(noise=np.full((len(before), 1), told))
+            before = before.disturbed(noise=np.full((len(before), 1), claimed))
             contact = evaluation.first_contact(made, before, after, key=jax.random.key(seed), noise=noise)
             found.append(contact.summary())
         for episode in found[0]:
             median, failed = (_spread([each[episode][of] for each in found]) for of in ("median", "failed"))
-            yield ContactRow(name, kind, noise, told, episode, len(drawn[0][kind][0]), median, failed)
+            yield ContactRow(name, kind, noise, claimed, episode, len(drawn[0][kind][0]), median, failed)
 
 
 def _distributions(num: int, seed: int) -> dict[str, tuple[Problem, Problem | None]]:

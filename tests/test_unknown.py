@@ -145,7 +145,7 @@ def test_odds_of_the_components_are_their_normal_densities(at_large):
 
 
 def test_the_level_of_the_noise_that_there_is_becomes_the_likeliest(seen):
-    zs, xs, told = seen
+    *_, told = seen
     quieter = dataclasses.replace(told, noise=told.noise / 100)
     rng = np.random.default_rng(1)
     A, B = (np.asarray(a) for a in (described(sampled("cart_pole", 1)[0]).A, described(sampled("cart_pole", 1)[0]).B))
@@ -400,7 +400,7 @@ def test_the_regulator_survives_a_push_another_plant_and_noise_of_which_it_was_t
 def test_first_contact_with_other_plants_is_refused_in_words(plants):
     with pytest.raises(ValueError, match="then: expected one plant for each of plants"):
         evaluation.first_contact(lambda _: Fixed(plants.K), plants, plants[:1], key=KEY)
-    with pytest.raises(ValueError, match="then: expected plants, or what evaluation.unknown_problem makes"):
+    with pytest.raises(ValueError, match=r"then: expected plants, or what evaluation\.unknown_problem makes"):
         evaluation.first_contact(lambda _: Fixed(plants.K), plants, Problem.of(systems.make("pendulum")), key=KEY)
 
 

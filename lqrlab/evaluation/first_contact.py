@@ -12,7 +12,7 @@ from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec, quadratic
 from lqrlab.evaluation.unknown import MOST, unknown_problem
 from lqrlab.simulation import Policy, Problem, bind
-from lqrlab.systems import N_MAX, Plant
+from lqrlab.systems import Plant
 
 EPISODES = ("regulation", "push", "another plant")
 _LARGEST = 1e6  # of a scaled state: beyond it a loop is not followed
