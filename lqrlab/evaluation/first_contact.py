@@ -104,7 +104,7 @@ def _scaled(name: str, plants: Plant | Sequence[Plant] | Problem) -> Problem:
 
 
 def _alike(a: Problem, b: Problem) -> bool:
-    """Whether the plants of two batches have as many states and inputs."""
+    """True if the plants of two batches have as many states and inputs."""
     masks = ("state_mask", "input_mask")
     return all(np.array_equal(getattr(a.coordinates, mask), getattr(b.coordinates, mask)) for mask in masks)
 

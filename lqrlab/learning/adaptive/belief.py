@@ -123,9 +123,9 @@ def _learn(belief: Belief, fresh: Belief, prior: Prior, exists: Array, z: Array,
     odds = belief.odds + jnp.logaddexp(usual, jnp.where(ready, outlier - _RARE, -jnp.inf))
     calm = jnp.where(~ready & (odd > 0.5), 0.0, belief.calm + 1)
     learned = dataclasses.replace(belief, theta=theta, spread=spread, w=w, W=W, odds=odds, odd=odd, calm=calm)
-    anew = jnp.where(jnp.isneginf(belief.odds), -jnp.inf, fresh.odds)
-    anew = anew + jax.nn.logsumexp(odds) - jax.nn.logsumexp(anew)
-    anew = dataclasses.replace(fresh, theta=theta, w=w, odds=anew)
+    prior_odds = jnp.where(jnp.isneginf(belief.odds), -jnp.inf, fresh.odds)
+    prior_odds = prior_odds + jax.nn.logsumexp(odds) - jax.nn.logsumexp(prior_odds)
+    anew = dataclasses.replace(fresh, theta=theta, w=w, odds=prior_odds)
     return jax.tree.map(lambda old, new: jnp.where(again, new, old), learned, anew)
 
 
