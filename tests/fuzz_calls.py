@@ -260,6 +260,7 @@ CALLS = {
     "control.zeros": (control.zeros, _d, anything),
     "control.hinfsyn": (control.hinfsyn, _generalized, keeps_to_gamma),
     "control.h2syn": (control.h2syn, _generalized, keeps_to_gamma),
+    "control.hinfstruct": (control.hinfstruct, _generalized | {"starts": 2}, keeps_to_gamma),
     "control.mixsyn": (control.mixsyn, {"G": (A, B, C, D), "W1": (-R, R, R, R), "W2": 0.1}, keeps_to_gamma),
     "control.ncfsyn": (control.ncfsyn, {"A": A, "B": B, "C": C, "D": D, "dt": DT}, keeps_to_gamma),
     "control.balred": (control.balred, {"A": STABLE / 3, "B": B, "C": C, "D": D, "order": 1, "dt": DT}, anything),
