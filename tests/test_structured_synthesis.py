@@ -109,7 +109,7 @@ def test_what_is_wrong_is_said():
     system = plant(7)
     with pytest.raises(ValueError, match="free: expected 1 by 1 entries"):
         control.hinfstruct(*system, 1, 1, free=[[1, 0]])
-    with pytest.raises(ValueError, match="no controller of order 0 of this structure"):
+    with pytest.raises(ValueError, match="no controller of order 0 of this structure was found"):
         control.hinfstruct(*plant(3, nmeas=2, ncon=2, unstable=3.0), 2, 2, free=[[1, 0], [0, 0]], starts=3)
     other = system[3].copy()
     other[-1, -1] = 1

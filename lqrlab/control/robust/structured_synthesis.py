@@ -88,13 +88,10 @@ def hinfstruct(
         around = best[1] * (1 + distance * rng.normal(size=best[1].shape))
         best = min(best, _descend(norm, around), key=lambda each: each[0])
     if not np.isfinite(best[0]):
-        kind, which = (
-            "of this structure " if free is not None else "",
-            "all loops are" if len(plants) > 1 else "the loop is",
-        )
+        kind = "" if free is None else "of this structure "
         raise ValueError(
-            f"order: no controller of order {order} {kind}with which {which} stable was found from {starts} starts: there "
-            "may be none; allow a higher order or more entries in free, or try more starts"
+            f"order: no controller of order {order} {kind}was found from {starts} starts with which each loop is stable: "
+            "there may be none; allow a higher order or more entries in free, or try more starts"
         )
     K = np.zeros(size)
     K[allowed] = best[1]
