@@ -90,8 +90,8 @@ def hinfstruct(
     if not np.isfinite(best[0]):
         kind = "" if free is None else "of this structure "
         raise ValueError(
-            f"order: no controller of order {order} {kind}was found from {starts} starts with which each loop is stable: "
-            "there may be none; allow a higher order or more entries in free, or try more starts"
+            f"order: no controller of order {order} {kind}was found from {starts} starts with which each loop is "
+            "stable: there may be none; allow a higher order or more entries in free, or try more starts"
         )
     K = np.zeros(size)
     K[allowed] = best[1]
