@@ -1,6 +1,7 @@
 """Controllers of unknown plants (A, B not given), side by side: how good, not how fast."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
@@ -10,13 +11,14 @@ import numpy as np
 from benchmarks.adaptive_prior import TRAINED, told, variants
 from benchmarks.measurement import Parts, main
 from lqrlab import evaluation, learning, systems
+from lqrlab.dataset import random_systems
 from lqrlab.simulation import Policy, Problem, Told
 
 Controller = Callable[[Problem], Policy]
 NOISES = (0.0, 0.01, 0.05)
 """Standard deviations of the disturbance of the state at each step, in units of the state's scale."""
 _FIT = 50  # plants of each family that priors are fitted to
-_KNOWN, _TUNING, _TEST = 11, 7, 12  # seeds of plants, never the same
+_KNOWN, _TUNING, _TEST, _CONTACT = 11, 7, 12, 5000  # seeds of plants, never the same
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +80,87 @@ def bench_unknown(size: Size = FULL, controllers: Mapping[str, Controller] | Non
             for seed, (controller, (plants, _)) in enumerate(zip(made, tests))
         ]
         yield from _rows(name, *tests[0], regrets)
+
+
+@dataclasses.dataclass(frozen=True)
+class ContactRow:
+    """A controller in :func:`lqrlab.evaluation.first_contact`; each figure (median, least, largest) over seeds.
+
+    Attributes:
+        controller: its name.
+        plants: which distribution.
+        noise, told: standard deviation of the disturbance, and of what the controller is told of it.
+        episode: of the three.
+        loops: of one seed.
+        median: of the episode's excess cost in percent; inf where the loop failed by its end.
+        failed: percent of the loops that failed by its end.
+    """
+
+    controller: str
+    plants: str
+    noise: float
+    told: float
+    episode: str
+    loops: int
+    median: tuple[float, float, float]
+    failed: tuple[float, float, float]
+
+
+CONDITIONS = (0.0, 0.0), (0.01, 0.01), (0.05, 0.05), (0.05, 0.01), (0.05, 0.0)
+"""Noise, and what is told of it."""
+
+
+def bench_contact(
+    num: int = 100, seeds: int = 3, controllers: Mapping[str, Controller] | None = None
+) -> Iterator[ContactRow]:
+    """Plants of three declared distributions: regulated, pushed, replaced.
+
+    The distributions: the fifty families that no prior has seen, parameters ± 50 %, replaced by another variant; random
+    systems of :func:`lqrlab.dataset.random_systems`, replaced by the same with its inputs reversed; ẋ = Ax + Bu with
+    normal entries, A's of variance 1/n, n from 2 to 6, one or two inputs, sampled at 0.1, replaced alike.
+
+    Args:
+        num: plants of each distribution.
+        seeds: of plants, starts, pushes and noise.
+        controllers: name → function from a problem to a policy; if left out, the adaptive regulator and certainty
+            equivalence by recursive least squares.
+    """
+    adaptive = partial(learning.adaptive, prior=learning.pretrained("adaptive"))
+    controllers = controllers or {
+        "adaptive": adaptive,
+        "least squares": partial(learning.adaptive, prior=learning.ridge()),
+    }
+    drawn = [_distributions(num, seed) for seed in range(seeds)]
+    for (name, made), kind, (noise, claimed) in itertools.product(controllers.items(), drawn[0], CONDITIONS):
+        found = []
+        for seed, kinds in enumerate(drawn):
+            before, after = kinds[kind]
+            before = before.disturbed(noise=np.full((len(before), 1), claimed))
+            contact = evaluation.first_contact(made, before, after, key=jax.random.key(seed), noise=noise)
+            found.append(contact.summary())
+        for episode in found[0]:
+            median, failed = (_spread([each[episode][of] for each in found]) for of in ("median", "failed"))
+            yield ContactRow(name, kind, noise, claimed, episode, len(drawn[0][kind][0]), median, failed)
+
+
+def _distributions(num: int, seed: int) -> dict[str, tuple[Problem, Problem | None]]:
+    """Plants and what replaces them, None for the same with reversed inputs."""
+    others = [name for name in systems.names() if name not in TRAINED]
+    keys = jax.random.split(jax.random.key(_CONTACT + seed), (2, len(others)))
+    each = -(-num // len(others))
+    families = (
+        evaluation.unknown_problem([systems.sample(name, key=k, num=each, spread=0.5) for name, k in zip(others, row)])
+        for row in keys
+    )
+    before, after = (one[:num] for one in families)
+    wide = random_systems(jax.random.key(_CONTACT + seed), num).astype(float).limited((-20.0, 20.0))
+    rng = np.random.default_rng(_CONTACT + seed)
+    dense = []
+    for n, m in zip(rng.integers(2, 7, num), rng.integers(1, 3, num)):
+        A, B = rng.normal(size=(n, n)) / np.sqrt(n), rng.normal(size=(n, m))
+        dense.append(systems.from_matrices(A, B, dt=0.1))
+    kinds = {"other families": (before, after), "random systems": (wide, None)}
+    return kinds | {"dense systems": (evaluation.unknown_problem(dense), None)}
 
 
 def _contenders() -> dict[str, Controller]:
@@ -155,7 +238,11 @@ def _spread(values: list[float]) -> tuple[float, float, float]:
     return ordered[len(ordered) // 2], ordered[0], ordered[-1]
 
 
-PARTS: Parts = {"table": (bench_unknown, {"size": QUICK}), "tune": (tune_unknown, {})}
+PARTS: Parts = {
+    "table": (bench_unknown, {"size": QUICK}),
+    "tune": (tune_unknown, {}),
+    "contact": (bench_contact, {"num": 20, "seeds": 1}),
+}
 
 if __name__ == "__main__":
     main(PARTS)

@@ -64,35 +64,35 @@ def seen():
     return np.array(zs), np.array(xs), one(systems.make("cart_pole"), noise=0.02)
 
 
-def learned(prior, seen):
+def learned(prior, seen, level=0):
+    """The first and the last belief at one level of the noise, with odds relative to those of the first level."""
     zs, xs, told = seen
     first = belief = beliefs.start(prior, told)
     learn = jax.jit(beliefs.learn)
     for z, x in zip(zs, xs):
         belief = learn(belief, prior, told, jnp.asarray(z), jnp.asarray(x))
-    return first, belief
+    return jax.tree.map(lambda a: a[level], (first, belief))
 
 
-VARIANCE = 0.02**2 + 1e-4**2
 ROWS, COLUMNS = np.arange(4), np.array([0, 1, 2, 3, 12])  # of a cart-pole that are no padding
 
 
-@pytest.fixture(scope="module")
-def at_large(seen):
+@pytest.fixture(scope="module", params=[0, 2], ids=["noise as told", "a louder level"])
+def at_large(seen, request):
     """The belief in plants at large, and for each component and row (mean, covariance, log evidence) from NumPy."""
-    first, belief = learned(learning.wide(), seen)
-    dense = {}
+    first, belief = learned(learning.wide(), seen, request.param)
+    variance, dense = (0.02**2 + 1e-4**2) ** (1 - request.param / 4) * 0.1 ** (request.param / 2), {}
     for k in range(len(first.theta)):
         for i in ROWS:
             prior_mean = np.asarray(first.theta)[k, COLUMNS, i]
             S = np.asarray(first.spread)[k, 0 if i < 2 else 1][np.ix_(COLUMNS, COLUMNS)]
             Z, target = seen[0][:, COLUMNS], seen[1][:, i]
-            precision = np.linalg.inv(S) + Z.T @ Z / VARIANCE
-            mean = np.linalg.solve(precision, np.linalg.solve(S, prior_mean) + Z.T @ target / VARIANCE)
-            expected = Z @ S @ Z.T + VARIANCE * np.eye(len(Z))
+            precision = np.linalg.inv(S) + Z.T @ Z / variance
+            mean = np.linalg.solve(precision, np.linalg.solve(S, prior_mean) + Z.T @ target / variance)
+            expected = Z @ S @ Z.T + variance * np.eye(len(Z))
             evidence = scipy.stats.multivariate_normal(Z @ prior_mean, expected).logpdf(target)
             dense[k, int(i)] = mean, np.linalg.inv(precision), evidence
-    return first, belief, dense
+    return first, belief, dense, variance
 
 
 @pytest.mark.matrix
@@ -129,7 +129,7 @@ def test_plants_at_large_are_entries_of_either_size_and_positions_that_their_rat
 
 
 def test_regression_step_by_step_is_the_dense_posterior(at_large):
-    _, belief, dense = at_large
+    _, belief, dense, _ = at_large
     for (k, i), (mean, covariance, _) in dense.items():
         np.testing.assert_allclose(np.asarray(belief.theta)[k, COLUMNS, i], mean, atol=1e-6)
         spread = np.asarray(belief.spread)[k, 0 if i < 2 else 1][np.ix_(COLUMNS, COLUMNS)]
@@ -137,22 +137,40 @@ def test_regression_step_by_step_is_the_dense_posterior(at_large):
 
 
 def test_odds_of_the_components_are_their_normal_densities(at_large):
-    first, belief, dense = at_large
+    first, belief, dense, _ = at_large
     evidence = np.array([sum(dense[k, int(i)][2] for i in ROWS) for k in range(len(first.theta))])
     expected = np.asarray(first.odds) + evidence
-    np.testing.assert_allclose(np.asarray(belief.odds), expected - expected.max(), atol=1e-5)
+    found = np.asarray(belief.odds)
+    np.testing.assert_allclose(found - found.max(), expected - expected.max(), atol=1e-5)
+
+
+def test_the_level_of_the_noise_that_there_is_becomes_the_likeliest(seen):
+    *_, told = seen
+    quieter = dataclasses.replace(told, noise=told.noise / 100)
+    rng = np.random.default_rng(1)
+    A, B = (np.asarray(a) for a in (described(sampled("cart_pole", 1)[0]).A, described(sampled("cart_pole", 1)[0]).B))
+    x, more = np.zeros(N_MAX), []
+    for _ in range(60):
+        z = np.concatenate([x, np.pad(rng.normal(size=1), (0, 5))])
+        x = A @ z[:N_MAX] + B @ z[N_MAX:] + 0.02 * np.pad(rng.normal(size=4), (0, 8))
+        x = np.clip(x, -3, 3)
+        more.append((z, x))
+    belief, learn = beliefs.start(learning.wide(), quieter), jax.jit(beliefs.learn)
+    for z, x in more:
+        belief = learn(belief, learning.wide(), quieter, jnp.asarray(z), jnp.asarray(x))
+    assert 0.01 < float(beliefs.likeliest(belief).variance) ** 0.5 < 0.04
 
 
 def test_a_family_is_learned_as_a_normal_density_of_its_coefficients(training, seen, at_large):
-    dense = at_large[2]
+    *_, dense, variance = at_large
     families = learning.families(training, rank=4)
-    first, belief = learned(learning.wide(families), seen)
+    first, belief = learned(learning.wide(families), seen, 0 if variance < 1e-3 else 2)
     which = int(np.argmax(np.asarray(belief.family) == 1))  # the cart-poles
     mean, directions = (np.asarray(a)[1] for a in (families.mean, families.directions))
     zs, xs, _ = seen
     H = np.einsum("rzn,tz->tnr", directions, zs)[:, ROWS].reshape(-1, 4)
     error = (xs - zs @ mean)[:, ROWS].ravel()
-    noise = np.repeat(VARIANCE + float(families.rest[1]) * (zs**2).sum(1), 4)
+    noise = np.repeat(variance + float(families.rest[1]) * (zs**2).sum(1), 4)
     W = np.asarray(first.W)[which]
     live = np.diag(W) > 0
     covariance = np.linalg.inv(np.linalg.inv(W[np.ix_(live, live)]) + (H[:, live].T / noise) @ H[:, live])
@@ -195,7 +213,7 @@ def test_the_regulator_probes_plants_at_large_and_no_family_that_it_recognises(t
     policy = learning.adaptive(told, prior)
     ask, memory = jax.jit(lambda memory, x: policy(memory, x)), policy.init(())
     large = len(prior.dense) + len(prior.kinematic)
-    is_large = jnp.arange(len(memory.belief.odds)) < large
+    is_large = jnp.arange(memory.belief.odds.shape[-1]) < large
     probes = []
     for recognised in (True, False):
         odds = jnp.where(is_large == recognised, memory.belief.odds - 100.0, memory.belief.odds)
@@ -234,11 +252,11 @@ def test_a_step_whose_measurement_is_missing_teaches_nothing_and_the_loop_is_reg
     Z, after = (np.array(a) for a in zip(*pairs))
     columns = np.array([0, 1, N_MAX])
     for i in range(2):
-        S = np.asarray(first.belief.spread)[0, 1][np.ix_(columns, columns)]
-        prior_mean = np.asarray(first.belief.theta)[0, columns, i]
+        S = np.asarray(first.belief.spread)[0, 0, 1][np.ix_(columns, columns)]
+        prior_mean = np.asarray(first.belief.theta)[0, 0, columns, i]
         precision = np.linalg.inv(S) + Z.T @ Z / 1e-8
         mean = np.linalg.solve(precision, np.linalg.solve(S, prior_mean) + Z.T @ after[:, i] / 1e-8)
-        np.testing.assert_allclose(np.asarray(belief.theta)[0, columns, i], mean, atol=1e-6)
+        np.testing.assert_allclose(np.asarray(belief.theta)[0, 0, columns, i], mean, atol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -339,6 +357,51 @@ def test_a_loop_that_diverges_counts_and_leaves_its_neighbours_alone(plants, fac
     summary = regret.summary()
     assert (summary["diverged"], summary["failed"], summary["p95"]) == (25.0, 25.0, np.inf)
     assert (regret.steps_until()[1] == 60).all()
+
+
+def test_first_contact_is_the_loop_of_numpy_episode_by_episode(plants):
+    """A gain that is not the best, pushed, and then on reversed inputs; the reference is told the new plant."""
+    K = np.asarray(plants.K) * 1.1
+    contact = evaluation.first_contact(lambda _: Fixed(jnp.asarray(K)), plants.disturbed(), key=KEY, num_steps=30)
+    first, pushes, _ = jax.random.split(KEY, 3)
+    mask = np.asarray(plants.coordinates.state_mask, float)
+    x0 = np.asarray(jax.random.normal(first, mask.shape, float)) * mask
+    pushes = np.asarray(jax.random.normal(pushes, (2, *mask.shape), float)) * mask
+    pushes = [0 * x0, *(pushes / np.linalg.norm(pushes, axis=-1, keepdims=True))]
+    for i in range(len(plants)):
+        A, B, P, optimal = (np.asarray(getattr(plants, name))[i] for name in "ABPK")
+        x = np.stack([x0[i], x0[i]])
+        for episode, sign in enumerate((1, 1, -1)):
+            x, paid = x + pushes[episode][i], np.zeros(2)
+            for _ in range(30):
+                u = np.clip(np.stack([-K[i] @ x[0], -sign * optimal @ x[1]]), -20, 20)
+                paid += (x**2).sum(1) + (u**2).sum(1)
+                x = x @ A.T + sign * u @ B.T
+            ratio = np.divide(*(paid + np.einsum("bi,ij,bj->b", x, P, x)))
+            if ratio < 10:
+                np.testing.assert_allclose(contact.ratio[episode, i], ratio, rtol=1e-9)
+            else:
+                assert contact.failed[episode, i]
+    assert not contact.failed[1].any()
+    assert contact.failed[2].all()  # both families fall over
+    assert contact.summary()["another plant"]["failed"] == 100
+
+
+def test_the_regulator_survives_a_push_another_plant_and_noise_of_which_it_was_told_nothing():
+    quiet = evaluation.unknown_problem([sampled(name, 4) for name in FAMILIES])
+    regulator = partial(learning.adaptive, prior=learning.wide())
+    pushed = evaluation.first_contact(regulator, quiet, key=KEY)
+    assert not pushed.failed.any()
+    assert np.median(pushed.ratio[1]) < 1.1  # as if it had not been pushed
+    noisy = evaluation.first_contact(regulator, quiet, key=KEY, noise=0.03)
+    assert not noisy.failed[:2].any()
+
+
+def test_first_contact_with_other_plants_is_refused_in_words(plants):
+    with pytest.raises(ValueError, match="then: expected one plant for each of plants"):
+        evaluation.first_contact(lambda _: Fixed(plants.K), plants, plants[:1], key=KEY)
+    with pytest.raises(ValueError, match=r"then: expected plants, or what evaluation\.unknown_problem makes"):
+        evaluation.first_contact(lambda _: Fixed(plants.K), plants, Problem.of(systems.make("pendulum")), key=KEY)
 
 
 def test_steps_until_learned_end_after_the_last_step_that_cost_too_much():

@@ -31,6 +31,7 @@ from lqrlab.control.robust.mixed_sensitivity import mixsyn, ncfsyn
 from lqrlab.control.robust.model_reduction import ReducedModel, balred
 from lqrlab.control.robust.robust_controller import RobustController
 from lqrlab.control.robust.structured_singular_value import StructuredSingularValue, mu
+from lqrlab.control.robust.structured_synthesis import hinfstruct
 from lqrlab.control.scheduling import Schedule, gain_schedule
 from lqrlab.control.servo import Integral, feedforward, lqi, place
 from lqrlab.control.trajectory.solver import ILQR, ilqr
@@ -93,6 +94,7 @@ __all__ = [
     "h2_norm",
     "h2syn",
     "hinf_norm",
+    "hinfstruct",
     "hinfsyn",
     "ilqr",
     "inverse_lqr",

@@ -2,6 +2,7 @@
 
 from lqrlab.control import settling_steps
 from lqrlab.evaluation.baselines import baselines
+from lqrlab.evaluation.first_contact import FirstContact, first_contact
 from lqrlab.evaluation.ladder import Ladder, ladder
 from lqrlab.evaluation.regions import Attraction, attraction, best_known_cost, recoveries
 from lqrlab.evaluation.scores import Score, evaluate
@@ -11,6 +12,7 @@ from lqrlab.evaluation.unknown_baselines import BankPolicy, Trial, family_known,
 __all__ = [
     "Attraction",
     "BankPolicy",
+    "FirstContact",
     "Ladder",
     "Regret",
     "Score",
@@ -20,6 +22,7 @@ __all__ = [
     "best_known_cost",
     "evaluate",
     "family_known",
+    "first_contact",
     "ladder",
     "recoveries",
     "settling_steps",

@@ -14,11 +14,18 @@ from lqrlab.systems import N_MAX
 _FLOOR = 1e-4
 """Noise that is assumed at least, in units of the state: without it the first exact equation ends all doubt."""
 
+_LEVELS, _LOUD = 5, 0.1  # of the noise: from what is told to this, which nobody needs to say
+_UNTOLD = 10.0  # −log of the weight of a level that is not the one that is told
+_RARE, _OUTLIER = 7.0, 1.0  # −log of the share of steps in which the plant is pushed, and how far
+_CALM = 20  # steps as expected after which one that is not is taken for a push, and two for another plant
+
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Belief:
     """Belief about one plant, x⁺ = θᵀz with z = [x; u], after the steps so far; memory that does not grow.
+
+    The mixture is held once for each of some levels of the noise, the lowest of which is the one that is told.
 
     Attributes:
         theta: means of the plants at large ``[K, Z, 12]``.
@@ -28,6 +35,9 @@ class Belief:
         family: the families of the plant's size, as many as fit ``[F]``.
         w: means of their coefficients ``[F, r]``.
         W: their covariances ``[F, r, r]``.
+        variance: of the noise in a step.
+        odd: probability that the last step was a push: something that is no fault of the model.
+        calm: steps since the model was last found wrong.
     """
 
     theta: Float[Array, "*batch K z n"]
@@ -37,68 +47,131 @@ class Belief:
     family: Int[Array, "*batch F"]
     w: Float[Array, "*batch F r"]
     W: Float[Array, "*batch F r r"]
+    variance: Float[Array, "*batch"]
+    odd: Float[Array, "*batch"]
+    calm: Float[Array, "*batch"]
 
 
 def start(prior: Prior, told: Told) -> Belief:
-    """The belief in one plant before its first step."""
+    """The belief in one plant before its first step, at each level of the noise."""
+    one, rise = _start(prior, told), jnp.linspace(0.0, 1.0, _LEVELS)
+    many = jax.tree.map(lambda a: jnp.broadcast_to(a, (_LEVELS, *a.shape)), one)
+    variance = one.variance * (jnp.maximum(_LOUD**2, one.variance) / one.variance) ** rise
+    return dataclasses.replace(many, odds=many.odds - jnp.where(rise > 0, _UNTOLD, 0.0)[:, None], variance=variance)
+
+
+def _start(prior: Prior, told: Told) -> Belief:
+    """At the level that is told."""
     theta, spread, odds, position = components(prior, told)
-    known = prior.known
+    known, still = prior.known, (told_variance(told), jnp.zeros(()), jnp.zeros(()))
     if known is None:
-        nothing = jnp.zeros(0)
-        return Belief(theta, spread, odds, position, nothing.astype(int), nothing[:, None], nothing[:, None, None])
+        family, w = jnp.zeros(0, int), jnp.zeros((0, 1))
+        return Belief(theta, spread, odds, position, family, w, w[..., None], *still)
     size = jnp.stack([jnp.sum(told.state_mask), jnp.sum(told.input_mask)])
     fits = jnp.where(jnp.all(known.sizes == size.astype(float)[None], axis=-1), 0.0, -jnp.inf)
     log_odds, family = jax.lax.top_k(fits, known.most)
     variance = prior.inflate * known.variance[family]
     odds = jnp.concatenate([odds, log_odds])
     w, W = jnp.zeros_like(variance), variance[..., None] * jnp.eye(variance.shape[-1])[None]
-    return Belief(theta, spread, odds, position, family, w, W)
+    return Belief(theta, spread, odds, position, family, w, W, *still)
+
+
+def told_variance(told: Told) -> Array:
+    """Of a state's prediction, as the noise is told."""
+    return _FLOOR**2 + told.noise**2 + 2 * told.sensor_noise**2
 
 
 def learn(belief: Belief, prior: Prior, told: Told, z: Array, x: Array) -> Belief:
-    """The belief after z ``[Z]`` was followed by the state x ``[12]``: Bayes' rule, exact."""
-    variance = _FLOOR**2 + told.noise**2 + 2 * told.sensor_noise**2
+    """The belief after z ``[Z]`` was followed by the state x ``[12]``: Bayes' rule, exact but for pushes and changes.
+
+    A step that is better explained by a push teaches as little as that is likely. After two in a row the plant is taken
+    for another: what is believed stays, and is as uncertain as at first.
+    """
     exists = told.state_mask.astype(float)
-    rows = jnp.stack([belief.position, exists - belief.position])
+    fresh = start(prior, told)
+    learned = jax.vmap(_learn, (0, 0, None, None, None, None))(belief, fresh, prior, exists, z, x)
+    return dataclasses.replace(learned, odds=learned.odds - jnp.max(learned.odds))
+
+
+def _learn(belief: Belief, fresh: Belief, prior: Prior, exists: Array, z: Array, x: Array) -> Belief:
+    """Bayes' rule at one level of the noise, for a step that may be an outlier or the first of another plant."""
+    large, rows = len(belief.theta), jnp.stack([belief.position, exists - belief.position])
     Sz = belief.spread @ z  # [K, 2, Z]
-    expected = variance + Sz @ z
-    error = x[None] - jnp.einsum("kzn,z->kn", belief.theta, z)
-    gain = jnp.einsum("kgz,gn->kzn", Sz / expected[..., None], rows)
+    expected, error = belief.variance + Sz @ z, x[None] - jnp.einsum("kzn,z->kn", belief.theta, z)
+    squares = error**2 @ rows.T
+
+    def found(expected: Array) -> Array:
+        return -jnp.sum(rows.sum(-1)[None] * jnp.log(expected) + squares / expected, -1) / 2
+
+    usual, outlier = found(expected), found(expected + _OUTLIER**2)
+    if prior.known is not None:
+        families = _FamilyStep(belief, prior.known, exists, z, x)
+        usual, outlier = (jnp.concatenate(pair) for pair in zip((usual, outlier), families.likelihoods()))
+    ready = belief.calm >= _CALM
+    share = jax.nn.sigmoid(outlier - _RARE - usual)
+    odd = jnp.sum(jax.nn.softmax(belief.odds) * share)
+    again = ready & (odd > 0.5) & (belief.odd > 0.5)
+    taken = jnp.where(ready, 1 - share, 1.0)
+    of_large = taken[:large, None, None]
+    gain = of_large * jnp.einsum("kgz,gn->kzn", Sz / expected[..., None], rows)
     theta = belief.theta + gain * error[:, None]
-    spread = belief.spread - Sz[..., :, None] * (Sz / expected[..., None])[..., None, :]
-    surprise = rows.sum(-1)[None] * jnp.log(expected) + (error**2 @ rows.T) / expected
-    odds = belief.odds.at[: len(theta)].add(-jnp.sum(surprise, -1) / 2)
+    spread = belief.spread - of_large[..., None] * Sz[..., :, None] * (Sz / expected[..., None])[..., None, :]
     w, W = belief.w, belief.W
     if prior.known is not None:
-        w, W, likelihood = _learn_families(belief, prior.known, variance, exists, z, x)
-        odds = odds.at[len(theta) :].add(likelihood)
-    return Belief(theta, spread, odds - jnp.max(odds), belief.position, belief.family, w, W)
+        w, W, likelihood = families.learned(taken[large:])
+        usual = usual.at[large:].set(likelihood)
+    odds = belief.odds + jnp.logaddexp(usual, jnp.where(ready, outlier - _RARE, -jnp.inf))
+    calm = jnp.where(~ready & (odd > 0.5), 0.0, belief.calm + 1)
+    learned = dataclasses.replace(belief, theta=theta, spread=spread, w=w, W=W, odds=odds, odd=odd, calm=calm)
+    prior_odds = jnp.where(jnp.isneginf(belief.odds), -jnp.inf, fresh.odds)
+    prior_odds = prior_odds + jax.nn.logsumexp(odds) - jax.nn.logsumexp(prior_odds)
+    anew = dataclasses.replace(fresh, theta=theta, w=w, odds=prior_odds)
+    return jax.tree.map(lambda old, new: jnp.where(again, new, old), learned, anew)
 
 
-def _learn_families(
-    belief: Belief, known: Families, variance: Array, exists: Array, z: Array, x: Array
-) -> tuple[Array, Array, Array]:
-    """Coefficients, their covariances and the log likelihood of a step ``[F]``, row by row of x."""
-    # of all families at once, which is one product of matrices for all plants, then those that fit
-    num, r = known.variance.shape
-    regressors = (z @ known.directions.transpose(2, 0, 1, 3).reshape(Z, -1)).reshape(num, r, N_MAX)
-    errors = x[None] - (z @ known.mean.transpose(1, 0, 2).reshape(Z, -1)).reshape(num, N_MAX)
-    regressors = jnp.moveaxis(regressors[belief.family], -1, 0)
-    errors = errors[belief.family].T
-    variance = variance + known.rest[belief.family] * jnp.sum(z * z)
+class _FamilyStep:
+    """Those that fit, before a step: regressors ``[12, F, r]``, errors and variances of their means ``[12, F]``."""
 
-    def row(carry: tuple[Array, Array, Array], seen: tuple[Array, Array, Array]) -> tuple:
-        w, W, likelihood = carry
-        h, error, here = seen
-        Wh = jnp.einsum("frs,fs->fr", W, h)
-        expected = variance + jnp.sum(h * Wh, -1)
-        error = error - jnp.sum(h * w, -1)
-        gain = here * Wh / expected[:, None]
-        likelihood = likelihood - here * (jnp.log(expected) + error**2 / expected) / 2
-        return (w + gain * error[:, None], W - gain[..., None] * Wh[:, None], likelihood), None
+    def __init__(self, belief: Belief, known: Families, exists: Array, z: Array, x: Array) -> None:
+        # of all families at once, which is one product of matrices for all plants, then those that fit
+        num, r = known.variance.shape
+        regressors = (z @ known.directions.transpose(2, 0, 1, 3).reshape(Z, -1)).reshape(num, r, N_MAX)
+        errors = x[None] - (z @ known.mean.transpose(1, 0, 2).reshape(Z, -1)).reshape(num, N_MAX)
+        self.belief, self.exists = belief, exists
+        self.regressors, self.errors = jnp.moveaxis(regressors[belief.family], -1, 0), errors[belief.family].T
+        self.variance = belief.variance + known.rest[belief.family] * jnp.sum(z * z)
 
-    start = (belief.w, belief.W, jnp.zeros_like(variance))
-    return jax.lax.scan(row, start, (regressors, errors, exists))[0]
+    def likelihoods(self) -> tuple[Array, Array]:
+        """Logarithms of each family's, of the step as usual and as an outlier; as if rows were independent."""
+        expected = self.variance[None] + jnp.einsum("nfr,frs,nfs->nf", self.regressors, self.belief.W, self.regressors)
+        squares = (self.errors - jnp.einsum("nfr,fr->nf", self.regressors, self.belief.w)) ** 2
+
+        def found(expected: Array) -> Array:
+            return -self.exists @ (jnp.log(expected) + squares / expected) / 2
+
+        return found(expected), found(expected + _OUTLIER**2)
+
+    def learned(self, taken: Array) -> tuple[Array, Array, Array]:
+        """Coefficients, their covariances and the log likelihood of a step ``[F]``, row by row of x."""
+
+        def row(carry: tuple[Array, Array, Array], seen: tuple[Array, Array, Array]) -> tuple:
+            w, W, likelihood = carry
+            h, error, here = seen
+            Wh = jnp.einsum("frs,fs->fr", W, h)
+            expected = self.variance + jnp.sum(h * Wh, -1)
+            error = error - jnp.sum(h * w, -1)
+            gain = (taken * here / expected)[:, None] * Wh
+            likelihood = likelihood - here * (jnp.log(expected) + error**2 / expected) / 2
+            return (w + gain * error[:, None], W - gain[..., None] * Wh[:, None], likelihood), None
+
+        start = (self.belief.w, self.belief.W, jnp.zeros_like(self.variance))
+        return jax.lax.scan(row, start, (self.regressors, self.errors, self.exists))[0]
+
+
+def likeliest(belief: Belief) -> Belief:
+    """The belief at the level of noise that is likeliest."""
+    level = jnp.argmax(jax.nn.logsumexp(belief.odds, -1))
+    return jax.tree.map(lambda a: a[level], belief)
 
 
 def hypotheses(belief: Belief, prior: Prior) -> tuple[Array, Array, Array]:
@@ -115,7 +188,12 @@ def hypotheses(belief: Belief, prior: Prior) -> tuple[Array, Array, Array]:
         theta, spread = jnp.zeros((Z, N_MAX)), jnp.zeros((2, Z, Z))
     weights, thetas = jnp.sum(odds[:large])[None], theta[None]
     if prior.known is not None:
-        mean, directions = prior.known.mean[belief.family], prior.known.directions[belief.family]
-        of_families = mean + jnp.einsum("fr,frzn->fzn", belief.w, directions)
+        # a product of matrices for all plants: to gather directions would move 40 kB for each
+        known, chosen = prior.known, jax.nn.one_hot(belief.family, len(prior.known), dtype=float)
+        by_family = (chosen[:, :, None] * belief.w[:, None]).reshape(len(chosen), -1)
+        of_families = chosen @ known.mean.reshape(len(known), -1) + by_family @ known.directions.reshape(
+            by_family.shape[-1], -1
+        )
+        of_families = of_families.reshape(-1, Z, N_MAX)
         weights, thetas = jnp.concatenate([odds[large:], weights]), jnp.concatenate([of_families, thetas])
     return weights, thetas, spread

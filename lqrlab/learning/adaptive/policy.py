@@ -56,6 +56,10 @@ class AdaptivePolicy:
     iteration improves the cost to go of the likeliest plant, with what is not known about it as multiplicative noise
     (so an input whose effect is uncertain is costly), and a probing input is added while the plant is new.
 
+    The noise that is told is the least that is reckoned with: the belief is held at five levels from there on, and the
+    likeliest one acts. A step of another kind, such as a push, teaches nothing; after two of them in a row, which
+    another plant would explain, all that was learned is as uncertain as at first.
+
     Attributes:
         prior: what is believed before the first step, and how boldly to act.
         told: units, sample time and noise of the plants ``[*batch]``.
@@ -124,11 +128,13 @@ def step(prior: Prior, doublings: int, told: Told, memory: Memory, x: Array) -> 
     overflown = jnp.stack([jnp.any(jnp.isnan(a)) for a in jax.tree.leaves(learned)]).any()
     known = measured & memory.measured & ~overflown
     belief = jax.tree.map(lambda old, new: jnp.where(known, new, old), memory.belief, learned)
-    guesses = beliefs.hypotheses(belief, prior)
-    K, P, component = _designed(prior, doublings, told, belief, memory, guesses)
+    best = beliefs.likeliest(belief)
+    guesses = beliefs.hypotheses(best, prior)
+    K, P, component = _designed(prior, doublings, told, best, memory, guesses)
     inputs = told.input_mask.astype(float)
-    at_large = jnp.sum(jax.nn.softmax(belief.odds)[: len(belief.theta)])
-    u = (_probe(prior, told, memory.t, at_large) - K @ x) * inputs
+    at_large = jnp.sum(jax.nn.softmax(best.odds)[: len(best.theta)])
+    noise = jnp.sqrt(told.noise**2 + best.variance - beliefs.told_variance(told))
+    u = (_probe(prior, told, memory.t, at_large, noise) - K @ x) * inputs
     u = jnp.clip(jnp.where(jnp.isfinite(u), u, 0.0), -told.limit, told.limit)
     z, (weights, theta, _) = jnp.concatenate([x, u]), guesses
     expected = jnp.einsum("f,fzn,z->n", weights, theta, z)
@@ -184,11 +190,11 @@ def _greedy(H: Array) -> Array:
     return solve(H[N_MAX:, N_MAX:], H[N_MAX:, :N_MAX], definite=True)
 
 
-def _probe(prior: Prior, told: Told, t: Array, at_large: Array) -> Array:
+def _probe(prior: Prior, told: Told, t: Array, at_large: Array, noise: Array) -> Array:
     """The probing input of a step: as strong as the plant is unknown, and dying away."""
     size = jnp.sum(told.state_mask) + jnp.sum(told.input_mask)
     constant, of_noise, times = prior.probe
-    amplitude = (constant + of_noise * told.noise) * jnp.exp(-t.astype(float) / (times * size.astype(float)))
+    amplitude = (constant + of_noise * noise) * jnp.exp(-t.astype(float) / (times * size.astype(float)))
     return at_large * amplitude * jnp.asarray(_SIGNS)[t % len(_SIGNS)]
 
 

@@ -147,9 +147,9 @@ def excess(prior: Prior, episode: Episodes, key: PRNGKeyArray, num_steps: int, d
     memory = regulator.begin(prior, told)
     odds = memory.belief.odds
     if prior.known is not None:
-        families = len(odds) - memory.belief.family.shape[0]
+        families = odds.shape[-1] - memory.belief.family.shape[-1]
         out = jnp.where(memory.belief.family == episode.hidden.astype(int), -jnp.inf, 0.0)
-        odds = odds.at[families:].add(out)
+        odds = odds.at[..., families:].add(out)
     memory = dataclasses.replace(memory, belief=dataclasses.replace(memory.belief, odds=odds))
     begin = (x0, memory, x0, jnp.zeros(()), jnp.zeros(()), jnp.zeros((), bool))
     segments = w.reshape(-1, _SEGMENT, N_MAX)

@@ -1,0 +1,265 @@
+"""H∞ synthesis of controllers of fixed order and structure, for one plant or several at once."""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import ArrayLike, Bool, Float
+
+from lqrlab.compute.checks import whole
+from lqrlab.control import matrix_checks
+from lqrlab.control.analysis.system_norms import hinf_norm
+from lqrlab.control.robust.generalized_plant import GeneralizedPlant, System, partitioned
+from lqrlab.control.robust.hinf_synthesis import hinfsyn
+from lqrlab.control.robust.model_reduction import balred
+from lqrlab.control.robust.robust_controller import RobustController, surely_stable
+
+Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]
+"""A function of a vector, infinite where it is not defined, with its gradient."""
+
+_STEPS, _HALVINGS, _LONGEST, _REST = 300, 40, 64.0, 1e-6
+_NEARBY = 0.1, 0.03, 0.01, 0.003, 0.001  # relative, from where the best is looked for once more
+_DECREASE, _SLOPE = 1e-4, 0.9  # of a line search: weak Wolfe conditions
+_DECAY, _LEAST = (
+    1e-3,
+    1e-6,
+)  # how fast a loop decays with which a descent begins, and each at least, over the plant's size
+_LIKE = 1.01  # times the best norm: starts that end there have found the same
+
+
+def hinfstruct(
+    A: ArrayLike,
+    B: ArrayLike,
+    C: ArrayLike,
+    D: ArrayLike,
+    nmeas: int,
+    ncon: int,
+    order: int = 0,
+    *,
+    free: ArrayLike | None = None,
+    starts: int = 10,
+    seed: int = 0,
+    dt: float | None = None,
+) -> RobustController:
+    """Controller u = K y of fixed order or structure with the least H∞ norm that a search finds, on the host.
+
+    The norm is not convex in K and has kinks: from each of some starts the loop is stabilized and its norm followed
+    downhill along exact gradients. What is found is a local optimum; from several starts most often the best one.
+    Several plants are given by leading axes: one controller is found for all, and the norm is that of the worst.
+
+    Args:
+        A, B, C, D: the plant from [w; u] to [z; y] as for :func:`hinfsyn`, or several ``[*batch, …]``.
+        nmeas: the last so many outputs are measured, y.
+        ncon: the last so many inputs are controls, u.
+        order: states of the controller; 0 is static output feedback.
+        free: which entries of [[D, C], [B, A]] of the controller may differ from zero,
+            ``[ncon + order, nmeas + order]``: decentralised, strictly proper, …; all if left out.
+        starts: number of searches.
+        seed: of their random starts.
+        dt: sample time [s] of a discrete plant.
+
+    Returns:
+        As of :func:`hinfsyn`; ``norm`` and ``poles`` are of the plant whose loop is the worst.
+
+    Raises:
+        ValueError: wrong arguments; no search led to a controller with which all loops are stable.
+
+    Source: P. Apkarian and D. Noll, Nonsmooth H∞ synthesis, IEEE Trans. Automatic Control 51 (2006); J. V. Burke,
+    D. Henrion, A. S. Lewis and M. L. Overton, HIFOO, IFAC ROCOND 2006; A. S. Lewis and M. L. Overton, Nonsmooth
+    optimization via quasi-Newton methods, Mathematical Programming 141 (2013) (the line search).
+
+    >>> integrator = [[0.0]], [[1.0, 1.0]], [[1.0], [0.0], [1.0]], [[0.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
+    >>> found = control.hinfstruct(*integrator, nmeas=1, ncon=1)  # √(1 + k²) / k from w to [x; u] with u = −k x
+    >>> bool(1 < found.norm < 1.01)
+    True
+    """
+    plants = _plants((A, B, C, D), nmeas, ncon, dt)
+    order, starts = whole("order", order, 0), whole("starts", starts)
+    size = ncon + order, nmeas + order
+    allowed = _pattern(free, size)
+    loops = [_Loop.of(plant, order) for plant in plants]
+    norm, decay = (_of_entries(allowed, [getattr(loop, name) for loop in loops]) for name in ("norm", "decay"))
+    found, rng = [], np.random.default_rng(whole("seed", seed, 0))
+    for x in _starts(plants[0], order, allowed, starts, rng):
+        stable = _descend(decay, x, enough=-_DECAY * min(loop.size for loop in loops))
+        found.append(_descend(norm, stable[1]) if np.isfinite(norm(stable[1])[0]) else (np.inf, x))
+    best = min(found, key=lambda each: each[0])
+    for distance in _NEARBY if np.isfinite(best[0]) else ():  # out of a kink, where gradients mislead
+        around = best[1] * (1 + distance * rng.normal(size=best[1].shape))
+        best = min(best, _descend(norm, around), key=lambda each: each[0])
+    if not np.isfinite(best[0]):
+        kind = "" if free is None else "of this structure "
+        raise ValueError(
+            f"order: no controller of order {order} {kind}was found from {starts} starts with which each loop is "
+            "stable: there may be none; allow a higher order or more entries in free, or try more starts"
+        )
+    K = np.zeros(size)
+    K[allowed] = best[1]
+    alike = sum(each[0] <= best[0] * _LIKE for each in found)
+    return _measured(plants, K, (ncon, nmeas), f"{alike} of {starts} starts end within 1 % of this norm")
+
+
+def _plants(systems: tuple[ArrayLike, ...], nmeas: int, ncon: int, dt: float | None) -> list[GeneralizedPlant]:
+    matrix_checks.on_host("hinfstruct", *systems, dt)
+    stacks = [np.asarray(a, float) for a in systems]
+    for name, a in zip("ABCD", stacks):
+        if a.ndim < 2:
+            raise ValueError(f"{name}: expected a matrix, or one for each plant, but found shape {a.shape}")
+    lead = np.broadcast_shapes(*(a.shape[:-2] for a in stacks))
+    flat = [np.broadcast_to(a, (*lead, *a.shape[-2:])).reshape(-1, *a.shape[-2:]) for a in stacks]
+    plants = [partitioned("hinfstruct", a, b, c, d, nmeas, ncon, dt) for a, b, c, d in zip(*flat)]
+    if not plants:
+        raise ValueError(f"A, B, C, D: expected at least one plant, but found leading axes {lead}")
+    if any((plant.D22 != plants[0].D22).any() for plant in plants):
+        raise ValueError("D: expected plants with the same direct effect of u on y, but found several (D22)")
+    return plants
+
+
+def _pattern(free: ArrayLike | None, size: tuple[int, int]) -> Bool[np.ndarray, "r c"]:
+    if free is None:
+        return np.ones(size, bool)
+    allowed = np.asarray(free)
+    if allowed.shape != size or not np.isin(allowed, (0, 1)).all() or not allowed.any():
+        raise ValueError(
+            f"free: expected {size[0]} by {size[1]} entries, true where [[D, C], [B, A]] of the controller may differ "
+            f"from zero, at least one of them, but found shape {allowed.shape}"
+        )
+    return allowed.astype(bool)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Loop:
+    """x' = (A + B2 K C2) x + (B1 + B2 K D21) w, z = (C1 + D12 K C2) x + (D11 + D12 K D21) w, K = [[D, C], [B, A]]."""
+
+    plant: GeneralizedPlant
+
+    @classmethod
+    def of(cls, p: GeneralizedPlant, order: int) -> "_Loop":
+        """The loop of a plant, its D22 left out, whose controller's states are states that K sees and moves."""
+        (n, w), (z, k) = p.B1.shape, (len(p.C1), order)
+        nmeas, ncon = p.D22.shape
+        a = np.pad(p.A, ((0, k), (0, k)))
+        b = np.block([[p.B1, p.B2, np.zeros((n, k))], [np.zeros((k, w + ncon)), np.eye(k)]])
+        c = np.block([[p.C1, np.zeros((z, k))], [p.C2, np.zeros((nmeas, k))], [np.zeros((k, n)), np.eye(k)]])
+        d = np.pad(np.block([[p.D11, p.D12], [p.D21, p.D22]]), ((0, k), (0, k)))
+        return cls(GeneralizedPlant.of((a, b, c, d), nmeas + k, ncon + k, p.dt))
+
+    @property
+    def size(self) -> float:
+        """Of the plant's modes."""
+        return 1.0 if self.plant.dt is not None else float(np.linalg.norm(self.plant.A, 2)) or 1.0
+
+    def closed(self, K: np.ndarray) -> System:
+        """From w to z."""
+        p = self.plant
+        return p.A + p.B2 @ K @ p.C2, p.B1 + p.B2 @ K @ p.D21, p.C1 + p.D12 @ K @ p.C2, p.D11 + p.D12 @ K @ p.D21
+
+    def norm(self, K: np.ndarray) -> tuple[float, np.ndarray]:
+        """The H∞ norm, infinite if the loop is not stable, and its gradient: that of the gain at its peak."""
+        p, (a, b, c, d) = self.plant, self.closed(K)
+        if not self.decay(K)[0] < -_LEAST * self.size:
+            return np.inf, np.zeros_like(K)
+        value, frequency = hinf_norm(a, b, c, d, p.dt)
+        left, right, response = p.D12, p.D21, d
+        if np.isfinite(frequency):
+            at = 1j * frequency if p.dt is None else np.exp(1j * frequency * p.dt)
+            resolvent = np.linalg.inv(at * np.eye(len(a)) - a)
+            left, right = c @ resolvent @ p.B2 + left, p.C2 @ resolvent @ b + right
+            response = c @ resolvent @ b + d
+        u, _, v = np.linalg.svd(response)
+        return value, np.outer(u[:, 0].conj() @ left, right @ v[0].conj()).real
+
+    def decay(self, K: np.ndarray) -> tuple[float, np.ndarray]:
+        """The largest real part of the modes, or of the logarithm of their size if discrete, and its gradient."""
+        p, a = self.plant, self.closed(K)[0]
+        if not np.isfinite(a).all():
+            return np.inf, np.zeros_like(K)
+        values, vectors = np.linalg.eig(a)
+        i = int(np.argmax(values.real if p.dt is None else np.abs(values)))
+        mode, x = values[i], vectors[:, i]
+        weight = np.linalg.pinv(vectors)[i]  # y of yᵀ dA x = dλ
+        slope = np.outer(weight @ p.B2, p.C2 @ x)
+        if p.dt is None:
+            return float(mode.real), slope.real
+        return float(np.log(np.abs(mode) + 1e-300)), (slope / (mode if mode else 1.0)).real
+
+
+def _of_entries(allowed: np.ndarray, functions: list[Callable]) -> Objective:
+    """The largest of some functions of K as a function of its free entries."""
+
+    def largest(x: np.ndarray) -> tuple[float, np.ndarray]:
+        K = np.zeros(allowed.shape)
+        K[allowed] = x
+        value, slope = max((f(K) for f in functions), key=lambda each: each[0])
+        return value, slope[allowed]
+
+    return largest
+
+
+def _starts(plant: GeneralizedPlant, order: int, allowed: np.ndarray, num: int, rng: np.random.Generator) -> list:
+    """The controller of full order, reduced, if there is one and its structure is free; zero; random ones."""
+    made, size = [], np.linalg.norm(plant.A, 2) / (np.linalg.norm(plant.B2) * np.linalg.norm(plant.C2) or 1.0) or 1.0
+    nmeas, ncon = plant.D22.shape
+    if order and allowed.all():
+        try:
+            full = hinfsyn(*plant.system, nmeas, ncon, plant.dt)
+            small = balred(full.A, full.B, full.C, full.D, order, plant.dt)
+        except ValueError:
+            pass
+        else:
+            K, k = np.zeros(allowed.shape), len(small.A)
+            K[: ncon + k, : nmeas + k] = np.block([[small.D, small.C], [small.B, small.A]])
+            made.append(K[allowed])
+    made.append(np.zeros(allowed.sum()))
+    made += [size * rng.normal(size=allowed.sum()) * 10 ** rng.uniform(-1.5, 0.5) for _ in range(num)]
+    return made[:num]
+
+
+def _descend(function: Objective, x: np.ndarray, enough: float = -np.inf) -> tuple[float, np.ndarray]:
+    """A local minimum by BFGS with a line search for weak Wolfe conditions; the first x that is good enough."""
+    value, slope = function(x)
+    H = np.eye(len(x)) / (np.linalg.norm(slope) or 1.0)
+    for _ in range(_STEPS):
+        direction = -H @ slope
+        fall = float(slope @ direction)
+        if not np.isfinite(value) or value <= enough or fall >= 0:
+            break
+        step, low, high = 1.0, 0.0, np.inf
+        for _ in range(_HALVINGS):
+            there, slope_there = function(x + step * direction)
+            if not there <= value + _DECREASE * step * fall:
+                high = step
+            elif slope_there @ direction < _SLOPE * fall:
+                low = step
+                if step >= _LONGEST:  # the norm falls towards an infinite gain
+                    break
+            else:
+                break
+            step = (low + high) / 2 if np.isfinite(high) else 2 * low
+        if not there < value:
+            break
+        moved, turned, fell = step * direction, slope_there - slope, value - there
+        x, value, slope = x + moved, there, slope_there
+        curvature = float(moved @ turned)
+        if curvature > 0:
+            left = np.eye(len(x)) - np.outer(moved, turned) / curvature
+            H = left @ H @ left.T + np.outer(moved, moved) / curvature
+        if fell <= _REST * abs(value):
+            break
+    return value, x
+
+
+def _measured(
+    plants: list[GeneralizedPlant], K: Float[np.ndarray, "r c"], size: tuple[int, int], remark: str
+) -> RobustController:
+    """The controller with what its loops are measured to have."""
+    ncon, nmeas = size
+    one = np.ones(ncon), np.ones(nmeas)
+    made = K[ncon:, nmeas:], K[ncon:, :nmeas], K[:ncon, nmeas:], K[:ncon, :nmeas]
+    controller = plants[0].controller(made, np.zeros((ncon, nmeas)), *one)
+    loops = [plant.closed(controller) for plant in plants]
+    assert all(surely_stable(loop[0], plant.dt) for loop, plant in zip(loops, plants))
+    norms = [hinf_norm(*loop, plant.dt)[0] for loop, plant in zip(loops, plants)]
+    worst = int(np.argmax(norms))
+    poles = np.linalg.eigvals(loops[worst][0]).astype(complex)
+    return RobustController(*controller, norms[worst], norms[worst], poles, 0.0, 0.0, remark)

@@ -1,0 +1,120 @@
+"""Controllers of fixed order: against the optimum of full order, grids of gains, finite differences, slycot's norm."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+import slycot
+
+from lqrlab import control
+from lqrlab.control.robust import structured_synthesis
+from lqrlab.control.robust.generalized_plant import GeneralizedPlant
+
+
+def plant(seed, n=4, w=2, z=2, nmeas=1, ncon=1, unstable=0.3):
+    """A random plant from [w; u] to [z; y], with u in z and noise in y."""
+    rng = np.random.default_rng(seed)
+    A = rng.normal(size=(n, n)) / np.sqrt(n) - 0.5 * np.eye(n) + unstable * np.eye(n)
+    B, C = rng.normal(size=(n, w + nmeas + ncon)), rng.normal(size=(z + ncon + nmeas, n))
+    B[:, w : w + nmeas], C[z : z + ncon] = 0, 0
+    D = np.zeros((len(C), B.shape[1]))
+    D[z : z + ncon, w + nmeas :], D[z + ncon :, w : w + nmeas] = np.eye(ncon), 0.3 * np.eye(nmeas)
+    return A, B, C, D
+
+
+def norms(K, systems, nmeas, ncon, dt=None):
+    """H∞ norm of each loop with u = Ky, K static, by slycot; infinite if the loop is not stable."""
+    found = []
+    for a, b, c, d in systems:
+        w, z = b.shape[1] - ncon, len(c) - nmeas
+        A, B = a + b[:, w:] @ K @ c[z:], b[:, :w] + b[:, w:] @ K @ d[z:, :w]
+        C, D = c[:z] + d[:z, w:] @ K @ c[z:], d[:z, :w] + d[:z, w:] @ K @ d[z:, :w]
+        modes = np.linalg.eigvals(A)
+        stable = modes.real.max() < 0 if dt is None else np.abs(modes).max() < 1
+        peak = slycot.ab13dd(
+            "D" if dt else "C", "I", "N", "D", len(A), *B.T.shape[:1], len(C), A, np.eye(len(A)), B, C, D
+        )
+        found.append(peak[0] if stable else np.inf)
+    return np.array(found)
+
+
+@pytest.mark.parametrize("dt", [None, 0.1])
+def test_static_feedback_is_the_best_of_a_grid_for_one_plant_and_for_three(dt):
+    a, b, c, d = plant(19)
+    weaker = [1, 1, 1, 0.4]  # the control
+    systems = [(a, b, c, d), (a + 0.2 * np.eye(4), b, c, d), (a, b * weaker, c, d * weaker)]
+    if dt:
+        systems = [(np.eye(4) + dt * a, dt * b, c, d) for a, b, c, d in systems]
+    grid = np.concatenate([-np.geomspace(1e-2, 1e2, 800)[::-1], np.geomspace(1e-2, 1e2, 800)])
+    every = np.array([norms(np.array([[k]]), systems, 1, 1, dt) for k in grid])
+    for chosen in ([0], [0, 1, 2]):
+        least = every[:, chosen].max(1).min()
+        stacked = [np.stack(each) for each in zip(*(systems[i] for i in chosen))]
+        assert np.isfinite(least)
+        found = control.hinfstruct(*stacked, 1, 1, dt=dt)
+        assert found.norm <= least * (1 + 1e-3)
+        assert norms(found.D, [systems[i] for i in chosen], 1, 1, dt).max() == pytest.approx(found.norm, rel=1e-5)
+
+
+def test_with_as_many_states_as_the_plant_it_is_the_optimum_and_with_fewer_it_costs_more():
+    system = plant(7)
+    full = control.hinfsyn(*system, 1, 1).norm
+    found = [control.hinfstruct(*system, 1, 1, order, starts=4).norm for order in (4, 1, 0)]
+    assert found[0] == pytest.approx(full, rel=2e-3)
+    assert full * (1 - 1e-3) <= found[1] <= found[2] * (1 + 1e-3)
+
+
+def test_entries_that_are_not_free_stay_zero():
+    system = plant(3, nmeas=2, ncon=2, unstable=0.0)
+    free = control.hinfstruct(*system, 2, 2, starts=4)
+    apart = control.hinfstruct(*system, 2, 2, free=np.eye(2), starts=4)
+    assert not apart.D[~np.eye(2, dtype=bool)].any()
+    assert free.norm <= apart.norm * (1 + 1e-3)
+    proper = control.hinfstruct(*plant(7), 1, 1, 2, free=[[0, 1, 1], [1, 1, 1], [1, 1, 1]], starts=4)
+    assert not proper.D.any()
+
+
+def test_a_plant_with_a_direct_effect_of_u_on_y_has_the_loop_that_is_measured():
+    a, b, c, d = plant(7)
+    d = d.copy()
+    d[-1, -1] = 0.4
+    found = control.hinfstruct(a, b, c, d, 1, 1, 1, starts=4)
+    loop = GeneralizedPlant.of((a, b, c, d), 1, 1).closed((found.A, found.B, found.C, found.D))
+    assert control.hinf_norm(*loop)[0] == pytest.approx(found.norm, rel=1e-9)
+    assert found.norm == pytest.approx(control.hinfstruct(*plant(7), 1, 1, 1, starts=4).norm, rel=1e-2)
+
+
+@pytest.mark.parametrize("dt", [None, 0.1])
+@pytest.mark.parametrize("name", ["norm", "decay"])
+def test_slopes_are_those_of_finite_differences(name, dt):
+    _, b, c, d = plant(5, nmeas=2, ncon=2)
+    a = np.array(
+        [[-0.1, 2, 0.1, 0], [-2, -0.1, 0, 0.2], [0, 0.3, -0.2, 3], [0.1, 0, -3, -0.2]]
+    )  # peaks at 2 and 3 rad/s
+    if dt:
+        a, b = scipy.linalg.expm(dt * a), dt * b
+    loop = structured_synthesis._Loop.of(GeneralizedPlant.of((a, b, c, d), 2, 2, dt), 1)
+    K = 0.1 * np.random.default_rng(0).normal(size=(3, 3))
+    K[2, 2] = 0.5 if dt else -0.5
+    value, slope = getattr(loop, name)(K)
+    assert np.isfinite(value)
+    assert control.hinf_norm(*loop.closed(K), dt)[1] > 0.1
+    for i, j in np.ndindex(3, 3):
+        moved = np.zeros((3, 3))
+        moved[i, j] = 1e-6
+        difference = (getattr(loop, name)(K + moved)[0] - getattr(loop, name)(K - moved)[0]) / 2e-6
+        assert slope[i, j] == pytest.approx(difference, rel=1e-3, abs=1e-5)
+
+
+def test_what_is_wrong_is_said():
+    system = plant(7)
+    with pytest.raises(ValueError, match="free: expected 1 by 1 entries"):
+        control.hinfstruct(*system, 1, 1, free=[[1, 0]])
+    with pytest.raises(ValueError, match="no controller of order 0 of this structure was found"):
+        control.hinfstruct(*plant(3, nmeas=2, ncon=2, unstable=3.0), 2, 2, free=[[1, 0], [0, 0]], starts=3)
+    other = system[3].copy()
+    other[-1, -1] = 1
+    pair = [np.stack(each) for each in zip((*system[:3], other), system)]
+    with pytest.raises(ValueError, match="D: expected plants with the same direct effect"):
+        control.hinfstruct(*pair, 1, 1)
+    with pytest.raises(ValueError, match="A: expected a matrix, or one for each plant"):
+        control.hinfstruct(1.0, *system[1:], 1, 1)
