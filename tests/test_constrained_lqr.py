@@ -170,6 +170,7 @@ def balancing():
     return A, B, np.eye(4), 10 * np.eye(4), {"u_limits": (-10, 10)}, given["balance_P"], given["balance_q"], G, h
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("robot", [walking, balancing])
 def test_the_programs_of_a_public_collection_are_solved_to_nine_digits(robot):
     """By their own dense conditions of optimality: absolute, but for the gap, which is as large as the cost."""
@@ -230,6 +231,7 @@ def test_starts_that_steps_of_all_limits_never_solve_are_solved(num):
         np.testing.assert_allclose(found.us[i], reference.us, atol=1e-7)
 
 
+@pytest.mark.matrix
 def test_most_starts_of_one_plant_are_solved_in_the_limits_alone(monkeypatch):
     given = np.load(Path(__file__).parent / "records" / "bounded_lqr.npz")
     told, solve = [], constrained._on_all_cores
@@ -266,6 +268,7 @@ def test_batches_that_cores_share_give_what_parts_of_them_give(kind):
     np.testing.assert_allclose(whole.us[620:680][good], part.us[good], atol=1e-8)
 
 
+@pytest.mark.matrix
 def test_one_plants_starts_give_what_each_gives_alone():
     rng = np.random.default_rng(5)
     problem = draw("states", 1)[0] | {"c": rng.normal(size=2) / 10}
@@ -377,6 +380,7 @@ def check_gradients(kind, step=1e-5, tolerance=2e-5):
         assert abs(exact) > 1e-6 or name in LIMITS.values() or name == "u_last", name
 
 
+@pytest.mark.matrix
 def test_gradients_are_those_of_finite_differences():
     check_gradients("all")
 

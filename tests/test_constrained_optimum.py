@@ -202,6 +202,7 @@ def test_a_filter_between_agent_and_plant_keeps_the_limits():
     np.testing.assert_allclose(worst(bare, calm)[1], worst(safe, calm)[1], atol=1e-5)
 
 
+@pytest.mark.matrix
 def test_environments_refuse_what_they_cannot_be():
     for settings, message in (
         ({"optimum": "constrained"}, "optimum: 'constrained' is known of the linear plant"),

@@ -222,6 +222,7 @@ def problem_of(folder: Path) -> list[str]:
     ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", ["gain", "lqi", "ekf"])
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_no_heap_and_no_library_but_mathematics(name, compiler, exported, tmp_path):

@@ -128,6 +128,7 @@ def lqg(plant):
     return control.lqg(A, B, C, Q, R, 1e-4 * np.eye(plant.n), 1e-4 * np.eye(len(C)), N, discrete=True)
 
 
+@pytest.mark.matrix
 def test_policies_with_and_without_memory(tmp_path):
     plant = systems.make("cart_pole")
     problem = Problem.of(plant, limits=(-15.0, 15.0))

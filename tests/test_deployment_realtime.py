@@ -250,6 +250,7 @@ def test_limits_hold_for_the_thing_itself():
     assert np.max(bench.us) <= 2.0
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler")
 def test_exported_c_is_called_without_jax(tmp_path):
     """By a simulated plant and by the thing itself, from the state and from sensors: the loop of the JAX policy."""

@@ -147,6 +147,7 @@ def test_the_horizon_lets_the_slowest_loop_settle(plants):
     assert slowest ** (steps - 51) > 1e-3
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("linear", [True, False])
 def test_loops_that_are_only_summed_up_have_the_scores_of_those_that_are_kept(linear, monkeypatch):
     """Loops that converge, that stay bounded and that diverge; under gains, and under a policy that may remember."""
@@ -329,6 +330,7 @@ def ladders():
         return found | {"still": evaluation.ladder(binds["gains"], spread=0.0, **options)}
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_the_ladder_has_all_other_families_and_designs_from_outside(ladders):
     found = ladders["gains"]

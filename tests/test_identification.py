@@ -743,6 +743,7 @@ def test_a_fit_is_simulated_on_its_own_outputs_and_as_finely_as_it_was_fitted():
     assert np.allclose(found.simulate(slow, start), truth, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.matrix
 def test_draws_from_the_posterior_are_distributed_as_its_density_is():
     """Little damping near the edge of its range, beside the density by exact discretisation on a grid."""
     pytest.importorskip("blackjax")

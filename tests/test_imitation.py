@@ -34,6 +34,7 @@ def with_first_input(x, u):
     return found.cost
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("excess", [imitation.excess_by_plan, imitation.excess_by_next])
 def test_the_excess_of_an_input_is_what_a_plan_that_begins_with_it_costs_more(excess, lessons):
     change = jnp.where(lessons.u > 0, -1e-3, 1e-3)  # stays within the limits
@@ -48,6 +49,7 @@ def test_the_excess_of_an_input_is_what_a_plan_that_begins_with_it_costs_more(ex
     )  # a limit that comes later costs less or the same
 
 
+@pytest.mark.matrix
 def test_a_network_learns_what_the_limits_change():
     fast = np.array([np.inf, 0.3])  # a limit of the velocity, which the LQR does not know
     design = control.mpc(
@@ -67,6 +69,7 @@ def test_a_network_learns_what_the_limits_change():
     assert error < before / 2, (error, before)
 
 
+@pytest.mark.matrix
 def test_learning_by_the_next_plans_cost_goes_on_from_there():
     config = dataclasses.replace(BRIEF, loss="cost", num_steps=40)
     found = learning.imitate(DESIGN, PROBLEM, config)

@@ -766,6 +766,7 @@ def test_weights_that_the_network_cannot_see_are_refused(model):
         learning.policy(model, diagonal, N=cross)
 
 
+@pytest.mark.matrix
 def test_validation_is_of_the_validation_variants_and_best_is_the_least_wasteful(data, tmp_path):
     run = fit(data, SMALL, BRIEF, tmp_path)
     held, table = source(data).of_split("validation").held, data.table()

@@ -483,6 +483,7 @@ def test_on_policy_loops_are_labelled_with_the_optimum_and_follow_from_the_ancho
     assert sum(line.tobytes() in known for line in np.asarray(mixed.signals[0])) == 16
 
 
+@pytest.mark.matrix
 def test_a_training_learns_from_random_systems_and_from_its_own_loops(data, tmp_path, monkeypatch):
     """Counted in what each step is given: windows of the data set are known, random systems have rows behind it."""
     model = learning.ModelConfig(**SMALL)

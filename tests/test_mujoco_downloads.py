@@ -99,6 +99,7 @@ def test_what_is_in_the_way_is_named_with_the_way_out(tmp_path, monkeypatch, par
     assert [f.name for f in tmp_path.iterdir()] == ["arm.xml"]  # MuJoCo writes its warnings into a file
 
 
+@pytest.mark.matrix
 def test_what_no_comparison_near_the_rest_can_see_is_listed_in_the_limits(tmp_path):
     pair = '<contact><pair geom1="a" geom2="b"/></contact>'
     touching = FOREARM.replace("<geom", '<geom name="a"') + '<geom name="b" size="0.01" mass="0.01"/>'

@@ -152,6 +152,7 @@ def test_plants_and_loops_of_a_batch_are_controlled_as_each_of_them():
         np.testing.assert_allclose(first, run.us[i][:, 0], atol=1e-9)
 
 
+@pytest.mark.matrix
 def test_inputs_stay_within_limits_where_nothing_is_feasible_and_measurements_may_be_missing():
     problem = problem_of("pendulum", 2.0)
     policy = simulation.nonlinear_mpc(problem, 8, x_limits=(-0.5, 0.5))

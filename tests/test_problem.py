@@ -272,6 +272,7 @@ def test_whatever_is_the_optimal_gain_runs_and_scores_as_it(controllers):
         np.testing.assert_allclose(score.ratio, 1.0, rtol=1e-4, err_msg=name)
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(900)
 def test_everything_that_takes_a_controller_takes_every_kind(controllers):
     problem = Problem.of(PLANT, linear=True)

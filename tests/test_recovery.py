@@ -212,6 +212,7 @@ def test_the_policy_kept_recovers_no_less_than_the_lqr_at_any_size_and_costs_lea
     assert all(x0 is seen[0][1] for _, x0 in seen)  # one set of starts judges all
 
 
+@pytest.mark.matrix
 def test_no_start_of_a_training_or_of_its_validation_is_one_of_the_test(monkeypatch):
     drawn = []
     starts, recovered = recovery.RecoveryTask.starts, recovery._recovered

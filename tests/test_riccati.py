@@ -91,6 +91,7 @@ def chain(rng, count, masses):
     return A, B, Q, R
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("masses", [1, 2, 3])
 def test_no_stiff_chain_is_falsely_accepted(masses):
     A, B, Q, R = chain(np.random.default_rng(masses), 700, masses)

@@ -169,6 +169,7 @@ def test_a_plant_in_single_precision_stays_there():
     assert plant.dynamics(jnp.ones(2, jnp.float32), jnp.ones(1, jnp.float32)).dtype == jnp.float32
 
 
+@pytest.mark.matrix
 def test_an_optimum_moves_with_each_number_alone_as_its_normal_equations_say():
     """Of ẋ = u; forward, transposed, as reverse-mode derivatives do it, and to the second order."""
 
@@ -213,6 +214,7 @@ def test_an_optimum_moves_with_each_number_alone_as_its_normal_equations_say():
     np.testing.assert_allclose(again[1][4:], second[4:], rtol=1e-4)
 
 
+@pytest.mark.matrix
 def test_the_gradient_of_an_optimum_is_that_of_finite_differences():
     plant = systems.make("pendulum")
     Q, R = plant.weights()

@@ -548,6 +548,7 @@ def test_loops_to_learn_from_have_scipys_optimum_and_each_kind_is_drawn_alike(lo
     assert weight[:, 12:].sum() == weight[hidden >= 0].sum() == weight[:, :12][hidden[:, :12] < 0].sum()
 
 
+@pytest.mark.matrix
 def test_the_slope_of_a_loops_cost_is_that_of_finite_differences(loops):
     episodes, _ = loops
     # of one hypothesis: where the likeliest of several changes, the cost jumps
@@ -567,6 +568,7 @@ def test_the_slope_of_a_loops_cost_is_that_of_finite_differences(loops):
     assert abs(slope) > 1e-3
 
 
+@pytest.mark.matrix
 def test_each_loops_gradient_is_cut_by_itself_and_a_lost_loop_counts_fifty_times_and_teaches_nothing(
     loops, monkeypatch
 ):
