@@ -56,14 +56,15 @@ class Explorer(Panel[ExplorerQuestion, Animation]):
             systems.make(start)  # says which names there are
         self.family = ipywidgets.Dropdown(options=names, value=start, description="plant", **controls.WIDE)
         loops = [_CLOSED, _OPEN]
-        self.loop = ipywidgets.ToggleButtons(options=loops, description="controller", **controls.WIDE)
+        self.loop = ipywidgets.Dropdown(options=loops, description="controller", **controls.WIDE)
         self.playing = ipywidgets.ToggleButton(True, description="playing", icon="play")
         self.time = controls.slider("time [s]", 0.0, 0.0, 1.0)
         self.moment = ipywidgets.HTML()
         self._pages = ipywidgets.VBox()
-        film_bar = ipywidgets.HBox([self.playing, self.time])
         call = "plant_explorer", {"plant": plant, "num_steps": num_steps}
-        super().__init__([self.family, self.loop, self._pages], beneath=[film_bar, self.moment], call=call)
+        super().__init__(
+            [self.family, self.loop, self._pages], tools=[self.playing, self.time], beneath=[self.moment], call=call
+        )
         self.picture.add_class("lq-explorer")
         self.track(then=self._choose, family=self.family)
         self.track(loop=self.loop)

@@ -199,8 +199,8 @@ class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
         pages = {"initial state": list(self.initial.values()), "parameters": list(self.parameters.values())}
         note = ipywidgets.HTML("Click to choose the start in this plane:")
         arguments = {"policy": policy, "family": plant, "label": label, "num_steps": num_steps}
-        shown = [self.across, self.up, note, self.plane, controls.tabs(pages)]
-        super().__init__(shown, call=("policy_inspector", arguments))
+        shown = [self.across, self.up, controls.tabs(pages)]
+        super().__init__(shown, beside=[note, self.plane], call=("policy_inspector", arguments))
         self.plane.observe(lambda _: self._guarded(self._clicked)(), names="point")
         self.track(across=self.across, up=self.up, initial=self.initial, parameters=self.parameters)
         self.ask()
