@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from lqrlab import simulation, systems
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import loop_design, plant_card
+from lqrlab.workbench.figures import charts, loop_design, plant_card
 from lqrlab.workbench.figures.animation import HOLD, Animation, animation
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls
@@ -131,7 +131,7 @@ def film(plant: Plant, x0: Float[np.ndarray | Array, " n"], num_steps: int, loop
     modes = "; ".join(plant_card.mode_sentences(plant, problem.continuous.A))
     words = (
         f"{html.escape(plant.title)}.<br><b>Open loop:</b> {html.escape(modes)}.<br>"
-        f"<b>Under its optimum:</b> slowest time constant {lasts:.2g} s; this start costs {cost:.4g}, on the nonlinear "
-        f"plant {float(runs[_CLOSED].cost):.4g}."
+        f"<b>Under its optimum:</b> slowest time constant {charts.duration(lasts)}; this start costs {cost:.4g}, "
+        f"on the nonlinear plant {float(runs[_CLOSED].cost):.4g}."
     )
     return dataclasses.replace(drawn, words=words)

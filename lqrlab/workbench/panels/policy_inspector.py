@@ -126,7 +126,9 @@ def words(pair: Pair, runs: Runs) -> str:
         excess = 100 * (run.ratio / of - 1)
         if abs(excess) <= 1e-6:
             return f"pays <b>exactly</b> {other}"
-        return f"pays <b>{abs(excess):.2g} % {'more' if excess > 0 else 'less'}</b> than {other}"
+        if abs(excess) < 5e-3:
+            return f"pays within <b>0.01 %</b> of {other}"
+        return f"pays <b>{charts.percent(abs(excess))} % {'more' if excess > 0 else 'less'}</b> than {other}"
 
     compared = ""
     if np.isfinite(lqr.ratio) and np.isfinite(nonlinear.ratio):
