@@ -397,7 +397,7 @@ def test_the_inspector_bills_both_from_where_it_was_clicked(monkeypatch):
     runs = policy_inspector.compare(pair, x0)["linear"]
     assert runs["optimal"].ratio == pytest.approx(1, rel=1e-9)
     assert runs["keen gain"].ratio == pytest.approx((x0 @ costs @ x0) / (x0 @ P @ x0), rel=1e-6)
-    assert f"{100 * (runs['keen gain'].ratio - 1):.2g} % more" in panel.words.value
+    assert f"{100 * (runs['keen gain'].ratio - 1):.3g} % more" in panel.words.value
     before = panel.plane.svg, panel.picture.value
     panel.initial["x2"].value = 0.0
     panel.live.wait()

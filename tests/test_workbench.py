@@ -186,7 +186,7 @@ def test_the_ladder_in_sentences_names_what_diverges_and_where_a_family_s_gain_i
     assert "worst ∞ %, cart pole" in words
     assert "25 % of its loops do not converge" in words
     assert words.endswith(
-        "one gain a family costs 50 % and all its loops converge. At p95 it is worse than that gain on cart pole."
+        "a fixed gain per family costs 50 % and all its loops converge. At p95 it is worse than that gain on cart pole."
     )
 
 

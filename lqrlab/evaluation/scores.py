@@ -45,8 +45,8 @@ class Score(verdict.Judged):
         return Score(self.ratio[index], self.verdict[index], self.remaining[index], self.reference)
 
     def summary(self) -> dict[str, float]:
-        """Excess cost in percent (median, p95, p99, worst; inf where so many loops do not converge), and how many
-        percent of the loops diverged, and are bounded without converging.
+        """Excess cost in percent (median, p95, p99, worst; inf: at least that fraction of the loops does not
+        converge), and how many percent of the loops diverged, and are bounded without converging.
 
         Beside the constrained optimum also how many percent of the starts have none: no input within the limits holds
         them, or none was found. They are not in the quantiles; their loops are in the verdicts.

@@ -97,7 +97,7 @@ def _unique(names: Sequence[str], taken: Sequence[str] = ()) -> list[str]:
 
 
 def _signals(m: Any, rest: Rest) -> tuple[tuple[Signal, ...], tuple[Signal, ...]]:
-    """States and inputs by the model's names; what counts as large follows from ranges, extent and inertia."""
+    """States and inputs by the model's names; their scales follow from ranges, extent and inertia."""
     tree = model_files.tree_of(m)
     usual = np.array([_ORDINARY * (m.stat.extent if joint.slides else 1) for joint in tree.joints])
     width = np.where(m.jnt_limited.astype(bool), np.ptp(m.jnt_range, axis=1), np.inf)

@@ -23,6 +23,7 @@ Rectangle = tuple[float, float, float, float]
 Interval = tuple[float, float]
 """Lowest and highest value."""
 Values = Float[np.ndarray | Array, " points"]
+_ROUNDING = 1e-6  # percent: less is what float64 leaves of a zero
 _FAR = 1e4  # pixels from the middle: points that are farther away are put there, in their direction
 MARKS = {"○": "m-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0", "×": "m-4 -4l8 8m0 -8l-8 8", "+": "m-4 0h8m-4 -4v8"}
 
@@ -144,6 +145,15 @@ def duration(seconds: SupportsFloat) -> str:
     """A time in a handy unit: ``20 ms``."""
     unit, size = duration_unit(float(seconds))
     return f"{float(seconds) / size:.3g} {unit}"
+
+
+def percent(value: float) -> str:
+    """A percentage with three significant digits, or what it means that there is none."""
+    if not np.isfinite(value):
+        return "∞"
+    if abs(value) < _ROUNDING:
+        return "0"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def logarithmic(

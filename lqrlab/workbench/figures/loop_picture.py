@@ -166,7 +166,7 @@ def _percent(share: float) -> str:
         return "infinitely far above"
     if abs(share) < 5e-5:
         return "exactly" if abs(share) < 1e-9 else "within 0.01 % of"
-    return f"{100 * abs(share):.2g} % {'above' if share > 0 else 'below'}"
+    return f"{charts.percent(100 * abs(share))} % {'above' if share > 0 else 'below'}"
 
 
 # Further figures of the loop ---------------------------------------------------------------------------------

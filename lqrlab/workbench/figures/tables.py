@@ -12,8 +12,7 @@ from lqrlab import systems
 from lqrlab.evaluation import Ladder, Score
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import plant_card
-
-_ROUNDING = 1e-6  # percent: less is what float64 leaves of a zero
+from lqrlab.workbench.figures.charts import percent
 
 
 def catalogue(names: Sequence[str]) -> pd.DataFrame:
@@ -69,7 +68,7 @@ def answer(found: Ladder) -> str:
         if "nominal gain" in by:
             theirs, nominal = by["nominal gain"], found.by_plant(rung, "nominal gain")
             behind = [name for name in plants if plants[name]["p95"] > nominal[name]["p95"]]
-            said += f"; one gain a family costs {percent(theirs['median'])} % and {_not_converging(theirs)}"
+            said += f"; a fixed gain per family costs {percent(theirs['median'])} % and {_not_converging(theirs)}"
             said += f". At p95 it is worse than that gain on {_listed(behind)}" if behind else ""
         sentences.append(said + ".")
     return "\n\n".join(sentences)
@@ -105,15 +104,6 @@ def training(rows: Sequence[Mapping[str, float]]) -> pd.DataFrame:
         "loops diverged [%]": 100 * log["validation_diverged"],
     }
     return pd.DataFrame(columns)
-
-
-def percent(value: float) -> str:
-    """A percentage with three significant digits, or what it means that there is none."""
-    if not np.isfinite(value):
-        return "∞"
-    if abs(value) < _ROUNDING:
-        return "0"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def show(

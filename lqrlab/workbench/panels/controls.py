@@ -13,7 +13,10 @@ from lqrlab.systems import Plant, Signal
 from lqrlab.workbench.figures.loop_design import FREE, start
 
 Sliders = dict[str, ipywidgets.FloatSlider]
-WIDE: dict[str, Any] = {"style": {"description_width": "11rem"}, "layout": {"width": "29.5rem", "max_width": "100%"}}
+WIDE: dict[str, Any] = {
+    "style": {"description_width": "9.5rem"},
+    "layout": {"flex": "1 1 24.5rem", "max_width": "36rem", "min_width": "min(24.5rem, 100%)"},
+}
 REACH = 3.0  # how far sliders of an initial state go, in scales of the states
 
 
@@ -36,8 +39,12 @@ def button(label: str, then: Callable[[], None]) -> ipywidgets.Button:
 
 def tabs(pages: Mapping[str, Sequence[ipywidgets.Widget]]) -> ipywidgets.Tab:
     """Pages of controls, by title."""
-    boxes = [ipywidgets.VBox(list(page)) for page in pages.values()]
-    return ipywidgets.Tab(boxes, titles=tuple(pages), layout={"width": "33rem", "max_width": "100%"})
+    return ipywidgets.Tab([rows(page) for page in pages.values()], titles=tuple(pages))
+
+
+def rows(page: Sequence[ipywidgets.Widget]) -> ipywidgets.Box:
+    """Controls side by side, as many as there is room for."""
+    return ipywidgets.Box(list(page), layout={"flex_flow": "row wrap"})
 
 
 def parameter_sliders(plant: Plant, **options: object) -> Sliders:

@@ -175,7 +175,7 @@ class Browser(Panel[BrowserQuestion, Picture]):
         wrap = {"flex_flow": "row wrap"}
         first = ipywidgets.HBox([self.family, self.split, self.signal], layout=wrap)
         shown = [first, ipywidgets.HBox([self.variant, self.trajectory], layout=wrap)]
-        super().__init__(shown, above=True, call=("data_browser", {"path": data.path}))
+        super().__init__(shown, call=("data_browser", {"path": data.path}))
         self.track(then=self._choose_family, family=self.family)
         self.track(then=self._choose_split, split=self.split)
         self.track(variant=self.variant, trajectory=self.trajectory, signal=self.signal)

@@ -3,6 +3,7 @@
 import contextlib
 import html
 import importlib.metadata
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ import traitlets
 from lqrlab.simulation import Problem
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import copy_as_code
-from lqrlab.workbench.panels.controls import button
+from lqrlab.workbench.panels.controls import button, rows
 from lqrlab.workbench.panels.live_panel import Answer, Check, Live, Question, sentence
 from lqrlab.workbench.runs.session import headless
 
@@ -36,8 +37,9 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
 
     A subclass makes its controls, lays them out by calling this class's ``__init__``, names those whose values are
     its state (:meth:`track`) and says in ``_question`` what they stand at and in ``_compute`` what answers it: a
-    picture, or what ``_show`` puts into the panel. Errors are shown there. The controls stand to the left of the
-    picture, or above it, ``beneath`` below it. ``picture`` and ``words`` are what is shown, ``live`` is the work:
+    picture, or what ``_show`` puts into the panel. Errors are shown there. The controls stand in rows above the
+    picture, the last of them ``tools``; ``beside`` stand to its left, ``beneath`` and the words below it: a laptop's
+    screen holds them together. ``picture`` and ``words`` are what is shown, ``live`` is the work:
     ``live.wait()`` until it is done. ``undo``, ``reset`` and ``code`` are the same in all panels; ``call`` is the
     function that makes the panel and its arguments, which ``code`` writes.
     """
@@ -47,8 +49,9 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         controls: Sequence[ipywidgets.Widget],
         *,
         call: tuple[str, Mapping[str, object]],
+        beside: Sequence[ipywidgets.Widget] = (),
         beneath: Sequence[ipywidgets.Widget] = (),
-        above: bool = False,
+        tools: Sequence[ipywidgets.Widget] = (),
         settle: float = 0.0,
     ) -> None:
         self.picture, self.words, self.code = ipywidgets.HTML(), ipywidgets.HTML(), ipywidgets.HTML()
@@ -66,18 +69,17 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         pages: dict[str, ipywidgets.Widget] = {"copy as code": self.code}
         if type(self)._exported is not Panel._exported and importlib.metadata.entry_points(group=EXPORTERS, name="c"):
             pages["export"] = self._exporting()
-        layout = {"width": "33rem", "max_width": "100%"}
-        folded = ipywidgets.Accordion(list(pages.values()), titles=tuple(pages), layout=layout)
-        tools = [ipywidgets.HBox([self.undo, self.reset]), folded]
-        children = [self.live.bar, self.words, self.picture, *beneath, _SliderNames()]
-        if above:
-            super().__init__([*controls, *children, *tools], layout={"flex_flow": "column"})
-        else:
-            layout = {"flex": "1 1 33rem", "align_items": "flex-start"}
-            left = ipywidgets.VBox([*controls, *tools], layout=layout)
-            # beside the controls only where there is room for letters that can be read, else below them
-            right = ipywidgets.VBox(children, layout={"flex": "100 1 44rem", "min_width": "0"})
-            super().__init__([left, right], layout={"flex_flow": "row wrap"})
+        folded = ipywidgets.Accordion(list(pages.values()), titles=tuple(pages))
+        bar = ipywidgets.HBox([self.undo, self.reset, *tools, self.live.bar])
+        groups = itertools.groupby(controls, lambda control: isinstance(control, ipywidgets.Box))
+        shown = [part for boxes, group in groups for part in (group if boxes else [rows(list(group))])]
+        middle: ipywidgets.Widget = self.picture
+        if beside:
+            self.picture.layout.flex, self.picture.layout.min_width = "1 1 24rem", "0"  # as large as there is room for
+            middle = rows([ipywidgets.VBox(list(beside)), self.picture])
+        children = [*shown, bar, middle, *beneath, self.words, folded, _SliderNames()]
+        super().__init__(children, layout={"flex_flow": "column"})
+        self.add_class("lq-panel")
         self.code.value = _copied(copy_as_code.panel(*call, {}))
 
     def _question(self) -> Question:

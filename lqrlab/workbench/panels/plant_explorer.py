@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from lqrlab import simulation, systems
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import loop_design, plant_card
+from lqrlab.workbench.figures import charts, loop_design, plant_card
 from lqrlab.workbench.figures.animation import HOLD, Animation, animation
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls
@@ -56,14 +56,15 @@ class Explorer(Panel[ExplorerQuestion, Animation]):
             systems.make(start)  # says which names there are
         self.family = ipywidgets.Dropdown(options=names, value=start, description="plant", **controls.WIDE)
         loops = [_CLOSED, _OPEN]
-        self.loop = ipywidgets.ToggleButtons(options=loops, description="controller", **controls.WIDE)
+        self.loop = ipywidgets.Dropdown(options=loops, description="controller", **controls.WIDE)
         self.playing = ipywidgets.ToggleButton(True, description="playing", icon="play")
         self.time = controls.slider("time [s]", 0.0, 0.0, 1.0)
         self.moment = ipywidgets.HTML()
         self._pages = ipywidgets.VBox()
-        film_bar = ipywidgets.HBox([self.playing, self.time])
         call = "plant_explorer", {"plant": plant, "num_steps": num_steps}
-        super().__init__([self.family, self.loop, self._pages], beneath=[film_bar, self.moment], call=call)
+        super().__init__(
+            [self.family, self.loop, self._pages], tools=[self.playing, self.time], beneath=[self.moment], call=call
+        )
         self.picture.add_class("lq-explorer")
         self.track(then=self._choose, family=self.family)
         self.track(loop=self.loop)
@@ -130,7 +131,7 @@ def film(plant: Plant, x0: Float[np.ndarray | Array, " n"], num_steps: int, loop
     modes = "; ".join(plant_card.mode_sentences(plant, problem.continuous.A))
     words = (
         f"{html.escape(plant.title)}.<br><b>Open loop:</b> {html.escape(modes)}.<br>"
-        f"<b>Under its optimum:</b> slowest time constant {lasts:.2g} s; this start costs {cost:.4g}, on the nonlinear "
-        f"plant {float(runs[_CLOSED].cost):.4g}."
+        f"<b>Under its optimum:</b> slowest time constant {charts.duration(lasts)}; this start costs {cost:.4g}, "
+        f"on the nonlinear plant {float(runs[_CLOSED].cost):.4g}."
     )
     return dataclasses.replace(drawn, words=words)

@@ -126,7 +126,9 @@ def words(pair: Pair, runs: Runs) -> str:
         excess = 100 * (run.ratio / of - 1)
         if abs(excess) <= 1e-6:
             return f"pays <b>exactly</b> {other}"
-        return f"pays <b>{abs(excess):.2g} % {'more' if excess > 0 else 'less'}</b> than {other}"
+        if abs(excess) < 5e-3:
+            return f"pays within <b>0.01 %</b> of {other}"
+        return f"pays <b>{charts.percent(abs(excess))} % {'more' if excess > 0 else 'less'}</b> than {other}"
 
     compared = ""
     if np.isfinite(lqr.ratio) and np.isfinite(nonlinear.ratio):
@@ -199,8 +201,8 @@ class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
         pages = {"initial state": list(self.initial.values()), "parameters": list(self.parameters.values())}
         note = ipywidgets.HTML("Click to choose the start in this plane:")
         arguments = {"policy": policy, "family": plant, "label": label, "num_steps": num_steps}
-        shown = [self.across, self.up, note, self.plane, controls.tabs(pages)]
-        super().__init__(shown, call=("policy_inspector", arguments))
+        shown = [self.across, self.up, controls.tabs(pages)]
+        super().__init__(shown, beside=[note, self.plane], call=("policy_inspector", arguments))
         self.plane.observe(lambda _: self._guarded(self._clicked)(), names="point")
         self.track(across=self.across, up=self.up, initial=self.initial, parameters=self.parameters)
         self.ask()

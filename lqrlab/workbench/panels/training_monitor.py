@@ -77,7 +77,7 @@ class Monitor(Panel[list[Row], Picture]):
         tooltip = "end the training, keep the best"
         self.keep = ipywidgets.Button(description="stop and keep", icon="stop", tooltip=tooltip)
         self.keep.on_click(lambda _: self._guarded(self._stop)())
-        super().__init__([], beneath=[self.keep], above=True, call=("training_monitor", {"run": self._run}))
+        super().__init__([], beneath=[self.keep], call=("training_monitor", {"run": self._run}))
         self.undo.layout.display = self.reset.layout.display = "none"  # it has nothing to be moved
         self.words.value = _waiting(self._run)
         self._closed = threading.Event()
