@@ -180,6 +180,8 @@ widgets.mpc_designer("double_integrator")
 ---
 widgets.attraction_map("pendulum")
 ---
+widgets.loop_shaper("pendulum")
+---
 widgets.policy_inspector(learning.pretrained("regulator"), systems.make("cart_pole"))
 """
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
