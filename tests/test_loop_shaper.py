@@ -6,7 +6,7 @@ import control as python_control
 import numpy as np
 import pytest
 
-from lqrlab import control, simulation, systems
+from lqrlab import control, deployment, simulation, systems
 from lqrlab.workbench.figures import shaped_loop
 from lqrlab.workbench.figures.shaped_loop import LoopRequirements, ShapedLoop
 from lqrlab.workbench.panels import loop_shaper
@@ -119,6 +119,20 @@ def test_a_lead_turns_the_phase_as_it_says_and_leaves_the_gain():
     turned = panel._loop().gain_at(w)
     assert abs(turned) == pytest.approx(abs(flat), rel=1e-3)  # sampled
     assert math.degrees(np.angle(turned / flat)) == pytest.approx(40.0, abs=0.5)
+    panel.close()
+
+
+@pytest.mark.matrix
+def test_the_compensator_that_is_exported_is_the_one_that_is_shown(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    panel = loop_shaper.LoopShaper("pendulum")
+    panel.integral.value, panel.notch.value = 0.1, 12.0
+    panel.export.click()
+    assert "README.md" in panel.exported.value
+    controller, problem = panel._exported(panel._question())
+    written = deployment.load_c("firmware")
+    ours, theirs = (simulation.rollout(problem, one, np.array([0.1, 0.0]), 60) for one in (controller, written))
+    np.testing.assert_allclose(theirs.us, ours.us, atol=1e-9)
     panel.close()
 
 

@@ -6,6 +6,7 @@ import html
 import math
 from collections.abc import Mapping
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Complex, Float
 
@@ -106,7 +107,7 @@ class ShapedLoop:
         Q, R, N = (np.asarray(a) for a in sampled[2:])
         more = (0, len(A) - plant.n)
         weights = np.pad(Q, (more, more)), R[[at]][:, [at]], np.pad(N[:, [at]], (more, (0, 0)))
-        P = np.diagonal(control.cost_to_go(control.Sampled(A, b, *weights), K))[: plant.n]
+        P = np.diagonal(control.cost_to_go(control.Sampled(*map(jnp.asarray, (A, b, *weights))), K))[: plant.n]
         squares = np.asarray(plant.scales[0]) ** 2
         return float((P @ squares) / (np.diagonal(_regulator(plant)) @ squares))
 
