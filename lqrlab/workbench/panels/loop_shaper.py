@@ -72,7 +72,8 @@ class LoopShaper(Panel[tuple[ShapedLoop, LoopRequirements], tuple[str, Picture]]
         self.notch = controls.slider("notch depth [dB]", 0.0, 0.0, 40.0)
         self.at_notch = _log("notch at [rad/s]", middle, low, high)
         self.gain = controls.slider("gain [dB]", 0.0, -80.0, 80.0)
-        self.gain.value = float(np.clip(-20 * math.log10(abs(self._loop().gain_at(middle)) or 1.0), -80, 80))
+        crossing = -20 * math.log10(abs(self._loop().gain_at(middle)) or 1.0)
+        self.gain = controls.slider("gain [dB]", crossing, -80.0, 80.0)
         self.ms = controls.slider("largest Ms", 2.0, 1.1, 4.0)
         self.phase = controls.slider("least phase margin [°]", 30.0, 0.0, 80.0)
         self.crossover = controls.slider("crossover from [rad/s]", 0.0, 0.0, round(10 * middle, 2))
@@ -100,7 +101,7 @@ class LoopShaper(Panel[tuple[ShapedLoop, LoopRequirements], tuple[str, Picture]]
         }
         super().__init__(
             [controls.tabs(pages)],
-            beside=[ipywidgets.HTML("Click to draw the loop gain there:"), self.plane],
+            beside=[ipywidgets.HTML("Drag the loop gain, or click where it is to pass:"), self.plane],
             tools=[self.keep, self.drop],
             call=("loop_shaper", {"plant": plant, "output": output}),
         )
@@ -194,8 +195,11 @@ class LoopShaper(Panel[tuple[ShapedLoop, LoopRequirements], tuple[str, Picture]]
 
 
 def _log(label: str, value: float, low: float, high: float) -> ipywidgets.FloatLogSlider:
+    step = (high - low) / 200
+    if math.log10(value) > low:  # on a slider's grid, onto which a browser would move it
+        step = (math.log10(value) - low) / max(round((math.log10(value) - low) / step), 1)
     return ipywidgets.FloatLogSlider(
-        value, min=low, max=high, step=(high - low) / 200, description=label, readout_format=".3g", **controls.WIDE
+        value, min=low, max=high, step=step, description=label, readout_format=".3g", **controls.WIDE
     )
 
 
