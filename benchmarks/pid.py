@@ -12,20 +12,9 @@ import numpy as np
 
 from benchmarks.measurement import Parts, Row, main, row
 from lqrlab import control, evaluation, systems
+from lqrlab.control.classical.channels import revealing_output
 
 METHODS = ("optimal", "max_ki", "simc", "amigo", "ziegler_nichols")
-
-
-def _output(plant: systems.Plant) -> int:
-    """The first output from which all modes that do not decay can be seen; else the first one."""
-    A, C = np.asarray(plant.matrices()[0]), np.asarray(plant.output_matrix())
-    slow = [s for s in np.linalg.eigvals(A) if s.real > -1e-9]
-    one = np.eye(len(A))
-    seen = [
-        all(np.linalg.matrix_rank(np.vstack([A - s * one, c]), tol=1e-9 * np.abs(A).max()) == len(A) for s in slow)
-        for c in C
-    ]
-    return seen.index(True) if True in seen else 0
 
 
 def _figures(plant: systems.Plant, output: int, method: str, num_starts: int, kind: str = "pid") -> dict[str, float]:
@@ -57,7 +46,7 @@ def bench_catalogue(families: tuple[str, ...] = (), num_starts: int = 512) -> It
         plant = systems.make(name)
         if plant.m != 1:
             continue
-        output = _output(plant)
+        output = revealing_output(np.asarray(plant.matrices()[0]), np.asarray(plant.output_matrix()))
         found, kind = {}, ""
         for kind in ("pid", "pd"):  # without an integral where there is none that helps
             found = _figures(plant, output, "optimal", num_starts, kind)

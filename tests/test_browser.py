@@ -180,6 +180,8 @@ widgets.mpc_designer("double_integrator")
 ---
 widgets.attraction_map("pendulum")
 ---
+widgets.loop_shaper("pendulum")
+---
 widgets.policy_inspector(learning.pretrained("regulator"), systems.make("cart_pole"))
 """
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
@@ -218,6 +220,35 @@ def test_controls_and_picture_are_on_a_laptops_screen_together(jupyterlab, page,
             assert pictures >= 1
             assert bottom <= view, cells[i + 1].source
             assert out <= 0, cells[i + 1].source
+
+
+def test_the_loop_gain_follows_the_mouse(jupyterlab, page, artefacts, record_property):
+    address, work = jupyterlab
+    cell = nbformat.v4.new_code_cell('from lqrlab.workbench import widgets\nwidgets.loop_shaper("pendulum")')
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=KERNEL), work / "s.ipynb")
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(f"{address}lab/tree/s.ipynb", timeout=40_000)
+    page.locator("#jp-main-statusbar :text('| Idle')").wait_for(timeout=60_000)
+    page.click("text=Run >> nth=0")
+    page.click(".lm-Menu-item[data-command='runmenu:run-all']")
+    panel = page.locator(".lq-panel")
+    panel.locator("text=Gain margin").wait_for(timeout=60_000)
+    panel.evaluate("e => e.scrollIntoView()")
+    assert panel.locator("button:text-is('undo'):enabled").count() == 0  # nothing is moved yet
+    plane, drawn = panel.locator("svg").first, "document.querySelector('.lq-panel svg').innerHTML"
+    box, gain, took = plane.bounding_box(), panel.locator(".widget-readout").first.inner_text(), []
+    x, y = box["x"] + 0.6 * box["width"], box["y"] + 0.6 * box["height"]
+    page.mouse.move(x, y)
+    page.mouse.down()
+    for i in range(1, 11):
+        before, begun = page.evaluate(drawn), time.perf_counter()
+        page.mouse.move(x, y - 8 * i)
+        page.wait_for_function(f"before => {drawn} != before", arg=before, timeout=20_000)
+        took.append(1e3 * (time.perf_counter() - begun))
+    page.mouse.up()
+    record_property("mouse_to_picture_ms", took)
+    print(f"mouse to new picture: median {statistics.median(took):.0f} ms of {len(took)}, {[round(t) for t in took]}")
+    assert float(panel.locator(".widget-readout").first.inner_text()) > float(gain) + 10
 
 
 SCHEMES = ("light", "dark")

@@ -598,6 +598,7 @@ def test_the_monitor_follows_a_training_and_ends_it_with_the_best_kept(data, tmp
 MOVES = {
     "lqr_designer": {"states.angle": 0.6, "delay": 0.5, "parameters.length": 0.7},
     "mpc_designer": {"limit": 0.1, "horizon": 3, "initial.angle": -0.2, "weight": -1.5},
+    "loop_shaper": {"lead": 40.0, "notch": 10.0, "ms": 3.0},
     "plant_explorer": {"family": "mass_spring_damper", "initial.position": 0.1, "loop": "no control"},
     "attraction_map": {"span": 3.05, "limit": 0.5},
     "policy_inspector": {"initial.angle": 0.3, "up": 0, "across": 1},
@@ -616,6 +617,7 @@ def any_panel(request, data, tmp_path_factory):
     given = {
         "lqr_designer": {"plant": "pendulum", "num_steps": 40},
         "mpc_designer": {"plant": "pendulum", "num_steps": 40},
+        "loop_shaper": {"plant": "pendulum"},
         "plant_explorer": {"plant": "pendulum", "num_steps": 40},
         "attraction_map": {"plant": "pendulum", "num": 40, "num_steps": 40},
         "policy_inspector": {"policy": simulation.no_control, "family": "pendulum", "num_steps": 40},
@@ -637,7 +639,7 @@ def test_without_a_person_values_of_nothing_change_nothing(kind, data, monkeypat
     given = {"data_browser": (data.path,), "policy_inspector": (simulation.no_control, "pendulum")}
     panel, arguments = getattr(widgets, kind), given.get(kind, ("pendulum",))
     options = {"num": 40} if kind == "attraction_map" else {}
-    if kind != "data_browser":
+    if kind not in ("data_browser", "loop_shaper"):
         options["num_steps"] = 40
     assert panel(*arguments, **options, values={}) == panel(*arguments, **options)
 
@@ -836,12 +838,14 @@ def test_a_panel_bears_a_loop_that_ends_at_infinity(kind, monkeypatch):
     values = {
         "lqr_designer": {"limit": controls.limit_slider(0.0).value, "size": 3.0},
         "mpc_designer": {"limit": controls.limit_slider(0.0).value},
+        "loop_shaper": {"lead": 0.0},
         "plant_explorer": {"loop": "no control"},
         "attraction_map": {"limit": controls.limit_slider(0.0).value},
         "policy_inspector": {},
     }[kind]
     options = {"num": 40} if kind == "attraction_map" else {}
-    shown = getattr(widgets, kind)(*first, plant, num_steps=400, values=values, **options)
+    options |= {} if kind == "loop_shaper" else {"num_steps": 400}
+    shown = getattr(widgets, kind)(*first, plant, values=values, **options)
     assert re.search(r"\b(nan|inf|infinity)\b", shown.html, re.IGNORECASE) is None
 
 

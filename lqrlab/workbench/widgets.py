@@ -5,6 +5,7 @@ from typing import Any
 
 from lqrlab.workbench.panels.attraction_map import attraction_map
 from lqrlab.workbench.panels.data_browser import data_browser
+from lqrlab.workbench.panels.loop_shaper import loop_shaper
 from lqrlab.workbench.panels.lqr_designer import lqr_designer
 from lqrlab.workbench.panels.mpc_designer import mpc_designer
 from lqrlab.workbench.panels.plant_explorer import plant_explorer
@@ -16,6 +17,7 @@ PANELS = "lqrlab.panels"
 __all__ = [
     "attraction_map",
     "data_browser",
+    "loop_shaper",
     "lqr_designer",
     "mpc_designer",
     "plant_explorer",

@@ -124,6 +124,16 @@ class Channel:
         return sign * gain, 2 * np.pi / at
 
 
+def revealing_output(A: np.ndarray, C: np.ndarray) -> int:
+    """The first output from which all modes that do not decay can be seen; else the first one."""
+    slow = [s for s in np.linalg.eigvals(A) if s.real > -1e-9]
+    tests = [A - s * np.eye(len(A)) for s in slow]
+    seen = [
+        all(np.linalg.matrix_rank(np.vstack([a, c]), tol=1e-9 * np.abs(A).max()) == len(A) for a in tests) for c in C
+    ]
+    return seen.index(True) if True in seen else 0
+
+
 def real_lags(values: list[complex], what: str) -> np.ndarray:
     """−1/s of real poles or zeros, infinite for one at the origin; refuses complex ones."""
     s = np.asarray(values, complex)

@@ -2,7 +2,9 @@ function render({ model, el }) {
   const box = document.createElement("div");
   const draw = () => { box.innerHTML = model.get("svg"); };
   box.style.cursor = "crosshair";
-  box.addEventListener("click", (event) => {
+  box.style.touchAction = "none";
+  const tell = (event) => {
+    event.preventDefault();
     const seen = box.querySelector("svg").getBoundingClientRect();
     const [left, right, top, bottom] = model.get("frame");
     const x = ((event.clientX - seen.left) / seen.width - left) / (right - left);
@@ -11,7 +13,9 @@ function render({ model, el }) {
       model.set("point", [x, y]);
       model.save_changes();
     }
-  });
+  };
+  box.addEventListener("pointerdown", tell);
+  box.addEventListener("pointermove", (event) => { if (event.buttons & 1) tell(event); });
   model.on("change:svg", draw);
   draw();
   el.appendChild(box);

@@ -169,7 +169,7 @@ InspectorQuestion = tuple[np.ndarray, Plant, int, int]
 
 
 class ClickPlane(anywidget.AnyWidget):
-    """An SVG picture around a plane that tells where it was clicked, in any front end that shows widgets.
+    """An SVG picture around a plane that tells where it is clicked or dragged, in any front end that shows widgets.
 
     Attributes:
         svg: the picture.

@@ -1,0 +1,208 @@
+"""The loop shaper: gain, lead, integral action, roll-off and notch of a compensator, and what becomes of its loop."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import ipywidgets
+import numpy as np
+
+from lqrlab import control
+from lqrlab.control.classical.channels import revealing_output
+from lqrlab.simulation import Problem
+from lqrlab.systems import Plant
+from lqrlab.workbench.figures import loop_design, shaped_loop, svg
+from lqrlab.workbench.figures.shaped_loop import LoopRequirements, ShapedLoop
+from lqrlab.workbench.figures.svg import Picture
+from lqrlab.workbench.panels import controls, copy_as_code
+from lqrlab.workbench.panels.controls import button
+from lqrlab.workbench.panels.live_panel import Check
+from lqrlab.workbench.panels.panel import Panel
+from lqrlab.workbench.panels.policy_inspector import ClickPlane
+
+_MOST = 4  # designs on top of one another
+_WIDTH = 0.5  # damping of a notch's poles
+_NOW = "this design"
+
+
+def loop_shaper(
+    plant: str | Plant, *, output: int | None = None, values: Mapping[str, Any] | None = None
+) -> "LoopShaper | Picture":
+    """A panel to shape a loop by hand, from one measured output of a plant with one input.
+
+    The compensator is a gain with a lead, integral action, roll-off and a notch; a click into the Bode plot draws the
+    loop gain there. Requirements are regions that curves have to stay out of, and what breaks one is said in words. The
+    cost stands beside that of the LQR, which sees all states. ``output`` is the measured output; if left out, the
+    first that sees all modes that do not decay. ``values`` is what the controls begin at, as *copy as code* writes it.
+    Without a person it is the picture.
+    """
+    return LoopShaper(plant, output).at(values)
+
+
+class LoopShaper(Panel[tuple[ShapedLoop, LoopRequirements], tuple[str, Picture]]):
+    """The panel; its controls are attributes; ``plane`` is where a click sets the gain, ``kept`` are stored designs."""
+
+    def __init__(self, plant: str | Plant, output: int | None = None) -> None:
+        self._plant = one = loop_design.one_plant(plant)
+        if one.m != 1:
+            raise ValueError(f"plant: expected one input, but {one.name} has {one.m}: a loop is shaped one at a time")
+        at = (
+            revealing_output(*(np.asarray(a) for a in (one.matrices()[0], one.output_matrix())))
+            if output is None
+            else output
+        )
+        if not isinstance(at, int) or not 0 <= at < len(one.outputs):
+            raise ValueError(f"output: expected a number from 0 to {len(one.outputs) - 1}, but found {output!r}")
+        self.kept: dict[str, ShapedLoop] = {}
+        self.output = ipywidgets.Dropdown(
+            options=[(o.name.replace("_", " "), i) for i, o in enumerate(one.outputs)],
+            value=at, description="measured output", **controls.WIDE,
+        )  # fmt: skip
+        # where the optimum's loop is about as fast
+        poles = np.asarray(control.lqrd(*one.matrices(), *one.weights(), one.dt).poles)
+        speed = np.median(np.abs(np.log(np.maximum(np.abs(poles), 1e-6)))) / float(one.dt)
+        nyquist, grows = np.pi / float(one.dt), np.linalg.eigvals(np.asarray(one.matrices()[0])).real.max()
+        middle = float(np.clip(max(speed, 2 * grows), nyquist / 1e3, nyquist / 8))
+        low, high = math.log10(middle) - 2, math.log10(nyquist)
+        self.lead = controls.slider("lead [°]", 55.0, 0.0, 80.0)
+        self.at_lead = _log("lead at [rad/s]", middle, low, high)
+        self.integral = _log("integral below [rad/s]", 10**low, low, high)
+        self.roll_off = _log("roll-off above [rad/s]", 10**high, low, high)
+        self.notch = controls.slider("notch depth [dB]", 0.0, 0.0, 40.0)
+        self.at_notch = _log("notch at [rad/s]", middle, low, high)
+        self.gain = controls.slider("gain [dB]", 0.0, -80.0, 80.0)
+        crossing = -20 * math.log10(abs(self._loop().gain_at(middle)) or 1.0)
+        self.gain = controls.slider("gain [dB]", crossing, -80.0, 80.0)
+        self.ms = controls.slider("largest Ms", 2.0, 1.1, 4.0)
+        self.phase = controls.slider("least phase margin [°]", 30.0, 0.0, 80.0)
+        self.crossover = controls.slider("crossover from [rad/s]", 0.0, 0.0, round(10 * middle, 2))
+        self.plane = ClickPlane(frame=[e / shaped_loop.SIDE for e in self._axes().edges])
+        self.keep = button("keep this design", self._guarded(self._keep))
+        self.drop = button("forget those kept", self._guarded(self._drop))
+        names = (
+            "output",
+            "gain",
+            "lead",
+            "at_lead",
+            "integral",
+            "roll_off",
+            "notch",
+            "at_notch",
+            "ms",
+            "phase",
+            "crossover",
+        )
+        of = {name: getattr(self, name) for name in names}
+        pages = {
+            "compensator": [of[name] for name in names[1:6]],
+            "notch, output": [of[name] for name in ("notch", "at_notch", "output")],
+            "requirements": [of[name] for name in names[8:]],
+        }
+        super().__init__(
+            [controls.tabs(pages)],
+            beside=[ipywidgets.HTML("Drag the loop gain, or click where it is to pass:"), self.plane],
+            tools=[self.keep, self.drop],
+            call=("loop_shaper", {"plant": plant, "output": output}),
+        )
+        self.plane.observe(lambda _: self._guarded(self._clicked)(), names="point")
+        self.track(**of)
+        self.ask()
+
+    def _compensator(self) -> control.Compensator:
+        """The compensator that the controls stand for; integral, roll-off and notch are left out at their ends."""
+        zeros, poles, gain = [], [], 10 ** (self.gain.value / 20)
+        if self.lead.value:
+            sine, at = math.sin(math.radians(self.lead.value)), self.at_lead.value
+            ratio = math.sqrt((1 + sine) / (1 - sine))
+            zeros, poles, gain = [-at / ratio], [-at * ratio], gain * ratio
+        if self.integral.value > self.integral.base**self.integral.min * 1.001:
+            zeros, poles = [*zeros, -self.integral.value], [*poles, 0.0]
+        if self.roll_off.value < self.roll_off.base**self.roll_off.max / 1.001:
+            poles, gain = [*poles, -self.roll_off.value], gain * self.roll_off.value
+        if self.notch.value:
+            at = self.at_notch.value
+            for roots, damping in ((zeros, _WIDTH * 10 ** (-self.notch.value / 20)), (poles, _WIDTH)):
+                part = complex(-damping, math.sqrt(1 - damping**2)) * at
+                roots += [part, part.conjugate()]
+        C = np.asarray(self._plant.output_matrix())[[self.output.value]]
+        return control.Compensator(C, self._sign() * gain, zeros, poles)
+
+    def _sign(self) -> float:
+        """The direction in which the output goes under the input: in the end, of an unstable plant at first."""
+        C = np.asarray(self._plant.output_matrix())[[self.output.value]]
+        channel = ShapedLoop(self._plant, control.Compensator(C)).channel
+        try:
+            return float(np.sign(channel.transfer()[0])) if channel.unstable else channel.sign()
+        except ValueError:  # it does not react
+            return 1.0
+
+    def _loop(self) -> ShapedLoop:
+        return ShapedLoop(self._plant, self._compensator())
+
+    def _axes(self) -> Any:
+        return shaped_loop.bode_plane(self._loop().frequencies)
+
+    def _question(self) -> tuple[ShapedLoop, LoopRequirements]:
+        return self._loop(), LoopRequirements(self.ms.value, self.phase.value, self.crossover.value)
+
+    def _compute(self, question: tuple[ShapedLoop, LoopRequirements], check: Check) -> tuple[str, Picture]:
+        loop, wanted = question
+        loops = {_NOW: loop} | self.kept
+        return shaped_loop.bode(loops, wanted), shaped_loop.picture(loops, wanted)
+
+    def _show(self, answer: tuple[str, Picture]) -> None:
+        self.plane.svg = answer[0]
+        self.draw(answer[1])
+
+    def _still(self) -> Picture:
+        left, right = self.plane.svg, self._drawn
+        body = left + right.drawing.replace("<svg", f'<svg x="{shaped_loop.SIDE + 8:g}"', 1)
+        file = svg.document(body, shaped_loop.SIDE + 568, shaped_loop.SIDE + 10, right.alt)
+        return dataclasses.replace(right, svg=file)
+
+    def _clicked(self) -> None:
+        """The gain with which the loop gain passes where the plane was clicked."""
+        axes, (x, y) = self._axes(), self.plane.point
+        at = 10 ** (axes.x[0] + x * (axes.x[1] - axes.x[0]))
+        wanted = axes.y[0] + y * (axes.y[1] - axes.y[0])
+        self.gain.value += 20 * (wanted - math.log10(abs(self._loop().gain_at(at))))
+
+    def _keep(self) -> None:
+        if len(self.kept) >= _MOST - 1:
+            raise ValueError(f"at most {_MOST} designs are drawn on top of one another; forget those that are kept")
+        self.kept[f"design {len(self.kept) + 1}"] = self._loop()
+        self.ask()
+
+    def _drop(self) -> None:
+        self.kept.clear()
+        self.ask()
+
+    def _codes(self, question: tuple[ShapedLoop, LoopRequirements]) -> list[str]:
+        c = question[0].compensator
+        lines = [
+            "from lqrlab import compute, control, systems",
+            "",
+            "compute.setup()",
+            f"plant = {copy_as_code.literal(self._plant) or '...  # your own plant'}",
+            f"C = plant.output_matrix()[{self.output.value}:{self.output.value + 1}]",
+            f"compensator = control.Compensator(C, {c.gain!r}, {_listed(c.zeros)}, {_listed(c.poles)})",
+        ]
+        return ["\n".join(lines), *super()._codes(question)]
+
+    def _exported(self, question: tuple[ShapedLoop, LoopRequirements]) -> tuple[object, Problem]:
+        return question[0].compensator, Problem.of(self._plant, optimum=False)
+
+
+def _log(label: str, value: float, low: float, high: float) -> ipywidgets.FloatLogSlider:
+    step = (high - low) / 200
+    if math.log10(value) > low:  # on a slider's grid, onto which a browser would move it
+        step = (math.log10(value) - low) / max(round((math.log10(value) - low) / step), 1)
+    return ipywidgets.FloatLogSlider(
+        value, min=low, max=high, step=step, description=label, readout_format=".3g", **controls.WIDE
+    )
+
+
+def _listed(roots: Any) -> str:
+    """Roots as code, real ones as numbers."""
+    return "[" + ", ".join(repr(float(r.real)) if not r.imag else repr(complex(r)) for r in np.atleast_1d(roots)) + "]"
