@@ -100,7 +100,7 @@ def arguments(draw, valid: dict):
 # Checks -----------------------------------------------------------------------------------------------------
 
 
-COMPLEX = ("poles",)
+COMPLEX = ("poles", "M")
 """Arguments that may be complex."""
 
 

@@ -124,6 +124,7 @@ def test_no_repaired_gain_leaves_its_loop_unstable(plants, steps):
         assert (np.abs(np.linalg.eigvals(A - B @ np.asarray(found))).max(-1) < 1).all()
 
 
+@pytest.mark.matrix
 def test_a_gain_that_cannot_be_repaired_is_nan_and_said_in_words():
     lost = systems.from_matrices(np.diag([1.0, -1.0]), [[0.0], [1.0]], dt=0.1, Q=np.eye(2), R=[[1.0]])
     with pytest.raises(ValueError, match="no input moves"):

@@ -247,6 +247,7 @@ def test_most_starts_of_one_plant_are_solved_in_the_limits_alone(monkeypatch):
     np.testing.assert_allclose(found.point.us[solved], given["u_1"][solved], atol=2e-8)
 
 
+@pytest.mark.matrix
 def test_arrays_that_a_compiled_function_encloses_are_arguments_too():
     A, B, eye, one = jnp.eye(2), jnp.ones((2, 1)), jnp.eye(2), jnp.ones((1, 1))
     c, limit, price = jnp.full(2, 0.1), jnp.full(2, 3.0), jnp.ones(())
@@ -411,6 +412,7 @@ def test_gradients_are_those_of_the_dense_optimality_conditions():
     np.testing.assert_allclose(gradient, -2 * adjoint[: weight.size].reshape(weight.shape).sum(0), rtol=1e-7)
 
 
+@pytest.mark.matrix
 def test_gradients_of_infeasible_problems_are_nan_and_of_their_neighbours_are_not():
     starts = np.array([[0.5], [100.0], [0.2]])
 

@@ -248,6 +248,7 @@ def test_exported_is_a_controller_like_any_other(name, exported):
     assert simulation.bind(back, p) is not back
 
 
+@pytest.mark.matrix
 def test_what_is_not_finite_does_as_in_jax(exported):
     """An estimator goes on; a delayed input is sent again; a plain gain says NaN."""
     for name in ("lqg", "ekf", "late", "gain"):
@@ -414,6 +415,7 @@ def test_names_like_those_of_the_code_and_remainders_by_one_and_loops_with_two_c
     assert np.minimum(off, np.abs(off - 1)).max() < 1e-9  # a phase of 1 − 1e-16 is one of 0
 
 
+@pytest.mark.matrix
 def test_whole_numbers_that_wrap_around_are_refused_and_builds_may_stay(tmp_path):
     @jax.tree_util.register_static
     class Counting:

@@ -158,6 +158,7 @@ def test_loops_that_diverge_and_designs_that_do_not_exist_are_said_in_words(monk
     assert np.cumsum(data["scene"]["poses"][wild], axis=1)[:, 4:].std(axis=1).max() == 0  # it stands still
 
 
+@pytest.mark.matrix
 def test_a_plant_without_parameters_has_two_sliders_and_names_are_text(tmp_path):
     plant = systems.load(hostile_html.plant_file(tmp_path / "plant.json"))
     made = design_page.page(plant)

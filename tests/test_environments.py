@@ -499,6 +499,7 @@ def test_a_channel_and_a_summary_take_a_hundredth_of_a_full_record():
     assert small <= 0.01 * full
 
 
+@pytest.mark.matrix
 def test_a_state_on_disk_is_small_and_goes_on_bit_for_bit(tmp_path):
     plants = systems.sample("mass_train", key=KEY, num=128)
     env = environments.make("mass_train", linear=True, horizon=9, delay=1)

@@ -90,6 +90,7 @@ def test_nothing_costs_less_than_the_optimum_even_over_a_short_horizon(plants):
         assert float(jnp.min(score.ratio)) >= 1.0
 
 
+@pytest.mark.matrix
 def test_one_plant_is_a_batch_of_one():
     plant = systems.make("cart_pole")
     (A, B), (Q, R) = plant.matrices(), plant.weights()

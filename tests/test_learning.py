@@ -1079,6 +1079,7 @@ def test_settings_that_are_no_table_are_refused_in_words(text, tmp_path):
         learning.load(tmp_path)
 
 
+@pytest.mark.matrix
 def test_what_is_registered_in_a_cell_works_in_fit_and_load(data, tmp_path):
     @learning.models.activation("bent")
     def bent(a):

@@ -451,6 +451,7 @@ def test_recorded_loops_are_windows_of_state_and_input_before_and_shrunk_as_a_wh
         assert (int(found.t[i]), int(found.variant[i])) == (t, [7, 8, 9, 5][loop])
 
 
+@pytest.mark.matrix
 def test_on_policy_loops_are_labelled_with_the_optimum_and_follow_from_the_anchor(data):
     config = learning.TrainConfig(**BRIEF, dagger_rounds=1, on_policy_steps=6, random_systems=20)
     model = learning.ModelConfig(**SMALL)

@@ -191,6 +191,7 @@ def test_a_filter_leaves_a_safe_controller_alone():
     np.testing.assert_allclose(us, wanted, atol=1e-6)
 
 
+@pytest.mark.matrix
 def test_a_filter_keeps_limits_that_a_controller_would_not():
     """A gain that pushes outwards: with the filter it stays, and brakes no earlier than it must."""
     xs, us, wanted = filtered_loop([[-1.0, 0.0]], [0.2, 0.0], 120, x_limits=([-0.5, -10.0], [0.5, 10.0]), horizon=20)

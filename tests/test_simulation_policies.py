@@ -134,6 +134,7 @@ def test_policies_without_a_model_send_their_last_input_again():
     np.testing.assert_allclose([ask(x) for x in seen], [answers[2 * (t // 2)] for t in range(9)], rtol=1e-9)
 
 
+@pytest.mark.matrix
 def test_output_feedback_is_scored_mapped_and_written_down_like_any_policy(cart, tmp_path):
     plant, A, B, C, Q, R, N, *_ = cart
     design = lqg(cart)

@@ -151,6 +151,7 @@ def test_inputs_within_limits_are_those_of_scipys_optimiser():
         assert not held.any(), "an input at its limit has no gain"
 
 
+@pytest.mark.matrix
 def test_plans_in_a_batch_are_followed_each_by_its_own_gains():
     x0 = np.array([[0.4, 0.0], [-0.3, 0.3]])
     plan = control.ilqr(two_torques, x0, Q, R, STEPS, QF, dt=DT)
@@ -301,6 +302,7 @@ def test_a_mass_with_a_speed_limit_moves_as_scipys_quadratic_program():
     np.testing.assert_allclose(tight.xs[:, 0], 0.0, atol=1e-6)
 
 
+@pytest.mark.matrix
 def test_a_cart_that_backs_off_before_it_moves_does_so_within_its_rail():
     plant = systems.make("cart_pole")
     (A, B), (Q, R) = plant.matrices(), plant.weights()

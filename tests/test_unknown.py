@@ -661,6 +661,7 @@ def test_a_network_with_a_history_sees_the_last_state_again_where_none_is_measur
     assert len(np.unique(found)) == 2
 
 
+@pytest.mark.matrix
 def test_a_network_without_a_description_enters_the_table_and_one_with_it_is_refused(plants):
     small = {"kind": "transformer", "window": 4, "width": 8, "depth": 1, "heads": 2}
     blind = learning.models.build(learning.ModelConfig(description=False, **small))

@@ -101,12 +101,13 @@ def hinfstruct(
 
 def _plants(systems: tuple[ArrayLike, ...], nmeas: int, ncon: int, dt: float | None) -> list[GeneralizedPlant]:
     matrix_checks.on_host("hinfstruct", *systems, dt)
-    stacks = [np.asarray(a, float) for a in systems]
+    stacks = [np.asarray(matrix_checks.real(name, a), float) for name, a in zip("ABCD", systems)]
     for name, a in zip("ABCD", stacks):
         if a.ndim < 2:
             raise ValueError(f"{name}: expected a matrix, or one for each plant, but found shape {a.shape}")
     lead = np.broadcast_shapes(*(a.shape[:-2] for a in stacks))
-    flat = [np.broadcast_to(a, (*lead, *a.shape[-2:])).reshape(-1, *a.shape[-2:]) for a in stacks]
+    num = int(np.prod(lead))
+    flat = [np.broadcast_to(a, (*lead, *a.shape[-2:])).reshape(num, *a.shape[-2:]) for a in stacks]
     plants = [partitioned("hinfstruct", a, b, c, d, nmeas, ncon, dt) for a, b, c, d in zip(*flat)]
     if not plants:
         raise ValueError(f"A, B, C, D: expected at least one plant, but found leading axes {lead}")
