@@ -24,7 +24,7 @@ _POINTS, _LONGEST = 400, 600
 
 @dataclasses.dataclass(frozen=True)
 class LoopRequirements:
-    """What a loop has to keep.
+    """Bounds that a loop has to keep.
 
     Attributes:
         ms: largest sensitivity.
