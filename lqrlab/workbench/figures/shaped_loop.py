@@ -191,6 +191,7 @@ FORBIDDEN = ".lq-forbidden{fill:#d55e00;fill-opacity:.13;stroke:none}"
 def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements) -> str:
     """The loop gains' size over frequency, with where it is to be above one."""
     newest = next(iter(loops.values()))
+    alt = f"{newest.plant.name}: size of the loop gain over frequency"
     axes, looks = bode_plane(newest.frequencies), svg.strokes(loops)
     body = axes.cross(axes.x[0], 0.0)
     if wanted.crossover:
@@ -198,11 +199,7 @@ def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements) -> str:
     for name, loop in loops.items():
         body += axes.curve(np.log10(loop.frequencies), np.log10(np.abs(loop.gain) + 1e-300), looks[name])
     return svg.document(
-        axes.frame("log10 of frequency [rad/s]", "log10 of loop gain |L|", body),
-        SIDE,
-        SIDE,
-        "loop gain",
-        style=FORBIDDEN,
+        axes.frame("log10 of frequency [rad/s]", "log10 of loop gain |L|", body), SIDE, SIDE, alt, style=FORBIDDEN
     )
 
 
