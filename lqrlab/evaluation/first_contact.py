@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec, quadratic
@@ -47,7 +47,7 @@ def first_contact(
     then: Plant | Sequence[Plant] | Problem | None = None,
     *,
     key: PRNGKeyArray,
-    noise: ArrayLike | None = None,
+    noise: float | None = None,
     push: float = 1.0,
     num_steps: int = 100,
 ) -> FirstContact:
@@ -84,7 +84,9 @@ def first_contact(
             f"batches are {plants.batch_shape} and {then.batch_shape}"
         )
     told = plants.told("units")
-    level = told.noise if noise is None else jnp.broadcast_to(jnp.asarray(noise, float), told.noise.shape)
+    level = told.noise
+    if noise is not None:
+        level = jnp.broadcast_to(checks.number("noise", noise, "a number ≥ 0", low=0), level.shape)
     mask, keys = plants.coordinates.state_mask.astype(float), jax.random.split(key, 3)
     x0 = jax.random.normal(keys[0], mask.shape, float) * mask
     pushes = jax.random.normal(keys[1], (2, *mask.shape), float) * mask[None]
