@@ -237,7 +237,7 @@ def test_the_loop_gain_follows_the_mouse(jupyterlab, page, artefacts, record_pro
     assert panel.locator("button:text-is('undo'):enabled").count() == 0  # nothing is moved yet
     plane, drawn = panel.locator("svg").first, "document.querySelector('.lq-panel svg').innerHTML"
     box, gain, took = plane.bounding_box(), panel.locator(".widget-readout").first.inner_text(), []
-    x, y = box["x"] + 0.6 * box["width"], box["y"] + 0.6 * box["height"]
+    x, y = box["x"] + 0.25 * box["width"], box["y"] + 0.42 * box["height"]
     page.mouse.move(x, y)
     page.mouse.down()
     for i in range(1, 11):
@@ -249,6 +249,28 @@ def test_the_loop_gain_follows_the_mouse(jupyterlab, page, artefacts, record_pro
     record_property("mouse_to_picture_ms", took)
     print(f"mouse to new picture: median {statistics.median(took):.0f} ms of {len(took)}, {[round(t) for t in took]}")
     assert float(panel.locator(".widget-readout").first.inner_text()) > float(gain) + 10
+
+    def roots():
+        """Middles of the marks, which are drawn last in the plane."""
+        path = panel.locator("svg").first.locator("path").evaluate_all(
+            "all => all.filter(p => p.getAttribute('d').endsWith('m-4 -4l8 8m0 -8l-8 8') || "
+            "p.getAttribute('d').endsWith('a5 5 0 1 0 -10 0')).map(p => p.getBoundingClientRect()).map(r => "
+            "[r.x + r.width / 2, r.y + r.height / 2])"
+        )
+        return sorted(path)
+
+    page.wait_for_timeout(500)
+    before = roots()
+    x, y = before[-2]  # the lead's pole; the roll-off waits at the right end
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 15, y, steps=3)
+    page.mouse.up()
+    page.wait_for_timeout(1000)
+    after = roots()
+    page.screenshot(path=artefacts / "loop_shaper.png")
+    assert after[-2][0] == pytest.approx(x + 15, abs=3)
+    assert [c[0] for c in after[:-2]] == pytest.approx([c[0] for c in before[:-2]], abs=3)
 
 
 SCHEMES = ("light", "dark")

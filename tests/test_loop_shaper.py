@@ -110,6 +110,91 @@ def test_a_click_draws_the_loop_gain_there_and_code_makes_the_same(plant):
     panel.close()
 
 
+def _drag(panel, share, level, start=None):
+    """Press at ``start`` and move to a share of the width and a log10 of the loop gain."""
+    axes = panel._axes()
+    across = lambda w: (math.log10(w) - axes.x[0]) / (axes.x[1] - axes.x[0])  # noqa: E731
+    up = lambda v: (v - axes.y[0]) / (axes.y[1] - axes.y[0])  # noqa: E731
+    w, at = start
+    panel.plane.start = [across(w), up(at), 1.0]
+    panel.plane.point = [across(share), up(level)]
+    panel.live.wait()
+    assert panel.live.error is None
+
+
+def test_zeros_poles_and_notch_are_dragged_and_leave_the_others(plant):
+    panel = loop_shaper.LoopShaper("pendulum")
+    panel.live.wait()
+    level = lambda w: math.log10(abs(panel._loop().gain_at(w)))  # noqa: E731
+    (zero,), (pole,) = panel._compensator().zeros.real, panel._compensator().poles.real
+    _drag(panel, -2 * zero, level(-zero), (-zero, level(-zero)))
+    np.testing.assert_allclose(panel._compensator().zeros, [2 * zero], rtol=1e-6)
+    np.testing.assert_allclose(panel._compensator().poles, [pole], rtol=1e-6)
+    _drag(panel, -1.5 * pole, level(-pole), (-pole, level(-pole)))
+    np.testing.assert_allclose(panel._compensator().zeros, [2 * zero], rtol=1e-6)
+    np.testing.assert_allclose(panel._compensator().poles, [1.5 * pole], rtol=1e-6)
+    # integral action waits at the left end, the notch where it has no depth
+    low = panel._corners()["integral"][0]
+    assert len(panel._compensator().poles) == 1
+    _drag(panel, 10 * low, 0.0, (low, min(level(low), panel._axes().y[1])))
+    np.testing.assert_allclose(panel._compensator().zeros[1], -10 * low)
+    panel.at_notch.value = at = 3 * -pole
+    _drag(panel, at, level(at) - 1.0, (at, level(at)))
+    assert panel.notch.value == pytest.approx(20.0, abs=0.5)
+    gain = panel.gain.value
+    between = math.sqrt(2 * zero * 1.5 * pole)  # away from all corners
+    _drag(panel, between, level(between) + 0.5, (between, level(between)))
+    assert panel.gain.value - gain == pytest.approx(10.0, abs=0.5)
+    panel.close()
+
+
+def test_the_locus_is_python_controls_and_ends_in_the_zeros(plant):
+    loop, dt = lead(plant), float(plant.dt)
+    A, b, K = loop.joint
+    L = python_control.ss(A, b, K, 0, dt)
+    factors = np.array([0.1, 1.0, 7.0])
+    theirs = python_control.root_locus_map(L, gains=factors).loci
+    for ours, z in zip(loop.locus(factors), theirs):
+        found = np.exp(ours * dt)
+        moving = found[np.abs(found) > 1e-6]  # a section of first order has a state that stays zero
+        np.testing.assert_allclose(np.sort_complex(moving), np.sort_complex(z), atol=1e-8)
+    theirs = python_control.zeros(L)
+    theirs = np.sort_complex(theirs[np.abs(theirs) > 1e-6])
+    np.testing.assert_allclose(np.sort_complex(np.exp(loop.zeros * dt)), theirs, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("zeros", "poles"),
+    [([-1.0, -4.0], [0.0, -30.0]), ([-2 + 1j, -2 - 1j], [-9.0, 0.0]), ([-3.0], [0.0]), ([-3.0], [-25.0]), ([], [])],
+)
+def test_a_compensator_is_told_as_a_pid(zeros, poles):
+    kp, ki, kd, late = control.Compensator([[1.0, 0.0]], 7.0, zeros, poles).as_pid()
+    s = python_control.tf("s")
+    theirs = python_control.zpk(zeros, poles, 7.0)(2.5j)
+    assert (kp + ki / s + kd * s / (1 + late * s))(2.5j) == pytest.approx(theirs, rel=1e-9)
+    assert control.Compensator([[1.0, 0.0]], 7.0, zeros, [*poles, -40.0, -50.0]).as_pid() is None
+
+
+def test_a_pid_of_a_rule_stands_beside_it():
+    panel = loop_shaper.LoopShaper("cruise_control")
+    panel.live.wait()
+    panel.rule.value = "SIMC"
+    panel.live.wait()
+    assert panel.live.error is None
+    assert "PID, SIMC: Ms" in panel.words.value
+    (loop,) = panel._rules.values()
+    plant, design = loop.plant, loop.compensator
+    w = loop.frequencies
+    G = control.frequency_response(
+        *control.discretize(*plant.matrices(), *plant.weights(), plant.dt)[:2], design.C, w, dt=plant.dt
+    )
+    np.testing.assert_allclose(loop.gain, np.asarray(design.response(w, float(plant.dt)) * G[:, 0, 0]), rtol=1e-6)
+    panel.rule.value = "Ziegler–Nichols"
+    panel.live.wait()
+    assert panel.live.error is None
+    panel.close()
+
+
 def test_a_lead_turns_the_phase_as_it_says_and_leaves_the_gain():
     panel = loop_shaper.LoopShaper("double_integrator")
     w = panel.at_lead.value

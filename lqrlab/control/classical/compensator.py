@@ -63,6 +63,21 @@ class Compensator:
                 f"{C.shape} and input {self.input}"
             )
 
+    def as_pid(self) -> tuple[float, float, float, float] | None:
+        """kp, ki, kd, filter time [s] of kp + ki/s + kd s/(1 + filter_time s) if it is such a one; else None."""
+        zeros, poles = np.asarray(self.zeros), np.asarray(self.poles)
+        fast = poles[poles != 0]
+        if np.sum(poles == 0) > 1 or len(fast) > 1 or np.any(fast.imag) or np.any(fast.real > 0):
+            return None
+        ki = float(np.real(self.gain * np.prod(-zeros) / np.prod(-fast))) if 0 in poles else 0.0
+        direct = self.gain if len(zeros) == len(poles) else 0.0
+        if not len(fast):
+            return direct, ki, 0.0, 0.0
+        p = float(fast[0].real)
+        residue = float(np.real(self.gain * np.prod(p - zeros))) / (p if 0 in poles else 1.0)
+        kd = -residue / p**2
+        return direct + kd * p, ki, kd, -1 / p
+
     def sampled_roots(self, dt: float) -> tuple[Complex[np.ndarray, " k"], Complex[np.ndarray, " k"], float]:
         """Zeros, poles and gain in z at a sample time dt [s]; a ``ValueError`` for a prewarp beyond Nyquist's."""
         if not 0 <= self.prewarp * dt < np.pi:

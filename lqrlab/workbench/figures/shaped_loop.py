@@ -4,13 +4,15 @@ import dataclasses
 import functools
 import html
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Complex, Float
 
 from lqrlab import control
+from lqrlab.control.analysis import transmission_zeros
+from lqrlab.control.analysis.frequency import response_at
 from lqrlab.control.classical.channels import Channel
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts, svg
@@ -18,8 +20,10 @@ from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.svg import Picture, Stroke
 
 SIDE, _WIDTH = 330.0, 560.0  # of the Bode plot, and of the charts beside it [px]
+_TALL = 206.0  # of the gain in it; the phase stands below [px]
 _DECADES = 3.0, 1.5  # of the loop gain that are shown above and below one
 _POINTS, _LONGEST = 400, 600
+_FACTORS = np.geomspace(1e-2, 1e2, 161)  # of the gain, along the root locus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +43,7 @@ class LoopRequirements:
 
 @dataclasses.dataclass(frozen=True)
 class ShapedLoop:
-    """A compensator from one measured output of a plant to its input, sampled, u = −K(z) y.
+    """A compensator or a PID loop from one measured output of a plant to its input, sampled, u = −K(z) y.
 
     Attributes:
         plant: linearised where it stands.
@@ -47,13 +51,25 @@ class ShapedLoop:
     """
 
     plant: Plant
-    compensator: control.Compensator
+    compensator: control.Compensator | control.PID
+
+    @property
+    def input(self) -> int:
+        """The input that is driven."""
+        return self.compensator.inputs[0] if isinstance(self.compensator, control.PID) else self.compensator.input
+
+    @functools.cached_property
+    def sampled(self) -> tuple[np.ndarray, ...]:
+        """A, B, C, D of z[t+1] = Az + By, u = Cz + Dy, of the input that is driven."""
+        more = {"leak": True} if isinstance(self.compensator, control.PID) else {}
+        a, b, c, d, _ = (np.asarray(m) for m in self.compensator.sampled(float(self.plant.dt), **more))
+        return a, b, c[[self.input]], d[[self.input]]
 
     @functools.cached_property
     def channel(self) -> Channel:
         """From the input to the output."""
         A, B = (np.asarray(a) for a in self.plant.matrices())
-        return Channel(A, B[:, [self.compensator.input]], np.asarray(self.compensator.C), dt=float(self.plant.dt))
+        return Channel(A, B[:, [self.input]], np.asarray(self.compensator.C), dt=float(self.plant.dt))
 
     @functools.cached_property
     def frequencies(self) -> Float[np.ndarray, " w"]:
@@ -68,10 +84,8 @@ class ShapedLoop:
 
     def _gains(self, w: Float[np.ndarray, " w"]) -> Complex[np.ndarray, " w"]:
         z = np.exp(1j * w * float(self.plant.dt))
-        zeros, poles, gain = self.compensator.sampled_roots(float(self.plant.dt))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            K = gain * np.prod(z[:, None] - zeros, -1) / np.prod(z[:, None] - poles, -1)
-            return K * self.channel.response(w)
+        a, b, c, d = self.sampled
+        return -(response_at(a, b, c, z)[:, 0, 0] + d[0, 0]) * self.channel.response(w)
 
     def gain_at(self, w: float) -> complex:
         """The loop gain at a frequency [rad/s]."""
@@ -80,17 +94,29 @@ class ShapedLoop:
     @functools.cached_property
     def joint(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """A, b, K of the plant's and the compensator's states, u = −K [x; z]."""
-        dt, at = float(self.plant.dt), self.compensator.input
         A, b, c = self.channel.sampled()
-        a, into, out, through, _ = self.compensator.sampled(dt)
+        a, into, out, through = self.sampled
         joint = np.block([[A, np.zeros((len(A), len(a)))], [into @ c, a]])
-        return joint, np.vstack([b, np.zeros((len(a), 1))]), -np.hstack([through @ c, out])[[at]]
+        return joint, np.vstack([b, np.zeros((len(a), 1))]), -np.hstack([through @ c, out])
 
     @property
     def closed(self) -> Float[np.ndarray, "s s"]:
         """The matrix of the closed loop."""
         A, b, K = self.joint
         return A - b @ K
+
+    def locus(self, factors: Float[np.ndarray, " f"]) -> Complex[np.ndarray, "f s"]:
+        """Poles s = log(z)/dt [rad/s] of the closed loop whose gain is multiplied by each factor."""
+        A, b, K = self.joint
+        z = np.linalg.eigvals(A - factors[:, None, None] * (b @ K))
+        return np.log(np.where(np.abs(z) > 1e-12, z, 1e-12).astype(complex)) / float(self.plant.dt)
+
+    @property
+    def zeros(self) -> Complex[np.ndarray, " z"]:
+        """Zeros s = log(z)/dt [rad/s] of the open loop, which the poles end in."""
+        A, b, K = self.joint
+        z = transmission_zeros.zeros(A, b, K)
+        return np.log(z[np.abs(z) > 1e-12].astype(complex)) / float(self.plant.dt)
 
     @functools.cached_property
     def stable(self) -> bool:
@@ -102,7 +128,7 @@ class ShapedLoop:
         """Over the regulator's from initial states as large as the scales, of the linear plant; inf if unstable."""
         if not self.stable:
             return math.inf
-        plant, at, (A, b, K) = self.plant, self.compensator.input, self.joint
+        plant, at, (A, b, K) = self.plant, self.input, self.joint
         sampled = control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
         Q, R, N = (np.asarray(a) for a in sampled[2:])
         more = (0, len(A) - plant.n)
@@ -123,14 +149,14 @@ class ShapedLoop:
         The load adds to the input; it is as large in units of the input's scale as the reference is in the output's.
         """
         dt, (A, b, _) = float(self.plant.dt), self.joint
-        _, into, _, through, _ = self.compensator.sampled(dt)
+        _, into, _, through = self.sampled
         slowest = np.abs(np.linalg.eigvals(self.closed)).max()
         num = int(np.clip(8 / -math.log(slowest), 40, _LONGEST)) if 0 < slowest < 1 else 100
         s, c = np.zeros(len(A)), np.pad(np.asarray(self.compensator.C)[0], (0, len(A) - self.plant.n))
-        reference = -b[:, 0] * through[self.compensator.input, 0]
+        reference = -b[:, 0] * through[0, 0]
         reference[len(A) - len(into) :] -= into[:, 0]
         (x, u), ys = (np.asarray(scale) for scale in self.plant.scales), np.zeros(num)
-        load = b[:, 0] * u[self.compensator.input] / max(float(np.abs(c[: self.plant.n]) @ x), 1e-300)
+        load = b[:, 0] * u[self.input] / max(float(np.abs(c[: self.plant.n]) @ x), 1e-300)
         for t in range(num):
             ys[t] = c @ s
             s = self.closed @ s + reference + (load if t >= num // 2 else 0.0)
@@ -170,12 +196,27 @@ def words(loop: ShapedLoop, wanted: LoopRequirements) -> str:
         f"{1 / m.modulus_margin:.3g}, delay margin {charts.duration(m.delay_margin)}. "
         f"Cost <b>{loop.cost:.3g} times</b> the optimum of a regulator that sees all states."
     )
+    gains = None if isinstance(loop.compensator, control.PID) else loop.compensator.as_pid()
+    if gains:
+        kp, ki, kd, late = gains
+        said += f" As a PID: kp {kp:.3g}, ki {ki:.3g}, kd {kd:.3g}, filter time {charts.duration(late)}."
     return f"{said}<br>{broken or 'All requirements are kept.'}"
+
+
+def _beside(name: str, loop: ShapedLoop) -> str:
+    """A stored design in a line."""
+    if not loop.stable:
+        return f"<br>{html.escape(name)}: not stable"
+    m = loop.margins
+    return (
+        f"<br>{html.escape(name)}: Ms {1 / m.modulus_margin:.3g}, phase margin ±{math.degrees(m.phase):.3g}°, "
+        f"cost {loop.cost:.3g} times the optimum"
+    )
 
 
 def bode_plane(w: Float[np.ndarray, " w"]) -> Axes:
     """The plane of log10 of frequency and of the loop gain."""
-    return Axes((0.0, 0.0, SIDE, SIDE), (math.log10(w[0]), math.log10(w[-1])), (-_DECADES[1], _DECADES[0]))
+    return Axes((0.0, 0.0, SIDE, _TALL), (math.log10(w[0]), math.log10(w[-1])), (-_DECADES[1], _DECADES[0]))
 
 
 def _region(axes: Axes, x: tuple[float, float], y: tuple[float, float]) -> str:
@@ -188,33 +229,42 @@ def _region(axes: Axes, x: tuple[float, float], y: tuple[float, float]) -> str:
 FORBIDDEN = ".lq-forbidden{fill:#d55e00;fill-opacity:.13;stroke:none}"
 
 
-def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements) -> str:
-    """The loop gains' size over frequency, with where it is to be above one."""
+def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements, corners: Sequence[tuple[float, str]] = ()) -> str:
+    """The loop gains' size and phase over frequency, with where the size is to be above one.
+
+    ``corners`` are frequencies [rad/s] of the newest loop with a mark, ○ or ×, that can be taken hold of.
+    """
     newest = next(iter(loops.values()))
-    alt = f"{newest.plant.name}: size of the loop gain over frequency"
+    alt = f"{newest.plant.name}: size and phase of the loop gain over frequency"
     axes, looks = bode_plane(newest.frequencies), svg.strokes(loops)
-    body = axes.cross(axes.x[0], 0.0)
+    phases = Axes((0.0, _TALL, SIDE, SIDE - _TALL), axes.x, (-360.0, 0.0))
+    body, below = axes.cross(axes.x[0], 0.0), phases.cross(axes.x[0], -180.0)
     if wanted.crossover:
         body += _region(axes, (axes.x[0], math.log10(wanted.crossover)), (axes.y[0], 0.0))
     for name, loop in loops.items():
-        body += axes.curve(np.log10(loop.frequencies), np.log10(np.abs(loop.gain) + 1e-300), looks[name])
-    return svg.document(
-        axes.frame("log10 of frequency [rad/s]", "log10 of loop gain |L|", body), SIDE, SIDE, alt, style=FORBIDDEN
-    )
+        x = np.log10(loop.frequencies)
+        body += axes.curve(x, np.log10(np.abs(loop.gain) + 1e-300), looks[name])
+        below += phases.curve(x, np.rad2deg(_downwards(np.angle(loop.gain))), looks[name])
+    for at, mark in corners:
+        level = float(np.clip(math.log10(abs(newest.gain_at(at)) + 1e-300), *axes.y))
+        body += axes.marks(np.array([math.log10(at)]), np.array([level]), mark, next(iter(looks.values())))
+    drawn = axes.frame("", "log10 of loop gain |L|", body)
+    drawn += phases.frame("log10 of frequency [rad/s]", "phase of L [°]", below)
+    return svg.document(drawn, SIDE, SIDE, alt, style=FORBIDDEN)
 
 
 def picture(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements) -> Picture:
-    """Sensitivities, Nyquist curve, phase and step of loops by name, the newest first, with words on that."""
+    """Sensitivities, Nyquist curve, root locus and step of loops by name, the newest first, with words on that."""
     newest, looks = next(iter(loops.values())), svg.strokes(loops)
     wide, tall, logs = (_WIDTH - 10) / 2, 158.0, np.log10(newest.frequencies)
     places = [(column * (wide + 10), 18 + row * (tall + 6), wide, tall) for row in (0, 1) for column in (0, 1)]
     sensitive = Axes(places[0], (logs[0], logs[-1]), (-2.0, 1.0))
     nyquist = Axes(places[1], (-1 - 2 * sensitive.aspect, -1 + 2 * sensitive.aspect), (-2.0, 2.0))
-    phases = Axes(places[2], (logs[0], logs[-1]), (-360.0, 0.0))
+    roots = _root_plane(places[2], newest)
     bodies = [_region(sensitive, sensitive.x, (math.log10(wanted.ms), sensitive.y[1])), "", "", ""]
     bodies[1] = nyquist.circle(-1.0, 0.0, 1 / wanted.ms).replace('class="lq-axis"', 'class="lq-forbidden"')
     bodies[1] += nyquist.cross(-1.0, 0.0) + nyquist.circle(0.0, 0.0, 1.0, "2 3")
-    bodies[2] = phases.cross(logs[0], -180.0)
+    bodies[2] = _root_locus(roots, newest, next(iter(looks.values())))
     steps = []
     for name, loop in loops.items():
         L, x, look = loop.gain, np.log10(loop.frequencies), looks[name]
@@ -224,18 +274,43 @@ def picture(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements) -> Pictur
         bodies[0] += sensitive.curve(x, np.log10(np.abs(T)), Stroke(look.colour, "2 3"))
         near = np.abs(L) < 50
         bodies[1] += nyquist.curve(L.real[near], L.imag[near], look)
-        bodies[2] += phases.curve(x, np.rad2deg(_downwards(np.angle(L))), look)
+        now = loop.locus(np.ones(1))[0]
+        bodies[2] += roots.marks(now.real, now.imag, "+", look)
         steps.append((*loop.step(), look))
     drawn = [
         sensitive.frame("log10 of frequency [rad/s]", "log10 of |S|, and of |T| (dotted)", bodies[0]),
         nyquist.frame("Re L", "Nyquist curve, Im L", bodies[1]),
-        phases.frame("log10 of frequency [rad/s]", "phase of L [°]", bodies[2]),
+        roots.frame("Re s [rad/s]", "root locus, Im s [rad/s]; poles now +", bodies[2]),
         charts.over_time(places[3], steps, "output: reference, then load", "1", float(steps[0][0][-1]))[0],
     ]
-    alt = f"{newest.plant.name}: sensitivities, Nyquist curve, phase and step response of a loop shaped by hand"
+    alt = f"{newest.plant.name}: sensitivities, Nyquist curve, root locus and step response of a loop shaped by hand"
     height = places[3][1] + tall + 4
     body = svg.legend(2, 12, looks) + "".join(drawn)
-    return Picture(svg.document(body, _WIDTH, height, alt, style=FORBIDDEN), alt, words(newest, wanted))
+    said = words(newest, wanted) + "".join(_beside(name, loop) for name, loop in list(loops.items())[1:])
+    return Picture(svg.document(body, _WIDTH, height, alt, style=FORBIDDEN), alt, said)
+
+
+def _root_plane(at: charts.Rectangle, loop: ShapedLoop) -> Axes:
+    """The s-plane about the origin, as far as three times the crossover, else the fastest pole of the loop."""
+    crossed = loop.frequencies[:-1][np.diff(np.abs(loop.gain) > 1)]
+    far = 3 * crossed[-1] if len(crossed) else np.abs(loop.locus(np.ones(1))).max()
+    across = far * Axes(at, (0.0, 1.0), (0.0, 1.0)).aspect
+    return Axes(at, (-1.4 * across, 0.6 * across), (-far, far))
+
+
+def _root_locus(axes: Axes, loop: ShapedLoop, look: Stroke) -> str:
+    """Poles for gains a hundredth to a hundred times as large, with the open loop's poles (×) and zeros (○)."""
+    (left, right, top, bottom), (x, y) = axes.edges, axes.place(*_split(loop.locus(_FACTORS).ravel()))
+    seen = (x > left) & (x < right) & (y > top) & (y < bottom)
+    dots = "".join(f"M{svg.px(a)} {svg.px(b)}h.01" for a, b in zip(x[seen], y[seen]))
+    body = axes.cross(0.0, 0.0)
+    body += svg.element("path", {"class": "lq-soft", "d": dots, "stroke-width": "2", "stroke-linecap": "round"})
+    body += axes.marks(*_split(loop.locus(np.zeros(1))[0]), "×", look)
+    return body + axes.marks(*_split(loop.zeros), "○", look)
+
+
+def _split(s: Complex[np.ndarray, " k"]) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
+    return s.real, s.imag
 
 
 def _downwards(phase: Float[np.ndarray, " w"]) -> Float[np.ndarray, " w"]:

@@ -1,6 +1,7 @@
 """The loop shaper: gain, lead, integral action, roll-off and notch of a compensator, and what becomes of its loop."""
 
 import dataclasses
+import html
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +23,9 @@ from lqrlab.workbench.panels.panel import Panel
 from lqrlab.workbench.panels.policy_inspector import ClickPlane
 
 _MOST = 4  # designs on top of one another
+_NEAR = 0.06  # of the plot's width, within which a corner is taken hold of
+_RULES = {"SIMC": "simc", "AMIGO": "amigo", "Ziegler–Nichols": "ziegler_nichols", "most integral gain": "max_ki"}
+_RULES |= {"least cost": "optimal"}
 _WIDTH = 0.5  # damping of a notch's poles
 _NOW = "this design"
 
@@ -31,17 +35,23 @@ def loop_shaper(
 ) -> "LoopShaper | Picture":
     """A panel to shape a loop by hand, from one measured output of a plant with one input.
 
-    The compensator is a gain with a lead, integral action, roll-off and a notch; a click into the Bode plot draws the
-    loop gain there. Requirements are regions that curves have to stay out of, and what breaks one is said in words. The
-    cost stands beside that of the LQR, which sees all states. ``output`` is the measured output; if left out, the
+    The compensator is a gain with a lead, integral action, roll-off and a notch. In the Bode plot its zeros (○) and
+    poles (×) are dragged along the frequencies, the notch also up and down, and all else of the curve is the gain.
+    Requirements are regions that curves have to stay out of, and what breaks one is said in words. The cost stands
+    beside that of the LQR, which sees all states; a PID controller tuned by a rule is drawn beside the loop, and what
+    the compensator is as a PID is said. ``output`` is the measured output; if left out, the
     first that sees all modes that do not decay. ``values`` is what the controls begin at, as *copy as code* writes it.
     Without a person it is the picture.
     """
     return LoopShaper(plant, output).at(values)
 
 
-class LoopShaper(Panel[tuple[ShapedLoop, LoopRequirements], tuple[str, Picture]]):
-    """The panel; its controls are attributes; ``plane`` is where a click sets the gain, ``kept`` are stored designs."""
+Question = tuple[ShapedLoop, LoopRequirements, list[tuple[float, str]], str]
+"""The loop, what is wanted of it, what of it can be taken hold of, and the rule of the PID loop beside it."""
+
+
+class LoopShaper(Panel[Question, tuple[str, Picture]]):
+    """The panel; its controls are attributes; the loop is dragged in ``plane``, ``kept`` are stored designs."""
 
     def __init__(self, plant: str | Plant, output: int | None = None) -> None:
         self._plant = one = loop_design.one_plant(plant)
@@ -55,6 +65,7 @@ class LoopShaper(Panel[tuple[ShapedLoop, LoopRequirements], tuple[str, Picture]]
         if not isinstance(at, int) or not 0 <= at < len(one.outputs):
             raise ValueError(f"output: expected a number from 0 to {len(one.outputs) - 1}, but found {output!r}")
         self.kept: dict[str, ShapedLoop] = {}
+        self._rules: dict[tuple[str, int], ShapedLoop] = {}
         self.output = ipywidgets.Dropdown(
             options=[(o.name.replace("_", " "), i) for i, o in enumerate(one.outputs)],
             value=at, description="measured output", **controls.WIDE,
@@ -77,6 +88,12 @@ class LoopShaper(Panel[tuple[ShapedLoop, LoopRequirements], tuple[str, Picture]]
         self.ms = controls.slider("largest Ms", 2.0, 1.1, 4.0)
         self.phase = controls.slider("least phase margin [°]", 30.0, 0.0, 80.0)
         self.crossover = controls.slider("crossover from [rad/s]", 0.0, 0.0, round(10 * middle, 2))
+        self.rule = ipywidgets.Dropdown(
+            options=[("none", ""), *((rule, rule) for rule in _RULES)],
+            description="compare with a PID",
+            **controls.WIDE,
+        )
+        self._held: str | None = None
         self.plane = ClickPlane(frame=[e / shaped_loop.SIDE for e in self._axes().edges])
         self.keep = button("keep this design", self._guarded(self._keep))
         self.drop = button("forget those kept", self._guarded(self._drop))
@@ -92,20 +109,22 @@ class LoopShaper(Panel[tuple[ShapedLoop, LoopRequirements], tuple[str, Picture]]
             "ms",
             "phase",
             "crossover",
+            "rule",
         )
         of = {name: getattr(self, name) for name in names}
         pages = {
             "compensator": [of[name] for name in names[1:6]],
-            "notch, output": [of[name] for name in ("notch", "at_notch", "output")],
-            "requirements": [of[name] for name in names[8:]],
+            "notch, output": [of[name] for name in ("notch", "at_notch", "output", "rule")],
+            "requirements": [of[name] for name in ("ms", "phase", "crossover")],
         }
         super().__init__(
             [controls.tabs(pages)],
-            beside=[ipywidgets.HTML("Drag the loop gain, or click where it is to pass:"), self.plane],
+            beside=[ipywidgets.HTML("Drag the loop gain, a zero ○ or a pole ×:"), self.plane],
             tools=[self.keep, self.drop],
             call=("loop_shaper", {"plant": plant, "output": output}),
         )
-        self.plane.observe(lambda _: self._guarded(self._clicked)(), names="point")
+        self.plane.observe(lambda _: self._guarded(self._taken)(), names="start")
+        self.plane.observe(lambda _: self._guarded(self._dragged)(), names="point")
         self.track(**of)
         self.ask()
 
@@ -113,8 +132,7 @@ class LoopShaper(Panel[tuple[ShapedLoop, LoopRequirements], tuple[str, Picture]]
         """The compensator that the controls stand for; integral, roll-off and notch are left out at their ends."""
         zeros, poles, gain = [], [], 10 ** (self.gain.value / 20)
         if self.lead.value:
-            sine, at = math.sin(math.radians(self.lead.value)), self.at_lead.value
-            ratio = math.sqrt((1 + sine) / (1 - sine))
+            ratio, at = _lead_ratio(self.lead.value), self.at_lead.value
             zeros, poles, gain = [-at / ratio], [-at * ratio], gain * ratio
         if self.integral.value > self.integral.base**self.integral.min * 1.001:
             zeros, poles = [*zeros, -self.integral.value], [*poles, 0.0]
@@ -143,13 +161,41 @@ class LoopShaper(Panel[tuple[ShapedLoop, LoopRequirements], tuple[str, Picture]]
     def _axes(self) -> Any:
         return shaped_loop.bode_plane(self._loop().frequencies)
 
-    def _question(self) -> tuple[ShapedLoop, LoopRequirements]:
-        return self._loop(), LoopRequirements(self.ms.value, self.phase.value, self.crossover.value)
+    def _corners(self) -> dict[str, tuple[float, str]]:
+        """What of the compensator can be taken hold of: its frequency [rad/s] and its mark."""
+        found = {
+            "integral": (self.integral.value, "○"),
+            "roll_off": (self.roll_off.value, "×"),
+            "at_notch": (self.at_notch.value, "○"),
+        }
+        if self.lead.value:
+            ratio = _lead_ratio(self.lead.value)
+            found |= {"zero": (self.at_lead.value / ratio, "○"), "pole": (self.at_lead.value * ratio, "×")}
+        low, high = self._loop().frequencies[[0, -1]]
+        return {name: (float(np.clip(w, low, high)), mark) for name, (w, mark) in found.items()}
 
-    def _compute(self, question: tuple[ShapedLoop, LoopRequirements], check: Check) -> tuple[str, Picture]:
-        loop, wanted = question
-        loops = {_NOW: loop} | self.kept
-        return shaped_loop.bode(loops, wanted), shaped_loop.picture(loops, wanted)
+    def _question(self) -> Question:
+        wanted = LoopRequirements(self.ms.value, self.phase.value, self.crossover.value)
+        return self._loop(), wanted, list(self._corners().values()), self.rule.value
+
+    def _compute(self, question: Question, check: Check) -> tuple[str, Picture]:
+        loop, wanted, corners, rule = question
+        loops, trouble = {_NOW: loop} | self.kept, ""
+        if rule:
+            try:
+                loops[f"PID, {rule}"] = self._tuned(_RULES[rule], loop.compensator.C)
+            except ValueError as error:
+                trouble = f"<br>PID, {rule}: {html.escape(str(error))}"
+        picture = shaped_loop.picture(loops, wanted)
+        return shaped_loop.bode(loops, wanted, corners), dataclasses.replace(picture, words=picture.words + trouble)
+
+    def _tuned(self, rule: str, C: np.ndarray) -> ShapedLoop:
+        """The PID loop of a rule from this output, tuned once."""
+        at = rule, self.output.value
+        if at not in self._rules:
+            design = control.pid(self._plant, rule, pairs=[(self.output.value, 0)])
+            self._rules[at] = ShapedLoop(self._plant, dataclasses.replace(design, C=C))
+        return self._rules[at]
 
     def _show(self, answer: tuple[str, Picture]) -> None:
         self.plane.svg = answer[0]
@@ -161,15 +207,44 @@ class LoopShaper(Panel[tuple[ShapedLoop, LoopRequirements], tuple[str, Picture]]
         file = svg.document(body, shaped_loop.SIDE + 568, shaped_loop.SIDE + 10, right.alt)
         return dataclasses.replace(right, svg=file)
 
-    def _clicked(self) -> None:
-        """The gain with which the loop gain passes where the plane was clicked."""
+    def _taken(self) -> None:
+        """What the plane was clicked at: the nearest corner that is near, else the gain."""
+        axes, (x, y, _), loop = self._axes(), self.plane.start, self._loop()
+        away = {}
+        for name, (w, _) in self._corners().items():
+            level = np.clip(math.log10(abs(loop.gain_at(w)) + 1e-300), *axes.y)
+            across = (math.log10(w) - axes.x[0]) / (axes.x[1] - axes.x[0]) - x
+            away[name] = math.hypot(across, ((level - axes.y[0]) / (axes.y[1] - axes.y[0]) - y) / axes.aspect)
+        nearest = min(away, key=lambda name: away[name])
+        self._held = nearest if away[nearest] < _NEAR else None
+
+    def _dragged(self) -> None:
+        """Move what is held to where the plane is clicked: a corner, or the gain so that the loop gain passes there."""
         axes, (x, y) = self._axes(), self.plane.point
-        at = 10 ** (axes.x[0] + x * (axes.x[1] - axes.x[0]))
-        wanted = axes.y[0] + y * (axes.y[1] - axes.y[0])
-        self.gain.value += 20 * (wanted - math.log10(abs(self._loop().gain_at(at))))
+        at, level = 10 ** (axes.x[0] + x * (axes.x[1] - axes.x[0])), axes.y[0] + y * (axes.y[1] - axes.y[0])
+
+        def over() -> float:
+            return 20 * (level - math.log10(abs(self._loop().gain_at(at))))
+
+        if self._held in ("zero", "pole"):
+            ratio = _lead_ratio(self.lead.value)
+            ends = {"zero": self.at_lead.value / ratio, "pole": self.at_lead.value * ratio} | {self._held: at}
+            grown = max(ends["pole"] / ends["zero"], 1.01)
+            with self.quietly():
+                self.lead.value = math.degrees(math.asin((grown - 1) / (grown + 1)))
+                _move_to(self.at_lead, math.sqrt(ends["pole"] * ends["zero"]))
+            self.ask()
+        elif self._held:
+            with self.quietly():
+                _move_to(getattr(self, self._held), at)
+                if self._held == "at_notch":
+                    self.notch.value = min(max(self.notch.value - over(), 0.0), self.notch.max)
+            self.ask()
+        else:
+            self.gain.value += over()
 
     def _keep(self) -> None:
-        if len(self.kept) >= _MOST - 1:
+        if len(self.kept) + bool(self.rule.value) >= _MOST - 1:
             raise ValueError(f"at most {_MOST} designs are drawn on top of one another; forget those that are kept")
         self.kept[f"design {len(self.kept) + 1}"] = self._loop()
         self.ask()
@@ -178,7 +253,7 @@ class LoopShaper(Panel[tuple[ShapedLoop, LoopRequirements], tuple[str, Picture]]
         self.kept.clear()
         self.ask()
 
-    def _codes(self, question: tuple[ShapedLoop, LoopRequirements]) -> list[str]:
+    def _codes(self, question: Question) -> list[str]:
         c = question[0].compensator
         lines = [
             "from lqrlab import compute, control, systems",
@@ -190,8 +265,19 @@ class LoopShaper(Panel[tuple[ShapedLoop, LoopRequirements], tuple[str, Picture]]
         ]
         return ["\n".join(lines), *super()._codes(question)]
 
-    def _exported(self, question: tuple[ShapedLoop, LoopRequirements]) -> tuple[object, Problem]:
+    def _exported(self, question: Question) -> tuple[object, Problem]:
         return question[0].compensator, Problem.of(self._plant, optimum=False)
+
+
+def _lead_ratio(degrees: float) -> float:
+    """Pole over the middle of a lead that turns the phase so far, or the middle over its zero."""
+    sine = math.sin(math.radians(degrees))
+    return math.sqrt((1 + sine) / (1 - sine))
+
+
+def _move_to(slider: ipywidgets.FloatLogSlider, value: float) -> None:
+    """Set a slider as near to a value as it goes."""
+    slider.value = min(max(value, slider.base**slider.min), slider.base**slider.max)
 
 
 def _log(label: str, value: float, low: float, high: float) -> ipywidgets.FloatLogSlider:

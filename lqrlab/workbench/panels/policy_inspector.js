@@ -10,6 +10,7 @@ function render({ model, el }) {
     const x = ((event.clientX - seen.left) / seen.width - left) / (right - left);
     const y = 1 - ((event.clientY - seen.top) / seen.height - top) / (bottom - top);
     if (x >= 0 && x <= 1 && y >= 0 && y <= 1) {
+      if (event.type === "pointerdown") model.set("start", [x, y, event.timeStamp]);
       model.set("point", [x, y]);
       model.save_changes();
     }

@@ -174,7 +174,8 @@ class ClickPlane(anywidget.AnyWidget):
     Attributes:
         svg: the picture.
         frame: where in it the plane is: left, right, top, bottom as shares of its width and height.
-        point: where it was clicked last, across and up in the plane, 0 … 1; what a test sets.
+        point: where it was clicked or dragged to last, across and up in the plane, 0 … 1; what a test sets.
+        start: where the button was pressed, and when [ms]; set before ``point``.
     """
 
     # as a path, anywidget would watch the file and hold every plane for ever
@@ -182,6 +183,7 @@ class ClickPlane(anywidget.AnyWidget):
     svg: Any = traitlets.Unicode("").tag(sync=True)
     frame: Any = traitlets.List([0.0, 1.0, 0.0, 1.0]).tag(sync=True)
     point: Any = traitlets.List([]).tag(sync=True)
+    start: Any = traitlets.List([]).tag(sync=True)
 
 
 class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
