@@ -252,10 +252,14 @@ def test_the_loop_gain_follows_the_mouse(jupyterlab, page, artefacts, record_pro
 
     def roots():
         """Middles of the marks, which are drawn last in the plane."""
-        path = panel.locator("svg").first.locator("path").evaluate_all(
-            "all => all.filter(p => p.getAttribute('d').endsWith('m-4 -4l8 8m0 -8l-8 8') || "
-            "p.getAttribute('d').endsWith('a5 5 0 1 0 -10 0')).map(p => p.getBoundingClientRect()).map(r => "
-            "[r.x + r.width / 2, r.y + r.height / 2])"
+        path = (
+            panel.locator("svg")
+            .first.locator("path")
+            .evaluate_all(
+                "all => all.filter(p => p.getAttribute('d').endsWith('m-4 -4l8 8m0 -8l-8 8') || "
+                "p.getAttribute('d').endsWith('a5 5 0 1 0 -10 0')).map(p => p.getBoundingClientRect()).map(r => "
+                "[r.x + r.width / 2, r.y + r.height / 2])"
+            )
         )
         return sorted(path)
 

@@ -1,5 +1,6 @@
 """The loop shaper: its numbers against python-control and simulation, its clicks, code, requirements and words."""
 
+import dataclasses
 import math
 
 import control as python_control
@@ -52,6 +53,30 @@ def test_the_cost_is_that_of_simulated_loops(plant):
     least = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).P
     # the rollout's costs are those between the samples, of both directions
     assert loop.cost == pytest.approx(float(run.costs.sum()) / float(np.diagonal(least) @ scales**2), rel=1e-6)
+
+
+@pytest.mark.parametrize("delay", [0.02, 0.035])  # whole and broken sample times
+def test_a_dead_time_is_exact_in_time_and_in_cost(plant, delay):
+    loop, ticks = dataclasses.replace(lead(plant), delay=delay), 4
+    dt, scales = float(plant.dt), np.asarray(plant.scales[0])
+    A, B, Q, R, N = (np.asarray(a) for a in control.discretize(*plant.matrices(), *plant.weights(), dt / ticks))
+    a, b, c, d, _ = loop.compensator.sampled(dt)
+    late, late_steps = round(delay / dt * ticks), 4000 * ticks
+    cost = np.zeros(2)
+    for i in range(2):  # by small steps, with the inputs in a queue
+        x, z, u, queue = np.eye(2)[i] * scales, np.zeros(len(a)), np.zeros(1), [np.zeros(1)] * late
+        for t in range(late_steps):
+            if t % ticks == 0:
+                y = np.asarray(loop.compensator.C) @ x
+                u, z = c @ z + d @ y, a @ z + b @ y
+            queue.append(u)
+            v = queue.pop(0)
+            cost[i] += x @ Q @ x + v @ R @ v + 2 * x @ N @ v
+            x = A @ x + B @ v
+    best = control.lqrd_delayed(*plant.matrices(), *plant.weights(), dt, delay / dt).P
+    assert loop.cost == pytest.approx(cost.sum() / float(np.diagonal(best)[:2] @ scales**2), rel=1e-6)
+    # less of the delay margin is left, but for what the hold between the samples does
+    assert loop.margins.delay_margin == pytest.approx(lead(plant).margins.delay_margin - delay, rel=0.02)
 
 
 def test_an_unstable_loop_is_said_and_costs_without_end(plant):
@@ -189,6 +214,9 @@ def test_a_pid_of_a_rule_stands_beside_it():
         *control.discretize(*plant.matrices(), *plant.weights(), plant.dt)[:2], design.C, w, dt=plant.dt
     )
     np.testing.assert_allclose(loop.gain, np.asarray(design.response(w, float(plant.dt)) * G[:, 0, 0]), rtol=1e-6)
+    panel.dead_time.value = 2 * float(plant.dt)
+    panel.live.wait()
+    assert {loop.delay for loop in panel._rules.values()} == {0.0, panel.dead_time.value}
     panel.rule.value = "Ziegler–Nichols"
     panel.live.wait()
     assert panel.live.error is None

@@ -48,10 +48,12 @@ class ShapedLoop:
     Attributes:
         plant: linearised where it stands.
         compensator: of the output and the input that it names.
+        delay: dead time of the input [s], exact also between the samples.
     """
 
     plant: Plant
     compensator: control.Compensator | control.PID
+    delay: float = 0.0
 
     @property
     def input(self) -> int:
@@ -69,7 +71,7 @@ class ShapedLoop:
     def channel(self) -> Channel:
         """From the input to the output."""
         A, B = (np.asarray(a) for a in self.plant.matrices())
-        return Channel(A, B[:, [self.input]], np.asarray(self.compensator.C), dt=float(self.plant.dt))
+        return Channel(A, B[:, [self.input]], np.asarray(self.compensator.C), self.delay, float(self.plant.dt))
 
     @functools.cached_property
     def frequencies(self) -> Float[np.ndarray, " w"]:
@@ -125,17 +127,19 @@ class ShapedLoop:
 
     @functools.cached_property
     def cost(self) -> float:
-        """Over the regulator's from initial states as large as the scales, of the linear plant; inf if unstable."""
+        """Over the regulator's that knows the dead time, from states as large as the scales; inf if unstable."""
         if not self.stable:
             return math.inf
         plant, at, (A, b, K) = self.plant, self.input, self.joint
-        sampled = control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
-        Q, R, N = (np.asarray(a) for a in sampled[2:])
-        more = (0, len(A) - plant.n)
-        weights = np.pad(Q, (more, more)), R[[at]][:, [at]], np.pad(N[:, [at]], (more, (0, 0)))
+        problem = *(np.asarray(a) for a in (*plant.matrices(), *plant.weights())), plant.dt, self.delay / plant.dt
+        late = control.delayed(problem[0], problem[1][:, [at]], problem[2], problem[3][[at]][:, [at]], *problem[4:])
+        Q, R, N = (np.asarray(a) for a in late[2:])
+        more = (0, len(A) - len(Q))
+        weights = np.pad(Q, (more, more)), R, np.pad(N, (more, (0, 0)))
         P = np.diagonal(control.cost_to_go(control.Sampled(*map(jnp.asarray, (A, b, *weights))), K))[: plant.n]
         squares = np.asarray(plant.scales[0]) ** 2
-        return float((P @ squares) / (np.diagonal(_regulator(plant)) @ squares))
+        optimum = np.diagonal(control.lqrd_delayed(*problem).P)[: plant.n]
+        return float((P @ squares) / (optimum @ squares))
 
     @functools.cached_property
     def margins(self) -> control.Margins:
@@ -178,11 +182,6 @@ class ShapedLoop:
                 f"The loop gain is below one at {below[0]:.3g} rad/s already, not only from {wanted.crossover:g} on."
             )
         return said
-
-
-def _regulator(plant: Plant) -> Float[np.ndarray, "n n"]:
-    """The optimal cost to go."""
-    return np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).P)
 
 
 def words(loop: ShapedLoop, wanted: LoopRequirements) -> str:

@@ -38,8 +38,8 @@ def loop_shaper(
     The compensator is a gain with a lead, integral action, roll-off and a notch. In the Bode plot its zeros (○) and
     poles (×) are dragged along the frequencies, the notch also up and down, and all else of the curve is the gain.
     Requirements are regions that curves have to stay out of, and what breaks one is said in words. The cost stands
-    beside that of the LQR, which sees all states; a PID controller tuned by a rule is drawn beside the loop, and what
-    the compensator is as a PID is said. ``output`` is the measured output; if left out, the
+    beside that of the LQR, which sees all states and knows the input's dead time. A PID controller tuned by a rule is
+    drawn as well, and what the compensator is as a PID is said. ``output`` is the measured output; if left out, the
     first that sees all modes that do not decay. ``values`` is what the controls begin at, as *copy as code* writes it.
     Without a person it is the picture.
     """
@@ -65,7 +65,7 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
         if not isinstance(at, int) or not 0 <= at < len(one.outputs):
             raise ValueError(f"output: expected a number from 0 to {len(one.outputs) - 1}, but found {output!r}")
         self.kept: dict[str, ShapedLoop] = {}
-        self._rules: dict[tuple[str, int], ShapedLoop] = {}
+        self._rules: dict[tuple[str, int, float], ShapedLoop] = {}
         self.output = ipywidgets.Dropdown(
             options=[(o.name.replace("_", " "), i) for i, o in enumerate(one.outputs)],
             value=at, description="measured output", **controls.WIDE,
@@ -83,6 +83,7 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
         self.notch = controls.slider("notch depth [dB]", 0.0, 0.0, 40.0)
         self.at_notch = _log("notch at [rad/s]", middle, low, high)
         self.gain = controls.slider("gain [dB]", 0.0, -80.0, 80.0)
+        self.dead_time = controls.slider("dead time [s]", 0.0, 0.0, float(f"{2 / middle:.1g}"))
         crossing = -20 * math.log10(abs(self._loop().gain_at(middle)) or 1.0)
         self.gain = controls.slider("gain [dB]", crossing, -80.0, 80.0)
         self.ms = controls.slider("largest Ms", 2.0, 1.1, 4.0)
@@ -97,35 +98,22 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
         self.plane = ClickPlane(frame=[e / shaped_loop.SIDE for e in self._axes().edges])
         self.keep = button("keep this design", self._guarded(self._keep))
         self.drop = button("forget those kept", self._guarded(self._drop))
-        names = (
-            "output",
-            "gain",
-            "lead",
-            "at_lead",
-            "integral",
-            "roll_off",
-            "notch",
-            "at_notch",
-            "ms",
-            "phase",
-            "crossover",
-            "rule",
-        )
-        of = {name: getattr(self, name) for name in names}
-        pages = {
-            "compensator": [of[name] for name in names[1:6]],
-            "notch, output": [of[name] for name in ("notch", "at_notch", "output", "rule")],
-            "requirements": [of[name] for name in ("ms", "phase", "crossover")],
+        titles = {
+            "compensator": ("gain", "lead", "at_lead", "integral", "roll_off"),
+            "notch": ("notch", "at_notch"),
+            "plant": ("output", "dead_time", "rule"),
+            "requirements": ("ms", "phase", "crossover"),
         }
+        pages = {title: {name: getattr(self, name) for name in names} for title, names in titles.items()}
         super().__init__(
-            [controls.tabs(pages)],
+            [controls.tabs({title: list(page.values()) for title, page in pages.items()})],
             beside=[ipywidgets.HTML("Drag the loop gain, a zero ○ or a pole ×:"), self.plane],
             tools=[self.keep, self.drop],
             call=("loop_shaper", {"plant": plant, "output": output}),
         )
         self.plane.observe(lambda _: self._guarded(self._taken)(), names="start")
         self.plane.observe(lambda _: self._guarded(self._dragged)(), names="point")
-        self.track(**of)
+        self.track(**{name: control for page in pages.values() for name, control in page.items()})
         self.ask()
 
     def _compensator(self) -> control.Compensator:
@@ -156,7 +144,7 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
             return 1.0
 
     def _loop(self) -> ShapedLoop:
-        return ShapedLoop(self._plant, self._compensator())
+        return ShapedLoop(self._plant, self._compensator(), self.dead_time.value)
 
     def _axes(self) -> Any:
         return shaped_loop.bode_plane(self._loop().frequencies)
@@ -183,18 +171,18 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
         loops, trouble = {_NOW: loop} | self.kept, ""
         if rule:
             try:
-                loops[f"PID, {rule}"] = self._tuned(_RULES[rule], loop.compensator.C)
+                loops[f"PID, {rule}"] = self._tuned(_RULES[rule], loop)
             except ValueError as error:
                 trouble = f"<br>PID, {rule}: {html.escape(str(error))}"
         picture = shaped_loop.picture(loops, wanted)
         return shaped_loop.bode(loops, wanted, corners), dataclasses.replace(picture, words=picture.words + trouble)
 
-    def _tuned(self, rule: str, C: np.ndarray) -> ShapedLoop:
-        """The PID loop of a rule from this output, tuned once."""
-        at = rule, self.output.value
+    def _tuned(self, rule: str, loop: ShapedLoop) -> ShapedLoop:
+        """The PID loop of a rule from the same output with the same dead time, tuned once."""
+        at = rule, self.output.value, loop.delay
         if at not in self._rules:
-            design = control.pid(self._plant, rule, pairs=[(self.output.value, 0)])
-            self._rules[at] = ShapedLoop(self._plant, dataclasses.replace(design, C=C))
+            design = control.pid(self._plant, rule, pairs=[(self.output.value, 0)], delay=loop.delay)
+            self._rules[at] = dataclasses.replace(loop, compensator=design)
         return self._rules[at]
 
     def _show(self, answer: tuple[str, Picture]) -> None:
@@ -254,7 +242,7 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
         self.ask()
 
     def _codes(self, question: Question) -> list[str]:
-        c = question[0].compensator
+        c = self._compensator()
         lines = [
             "from lqrlab import compute, control, systems",
             "",
