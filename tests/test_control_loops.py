@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from lqrlab import control, systems
+from lqrlab import control, simulation, systems
 
 A = np.array([[0.0, 1.0], [2.0, -0.3]])
 B = np.array([[0.0], [1.0]])
@@ -156,7 +156,8 @@ def by_dynamic_programming(problem):
     P = q
     for _ in range(600):
         S, G = r + b.T @ P @ b, b.T @ P @ a + n.T
-        P = q + a.T @ P @ a - G.T @ np.linalg.pinv(S) @ G
+        P = q + a.T @ P @ a - G.T @ np.linalg.pinv(S, rcond=1e-12) @ G
+        P = (P + P.T) / 2
     return P
 
 
@@ -186,6 +187,76 @@ def test_a_late_input_pays_its_cross_weight_when_it_acts(delay):
     assert np.isclose(jnp.trace(aware.P[:2, :2]), simulated(delay, aware.K, dt, N), rtol=1e-8)
     P = by_dynamic_programming(control.delayed(A, B, Q, R, dt, delay, N))
     assert np.allclose(aware.P, P, rtol=1e-9, atol=1e-9 * np.abs(P).max())
+
+
+@pytest.mark.parametrize("delays", [(0.25, 1.5), (2.5, 0.0), (1.0, 3.0), (1.25, 1.75)])
+def test_inputs_that_are_late_by_different_times(delays):
+    """The cost by small steps of SciPy's exponential with a queue an input; the optimum by dynamic programming."""
+    dt, ticks, m = 0.1, 4, 2
+    a, b = (
+        np.array([[0.3, 1.0, 0.0], [-0.4, 0.1, 0.5], [0.0, 0.2, -0.6]]),
+        np.array([[0.0, 1.0], [1.0, 0.2], [0.5, 0.0]]),
+    )
+    q, r, n = (
+        np.diag([1.0, 0.0, 0.5]),
+        np.array([[0.5, 0.1], [0.1, 0.3]]),
+        np.array([[0.1, 0.0], [0.0, 0.0], [0.0, 0.1]]),
+    )
+    design = control.lqrd_delayed(a, b, q, r, dt, delays, n)
+    P = by_dynamic_programming(control.delayed(a, b, q, r, dt, delays, n))
+    np.testing.assert_allclose(design.P, P, rtol=1e-8, atol=1e-9 * np.abs(P).max())
+    assert design.stabilizing
+    flow = np.block([[a, b], [np.zeros((m, 3 + m))]])
+    block = scipy.linalg.expm(
+        np.block([[-flow.T, np.block([[q, n], [n.T, r]])], [np.zeros((5, 5)), flow]]) * dt / ticks
+    )
+    moved, weight = block[5:, 5:], block[5:, 5:].T @ block[:5, 5:]
+    K, x0 = np.asarray(design.K), np.array([1.0, -0.5, 0.3])
+    x, sent, total = x0, [], 0.0
+    for k in range(400 * ticks):
+        if k % ticks == 0:
+            past = [*reversed(sent), *[np.zeros(m)] * K.shape[1]][: (K.shape[1] - 3) // m]
+            sent.append(-K @ np.concatenate([x, *past]))
+        late = [k - round(d * ticks) for d in delays]
+        u = np.array([sent[j // ticks][i] if j >= 0 else 0.0 for i, j in enumerate(late)])
+        z = np.concatenate([x, u])
+        total, x = total + z @ weight @ z, moved[:3] @ z
+    assert total == pytest.approx(x0 @ P[:3, :3] @ x0, rel=1e-8)
+    plant = systems.from_matrices(a, b, Q=q, R=r, dt=dt)
+    without = control.lqrd_delayed(a, b, q, r, dt, delays)
+    run = simulation.rollout(
+        plant, simulation.delayed(plant, without, delays, ticks=ticks), x0, 400 * ticks, dt=dt / ticks
+    )
+    assert float(run.cost) == pytest.approx(float(x0 @ without.P[:3, :3] @ x0), rel=1e-8)
+
+
+def test_dead_times_of_inputs_and_outputs_are_exact_in_frequency():
+    a, b, c = np.array([[-1.0, 0.5], [0.0, -2.0]]), np.eye(2), np.array([[1.0, 0.0], [0.3, 1.0]])
+    w, late, later = np.array([0.1, 1.0, 7.0]), np.array([0.0, 0.4]), np.array([0.2, 1.0])
+    found = control.frequency_response(a, b, c, w, delay=late, output_delay=later)
+    for k, at in enumerate(w):
+        G = c @ np.linalg.solve(1j * at * np.eye(2) - a, b)
+        np.testing.assert_allclose(found[k], np.diag(np.exp(-1j * at * later)) @ G @ np.diag(np.exp(-1j * at * late)))
+    dt, waits = 0.25, np.array([0.4, 2.5])  # sampled, the same as the problem with the inputs on their way
+    wide = control.delayed(a, b, np.eye(2), np.eye(2), dt, waits)
+    z = np.pad(c, ((0, 0), (0, wide.A.shape[0] - 2)))
+    ours = control.frequency_response(wide.A, wide.B, z, w, dt=dt)
+    for i, wait in enumerate(waits):
+        one = control.delayed(a, b[:, [i]], np.eye(2), np.eye(1), dt, wait)
+        cut = np.pad(c, ((0, 0), (0, one.A.shape[0] - 2)))
+        np.testing.assert_allclose(ours[..., i], control.frequency_response(one.A, one.B, cut, w, dt=dt)[..., 0])
+    with pytest.raises(ValueError, match=r"delay: expected whole sample times of 0.25 s.*control.delayed"):
+        control.frequency_response(a, b, c, w, dt=dt, delay=0.1)
+    with pytest.raises(ValueError, match=r"output_delay: expected dead times ≥ 0 s"):
+        control.frequency_response(a, b, c, w, output_delay=[0.1, -0.1])
+
+
+def test_delays_that_are_not_one_each_are_refused():
+    a, b = np.eye(2), np.eye(2)
+    with pytest.raises(ValueError, match=r"delay: expected .* one for each of 2 inputs, not traced, but found 3"):
+        control.delayed(a, b, a, b, 0.1, [1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match=r"delay: expected .*, but found -1.0"):
+        control.lqrd_delayed(a, b, a, b, 0.1, [0.5, -1.0])
 
 
 def test_delay_costs_are_batched_and_say_where_the_loop_is_lost():

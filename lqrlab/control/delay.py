@@ -1,16 +1,16 @@
 """Input delay, exactly: the sampled-data problem with the inputs on their way as states, its optimum and its cost."""
 
+import itertools
 import math
-from functools import partial
+from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute.checks import flag, number
 from lqrlab.control import matrix_checks
-from lqrlab.control.discretization import Sampled, compiled, sample_many
+from lqrlab.control.discretization import Sampled, compiled
 from lqrlab.control.regulator import LQR, dlqr, lqrd
 from lqrlab.control.weights import cost_to_go
 
@@ -19,52 +19,76 @@ LONGEST = 500
 
 
 def delayed(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, delay: float, N: ArrayLike | None = None
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    dt: ArrayLike,
+    delay: float | Sequence[float] | np.ndarray,
+    N: ArrayLike | None = None,
 ) -> Sampled:
-    """The sampled-data problem of a plant whose held input arrives ``delay`` sample times after it was computed.
+    """The sampled-data problem of a plant whose held inputs arrive ``delay`` sample times after they were computed.
 
-    The state is extended by the inputs that are on their way, the newest first: z = (x[t], u[t−1], …, u[t−d−1])
-    for d whole sample times and a rest (d inputs without a rest). The cost is ∫ xᵀQx + uᵀRu + 2xᵀNu dt with u the
-    input that acts on the plant at the time.
+    The state is extended by the inputs that are on their way, the newest first: z = (x[t], u[t−1], …, u[t−d]) with d
+    the longest delay, rounded up. The cost is ∫ xᵀQx + uᵀRu + 2xᵀNu dt with u the input that acts on the plant at the
+    time.
 
     Args:
         A, B, Q, R, dt, N: the continuous problem and its sample time [s], as in :func:`lqrd`.
-        delay: in sample times, 0 … :data:`LONGEST`, whole or not; the same for all members of a batch.
+        delay: in sample times, 0 … :data:`LONGEST`, whole or not, one for all inputs or one each ``[m]``; the same for
+            all members of a batch.
 
     Returns:
-        :class:`Sampled` with n + m⌈delay⌉ states. Its R is zero from a delay of one sample time on: such an input is
+        :class:`Sampled` with n + m d states. Its R is zero for inputs from a delay of one sample time on: these are
         charged later, through the state, so :func:`dlqr` warns of it; :func:`lqrd_delayed` does not.
 
     Source: K. J. Åström and B. Wittenmark, Computer-Controlled Systems, 3rd ed. (1997), section 2.3.
     """
-    problem, samples = _within_a_sample(A, B, Q, R, dt, delay, N)
-    for _ in range(samples):
-        problem = _one_sample_later(problem, jnp.shape(A)[-1])
-    return problem
+    matrices, step, waits = _checked(A, B, Q, R, dt, delay, N)
+    return _with_memory(_parts(matrices, step, waits), waits)
 
 
-def _within_a_sample(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, delay: float, N: ArrayLike | None
-) -> tuple[Sampled, int]:
-    """The checked, sampled problem with what its delay has beyond whole sample times, and how many these are."""
-    words = f"a number of sample times in [0, {LONGEST}], not traced"
-    delay = number("delay", delay, words, low=0, high=LONGEST)
+def _checked(
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, delay: object, N: ArrayLike | None
+) -> tuple[tuple[Array, ...], Array, np.ndarray]:
+    """The problem, its sample time, and the delay of each input in sample times ``[m]``."""
     matrices = matrix_checks.arguments(A, B, Q, R, N)
-    dtype = matrices[0].dtype
-    args, rest = (*matrices, matrix_checks.sample_time(dt, dtype, *matrices)), jnp.asarray(delay % 1, dtype)
-    return _divided(args, rest) if delay % 1 else compiled(*args), math.floor(delay)
+    m = matrices[1].shape[-1]
+    words = f"a number of sample times in [0, {LONGEST}], or one for each of {m} inputs, not traced"
+    several = isinstance(delay, Sequence | np.ndarray) and not isinstance(delay, str) and np.ndim(delay)
+    each = list(delay) if several else [delay] * m  # type: ignore[call-overload]
+    if len(each) != m:
+        raise ValueError(f"delay: expected {words}, but found {len(each)} of them")
+    waits = np.array([number("delay", d, words, low=0, high=LONGEST) for d in each])
+    return matrices, matrix_checks.sample_time(dt, matrices[0].dtype, *matrices), waits
 
 
-@jax.jit
-def _divided(args: tuple[Array, ...], rest: Array) -> Sampled:
-    """A delay of the share ``rest`` of a sample time: the state is (x, u[t−1])."""
-    *problem, dt = args
-    old, new = (sample_many(*problem, share * dt) for share in (rest, 1 - rest))
-    # at first the old input acts on x; where that ends the new one begins
-    end = jnp.concatenate([old.A, old.B], axis=-1)
-    one = jnp.broadcast_to(jnp.eye(new.R.shape[-1], dtype=rest.dtype), new.R.shape)
-    B = jnp.concatenate([new.B, one], axis=-2)
-    return Sampled(_zeros_below(new.A @ end, B), B, _joint(old) + end.mT @ new.Q @ end, new.R, end.mT @ new.N)
+def _parts(matrices: tuple[Array, ...], step: Array, waits: np.ndarray) -> list[tuple[float, Sampled]]:
+    """The parts of a sample time within which no input changes: where each begins, and the problem sampled over it."""
+    cuts = np.array([*sorted({0.0, *(waits % 1)}), 1.0])
+    return [(cut, compiled(*matrices, step * (end - cut))) for cut, end in itertools.pairwise(cuts)]
+
+
+def _with_memory(parts: list[tuple[float, Sampled]], waits: np.ndarray) -> Sampled:
+    """The problem of state (x, u[t−1], …, u[t−d]) and input u[t], part by part of a sample time."""
+    first = parts[0][1]
+    (n, m), d, lead = first.B.shape[-2:], math.ceil(waits.max(initial=0.0)), first.B.shape[:-2]
+    width = n + m * d + m
+
+    def spread(a: np.ndarray) -> Array:
+        return jnp.broadcast_to(jnp.asarray(a, first.A.dtype), (*lead, *a.shape))
+
+    # rows take what they are named for out of (x, u[t−1], …, u[t−d], u[t])
+    x, weight = spread(np.eye(n, width)), spread(np.zeros((width, width)))
+    for begins, part in parts:
+        ages = np.floor(waits).astype(int) + (waits % 1 > begins)
+        acting = np.eye(width)[n + m * ((ages - 1) % (d + 1)) + np.arange(m)]
+        both = jnp.concatenate([x, spread(acting)], axis=-2)
+        weight = weight + both.mT @ _joint(part) @ both
+        x = jnp.concatenate([part.A, part.B], axis=-1) @ both
+    memory = np.eye(width)[np.r_[n + m * d : width, n : width - m][: m * d]]
+    whole, z = jnp.concatenate([x, spread(memory)], axis=-2), n + m * d
+    return Sampled(whole[..., :z], whole[..., z:], weight[..., :z, :z], weight[..., z:, z:], weight[..., :z, z:])
 
 
 def _joint(p: Sampled) -> Array:
@@ -73,33 +97,19 @@ def _joint(p: Sampled) -> Array:
     return jnp.concatenate(rows, axis=-2)
 
 
-def _zeros_below(a: Array, like: Array) -> Array:
-    """a with as many rows as ``like``."""
-    return jnp.pad(a, [(0, 0)] * (a.ndim - 2) + [(0, like.shape[-2] - a.shape[-2]), (0, 0)])
-
-
-def _order(p: Sampled, n: int) -> np.ndarray:
-    """Indices of (x, v, w) in (x, w, v): x has n entries, w are inputs in the state of p, v is its input."""
-    size, m = p.B.shape[-2:]
-    return np.r_[:n, size : size + m, n:size]
-
-
-@partial(jax.jit, static_argnames="n")
-def _one_sample_later(p: Sampled, n: int) -> Sampled:
-    """The problem whose input arrives one sample time later: the input on its way becomes a state after x."""
-    order, (size, m) = _order(p, n), p.B.shape[-2:]
-    B = jnp.broadcast_to(jnp.eye(size + m, m, -n, dtype=p.B.dtype), (*p.B.shape[:-2], size + m, m))
-    A, Q = _zeros_below(jnp.concatenate([p.A, p.B], axis=-1), B), _joint(p)
-    A, Q = (a[..., order, :][..., order] for a in (A, Q))
-    return Sampled(A, B, Q, jnp.zeros_like(p.R), jnp.zeros_like(B))
-
-
 def lqrd_delayed(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, delay: float, N: ArrayLike | None = None
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    dt: ArrayLike,
+    delay: float | Sequence[float] | np.ndarray,
+    N: ArrayLike | None = None,
 ) -> LQR:
-    """The sampled-data optimum of a plant whose input arrives late, by a controller that knows the delay.
+    """The sampled-data optimum of a plant whose inputs arrive late, by a controller that knows the delays.
 
-    Whole sample times are bridged by prediction, a rest by the one input that is still acting.
+    The whole sample times by which all inputs are late are bridged by prediction, the rest by a Riccati equation of
+    the inputs that are still on their way.
 
     Args:
         A, B, Q, R, dt, delay, N: as in :func:`delayed`.
@@ -107,14 +117,36 @@ def lqrd_delayed(
     Returns:
         :class:`LQR` of the extended state: u[t] = −K (x[t], u[t−1], …); its P is the cost to go from it.
     """
-    (problem, samples), n = _within_a_sample(A, B, Q, R, dt, delay, N), jnp.shape(A)[-1]
-    design = dlqr(*problem)
+    matrices, step, waits = _checked(A, B, Q, R, dt, delay, N)
+    samples = math.floor(waits.min())
+    waits, parts, n, m = waits - samples, _parts(matrices, step, waits), *matrices[1].shape[-2:]
+    problem = _with_memory(parts, waits)
+    design = _soon_charged(matrices, step, waits) if waits.max() >= 1 else dlqr(*problem)
     K, P = design.K, design.P
     for _ in range(samples):  # no input of now changes what the next step costs: it acts on the state after it
-        ahead = jnp.concatenate([problem.A, problem.B], axis=-1)[..., _order(problem, n)]
-        problem = _one_sample_later(problem, n)
+        size, waits = problem.A.shape[-1], waits + 1
+        order = np.r_[:n, size : size + m, n:size]
+        ahead, problem = jnp.concatenate([problem.A, problem.B], axis=-1)[..., order], _with_memory(parts, waits)
         K, P = K @ ahead, problem.Q + ahead.mT @ P @ ahead
     return LQR(K, P, problem.A - problem.B @ K, design.residual, design.stabilizing)
+
+
+def _soon_charged(matrices: tuple[Array, ...], step: Array, waits: np.ndarray) -> LQR:
+    """The optimum where an input comes whole samples after another one.
+
+    Some of R is charged when an input is computed, which changes nothing but what those on their way still cost: a
+    Riccati equation needs a cost of each input.
+    """
+    A, B, Q, R, N = matrices
+    left = R - N.mT @ jnp.linalg.pinv(Q, hermitian=True) @ N
+    early = 0.5 * jnp.linalg.eigvalsh(left)[..., :1, None]
+    m, d = len(waits), math.ceil(waits.max())
+    p = _with_memory(_parts((A, B, Q, R - early * jnp.eye(m, dtype=R.dtype), N), step, waits), waits)
+    charge = early * step[..., None, None]
+    design = dlqr(p.A, p.B, p.Q, p.R + charge * jnp.eye(m, dtype=R.dtype), p.N)
+    to_act = np.clip(waits + 1 - np.arange(1, d + 1)[:, None], 0, 1).ravel()  # shares of a sample time
+    paid = charge * np.diag(np.concatenate([np.zeros(A.shape[-1]), to_act]))
+    return LQR(design.K, design.P + paid, design.closed_loop, design.residual, design.stabilizing)
 
 
 def delay_cost(
@@ -123,7 +155,7 @@ def delay_cost(
     Q: ArrayLike,
     R: ArrayLike,
     dt: ArrayLike,
-    delay: float,
+    delay: float | Sequence[float] | np.ndarray,
     *,
     K: ArrayLike | None = None,
     aware: bool = False,

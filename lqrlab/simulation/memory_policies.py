@@ -4,6 +4,7 @@ Which kinds of controllers there are: :mod:`lqrlab.simulation.binding`.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -211,14 +212,14 @@ def _model(problem: Problem) -> tuple[Array, Array]:
 
 
 def delayed(
-    plant: Plant | Problem, design: LQR, delay: float, *, ticks: int = 1, limit: ArrayLike = np.inf
+    plant: Plant | Problem, design: LQR, delay: float | Sequence[float], *, ticks: int = 1, limit: ArrayLike = np.inf
 ) -> DelayedPolicy:
     """The loop of a controller that knows its delay: inputs act late, and those on their way are remembered.
 
     Args:
         plant: one plant, or the batch that the design is of; or a problem of them.
         design: of :func:`lqrlab.control.lqrd_delayed` for this ``delay`` and the plant's sample time.
-        delay: in sample times.
+        delay: in sample times, one for all inputs or one each.
         ticks: steps of the simulation in a sample time, so many that ``delay * ticks`` is a whole number: roll it out
             with ``dt / ticks``, or it is refused.
         limit: magnitude at which an input is cut, as a deviation, scalar or ``[m]``.
@@ -233,17 +234,23 @@ def delayed(
     """
     problem = _problem(plant, None)
     checks.instance("design", design, LQR, "a regulator, as control.lqrd_delayed makes")
-    delay = checks.number("delay", delay, "a number of sample times ≥ 0", low=0)
-    steps = delay * checks.whole("ticks", ticks)
-    if abs(steps - round(steps)) > 1e-9:
+    words = "a number of sample times ≥ 0, one for all inputs or one each"
+    each = list(delay) if isinstance(delay, Sequence | np.ndarray) and np.ndim(delay) else [delay]
+    waits = np.array([checks.number("delay", d, words, low=0) for d in each])
+    if len(waits) not in (1, problem.m):
+        raise ValueError(f"delay: expected {words}, but found {len(waits)} for {problem.m} inputs")
+    steps = waits * checks.whole("ticks", ticks)
+    if (off := np.abs(steps - np.round(steps))).max() > 1e-9:
+        i = int(np.argmax(off))
         raise ValueError(
-            f"ticks: expected so many that delay * ticks is whole, but found {delay:g} * {ticks} = {steps:g}"
+            f"ticks: expected so many that delay * ticks is whole, but found {waits[i]:g} * {ticks} = {steps[i]:g}"
         )
-    memory = int(np.ceil(delay))
+    memory = int(np.ceil(waits.max()))
     check_sizes(problem, design.K.shape[-1] - memory * problem.m, design.K.shape[-2])
     cut = jnp.broadcast_to(jnp.asarray(checks.real("limit", limit), design.K.dtype), (problem.m,))
     step = problem.dt / ticks
-    return DelayedPolicy(design.K, jnp.asarray(ticks), jnp.asarray(round(steps)), cut, memory, step)
+    late = jnp.asarray(np.round(steps).astype(int))
+    return DelayedPolicy(design.K, jnp.asarray(ticks), late, cut, memory, step)
 
 
 def _problem(plant: Plant | Problem, limits: tuple[ArrayLike, ArrayLike] | None) -> Problem:

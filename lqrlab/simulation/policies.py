@@ -259,7 +259,7 @@ class DelayedPolicy:
         K: gain on the state and the d inputs sent before, the newest first ``[*batch, m, n + m d]``, as of
             :func:`lqrlab.control.lqrd_delayed`; zeros for inputs that it ignores.
         hold: steps from one input to the next, ``[]``.
-        delay: steps until an input acts, at most d·hold, ``[]``; until the first one arrives, none acts.
+        delay: steps until an input acts, at most d·hold, ``[]`` or ``[m]``; until the first one arrives, none acts.
         limit: magnitude at which an input is cut before it is sent, ``[m]``; inf for none.
         memory: d.
         dt: step [s] that it is to be rolled out with, ``[*batch]``; None for any.
@@ -299,5 +299,6 @@ class DelayedPolicy:
         new = jnp.clip(u, -limit, limit).astype(sent.dtype)
         sent = jnp.where(step % self.hold == 0, jnp.concatenate([new[..., None, :], sent[..., :-1, :]], -2), sent)
         age = step // self.hold - (step - self.delay) // self.hold
-        acting = jax.lax.dynamic_index_in_dim(sent, age, sent.ndim - 2, keepdims=False)
+        acts = jnp.arange(self.memory + 1)[:, None] == jnp.broadcast_to(age, (1, u.shape[-1]))
+        acting = jnp.where(jnp.broadcast_to(acts, sent.shape), sent, 0).sum(axis=-2)
         return (step + 1, sent), acting.astype(x.dtype)
