@@ -80,8 +80,10 @@ def frequency_response(
     found = _response(A, B, C, D, w, step)
     if not any(d.any() for d in late):
         return found
-    total = late[1][:, None] + late[0]
-    return found * jnp.exp(-1j * w[..., None, None] * total).astype(found.dtype)
+    total = jnp.asarray(late[1][:, None] + late[0], w.dtype)
+    angle = w[..., None, None] * jnp.expand_dims(total, tuple(range(w.ndim)))
+    turned = jax.lax.complex(jnp.cos(angle), -jnp.sin(angle)).astype(found.dtype)
+    return found * jnp.expand_dims(turned, tuple(range(found.ndim - turned.ndim)))
 
 
 def _dead_times(name: str, value: ArrayLike, count: int, step: Array | None) -> np.ndarray:
