@@ -151,7 +151,7 @@ def test_a_slider_moves_the_curve_in_jupyterlab(jupyterlab, page, artefacts, rec
     assert min(long) >= 160  # nearly a pixel a step, of which there are 200
     assert page.locator(".jp-OutputArea button:text-is('undo'):enabled").count() == 0
     names = page.locator(".jp-OutputArea .noUi-handle").evaluate_all("hs => hs.map(h => h.ariaLabel)")
-    assert {"position", "delay [samples]", "cart mass [kg]"} <= {*names}
+    assert {"position, ×", "delay [samples]", "cart mass [kg]"} <= {*names}
     handle = page.locator(".jp-OutputArea .noUi-handle").first
     page.evaluate(WATCH)
     before = shown(picture)

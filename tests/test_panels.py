@@ -174,8 +174,8 @@ def test_the_designer_has_a_slider_for_everything(panel):
     assert set(panel.inputs) == {s.name for s in plant.inputs}
     seen = {(panel.words.value, panel.picture.value)}
     for slider, value in (
-        (panel.states["angle"], 1.0),
-        (panel.inputs["torque"], -0.5),
+        (panel.states["angle"], 10.0),
+        (panel.inputs["torque"], 0.3),
         (panel.sample, 8),
         (panel.delay, 1.0),
         (panel.limit, 0.5),
@@ -204,7 +204,7 @@ def test_the_designer_runs_what_it_says():
     plant = systems.from_matrices(A, B, Q=np.diag([3.0, 1.0]), R=[[1.0]], dt=0.04)
     panel = lqr_designer.Designer(plant, num_steps=40)
     panel.sample.value, panel.delay.value, panel.size.value, panel.limit.value = 6, 1.5, 1.0, 1.25
-    panel.states["x1"].value = 1.0
+    panel.states["x1"].value = 10.0
     s = panel._question()
     assert (s.dt, s.delay) == (pytest.approx(0.06), 9)
     found = loop_design.design(s)
@@ -233,7 +233,7 @@ def test_the_designer_runs_what_it_says():
 
 
 def test_the_designer_hands_out_code_that_makes_the_same(panel):
-    panel.parameters["length"].value, panel.states["angle"].value, panel.limit.value = 0.7, 0.6, 0.8
+    panel.parameters["length"].value, panel.states["angle"].value, panel.limit.value = 0.7, 4.0, 0.8
     panel.sample.value = 8
     panel.live.wait()
     code = BeautifulSoup(panel.code.value, "html.parser").find("pre").text
@@ -470,7 +470,7 @@ def test_the_mpc_panel_shows_the_controller_of_each_horizon_and_compiles_one(mon
     monkeypatch.setattr(control, "constrained_lqr", lambda *a, **k: traced.append(a) or original(*a, **k))
     monkeypatch.setattr(mpc_designer, "_picture", lambda _, runs, *a: drawn.append(runs) or svg.Picture("", "", ""))
     for horizon, change in ((5, 100.0), (12, 0.17)):
-        values = {"limit": 0.5, "horizon": horizon, "change": change, "weight": -2.0}
+        values = {"limit": 0.5, "horizon": horizon, "change": change, "weight": 0.01}
         values |= {"initial.x1": 1.0, "initial.x2": 0.5}
         widgets.mpc_designer(plant, num_steps=30, values=values)
         bounds = {"du_limits": (-change, change)} if change < 100 else {}
@@ -596,8 +596,8 @@ def test_the_monitor_follows_a_training_and_ends_it_with_the_best_kept(data, tmp
 # All panels --------------------------------------------------------------------------------------------------
 
 MOVES = {
-    "lqr_designer": {"states.angle": 0.6, "delay": 0.5, "parameters.length": 0.7},
-    "mpc_designer": {"limit": 0.1, "horizon": 3, "initial.angle": -0.2, "weight": -1.5},
+    "lqr_designer": {"states.angle": 4.0, "delay": 0.5, "parameters.length": 0.7},
+    "mpc_designer": {"limit": 0.1, "horizon": 3, "initial.angle": -0.2, "weight": 0.03},
     "loop_shaper": {"lead": 40.0, "notch": 10.0, "ms": 3.0},
     "plant_explorer": {"family": "mass_spring_damper", "initial.position": 0.1, "loop": "no control"},
     "attraction_map": {"span": 3.05, "limit": 0.5},
@@ -698,7 +698,7 @@ def test_a_panel_is_undone_reset_and_made_again_by_its_own_code(any_panel, monke
 @pytest.mark.parametrize(
     ("kind", "moved"),
     [
-        ("lqr_designer", {"delay": 0.5, "parameters.length": 0.7, "states.angle": 0.3}),
+        ("lqr_designer", {"delay": 0.5, "parameters.length": 0.7, "states.angle": 2.0}),
         ("plant_explorer", {"parameters.length": 0.7}),
         ("attraction_map", {"parameters.length": 0.7}),
         ("policy_inspector", {"parameters.length": 0.7}),
@@ -735,8 +735,8 @@ def test_a_panels_controller_is_exported_as_it_stands(kind, monkeypatch, tmp_pat
     plant = systems.make("cart_pole")
     K = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
     panel, values = {
-        "lqr_designer": lambda: (lqr_designer.Designer(plant, num_steps=60), {"inputs.force": 0.5, "limit": 1.0}),
-        "mpc_designer": lambda: (mpc_designer.PredictiveDesigner(plant, 20), {"weight": 0.5, "horizon": 5}),
+        "lqr_designer": lambda: (lqr_designer.Designer(plant, num_steps=60), {"inputs.force": 3.0, "limit": 1.0}),
+        "mpc_designer": lambda: (mpc_designer.PredictiveDesigner(plant, 20), {"weight": 3.0, "horizon": 5}),
         "policy_inspector": lambda: (policy_inspector.Inspector(plant, 0.9 * K, num_steps=60), {}),
     }[kind]()
     panel.set(values)

@@ -11,7 +11,7 @@ from lqrlab.compute.checks import number
 
 @dataclasses.dataclass(frozen=True)
 class Signal:
-    """A state or an input: its name, its unit, and the deviation that counts as large.
+    """A state or an input: its name, its unit, and its scale, a deviation that is large.
 
     ``scale`` is at once Bryson's rule (the default weight is 1/scale²), the spread of typical initial states,
     and the unit in which a network sees the signal. ``at`` is its value at the operating point.

@@ -1,20 +1,15 @@
-"""Panels for a person at a notebook; with nobody there, the same figure stands still."""
+"""Panels for a person at a notebook; with nobody there, the same figure stands still.
 
+Each is loaded when it is first named: to design a regulator nobody waits for what training needs.
+"""
+
+import importlib
 import importlib.metadata
 from typing import Any
 
-from lqrlab.workbench.panels.attraction_map import attraction_map
-from lqrlab.workbench.panels.data_browser import data_browser
-from lqrlab.workbench.panels.loop_shaper import loop_shaper
-from lqrlab.workbench.panels.lqr_designer import lqr_designer
-from lqrlab.workbench.panels.mpc_designer import mpc_designer
-from lqrlab.workbench.panels.plant_explorer import plant_explorer
-from lqrlab.workbench.panels.policy_inspector import policy_inspector
-from lqrlab.workbench.panels.training_monitor import training_monitor
-
 PANELS = "lqrlab.panels"
 """Entry points of extensions' panels."""
-__all__ = [
+_PANELS = (
     "attraction_map",
     "data_browser",
     "loop_shaper",
@@ -23,14 +18,17 @@ __all__ = [
     "plant_explorer",
     "policy_inspector",
     "training_monitor",
-]
+)
+__all__ = [*_PANELS]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PANELS:
+        return getattr(importlib.import_module(f"lqrlab.workbench.panels.{name}"), name)
     for point in importlib.metadata.entry_points(group=PANELS, name=name):
         return point.load()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *importlib.metadata.entry_points(group=PANELS).names])
+    return sorted([*globals(), *_PANELS, *importlib.metadata.entry_points(group=PANELS).names])

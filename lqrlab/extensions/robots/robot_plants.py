@@ -19,7 +19,7 @@ from lqrlab.systems.declaration_checks import check
 from lqrlab.systems.plant import Plant, parameter_fields
 
 _ORDINARY = 0.3
-"""Angle [rad] that counts as large, and share of a robot's extent that does as a displacement."""
+"""Scale of an angle [rad], and of a displacement as a share of the robot's extent."""
 
 
 def from_mujoco(

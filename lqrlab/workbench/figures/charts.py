@@ -37,6 +37,7 @@ class Axes:
     y: Interval
     margins: Rectangle = (40, 14, 16, 28)  # left, right, top and bottom, for the labels [px]
     boxed: bool = True  # a frame with a full grid; else a line below and horizontal grid lines
+    logs: str = ""  # axes, "x", "y" or "xy", whose values are log10 of what stands at their ticks
 
     @property
     def edges(self) -> tuple[float, float, float, float]:
@@ -62,14 +63,14 @@ class Axes:
         left, right, top, bottom = self.edges
         spacing, grid = ((50, 30), f"{px(top)}V{px(bottom)}") if self.boxed else ((45, 22), f"{px(bottom)}v3")
         parts = [text(self.at[0] + 2, self.at[1] + 10, above, look="lq-soft")]
-        for v in ticks(*self.y, max(2, int((bottom - top) / spacing[1]))):
+        for v, number in _labelled(self.y, int((bottom - top) / spacing[1]), log="y" in self.logs):
             y = float(self.place(0.0, v)[1])
             parts.append(f'<path class="lq-grid" d="M{px(left)} {px(y)}H{px(right)}"/>')
-            parts.append(text(left - 4, y + 3.5, _number(v), anchor="end", look="lq-soft"))
-        for v in ticks(*self.x, max(2, int((right - left) / spacing[0]))):
+            parts.append(text(left - 4, y + 3.5, number, anchor="end", look="lq-soft"))
+        for v, number in _labelled(self.x, int((right - left) / spacing[0]), log="x" in self.logs):
             x = float(self.place(v, 0.0)[0])
             parts.append(f'<path class="lq-{"grid" if self.boxed else "axis"}" d="M{px(x)} {grid}"/>')
-            parts.append(text(x, bottom + 12, _number(v), anchor="middle", look="lq-soft"))
+            parts.append(text(x, bottom + 12, number, anchor="middle", look="lq-soft"))
         parts.append(text(right, bottom + 23, below, anchor="end", look="lq-soft") if below else "")
         window = self._window | {"viewBox": " ".join(self._window.values())}
         parts.append(element("svg", window, body) if body else "")
@@ -125,6 +126,20 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     return [0.0 if abs(t) < slack else float(t) for t in values if low - slack <= t <= high + slack]
 
 
+def _labelled(range_: Interval, count: int, *, log: bool) -> list[tuple[float, str]]:
+    """Places of ticks on an axis and what stands there; of a log10 whole decades, or 1, 2 and 5 of few."""
+    if not log:
+        return [(v, _number(v)) for v in ticks(*range_, max(2, count))]
+    low, high = range_
+    decades = range(math.floor(low), math.ceil(high) + 1)
+    whole = [float(d) for d in decades if low - 1e-9 <= d <= high + 1e-9]
+    if len(whole) > 2:
+        every = math.ceil(len(whole) / max(2, count))
+        return [(d, f"{10**d:g}".replace("-", "−")) for d in whole if d % every == 0]
+    fine = [d + math.log10(k) for d in decades for k in (1, 2, 5)]
+    return [(v, f"{10**v:.3g}".replace("-", "−")) for v in fine if low - 1e-9 <= v <= high + 1e-9]
+
+
 def _number(value: float) -> str:
     return f"{value:.4g}".replace("-", "−")
 
@@ -166,21 +181,21 @@ def logarithmic(
     floor: float,
     decades: int = 100,
     named: bool = False,
+    logs: str = "y",
 ) -> str:
-    """Positive curves (label → values over ``xs``) on an axis of their log10.
+    """Positive curves (label → values over ``xs``) on a logarithmic axis.
 
     Values below ``floor`` are drawn there, at most the highest ``decades`` are shown; ``labels`` are of the two axes,
-    ``named`` writes those of the curves above the chart.
+    ``named`` writes those of the curves above the chart; ``logs`` is ``"xy"`` if xs are log10 of what is shown.
     """
     values = {k: np.maximum(np.nan_to_num(v, nan=floor, posinf=1e12), floor) for k, v in curves.items()}
-    logs = {label: np.log10(v) for label, v in values.items()}
-    high = math.ceil(max(v.max() for v in logs.values()))
-    low = max(math.floor(min(v.min() for v in logs.values())), high - decades)
-    axes, looks = Axes(at, x, (low, max(high, low + 1))), strokes(curves)
-    drawn = "".join(axes.curve(xs, np.maximum(v, low), looks[label]) for label, v in logs.items())
-    above = f"log10 of {labels[1]}"
-    names = legend(at[0] + 20 + 5.6 * len(above), at[1] + 10, looks) if named else ""
-    return axes.frame(labels[0], above) + drawn + names
+    levels = {label: np.log10(v) for label, v in values.items()}
+    high = math.ceil(max(v.max() for v in levels.values()))
+    low = max(math.floor(min(v.min() for v in levels.values())), high - decades)
+    axes, looks = Axes(at, x, (low, max(high, low + 1)), logs=logs), strokes(curves)
+    drawn = "".join(axes.curve(xs, np.maximum(v, low), looks[label]) for label, v in levels.items())
+    names = legend(at[0] + 20 + 5.6 * len(labels[1]), at[1] + 10, looks) if named else ""
+    return axes.frame(labels[0], labels[1]) + drawn + names
 
 
 def pole_map(at: Rectangle, groups: Mapping[str, Poles]) -> str:

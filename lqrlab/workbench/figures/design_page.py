@@ -235,7 +235,7 @@ def _markup(data: dict, scene: str, pictures: Iterable[str], usual: int, packed:
         f"<div><span>{html.escape(row['label'])}</span> <b>{html.escape(row['words'][usual])}</b></div>"
         for row in data["words"]
     )
-    note = "Where scripts may run, sliders move the rest."
+    note = "In a report, and in the file that save writes, sliders move this."
     return (
         f'{style}<div {MARK} data-designs="{packed}">'
         f'<div class="lq-top"><div class="lq-controls">{rows}</div>{scene}</div>'

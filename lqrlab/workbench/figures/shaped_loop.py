@@ -214,8 +214,8 @@ def _beside(name: str, loop: ShapedLoop) -> str:
 
 
 def bode_plane(w: Float[np.ndarray, " w"]) -> Axes:
-    """The plane of log10 of frequency and of the loop gain."""
-    return Axes((0.0, 0.0, SIDE, _TALL), (math.log10(w[0]), math.log10(w[-1])), (-_DECADES[1], _DECADES[0]))
+    """The plane of frequency and loop gain, both as log10."""
+    return Axes((0.0, 0.0, SIDE, _TALL), (math.log10(w[0]), math.log10(w[-1])), (-_DECADES[1], _DECADES[0]), logs="xy")
 
 
 def _region(axes: Axes, x: tuple[float, float], y: tuple[float, float]) -> str:
@@ -236,7 +236,7 @@ def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements, corners: Seq
     newest = next(iter(loops.values()))
     alt = f"{newest.plant.name}: size and phase of the loop gain over frequency"
     axes, looks = bode_plane(newest.frequencies), svg.strokes(loops)
-    phases = Axes((0.0, _TALL, SIDE, SIDE - _TALL), axes.x, (-360.0, 0.0))
+    phases = Axes((0.0, _TALL, SIDE, SIDE - _TALL), axes.x, (-360.0, 0.0), logs="x")
     body, below = axes.cross(axes.x[0], 0.0), phases.cross(axes.x[0], -180.0)
     if wanted.crossover:
         body += _region(axes, (axes.x[0], math.log10(wanted.crossover)), (axes.y[0], 0.0))
@@ -247,8 +247,8 @@ def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements, corners: Seq
     for at, mark in corners:
         level = float(np.clip(math.log10(abs(newest.gain_at(at)) + 1e-300), *axes.y))
         body += axes.marks(np.array([math.log10(at)]), np.array([level]), mark, next(iter(looks.values())))
-    drawn = axes.frame("", "log10 of loop gain |L|", body)
-    drawn += phases.frame("log10 of frequency [rad/s]", "phase of L [°]", below)
+    drawn = axes.frame("", "loop gain |L|", body)
+    drawn += phases.frame("frequency [rad/s]", "phase of L [°]", below)
     return svg.document(drawn, SIDE, SIDE, alt, style=FORBIDDEN)
 
 
@@ -257,7 +257,7 @@ def picture(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements) -> Pictur
     newest, looks = next(iter(loops.values())), svg.strokes(loops)
     wide, tall, logs = (_WIDTH - 10) / 2, 158.0, np.log10(newest.frequencies)
     places = [(column * (wide + 10), 18 + row * (tall + 6), wide, tall) for row in (0, 1) for column in (0, 1)]
-    sensitive = Axes(places[0], (logs[0], logs[-1]), (-2.0, 1.0))
+    sensitive = Axes(places[0], (logs[0], logs[-1]), (-2.0, 1.0), logs="xy")
     nyquist = Axes(places[1], (-1 - 2 * sensitive.aspect, -1 + 2 * sensitive.aspect), (-2.0, 2.0))
     roots = _root_plane(places[2], newest)
     bodies = [_region(sensitive, sensitive.x, (math.log10(wanted.ms), sensitive.y[1])), "", "", ""]
@@ -277,7 +277,7 @@ def picture(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements) -> Pictur
         bodies[2] += roots.marks(now.real, now.imag, "+", look)
         steps.append((*loop.step(), look))
     drawn = [
-        sensitive.frame("log10 of frequency [rad/s]", "log10 of |S|, and of |T| (dotted)", bodies[0]),
+        sensitive.frame("frequency [rad/s]", "|S|, and |T| (dotted)", bodies[0]),
         nyquist.frame("Re L", "Nyquist curve, Im L", bodies[1]),
         roots.frame("Re s [rad/s]", "root locus, Im s [rad/s]; poles now +", bodies[2]),
         charts.over_time(places[3], steps, "output: reference, then load", "1", float(steps[0][0][-1]))[0],

@@ -30,6 +30,12 @@ def slider(label: str, value: float, low: float, high: float, **options: object)
     )
 
 
+def factor_slider(label: str, **options: object) -> ipywidgets.FloatLogSlider:
+    """A slider for a factor from a thousandth to a thousand, one at first."""
+    look: dict[str, Any] = {"readout_format": ".3g", "description": label, **WIDE, **options}
+    return ipywidgets.FloatLogSlider(1.0, min=-3.0, max=3.0, step=0.03, **look)
+
+
 def button(label: str, then: Callable[[], None]) -> ipywidgets.Button:
     """A button as wide as its words."""
     made = ipywidgets.Button(description=label, layout={"width": "auto"})

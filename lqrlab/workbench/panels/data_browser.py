@@ -123,9 +123,9 @@ def _spectrum(at: Rectangle, runs: dict[str, Trajectory], channel: charts.Plotte
         return ""
     amplitudes = {label: 2 * np.abs(np.fft.rfft(v))[1:] / len(v) for label, v in values.items()}
     across = np.log10(frequencies)
-    labels = "log10 of frequency [Hz]", f"spectrum of {channel.signal.name} [{channel.signal.unit}]"
+    labels = "frequency [Hz]", f"spectrum of {channel.signal.name} [{channel.signal.unit}]"
     span = across[0], across[-1] if len(across) > 1 else across[0] + 1
-    return charts.logarithmic(at, across, amplitudes, labels, x=span, floor=1e-12, decades=8)
+    return charts.logarithmic(at, across, amplitudes, labels, x=span, floor=1e-12, decades=8, logs="xy")
 
 
 def _words(chosen: Selection, variant: int, at: int, recorded: Trajectory) -> str:

@@ -37,7 +37,7 @@ class Designer(Panel[LoopSetting, Picture]):
     def __init__(self, plant: str | Plant, num_steps: int | None = None) -> None:
         self._default = default = LoopSetting.of(plant, num_steps)
         self.states, self.inputs = (
-            {s.name: controls.slider(s.name.replace("_", " "), 0.0, -3.0, 3.0) for s in signals}
+            {s.name: controls.factor_slider(f"{s.name.replace('_', ' ')}, ×") for s in signals}
             for signals in (default.plant.states, default.plant.inputs)
         )
         times = [(charts.duration(k * default.tick), k) for k in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)]
@@ -53,15 +53,13 @@ class Designer(Panel[LoopSetting, Picture]):
             "loop": [self.sample, self.delay, self.known, self.limit, self.size, self.view],
             "parameters": list(self.parameters.values()),
         }
-        note = ipywidgets.HTML("log10 of each weight multiplier")
-        tabs = controls.tabs(pages | {"weights": [note, *pages["weights"]]})
-        super().__init__([tabs], call=("lqr_designer", {"plant": plant, "num_steps": num_steps}))
+        super().__init__([controls.tabs(pages)], call=("lqr_designer", {"plant": plant, "num_steps": num_steps}))
         names = ("states", "inputs", "sample", "delay", "known", "limit", "size", "view", "parameters")
         self.track(**{name: getattr(self, name) for name in names})
         self.ask()
 
     def _question(self) -> LoopSetting:
-        states, inputs = (np.array([10.0**s.value for s in group.values()]) for group in (self.states, self.inputs))
+        states, inputs = (np.array([s.value for s in group.values()]) for group in (self.states, self.inputs))
         return dataclasses.replace(
             self._default,
             plant=controls.changed(self._default.plant, self.parameters),

@@ -93,7 +93,7 @@ class PredictiveDesigner(Panel[dict[str, Any], Picture]):
         self.limit = controls.limit_slider(0.5, **quiet)
         self.change = controls.limit_slider(loop_design.FREE, **quiet | {"description": "Δu a sample, × scale"})
         self.horizon = ipywidgets.IntSlider(20, 1, LONGEST, description="horizon [samples]", **quiet, **controls.WIDE)
-        self.weight = controls.slider("input weight, log10 ×", 0.0, -3.0, 3.0, **quiet)
+        self.weight = controls.factor_slider("input weight, ×", **quiet)
         self.initial = controls.initial_sliders(self._plant, **quiet)
         kept = {name: getattr(self, name) for name in ("limit", "change", "horizon", "weight")}
         pages = controls.tabs({"controller": [*kept.values()], "initial state": [*self.initial.values()]})
@@ -108,7 +108,7 @@ class PredictiveDesigner(Panel[dict[str, Any], Picture]):
         plant, (A, B), (Q, R) = self._plant, self._plant.matrices(), self._plant.weights()
         limit, change = (loop_design.largest_inputs(plant, question[name]) for name in ("limit", "change"))
         problem = Problem.of(plant, optimum=False)
-        sampled = control.discretize(A, B, Q, 10.0 ** question["weight"] * R, plant.dt)
+        sampled = control.discretize(A, B, Q, question["weight"] * R, plant.dt)
         gain = control.dlqr(*sampled)
         x0, runs = jnp.asarray([question[f"initial.{s.name}"] for s in plant.states]), {}
         for label, horizon in {"MPC": question["horizon"], "clipped LQR": 0}.items():
@@ -125,7 +125,7 @@ class PredictiveDesigner(Panel[dict[str, Any], Picture]):
         plant, (A, B), (Q, R) = self._plant, self._plant.matrices(), self._plant.weights()
         limit, change = (loop_design.largest_inputs(plant, question[name]) for name in ("limit", "change"))
         design = control.mpc(
-            A, B, Q, 10.0 ** question["weight"] * R, question["horizon"], dt=plant.dt, u_limits=(-limit, limit),
+            A, B, Q, question["weight"] * R, question["horizon"], dt=plant.dt, u_limits=(-limit, limit),
             du_limits=(-change, change) if np.isfinite(change).all() else None,
         )  # fmt: skip
         return design, Problem.of(plant, optimum=False)
