@@ -1,6 +1,7 @@
 """Panels by their traits: what they show is what an independent computation says."""
 
 import gc
+import json
 import re
 import subprocess
 import threading
@@ -642,6 +643,45 @@ def test_without_a_person_values_of_nothing_change_nothing(kind, data, monkeypat
     if kind not in ("data_browser", "loop_shaper"):
         options["num_steps"] = 40
     assert panel(*arguments, **options, values={}) == panel(*arguments, **options)
+
+
+def test_designs_are_kept_found_again_and_forgotten(tmp_path, monkeypatch):
+    monkeypatch.setenv("JPY_SESSION_NAME", "x")
+    monkeypatch.delenv("LQRLAB_HEADLESS", raising=False)
+    monkeypatch.setattr("lqrlab.workbench.runs.session._begun", [])
+    monkeypatch.chdir(tmp_path)
+    panel = widgets.lqr_designer("pendulum", num_steps=20)
+    panel.set({"states.angle": 4.0, "delay": 0.5})
+    panel.designs.keep.click()
+    assert "name: expected 1 to 60 letters" in panel.designs.said.value
+    panel.designs.name.value = "fast <b>"
+    panel.designs.keep.click()
+    panel.designs.name.value, panel.delay.value = "slow", 1.0
+    panel.designs.keep.click()
+    other = widgets.lqr_designer("cart_pole", num_steps=20)
+    assert other.designs.list.options == ()  # another panel's
+    other.close()
+    panel.close()
+    again = widgets.lqr_designer("pendulum", num_steps=20)  # as after a restart
+    assert again.designs.list.options == ("fast <b>", "slow")
+    again.designs.list.value = "fast <b>"
+    again.designs.take.click()
+    assert (again.states["angle"].value, again.delay.value) == (pytest.approx(4.0, rel=1e-3), 0.5)
+    again.undo.click()
+    assert again.delay.value == 0.0
+    again.designs.forget.click()
+    (kept,) = json.loads((tmp_path / "designs.json").read_text()).values()
+    assert [*kept] == ["slow"]
+    (tmp_path / "designs.json").write_text('{"widgets": ')
+    again.designs.take.click()
+    assert "expected a JSON object, but found no JSON" in again.designs.said.value
+    assert (tmp_path / "designs.json").read_text() == '{"widgets": '
+    again.designs.name.value = "new"
+    again.designs.keep.click()
+    assert "no JSON" in again.designs.said.value  # and what somebody wrote stays
+    assert (tmp_path / "designs.json").read_text() == '{"widgets": '
+    again.live.wait()
+    again.close()
 
 
 def test_sliders_of_a_plant_that_was_left_are_given_back(monkeypatch):

@@ -18,6 +18,7 @@ from lqrlab.simulation import Problem
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import copy_as_code
 from lqrlab.workbench.panels.controls import button, rows
+from lqrlab.workbench.panels.kept_designs import KeptDesigns
 from lqrlab.workbench.panels.live_panel import Answer, Check, Live, Question, sentence
 from lqrlab.workbench.runs.session import headless
 
@@ -40,8 +41,8 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
     picture, or what ``_show`` puts into the panel. Errors are shown there. The controls stand in rows above the
     picture, the last of them ``tools``; ``beside`` stand to its left, ``beneath`` and the words below it: a laptop's
     screen holds them together. ``picture`` and ``words`` are what is shown, ``live`` is the work:
-    ``live.wait()`` until it is done. ``undo``, ``reset`` and ``code`` are the same in all panels; ``call`` is the
-    function that makes the panel and its arguments, which ``code`` writes.
+    ``live.wait()`` until it is done. ``undo``, ``reset``, ``code`` and ``designs`` are the same in all panels; ``call``
+    is the function that makes the panel and its arguments, which ``code`` writes.
     """
 
     def __init__(
@@ -66,7 +67,8 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         self._past: list[dict[str, Any]] = []
         self._moved: tuple[set[str], float] = set(), 0.0
         self.undo.disabled = True
-        pages: dict[str, ipywidgets.Widget] = {"copy as code": self.code}
+        self.designs = KeptDesigns(copy_as_code.panel(*call, {}).splitlines()[-1], lambda: self.values, self.set)
+        pages: dict[str, ipywidgets.Widget] = {"copy as code": self.code, "keep designs": self.designs}
         if type(self)._exported is not Panel._exported and importlib.metadata.entry_points(group=EXPORTERS, name="c"):
             pages["export"] = self._exporting()
         folded = ipywidgets.Accordion(list(pages.values()), titles=tuple(pages))

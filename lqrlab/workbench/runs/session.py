@@ -28,6 +28,7 @@ DATASET, BY_HAND = "dataset", "by_hand"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy")
 
 _started: dict[str, "tuple[float, str, Backend | None]"] = {}
+_begun: list[Path] = []
 
 
 Result = dict[str, Any]
@@ -143,7 +144,13 @@ def begin(
     if not _kept(folder, name):
         result_path(folder, name).unlink(missing_ok=True)  # so that a result is one of this execution
     _started[name] = time.monotonic(), now(), backend
+    _begun.append(folder)
     return folder
+
+
+def begun() -> Path | None:
+    """The folder of the run that this process began last; None if it began none."""
+    return _begun[-1] if _begun else None
 
 
 def _kept(folder: Path, name: str) -> bool:
