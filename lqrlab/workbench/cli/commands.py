@@ -296,6 +296,16 @@ def init(folder: Path) -> None:
     click.echo(f"made {folder}: cd {folder} && lqrlab run --profile tiny")
 
 
+@main.command()
+@click.argument("name")
+def new(name: str) -> None:
+    """Make a notebook NN_NAME that runs, with parameters, a panel, a figure and a result, and a test of it."""
+    from lqrlab.workbench.runs import new_notebook
+
+    notebook, test = new_notebook.create(name, pipeline.find_source())
+    click.echo(f"made {notebook}\nand  {test}: lqrlab run {notebook.stem}, or open it in jupyter lab")
+
+
 for command in (data_commands.data, data_commands.train, doctor.doctor):
     main.add_command(command)
 options.with_plants(main)

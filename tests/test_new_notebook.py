@@ -1,0 +1,63 @@
+"""``lqrlab new``: a notebook that runs, its test that passes, and names that are refused."""
+
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from click.testing import CliRunner
+
+from lqrlab.workbench.cli import main
+from lqrlab.workbench.runs import new_notebook, notebooks
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "01_first.ipynb").write_text("{}")
+    return tmp_path
+
+
+def test_a_new_notebook_is_valid_and_its_parameters_are_read(study):
+    said = CliRunner().invoke(main, ["new", "my_question"])
+    assert said.exit_code == 0, said.output
+    path = study / "notebooks" / "40_my_question.ipynb"
+    nbformat.validate(nbformat.read(path, 4))
+    (nb,) = notebooks.named(path.parent, ["40_my_question"])
+    assert nb.title == "My question"
+    assert nb.question == "How far is this controller from the optimum?"
+    assert {*nb.parameters} == {"run", "plants_file", "family", "num_factors"}
+    compile((study / "tests" / "test_40_my_question.py").read_text(), "test", "exec")
+    assert new_notebook.create("another", path.parent)[0].name == "41_another.ipynb"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("../x", "NAME: expected small letters"),
+        ("First", "NAME: expected"),
+        ("first", "01_first.ipynb is there already"),
+    ],
+)
+def test_names_are_refused_in_words_and_nothing_is_made(study, name, words):
+    said = CliRunner().invoke(main, ["new", name])
+    assert said.exit_code == 2
+    assert words in said.output
+    assert [p.name for p in (study / "notebooks").iterdir()] == ["01_first.ipynb"]
+    assert not (study / "tests").exists()
+
+
+def test_a_hundredth_notebook_has_no_number(study):
+    (study / "notebooks" / "99_last.ipynb").write_text("{}")
+    with pytest.raises(ValueError, match="expected a number up to 99 to be free"):
+        new_notebook.create("more", study / "notebooks")
+
+
+@pytest.mark.matrix
+def test_the_test_that_comes_with_it_passes(tmp_path, monkeypatch):
+    """13 s."""
+    assert CliRunner().invoke(main, ["init", str(tmp_path / "study")]).exit_code == 0
+    monkeypatch.chdir(tmp_path / "study")
+    new_notebook.create("my_question", tmp_path / "study" / "notebooks")
+    subprocess.run([sys.executable, "-m", "pytest", "-q", "tests"], check=True, timeout=400)
