@@ -378,6 +378,27 @@ def test_the_map_counts_what_comes_back_and_keeps_the_ellipse_inside(monkeypatch
 # The policy inspector ----------------------------------------------------------------------------------------
 
 
+def test_a_push_is_a_force_of_one_sample_that_no_policy_is_told_of():
+    """Against the matrix powers of the sampled plant, by hand."""
+    plant = systems.make("pendulum")
+    K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
+    pair = policy_inspector.Pair.of(plant, simulation.LinearPolicy(0.8 * K), "weak gain", 30)
+    x0, at, size = np.array([0.1, 0.0]), 7, 1.5
+    runs = policy_inspector.compare(pair, x0, push=(at, size))["linear"]
+    A, B = (np.asarray(a) for a in control.c2d(*plant.matrices(), plant.dt))
+    for label, factor in (("optimal", 1.0), ("weak gain", 0.8)):
+        x = x0
+        for t in range(30):
+            u = -factor * K @ x + (size * np.asarray(plant.scales[1]) if t == at else 0.0)
+            np.testing.assert_allclose(runs[label].path.us[t] - plant.equilibrium()[1], u, atol=1e-9)
+            x = A @ x + B @ u
+        np.testing.assert_allclose(runs[label].path.xs[-1] - plant.equilibrium()[0], x, atol=1e-9)
+    said = policy_inspector.words(pair, runs={k: runs for k in ("linear", "nonlinear")}, pushed=True)
+    excess = 100 * (runs["weak gain"].ratio / runs["optimal"].ratio - 1)
+    assert f"{excess:.3g} %" in said
+    assert "x0ᵀP x0" not in said  # the least without a push
+
+
 def test_the_inspector_bills_both_from_where_it_was_clicked(monkeypatch):
     A, B, Q, R = np.array([[0.0, 1.0], [2.0, 0.0]]), np.array([[0.0], [1.0]]), np.diag([4.0, 1.0]), np.eye(1)
     plant = systems.from_matrices(A, B, Q=Q, R=R, dt=0.05)
@@ -602,7 +623,7 @@ MOVES = {
     "loop_shaper": {"lead": 40.0, "notch": 10.0, "ms": 3.0},
     "plant_explorer": {"family": "mass_spring_damper", "initial.position": 0.1, "loop": "no control"},
     "attraction_map": {"span": 3.05, "limit": 0.5},
-    "policy_inspector": {"initial.angle": 0.3, "up": 0, "across": 1},
+    "policy_inspector": {"initial.angle": 0.3, "up": 0, "across": 1, "push": 2.0},
     "data_browser": {"split": "train", "trajectory": 1, "signal": 0},
 }
 

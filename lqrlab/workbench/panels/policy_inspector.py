@@ -15,7 +15,7 @@ import traitlets
 from jaxtyping import Array, Float
 
 from lqrlab import control, simulation
-from lqrlab.compute import checks
+from lqrlab.compute import checks, pytree
 from lqrlab.simulation import Problem, Trajectory, Verdict
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts, loop_design, svg
@@ -86,12 +86,40 @@ class Run(NamedTuple):
     ratio: float
 
 
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Pushed:
+    """A policy whose inputs a force that it is not told of is added to, for one sample.
+
+    Attributes:
+        policy: that acts.
+        at: the sample.
+        size: what is added to the inputs ``[m]``.
+    """
+
+    policy: simulation.Policy
+    at: Array
+    size: Array
+
+    def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, Any]:
+        """No sample taken."""
+        return jnp.zeros((), int), self.policy.init(batch_shape)
+
+    def __call__(self, carry: tuple[Array, Any], x: Array) -> tuple[tuple[Array, Any], Array]:
+        """What the policy answers, and the push."""
+        step, memory = carry
+        memory, u = self.policy(memory, x)
+        return (step + 1, memory), u + jnp.where(step == self.at, self.size, 0.0).astype(u.dtype)
+
+
 Runs = dict[str, dict[str, Run]]
 """``linear`` and ``nonlinear`` plant → ``optimal`` and the policy's label → run."""
 
 
-def compare(pair: Pair, x0: Float[np.ndarray | Array, " n"], check: Check = lambda: None) -> Runs:
-    """Both policies from x0."""
+def compare(
+    pair: Pair, x0: Float[np.ndarray | Array, " n"], check: Check = lambda: None, push: tuple[int, float] = (0, 0.0)
+) -> Runs:
+    """Both policies from x0; with a push of their inputs at a sample, in scales of these."""
     P = np.asarray(pair.problem.P)
     least = float(x0 @ P @ x0)
 
@@ -103,18 +131,29 @@ def compare(pair: Pair, x0: Float[np.ndarray | Array, " n"], check: Check = lamb
         cost, verdict = (path.costs.sum() + path.xs[-1] @ P @ path.xs[-1], loop_design.outcome(pair.plant, path))
         return Run(path, verdict, cost / least if verdict == Verdict.CONVERGED and least > 0 else np.inf)
 
-    policies = {"optimal": simulation.LinearPolicy(pair.problem.K), pair.label: pair.policy}
+    policies: dict[str, simulation.Policy] = {
+        "optimal": simulation.LinearPolicy(pair.problem.K),
+        pair.label: pair.policy,
+    }
+    if push[1]:
+        size = push[1] * jnp.asarray(pair.plant.scales[1])
+        policies = {name: Pushed(policy, jnp.asarray(push[0]), size) for name, policy in policies.items()}
     return {
         name: {label: run(policy, name == "linear") for label, policy in policies.items()}
         for name in ("linear", "nonlinear")
     }
 
 
-def words(pair: Pair, runs: Runs) -> str:
+def words(pair: Pair, runs: Runs, *, pushed: bool = False) -> str:
     """All costs in words."""
     (lqr_linear, linear), (lqr, nonlinear) = (kind.values() for kind in runs.values())
     x0, name = lqr.path.xs[0], html.escape(pair.label)
     least = float(x0 @ np.asarray(pair.problem.P) @ x0)
+    if pushed:
+        return "<br>".join(
+            f"Pushed on the {kind} plant, the {name} {_beside(both[pair.label].ratio, both['optimal'].ratio)}."
+            for kind, both in runs.items()
+        )
     if not least > 0:
         return "This start is the equilibrium: its cost is zero. Choose another."
 
@@ -140,14 +179,24 @@ def words(pair: Pair, runs: Runs) -> str:
     )
 
 
-def _picture(pair: Pair, runs: Runs, left: str = "") -> Picture:
+def _beside(ratio: float, lqr: float) -> str:
+    """The cost of a loop beside the LQR's."""
+    if not np.isfinite(ratio):
+        return "<b>does not converge</b>"
+    if not np.isfinite(lqr):
+        return "converges, where the LQR does not"
+    excess = 100 * (ratio / lqr - 1)
+    return f"costs <b>{charts.percent(abs(excess))} % {'more' if excess > 0 else 'less'}</b> than the LQR"
+
+
+def _picture(pair: Pair, runs: Runs, left: str = "", *, pushed: bool = False) -> Picture:
     """The curves, to the right of a plane if there is one, with the words above."""
     paths, x = {label: run.path for label, run in runs["nonlinear"].items()}, _SIDE + 10 if left else 0.0
     signals = charts.channels(pair.plant)
     curves, bottom = charts.responses(signals, paths, (x, 0, _WIDTH), columns=3, lead=1, named=True)
     alt = f"{pair.plant.name} under its LQR and under the {pair.label} from one start: plane of two states, and curves"
     file = svg.document(left + curves, x + _WIDTH + 8, max(bottom, _SIDE if left else 0.0), alt)
-    return Picture(file, alt, words(pair, runs))
+    return Picture(file, alt, words(pair, runs, pushed=pushed))
 
 
 def _plane(pair: Pair, runs: Runs, across: int, up: int) -> str:
@@ -164,8 +213,8 @@ def _plane(pair: Pair, runs: Runs, across: int, up: int) -> str:
     return axes.frame(a.label, b.label, body + svg.element("circle", start))
 
 
-InspectorQuestion = tuple[np.ndarray, Plant, int, int]
-"""The start, the plant, the states of the plane."""
+InspectorQuestion = tuple[np.ndarray, Plant, int, int, tuple[float, float]]
+"""The start, the plant, the states of the plane, the push: its time [s], and its size in scales of the inputs."""
 
 
 class ClickPlane(anywidget.AnyWidget):
@@ -200,13 +249,21 @@ class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
         self.parameters = controls.parameter_sliders(plant, continuous_update=False)
         axes = Axes((0.0, 0.0, _SIDE, _SIDE), (0, 1), (0, 1))
         self.plane = ClickPlane(frame=[edge / _SIDE for edge in axes.edges])
-        pages = {"initial state": list(self.initial.values()), "parameters": list(self.parameters.values())}
+        steps = loop_design.horizon(plant, num_steps, most=10**9)
+        self.push_at = controls.slider("push at [s]", 0.0, 0.0, float(f"{steps * float(plant.dt):.3g}"))
+        self.push = controls.slider("push of the inputs, × scale", 0.0, -10.0, 10.0)
+        pages: dict[str, list[Any]] = {
+            "initial state": list(self.initial.values()),
+            "push": [self.push_at, self.push],
+            "parameters": list(self.parameters.values()),
+        }
         note = ipywidgets.HTML("Click to choose the start in this plane:")
         arguments = {"policy": policy, "family": plant, "label": label, "num_steps": num_steps}
         shown = [self.across, self.up, controls.tabs(pages)]
         super().__init__(shown, beside=[note, self.plane], call=("policy_inspector", arguments))
         self.plane.observe(lambda _: self._guarded(self._clicked)(), names="point")
         self.track(across=self.across, up=self.up, initial=self.initial, parameters=self.parameters)
+        self.track(push_at=self.push_at, push=self.push)
         self.ask()
 
     def _clicked(self) -> None:
@@ -220,25 +277,26 @@ class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
     def _question(self) -> InspectorQuestion:
         x0 = np.array([slider.value for slider in self.initial.values()])
         plant = controls.changed(self._nominal, self.parameters)
-        return x0, plant, self.across.value, self.up.value
+        return x0, plant, self.across.value, self.up.value, (self.push_at.value, self.push.value)
 
     def _compute(self, question: InspectorQuestion, check: Check) -> tuple[str, Picture]:
-        x0, plant, across, up = question
+        x0, plant, across, up, (at, size) = question
         values = tuple(float(value) for value in plant.parameters.values())
         if values not in self._pairs:
             self._pairs = {values: Pair.of(plant, self._policy, self._label, self._num_steps)}
         pair = self._pairs[values]
-        runs = compare(pair, x0, check)
+        runs = compare(pair, x0, check, (round(at / float(plant.dt)), size))
         plane = svg.document(_plane(pair, runs, across, up), _SIDE, _SIDE, "plane of two states")
-        return plane, _picture(pair, runs)
+        return plane, _picture(pair, runs, pushed=bool(size))
 
     def _exported(self, question: InspectorQuestion) -> tuple[object, Problem]:
         return self._policy, Problem.of(question[1], optimum=False)
 
     def _still(self) -> Picture:
-        x0, _, across, up = self._question()
+        x0, plant, across, up, (at, size) = self._question()
         (pair,) = self._pairs.values()
-        return picture(pair, x0, across, up)
+        runs = compare(pair, x0, push=(round(at / float(plant.dt)), size))
+        return _picture(pair, runs, _plane(pair, runs, across, up), pushed=bool(size))
 
     def _show(self, answer: tuple[str, Picture]) -> None:
         self.plane.svg = answer[0]

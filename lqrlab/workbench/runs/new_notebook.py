@@ -49,7 +49,7 @@ def _notebook(words: dict[str, str]) -> dict[str, object]:
     _, *parts = re.split(r"^# %% (\w+)\n", _filled("notebook.txt", words), flags=re.MULTILINE)
     cells = []
     for i, (kind, source) in enumerate(zip(parts[::2], parts[1::2])):
-        cell = {"cell_type": "markdown", "id": f"{words['name'][:2]}-{i:02d}", "metadata": {}}
+        cell: dict[str, object] = {"cell_type": "markdown", "id": f"{words['name'][:2]}-{i:02d}", "metadata": {}}
         if kind != "markdown":
             tags = {"tags": ["parameters"]} if kind == "parameters" else {}
             cell |= {"cell_type": "code", "execution_count": None, "metadata": tags, "outputs": []}
