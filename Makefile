@@ -68,7 +68,8 @@ mutants: env
 	$(BIN)/python tests/mutants.py --num $(NUM) --seed $(SEED)
 
 lab: env
-	$(BIN)/python -m jupyterlab --notebook-dir=. --LabApp.default_url=/lab/tree/notebooks
+	$(BIN)/lqrlab start
+	$(BIN)/python -m jupyterlab --notebook-dir=. --LabApp.default_url=/lab/tree/data/start.ipynb
 
 # the notebooks that go deeper run only when they are named
 docs: PROFILE = quick

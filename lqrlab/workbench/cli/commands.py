@@ -297,6 +297,15 @@ def init(folder: Path) -> None:
 
 
 @main.command()
+@options.source
+def start(source: Path | None) -> None:
+    """Write data/start.ipynb, on which make lab opens: what was run, with its answer, and all notebooks."""
+    from lqrlab.workbench.runs import start_page
+
+    click.echo(start_page.write(pipeline.find_source(source)))
+
+
+@main.command()
 @click.argument("name")
 def new(name: str) -> None:
     """Make a notebook NN_NAME that runs, with parameters, a panel, a figure and a result, and a test of it."""
