@@ -287,6 +287,7 @@ def site(tmp_path_factory):
     run = data / "runs" / "run"
     shutil.copytree(test_report.folder.__wrapped__(tmp_path_factory), run)
     report.write(run)
+    report.write(run, whole=True)
     folder = data / "sweeps" / "cart_pole"
     points = [{"length": 0.1 * i, "dt": (0.01, 0.02)[i % 2]} for i in range(1, 80)]
     runs = [{"point": p, "run": f"{i:05d}", "fingerprint": str(i)} for i, p in enumerate(points)]
@@ -313,6 +314,7 @@ def site(tmp_path_factory):
 PAGES = {
     "notebook": "runs/run/report/04_scores.html",
     "run": "runs/run/report/index.html",
+    "whole": "runs/run/report/run.html",
     "sweep": "sweeps/cart_pole/report/index.html",
     "all": "index.html",
     "plants": "plants.html",

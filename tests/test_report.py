@@ -11,7 +11,9 @@ import nbformat
 import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
+from click.testing import CliRunner
 
+from lqrlab.workbench.cli import main
 from lqrlab.workbench.figures import design_page, formulas, safe_html, svg, tables
 from lqrlab.workbench.runs import report, run_folder
 
@@ -107,6 +109,27 @@ def test_there_is_a_page_for_each_notebook_and_a_front_page(pages):
     assert set(pages) == {"index", "03_training", "04_scores"}
     for page in pages.values():
         assert {a["href"] for a in page.select(".bar a")} == {"index.html", "03_training.html", "04_scores.html"}
+
+
+def test_one_file_has_all_of_the_report(folder, pages):
+    """It stands alone: what leads to another page leads within it; anchors of both notebooks are told apart."""
+    path = report.write(folder, whole=True)
+    assert path.parent == folder / "report"
+    page = BeautifulSoup(path.read_text(), "html.parser")
+    path.unlink()
+    links = [a["href"] for a in page.select(".bar a")]
+    assert links == ["#main", "#03_training", "#04_scores"]
+    ids = [tag["id"] for tag in page.find_all(id=True)]
+    assert {link[1:] for link in links} <= {*ids}
+    heads = [h["id"] for h in page.select("h1[id], h2[id], h3[id]")]
+    assert len(heads) == len({*heads}) > 2
+    assert [a["href"] for a in page.select("a[href]") if not a["href"].startswith(("#", "http"))] == []
+    for name in ("03_training", "04_scores"):
+        here, there = page.find(id=name), pages[name].select_one("article")
+        assert len(here.select("svg, img")) == len(there.select("svg, img"))
+        assert all(p.get_text() in here.get_text() for p in there.find_all("p"))
+    assert page.find("a", string="next")["href"] == "#03_training-top"
+    assert CliRunner().invoke(main, ["report", "--one-file"]).exit_code == 2
 
 
 def test_nothing_is_loaded_and_nothing_runs(pages):

@@ -171,13 +171,18 @@ def sweep(target: str, overrides: dict[str, str], listed: Path | None, as_json: 
 @main.command()
 @click.argument("folder", type=PATH, required=False)
 @click.option("--open", "show", is_flag=True, help="Open it in the browser.")
-def report(folder: Path | None, show: bool) -> None:
+@click.option("--one-file", "whole", is_flag=True, help="Write all pages of a run into one file, to be mailed.")
+def report(folder: Path | None, show: bool, whole: bool) -> None:
     """Write the report of a run or sweep, or list all.
 
     HTML files that open offline; FOLDER/report/index.html is the front page. Without FOLDER: data/index.html,
     the index of all runs and sweeps.
     """
     swept = folder is not None and (folder / run_folder.SWEEP).exists()
+    if whole and (folder is None or swept):
+        raise ValueError(
+            "--one-file: expected the FOLDER of a run; the page of a sweep, and the list of all, are one file"
+        )
     if folder is not None and not swept:
         run_folder.require_record(folder)
     from lqrlab.workbench.runs import comparison, report
@@ -185,7 +190,7 @@ def report(folder: Path | None, show: bool) -> None:
     if folder is None:
         index = report.index(pipeline.find_source().parent / "data")
     else:
-        index = (comparison if swept else report).write(folder)
+        index = comparison.write(folder) if swept else report.write(folder, whole=whole)
     click.echo(index)
     if show:
         click.launch(index.resolve().as_uri())

@@ -7,6 +7,8 @@ taken out. The front page gathers the outputs of the cells that are tagged ``sum
 
 import contextlib
 import dataclasses
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +52,10 @@ class NotebookPage:
 _GENERATOR = b'name="generator" content="lqrlab"'  # in templates/base.html.j2
 
 
-def write(folder: str | Path) -> Path:
+def write(folder: str | Path, *, whole: bool = False) -> Path:
     """Write a run's report from its executed notebooks; returns the front page, ``<folder>/report/index.html``.
+
+    With ``whole`` all of it is written into one file, to be mailed: ``<folder>/report/<folder>.html``.
 
     Raises:
         ValueError: the folder is not a run's, or holds no executed notebook.
@@ -66,10 +70,30 @@ def write(folder: str | Path) -> Path:
     pages = [render(executed[name]) for name in sorted(executed)]
     shared: dict[str, Any] = {"pages": pages, "run": run, "folder": folder.resolve().name}
     shared |= {"versions": run["versions"], "plants": plant_copies.names(run)}
+    if whole:
+        for page in pages:
+            page.body = _within_one_file(page.name, page.body, [other.name for other in pages])
+        script = design_page.SCRIPT if any(design_page.MARK in page.body for page in pages) else ""
+        name = f"{shared['folder']}.html"
+        return fill(folder / "report" / name, "whole.html.j2", script, whole=True, **shared)
     for page in pages:
         script = design_page.SCRIPT if design_page.MARK in page.body else ""
         fill(folder / "report" / f"{page.name}.html", "page.html.j2", script, page=page, **shared)
     return fill(folder / "report" / "index.html", "index.html.j2", **shared)
+
+
+def _within_one_file(name: str, body: str, names: Sequence[str]) -> str:
+    """A page's body with the names of pages before its anchors, for two may have headings of one name."""
+    anchors = set(re.findall(r'<h[1-6] id="([^"]*)"', body))
+    body = re.sub(r'(<h[1-6] id=")', rf"\g<1>{name}-", body)
+
+    def link(found: re.Match[str]) -> str:
+        page, anchor = found[1] or name, found[2] or ""
+        if page not in names or (not found[1] and anchor not in anchors):
+            return found[0]
+        return f'href="#{page}{"-" * bool(anchor)}{anchor}"'
+
+    return re.sub(r'href="(?:([\w.-]+)\.html)?(?:#([^"]*))?"', link, body)
 
 
 def fill(path: Path, template: str, script: str = "", **values: object) -> Path:
