@@ -131,6 +131,8 @@ def show(
 def show_scores(frame: pd.DataFrame, caption: str = "") -> Styler:
     """A frame from :func:`scores`, with units in its head."""
     names = {c: f"{c} [%]" for c in frame.columns}
+    if caption and "bounded" in frame.columns:
+        caption += "; bounded: loops that neither converge nor diverge"
     styler = show(frame.rename(columns=names), caption, {c: percent for c in names.values()})
     # the table is about the network: its rows stand out
     mine = [str(name) == "network" for name in frame.index.get_level_values("controller")]

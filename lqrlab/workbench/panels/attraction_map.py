@@ -15,7 +15,7 @@ from lqrlab.compute import checks
 from lqrlab.evaluation import Attraction
 from lqrlab.simulation import LinearPolicy, Problem
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import svg
+from lqrlab.workbench.figures import charts, svg
 from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.loop_design import FREE, largest_inputs, limit_words, one_plant
 from lqrlab.workbench.figures.svg import Picture, Stroke
@@ -217,8 +217,8 @@ def _words(setting: AttractionSetting, regions: Mapping[str, Attraction]) -> str
     ]
     if len(regions) == 2:
         (a, x), (b, y) = ((html.escape(label), region) for label, region in regions.items())
-        only = [100 * float(np.mean(p.converged & ~q.converged)) for p, q in ((x, y), (y, x))]
-        lines.append(f"From {only[0]:.2g} % of them only <i>{a}</i> converges, from {only[1]:.2g} % only <i>{b}</i>.")
+        only = [charts.percent(100 * float(np.mean(p.converged & ~q.converged))) for p, q in ((x, y), (y, x))]
+        lines.append(f"From {only[0]} % of them only <i>{a}</i> converges, from {only[1]} % only <i>{b}</i>.")
     undecided = sum(int((~a.converged & ~a.diverged).sum()) for a in regions.values())
     if undecided:
         lines.append(f"{undecided:,} rollouts were undecided after {setting.num_steps} samples (grey).")
