@@ -96,8 +96,7 @@ def _in_words(error: OSError) -> str:
 @click.version_option(lqrlab.__version__, prog_name="lqrlab")
 @click.option("--traceback", is_flag=True, help="Show where in the code an error comes from.")
 def main(traceback: bool) -> None:
-    """Train controllers on benchmark plants; report their excess cost over the LQR optimum.
-
+    """Train controllers on benchmark plants; report their excess cost.
     The Tab key completes after eval "$(_LQRLAB_COMPLETE=bash_source lqrlab)".
     """
 
@@ -301,7 +300,7 @@ def init(folder: Path) -> None:
     click.echo(f"made {folder}: cd {folder} && lqrlab run --profile tiny")
 
 
-@main.command()
+@main.command(hidden=True)  # make lab calls it
 @options.source
 def start(source: Path | None) -> None:
     """Write data/start.ipynb, on which make lab opens: what was run, with its answer, and all notebooks."""

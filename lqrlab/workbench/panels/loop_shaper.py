@@ -150,7 +150,7 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
         return shaped_loop.bode_plane(self._loop().frequencies)
 
     def _corners(self) -> dict[str, tuple[float, str]]:
-        """What of the compensator can be taken hold of: its frequency [rad/s] and its mark."""
+        """Roots of the compensator that can be taken hold of, by control: frequency [rad/s] and mark."""
         found = {
             "integral": (self.integral.value, "○"),
             "roll_off": (self.roll_off.value, "×"),
@@ -196,7 +196,7 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
         return dataclasses.replace(right, svg=file)
 
     def _taken(self) -> None:
-        """What the plane was clicked at: the nearest corner that is near, else the gain."""
+        """Take hold of the corner that is nearest to the click, or of the gain if none is near."""
         axes, (x, y, _), loop = self._axes(), self.plane.start, self._loop()
         away = {}
         for name, (w, _) in self._corners().items():

@@ -106,7 +106,7 @@ class Pushed:
         return jnp.zeros((), int), self.policy.init(batch_shape)
 
     def __call__(self, carry: tuple[Array, Any], x: Array) -> tuple[tuple[Array, Any], Array]:
-        """What the policy answers, and the push."""
+        """The answer of the policy, and the push."""
         step, memory = carry
         memory, u = self.policy(memory, x)
         return (step + 1, memory), u + jnp.where(step == self.at, self.size, 0.0).astype(u.dtype)

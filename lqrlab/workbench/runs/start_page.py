@@ -51,7 +51,7 @@ def _runs(data: Path) -> list[str]:
 
 
 def _answer(folder: Path) -> str:
-    """What the run's last notebook says in Markdown; nothing where it did not get so far."""
+    """The Markdown that the run's last notebook put out; nothing where it did not get so far."""
     for path in sorted((folder / "notebooks").glob("04_*.ipynb")):
         try:
             cells: list[dict[str, Any]] = read_object(path)["cells"]
