@@ -300,7 +300,7 @@ def init(folder: Path) -> None:
     click.echo(f"made {folder}: cd {folder} && lqrlab run --profile tiny")
 
 
-@main.command(hidden=True)  # make lab calls it
+@main.command()
 @options.source
 def start(source: Path | None) -> None:
     """Write data/start.ipynb, on which make lab opens: what was run, with its answer, and all notebooks."""
