@@ -1,6 +1,7 @@
 """Zeros, frequency responses, margins, steps and delays, against python-control and dense simulation."""
 
 import inspect
+import warnings
 from functools import partial
 
 import control as python_control
@@ -228,6 +229,22 @@ def test_inputs_that_are_late_by_different_times(delays):
         plant, simulation.delayed(plant, without, delays, ticks=ticks), x0, 400 * ticks, dt=dt / ticks
     )
     assert float(run.cost) == pytest.approx(float(x0 @ without.P[:3, :3] @ x0), rel=1e-8)
+
+
+def test_late_inputs_of_a_batch_are_those_of_each_member_in_its_own_type():
+    a, b = np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([[0.0, 0.3], [1.0, 0.1]])
+    times, q, r = np.array([0.05, 0.1, 0.2]), np.eye(2), np.eye(2)
+    for delays in ([0.5, 2.0], [1.25, 1.5]):
+        many = control.lqrd_delayed(a, b, q, r, times, delays)
+        for i, dt in enumerate(times):
+            one = control.lqrd_delayed(a, b, q, r, dt, delays)
+            np.testing.assert_allclose(many.K[i], one.K, atol=1e-8)
+            np.testing.assert_allclose(many.P[i], one.P, atol=1e-8)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it says that float64 is better
+            single = control.lqrd_delayed(*(np.float32(x) for x in (a, b, q, r)), np.float32(0.1), delays)
+        assert single.K.dtype == np.float32
+        np.testing.assert_allclose(single.K, many.K[1], atol=1e-3)
 
 
 def test_dead_times_of_inputs_and_outputs_are_exact_in_frequency():

@@ -66,7 +66,8 @@ def _checked(
 def _parts(matrices: tuple[Array, ...], step: Array, waits: np.ndarray) -> list[tuple[float, Sampled]]:
     """The parts of a sample time within which no input changes: where each begins, and the problem sampled over it."""
     cuts = np.array([*sorted({0.0, *(waits % 1)}), 1.0])
-    return [(cut, compiled(*matrices, step * (end - cut))) for cut, end in itertools.pairwise(cuts)]
+    shares = [(cut, jnp.asarray(end - cut, step.dtype)) for cut, end in itertools.pairwise(cuts)]
+    return [(cut, compiled(*matrices, step * share)) for cut, share in shares]
 
 
 def _with_memory(parts: list[tuple[float, Sampled]], waits: np.ndarray) -> Sampled:
@@ -137,15 +138,17 @@ def _soon_charged(matrices: tuple[Array, ...], step: Array, waits: np.ndarray) -
     Some of R is charged when an input is computed, which changes nothing but what those on their way still cost: a
     Riccati equation needs a cost of each input.
     """
-    A, B, Q, R, N = matrices
+    lead = np.broadcast_shapes(step.shape, *(M.shape[:-2] for M in matrices))
+    A, B, Q, R, N = (jnp.broadcast_to(M, (*lead, *M.shape[-2:])) for M in matrices)
     left = R - N.mT @ jnp.linalg.pinv(Q, hermitian=True) @ N
     early = 0.5 * jnp.linalg.eigvalsh(left)[..., :1, None]
-    m, d = len(waits), math.ceil(waits.max())
-    p = _with_memory(_parts((A, B, Q, R - early * jnp.eye(m, dtype=R.dtype), N), step, waits), waits)
-    charge = early * step[..., None, None]
-    design = dlqr(p.A, p.B, p.Q, p.R + charge * jnp.eye(m, dtype=R.dtype), p.N)
+    d, one = math.ceil(waits.max()), jnp.broadcast_to(jnp.eye(len(waits), dtype=R.dtype), R.shape)
+    p = _with_memory(_parts((A, B, Q, R - early * one, N), step, waits), waits)
+    charge = early * jnp.broadcast_to(step, lead)[..., None, None]
+    design = dlqr(p.A, p.B, p.Q, p.R + charge * one, p.N)
     to_act = np.clip(waits + 1 - np.arange(1, d + 1)[:, None], 0, 1).ravel()  # shares of a sample time
-    paid = charge * np.diag(np.concatenate([np.zeros(A.shape[-1]), to_act]))
+    share = jnp.asarray(np.diag(np.concatenate([np.zeros(A.shape[-1]), to_act])), R.dtype)
+    paid = charge * jnp.broadcast_to(share, design.P.shape)
     return LQR(design.K, design.P + paid, design.closed_loop, design.residual, design.stabilizing)
 
 
