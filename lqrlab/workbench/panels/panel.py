@@ -68,7 +68,8 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         self._moved: tuple[set[str], float] = set(), 0.0
         self.undo.disabled = True
         self.designs = KeptDesigns(copy_as_code.panel(*call, {}).splitlines()[-1], lambda: self.values, self.set)
-        pages: dict[str, ipywidgets.Widget] = {"copy as code": self.code, "keep designs": self.designs}
+        pages: dict[str, ipywidgets.Widget] = {"copy as code": self.code}
+        pages |= {"keep designs": self.designs} if controls else {}
         if type(self)._exported is not Panel._exported and importlib.metadata.entry_points(group=EXPORTERS, name="c"):
             pages["export"] = self._exporting()
         folded = ipywidgets.Accordion(list(pages.values()), titles=tuple(pages))
