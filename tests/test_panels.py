@@ -666,6 +666,37 @@ def test_without_a_person_values_of_nothing_change_nothing(kind, data, monkeypat
     assert panel(*arguments, **options, values={}) == panel(*arguments, **options)
 
 
+def test_pinned_designs_stand_beside_the_next(monkeypatch):
+    monkeypatch.setenv("JPY_SESSION_NAME", "x")
+    monkeypatch.delenv("LQRLAB_HEADLESS", raising=False)
+    plant = systems.make("pendulum")
+    panel = widgets.lqr_designer(plant, num_steps=40)
+    panel.live.wait()
+    K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
+    assert f"K = [{K[0, 0]:.4g}, {K[0, 1]:.4g}]" in panel.words.value
+    panel.inputs["torque"].value = 100.0
+    panel.pin.click()
+    panel.reset.click()
+    panel.live.wait()
+    assert panel.live.error is None
+    assert "design 1" in panel.picture.value
+    # the gain of the pinned weights in the plant's own, by Lyapunov, from the panel's start
+    Q, R = plant.weights()
+    other = control.lqrd(*plant.matrices(), Q, 100 * R, plant.dt).K
+    sampled, x0 = control.discretize(*plant.matrices(), Q, R, plant.dt), panel._question().x0
+    P, least = (np.asarray(control.cost_to_go(sampled, gain)) for gain in (other, K))
+    excess = 100 * (x0 @ P @ x0 / (x0 @ least @ x0) - 1)
+    (line,) = [part for part in panel.words.value.split("<br>") if "design 1" in part]
+    assert float(re.search(r"</i>: ([\d.]+) % above", line)[1]) == pytest.approx(excess, rel=5e-3)
+    for _ in range(3):
+        panel.pin.click()
+    assert "at most 3 designs" in panel.live.status.value
+    panel.unpin.click()
+    panel.live.wait()
+    assert "design 1" not in panel.picture.value + panel.words.value
+    panel.close()
+
+
 def test_designs_are_kept_found_again_and_forgotten(tmp_path, monkeypatch):
     monkeypatch.setenv("JPY_SESSION_NAME", "x")
     monkeypatch.delenv("LQRLAB_HEADLESS", raising=False)

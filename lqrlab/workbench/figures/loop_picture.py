@@ -3,7 +3,7 @@
 import base64
 import html
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,12 +28,16 @@ from lqrlab.workbench.figures.loop_design import (
 from lqrlab.workbench.figures.svg import DASHES, Stroke
 
 _WIDTH = 860.0  # of the card [px]
+_MOST_GAINS = 24  # entries of a gain that is written out
 LOOPS = ("linear LQR", "implemented")
 """The two loops that are drawn: the optimum on the linear model, and its gain on the plant."""
 
 
-def picture(setting: LoopSetting) -> svg.Picture:
-    """Responses, effort, cost so far, margins and poles as one drawing, with the words above it."""
+def picture(setting: LoopSetting, pinned: Mapping[str, tuple[LoopSetting, LoopDesign]] | None = None) -> svg.Picture:
+    """Responses, effort, cost so far, margins and poles as one drawing, with the words above it.
+
+    ``pinned`` are other designs of the same plant by name, whose loops as implemented are drawn beside it.
+    """
     result, plant = design(setting), setting.plant
     stable = np.abs(result.poles).max() < 1
     margins = control.margins(result.A, result.B, result.K, setting.dt) if stable else []
@@ -41,7 +45,9 @@ def picture(setting: LoopSetting) -> svg.Picture:
     if setting.view != OVERVIEW:
         alt = f"{plant.title}: {setting.view} of the loop, {sampled}"
         return svg.Picture(_embedded(VIEWS[setting.view](setting, result), alt), alt, said)
-    runs = _runs(result)
+    others = {name: found for name, (_, found) in (pinned or {}).items()}
+    runs = _runs(result) | {name: found.built for name, found in others.items()}
+    said += "".join(f"<br>{_pinned_words(name, *both)}" for name, both in (pinned or {}).items())
     signals = charts.channels(plant)
     traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, lead=1, named=True)
     poles = dict(zip(LOOPS, (result.optimal_poles, result.poles)))
@@ -53,6 +59,22 @@ def picture(setting: LoopSetting) -> svg.Picture:
         f"and of the loop as implemented, {sampled}"
     )
     return svg.Picture(svg.document(body, _WIDTH + 8, bottom + 214, alt), alt, said)
+
+
+def _pinned_words(name: str, s: LoopSetting, result: LoopDesign) -> str:
+    """A pinned design in a line, its cost by the plant's own weights."""
+    stable = np.abs(result.poles).max() < 1
+    margins = control.margins(result.A, result.B, result.K, s.dt) if stable else []
+    phase = f"phase margin {_phase(margins[_weakest(margins)])}" if margins else "<b>unstable</b>"
+    peaks = np.nanmax(np.abs(result.built.us), axis=0)
+    effort = ", ".join(f"{p:.3g} {i.unit}" for i, p in zip(s.plant.inputs, peaks))
+    excess = _percent(result.in_plant_weights)
+    said = f"{excess} the optimum in the plant's weights, {phase}, at most {html.escape(effort)}"
+    return f"<i>{html.escape(name)}</i>: {said}."
+
+
+def _phase(margin: control.Margins) -> str:
+    return "any" if math.isinf(margin.phase) else f"±{math.degrees(margin.phase):.0f}°"
 
 
 def _runs(result: LoopDesign) -> dict[str, Trajectory]:
@@ -109,10 +131,9 @@ def words(s: LoopSetting, result: LoopDesign, margins: list[control.Margins]) ->
         lasts = charts.duration(time_constant(result.poles, s.dt))
         lines.append(f"<b>Poles.</b> Slowest mode |z| = {size:.4f}: time constant {lasts}.")
         worst = margins[_weakest(margins)]
-        phase = "any" if math.isinf(worst.phase) else f"±{math.degrees(worst.phase):.0f}°"
         at = "" if s.plant.m == 1 else " at its most sensitive input"
         lines.append(
-            f"<b>Margins.</b> Gain margin{at} {worst.gain_down:.2g}–{worst.gain_up:.3g}, phase margin {phase}; "
+            f"<b>Margins.</b> Gain margin{at} {worst.gain_down:.2g}–{worst.gain_up:.3g}, phase margin {_phase(worst)}; "
             f"disk margin {worst.disk.alpha:.2f}, modulus margin {worst.modulus_margin:.2f}."
         )
     else:
@@ -120,7 +141,10 @@ def words(s: LoopSetting, result: LoopDesign, margins: list[control.Margins]) ->
         lines.append(f"<b>Poles.</b> The loop is <b>unstable</b>: |z| = {size:.4f}{why}. It has no margins.")
     peaks = np.nanmax(np.abs(result.built.us), axis=0)
     effort = ", ".join(f"{i.name.replace('_', ' ')} {p:.3g} {i.unit}" for i, p in zip(s.plant.inputs, peaks))
-    return "<br>".join([*lines, f"<b>Effort.</b> Largest {html.escape(effort)}."])
+    lines.append(f"<b>Effort.</b> Largest {html.escape(effort)}.")
+    if result.K.size <= _MOST_GAINS:
+        lines.append(f"<b>Gain.</b> K = [{'; '.join(', '.join(f'{k:.4g}' for k in row) for row in result.K)}].")
+    return "<br>".join(lines)
 
 
 def _cost_words(s: LoopSetting, result: LoopDesign) -> str:

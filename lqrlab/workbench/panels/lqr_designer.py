@@ -11,18 +11,23 @@ from lqrlab import control
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts
-from lqrlab.workbench.figures.loop_design import FREE, LATE, OVERVIEW, TICKS, LoopSetting
+from lqrlab.workbench.figures.loop_design import FREE, LATE, OVERVIEW, TICKS, LoopDesign, LoopSetting, design
 from lqrlab.workbench.figures.loop_picture import VIEWS, picture
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls, copy_as_code
+from lqrlab.workbench.panels.controls import button
 from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
+
+_MOST = 3  # designs that are pinned
 
 
 def lqr_designer(
     plant: str | Plant, *, num_steps: int | None = None, values: Mapping[str, Any] | None = None
 ) -> "Designer | Picture":
     """A panel to design a plant's regulator: weights, sampling, delay, limits and parameters on sliders.
+
+    Up to three designs are pinned and drawn beside the one that the sliders stand for.
 
     The plant is a family of the catalogue or one of your own; the curves take ``num_steps`` sample times, or until the
     nominal loop has settled. ``values`` is what its controls begin at, as *copy as code* writes it. Without a person it
@@ -53,7 +58,14 @@ class Designer(Panel[LoopSetting, Picture]):
             "loop": [self.sample, self.delay, self.known, self.limit, self.size, self.view],
             "parameters": list(self.parameters.values()),
         }
-        super().__init__([controls.tabs(pages)], call=("lqr_designer", {"plant": plant, "num_steps": num_steps}))
+        self.pinned: dict[str, tuple[LoopSetting, LoopDesign]] = {}
+        self.pin = button("pin this design", self._guarded(self._pin))
+        self.unpin = button("unpin all", self._guarded(self._unpin))
+        super().__init__(
+            [controls.tabs(pages)],
+            tools=[self.pin, self.unpin],
+            call=("lqr_designer", {"plant": plant, "num_steps": num_steps}),
+        )
         names = ("states", "inputs", "sample", "delay", "known", "limit", "size", "view", "parameters")
         self.track(**{name: getattr(self, name) for name in names})
         self.ask()
@@ -74,7 +86,19 @@ class Designer(Panel[LoopSetting, Picture]):
         )
 
     def _compute(self, question: LoopSetting, check: Check) -> Picture:
-        return picture(question)
+        return picture(question, dict(self.pinned))
+
+    def _pin(self) -> None:
+        """Draw the loop as it stands beside those that follow."""
+        if len(self.pinned) >= _MOST:
+            raise ValueError(f"at most {_MOST} designs are pinned; unpin those that are")
+        setting = self._question()
+        self.pinned[f"design {len(self.pinned) + 1}"] = setting, design(setting)
+        self.ask()
+
+    def _unpin(self) -> None:
+        self.pinned.clear()
+        self.ask()
 
     def _codes(self, question: LoopSetting) -> list[str]:
         return [copy_as_code.regulator(question), *super()._codes(question)]
