@@ -74,6 +74,11 @@ class ShapedLoop:
         return Channel(A, B[:, [self.input]], np.asarray(self.compensator.C), self.delay, float(self.plant.dt))
 
     @functools.cached_property
+    def late_plant(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """A, b, c of the sampled plant, with the inputs that are on their way among its states."""
+        return self.channel.sampled()
+
+    @functools.cached_property
     def frequencies(self) -> Float[np.ndarray, " w"]:
         """ω [rad/s], up to Nyquist's."""
         w = self.channel.frequencies()
@@ -87,7 +92,7 @@ class ShapedLoop:
     def _gains(self, w: Float[np.ndarray, " w"]) -> Complex[np.ndarray, " w"]:
         z = np.exp(1j * w * float(self.plant.dt))
         a, b, c, d = self.sampled
-        return -(response_at(a, b, c, z)[:, 0, 0] + d[0, 0]) * self.channel.response(w)
+        return -(response_at(a, b, c, z)[:, 0, 0] + d[0, 0]) * response_at(*self.late_plant, z)[:, 0, 0]
 
     def gain_at(self, w: float) -> complex:
         """The loop gain at a frequency [rad/s]."""
@@ -96,7 +101,7 @@ class ShapedLoop:
     @functools.cached_property
     def joint(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """A, b, K of the plant's and the compensator's states, u = −K [x; z]."""
-        A, b, c = self.channel.sampled()
+        A, b, c = self.late_plant
         a, into, out, through = self.sampled
         joint = np.block([[A, np.zeros((len(A), len(a)))], [into @ c, a]])
         return joint, np.vstack([b, np.zeros((len(a), 1))]), -np.hstack([through @ c, out])
