@@ -120,14 +120,14 @@ def test_a_click_draws_the_loop_gain_there_and_code_makes_the_same(plant):
     for name in ("zeros", "poles", "C"):
         np.testing.assert_array_equal(getattr(made["compensator"], name), getattr(ours, name))
     assert len(ours.poles) == 5
-    panel.keep.click()
+    panel.pin.click()
     panel.gain.value -= 6
     panel.live.wait()
     assert "design 1" in panel.picture.value
     for _ in range(3):
-        panel.keep.click()
+        panel.pin.click()
     assert "at most 4 designs" in panel.live.status.value
-    panel.drop.click()
+    panel.unpin.click()
     panel.live.wait()
     assert "design 1" not in panel.picture.value
     again = loop_shaper.LoopShaper("pendulum").at(panel.values)

@@ -14,18 +14,14 @@ from lqrlab.control.discretization import Sampled, compiled
 from lqrlab.control.regulator import LQR, dlqr, lqrd
 from lqrlab.control.weights import cost_to_go
 
+Delay = float | Sequence[float] | np.ndarray
+"""In sample times: of all inputs, or of each one."""
 LONGEST = 500
 """Sample times that an input may be on its way: each adds states, and a program that is compiled."""
 
 
 def delayed(
-    A: ArrayLike,
-    B: ArrayLike,
-    Q: ArrayLike,
-    R: ArrayLike,
-    dt: ArrayLike,
-    delay: float | Sequence[float] | np.ndarray,
-    N: ArrayLike | None = None,
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, delay: Delay, N: ArrayLike | None = None
 ) -> Sampled:
     """The sampled-data problem of a plant whose held inputs arrive ``delay`` sample times after they were computed.
 
@@ -99,13 +95,7 @@ def _joint(p: Sampled) -> Array:
 
 
 def lqrd_delayed(
-    A: ArrayLike,
-    B: ArrayLike,
-    Q: ArrayLike,
-    R: ArrayLike,
-    dt: ArrayLike,
-    delay: float | Sequence[float] | np.ndarray,
-    N: ArrayLike | None = None,
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, delay: Delay, N: ArrayLike | None = None
 ) -> LQR:
     """The sampled-data optimum of a plant whose inputs arrive late, by a controller that knows the delays.
 
@@ -158,7 +148,7 @@ def delay_cost(
     Q: ArrayLike,
     R: ArrayLike,
     dt: ArrayLike,
-    delay: float | Sequence[float] | np.ndarray,
+    delay: Delay,
     *,
     K: ArrayLike | None = None,
     aware: bool = False,

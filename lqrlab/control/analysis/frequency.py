@@ -63,6 +63,9 @@ def frequency_response(
     Returns:
         Complex ``[..., f, p, m]``; not finite at a pole.
 
+    Raises:
+        ValueError: shapes that do not go together; dead times that are negative, or broken sample times.
+
     >>> control.frequency_response([[-1.0]], [[2.0]], [[1.0]], [1.0])[0, 0, 0]  # 2 / (1 + j)
     Array(1.-1.j, dtype=complex128)
     """

@@ -51,7 +51,7 @@ Question = tuple[ShapedLoop, LoopRequirements, list[tuple[float, str]], str]
 
 
 class LoopShaper(Panel[Question, tuple[str, Picture]]):
-    """The panel; its controls are attributes; the loop is dragged in ``plane``, ``kept`` are stored designs."""
+    """The panel; its controls are attributes; the loop is dragged in ``plane``, ``pinned`` are designs beside it."""
 
     def __init__(self, plant: str | Plant, output: int | None = None) -> None:
         self._plant = one = loop_design.one_plant(plant)
@@ -64,7 +64,7 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
         )
         if not isinstance(at, int) or not 0 <= at < len(one.outputs):
             raise ValueError(f"output: expected a number from 0 to {len(one.outputs) - 1}, but found {output!r}")
-        self.kept: dict[str, ShapedLoop] = {}
+        self.pinned: dict[str, ShapedLoop] = {}
         self._rules: dict[tuple[str, int, float], ShapedLoop] = {}
         self.output = ipywidgets.Dropdown(
             options=[(o.name.replace("_", " "), i) for i, o in enumerate(one.outputs)],
@@ -82,9 +82,8 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
         self.roll_off = _log("roll-off above [rad/s]", 10**high, low, high)
         self.notch = controls.slider("notch depth [dB]", 0.0, 0.0, 40.0)
         self.at_notch = _log("notch at [rad/s]", middle, low, high)
-        self.gain = controls.slider("gain [dB]", 0.0, -80.0, 80.0)
         self.dead_time = controls.slider("dead time [s]", 0.0, 0.0, float(f"{2 / middle:.1g}"))
-        crossing = -20 * math.log10(abs(self._loop().gain_at(middle)) or 1.0)
+        crossing = -20 * math.log10(abs(self._loop(0.0).gain_at(middle)) or 1.0)
         self.gain = controls.slider("gain [dB]", crossing, -80.0, 80.0)
         self.ms = controls.slider("largest Ms", 2.0, 1.1, 4.0)
         self.phase = controls.slider("least phase margin [°]", 30.0, 0.0, 80.0)
@@ -96,8 +95,8 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
         )
         self._held: str | None = None
         self.plane = ClickPlane(frame=[e / shaped_loop.SIDE for e in self._axes().edges])
-        self.keep = button("keep this design", self._guarded(self._keep))
-        self.drop = button("forget those kept", self._guarded(self._drop))
+        self.pin = button("pin this design", self._guarded(self._pin))
+        self.unpin = button("unpin all", self._guarded(self._unpin))
         titles = {
             "compensator": ("gain", "lead", "at_lead", "integral", "roll_off"),
             "notch": ("notch", "at_notch"),
@@ -108,7 +107,7 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
         super().__init__(
             [controls.tabs({title: list(page.values()) for title, page in pages.items()})],
             beside=[ipywidgets.HTML("Drag the loop gain, a zero ○ or a pole ×:"), self.plane],
-            tools=[self.keep, self.drop],
+            tools=[self.pin, self.unpin],
             call=("loop_shaper", {"plant": plant, "output": output}),
         )
         self.plane.observe(lambda _: self._guarded(self._taken)(), names="start")
@@ -116,9 +115,9 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
         self.track(**{name: control for page in pages.values() for name, control in page.items()})
         self.ask()
 
-    def _compensator(self) -> control.Compensator:
-        """The compensator that the controls stand for; integral, roll-off and notch are left out at their ends."""
-        zeros, poles, gain = [], [], 10 ** (self.gain.value / 20)
+    def _compensator(self, decibels: float | None = None) -> control.Compensator:
+        """The compensator of the controls, or one of another gain; what is at its end (as no roll-off) is left out."""
+        zeros, poles, gain = [], [], 10 ** ((self.gain.value if decibels is None else decibels) / 20)
         if self.lead.value:
             ratio, at = _lead_ratio(self.lead.value), self.at_lead.value
             zeros, poles, gain = [-at / ratio], [-at * ratio], gain * ratio
@@ -143,8 +142,8 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
         except ValueError:  # it does not react
             return 1.0
 
-    def _loop(self) -> ShapedLoop:
-        return ShapedLoop(self._plant, self._compensator(), self.dead_time.value)
+    def _loop(self, decibels: float | None = None) -> ShapedLoop:
+        return ShapedLoop(self._plant, self._compensator(decibels), self.dead_time.value)
 
     def _axes(self) -> Any:
         return shaped_loop.bode_plane(self._loop().frequencies)
@@ -168,7 +167,7 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
 
     def _compute(self, question: Question, check: Check) -> tuple[str, Picture]:
         loop, wanted, corners, rule = question
-        loops, trouble = {_NOW: loop} | self.kept, ""
+        loops, trouble = {_NOW: loop} | self.pinned, ""
         if rule:
             try:
                 loops[f"PID, {rule}"] = self._tuned(_RULES[rule], loop)
@@ -231,14 +230,14 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
         else:
             self.gain.value += over()
 
-    def _keep(self) -> None:
-        if len(self.kept) + bool(self.rule.value) >= _MOST - 1:
-            raise ValueError(f"at most {_MOST} designs are drawn on top of one another; forget those that are kept")
-        self.kept[f"design {len(self.kept) + 1}"] = self._loop()
+    def _pin(self) -> None:
+        if len(self.pinned) + bool(self.rule.value) >= _MOST - 1:
+            raise ValueError(f"at most {_MOST} designs are drawn on top of one another; unpin those that are")
+        self.pinned[f"design {len(self.pinned) + 1}"] = self._loop()
         self.ask()
 
-    def _drop(self) -> None:
-        self.kept.clear()
+    def _unpin(self) -> None:
+        self.pinned.clear()
         self.ask()
 
     def _codes(self, question: Question) -> list[str]:

@@ -27,10 +27,9 @@ def lqr_designer(
 ) -> "Designer | Picture":
     """A panel to design a plant's regulator: weights, sampling, delay, limits and parameters on sliders.
 
-    Up to three designs are pinned and drawn beside the one that the sliders stand for.
-
-    The plant is a family of the catalogue or one of your own; the curves take ``num_steps`` sample times, or until the
-    nominal loop has settled. ``values`` is what its controls begin at, as *copy as code* writes it. Without a person it
+    Up to three designs are pinned and drawn beside the one that the sliders stand for. The plant is a family of the
+    catalogue or one of your own; the curves take ``num_steps`` sample times, or until the nominal loop has settled.
+    ``values`` is what its controls begin at, as *copy as code* writes it. Without a person it
     is the picture.
     """
     return Designer(plant, num_steps).at(values)

@@ -1,9 +1,10 @@
 """A new notebook that runs, to be changed into one's own, and a test of it."""
 
-import json
 import re
 import string
 from pathlib import Path
+
+import nbformat
 
 from lqrlab.compute.files import write_atomic
 from lqrlab.workbench.runs import notebooks, session
@@ -34,7 +35,7 @@ def create(name: str, folder: Path) -> tuple[Path, Path]:
     test = session.project() / "tests" / f"test_{number}_{name}.py"
     try:
         test.parent.mkdir(exist_ok=True)
-        notebook = write_atomic(folder / f"{words['name']}.ipynb", json.dumps(_notebook(words), indent=1) + "\n")
+        notebook = write_atomic(folder / f"{words['name']}.ipynb", _notebook(words))
         return notebook, write_atomic(test, _filled("test_notebook.txt", words))
     except OSError as error:
         raise ValueError(f"{error.filename}: cannot be made ({error.strerror})") from None
@@ -44,16 +45,14 @@ def _filled(template: str, words: dict[str, str]) -> str:
     return string.Template((_TEMPLATES / template).read_text(encoding="utf-8")).substitute(words)
 
 
-def _notebook(words: dict[str, str]) -> dict[str, object]:
-    """The notebook's JSON, of a template whose cells begin with ``# %%`` and their kind."""
+def _notebook(words: dict[str, str]) -> str:
+    """The notebook as text, of a template whose cells begin with ``# %%`` and their kind."""
     _, *parts = re.split(r"^# %% (\w+)\n", _filled("notebook.txt", words), flags=re.MULTILINE)
     cells = []
     for i, (kind, source) in enumerate(zip(parts[::2], parts[1::2])):
-        cell: dict[str, object] = {"cell_type": "markdown", "id": f"{words['name'][:2]}-{i:02d}", "metadata": {}}
-        if kind != "markdown":
-            tags = {"tags": ["parameters"]} if kind == "parameters" else {}
-            cell |= {"cell_type": "code", "execution_count": None, "metadata": tags, "outputs": []}
-        cells.append(cell | {"source": source.rstrip("\n").splitlines(keepends=True)})
+        make = nbformat.v4.new_markdown_cell if kind == "markdown" else nbformat.v4.new_code_cell
+        metadata = {"tags": ["parameters"]} if kind == "parameters" else {}
+        cells.append(make(source.rstrip("\n"), id=f"{words['name'][:2]}-{i:02d}", metadata=metadata))
     kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
     about = {"kernelspec": kernel, "language_info": {"name": "python"}, "lqrlab": {"needs": []}}
-    return {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
+    return nbformat.writes(nbformat.v4.new_notebook(cells=cells, metadata=about)) + "\n"

@@ -4,7 +4,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from lqrlab.compute.files import read_object, write_json
+import nbformat
+
+from lqrlab.compute.files import read_object, write_atomic
 from lqrlab.workbench.runs import notebooks, run_folder, session
 
 FILE = "start.ipynb"
@@ -23,9 +25,8 @@ def write(source: Path) -> Path:
         lines += [f"- **[{nb.title}]({_link(path, data)})** ({path.stem}): {nb.question}"]
     lines += ["", "By hand: open one and *Run → Run All Cells*. Headless: `lqrlab run`, or `lqrlab run 15_swing_up`."]
     data.mkdir(exist_ok=True)
-    cell = {"cell_type": "markdown", "id": "start", "metadata": {}, "source": "\n".join(lines)}
-    page = {"cells": [cell], "metadata": {"language_info": {"name": "python"}}, "nbformat": 4, "nbformat_minor": 5}
-    return write_json(data / FILE, page, ensure_ascii=False)
+    page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("\n".join(lines), id="start")])
+    return write_atomic(data / FILE, nbformat.writes(page) + "\n")
 
 
 def _link(path: Path, data: Path) -> str:
