@@ -15,17 +15,17 @@ from lqrlab.systems import M_MAX, N_MAX, Coordinates, Linear
 
 _AT_ONCE = 500
 _SMALLEST_GAIN, _LARGEST_GAIN, _LARGEST_COST = 1e-2, 1e3, 1e6
-_UNIFORM, _NORMAL = 850, 950  # random numbers a system
+_UNIFORM, _NORMAL = 850, 1100  # random numbers a system
 _SLOWEST = 1 - 2e-4  # mode of an optimal loop, a sample time
 
 
 def random_systems(key: PRNGKeyArray, num: int, *, full_weights: bool = False) -> Problem:
     """Random linear plants with their optimum, stable and unstable, of 1 to 12 states and 1 to 6 inputs.
 
-    They are drawn in coordinates in which one sample takes one unit of time, in equal shares of four kinds:
+    They are drawn in coordinates in which one sample takes one unit of time, in equal shares of five kinds:
     first-order systems coupled at random; mechanical ones, positions and rates with forces between them; chains of
-    masses on springs, some upside down; and modes of all kinds (decaying, growing, lightly damped, chains of
-    integrators) mixed by a random change of coordinates. Rates, frequencies up to about half a turn a sample, units of
+    masses on springs, some upside down; modes of all kinds (decaying, growing, lightly damped, chains of integrators)
+    mixed by a random change of coordinates; and dense ones, all entries normal, half of whose modes grow. Rates, frequencies up to about half a turn a sample, units of
     states and strengths of inputs are drawn over orders of magnitude.
 
     Args:
@@ -187,6 +187,11 @@ def _modes(draw: _Draw, exists: Array) -> Array:
     return turned @ A @ back
 
 
+def _dense(draw: _Draw, n: Array) -> Array:
+    """A of normal entries, whose eigenvalues fill a disk around 0."""
+    return draw.normal(N_MAX, N_MAX) * draw.log_uniform(0.03, 0.5, 1, 1) / jnp.sqrt(n[..., None].astype(float))
+
+
 def _weights(draw: _Draw, coordinates: Coordinates, full: Array) -> tuple[Array, Array, Array]:
     """Q, R and N: the identity; where ``full``, of half of them diagonal or full ones, Q often singular."""
     given, diagonal = draw.happens(0.5, 1, 1) & full, draw.happens(0.3, 1, 1)
@@ -213,8 +218,9 @@ def _drawn(key: PRNGKeyArray, num: int, full_weights: Array) -> tuple[Linear, Ar
     masks = ((jnp.arange(size)[None] < count).astype(float) for size, count in ((N_MAX, n), (M_MAX, m)))
     coordinates = Coordinates(jnp.ones((num, N_MAX)), jnp.ones((num, M_MAX)), *masks)
     half = n[..., None] // 2
-    kind = jnp.where(n[..., None] > 1, draw.integer(0, 4, 1, 1), 0)
-    kinds = (_first_order(draw), _mechanical(draw, half), _masses(draw, half), _modes(draw, coordinates.state_mask))
+    kind = jnp.where(n[..., None] > 1, draw.integer(0, 5, 1, 1), 0)
+    modes = _modes(draw, coordinates.state_mask)
+    kinds = (_first_order(draw), _mechanical(draw, half), _masses(draw, half), modes, _dense(draw, n))
     A = sum((jnp.where(kind == k, made, 0.0) for k, made in enumerate(kinds)), jnp.zeros(()))
     force = draw.normal(N_MAX, M_MAX) * draw.log_uniform(0.02, 5.0, 1, M_MAX) * draw.log_uniform(0.2, 3.0, 1, 1)
     force = force * (draw.uniform(0, 1, N_MAX, M_MAX) < draw.uniform(0.1, 1, 1, 1)).astype(float)
