@@ -15,17 +15,18 @@ from lqrlab.systems import M_MAX, N_MAX, Coordinates, Linear
 
 _AT_ONCE = 500
 _SMALLEST_GAIN, _LARGEST_GAIN, _LARGEST_COST = 1e-2, 1e3, 1e6
-_UNIFORM, _NORMAL = 850, 1100  # random numbers a system
+_UNIFORM, _NORMAL = 850, 950  # random numbers a system
+_FARTHER = 10.0  # gains, where dense systems are wanted
 _SLOWEST = 1 - 2e-4  # mode of an optimal loop, a sample time
 
 
-def random_systems(key: PRNGKeyArray, num: int, *, full_weights: bool = False) -> Problem:
+def random_systems(key: PRNGKeyArray, num: int, *, full_weights: bool = False, dense: bool = False) -> Problem:
     """Random linear plants with their optimum, stable and unstable, of 1 to 12 states and 1 to 6 inputs.
 
-    They are drawn in coordinates in which one sample takes one unit of time, in equal shares of five kinds:
+    They are drawn in coordinates in which one sample takes one unit of time, in equal shares of four kinds:
     first-order systems coupled at random; mechanical ones, positions and rates with forces between them; chains of
-    masses on springs, some upside down; modes of all kinds (decaying, growing, lightly damped, chains of integrators)
-    mixed by a random change of coordinates; and dense ones, all entries normal, half of whose modes grow. Rates, frequencies up to about half a turn a sample, units of
+    masses on springs, some upside down; and modes of all kinds (decaying, growing, lightly damped, chains of
+    integrators) mixed by a random change of coordinates. Rates, frequencies up to about half a turn a sample, units of
     states and strengths of inputs are drawn over orders of magnitude.
 
     Args:
@@ -33,38 +34,40 @@ def random_systems(key: PRNGKeyArray, num: int, *, full_weights: bool = False) -
         num: how many.
         full_weights: half of them have weights drawn at random too: Q full or diagonal and often singular, R full,
             some with a cross weight. Else Q and R are the identity, as the units of signals make them.
+        dense: a fifth kind, of normal entries, half of whose modes grow; then gains up to 10,000 are kept.
 
     Returns:
-        The scaled, padded problem ``[num, …]``; plants with gains above 1000 or without an optimum are left out.
+        The scaled, padded problem ``[num, …]``; plants with gains above 1000, or without an optimum are left out.
     """
     checks.random_key(key)
     checks.whole("num", num)
     with jax.enable_x64(True):
         kept: list[Problem] = []
         while sum(map(len, kept)) < num:  # the same numbers are drawn, whatever num is
-            kept.append(_designed(jax.random.fold_in(key, len(kept)), full_weights))
+            kept.append(_designed(jax.random.fold_in(key, len(kept)), full_weights, dense))
         return jax.tree.map(lambda *a: jnp.asarray(np.concatenate(a)[:num]), *kept)
 
 
-def _designed(key: PRNGKeyArray, full_weights: bool) -> Problem:
+def _designed(key: PRNGKeyArray, full_weights: bool, dense: bool) -> Problem:
     """Those of some plants that have an optimum with a moderate gain, on the host."""
-    problem, good = jax.tree.map(np.asarray, _candidates(key, _AT_ONCE, jnp.asarray(full_weights)))
+    problem, good = jax.tree.map(np.asarray, _candidates(key, _AT_ONCE, jnp.asarray(full_weights), jnp.asarray(dense)))
     return jax.tree.map(lambda a: a[good], problem)
 
 
 @partial(jax.jit, static_argnums=1)
-def _candidates(key: PRNGKeyArray, num: int, full_weights: Array) -> tuple[Problem, Array]:
+def _candidates(key: PRNGKeyArray, num: int, full_weights: Array, dense: Array) -> tuple[Problem, Array]:
     """Sampled plants with their optimum, and whether a plant is kept.
 
     Compiled as one, so that a design that does not converge is left out; outside, slower methods would be tried.
     """
-    plants, N, coordinates = _drawn(key, num, full_weights)
+    plants, N, coordinates = _drawn(key, num, full_weights, dense)
     A, B, Q, R, N = control.discretize(plants.A, plants.B, plants.Q, plants.R, plants.dt, N)
     masked = coordinates.zero_padding
     A, B, Q, N = masked(A, "x", "x"), masked(B, "x", "u"), masked(Q, "x", "x"), masked(N, "x", "u")
     design = control.dlqr(A, B, Q, R, N)
     size, cost = jnp.sqrt(jnp.sum(design.K**2, axis=(-1, -2))), jnp.trace(design.P, axis1=-2, axis2=-1)
-    moderate = (size > _SMALLEST_GAIN) & (size < _LARGEST_GAIN) & (cost < _LARGEST_COST)
+    far = jnp.where(dense, _FARTHER, 1.0)
+    moderate = (size > _SMALLEST_GAIN) & (size < far * _LARGEST_GAIN) & (cost < far**2 * _LARGEST_COST)
     settles = control.spectral_radius(A - B @ design.K, squarings=16) < _SLOWEST
     P = masked(design.P, "x", "x")
     problem = Problem(None, coordinates, jnp.asarray(plants.dt), A, B, Q, R, N, K=design.K, P=P, in_scales=True)
@@ -88,7 +91,7 @@ class _Draw:
         assert self.used[which] <= self.drawn[which].shape[1], "too few random numbers were drawn"
         return self.drawn[which][:, first : first + count].reshape(self.num, *shape)
 
-    def uniform(self, low: float, high: float, *shape: int) -> Array:
+    def uniform(self, low: float, high: float | Array, *shape: int) -> Array:
         return low + (high - low) * self._next(0, shape)
 
     def log_uniform(self, low: float, high: float, *shape: int) -> Array:
@@ -97,7 +100,7 @@ class _Draw:
     def normal(self, *shape: int) -> Array:
         return self._next(1, shape)
 
-    def integer(self, low: int, high: int, *shape: int) -> Array:
+    def integer(self, low: int, high: int | Array, *shape: int) -> Array:
         return jnp.floor(self.uniform(low, high, *shape)).astype(int)
 
     def happens(self, share: float, *shape: int) -> Array:
@@ -187,9 +190,11 @@ def _modes(draw: _Draw, exists: Array) -> Array:
     return turned @ A @ back
 
 
-def _dense(draw: _Draw, n: Array) -> Array:
+def _dense(key: PRNGKeyArray, n: Array) -> Array:
     """A of normal entries, whose eigenvalues fill a disk around 0."""
-    return draw.normal(N_MAX, N_MAX) * draw.log_uniform(0.03, 0.5, 1, 1) / jnp.sqrt(n[..., None].astype(float))
+    entries, radius = jax.random.split(key)
+    radii = jnp.exp(jax.random.uniform(radius, (len(n), 1, 1), float, *np.log([0.03, 0.5])))
+    return radii * jax.random.normal(entries, (len(n), N_MAX, N_MAX), float) / jnp.sqrt(n[..., None].astype(float))
 
 
 def _weights(draw: _Draw, coordinates: Coordinates, full: Array) -> tuple[Array, Array, Array]:
@@ -211,25 +216,25 @@ def _weights(draw: _Draw, coordinates: Coordinates, full: Array) -> tuple[Array,
     return masked(Q, "x", "x"), masked(R, "u", "u") + padded[:, None] * _U, masked(N, "x", "u")
 
 
-def _drawn(key: PRNGKeyArray, num: int, full_weights: Array) -> tuple[Linear, Array, Coordinates]:
+def _drawn(key: PRNGKeyArray, num: int, full_weights: Array, dense: Array) -> tuple[Linear, Array, Coordinates]:
     """Padded plants, whose scales are 1, their cross weights, and the masks of their states and inputs."""
     draw = _Draw(key, num)
     n, m = _sizes(draw)
     masks = ((jnp.arange(size)[None] < count).astype(float) for size, count in ((N_MAX, n), (M_MAX, m)))
     coordinates = Coordinates(jnp.ones((num, N_MAX)), jnp.ones((num, M_MAX)), *masks)
     half = n[..., None] // 2
-    kind = jnp.where(n[..., None] > 1, draw.integer(0, 5, 1, 1), 0)
-    modes = _modes(draw, coordinates.state_mask)
-    kinds = (_first_order(draw), _mechanical(draw, half), _masses(draw, half), modes, _dense(draw, n))
+    kind = jnp.where(n[..., None] > 1, draw.integer(0, jnp.where(dense, 5, 4), 1, 1), 0)
+    kinds = (_first_order(draw), _mechanical(draw, half), _masses(draw, half), _modes(draw, coordinates.state_mask))
     A = sum((jnp.where(kind == k, made, 0.0) for k, made in enumerate(kinds)), jnp.zeros(()))
     force = draw.normal(N_MAX, M_MAX) * draw.log_uniform(0.02, 5.0, 1, M_MAX) * draw.log_uniform(0.2, 3.0, 1, 1)
     force = force * (draw.uniform(0, 1, N_MAX, M_MAX) < draw.uniform(0.1, 1, 1, 1)).astype(float)
     pushes = ((kind == 1) | (kind == 2)) & (half > _I)
     B = jnp.where(pushes[..., :1], 0.0, force)
     unit = jnp.where(draw.happens(0.3, 1, 1), draw.log_uniform(0.2, 5.0, N_MAX, 1), 1.0)
+    Q, R, N = _weights(draw, coordinates, full_weights)
+    A = jnp.where(kind == len(kinds), _dense(jax.random.fold_in(key, 1), n), A)
     A, B = unit * A / jnp.swapaxes(unit, -1, -2), unit * B
     exists = coordinates.state_mask[:, None, :]
-    Q, R, N = _weights(draw, coordinates, full_weights)
     plants = Linear(
         # padded states decay, so that the Riccati equation has a solution
         A=coordinates.zero_padding(A, "x", "x") - _X * (1 - exists),

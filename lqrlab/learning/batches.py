@@ -136,7 +136,7 @@ class Mixture:
         if not config.random_systems:
             return cls(source, config, jax.device_put(_with_expert(table, source), device))
         key, first = jax.random.key(config.seed), len(table)
-        table = table.extended(data.random_systems(key, config.random_systems, full_weights=full_weights))
+        table = table.extended(data.random_systems(key, config.random_systems, full_weights=full_weights, dense=True))
         rows = jnp.arange(first, first + config.random_systems)
         excitation = source.data.config.excitation
         loops = _optimal_loops(

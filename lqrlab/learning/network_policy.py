@@ -132,7 +132,7 @@ def policy(
             "train a network with description=False"
         )
     graph, params = models.split(model)
-    context = _encode(graph, params, told.astype(np.dtype(np.float32)))
+    context = _encode(graph, params, told)
     bound = NetworkPolicy(params, context, told.coordinates, graph, config.window, *sizes)
     return _repaired(bound, problem, repair, config.kind) if checks.whole("repair", repair, 0) else bound
 
@@ -204,5 +204,5 @@ def _encode(graph: nnx.GraphDef, params: dict[str, Array], d: Told) -> Any:
     """Contexts of descriptions ``[*batch, …]``."""
     batch = d.batch_shape
     flat = jax.tree.map(lambda a: a.reshape(math.prod(batch), *a.shape[len(batch) :]), d)
-    context = models.merge(graph, params).encode(flat)
+    context = models.answer(models.merge(graph, params), flat)
     return jax.tree.map(lambda a: a.reshape(*batch, *a.shape[1:]), context)

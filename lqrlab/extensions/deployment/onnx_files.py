@@ -29,7 +29,8 @@ def to_onnx(
     """A network, or a policy, as an ONNX file, for any number of rows at once.
 
     A network alone is exported as it is: from the arrays of a :class:`lqrlab.simulation.Told` (scaled, padded to 12
-    states and 6 inputs, those that it reads) to its ``gain`` ``[batch, 6, 12]``, ũ = −gain x̃, if that is its answer;
+    states and 6 inputs, those that it reads) to its ``gain`` ``[batch, 6, 12]``, ũ = −gain x̃, if that is its answer
+    (a matrix network's at the plant's own sample time alone; of a problem, as below, it is the best of several);
     else from them and a window ``past_x``, ``past_u``, ``time_mask`` to ``u`` ``[batch, 6]``.
 
     A controller of a problem is exported as its policy: from deviations ``x`` ``[batch, n]`` and what it remembers,

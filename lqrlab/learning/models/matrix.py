@@ -6,6 +6,7 @@ from flax import nnx
 from jax import Array
 
 from lqrlab.compute.linalg import batch_last
+from lqrlab.learning.models import sample_times
 from lqrlab.learning.models.gain import FixedGain, check_described
 from lqrlab.learning.models.network import Context, activation, register
 from lqrlab.learning.models.normal_form import NormalForm
@@ -158,21 +159,32 @@ class MatrixNetwork(FixedGain):
             self.log_std = nnx.Param(jnp.zeros(M_MAX))
 
     def encode(self, d: Told) -> Context:
-        """The gain itself."""
-        live = d.state_mask
+        """The gain itself, asked at the plant's own sample time."""
         # formed before it is rounded: in bfloat16 little of F − I would be left
         problem = NormalForm.of(d)
-        eye = jnp.eye(N_MAX, dtype=d.A.dtype)[None] * live[:, None, :]
-        F, PB = eye + problem.D, self._cost(problem, eye, live) @ problem.B
+        eye = jnp.eye(N_MAX, dtype=d.A.dtype)[None] * d.state_mask[:, None, :]
+        F, PB = eye + problem.D, self._cost(problem, d.state_mask) @ problem.B
         S = jnp.eye(M_MAX, dtype=d.A.dtype)[None] + problem.B.mT @ PB
-        gain = problem.gain(_inverted(S) @ (PB.mT @ F))
+        return self._context(d, problem.gain(_inverted(S) @ (PB.mT @ F)))
+
+    def decide(self, d: Told, exact: Told) -> Context:
+        """The best of the gains that it has at several sample times, see :mod:`lqrlab.learning.models.sample_times`."""
+
+        def cost_of(d: Told) -> Array:
+            problem = NormalForm.of(d)
+            return problem.into.mT @ self._cost(problem, d.state_mask) @ problem.into
+
+        return self._context(d, sample_times.best_gain(cost_of, d, exact))
+
+    def _context(self, d: Told, gain: Array) -> Context:
         log_std = jnp.zeros_like(d.input_mask)
         if self.config.stochastic:
             log_std = log_std + self.log_std[...][None]
-        return Context(live[..., :0], gain.reshape(-1, M_MAX * N_MAX), log_std, live, d.input_mask)
+        return Context(d.state_mask[..., :0], gain.reshape(-1, M_MAX * N_MAX), log_std, d.state_mask, d.input_mask)
 
-    def _cost(self, problem: NormalForm, eye: Array, live: Array) -> Array:
+    def _cost(self, problem: NormalForm, live: Array) -> Array:
         """P of problems in normal form ``[b, 12, 12]``, in the type of these."""
+        eye = jnp.eye(N_MAX, dtype=live.dtype)[None] * live[:, None, :]
         dtype = self.enter[...].dtype
         n = jnp.sum(live, axis=-1)[None]
         X = _mixed(self.enter[...], _seen(problem, eye, n[0]).astype(dtype))

@@ -119,6 +119,15 @@ class Model(Protocol):
         """
 
 
+def answer(model: Any, d: Told) -> Context:
+    """A model's best answer to descriptions ``[b, …]``: of a kind that has several, that whose loop costs least.
+
+    Networks see float32; loops are judged in the type of d. Training asks :meth:`Model.encode`.
+    """
+    seen = d.astype(jnp.dtype(jnp.float32))
+    return model.decide(seen, d) if hasattr(model, "decide") else model.encode(seen)
+
+
 def check_shapes(x: Array, u: Array, time_mask: Array, context: Context, window: int) -> None:
     """Refuse what is not windows of these plants, in those words."""
     plants = context.state_mask.shape[0]

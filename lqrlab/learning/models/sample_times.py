@@ -1,0 +1,64 @@
+"""One network, asked at several sample times: a plant that is slow at one of them is quick at another.
+
+If inputs are held for 2ᵏ samples, the plant is another one, and so is what a step costs; the optimum of that problem
+costs a little more than that of the plant. What a network takes for its cost to go is a regulator's that a plant can
+have, and one step of policy improvement leads from there to a gain at the plant's own sample time. Which of these
+gains is the best is no guess: each is asked what its own loop costs.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from lqrlab.compute.linalg import batch_last, symmetric
+from lqrlab.control.lyapunov import smith
+from lqrlab.control.weights import stage_weight
+from lqrlab.simulation import Told
+
+_AGAIN = (False, False, True, True, True, True, True)
+"""Whether the next sample time is four times as long, not two: 1, 2, 4, 16, 64, 256 and 1024 of the plant's."""
+
+
+def held(d: Told) -> Told:
+    """The problem ``[b, …]`` with its inputs held for two samples."""
+    A, B, Q, R, N = d.A, d.B, d.Q, d.R, d.N
+    cross, paid = N + A.mT @ (Q @ B + N), N.mT @ B
+    R, Q = 2 * R + B.mT @ Q @ B + paid + paid.mT, symmetric(Q + A.mT @ Q @ A)
+    return dataclasses.replace(d, A=A @ A, B=A @ B + B, Q=Q, R=symmetric(R), N=cross)
+
+
+def best_gain(cost_of: Callable[[Told], Array], d: Told, exact: Told) -> Array:
+    """The gain ``[b, 6, 12]`` of the least cost: the network is asked at sample times from 1 to 1024 of the plant's.
+
+    Args:
+        cost_of: what a network takes for the cost to go of a problem ``[b, 12, 12]``.
+        d, exact: problems as the network sees them, and the same in the type in which its loops are judged.
+    """
+
+    def ask(problem: Told, again: Array) -> tuple[Told, Array]:
+        longer = held(problem)
+        longer = jax.tree.map(lambda a, b: jnp.where(again, a, b), held(longer), longer)
+        return longer, _improved(problem, cost_of(problem))
+
+    _, gains = jax.lax.scan(ask, d, jnp.array(_AGAIN))
+    costs = jax.lax.map(lambda K: _cost(exact, K.astype(exact.A.dtype)), gains)
+    best = jnp.argmin(costs, axis=0)  # the plant's own sample time, where none is stable
+    return jnp.take_along_axis(gains, best[None, :, None, None], axis=0)[0]
+
+
+def _improved(d: Told, P: Array) -> Array:
+    """The gain that is optimal if the next state costs P."""
+    S = jnp.moveaxis(d.R + d.B.mT @ P @ d.B, 0, -1)
+    return jnp.moveaxis(batch_last.inverse(S), -1, 0) @ (d.B.mT @ P @ d.A + d.N.mT)
+
+
+def _cost(d: Told, K: Array) -> Array:
+    """Of loops ``[b]``, from all directions alike; infinite where one is not stable."""
+    weight = stage_weight(d.Q, d.R, d.N, K)
+    closed, weight = (jnp.moveaxis(a, 0, -1) for a in ((d.A - d.B @ K).mT, weight))
+    P, stable = smith(closed, weight, float(jnp.finfo(closed.dtype).eps) ** 0.5 / 4)
+    cost = jnp.trace(batch_last.symmetric(P))
+    return jnp.where(stable & jnp.isfinite(cost), cost, jnp.inf)
