@@ -374,7 +374,7 @@ def drawn_by_hand(uniform, normal):
 
 def test_random_systems_are_what_their_numbers_say_in_loops():
     key, num = jax.random.key(11), 150
-    plants, N, units = jax.jit(random_linear._drawn, static_argnums=1)(key, num, jnp.asarray(True))
+    plants, N, units = jax.jit(random_linear._drawn, static_argnums=1)(key, num, jnp.asarray(True), jnp.asarray(False))
     raw = [np.asarray(a) for a in random_linear._Draw(key, num).drawn]
     kinds = set()
     for i in range(num):

@@ -48,7 +48,7 @@ def gain_excess(gain: Array, problem: Problem) -> tuple[Array, Array]:
     input_mask = jnp.max(jnp.abs(problem.B), axis=-2) > 0
     gain = jnp.where(input_mask[..., :, None] & state_mask[..., None, :], gain, 0.0)
     error, closed = gain - problem.K, problem.closed_loop(gain)
-    size = jax.lax.stop_gradient(control.spectral_radius(closed, squarings=10))
+    size = jax.lax.stop_gradient(control.spectral_radius(closed))
     discount = jnp.where(size < _NEARLY, 1.0, 0.99 / size)
     X = control.dlyap(closed.mT * discount[..., None, None], error.mT @ problem.S @ error)
     return _trace(X) / _trace(problem.P), verdict.of_gain(jax.lax.stop_gradient(closed))
