@@ -71,7 +71,7 @@ def windows(data, num=16):
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def _answer(graph, params, batch, told, last):
     model = learning.models.merge(graph, params)
-    return model(batch.x, batch.u, batch.time_mask, model.encode(told), last=last)
+    return model(batch.x, batch.u, batch.time_mask, learning.models.answer(model, told), last=last)
 
 
 def answer(model, batch, table, last=False):
