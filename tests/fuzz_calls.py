@@ -265,6 +265,7 @@ CALLS = {
     "control.ncfsyn": (control.ncfsyn, {"A": A, "B": B, "C": C, "D": D, "dt": DT}, keeps_to_gamma),
     "control.balred": (control.balred, {"A": STABLE / 3, "B": B, "C": C, "D": D, "order": 1, "dt": DT}, anything),
     "control.mu": (control.mu, {"M": A, "blocks": [1, -1]}, anything),
+    "control.musyn": (control.musyn, _generalized | {"blocks": [(1, 1)], "order": 1, "rounds": 1}, anything),
     "control.modes": (control.modes, {"A": A, "dt": DT}, anything),
     "control.margins": (control.margins, _loop, anything),
     "control.sensitivity": (control.sensitivity, _loop | {"frequencies": _w}, anything),

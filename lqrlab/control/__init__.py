@@ -29,6 +29,7 @@ from lqrlab.control.robust.h2_synthesis import h2syn
 from lqrlab.control.robust.hinf_synthesis import hinfsyn
 from lqrlab.control.robust.mixed_sensitivity import mixsyn, ncfsyn
 from lqrlab.control.robust.model_reduction import ReducedModel, balred
+from lqrlab.control.robust.mu_synthesis import MuController, musyn
 from lqrlab.control.robust.robust_controller import RobustController
 from lqrlab.control.robust.structured_singular_value import StructuredSingularValue, mu
 from lqrlab.control.robust.structured_synthesis import hinfstruct
@@ -57,6 +58,7 @@ __all__ = [
     "LQTracking",
     "Margins",
     "Mode",
+    "MuController",
     "Multipliers",
     "ProcessModel",
     "ReducedModel",
@@ -112,6 +114,7 @@ __all__ = [
     "modes",
     "mpc",
     "mu",
+    "musyn",
     "ncfsyn",
     "obsv",
     "pareto",

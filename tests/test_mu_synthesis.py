@@ -1,0 +1,97 @@
+"""µ-synthesis: against a published design, against plants that it is to survive, in both times."""
+
+import numpy as np
+import pytest
+import scipy.signal
+
+from lqrlab import control
+
+I2, NONE = np.eye(2), np.zeros((2, 2))
+
+
+def distillation(slow=1e-3):
+    """S. Skogestad and I. Postlethwaite, Multivariable Feedback Control (2005), section 8.12.4.
+
+    From [gain errors; setpoints; u] to [their weighted inputs; weighted error; y], W_I = (s + 0.2) / (0.5 s + 1) and
+    W_P = (s / 2 + 0.05) / s, whose integrator is at −``slow`` here.
+    """
+    G = np.array([[87.8, -86.4], [108.2, -109.6]]) / 75
+    more = 0.05 - slow / 2
+    A = np.block([[-I2 / 75, NONE, NONE], [NONE, -2 * I2, NONE], [more * I2, NONE, -slow * I2]])
+    B = np.block([[G, NONE, G], [NONE, NONE, I2], [NONE, more * I2, NONE]])
+    C = np.block([[NONE, -3.6 * I2, NONE], [0.5 * I2, NONE, I2], [-I2, NONE, NONE]])
+    D = np.block([[NONE, NONE, 2 * I2], [NONE, 0.5 * I2, NONE], [NONE, -I2, NONE]])
+    return A, B, C, D
+
+
+def closed(P, K, nmeas, ncon):
+    """The loop from w to z of a plant without D22, by hand."""
+    A, B, C, D = P
+    B1, B2, C1, C2 = B[:, :-ncon], B[:, -ncon:], C[:-nmeas], C[-nmeas:]
+    D11, D12, D21 = D[:-nmeas, :-ncon], D[:-nmeas, -ncon:], D[-nmeas:, :-ncon]
+    top = np.hstack([A + B2 @ K.D @ C2, B2 @ K.C])
+    return (
+        np.vstack([top, np.hstack([K.B @ C2, K.A])]),
+        np.vstack([B1 + B2 @ K.D @ D21, K.B @ D21]),
+        np.hstack([C1 + D12 @ K.D @ C2, D12 @ K.C]),
+        D11 + D12 @ K.D @ D21,
+    )
+
+
+def survives(loop, upper, largest, seed=0):
+    """No Δ of the structure [1, 1, 2] smaller than 1 / upper makes the loop unstable."""
+    A, B, C, D = loop
+    rng = np.random.default_rng(seed)
+    for _ in range(100):
+        pair, full = (rng.normal(size=s) + 1j * rng.normal(size=s) for s in ((2,), (2, 2)))
+        Delta = np.zeros((4, 4), complex)
+        Delta[[0, 1], [0, 1]], Delta[2:, 2:] = pair / np.abs(pair), full / np.linalg.norm(full, 2)
+        Delta *= 0.999 / upper
+        assert largest(np.linalg.eigvals(A + B @ Delta @ np.linalg.solve(np.eye(4) - D @ Delta, C)))
+
+
+@pytest.mark.matrix
+def test_a_published_design_is_reached():
+    """The book's rounds: 1.18 for the H∞ controller, 1.024 and 1.019 after two and three; 0.974 is the least known."""
+    P = distillation()
+    K = control.musyn(*P, 2, 2, [1, 1, 2])
+    assert K.rounds[0] == pytest.approx(1.18, abs=0.005)
+    assert K.upper < 1.03
+    assert K.upper == min(K.rounds)
+    loop = closed(P, K, 2, 2)
+    assert np.linalg.eigvals(loop[0]).real.max() < 0
+    survives(loop, K.upper, lambda poles: poles.real.max() < 0)
+    for w, bound in zip(K.w[::10], K.mu[::10]):
+        M = loop[2] @ np.linalg.solve(1j * w * np.eye(len(loop[0])) - loop[0], loop[1]) + loop[3]
+        assert np.abs(np.linalg.eigvals(M)).max() <= bound * (1 + 1e-6)  # Δ = a number times the identity is of them
+    assert K.lower > 0.99 * K.upper
+
+
+def test_a_discrete_plant_gets_a_discrete_controller():
+    P, dt = distillation(slow=0.01), 0.5
+    a, b, c, d, _ = scipy.signal.cont2discrete(P, dt)
+    K = control.musyn(a, b, c, d, 2, 2, [1, 1, 2], dt, order=1, rounds=2)
+    assert K.upper < K.rounds[0]
+    loop = closed((a, b, c, d), K, 2, 2)
+    assert np.abs(np.linalg.eigvals(loop[0])).max() < 1
+    survives(loop, K.upper, lambda poles: np.abs(poles).max() < 1)
+    assert 0 < K.w[0] < K.w[-1] < np.pi
+    sizes = [
+        np.linalg.norm(loop[2] @ np.linalg.solve(np.exp(1j * w) * np.eye(len(loop[0])) - loop[0], loop[1]) + loop[3], 2)
+        for w in K.w
+    ]
+    assert (K.mu <= np.array(sizes) * (1 + 1e-6)).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"blocks": [1, 1, 1]}, "blocks: expected 4 rows and 4 columns"),
+        ({"order": -1}, "order: expected a whole number"),
+        ({"rounds": 0}, "rounds: expected a whole number"),
+        ({"nmeas": 7}, "nmeas: expected fewer than"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(change, says):
+    with pytest.raises(ValueError, match=says):
+        control.musyn(*distillation(), **{"nmeas": 2, "ncon": 2, "blocks": [1, 1, 2]} | change)
