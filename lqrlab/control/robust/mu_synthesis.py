@@ -184,7 +184,7 @@ def _polynomial(factors: np.ndarray) -> np.ndarray:
 
 def _beside(systems: Sequence[System]) -> System:
     a, b, c, d = zip(*systems)
-    return tuple(scipy.linalg.block_diag(*x) for x in (a, b, c, d))  # type: ignore[return-value]
+    return tuple(scipy.linalg.block_diag(*x) for x in (a, b, c, d))
 
 
 def _after(second: System, first: System) -> System:
