@@ -18,8 +18,9 @@ from lqrlab.control.lyapunov import smith
 from lqrlab.control.weights import stage_weight
 from lqrlab.simulation import Told
 
-_AGAIN = (False, False, True, True, True, True, True)
-"""Whether the next sample time is four times as long, not two: 1, 2, 4, 16, 64, 256 and 1024 of the plant's."""
+_DOUBLINGS = (0, 1, 2, 4, 6, 8, 10)
+"""Of the plant's sample time: 1, 2, 4, 16, 64, 256 and 1024 times that."""
+_AGAIN = tuple(b - a > 1 for a, b in zip(_DOUBLINGS, (*_DOUBLINGS[1:], 12)))
 
 
 def held(d: Told) -> Told:
@@ -38,15 +39,30 @@ def best_gain(cost_of: Callable[[Told], Array], d: Told, exact: Told) -> Array:
         d, exact: problems as the network sees them, and the same in the type in which its loops are judged.
     """
 
+    still, judged = jax.lax.stop_gradient((d, exact))  # which answer is the best has no slope
+
     def ask(problem: Told, again: Array) -> tuple[Told, Array]:
         longer = held(problem)
         longer = jax.tree.map(lambda a, b: jnp.where(again, a, b), held(longer), longer)
-        return longer, _improved(problem, cost_of(problem))
+        K = jax.lax.stop_gradient(_improved(still, cost_of(problem)))
+        return longer, _cost(judged, K.astype(judged.A.dtype))
 
-    _, gains = jax.lax.scan(ask, d, jnp.array(_AGAIN))
-    costs = jax.lax.map(lambda K: _cost(exact, K.astype(exact.A.dtype)), gains)
+    _, costs = jax.lax.scan(ask, still, jnp.array(_AGAIN))
     best = jnp.argmin(costs, axis=0)  # the plant's own sample time, where none is stable
-    return jnp.take_along_axis(gains, best[None, :, None, None], axis=0)[0]
+    return _improved(d, cost_of(_held_for(d, jnp.array(_DOUBLINGS)[best])))
+
+
+def _held_for(d: Told, doublings: Array) -> Told:
+    """Problems ``[b, …]`` whose inputs are held for 2 ** ``doublings`` samples ``[b]``."""
+
+    def hold(problem: Told, k: Array) -> tuple[Told, None]:
+        def where(a: Array, b: Array) -> Array:
+            return jnp.where((k < doublings).reshape(-1, *(1,) * (a.ndim - 1)), a, b)
+
+        # what is not held is not looked at: powers of a growing A overflow, and so would their slopes
+        return jax.tree.map(where, held(jax.tree.map(where, problem, d)), problem), None
+
+    return jax.lax.scan(hold, d, jnp.arange(_DOUBLINGS[-1]))[0]
 
 
 def _improved(d: Told, P: Array) -> Array:
