@@ -36,7 +36,7 @@ class MuController:
         upper: bound on µ of the closed loop at all frequencies, the norm of the scaled loop. Below 1 the loop is
             stable, and its performance block at most 1, for all Δ of norm below 1.
         lower: the largest lower bound of µ that was found at the frequencies.
-        w: frequencies [rad/s], or on the half circle [rad/sample].
+        w: frequencies [rad/s].
         mu: upper bound of µ at each of them.
         rounds: bound after each controller, that of the H∞ controller first.
     """
@@ -92,16 +92,17 @@ def musyn(
     given = partitioned("musyn", A, B, C, D, nmeas, ncon, dt)
     structure = uncertainty_structure(blocks, *given.D11.shape)
     whole("order", order, 0), whole("rounds", rounds)
-    plant = given.continuous()
+    gain = given.off_minus_one()
+    plant = given.fed_back(gain).continuous()
     scalings: list[Scaling] = [Scaling.one() for _ in structure]
     best: tuple[float, System, np.ndarray] | None = None
     bounds: list[float] = []
     logs: np.ndarray | None = None
-    for _ in range(rounds):
+    for number in range(rounds):
         try:
             design = synthesis("musyn", _scaled(plant, structure, scalings))
         except ValueError:
-            if best is None:
+            if not number:
                 raise
             break  # the scaled plant is too far from what can be solved
         controller = design.A, design.B, design.C, design.D
@@ -116,25 +117,19 @@ def musyn(
         bounds.append(bound)
         if best is None or bound < best[0]:
             best = bound, controller, w
-    assert best is not None
-    return _measured(given, plant, best, blocks, tuple(bounds))
-
-
-def _measured(
-    given: GeneralizedPlant,
-    plant: GeneralizedPlant,
-    best: tuple[float, System, np.ndarray],
-    blocks: Any,
-    bounds: tuple[float, ...],
-) -> MuController:
-    """The controller in the plant's own time, with µ of its loop."""
+    if best is None:
+        raise ValueError(
+            "musyn: the loop of the H∞ controller of this plant is too close to instability to be scaled; choose units "
+            "nearer to one, or move the slowest modes of the weights away from the stability boundary"
+        )
     bound, controller, w = best
     loop = plant.closed(controller)
     found = mu(response_at(*loop[:3], 1j * w) + loop[3], blocks)
     if given.dt is not None:
-        controller, w = sampled(controller), 2 * np.arctan(w)
-    upper = np.minimum(found.upper, bound)
-    return MuController(*controller, bound, float(min(found.lower.max(), bound)), w, upper, bounds)
+        controller, w = sampled(controller), 2 * np.arctan(w) / given.dt
+    made = given.controller(controller, gain, *(np.ones(size) for size in gain.shape))
+    lower = float(min(found.lower.max(), bound))
+    return MuController(*made, bound, lower, w, np.minimum(found.upper, bound), tuple(bounds))
 
 
 # Scalings ------------------------------------------------------------------------------------------------------
