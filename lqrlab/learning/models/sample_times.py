@@ -2,8 +2,9 @@
 
 If inputs are held for 2ᵏ samples, the plant is another one, and so is what a step costs; the optimum of that problem
 costs a little more than that of the plant. What a network takes for its cost to go is a regulator's that a plant can
-have, and one step of policy improvement leads from there to a gain at the plant's own sample time. Which of these
-gains is the best is no guess: each is asked what its own loop costs.
+have. From there the gain for held inputs follows, which may be used at each sample, and by one step of policy
+improvement one for the plant's own sample time. Which of these gains is the best is no guess: each is asked what its
+own loop costs.
 """
 
 import dataclasses
@@ -44,12 +45,15 @@ def best_gain(cost_of: Callable[[Told], Array], d: Told, exact: Told) -> Array:
     def ask(problem: Told, again: Array) -> tuple[Told, Array]:
         longer = held(problem)
         longer = jax.tree.map(lambda a, b: jnp.where(again, a, b), held(longer), longer)
-        K = jax.lax.stop_gradient(_improved(still, cost_of(problem)))
-        return longer, _cost(judged, K.astype(judged.A.dtype))
+        P = jax.lax.stop_gradient(cost_of(problem))
+        gains = [_improved(at, P).astype(judged.A.dtype) for at in (still, problem)]
+        return longer, jnp.stack([_cost(judged, K) for K in gains])
 
     _, costs = jax.lax.scan(ask, still, jnp.array(_AGAIN))
-    best = jnp.argmin(costs, axis=0)  # the plant's own sample time, where none is stable
-    return _improved(d, cost_of(_held_for(d, jnp.array(_DOUBLINGS)[best])))
+    best = jnp.argmin(costs.reshape(-1, costs.shape[-1]), axis=0)  # the plant's own sample time, where none is stable
+    doublings = jnp.array(_DOUBLINGS)[best // 2]
+    P = cost_of(_held_for(d, doublings))
+    return _improved(_held_for(d, jnp.where(best % 2 == 1, doublings, 0)), P)
 
 
 def _held_for(d: Told, doublings: Array) -> Told:
