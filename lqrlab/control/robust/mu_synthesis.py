@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import scipy.linalg
-import scipy.optimize
-import scipy.signal
+import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike, Complex, Float
 
 from lqrlab.compute.checks import whole
@@ -258,7 +256,7 @@ def _alone(logs: np.ndarray, m: np.ndarray, structure: Sequence[UncertaintyBlock
 
 def _lower_peak(
     start: np.ndarray, M: np.ndarray, structure: Sequence[UncertaintyBlock], w: np.ndarray, ranges: np.ndarray
-) -> scipy.optimize.OptimizeResult:
+) -> Any:
     """Scalings of a smaller peak over the frequencies, that is of a smaller smooth bound on it."""
 
     def peak(x: np.ndarray) -> tuple[float, np.ndarray]:
