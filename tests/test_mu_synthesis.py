@@ -92,6 +92,13 @@ def test_a_discrete_plant_gets_a_discrete_controller(alternating):
         assert bound <= np.linalg.norm(M, 2) * (1 + 1e-6)
 
 
+def test_with_one_block_it_is_the_least_largest_gain():
+    P = distillation(slow=0.01)
+    K = control.musyn(*P, 2, 2, [4])
+    assert K.rounds == (K.upper,)
+    assert K.upper == pytest.approx(control.hinfsyn(*P, 2, 2).norm, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -37,7 +37,7 @@ def random_systems(key: PRNGKeyArray, num: int, *, full_weights: bool = False, d
         dense: a fifth kind, of normal entries, half of whose modes grow; then gains up to 10,000 are kept.
 
     Returns:
-        The scaled, padded problem ``[num, …]``; plants with gains above 1000, or without an optimum are left out.
+        The scaled, padded problem ``[num, …]``; plants with gains above 1000 or without an optimum are left out.
     """
     checks.random_key(key)
     checks.whole("num", num)

@@ -73,8 +73,8 @@ def musyn(
         A, B, C, D, nmeas, ncon, dt: as for :func:`hinfsyn`.
         blocks: of Δ, from z to w, as for :func:`mu`; a performance from w to z is a full block. Real and repeated
             blocks are scaled as complex and full ones are, which is a bound on them.
-        order: of each scaling, at most; it adds to the controller's states.
-        rounds: of design and scaling.
+        order: of each scaling; it adds to the controller's states.
+        rounds: of design and scaling; a single block has no scalings, and one round.
 
     Raises:
         ValueError: as :func:`hinfsyn`; blocks that do not go with z and w.
@@ -96,7 +96,7 @@ def musyn(
     best: tuple[float, System, np.ndarray] | None = None
     bounds: list[float] = []
     logs: np.ndarray | None = None
-    for number in range(rounds):
+    for number in range(rounds if len(structure) > 1 else 1):
         try:
             design = synthesis("musyn", _scaled(plant, structure, scalings))
         except ValueError:
@@ -108,8 +108,9 @@ def musyn(
         if not surely_stable(loop[0], None):
             break
         w = _frequencies(loop[0])
-        logs = _fitted(response_at(*loop[:3], 1j * w) + loop[3], structure, w, order, logs)
-        fitted = [*map(Scaling.of, logs), Scaling.one()]
+        if len(structure) > 1:
+            logs = _fitted(response_at(*loop[:3], 1j * w) + loop[3], structure, w, order, logs)
+        fitted = [*map(Scaling.of, () if logs is None else logs), Scaling.one()]
         bound = min(_bound(loop, structure, s) for s in (fitted, scalings))
         scalings = fitted
         bounds.append(bound)
