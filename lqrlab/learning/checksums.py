@@ -11,7 +11,7 @@ FILE = "sha256.json"
 def write(folder: Path) -> None:
     """List all files of ``folder`` with their digests."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    write_json(folder / FILE, {path.relative_to(folder).as_posix(): _digest(path) for path in files})
+    write_json(folder / FILE, {path.relative_to(folder).as_posix(): digest(path) for path in files})
 
 
 def flaw(folder: Path) -> str:
@@ -23,16 +23,17 @@ def flaw(folder: Path) -> str:
     if FILE not in found:
         return ""
     try:
-        for name, digest in read_object(found[FILE]).items():
+        for name, expected in read_object(found[FILE]).items():
             if name not in found or found[name].is_dir():  # what lies elsewhere is not looked at
                 return f"{name} is missing"
-            if _digest(found[name]) != digest:
+            if digest(found[name]) != expected:
                 return f"{name} is not what was written"
     except (OSError, ValueError):
         return f"{FILE} cannot be read"
     return ""
 
 
-def _digest(path: Path) -> str:
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

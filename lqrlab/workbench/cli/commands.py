@@ -37,7 +37,7 @@ class _Group(click.Group):
         names = self.list_commands(ctx)
         width = formatter.width - 6 - max(map(len, names))
         with formatter.section("Commands"):
-            own = [name for name in names if name in self.commands]
+            own = [name for name in names if name in self.commands and not self.commands[name].hidden]
             formatter.write_dl([(name, self.commands[name].get_short_help_str(width)) for name in own])
         if added := ", ".join(name for name in names if name not in self.commands):
             formatter.write_text(f"Commands of extensions: {added}.")
@@ -96,9 +96,7 @@ def _in_words(error: OSError) -> str:
 @click.version_option(lqrlab.__version__, prog_name="lqrlab")
 @click.option("--traceback", is_flag=True, help="Show where in the code an error comes from.")
 def main(traceback: bool) -> None:
-    """Train controllers on benchmark plants; report their excess cost.
-    The Tab key completes after eval "$(_LQRLAB_COMPLETE=bash_source lqrlab)".
-    """
+    """Train controllers on benchmark plants; report their excess cost."""
 
 
 @main.command()
@@ -106,10 +104,11 @@ def main(traceback: bool) -> None:
 @options.profile("Parameters to run with: tiny, quick, full, wide or history.", default="quick", show_default=True)
 @options.folder("Folder of the run.  [default: data/runs/PROFILE]")
 @options.overrides("Set a parameter of the notebooks.", shell_complete=complete("parameter"))
+@click.option("--like", type=PATH, metavar="RUN", help="Folder of a run: its notebooks, with the values that it had.")
 @click.option("--fresh", is_flag=True, help="Remove what an earlier run left there, start from scratch.")
 @click.option("--dry-run", is_flag=True, help="Say what would run, with which values, and what is kept.")
 @options.source
-def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: Any) -> None:
+def run(profile: str, folder: Path | None, overrides: dict[str, str], like: Path | None, **kwargs: Any) -> None:
     """Run the notebooks 01 to 04 in order, or each NOTEBOOK named, and write the report.
 
     What is finished and up to date is skipped, so the same command resumes an interrupted run.
@@ -117,7 +116,10 @@ def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: 
     NAME is notebook.parameter, as in -p 03_training.learning_rate=1e-3, or a parameter alone for all
     notebooks that have it; lqrlab list shows them.
     """
-    pipeline.run(profile, folder, overrides, **kwargs)
+    values: dict[str, object] = {}
+    if like is not None:
+        kwargs["only"], values = pipeline.recorded_values(like, kwargs["only"])
+    pipeline.run(profile, folder, values | overrides, **kwargs)
 
 
 @main.command()
@@ -300,7 +302,7 @@ def init(folder: Path) -> None:
     click.echo(f"made {folder}: cd {folder} && lqrlab run --profile tiny")
 
 
-@main.command()
+@main.command(hidden=True)
 @options.source
 def start(source: Path | None) -> None:
     """Write data/start.ipynb, on which make lab opens: what was run, with its answer, and all notebooks."""
@@ -317,6 +319,41 @@ def new(name: str) -> None:
 
     notebook, test = new_notebook.create(name, pipeline.find_source())
     click.echo(f"made {notebook}\nand  {test}: lqrlab run {notebook.stem}, or open it in jupyter lab")
+
+
+@main.command()
+@click.argument("folder", type=PATH)
+@click.argument("file", type=PATH, required=False)
+def pack(folder: Path, file: Path | None) -> None:
+    """Write the run in FOLDER to one FILE, a zip archive, for another machine.  [default: FOLDER.zip]
+
+    With its notebooks, parameters, data set, checkpoints, results, and your files of plants.
+    """
+    from lqrlab.workbench.runs import archive
+
+    click.echo(archive.pack(folder, file))
+
+
+@main.command()
+@click.argument("file", type=PATH)
+@click.argument("folder", type=PATH, required=False)
+def unpack(file: Path, folder: Path | None) -> None:
+    """Check FILE, an archive of lqrlab pack, and make its run's FOLDER.  [default: data/runs/FILE]
+
+    Nothing of it is executed, or shown: it may be a stranger's.
+    """
+    from lqrlab.workbench.runs import archive
+
+    folder = pipeline.find_source().parent / "data" / "runs" / file.stem if folder is None else folder
+    changed = archive.unpack(file, folder)
+    if changed:
+        click.echo("made by other versions: " + "; ".join(changed))
+    where = run_folder.short(folder.resolve())
+    click.echo(f"to see it: lqrlab report {where} --open")
+    plants = run_folder.read(folder / run_folder.RUN).get("plants") or []
+    given = "".join(f" --plants {where}/{plant['file']}" for plant in plants if isinstance(plant, dict))
+    read = "read its plants, which are programs, then " if given else ""
+    click.echo(f"to repeat it: {read}lqrlab run{given} --like {where} --folder {where}_again")
 
 
 for command in (data_commands.data, data_commands.train, doctor.doctor):

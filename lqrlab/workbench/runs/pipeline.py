@@ -102,6 +102,24 @@ def run(
     return folder
 
 
+def recorded_values(folder: Path, only: Sequence[str]) -> tuple[tuple[str, ...], dict[str, object]]:
+    """The notebooks of another run, or ``only`` some, and the values that their parameters had.
+
+    Raises:
+        ValueError: no run, or one without these notebooks.
+    """
+    run_folder.require_record(folder)
+    found = run_folder.read(folder / run_folder.RUN).get("parameters")
+    known = {name: values for name, values in (found or {}).items() if isinstance(values, dict)}
+    wanted = tuple(name for name in known if not only or any(name.startswith(Path(o).stem) for o in only))
+    if not wanted:
+        asked = ", ".join(only) or "a notebook"
+        raise ValueError(
+            f"--like {short(folder)}: expected the run of {asked}, but it is one of {', '.join(known) or 'none'}"
+        )
+    return wanted, {f"{name}.{key}": value for name in wanted for key, value in known[name].items()}
+
+
 def _next(folder: Path) -> str:
     """Hint at what to open after a run."""
     place = "" if [folder] == session.runs()[:1] else f' with run = "{short(folder)}"'

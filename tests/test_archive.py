@@ -1,0 +1,123 @@
+"""A run as one file: what is packed comes out again, and what a stranger made of it is refused."""
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lqrlab.workbench.cli import main
+from lqrlab.workbench.runs import archive, run_folder
+
+RECORD = {
+    "versions": {"lqrlab": "0.0.1"},
+    "status": "finished",
+    "profile": "tiny",
+    "parameters": {"01_system_exploration": {"num_variants": 7}},
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The folder of a run, whose data set is another's."""
+    folder, data = tmp_path / "runs" / "mine", tmp_path / "elsewhere"
+    for place in (folder / "results", folder / "report", data / "shards"):
+        place.mkdir(parents=True)
+    (folder / run_folder.RUN).write_text(json.dumps(RECORD))
+    (folder / "results" / "01.json").write_text("{}")
+    (folder / "report" / "index.html").write_text("<p>")
+    (folder / "notes.txt").write_text("not the run's")
+    (data / "shards" / "a.h5").write_bytes(bytes(range(256)) * 100)
+    (tmp_path / "secret").write_text("a key")
+    (data / "key.h5").symlink_to(tmp_path / "secret")
+    (folder / "dataset").symlink_to(data)
+    return folder
+
+
+def test_what_is_packed_comes_out_again(run: Path, tmp_path: Path) -> None:
+    """With a data set that was borrowed, without pages, links and what is not the run's; nothing is overwritten."""
+    file = archive.pack(run)
+    assert file == run.with_suffix(".zip")
+    (changed, *_) = archive.unpack(file, tmp_path / "new" / "one")
+    assert changed.startswith("lqrlab 0.0.1 there, ")
+    found = {p.relative_to(tmp_path / "new" / "one").as_posix(): p for p in (tmp_path / "new" / "one").rglob("*.*")}
+    assert set(found) == {"run.json", "results/01.json", "dataset/shards/a.h5"}
+    assert found["dataset/shards/a.h5"].read_bytes() == (run / "dataset" / "shards" / "a.h5").read_bytes()
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["one"]
+    with pytest.raises(ValueError, match=r"mine.zip: is there already"):
+        archive.pack(run)
+    with pytest.raises(ValueError, match="one: is there already and not empty"):
+        archive.unpack(file, tmp_path / "new" / "one")
+
+
+def test_no_run_and_one_that_is_in_use_are_not_packed(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"found no run.json"):
+        archive.pack(tmp_path / "elsewhere")
+    with run_folder.hold(run), pytest.raises(ValueError, match="another run works in this folder"):
+        archive.pack(run)
+    assert not run.with_suffix(".zip").exists()
+
+
+def _zip(file: Path, files: dict[str, bytes], listed: dict[str, bytes] | None = None, *, link: str = "") -> Path:
+    """An archive as a stranger makes one."""
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in (files if listed is None else listed).items()}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made:
+        for name, data in (files | {"sha256.json": json.dumps(digests).encode()}).items():
+            member = zipfile.ZipInfo(name)
+            member.compress_type = zipfile.ZIP_DEFLATED
+            member.external_attr = (0o120777 if name == link else 0o100644) << 16
+            made.writestr(member, data)
+    return file
+
+
+GOOD = {"run.json": json.dumps(RECORD).encode(), "results/01.json": b"{}"}
+HOSTILE: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "changed": (lambda f: _zip(f, GOOD | {"results/01.json": b"[]"}, GOOD), r"results/01.json is not what was written"),
+    "missing": (lambda f: _zip(f, {"run.json": GOOD["run.json"]}, GOOD), r"results/01.json is missing"),
+    "more": (lambda f: _zip(f, GOOD | {"results/02.json": b"{}"}, GOOD), r"results/02.json is not in its list"),
+    "no record": (lambda f: _zip(f, {"run.json": b"{}"}), r"run.json is no record of a run"),
+    "nothing": (lambda f: _zip(f, {}), "found no run.json"),
+    "up": (lambda f: _zip(f, GOOD | {"results/../../x": b""}), "no file of a run"),
+    "absolute": (lambda f: _zip(f, GOOD | {"/x": b""}), "no file of a run"),
+    "of Windows": (lambda f: _zip(f, GOOD | {"results\\..\\x": b""}), "no file of a run|holds"),
+    "a drive": (lambda f: _zip(f, GOOD | {"results/C:x": b""}), "no file of a run"),
+    "twice": (lambda f: _zip(f, GOOD | {"results/01.JSON": b"{}"}), "twice"),
+    "a link": (lambda f: _zip(f, GOOD | {"dataset": b"/etc"}, link="dataset"), "no file of a run"),
+    "elsewhere": (lambda f: _zip(f, GOOD | {".bashrc": b""}), "no file of a run"),
+    "a bomb": (lambda f: _zip(f, GOOD | {"results/0": bytes(5_000_000)}), "which no run is"),
+    "no archive": (lambda f: f.write_bytes(b"PK") and f, "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_archives_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a sentence, and nothing is left of them."""
+    monkeypatch.setattr(archive, "_UNSUSPICIOUS", 1_000_000)
+    make, sentence = HOSTILE[name]
+    file = make(tmp_path / "x.zip")
+    with pytest.raises(ValueError, match=sentence):
+        archive.unpack(file, tmp_path / "out")
+    assert [p.name for p in tmp_path.iterdir()] == ["x.zip"]
+
+
+def test_more_than_the_disk_holds_is_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "_MOST_BYTES", 1000)
+    with pytest.raises(ValueError, match=r"4 files of 0\.0 GB in all"):
+        archive.unpack(archive.pack(run), tmp_path / "out")
+
+
+def test_a_run_is_repeated_on_another_machine(run: Path, tmp_path: Path) -> None:
+    """Packed, unpacked and run with the values that it had, by the commands that are said."""
+    command = CliRunner()
+    file = command.invoke(main, ["pack", str(run)]).output.strip()
+    said = command.invoke(main, ["unpack", file, str(tmp_path / "two")])
+    line = next(line for line in said.output.splitlines() if line.startswith("to repeat it: lqrlab "))
+    words = line.removeprefix("to repeat it: lqrlab ").split()
+    dry = command.invoke(main, [*words, "--dry-run"])
+    assert "num_variants = 7  (default 80)" in dry.output, dry.output
+    other = command.invoke(main, [*words, "--dry-run", "03_training"])
+    assert other.exit_code == 2
+    assert "expected the run of 03_training" in other.output
