@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +43,7 @@ def test_what_is_packed_comes_out_again(run: Path, tmp_path: Path) -> None:
     file = archive.pack(run)
     assert file == run.with_suffix(".zip")
     (changed, *_) = archive.unpack(file, tmp_path / "new" / "one")
-    assert changed.startswith("lqrlab 0.0.1 there, ")
+    assert changed.startswith("lqrlab '0.0.1' there, ")
     found = {p.relative_to(tmp_path / "new" / "one").as_posix(): p for p in (tmp_path / "new" / "one").rglob("*.*")}
     assert set(found) == {"run.json", "results/01.json", "dataset/shards/a.h5"}
     assert found["dataset/shards/a.h5"].read_bytes() == (run / "dataset" / "shards" / "a.h5").read_bytes()
@@ -115,9 +116,14 @@ def test_a_run_is_repeated_on_another_machine(run: Path, tmp_path: Path) -> None
     file = command.invoke(main, ["pack", str(run)]).output.strip()
     said = command.invoke(main, ["unpack", file, str(tmp_path / "two")])
     line = next(line for line in said.output.splitlines() if line.startswith("to repeat it: lqrlab "))
-    words = line.removeprefix("to repeat it: lqrlab ").split()
+    words = shlex.split(line.removeprefix("to repeat it: lqrlab "))
     dry = command.invoke(main, [*words, "--dry-run"])
     assert "num_variants = 7  (default 80)" in dry.output, dry.output
+    record = RECORD | {"parameters": {f"{tmp_path}/evil.ipynb": {}, "notebooks/01": {}, "..": {}}}
+    (tmp_path / "two" / "run.json").write_text(json.dumps(record))  # a stranger's notebook would be a program
+    stranger = command.invoke(main, [*words, "--dry-run"])
+    assert (stranger.exit_code, stranger.output.count("it is one of none")) == (2, 1), stranger.output
+    (tmp_path / "two" / "run.json").write_text(json.dumps(RECORD))
     other = command.invoke(main, [*words, "--dry-run", "03_training"])
     assert other.exit_code == 2
     assert "expected the run of 03_training" in other.output

@@ -5,6 +5,7 @@ import errno
 import importlib.metadata
 import json
 import math
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ import click
 import lqrlab
 from lqrlab.workbench.cli import data_commands, doctor, options
 from lqrlab.workbench.cli.options import PATH, as_json, complete
-from lqrlab.workbench.runs import notebooks, pipeline, run_folder
+from lqrlab.workbench.runs import notebooks, pipeline, plant_copies, run_folder
 
 if TYPE_CHECKING:
     from lqrlab.systems import Plant
@@ -349,11 +350,12 @@ def unpack(file: Path, folder: Path | None) -> None:
     if changed:
         click.echo("made by other versions: " + "; ".join(changed))
     where = run_folder.short(folder.resolve())
-    click.echo(f"to see it: lqrlab report {where} --open")
-    plants = run_folder.read(folder / run_folder.RUN).get("plants") or []
-    given = "".join(f" --plants {where}/{plant['file']}" for plant in plants if isinstance(plant, dict))
-    read = "read its plants, which are programs, then " if given else ""
-    click.echo(f"to repeat it: {read}lqrlab run{given} --like {where} --folder {where}_again")
+    again = shlex.join(["lqrlab", "run", "--like", where, "--folder", f"{where}_again"])
+    click.echo(f"to see it: {shlex.join(['lqrlab', 'report', where, '--open'])}\nto repeat it: {again}")
+    if (plants := folder / plant_copies.FOLDER).is_dir():
+        click.echo(
+            f"with --plants for each file of plants in {run_folder.short(plants)}: read them first, some are programs"
+        )
 
 
 for command in (data_commands.data, data_commands.train, doctor.doctor):

@@ -100,11 +100,7 @@ def unpack(file: Path, folder: Path) -> list[str]:
         ) from None
     made = run_folder.read(folder / RUN)["versions"]
     here = session.versions()
-    return [
-        f"{name} {there} there, {here.get(name, 'none')} here"
-        for name, there in made.items()
-        if here.get(name) != there
-    ]
+    return [f"{k} {made[k]!r:.40} there, {v!r} here" for k, v in here.items() if k in made and made[k] != v]
 
 
 def _checked(archive: zipfile.ZipFile, file: Path, place: Path) -> list[zipfile.ZipInfo]:
@@ -139,7 +135,7 @@ def _checked(archive: zipfile.ZipFile, file: Path, place: Path) -> list[zipfile.
 
 
 def _strange(place: Path) -> str:
-    """What makes a folder no run, if anything does: files that its list does not know, a record that is none."""
+    """Why a folder is no run, empty if it is one: files that its list does not know, a record that is none."""
     from lqrlab.compute.files import read_object
     from lqrlab.learning import checksums
 

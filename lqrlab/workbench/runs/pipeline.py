@@ -6,6 +6,7 @@ when its process ended well *and* the last cell of that very execution wrote its
 
 import functools
 import os
+import re
 import subprocess
 import sys
 import time
@@ -110,7 +111,9 @@ def recorded_values(folder: Path, only: Sequence[str]) -> tuple[tuple[str, ...],
     """
     run_folder.require_record(folder)
     found = run_folder.read(folder / run_folder.RUN).get("parameters")
-    known = {name: values for name, values in (found or {}).items() if isinstance(values, dict)}
+    # a record may be a stranger's: a name is one of the notebooks here, and never the path of another
+    found = found if isinstance(found, dict) else {}
+    known = {name: values for name, values in found.items() if isinstance(values, dict) and re.fullmatch(r"\w+", name)}
     wanted = tuple(name for name in known if not only or any(name.startswith(Path(o).stem) for o in only))
     if not wanted:
         asked = ", ".join(only) or "a notebook"
