@@ -74,6 +74,15 @@ def _zip(file: Path, files: dict[str, bytes], listed: dict[str, bytes] | None = 
     return file
 
 
+def _damaged(file: Path) -> Path:
+    """Its first member's compressed bytes overwritten."""
+    data = bytearray(file.read_bytes())
+    first = 30 + len("run.json")
+    data[first : first + 8] = b"\xff" * 8
+    file.write_bytes(data)
+    return file
+
+
 GOOD = {"run.json": json.dumps(RECORD).encode(), "results/01.json": b"{}"}
 HOSTILE: dict[str, tuple[Callable[[Path], Path], str]] = {
     "changed": (lambda f: _zip(f, GOOD | {"results/01.json": b"[]"}, GOOD), r"results/01.json is not what was written"),
@@ -89,6 +98,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a link": (lambda f: _zip(f, GOOD | {"dataset": b"/etc"}, link="dataset"), "no file of a run"),
     "elsewhere": (lambda f: _zip(f, GOOD | {".bashrc": b""}), "no file of a run"),
     "a bomb": (lambda f: _zip(f, GOOD | {"results/0": bytes(5_000_000)}), "which no run is"),
+    "damaged": (lambda f: _damaged(_zip(f, GOOD)), "cannot be read"),
     "no archive": (lambda f: f.write_bytes(b"PK") and f, "cannot be read"),
 }
 

@@ -6,6 +6,7 @@ import shutil
 import stat
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -36,7 +37,7 @@ def pack(folder: Path, file: Path | None = None) -> Path:
         raise ValueError(f"{short(file)}: is there already; give another name, or remove it")
     with run_folder.hold(folder), tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=".pack") as scratch:
         part = Path(scratch) / "archive"
-        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
             digests = {}
             for name, path in _files(folder):
                 archive.write(path, name)
@@ -94,7 +95,7 @@ def unpack(file: Path, folder: Path) -> list[str]:
                 if folder.is_dir():
                     folder.rmdir()
                 place.replace(folder)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise ValueError(
             f"{short(file)}: expected an archive of lqrlab pack, but it cannot be read ({error})"
         ) from None
