@@ -273,14 +273,11 @@ def test_the_library_imports_nothing_of_the_extras():
     assert python(f"REFUSED = {refused!r}\n" + REFUSING + ALL_MODULES) == "all"
 
 
-LONGER = {"problem.py": "the problem is one thing: what it is made of, its views, its step"}
-
-
 def test_functions_and_modules_are_one_thing():
-    """No module of several things, no function that fits no screen; what is longer is named above with its reason."""
+    """No module of several things, no function that fits no screen."""
     for path in MODULES:
         text = path.read_text()
-        assert len(text.splitlines()) <= 400 or path.name in LONGER, path
+        assert len(text.splitlines()) <= 400, path
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = node.end_lineno - node.lineno + 1

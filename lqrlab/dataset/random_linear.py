@@ -70,7 +70,7 @@ def _candidates(key: PRNGKeyArray, num: int, full_weights: Array, dense: Array) 
     moderate = (size > _SMALLEST_GAIN) & (size < far * _LARGEST_GAIN) & (cost < far**2 * _LARGEST_COST)
     settles = control.spectral_radius(A - B @ design.K, squarings=16) < _SLOWEST
     P = masked(design.P, "x", "x")
-    problem = Problem(None, coordinates, jnp.asarray(plants.dt), A, B, Q, R, N, K=design.K, P=P, in_scales=True)
+    problem = Problem(coordinates, jnp.asarray(plants.dt), A, B, Q, R, N, K=design.K, P=P, in_scales=True)
     return problem, design.stabilizing & moderate & settles
 
 

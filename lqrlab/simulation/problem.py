@@ -7,7 +7,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from lqrlab import control
 from lqrlab.compute import checks, pytree
@@ -16,59 +16,36 @@ from lqrlab.compute.integration import rk4
 from lqrlab.compute.linalg import expand_batch, matvec, quadratic
 from lqrlab.simulation import sampling, scaling
 from lqrlab.simulation.noise import NONE, Noise, drawn, mean_size, spread
+from lqrlab.simulation.quadratic_regulator import QuadraticRegulator
 from lqrlab.simulation.sampling import Continuous, Part
 from lqrlab.simulation.told import Told
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant, check_plant
-from lqrlab.systems.plant import Arrays
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class Problem(QuadraticRegulator):
     """Regulate these plants: x[t+1] = A x[t] + B u[t] at the cost Σ xᵀQx + uᵀRu + 2xᵀNu, whose optimum is u = −Kx.
 
     States x and inputs u are deviations from the equilibrium, in SI units; a problem that is :meth:`scaled` counts them
     in units of their scales. All arrays have the axes of the batch in front.
 
-    What any input costs more than the optimal one is a square, and exactly so. With S = R + BᵀPB, along any run
-
-        Σ (xᵀQx + uᵀRu + 2xᵀNu) + x[T]ᵀP x[T] − x[0]ᵀP x[0] = Σ (u + Kx)ᵀ S (u + Kx) ≥ 0,
-
-    so nothing cancels, and a ratio to the optimum can be had in float32 near the optimum too.
-
     Attributes:
         plant: the plant or plants; None for matrices alone.
-        coordinates: units of the signals, and which of them are padding.
-        dt: sample time [s].
-        A, B: the linearised plant under exact zero-order hold.
-        Q, R, N: weights of a step, exact for the held input.
-        K, P: optimal gain and cost to go; None where they have not been designed, NaN where there is no optimum.
+        coordinates, dt, A, B, Q, R, N, K, P, in_scales: see :class:`QuadraticRegulator`.
         continuous: A, B of the linearised plant and the weights of the continuous cost; None for matrices alone.
         x_eq, u_eq: equilibrium; None for matrices alone.
         low, high: what the actuators can do, as deviations from u_eq; None for no limits.
         noise: standard deviations of what disturbs the loop.
         linear: step the linearised plant by exact zero-order hold; else the nonlinear one by Runge-Kutta 4.
         substeps: Runge-Kutta steps in a sample time.
-        in_scales: whether signals are in units of their scales.
-
-    Source: M. Fazel, R. Ge, S. Kakade, M. Mesbahi, Global convergence of policy gradient methods for the linear
-    quadratic regulator, ICML 2018, lemma 10 (the cost-difference lemma).
 
     >>> problem = simulation.Problem.of(systems.make("pendulum"), limits=(-1.0, 1.0))
     >>> problem.K.shape, bool(problem.optimal_cost(jnp.array([0.1, 0.0])) > 0)
     ((1, 2), True)
     """
 
-    plant: Plant | None
-    coordinates: Coordinates
-    dt: Float[Array, "*batch"]
-    A: Float[Array, "*batch n n"]
-    B: Float[Array, "*batch n m"]
-    Q: Float[Array, "*batch n n"]
-    R: Float[Array, "*batch m m"]
-    N: Float[Array, "*batch n m"]
-    K: Float[Array, "*batch m n"] = None  # type: ignore[assignment]
-    P: Float[Array, "*batch n n"] = None  # type: ignore[assignment]
+    plant: Plant | None = None
     continuous: Continuous | None = None
     x_eq: Float[Array, "*batch n"] = None  # type: ignore[assignment]
     u_eq: Float[Array, "*batch m"] = None  # type: ignore[assignment]
@@ -77,7 +54,6 @@ class Problem:
     noise: Noise = NONE
     linear: bool = dataclasses.field(default=True, metadata={"static": True})
     substeps: int = dataclasses.field(default=1, metadata={"static": True})
-    in_scales: bool = dataclasses.field(default=False, metadata={"static": True})
 
     # How it is made ----------------------------------------------------------------------------------------
 
@@ -136,10 +112,10 @@ class Problem:
             steps = sampling.substeps_of(plants, part.plant.A, plants.dt if dt is None else dt, substeps)
         K, P = best or (None, None)
         problem = cls(
-            plant,
             part.coordinates,
             part.dt,
             *found,
+            plant=plant,
             K=K,  # type: ignore[arg-type]
             P=P,  # type: ignore[arg-type]
             continuous=part.plant,
@@ -166,7 +142,7 @@ class Problem:
         found, best = sampling.sample_together(parts, design=optimum)
         plant, coordinates, times = sampling.together(parts)
         K, P = best or (None, None)
-        return cls(None, coordinates, times, *found, K=K, P=P, continuous=plant)  # type: ignore[arg-type]
+        return cls(coordinates, times, *found, K=K, P=P, continuous=plant)  # type: ignore[arg-type]
 
     @classmethod
     def from_matrices(
@@ -199,7 +175,7 @@ class Problem:
             ones = jnp.ones((*lead, n), dtype), jnp.ones((*lead, m), dtype)
             coordinates = Coordinates.from_scales(*ones, n_max=max(n, N_MAX), m_max=max(m, M_MAX))
         times = jnp.broadcast_to(jnp.asarray(dt, dtype), lead)
-        problem = cls(None, coordinates, times, *sampled)
+        problem = cls(coordinates, times, *sampled)
         if limit is not None:
             high = jnp.broadcast_to(jnp.asarray(limit, dtype), (*lead, m))
             problem = dataclasses.replace(problem, low=-high, high=high)
@@ -219,57 +195,9 @@ class Problem:
     # Views of it -------------------------------------------------------------------------------------------
 
     @property
-    def n(self) -> int:
-        """Number of states."""
-        return self.B.shape[-2]
-
-    @property
-    def m(self) -> int:
-        """Number of inputs."""
-        return self.B.shape[-1]
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """Leading axes."""
-        return self.B.shape[:-2]
-
-    @property
     def name(self) -> str:
         """The plant's, for messages."""
         return "the plant" if self.plant is None else self.plant.name
-
-    @property
-    def has_optimum(self) -> Bool[Array, "*batch"]:
-        """True for each plant that has a stabilizing optimum."""
-        return jnp.all(jnp.isfinite(self.P), axis=(-1, -2))
-
-    @property
-    def sampled(self) -> control.Sampled:
-        """Dynamics and weights of a step alone."""
-        return control.Sampled(self.A, self.B, self.Q, self.R, self.N)
-
-    @property
-    def units(self) -> Coordinates:
-        """Units that turn this problem's signals into scaled ones."""
-        return self.coordinates.units if self.in_scales else self.coordinates
-
-    @property
-    def scale_x(self) -> Float[Arrays, "*batch n"]:
-        """Units of the states, by which sizes of states are judged."""
-        return self.units.scale_x[..., : self.n]
-
-    @property
-    def scale_u(self) -> Float[Arrays, "*batch m"]:
-        """Units of the inputs."""
-        return self.units.scale_u[..., : self.m]
-
-    def __len__(self) -> int:
-        if not self.batch_shape:
-            raise TypeError("one problem has no length; a batch has one")
-        return self.batch_shape[0]
-
-    def __bool__(self) -> bool:
-        return True
 
     def __getitem__(self, index: Any) -> Self:
         """Some members of the batch: a whole number, a slice, a mask, an array."""
@@ -280,12 +208,6 @@ class Problem:
 
         bare = jax.tree.map(chosen, dataclasses.replace(self, plant=None))
         return dataclasses.replace(bare, plant=None if self.plant is None else self.plant[index])
-
-    def astype(self, dtype: Any) -> Self:
-        """The same with all floating numbers of this type."""
-        return jax.tree.map(
-            lambda a: jnp.asarray(a, dtype) if jnp.issubdtype(jnp.result_type(a), jnp.floating) else a, self
-        )
 
     def told(self, what: str = "everything") -> Told:
         """The view that a controller is given: ``"everything"``, or only ``"units"``, sample time and noise."""
@@ -313,25 +235,6 @@ class Problem:
         nothing: Any = dict.fromkeys(("plant", "continuous", "x_eq", "u_eq"))
         return dataclasses.replace(self, **told, **nothing, linear=True, substeps=1)
 
-    def solved(self, *, check: bool = True) -> Self:
-        """The same with its optimum, designed if it is not there.
-
-        Raises:
-            ValueError: outside a trace, some have no stabilizing optimum, unless ``check`` is False.
-        """
-        problem = self
-        if self.P is None:
-            best = sampling.optimum(self.sampled)
-            problem = dataclasses.replace(self, K=best.K, P=best.P)
-        if check and not checks.traced(problem.P):
-            good = np.isfinite(problem.P).all((-1, -2))
-            if not good.all():
-                raise ValueError(
-                    f"plants: {int(np.sum(~good))} of {good.size} have no stabilizing optimum to compare with; "
-                    "control.lqrd on one of them says why"
-                )
-        return problem
-
     def limited(self, limits: tuple[ArrayLike, ArrayLike] | None) -> Self:
         """The same with other limits of the actuators: ``(low, high)``, absolute, scalars or ``[m]``; None for none."""
         if limits is None:
@@ -349,23 +252,6 @@ class Problem:
         return dataclasses.replace(self, noise=scaling.without_padding(Noise(*drawn), self.coordinates))
 
     # What follows ------------------------------------------------------------------------------------------
-
-    @property
-    def S(self) -> Float[Array, "*batch m m"]:
-        """R + BᵀPB, the cost of an error of the input."""
-        return self.R + self.B.mT @ self.P @ self.B
-
-    def closed_loop(self, K: Float[Array, "*#batch m n"] | None = None) -> Float[Array, "*batch n n"]:
-        """F = A − BK; of the optimal gain if none is given."""
-        return self.A - self.B @ (self.K if K is None else K)
-
-    def stage_weight(self, K: Float[Array, "*#batch m n"] | None = None) -> Float[Array, "*batch n n"]:
-        """The weight of one step seen from the state, u = −Kx."""
-        return control.stage_weight(self.Q, self.R, self.N, self.K if K is None else K)
-
-    def optimal_cost(self, x: Float[Array, "*loops n"]) -> Float[Array, "*loops"]:
-        """xᵀPx, the least that any controller can pay from x ``[*batch, *extra, n]`` on."""
-        return quadratic(self.P.astype(x.dtype), x)
 
     def constrained_optimum(
         self, x: ArrayLike, *, x_limits: tuple[ArrayLike, ArrayLike] | None = None, longest: int = 512
@@ -389,18 +275,6 @@ class Problem:
         if self.low is not None:
             limits["u_limits"] = tuple(expand_batch(a[..., None, :], core, 2) for a in (self.low, self.high))
         return control.constrained_optimum(A, B, Q, R, x, N=N, longest=longest, **limits)
-
-    def excess(self, xs: Float[Array, "*loops samples n"], us: Float[Array, "*loops T m"]) -> Float[Array, "*loops"]:
-        """The cost of runs above the optimum, were the optimum to take over at their end; relative to it.
-
-        Returns:
-            (J − x[0]ᵀPx[0]) / x[0]ᵀPx[0] ≥ 0, of states and inputs ``[*batch, *extra, T, …]``.
-        """
-        K, S = self.K.astype(xs.dtype), self.S.astype(xs.dtype)
-        error = us + matvec(K, xs[..., :-1, :])
-        paid = jnp.sum(error * matvec(S, error), axis=(-1, -2))
-        least = self.optimal_cost(xs[..., 0, :])
-        return paid / jnp.maximum(least, jnp.finfo(xs.dtype).tiny)
 
     def initial_state(self, *, key: PRNGKeyArray, num: int | None = None) -> Float[Array, "*loops n"]:
         """Typical initial deviations ``[*batch, n]`` or ``[*batch, num, n]``: normal, with the scales of states."""
