@@ -100,6 +100,12 @@ class Axes:
         data = f"M{px(left)} {px(up)}H{px(right)}M{px(across)} {px(top)}V{px(bottom)}"
         return element("path", {"class": "lq-axis", "d": data})
 
+    def region(self, x: Interval, y: Interval) -> str:
+        """A rectangle that a curve is to stay out of."""
+        (left, right), (bottom, top) = self.place(np.array(x), 0.0)[0], self.place(0.0, np.array(y))[1]
+        size = {"x": px(left), "y": px(top), "width": px(right - left), "height": px(bottom - top)}
+        return element("rect", {"class": "lq-forbidden", **size})
+
     def circle(self, x: float, y: float, radius: float, dashes: str = "") -> str:
         """A thin circle about a point, an ellipse where the axes differ in scale."""
         (cx, cy), (right, top) = self.place(x, y), self.place(x + radius, y + radius)

@@ -14,7 +14,7 @@ from lqrlab.compute import jit_by_function
 from lqrlab.simulation import Problem, verdict
 from lqrlab.systems import Plant, Signal
 from lqrlab.workbench.figures import loop_design
-from lqrlab.workbench.figures.loop_design import TICKS, held, rk4_steps
+from lqrlab.workbench.figures.loop_sampling import TICKS, held, rk4_steps
 
 _SAMPLES = np.array([1, 2, 4, 8, 16, 32, 64])  # ticks in the sample times
 _FACTORS = 10.0 ** np.linspace(-2, 2, 9)  # of the weight

@@ -1,6 +1,7 @@
 """The picture of a regulator and its loop as implemented, with the words above it; or a figure of its loop."""
 
 import base64
+import dataclasses
 import html
 import math
 from collections.abc import Callable, Mapping
@@ -11,20 +12,22 @@ from matplotlib.figure import Figure
 
 from lqrlab import control
 from lqrlab.simulation import Trajectory, Verdict
-from lqrlab.workbench.figures import charts, loop_plots, plots, svg
+from lqrlab.workbench.figures import charts, loop_plots, plots, step_picture, svg
 from lqrlab.workbench.figures.charts import Axes, Rectangle
+from lqrlab.workbench.figures.loop_controllers import KINDS, SampledLoop
 from lqrlab.workbench.figures.loop_design import (
     FREE,
-    LATE,
     OVERVIEW,
     PLANNED,
+    STEP,
     LoopDesign,
     LoopSetting,
-    design,
     limit_words,
     outcome,
     time_constant,
 )
+from lqrlab.workbench.figures.loop_sampling import LATE
+from lqrlab.workbench.figures.step_specifications import StepResponse, response
 from lqrlab.workbench.figures.svg import DASHES, Stroke
 
 _WIDTH = 860.0  # of the card [px]
@@ -33,15 +36,21 @@ LOOPS = ("linear LQR", "implemented")
 """The two loops that are drawn: the optimum on the linear model, and its gain on the plant."""
 
 
-def picture(setting: LoopSetting, pinned: Mapping[str, tuple[LoopSetting, LoopDesign]] | None = None) -> svg.Picture:
+def picture(
+    setting: LoopSetting, result: LoopDesign, pinned: Mapping[str, tuple[LoopSetting, LoopDesign]] | None = None
+) -> svg.Picture:
     """Responses, effort, cost so far, margins and poles as one drawing, with the words above it.
 
     ``pinned`` are other designs of the same plant by name, whose loops as implemented are drawn beside it.
     """
-    result, plant = design(setting), setting.plant
+    plant = setting.plant
     stable = np.abs(result.poles).max() < 1
-    margins = control.margins(result.A, result.B, result.K, setting.dt) if stable else []
+    margins = control.margins(*result.loop.opened, setting.dt) if stable else []
     sampled, said = f"sampled every {charts.duration(setting.dt)}", words(setting, result, margins)
+    if setting.view == STEP:
+        held, wanted = setting.controller.held, setting.specifications
+        drawn = step_picture.picture(stepped(setting, result), wanted, plant, held, margins)
+        return dataclasses.replace(drawn, words=f"{drawn.words}<br>{said}")
     if setting.view != OVERVIEW:
         alt = f"{plant.title}: {setting.view} of the loop, {sampled}"
         return svg.Picture(_embedded(VIEWS[setting.view](setting, result), alt), alt, said)
@@ -61,10 +70,15 @@ def picture(setting: LoopSetting, pinned: Mapping[str, tuple[LoopSetting, LoopDe
     return svg.Picture(svg.document(body, _WIDTH + 8, bottom + 214, alt), alt, said)
 
 
+def stepped(s: LoopSetting, result: LoopDesign) -> StepResponse:
+    """The step of the set-point of the output that is held, as long as the curves."""
+    return response(result.loop, s.plant, result.sampled, s.controller.held, s.dt, s.ticks * s.tick)
+
+
 def _pinned_words(name: str, s: LoopSetting, result: LoopDesign) -> str:
     """A pinned design in a line, its cost by the plant's own weights."""
     stable = np.abs(result.poles).max() < 1
-    margins = control.margins(result.A, result.B, result.K, s.dt) if stable else []
+    margins = control.margins(*result.loop.opened, s.dt) if stable else []
     phase = f"phase margin {_phase(margins[_weakest(margins)])}" if margins else "<b>unstable</b>"
     peaks = np.nanmax(np.abs(result.built.us), axis=0)
     effort = ", ".join(f"{p:.3g} {i.unit}" for i, p in zip(s.plant.inputs, peaks))
@@ -102,8 +116,9 @@ def _nyquist(s: LoopSetting, result: LoopDesign, margins: list[control.Margins],
     """The loop gain at the most sensitive input, the point −1, and how far the curve stays away from it."""
     i = _weakest(margins)
     w = np.pi / s.dt * np.append(np.geomspace(1e-4, 0.99, 299), 1.0)
-    more = (0, s.plant.n + LATE * s.plant.m - len(result.A))  # one size, one program, whatever the delay
-    A, B, K = (np.pad(result.A, [more, more]), np.pad(result.B, [more, (0, 0)]), np.pad(result.K, [(0, 0), more]))
+    (A, B, K), most = result.loop.opened, s.plant.n + LATE * s.plant.m
+    more = (0, (1 + (result.loop.spread is not None)) * most + 1 - len(A))  # few sizes, few programs
+    A, B, K = np.pad(A, more), np.pad(B, [more, (0, 0)]), np.pad(K, [(0, 0), more])
     closed = np.asarray(control.sensitivity(A, B, K, w, s.dt))[:, i, i]
     with np.errstate(all="ignore"):
         L = 1 / closed - 1
@@ -123,9 +138,9 @@ def _nyquist(s: LoopSetting, result: LoopDesign, margins: list[control.Margins],
 def words(s: LoopSetting, result: LoopDesign, margins: list[control.Margins]) -> str:
     """A design in words: its cost against the optimum, modes, margins and effort."""
     lines = [_cost_words(s, result)]
-    if (s.states != 1).any() or (s.inputs != 1).any():
+    if (s.states != 1).any() or (s.inputs != 1).any() or s.controller.kind != KINDS[0]:
         excess = _percent(result.in_plant_weights)
-        lines.append(f"In the plant's weights the gain costs {excess} the optimum, without delay and limits.")
+        lines.append(f"In the plant's weights it costs {excess} the optimum, without delay and limits.")
     size = float(np.abs(result.poles).max())
     if margins:
         lasts = charts.duration(time_constant(result.poles, s.dt))
@@ -137,17 +152,41 @@ def words(s: LoopSetting, result: LoopDesign, margins: list[control.Margins]) ->
             f"disk margin {worst.disk.alpha:.2f}, modulus margin {worst.modulus_margin:.2f}."
         )
     else:
-        why = "; the delay that its gain ignores is too long" if s.delay and not s.known else ""
+        why = "; the delay that its design ignores is too long" if s.delay and not s.known else ""
         lines.append(f"<b>Poles.</b> The loop is <b>unstable</b>: |z| = {size:.4f}{why}. It has no margins.")
     peaks = np.nanmax(np.abs(result.built.us), axis=0)
     effort = ", ".join(f"{i.name.replace('_', ' ')} {p:.3g} {i.unit}" for i, p in zip(s.plant.inputs, peaks))
     lines.append(f"<b>Effort.</b> Largest {html.escape(effort)}.")
-    if result.K.size <= _MOST_GAINS:
-        lines.append(f"<b>Gain.</b> K = [{'; '.join(', '.join(f'{k:.4g}' for k in row) for row in result.K)}].")
-    return "<br>".join(lines)
+    return "<br>".join([*lines, *_design_words(s, result.loop)])
+
+
+def _design_words(s: LoopSetting, loop: SampledLoop) -> list[str]:
+    """Gains, and of an estimator its slowest pole and what its noise does to the inputs."""
+    design, lines, gains = loop.design, [], {"K": loop.K}
+    if isinstance(design, control.Integral):
+        gains = {"K": np.asarray(design.K), "K<sub>i</sub>": np.asarray(design.Ki)}
+    if isinstance(design, control.LQG):
+        gains = {"K": np.asarray(design.regulator.K), "L": np.asarray(design.estimator.L)}
+        size, spread = np.abs(np.asarray(design.estimator.poles)).max(), loop.spread
+        assert spread is not None
+        each = ", ".join(f"{i.name.replace('_', ' ')} {u:.3g} {i.unit}" for i, u in zip(s.plant.inputs, spread))
+        lines.append(
+            f"<b>Estimator.</b> Slowest mode |z| = {size:.4f}. Under the noise that it is designed for, the standard "
+            f"deviation of each input is {html.escape(each)}."
+        )
+    if all(gain.size <= _MOST_GAINS for gain in gains.values()):
+        said = "; ".join(f"{name} = {_matrix(gain)}" for name, gain in gains.items())
+        lines.append(f"<b>{'Gains' if len(gains) > 1 else 'Gain'}.</b> {said}.")
+    return lines
+
+
+def _matrix(a: np.ndarray) -> str:
+    return f"[{'; '.join(', '.join(f'{x:.4g}' for x in row) for row in a)}]"
 
 
 def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
+    if s.load:
+        return _load_words(s, result)
     paid = float(np.sum(result.built.costs))
     cost = f"costs {paid:.4g}, <b>{_percent(paid / result.cost - 1)}</b> the optimum"
     match outcome(s.plant, result.built):
@@ -155,9 +194,12 @@ def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
             cost = "<b>diverges</b>"
         case Verdict.BOUNDED:
             cost += " so far; it stays <b>bounded</b>, but does not converge"
-    conditions = [f"sampled every {charts.duration(s.dt)}"]
+    conditions = [
+        *([] if s.controller.kind == KINDS[0] else [s.controller.kind]),
+        f"sampled every {charts.duration(s.dt)}",
+    ]
     if s.delay:
-        aware = "which its gain knows" if s.known else "which its gain ignores"
+        aware = "which its design knows" if s.known else "which its design ignores"
         conditions.append(f"its input {s.delay / s.sample:g} samples late, {aware}")
     if s.limit < FREE:
         conditions.append(limit_words(s.limit))
@@ -165,6 +207,18 @@ def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
         f"<b>Cost.</b> No controller of the linear plant pays less than {result.cost:.4g} from here. On the nonlinear "
         f"plant, {', '.join(conditions)}, this one {cost}.{_limited_words(s, result)}"
     )
+
+
+def _load_words(s: LoopSetting, result: LoopDesign) -> str:
+    """Where the outputs end under a constant load, which has no finite cost."""
+    ends = np.asarray(s.plant.output_matrix()) @ result.built.xs[-1]
+    if outcome(s.plant, result.built) == Verdict.DIVERGED:
+        return f"<b>Load.</b> Under a load of {s.load:.2g} × scale at the inputs the loop <b>diverges</b>."
+    ended = ", ".join(
+        f"{o.name.replace('_', ' ')} {'0' if abs(y) < 1e-3 * o.scale else f'{y:.3g}'} {o.unit}".removesuffix(" 1")
+        for o, y in zip(s.plant.outputs, ends)
+    )
+    return f"<b>Load.</b> Under a load of {s.load:.2g} × scale at the inputs the outputs end at {html.escape(ended)}."
 
 
 def _limited_words(s: LoopSetting, result: LoopDesign) -> str:
@@ -197,28 +251,23 @@ def _percent(share: float) -> str:
 
 
 def _bode(s: LoopSetting, d: LoopDesign) -> Figure:
-    return loop_plots.bode({"loop gain": (d.A, d.B, d.K), "closed loop": (d.A - d.B @ d.K, d.B, d.K)}, s.dt)
+    return loop_plots.bode({"loop gain": d.loop.opened, "closed loop": (d.loop.closed, d.loop.B, d.loop.K)}, s.dt)
 
 
 def _nyquist_plot(s: LoopSetting, d: LoopDesign) -> Figure:
-    return loop_plots.nyquist({"loop gain": (d.A, d.B, d.K)}, s.dt)
+    return loop_plots.nyquist({"loop gain": d.loop.opened}, s.dt)
 
 
 def _root_locus(s: LoopSetting, d: LoopDesign) -> Figure:
-    return loop_plots.root_locus(d.A, d.B, d.K, s.dt)
+    return loop_plots.root_locus(*d.loop.opened, s.dt)
 
 
 def _pole_zero(s: LoopSetting, d: LoopDesign) -> Figure:
-    return loop_plots.pole_zero(d.A - d.B @ d.K, d.B, _first_output(s, d), dt=s.dt)
-
-
-def _step(s: LoopSetting, d: LoopDesign) -> Figure:
-    closed = d.A - d.B @ d.K, d.B, _first_output(s, d)
-    return loop_plots.step({"closed loop": closed}, s.dt, s.ticks // s.sample)
+    return loop_plots.pole_zero(d.loop.closed, d.loop.B, _first_output(s, d), dt=s.dt)
 
 
 def _first_output(s: LoopSetting, d: LoopDesign) -> np.ndarray:
-    return np.eye(s.plant.n, len(d.A))[:1]
+    return np.eye(s.plant.n, len(d.loop.A))[:1]
 
 
 def _phase_plane(s: LoopSetting, d: LoopDesign) -> Figure:
@@ -230,7 +279,7 @@ def _phase_plane(s: LoopSetting, d: LoopDesign) -> Figure:
     def rates(points: np.ndarray) -> np.ndarray:
         x = np.zeros((len(points), plant.n))
         x[:, pair] = points
-        u = np.clip(-x @ d.K[:, : plant.n].T, -s.limits, s.limits)
+        u = np.clip(-x @ d.loop.on_state.T, -s.limits, s.limits)
         return np.asarray(plant.dynamics(jnp.asarray(x_eq + x), jnp.asarray(u_eq + u)))[:, pair]
 
     names = plant.states[pair[0]].label, plant.states[pair[1]].label
@@ -243,7 +292,6 @@ VIEWS: dict[str, Callable[[LoopSetting, LoopDesign], Figure]] = {
     "Nyquist": _nyquist_plot,
     "root locus": _root_locus,
     "poles and zeros": _pole_zero,
-    "step": _step,
     "phase plane": _phase_plane,
 }
 """Figures of a design that take the place of the overview."""

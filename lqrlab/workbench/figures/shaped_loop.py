@@ -223,16 +223,6 @@ def bode_plane(w: Float[np.ndarray, " w"]) -> Axes:
     return Axes((0.0, 0.0, SIDE, _TALL), (math.log10(w[0]), math.log10(w[-1])), (-_DECADES[1], _DECADES[0]), logs="xy")
 
 
-def _region(axes: Axes, x: tuple[float, float], y: tuple[float, float]) -> str:
-    """A rectangle that a curve is to stay out of."""
-    (left, right), (bottom, top) = axes.place(np.array(x), 0.0)[0], axes.place(0.0, np.array(y))[1]
-    size = {"x": svg.px(left), "y": svg.px(top), "width": svg.px(right - left), "height": svg.px(bottom - top)}
-    return svg.element("rect", {"class": "lq-forbidden", **size})
-
-
-FORBIDDEN = ".lq-forbidden{fill:#d55e00;fill-opacity:.13;stroke:none}"
-
-
 def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements, corners: Sequence[tuple[float, str]] = ()) -> str:
     """The loop gains' size and phase over frequency, with where the size is to be above one.
 
@@ -244,7 +234,7 @@ def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements, corners: Seq
     phases = Axes((0.0, _TALL, SIDE, SIDE - _TALL), axes.x, (-360.0, 0.0), logs="x")
     body, below = axes.cross(axes.x[0], 0.0), phases.cross(axes.x[0], -180.0)
     if wanted.crossover:
-        body += _region(axes, (axes.x[0], math.log10(wanted.crossover)), (axes.y[0], 0.0))
+        body += axes.region((axes.x[0], math.log10(wanted.crossover)), (axes.y[0], 0.0))
     for name, loop in loops.items():
         x = np.log10(loop.frequencies)
         body += axes.curve(x, np.log10(np.abs(loop.gain) + 1e-300), looks[name])
@@ -254,7 +244,7 @@ def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements, corners: Seq
         body += axes.marks(np.array([math.log10(at)]), np.array([level]), mark, next(iter(looks.values())))
     drawn = axes.frame("", "loop gain |L|", body)
     drawn += phases.frame("frequency [rad/s]", "phase of L [°]", below)
-    return svg.document(drawn, SIDE, SIDE, alt, style=FORBIDDEN)
+    return svg.document(drawn, SIDE, SIDE, alt)
 
 
 def picture(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements) -> Picture:
@@ -265,7 +255,7 @@ def picture(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements) -> Pictur
     sensitive = Axes(places[0], (logs[0], logs[-1]), (-2.0, 1.0), logs="xy")
     nyquist = Axes(places[1], (-1 - 2 * sensitive.aspect, -1 + 2 * sensitive.aspect), (-2.0, 2.0))
     roots = _root_plane(places[2], newest)
-    bodies = [_region(sensitive, sensitive.x, (math.log10(wanted.ms), sensitive.y[1])), "", "", ""]
+    bodies = [sensitive.region(sensitive.x, (math.log10(wanted.ms), sensitive.y[1])), "", "", ""]
     bodies[1] = nyquist.circle(-1.0, 0.0, 1 / wanted.ms).replace('class="lq-axis"', 'class="lq-forbidden"')
     bodies[1] += nyquist.cross(-1.0, 0.0) + nyquist.circle(0.0, 0.0, 1.0, "2 3")
     bodies[2] = _root_locus(roots, newest, next(iter(looks.values())))
@@ -291,7 +281,7 @@ def picture(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements) -> Pictur
     height = places[3][1] + tall + 4
     body = svg.legend(2, 12, looks) + "".join(drawn)
     said = words(newest, wanted) + "".join(_beside(name, loop) for name, loop in list(loops.items())[1:])
-    return Picture(svg.document(body, _WIDTH, height, alt, style=FORBIDDEN), alt, said)
+    return Picture(svg.document(body, _WIDTH, height, alt), alt, said)
 
 
 def _root_plane(at: charts.Rectangle, loop: ShapedLoop) -> Axes:

@@ -17,10 +17,10 @@ from lqrlab.workbench.figures import loop_design, shaped_loop, svg
 from lqrlab.workbench.figures.shaped_loop import LoopRequirements, ShapedLoop
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls, copy_as_code
+from lqrlab.workbench.panels.click_plane import ClickPlane
 from lqrlab.workbench.panels.controls import button
 from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
-from lqrlab.workbench.panels.policy_inspector import ClickPlane
 
 _MOST = 4  # designs on top of one another
 _NEAR = 0.06  # of the plot's width, within which a corner is taken hold of

@@ -1,32 +1,49 @@
-"""The LQR designer: weights, sample time, delay, limits and parameters of a plant, and what becomes of its loop."""
+"""The designer: kind of controller, weights, sampling, delay, limits and parameters of a plant, and its loop."""
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import ipywidgets
 import numpy as np
 
-from lqrlab import control
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import charts
-from lqrlab.workbench.figures.loop_design import FREE, LATE, OVERVIEW, TICKS, LoopDesign, LoopSetting, design
-from lqrlab.workbench.figures.loop_picture import VIEWS, picture
+from lqrlab.workbench.figures import charts, step_picture
+from lqrlab.workbench.figures.charts import Axes
+from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice
+from lqrlab.workbench.figures.loop_design import FREE, OVERVIEW, STEP, LoopDesign, LoopSetting, design
+from lqrlab.workbench.figures.loop_picture import VIEWS, picture, stepped
+from lqrlab.workbench.figures.loop_sampling import LATE, TICKS
+from lqrlab.workbench.figures.step_specifications import Specifications, found_weights
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls, copy_as_code
+from lqrlab.workbench.panels.click_plane import ClickPlane
 from lqrlab.workbench.panels.controls import button
 from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
 
+Planes = tuple[Axes, Axes]
+"""Of the output and the inputs after a step."""
 _MOST = 3  # designs that are pinned
+_NEAR = 40.0  # pixels within which a handle is taken hold of
+_SPECIFIED = ("settling", "overshoot", "effort", "margin")
+_SETTINGS = {  # of each kind of controller, by name
+    "pole placement": ("faster", "damping"),
+    "integral action": ("integral",),
+    "LQG": ("measured", "disturbance", "sensor"),
+}
 
 
 def lqr_designer(
     plant: str | Plant, *, num_steps: int | None = None, values: Mapping[str, Any] | None = None
 ) -> "Designer | Picture":
-    """A panel to design a plant's regulator: weights, sampling, delay, limits and parameters on sliders.
+    """A panel to design a plant's regulator: weights, sampling, delay, limits, load and parameters on sliders.
 
+    The controller is the LQR, or poles that are placed, integral action on an output, or LQG from the outputs that are
+    measured; each is judged beside the LQR that sees all states.
     Up to three designs are pinned and drawn beside the one that the sliders stand for. The plant is a family of the
     catalogue or one of your own; the curves take ``num_steps`` sample times, or until the nominal loop has settled.
     ``values`` is what its controls begin at, as *copy as code* writes it. Without a person it
@@ -35,7 +52,7 @@ def lqr_designer(
     return Designer(plant, num_steps).at(values)
 
 
-class Designer(Panel[LoopSetting, Picture]):
+class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
     """The panel; its controls are attributes, ``states``, ``inputs`` and ``parameters`` by name."""
 
     def __init__(self, plant: str | Plant, num_steps: int | None = None) -> None:
@@ -50,24 +67,81 @@ class Designer(Panel[LoopSetting, Picture]):
         self.known = ipywidgets.Checkbox(True, description="the gain knows the delay", indent=False)
         self.limit = controls.limit_slider(FREE)
         self.size = controls.slider("initial state, ×", 1.0, 0.05, 3.0)
-        self.view = ipywidgets.Dropdown(options=(OVERVIEW, *VIEWS), description="picture", **controls.WIDE)
+        self.view = ipywidgets.Dropdown(options=(OVERVIEW, STEP, *VIEWS), description="picture", **controls.WIDE)
+        self.load = controls.slider("load at the inputs, × scale", 0.0, -1.0, 1.0)
         self.parameters = controls.parameter_sliders(default.plant)
+        self._controller(default.plant)
         pages = {
             "weights": [*self.states.values(), *self.inputs.values()],
-            "loop": [self.sample, self.delay, self.known, self.limit, self.size, self.view],
+            "controller": [self.kind, *self._of_kind()],
+            "loop": [self.sample, self.delay, self.known, self.limit, self.size, self.load, self.view],
+            "specifications": self._specified(default.specifications),
             "parameters": list(self.parameters.values()),
         }
+        self.plane = ClickPlane()
+        self.plane.layout.display = "none"
+        self._planes: Planes | None = None
+        self._grip: str | None = None
         self.pinned: dict[str, tuple[LoopSetting, LoopDesign]] = {}
         self.pin = button("pin this design", self._guarded(self._pin))
         self.unpin = button("unpin all", self._guarded(self._unpin))
         super().__init__(
             [controls.tabs(pages)],
+            beside=[self.plane],
             tools=[self.pin, self.unpin],
             call=("lqr_designer", {"plant": plant, "num_steps": num_steps}),
         )
-        names = ("states", "inputs", "sample", "delay", "known", "limit", "size", "view", "parameters")
+        names = ["states", "inputs", "sample", "delay", "known", "limit", "size", "load", "view", "parameters", "kind"]
+        names += [*itertools.chain(*_SETTINGS.values()), "held", *_SPECIFIED]
         self.track(**{name: getattr(self, name) for name in names})
+        self.kind.observe(lambda _: self._reveal(), names="value")
+        self.plane.observe(lambda _: self._guarded(self._taken)(), names="start")
+        self.plane.observe(lambda _: self._guarded(self._dragged)(), names="point")
+        self._reveal()
         self.ask()
+
+    def _controller(self, plant: Plant) -> None:
+        """The controls of a kind of controller, and of its settings."""
+        usual, outputs = ControllerChoice(), [o.name.replace("_", " ") for o in plant.outputs]
+        self.kind = ipywidgets.Dropdown(options=KINDS, description="controller", **controls.WIDE)
+        self.faster = controls.slider("poles faster, ×", usual.faster, 0.25, 4.0)
+        self.damping = controls.slider("damping at least", usual.damping, 0.0, 0.99)
+        numbered = [(name, i) for i, name in enumerate(outputs)]
+        self.held = ipywidgets.Dropdown(options=numbered, description="output that is held", **controls.WIDE)
+        self.integral = controls.factor_slider("weight of its integral, ×")
+        self.measured = {
+            o.name: ipywidgets.Checkbox(True, description=f"measures {name}", indent=False)
+            for o, name in zip(plant.outputs, outputs)
+        }
+        self.disturbance, self.sensor = (
+            ipywidgets.FloatLogSlider(
+                value, min=-4, max=1, step=0.05, description=label, readout_format=".2g", **controls.WIDE
+            )
+            for label, value in (("disturbance, scale/√s", usual.disturbance), ("sensor noise, × scale", usual.sensor))
+        )
+
+    def _specified(self, usual: Specifications) -> list[ipywidgets.Widget]:
+        """The controls of the specifications of a step, and a button that looks for weights which meet them."""
+        longest = self._default.ticks * self._default.tick
+        self.settling = controls.slider("settled after [s]", usual.settling, longest / 200, longest)
+        self.overshoot = controls.slider("overshoot, at most", usual.overshoot, 0.0, 4.0)
+        self.effort = controls.limit_slider(usual.effort)
+        self.effort.description = "inputs, × scale"
+        self.margin = controls.slider("disk margin, at least", usual.margin, 0.0, 2.0)
+        self.find, self.found = button("find weights", self._guarded(self._find)), ipywidgets.HTML()
+        return [self.held, self.settling, self.overshoot, self.effort, self.margin, self.find, self.found]
+
+    def _of_kind(self) -> list[ipywidgets.Widget]:
+        """Settings of all kinds."""
+        found = (getattr(self, name) for name in itertools.chain(*_SETTINGS.values()))
+        return [c for control in found for c in (control.values() if isinstance(control, dict) else [control])]
+
+    def _reveal(self) -> None:
+        """Show the settings of the kind that is chosen alone."""
+        for kind, names in _SETTINGS.items():
+            for control in (getattr(self, name) for name in names):
+                for one in control.values() if isinstance(control, dict) else [control]:
+                    one.layout.display = None if kind == self.kind.value else "none"
 
     def _question(self) -> LoopSetting:
         states, inputs = (np.array([s.value for s in group.values()]) for group in (self.states, self.inputs))
@@ -81,18 +155,79 @@ class Designer(Panel[LoopSetting, Picture]):
             known=self.known.value,
             limit=self.limit.value,
             size=self.size.value,
+            specifications=Specifications(*(getattr(self, name).value for name in _SPECIFIED)),
+            load=self.load.value,
+            controller=ControllerChoice(
+                self.kind.value,
+                self.faster.value,
+                self.damping.value,
+                self.held.value,
+                self.integral.value,
+                tuple(i for i, box in enumerate(self.measured.values()) if box.value),
+                self.disturbance.value,
+                self.sensor.value,
+            ),
             view=self.view.value,
         )
 
-    def _compute(self, question: LoopSetting, check: Check) -> Picture:
-        return picture(question, dict(self.pinned))
+    def _compute(self, question: LoopSetting, check: Check) -> tuple[Picture, Planes | None]:
+        drawn = picture(question, result := design(question), dict(self.pinned))
+        if question.view != STEP:
+            return drawn, None
+        return drawn, step_picture.axes(question.specifications, stepped(question, result), question.plant)
+
+    def _show(self, answer: tuple[Picture, Planes | None]) -> None:
+        drawn, self._planes = answer
+        self.draw(drawn)
+        if self._planes:  # in the plane, where it can be dragged, instead of beside it
+            self.plane.svg, self.picture.value = drawn.drawing, ""
+        self.plane.layout.display = None if self._planes else "none"
+
+    def _taken(self) -> None:
+        """Take hold of the edge of a forbidden region that is nearest to the click."""
+        places, (x, y) = step_picture.handles(self._question().specifications, self._at_planes()), self._pixels("start")
+        away = {name: math.hypot(a - x, b - y) for name, (a, b) in places.items()}
+        nearest = min(away, key=lambda name: away[name])
+        self._grip = nearest if away[nearest] < _NEAR else None
+
+    def _dragged(self) -> None:
+        """Move the edge that is held to where the plane is clicked."""
+        if self._grip:
+            slider, value = (
+                getattr(self, self._grip),
+                step_picture.dragged(self._grip, *self._pixels("point"), self._at_planes()),
+            )
+            low, high = ((slider.base**a if hasattr(slider, "base") else a) for a in (slider.min, slider.max))
+            slider.value = min(max(value, low), high)
+
+    def _at_planes(self) -> Planes:
+        if self._planes is None:
+            raise ValueError(f"specifications: drag them where they are drawn, in the picture {STEP!r}")
+        return self._planes
+
+    def _pixels(self, name: str) -> tuple[float, float]:
+        x, y, *_ = getattr(self.plane, name)
+        return x * step_picture.WIDTH, (1 - y) * step_picture.HEIGHT
+
+    def _find(self) -> None:
+        """Move the weights to where the LQR meets the specifications, or comes nearest."""
+        s = self._question()
+        self.live.say("looking for weights …")
+        states, inputs, said = found_weights(s.plant, s.specifications, s.controller.held, s.dt)
+        with self.quietly():
+            for group, factors in ((self.states, states), (self.inputs, inputs)):
+                for slider, factor in zip(group.values(), factors):
+                    slider.value = float(np.clip(factor, slider.base**slider.min, slider.base**slider.max))
+            self.kind.value, self.view.value, self.found.value = KINDS[0], STEP, said
+        self.ask()
 
     def _pin(self) -> None:
         """Draw the loop as it stands beside those that follow."""
         if len(self.pinned) >= _MOST:
             raise ValueError(f"at most {_MOST} designs are pinned; unpin those that are")
         setting = self._question()
-        self.pinned[f"design {len(self.pinned) + 1}"] = setting, design(setting)
+        kind = "" if setting.controller.kind == KINDS[0] else f" ({setting.controller.kind})"
+        self.pinned[f"design {len(self.pinned) + 1}{kind}"] = setting, design(setting)
         self.ask()
 
     def _unpin(self) -> None:
@@ -110,4 +245,4 @@ class Designer(Panel[LoopSetting, Picture]):
                 "delays the input itself, which your actuator does already"
             )
         problem = Problem.of(s.plant, dt=s.dt, limits=(u_eq - s.limits, u_eq + s.limits), optimum=False)
-        return control.lqrd(*s.plant.matrices(), *s.weights, s.dt), problem
+        return design(dataclasses.replace(s, delay=0)).loop.design, problem

@@ -3,15 +3,12 @@
 import dataclasses
 import html
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import anywidget
 import ipywidgets
 import jax
 import jax.numpy as jnp
 import numpy as np
-import traitlets
 from jaxtyping import Array, Float
 
 from lqrlab import control, simulation
@@ -22,6 +19,7 @@ from lqrlab.workbench.figures import charts, loop_design, svg
 from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls
+from lqrlab.workbench.panels.click_plane import ClickPlane
 from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
 
@@ -215,24 +213,6 @@ def _plane(pair: Pair, runs: Runs, across: int, up: int) -> str:
 
 InspectorQuestion = tuple[np.ndarray, Plant, int, int, tuple[float, float]]
 """The start, the plant, the states of the plane, the push: its time [s], and its size in scales of the inputs."""
-
-
-class ClickPlane(anywidget.AnyWidget):
-    """An SVG picture around a plane that tells where it is clicked or dragged, in any front end that shows widgets.
-
-    Attributes:
-        svg: the picture.
-        frame: where in it the plane is: left, right, top, bottom as shares of its width and height.
-        point: where it was clicked or dragged to last, across and up in the plane, 0 … 1; what a test sets.
-        start: where the button was pressed, and when [ms]; set before ``point``.
-    """
-
-    # as a path, anywidget would watch the file and hold every plane for ever
-    _esm = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
-    svg: Any = traitlets.Unicode("").tag(sync=True)
-    frame: Any = traitlets.List([0.0, 1.0, 0.0, 1.0]).tag(sync=True)
-    point: Any = traitlets.List([]).tag(sync=True)
-    start: Any = traitlets.List([]).tag(sync=True)
 
 
 class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
