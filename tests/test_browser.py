@@ -222,6 +222,57 @@ def test_controls_and_picture_are_on_a_laptops_screen_together(jupyterlab, page,
             assert out <= 0, cells[i + 1].source
 
 
+def opened(jupyterlab, page, name, source):
+    """A notebook of one cell, run in JupyterLab on a laptop's screen, and its panel."""
+    address, work = jupyterlab
+    cell = nbformat.v4.new_code_cell(f"from lqrlab.workbench import widgets\n{source}")
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=KERNEL), work / f"{name}.ipynb")
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(f"{address}lab/tree/{name}.ipynb", timeout=40_000)
+    page.locator("#jp-main-statusbar :text('| Idle')").wait_for(timeout=60_000)
+    page.click("text=Run >> nth=0")
+    page.click(".lm-Menu-item[data-command='runmenu:run-all']")
+    panel = page.locator(".lq-panel")
+    panel.locator("text=Margins >> visible=true").first.wait_for(timeout=60_000)
+    panel.evaluate("e => e.scrollIntoView()")
+    return panel
+
+
+def test_a_kind_of_controller_is_chosen_and_a_specification_is_dragged(jupyterlab, page, artefacts, record_property):
+    panel = opened(jupyterlab, page, "d", 'widgets.lqr_designer("cart_pole")')
+    panel.locator(".lm-TabBar-tabLabel:text-is('controller')").click()
+    view = page.locator(".jp-WindowedPanel-outer").first.evaluate("e => e.clientHeight")
+    for kind in ("LQG", "integral action", "pole placement"):
+        panel.locator("select >> visible=true").first.select_option(kind)
+        page.wait_for_timeout(3000)
+        page.screenshot(path=artefacts / f"designer_{kind.split()[0]}.png")
+        assert panel.evaluate(BOTTOM)[1] <= view
+    panel.locator(".lm-TabBar-tabLabel:text-is('loop')").click()
+    panel.locator("select >> visible=true").last.select_option("step and specifications")
+    panel.locator("text=over its set-point").wait_for(timeout=20_000)
+    panel.locator(".lm-TabBar-tabLabel:text-is('specifications')").click()
+    plane = panel.locator("svg >> visible=true").first
+    assert panel.evaluate(BOTTOM)[1] <= view
+    circle = plane.locator("path[d$='a5 5 0 1 0 -10 0']").first  # where the output has to be settled
+    box, took = circle.bounding_box(), []
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    drawn = "[...document.querySelectorAll('.lq-panel svg')].map(s => s.outerHTML).join()"
+    page.mouse.move(x, y)
+    page.mouse.down()
+    for i in range(1, 9):
+        before, begun = page.evaluate(drawn), time.perf_counter()
+        page.mouse.move(x + 12 * i, y)
+        page.wait_for_function(f"before => {drawn} != before", arg=before, timeout=20_000)
+        took.append(1e3 * (time.perf_counter() - begun))
+    page.mouse.up()
+    page.wait_for_timeout(500)
+    page.screenshot(path=artefacts / "designer_step.png")
+    record_property("mouse_to_picture_ms", took)
+    print(f"mouse to new picture: median {statistics.median(took):.0f} ms of {len(took)}, {[round(t) for t in took]}")
+    moved = plane.locator("path[d$='a5 5 0 1 0 -10 0']").first.bounding_box()
+    assert moved["x"] - box["x"] == pytest.approx(96, abs=4)
+
+
 def test_the_loop_gain_follows_the_mouse(jupyterlab, page, artefacts, record_property):
     address, work = jupyterlab
     cell = nbformat.v4.new_code_cell('from lqrlab.workbench import widgets\nwidgets.loop_shaper("pendulum")')

@@ -1,6 +1,7 @@
 """The designer's kinds of controllers, against loops written out here with SciPy; its specifications; its code."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import scipy.signal
 from bs4 import BeautifulSoup
 
 from lqrlab import control, systems
-from lqrlab.workbench.figures import loop_controllers, loop_design, loop_picture, step_picture
+from lqrlab.workbench.figures import design_sheet, loop_controllers, loop_design, loop_picture, step_picture
 from lqrlab.workbench.panels import lqr_designer
 
 A, B = np.array([[0.0, 1.0], [2.0, -0.1]]), np.array([[0.0], [1.0]])
@@ -34,11 +35,11 @@ def zero_order_hold(step):
     return wide[:2, :2], wide[:2, 2:]
 
 
-def sampled():
-    """A, B, Q, R, N of a sample, by one matrix exponential (Van Loan)."""
+def sampled(A=A, B=B, Q=Q, R=R, dt=DT):
+    """A, B, Q, R, N of a sample of two states and an input, by one matrix exponential (Van Loan)."""
     joint = np.block([[A, B], [np.zeros((1, 3))]])
     weight = scipy.linalg.block_diag(Q, R)
-    wide = scipy.linalg.expm(DT * np.block([[-joint.T, weight], [np.zeros((3, 3)), joint]]))
+    wide = scipy.linalg.expm(dt * np.block([[-joint.T, weight], [np.zeros((3, 3)), joint]]))
     step = wide[3:, 3:]
     paid = step.T @ wide[:3, 3:]
     return step[:2, :2], step[:2, 2:], paid[:2, :2], paid[2:, 2:], paid[:2, 2:]
@@ -133,11 +134,24 @@ def test_the_step_is_that_of_the_loop_with_its_feedforward():
     closed = a - b @ found.loop.K
     _, ys, _ = scipy.signal.dlsim((closed, b, np.eye(1, 2), np.zeros((1, 1)), DT), np.full((len(step.ts), 1), forward))
     np.testing.assert_allclose(step.y, ys[:, 0] / scale, atol=1e-9)
-    for kind in ("integral action", "LQG"):
-        other = setting(kind, measured=(0, 1), ticks=4 * 400)
-        y = loop_picture.stepped(other, loop_design.design(other)).y
-        assert y[0] == pytest.approx(0, abs=1e-9)
-        assert y[-1] == pytest.approx(1, abs=1e-4)
+    assert step.us[0, 0] == pytest.approx(forward / float(s.plant.scales[1][0]))
+    output = loop_design.design(setting("LQG", measured=(0, 1)))
+    reached, (L, K) = loop_picture.stepped(s, output).y, (np.asarray(output.loop.design.estimator.L), found.loop.K)
+    x, estimate = np.zeros(2), np.zeros(2)
+    for y in reached:
+        assert y == pytest.approx(x[0] / scale, abs=1e-9)
+        u = hold[2:] - K @ (estimate - hold[:2])
+        x, estimate = a @ x + b @ u, a @ estimate + b @ u + L @ (x - estimate)
+
+
+def test_integral_action_learns_the_set_point_alone():
+    s, (a, b, *_) = setting("integral action"), sampled()
+    found = loop_design.design(s)
+    x, total, scale = np.zeros(2), 0.0, s.plant.outputs[0].scale
+    for y in loop_picture.stepped(s, found).y:
+        assert y == pytest.approx(x[0] / scale, abs=1e-8)
+        u = -found.loop.K @ np.append(x, total)
+        x, total = a @ x + b @ u, total + x[0] - scale
 
 
 @pytest.fixture(scope="module")
@@ -200,3 +214,62 @@ def test_the_code_of_a_kind_makes_the_same_loop(panel, kind):
     np.testing.assert_allclose(made["run"].xs[: len(at)], found.built.xs[at], atol=1e-4)
     panel.reset.click()
     shown(panel)
+
+
+def on_the_sheet(name):
+    """Rows of the sheet's tables, by caption."""
+    tables = BeautifulSoup(Path(f"{name}.html").read_text(), "html.parser").find_all("table")
+    return {t.caption.text: [[c.text for c in row.find_all("td")] for row in t.tbody.find_all("tr")] for t in tables}
+
+
+@pytest.mark.parametrize("kind", loop_controllers.KINDS)
+def test_a_design_is_taken_along(panel, kind, monkeypatch, tmp_path):
+    """As a page, and as matrices and a script from which python-control makes the loop that the panel shows."""
+    monkeypatch.chdir(tmp_path)
+    panel.kind.value, panel.states["angle"].value = kind, 2.0
+    shown(panel)
+    panel.folder.value = "mine/first"
+    for label in ("design sheet", "for MATLAB", "for python-control"):
+        panel.export[label].click()
+        assert "Written to" in panel.exported.value
+    found = loop_design.design(panel._question())
+    rows = on_the_sheet("mine/first")
+    assert rows["Weights"][0] == ["angle", "11.11", "× 2", "22.22"]
+    assert float(rows["Poles of the loop"][0][1]) == pytest.approx(np.abs(found.poles).max(), abs=1e-4)
+    kept, made = scipy.io.loadmat("mine/first.mat"), {}
+    np.testing.assert_allclose(kept["Ad"], scipy.linalg.expm(kept["A"] * kept["dt"]), atol=1e-9)
+    exec(Path("mine/first.py").read_text(), made)
+    poles = np.sort_complex(np.linalg.eigvals(found.loop.closed).astype(complex))
+    np.testing.assert_allclose(np.sort_complex(made["loop"].poles()), poles, atol=1e-7)
+    Path("mine/theirs.py").write_text("1")
+    panel.folder.value = "mine/theirs"
+    panel.export["for python-control"].click()
+    assert "choose another name" in panel.exported.value
+    assert Path("mine/theirs.py").read_text() == "1"
+    panel.reset.click()
+    shown(panel)
+
+
+def test_robustness_is_that_of_each_variant(panel):
+    """Of the variants, those that are stable and what they pay, by SciPy's own exponential and equations."""
+    s = dataclasses.replace(panel._question(), states=np.array([1e-3, 1e-3]))
+    result, plants = loop_design.design(s), design_sheet._variants(s.plant, 0)
+    found, stable, K = design_sheet.robustness(s, result), 0, result.loop.K
+    assert found.excess.min() > -1e-9
+    for i in range(design_sheet.VARIANTS):
+        one, sizes = plants[i], np.asarray(s.plant.scales[0]) ** 2
+        for name, value in one.parameters.items():
+            assert abs(float(value) / float(s.plant.parameters[name]) - 1) <= 0.2 * (name != "gravity") + 1e-9
+        a, b, *weights = sampled(*(np.asarray(x) for x in (*one.matrices(), *one.weights())), s.dt)
+        q, r, n = weights
+        closed = a - b @ K
+        grows = np.abs(np.linalg.eigvals(closed)).max() >= 1
+        stable += not grows
+        if grows:
+            assert found.excess[i] == np.inf
+            continue
+        price = scipy.linalg.solve_discrete_lyapunov(closed.T, q + K.T @ r @ K - n @ K - K.T @ n.T)
+        least = scipy.linalg.solve_discrete_are(a, b, q, r, s=n)
+        assert found.excess[i] == pytest.approx(np.diagonal(price) @ sizes / (np.diagonal(least) @ sizes) - 1, rel=1e-5)
+    assert found.stable == stable
+    assert "∞" in design_sheet._robustness_words(dataclasses.replace(found, excess=np.full(3, np.inf)))

@@ -835,7 +835,7 @@ def test_a_panels_controller_is_exported_as_it_stands(kind, monkeypatch, tmp_pat
     }[kind]()
     panel.set(values)
     panel.folder.value = "some/firmware"
-    panel.export.click()
+    panel.export["write C code"].click()
     assert "README.md" in panel.exported.value
     controller, problem = panel._exported(panel._question())
     written = deployment.load_c("some/firmware")
@@ -844,7 +844,7 @@ def test_a_panels_controller_is_exported_as_it_stands(kind, monkeypatch, tmp_pat
     np.testing.assert_allclose(theirs.us, ours.us, atol=1e-9)
     (tmp_path / "mine.txt").write_text("mine")
     panel.folder.value = "."
-    panel.export.click()
+    panel.export["write C code"].click()
     assert "mine.txt" in panel.exported.value
     panel.close()
 

@@ -3,7 +3,7 @@
 import dataclasses
 import html
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from lqrlab.simulation import LinearPolicy, Problem, TrackingPolicy, Trajectory,
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import animation, charts, keyframes, loop_design, svg
 from lqrlab.workbench.figures.formulas import mathml
-from lqrlab.workbench.figures.plant_card import Card, Table, card, phrase
+from lqrlab.workbench.figures.plant_card import Card, card, html_table, phrase
 from lqrlab.workbench.figures.svg import HtmlPage
 
 __all__ = ["Card", "Demonstration", "HtmlPage", "card", "demonstrations", "page"]
@@ -131,7 +131,7 @@ def _entry(plant: Plant, shown: Demonstration, linear: bool, *, unfolded: bool) 
         film.drawing.replace(svg.STYLE, "", 1).replace(animation.PLAYING, "", 1),
         _step(plant, shown.pushed),
         *(f'<div class="lq-formula">{mathml(line, display=True)}</div>' for line in about.equations),
-        *(_table(caption, table) for caption, table in about.tables.items()),
+        *(html_table(caption, table) for caption, table in about.tables.items()),
     ]
     line = f"<b>{_spaced(about.name)}</b><br>{html.escape(phrase(about.title))}<br>"
     small = f"<small>{about.size}; {html.escape(about.modes[0])}</small>"
@@ -150,12 +150,3 @@ def _step(plant: Plant, runs: dict[str, Trajectory]) -> str:
     s = plant.states[far]
     alt = f"{title}: under control {s.name.replace('_', ' ')} settles {run.xs[-1, far]:.2g} {s.unit} away"
     return svg.document(svg.text(2, 16, title, look="lq-b") + traces, _WIDTH, bottom, alt, bare=True)
-
-
-def _table(caption: str, table: Table) -> str:
-    def row(cells: Iterable[object], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
-
-    head, rows = table
-    body = "".join(row(cells, "td") for cells in rows)
-    return f"<table><caption>{caption}</caption><thead>{row(head, 'th')}</thead><tbody>{body}</tbody></table>"

@@ -91,15 +91,22 @@ class SampledLoop:
         lacks = -(u + self.K[:, :-1] @ plant)
         return np.append(plant, np.linalg.lstsq(self.K[:, -1:], lacks, rcond=None)[0])
 
-    def cost(self, sampled: control.Sampled, x0: Float[np.ndarray, " n"]) -> float:
-        """What the loop pays from x0 on without delay and limits; inf if it is unstable."""
-        if np.abs(np.linalg.eigvals(self.closed)).max() >= 1:
-            return np.inf
-        more = (0, len(self.A) - len(x0))
-        Q, N = np.pad(np.asarray(sampled.Q), (more, more)), np.pad(np.asarray(sampled.N), (more, (0, 0)))
-        weight = np.asarray(control.stage_weight(Q, np.asarray(sampled.R), N, self.K))
-        s = np.pad(x0, more)
-        return float(s @ scipy.linalg.solve_discrete_lyapunov(self.closed.T, weight) @ s)
+    def on_plant(self, A: Float[np.ndarray, "w w"], B: Float[np.ndarray, "w m"]) -> tuple[np.ndarray, np.ndarray]:
+        """The closed loop of the same controller on another plant, and the gain on its state (plant's, memory)."""
+        F, G, E, Kz, Kx = self.memory
+        wide = ((0, 0), (0, len(A) - G.shape[1]))
+        G, Kx = np.pad(G, wide), np.pad(Kx, wide)
+        return np.block([[A - B @ Kx, -B @ Kz], [G - E @ Kx, F - E @ Kz]]), np.hstack([Kx, Kz])
+
+    def price(self, sampled: control.Sampled) -> Float[np.ndarray, "n n"]:
+        """Π of a plant without delay and limits, on which the controller pays x0ᵀΠx0 from rest; inf if unstable."""
+        A, B, Q, R, N = (np.asarray(a) for a in sampled)
+        closed, gain = self.on_plant(A, B)
+        if np.abs(np.linalg.eigvals(closed)).max() >= 1:
+            return np.full(A.shape, np.inf)
+        more = (0, len(closed) - len(A))
+        weight = np.asarray(control.stage_weight(np.pad(Q, (more, more)), R, np.pad(N, (more, (0, 0))), gain))
+        return scipy.linalg.solve_discrete_lyapunov(closed.T, weight)[: len(A), : len(A)]
 
     def policy(self, size: int, limits: Float[np.ndarray, " m"]) -> LinearController:
         """The controller with its memory padded to one size, so that all kinds run one program."""

@@ -162,6 +162,7 @@ class LoopDesign:
     """The optimum of the linear plant at a setting, and the loop as implemented."""
 
     sampled: control.Sampled  # the plant and its weights without delay
+    undelayed: SampledLoop  # the loop that the setting has without delay
     loop: SampledLoop  # the plant, with the inputs on their way, and its controller at samples
     poles: Poles  # of the loop as implemented
     optimal_poles: Poles  # of the optimum, without delay
@@ -202,9 +203,12 @@ def design(setting: LoopSetting) -> LoopDesign:
     built = dataclasses.replace(built, us=built.us - np.asarray(policy.load))
     binds = bool(np.any(np.nanmax(np.abs(built.us), axis=0) >= s.limits * (1 - 1e-9)))
     plans = binds and not s.delay and not s.load and s.controller.kind == KINDS[0]
-    paid = (implemented if not s.delay else loop(0)).cost(own, x0)
+    free = loop(0) if s.delay else implemented
+    price = free.price(own)
+    paid = float(x0 @ price @ x0) if np.isfinite(price).all() else math.inf
     return LoopDesign(
         sampled,
+        free,
         implemented,
         np.linalg.eigvals(implemented.closed),
         np.asarray(optimum.poles),
@@ -214,6 +218,24 @@ def design(setting: LoopSetting) -> LoopDesign:
         paid / float(x0 @ own_P @ x0) - 1,
         *(_planned(problems[0], sampled, s) if plans else ()),
     )
+
+
+def matrices(s: LoopSetting, result: LoopDesign) -> dict[str, ArrayLike]:
+    """The design as matrices by name, without its delay.
+
+    ``A``, ``B``, ``Q``, ``R``, ``C`` of the continuous plant, ``Ad`` … ``Nd`` of a sample, ``dt``; ``K`` of the loop,
+    ``Ki`` or ``L``; and ``Ak`` … ``Dk`` of the whole controller from the plant's state to its input.
+    """
+    design, (A, B), (Q, R) = result.undelayed.design, s.plant.matrices(), s.weights
+    found = {"A": A, "B": B, "C": s.plant.output_matrix(), "Q": Q, "R": R, "dt": s.dt, "K": result.undelayed.on_state}
+    found |= {f"{name}d": value for name, value in zip("ABQRN", result.sampled)}
+    if isinstance(design, control.Integral):
+        found |= {"Ki": design.Ki, "held": np.asarray(design.C)}
+    if isinstance(design, control.LQG):
+        found |= {"L": design.estimator.L, "measured": np.asarray(design.plant[2])}
+    F, G, E, Kz, Kx = result.undelayed.memory
+    found |= {"Ak": F - E @ Kz, "Bk": G - E @ Kx, "Ck": -Kz, "Dk": -Kx}
+    return {name: np.asarray(value) for name, value in found.items()}
 
 
 def _policy(loop: SampledLoop, s: LoopSetting) -> LateController:

@@ -1,7 +1,9 @@
 """A plant described in words and tables: the terminal prints it, the catalogue page sets it."""
 
 import dataclasses
+import html
 import re
+from collections.abc import Iterable
 
 import numpy as np
 from jaxtyping import ArrayLike
@@ -72,3 +74,16 @@ def parameter_rows(plant: Plant) -> list[tuple[str, float, str, str, str]]:
 def phrase(title: str) -> str:
     """The first phrase of a title, which is enough to tell the plants of the catalogue apart."""
     return re.split("[;:]", title)[0]
+
+
+def html_table(caption: str, table: Table) -> str:
+    """A table as HTML; all that stands in it is text."""
+
+    def row(cells: Iterable[object], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
+
+    head, rows = table
+    body = "".join(row(cells, "td") for cells in rows)
+    return (
+        f"<table><caption>{html.escape(caption)}</caption><thead>{row(head, 'th')}</thead><tbody>{body}</tbody></table>"
+    )

@@ -43,6 +43,11 @@ def button(label: str, then: Callable[[], None]) -> ipywidgets.Button:
     return made
 
 
+def checkbox(label: str) -> ipywidgets.Checkbox:
+    """A box that is ticked, as wide as its words."""
+    return ipywidgets.Checkbox(True, description=label, indent=False, layout={"width": "auto", "margin": "2px 1.5rem"})
+
+
 def tabs(pages: Mapping[str, Sequence[ipywidgets.Widget]]) -> ipywidgets.Tab:
     """Pages of controls, by title."""
     return ipywidgets.Tab([rows(page) for page in pages.values()], titles=tuple(pages))
@@ -85,7 +90,7 @@ def initial_sliders(plant: Plant, **options: object) -> Sliders:
 
 def limit_slider(value: float, **options: object) -> ipywidgets.FloatLogSlider:
     """A slider for limits of the inputs, in their scales."""
-    look: dict[str, Any] = {"readout_format": ".2g", "description": "limit, × scale", **WIDE, **options}
+    look: dict[str, Any] = {"readout_format": ".3g", "description": "limit, × scale", **WIDE, **options}
     return ipywidgets.FloatLogSlider(min(value, FREE), min=-1.5, max=2, step=0.05, **look)
 
 

@@ -3,18 +3,21 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import ipywidgets
 import numpy as np
+import scipy  # its modules load when they are first used
 
+from lqrlab.compute import files
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import charts, step_picture
+from lqrlab.workbench.figures import charts, design_sheet, step_picture
 from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice
-from lqrlab.workbench.figures.loop_design import FREE, OVERVIEW, STEP, LoopDesign, LoopSetting, design
+from lqrlab.workbench.figures.loop_design import FREE, OVERVIEW, STEP, LoopDesign, LoopSetting, design, matrices
 from lqrlab.workbench.figures.loop_picture import VIEWS, picture, stepped
 from lqrlab.workbench.figures.loop_sampling import LATE, TICKS
 from lqrlab.workbench.figures.step_specifications import Specifications, found_weights
@@ -64,7 +67,7 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
         times = [(charts.duration(k * default.tick), k) for k in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)]
         self.sample = ipywidgets.SelectionSlider(options=times, value=TICKS, description="sample time", **controls.WIDE)
         self.delay = controls.slider("delay [samples]", 0.0, 0.0, float(LATE), step=0.25)
-        self.known = ipywidgets.Checkbox(True, description="the gain knows the delay", indent=False)
+        self.known = controls.checkbox("the design knows the delay")
         self.limit = controls.limit_slider(FREE)
         self.size = controls.slider("initial state, ×", 1.0, 0.05, 3.0)
         self.view = ipywidgets.Dropdown(options=(OVERVIEW, STEP, *VIEWS), description="picture", **controls.WIDE)
@@ -82,6 +85,7 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
         self.plane.layout.display = "none"
         self._planes: Planes | None = None
         self._grip: str | None = None
+        self._written: set[Path] = set()
         self.pinned: dict[str, tuple[LoopSetting, LoopDesign]] = {}
         self.pin = button("pin this design", self._guarded(self._pin))
         self.unpin = button("unpin all", self._guarded(self._unpin))
@@ -109,10 +113,7 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
         numbered = [(name, i) for i, name in enumerate(outputs)]
         self.held = ipywidgets.Dropdown(options=numbered, description="output that is held", **controls.WIDE)
         self.integral = controls.factor_slider("weight of its integral, ×")
-        self.measured = {
-            o.name: ipywidgets.Checkbox(True, description=f"measures {name}", indent=False)
-            for o, name in zip(plant.outputs, outputs)
-        }
+        self.measured = {o.name: controls.checkbox(f"measures {name}") for o, name in zip(plant.outputs, outputs)}
         self.disturbance, self.sensor = (
             ipywidgets.FloatLogSlider(
                 value, min=-4, max=1, step=0.05, description=label, readout_format=".2g", **controls.WIDE
@@ -236,6 +237,39 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
 
     def _codes(self, question: LoopSetting) -> list[str]:
         return [copy_as_code.regulator(question), *super()._codes(question)]
+
+    def _writers(self) -> dict[str, Callable[[Path], Path]]:
+        mine = {
+            "design sheet": self._write_sheet,
+            "for MATLAB": self._write_mat,
+            "for python-control": self._write_script,
+        }
+        return mine | super()._writers()
+
+    def _place(self, path: Path, ending: str) -> Path:
+        """Where a file goes; one that this panel did not write stays."""
+        path = path.with_suffix(ending)
+        if path.exists() and path not in self._written:
+            raise ValueError(f"{path}: is there already; choose another name, or move it away")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._written.add(path)
+        return path
+
+    def _write_sheet(self, path: Path) -> Path:
+        """The design on a page to mail or to print."""
+        s, path = self._question(), self._place(path, ".html")
+        return design_sheet.sheet(s, design(s), path.stem, copy_as_code.regulator(s)).save(path)
+
+    def _write_mat(self, path: Path) -> Path:
+        """Plant, weights and controller as a file for MATLAB, which SciPy reads as well."""
+        s, path = self._question(), self._place(path, ".mat")
+        scipy.io.savemat(path, matrices(s, design(s)))
+        return path
+
+    def _write_script(self, path: Path) -> Path:
+        """Plant and controller as a script for python-control."""
+        s, path = self._question(), self._place(path, ".py")
+        return files.write_atomic(path, copy_as_code.python_control(matrices(s, design(s))))
 
     def _exported(self, question: LoopSetting) -> tuple[object, Problem]:
         s, u_eq = question, question.plant.equilibrium()[1]

@@ -7,6 +7,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Self
 
@@ -70,8 +71,8 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         self.designs = KeptDesigns(copy_as_code.panel(*call, {}).splitlines()[-1], lambda: self.values, self.set)
         pages: dict[str, ipywidgets.Widget] = {"copy as code": self.code}
         pages |= {"keep designs": self.designs} if controls else {}
-        if type(self)._exported is not Panel._exported and importlib.metadata.entry_points(group=EXPORTERS, name="c"):
-            pages["export"] = self._exporting()
+        if writers := self._writers():
+            pages["export"] = self._exporting(writers)
         folded = ipywidgets.Accordion(list(pages.values()), titles=tuple(pages))
         bar = ipywidgets.HBox([self.undo, self.reset, *tools, self.live.bar])
         groups = itertools.groupby(controls, lambda control: isinstance(control, ipywidgets.Box))
@@ -198,20 +199,30 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         """The controller that is shown, and what it is for; a panel without one has no *export*."""
         raise NotImplementedError
 
-    def _exporting(self) -> ipywidgets.Widget:
-        """A folder's name and a button that writes the controller's C code into it."""
-        self.folder = ipywidgets.Text("firmware", description="folder", layout={"width": "20rem"})
-        self.exported, self.export = ipywidgets.HTML(), button("write C code", self._export)
-        return ipywidgets.VBox([ipywidgets.HBox([self.folder, self.export]), self.exported])
+    def _writers(self) -> dict[str, Callable[[Path], Path]]:
+        """What *export* can write, by the words on its button: functions that write it at a path and return it."""
+        known = type(self)._exported is not Panel._exported
+        there = known and importlib.metadata.entry_points(group=EXPORTERS, name="c")
+        return {"write C code": self._write_c} if there else {}
 
-    def _export(self) -> None:
+    def _write_c(self, folder: Path) -> Path:
+        (exporter,) = importlib.metadata.entry_points(group=EXPORTERS, name="c")
+        written: Path = exporter.load()(*self._exported(self._question()), str(folder))
+        return written
+
+    def _exporting(self, writers: Mapping[str, Callable[[Path], Path]]) -> ipywidgets.Widget:
+        """A name, and buttons that write what is shown there."""
+        self.folder = ipywidgets.Text("firmware", description="write to", layout={"width": "20rem"})
+        self.exported = ipywidgets.HTML()
+        self.export = {label: button(label, partial(self._export, write)) for label, write in writers.items()}
+        return ipywidgets.VBox([rows([self.folder, *self.export.values()]), self.exported])
+
+    def _export(self, write: Callable[[Path], Path]) -> None:
         self.exported.value = "writing …"
         try:
-            (exporter,) = importlib.metadata.entry_points(group=EXPORTERS, name="c")
-            folder = exporter.load()(*self._exported(self._question()), self.folder.value)
-            self.exported.value = (
-                f"Written to <code>{html.escape(str(folder))}</code>; its README.md says what is in it."
-            )
+            written = write(Path(self.folder.value))
+            more = "; its README.md says what is in it" if written.is_dir() else ""
+            self.exported.value = f"Written to <code>{html.escape(str(written))}</code>{more}."
         except Exception as error:  # whatever it is, it stands where the button is
             self.exported.value = html.escape(sentence(error))
 

@@ -1,0 +1,140 @@
+"""A design on a sheet to mail or to print: what was chosen, the loop, its robustness, the plant, the code."""
+
+import dataclasses
+import html
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from lqrlab import control, systems
+from lqrlab.simulation import Problem
+from lqrlab.systems import Plant
+from lqrlab.workbench.figures import charts, loop_picture, svg
+from lqrlab.workbench.figures.loop_design import OVERVIEW, STEP, LoopDesign, LoopSetting
+from lqrlab.workbench.figures.loop_sampling import late
+from lqrlab.workbench.figures.plant_card import Table, card, html_table
+from lqrlab.workbench.figures.svg import HtmlPage
+
+VARIANTS, SPREAD = 200, 0.2
+"""Plants that a design is tried on, and how far their parameters are from its own, relative."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Robustness:
+    """A design on plants with other parameters.
+
+    Attributes:
+        stable: how many of :data:`VARIANTS` it stabilises, with its delay.
+        excess: cost above each variant's own optimum without delay and limits, relative, of a start that is as likely
+            in all states as their scales say; inf where the loop is not stable.
+    """
+
+    stable: int
+    excess: Float[np.ndarray, " variants"]
+
+
+def robustness(s: LoopSetting, result: LoopDesign, *, seed: int = 0) -> Robustness | None:
+    """The design on plants whose parameters lie within ±20 % and their ranges; None of a plant that has none."""
+    plants = _variants(s.plant, seed)
+    if plants is None:
+        return None
+    problem, sizes = Problem.of(plants, dt=s.dt, linear=True), np.asarray(s.plant.scales[0]) ** 2
+    ticked = Problem.of(plants, dt=s.tick, linear=True, optimum=False).sampled
+    stable, excess = 0, np.full(VARIANTS, np.inf)
+    for i in range(VARIANTS):
+        tick, one = (control.Sampled(*(np.asarray(a)[i] for a in of)) for of in (ticked, problem.sampled))
+        A, B, _ = late(tick, s.sample, s.delay)
+        stable += bool(np.abs(np.linalg.eigvals(result.loop.on_plant(A, B)[0])).max() < 1)
+        excess[i] = np.diagonal(result.undelayed.price(one)) @ sizes / (np.diagonal(problem.P[i]) @ sizes) - 1
+    return Robustness(stable, excess)
+
+
+def _variants(plant: Plant, seed: int) -> Plant | None:
+    fields = {name: f for name, f in systems.parameter_fields(type(plant)).items() if f.metadata["vary"]}
+    if not fields:
+        return None
+    rng, moved = np.random.default_rng(seed), {}
+    for name, field in fields.items():
+        values = float(getattr(plant, name)) * (1 + SPREAD * rng.uniform(-1, 1, VARIANTS))
+        moved[name] = jnp.asarray(np.clip(values, field.metadata["low"], field.metadata["high"]))
+    return dataclasses.replace(plant.broadcast_to((VARIANTS,)), **moved)  # type: ignore[type-var]
+
+
+def sheet(s: LoopSetting, result: LoopDesign, name: str, code: str) -> HtmlPage:
+    """The design called ``name`` on one page, which needs no other file; a browser prints it to PDF.
+
+    Args:
+        s, result: the setting and what was designed for it.
+        name: of the design.
+        code: lines that make it.
+    """
+    stable = np.abs(result.poles).max() < 1
+    margins = control.margins(*result.loop.opened, s.dt) if stable else []
+    drawn = loop_picture.picture(dataclasses.replace(s, view=OVERVIEW), result)
+    parts = [f"<p>{drawn.words}</p>", drawn.svg]
+    try:
+        parts.append(loop_picture.picture(dataclasses.replace(s, view=STEP), result).svg)
+    except ValueError as error:  # no constant input holds this output
+        parts.append(f"<p>{html.escape(str(error))}</p>")
+    about = card(s.plant, equations=False)
+    facts = about.facts | {"modes of the open loop": "; ".join(about.modes)}
+    parts += [
+        html_table("Weights", _weights(s)),
+        html_table("Margins at each input", _margins(s, margins)) if margins else "",
+        html_table("Poles of the loop", _poles(s, result)),
+        f"<p>{_robustness_words(robustness(s, result))}</p>",
+        f"<h3>Plant</h3><p>{html.escape(about.title)}.</p>",
+        *(f"<p><b>{html.escape(label.capitalize())}.</b> {html.escape(words)}</p>" for label, words in facts.items()),
+        *(html_table(caption, table) for caption, table in about.tables.items()),
+        f"<h3>Code</h3><pre>{html.escape(code)}</pre>",
+    ]
+    style = f"<style>{svg.STYLE}{svg.stylesheet('design_sheet.css')}</style>"
+    title = f"{name}: {s.controller.kind} of the {s.plant.name.replace('_', ' ')}"
+    return HtmlPage(f'{style}<div class="lq-sheet">{"".join(parts)}</div>', drawn.alt, title)
+
+
+def _weights(s: LoopSetting) -> Table:
+    plain = (np.diagonal(np.asarray(W)) for W in s.plant.weights())
+    rows = [
+        (x.name.replace("_", " "), f"{own:.4g}", f"× {factor:.4g}", f"{own * factor:.4g}")
+        for signals, factors, owns in zip((s.plant.states, s.plant.inputs), (s.states, s.inputs), plain)
+        for x, factor, own in zip(signals, factors, owns)
+    ]
+    return ("of", "the plant's", "factor", "in this design"), rows
+
+
+def _margins(s: LoopSetting, margins: list[control.Margins]) -> Table:
+    def each(i: systems.Signal, m: control.Margins) -> tuple[str, ...]:
+        phase = "any" if math.isinf(m.phase) else f"±{math.degrees(m.phase):.0f}°"
+        late = "any" if math.isinf(m.delay_margin) else charts.duration(m.delay_margin)
+        gain = f"{m.gain_down:.2g}–{m.gain_up:.3g}"
+        return i.name.replace("_", " "), gain, phase, late, f"{m.disk.alpha:.2f}", f"{1 / m.modulus_margin:.2f}"
+
+    head = ("input", "gain", "phase", "further delay", "disk α", "Ms")
+    return head, [each(*pair) for pair in zip(s.plant.inputs, margins)]
+
+
+def _poles(s: LoopSetting, result: LoopDesign) -> Table:
+    rows = []
+    for z in sorted(result.poles.astype(complex), key=abs, reverse=True):
+        if z.imag < -1e-9:
+            continue
+        pair = f"{z.real:.4f} ± {z.imag:.4f}j" if z.imag > 1e-9 else f"{z.real:.4f}"
+        pole = np.log(z) / s.dt if abs(z) > 1e-9 else complex(-math.inf)
+        lasts = charts.duration(-1 / pole.real) if pole.real < 0 else "grows"
+        rows.append((pair, f"{abs(z):.4f}", lasts, f"{-pole.real / abs(pole):.2f}" if z.imag > 1e-9 else "–"))
+    return ("z", "|z|", "time constant", "damping"), rows
+
+
+def _robustness_words(found: Robustness | None) -> str:
+    if found is None:
+        return "<b>Robustness.</b> The plant has no parameters to vary."
+    middle, high = np.quantile(found.excess, (0.5, 0.95), method="higher")
+    costs = ["∞" if math.isinf(a) else f"{charts.percent(100 * a)} %" for a in (middle, high)]
+    return (
+        f"<b>Robustness.</b> Of {VARIANTS} plants whose parameters lie within ±{100 * SPREAD:.0f} % the design "
+        f"stabilises {found.stable}. It costs {costs[0]} above each one's own optimum (median; 95th percentile "
+        f"{costs[1]}), without delay and limits, in the plant's weights."
+    )
