@@ -21,7 +21,7 @@ import pytest
 import test_design_page
 import test_report
 
-from lqrlab import dataset, systems
+from lqrlab import dataset, learning, systems
 from lqrlab.workbench.figures import catalogue_page, data_card, design_page
 from lqrlab.workbench.runs import comparison, report
 
@@ -183,6 +183,10 @@ widgets.attraction_map("pendulum")
 widgets.loop_shaper("pendulum")
 ---
 widgets.policy_inspector(learning.pretrained("regulator"), systems.make("cart_pole"))
+---
+widgets.data_browser("set")
+---
+widgets.training_monitor("training")
 """
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 BOTTOM = """panel => {
@@ -195,8 +199,46 @@ BOTTOM = """panel => {
 """Number of pictures of a panel, how far below its top the last ends, and how far it juts out to the right."""
 
 
-def test_controls_and_picture_are_on_a_laptops_screen_together(jupyterlab, page, artefacts):
+REACHED = """panel => {
+  const e = document.activeElement;
+  if (!panel.contains(e)) return null;
+  const label = e.labels && e.labels.length ? e.labels[0].textContent : '';
+  const words = e.ariaLabel || label || e.textContent || e.placeholder;
+  return [e.tagName + (e.id || e.className) + words, words.trim()];
+}"""
+"""What the keyboard has come to in a panel, and how it is called; nothing outside of it."""
+CONTROLS = """panel => [...panel.querySelectorAll('.noUi-handle, select, button, input')].filter(
+  e => e.getBoundingClientRect().width > 0 && !e.disabled).length"""
+
+
+def reached(panel):
+    """Names of the controls that Tab comes to, from the first of a panel until it leaves it."""
+    panel.locator("button, select, input, .noUi-handle, .lm-TabBar-tab").locator("visible=true").first.focus()
+    found = {}
+    for _ in range(80):
+        if (one := panel.evaluate(REACHED)) is None:
+            break
+        found[one[0]] = one[1]
+        panel.page.keyboard.press("Tab")
+    return found
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with a small data set and a short training."""
+    folder = tmp_path_factory.mktemp("trained")
+    config = dataset.DataConfig(families=("mass_spring_damper", "pendulum"), variants=3, trajectories=2, num_steps=20)
+    made = dataset.generate(config, folder / "set")
+    model = learning.ModelConfig(kind="gain", window=1, hidden=16)
+    train = learning.TrainConfig(num_steps=8, batch_size=8, plants=8, closed_loop=0.0, report_every=4)
+    learning.fit(dataset.source(made, batch_size=8, window=1), model, train, folder / "training")
+    return folder
+
+
+def test_controls_and_picture_are_on_a_laptops_screen_together(jupyterlab, trained, page, artefacts):
+    """With the side bar open, which the smaller screen begins with, closed, and on a larger screen."""
     address, work = jupyterlab
+    shutil.copytree(trained, work, dirs_exist_ok=True)
     cells = [nbformat.v4.new_code_cell(cell.strip()) for cell in PANELS.split("---")]
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=KERNEL), work / "p.ipynb")
     page.set_viewport_size({"width": 1280, "height": 800})
@@ -208,18 +250,27 @@ def test_controls_and_picture_are_on_a_laptops_screen_together(jupyterlab, page,
     panels = page.locator(".lq-panel")
     panels.nth(len(cells) - 2).wait_for(timeout=60_000)
     idle.wait_for(timeout=60_000)
-    for width, height in ((1280, 800), (1680, 1000)):
+    for width, height, closed in ((1280, 800, False), (1280, 800, True), (1680, 1000, True)):
         page.set_viewport_size({"width": width, "height": height})
+        bar = page.locator("#jp-left-stack")
+        if closed and bar.is_visible():
+            page.click(".lm-TabBar-tab[data-id='filebrowser']")
+            bar.wait_for(state="hidden")
         view = page.locator(".jp-WindowedPanel-outer").first.evaluate("e => e.clientHeight")
         for i in range(len(cells) - 1):
             panels.nth(i).scroll_into_view_if_needed()
             panels.nth(i).locator("svg >> visible=true").first.wait_for(timeout=60_000)
             pictures, bottom, out = panels.nth(i).evaluate(BOTTOM)
             panels.nth(i).evaluate("e => e.scrollIntoView()")
-            page.screenshot(path=artefacts / f"panel_{i}_{width}.png")
+            page.screenshot(path=artefacts / f"panel_{i}_{width}{'_closed' * closed}.png")
             assert pictures >= 1
             assert bottom <= view, cells[i + 1].source
             assert out <= 0, cells[i + 1].source
+    for i in range(len(cells) - 1):  # by the keyboard alone: every control is come to and has a name
+        panels.nth(i).scroll_into_view_if_needed()
+        there, found = panels.nth(i).evaluate(CONTROLS), reached(panels.nth(i))
+        assert len(found) >= there, cells[i + 1].source
+        assert all(found.values()), (cells[i + 1].source, found)
 
 
 def opened(jupyterlab, page, name, source):
@@ -271,6 +322,21 @@ def test_a_kind_of_controller_is_chosen_and_a_specification_is_dragged(jupyterla
     print(f"mouse to new picture: median {statistics.median(took):.0f} ms of {len(took)}, {[round(t) for t in took]}")
     moved = plane.locator("path[d$='a5 5 0 1 0 -10 0']").first.bounding_box()
     assert moved["x"] - box["x"] == pytest.approx(96, abs=4)
+
+
+def test_a_panel_is_used_by_the_keyboard_alone(jupyterlab, page):
+    """Arrows and Enter change pages and values, which JupyterLab would take for its cells, and the picture follows."""
+    panel = opened(jupyterlab, page, "k", 'widgets.lqr_designer("pendulum")')
+    panel.locator(".lm-TabBar-tab").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    panel.locator("label:text-is('controller') >> visible=true").wait_for(timeout=5000)
+    before = panel.locator("svg >> visible=true").first.inner_html()
+    panel.locator("select >> visible=true").first.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    panel.locator("text=Gains >> visible=true").wait_for(timeout=20_000)  # of integral action, two
+    assert panel.locator("svg >> visible=true").first.inner_html() != before
 
 
 def test_the_loop_gain_follows_the_mouse(jupyterlab, page, artefacts, record_property):

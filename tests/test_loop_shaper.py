@@ -126,7 +126,7 @@ def test_a_click_draws_the_loop_gain_there_and_code_makes_the_same(plant):
     assert "design 1" in panel.picture.value
     for _ in range(3):
         panel.pin.click()
-    assert "at most 4 designs" in panel.live.status.value
+    assert "at most 3 designs" in panel.live.status.value
     panel.unpin.click()
     panel.live.wait()
     assert "design 1" not in panel.picture.value

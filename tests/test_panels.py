@@ -13,6 +13,7 @@ import hostile_html
 import ipywidgets
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import scipy.linalg
@@ -21,12 +22,13 @@ from jupyter_client import KernelManager
 
 from lqrlab import control, dataset, deployment, evaluation, learning, simulation, systems
 from lqrlab.workbench import widgets
-from lqrlab.workbench.figures import loop_design, loop_picture, svg
+from lqrlab.workbench.figures import loop_design, loop_picture, plots, svg
 from lqrlab.workbench.panels import (
     attraction_map,
     controls,
     copy_as_code,
     data_browser,
+    live_figure,
     live_panel,
     lqr_designer,
     mpc_designer,
@@ -149,6 +151,62 @@ def test_an_error_is_one_sentence_in_the_panel():
     panel.ask(KeyError("x"))
     panel.wait()
     assert "KeyError" in panel.status.value
+
+
+# A function of one's own -----------------------------------------------------------------------------------------
+
+
+def test_a_function_of_ones_own_follows_its_sliders(monkeypatch):
+    """In a thread, with a figure that pyplot does not know; as it stands without a person."""
+    seen = []
+
+    def draw(size, count, kind):
+        seen.append((size, count, kind))
+        figure, (axis,) = plots.grid(1)
+        axis.plot(range(count), [size * k for k in range(count)])
+        figure.suptitle(kind)
+        return figure
+
+    ranges = {"size": (0.0, 1.0, 5.0), "count": (2, 10, 20), "kind": ["line", "dots"]}
+    panel = live_figure.LiveFigure(draw, ranges)
+    panel.live.wait()
+    first = panel.picture.value
+    assert seen == [(1.0, 10, "line")]
+    panel.sliders["size"].value, panel.sliders["kind"].value = 2.5, "dots"
+    panel.live.wait()
+    assert seen[-1] == (2.5, 10, "dots")
+    assert panel.picture.value != first
+    assert "dots; size 2.5, count 10, kind dots" in panel.picture.value
+    assert plt.get_fignums() == []
+    assert "live_figure(draw=draw, size=(0.0, 1.0, 5.0)" in panel.code.value
+    panel.close()
+    monkeypatch.setenv("LQRLAB_HEADLESS", "1")
+    still = widgets.live_figure(draw, values={"count": 3}, **ranges)
+    assert seen[-1] == (1.0, 3, "line")
+    assert "image/png" in still.svg
+    with pytest.raises(ValueError, match=r"size: expected \(lowest, at first, highest\) .* found \(3, 1, 2\)"):
+        widgets.live_figure(draw, size=(3, 1, 2))
+    with pytest.raises(ValueError, match="return a figure or a picture, but found int"):
+        widgets.live_figure(lambda size: 3, size=(0, 1, 2))
+    with pytest.raises(ValueError, match="draw: expected a function"):
+        widgets.live_figure("sine", size=(0, 1, 2))
+
+
+def test_the_inspectors_loops_keep_the_actuators_limits():
+    plant = systems.make("cart_pole")
+    K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
+    panel = policy_inspector.Inspector(plant, 0.5 * K, "half", num_steps=40, limits=(-1.0, 0.5))
+    panel.live.wait()
+    assert "if its inputs had no limits" in panel.words.value
+    (pair,) = panel._pairs.values()
+    runs = policy_inspector.compare(pair, np.array([0.5, 0.1, 0.0, 0.0]))
+    A, B = (np.asarray(a) for a in control.c2d(*plant.matrices(), plant.dt))
+    for label, gain in (("optimal", K), ("half", 0.5 * K)):
+        path, x = runs["linear"][label].path, np.array([0.5, 0.1, 0.0, 0.0])
+        for k in range(40):
+            np.testing.assert_allclose(path.xs[k], x, atol=1e-5)
+            x = A @ x + B @ np.clip(-gain @ x, -1.0, 0.5)
+    panel.close()
 
 
 # The LQR designer --------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ PANELS = "lqrlab.panels"
 _PANELS = (
     "attraction_map",
     "data_browser",
+    "live_figure",
     "loop_shaper",
     "lqr_designer",
     "mpc_designer",

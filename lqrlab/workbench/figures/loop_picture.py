@@ -1,6 +1,5 @@
 """The picture of a regulator and its loop as implemented, with the words above it; or a figure of its loop."""
 
-import base64
 import dataclasses
 import html
 import math
@@ -53,7 +52,7 @@ def picture(
         return dataclasses.replace(drawn, words=f"{drawn.words}<br>{said}")
     if setting.view != OVERVIEW:
         alt = f"{plant.title}: {setting.view} of the loop, {sampled}"
-        return svg.Picture(_embedded(VIEWS[setting.view](setting, result), alt), alt, said)
+        return dataclasses.replace(plots.picture(VIEWS[setting.view](setting, result), alt), words=said)
     others = {name: found for name, (_, found) in (pinned or {}).items()}
     runs = _runs(result) | {name: found.built for name, found in others.items()}
     said += "".join(f"<br>{_pinned_words(name, *both)}" for name, both in (pinned or {}).items())
@@ -295,11 +294,3 @@ VIEWS: dict[str, Callable[[LoopSetting, LoopDesign], Figure]] = {
     "phase plane": _phase_plane,
 }
 """Figures of a design that take the place of the overview."""
-
-
-def _embedded(figure: Figure, alt: str) -> str:
-    """A figure of matplotlib's as an SVG document that holds it as an image."""
-    width, height = (100 * float(a) for a in figure.get_size_inches())
-    data = base64.b64encode(plots.png(figure, dpi=200)).decode()
-    image = f'<image width="{svg.px(width)}" height="{svg.px(height)}" href="data:image/png;base64,{data}"/>'
-    return svg.document(image, width, height, alt)

@@ -3,6 +3,7 @@
 import base64
 import io
 import textwrap
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -67,6 +68,15 @@ def png(figure: Figure, dpi: float = 110) -> bytes:
     return buffer.getvalue()
 
 
+def picture(figure: Figure, alt: str) -> svg.Picture:
+    """A figure as a picture, which panels show; it is closed."""
+    width, height = (100 * float(a) for a in figure.get_size_inches())
+    data = base64.b64encode(png(figure, dpi=200)).decode()
+    plt.close(figure)
+    image = f'<image width="{svg.px(width)}" height="{svg.px(height)}" href="data:image/png;base64,{data}"/>'
+    return svg.Picture(svg.document(image, width, height, alt), alt)
+
+
 def save(figure: Figure, stem: str | Path, alt: str, *, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write a figure for a paper: ``<stem>.pdf``, ``.svg`` and ``.png``; the text in the first two can be edited.
 
@@ -111,7 +121,10 @@ def grid(count: int, columns: int = 3, height: float = 1.9, **options: Any) -> t
     style()
     columns = min(columns, count)
     rows = -(-count // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(_WIDTH, height * rows), squeeze=False, **options)
+    # in a panel's thread a figure that pyplot does not know, else it would show it under some cell
+    made = plt.figure if threading.current_thread() is threading.main_thread() else Figure
+    figure = made(figsize=(_WIDTH, height * rows))
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
     for axis in axes.flat[count:]:
         axis.remove()
     return figure, list(axes.flat[:count])

@@ -18,7 +18,6 @@ from lqrlab.workbench.figures.shaped_loop import LoopRequirements, ShapedLoop
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls, copy_as_code
 from lqrlab.workbench.panels.click_plane import ClickPlane
-from lqrlab.workbench.panels.controls import button
 from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
 
@@ -64,7 +63,6 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
         )
         if not isinstance(at, int) or not 0 <= at < len(one.outputs):
             raise ValueError(f"output: expected a number from 0 to {len(one.outputs) - 1}, but found {output!r}")
-        self.pinned: dict[str, ShapedLoop] = {}
         self._rules: dict[tuple[str, int, float], ShapedLoop] = {}
         self.output = ipywidgets.Dropdown(
             options=[(o.name.replace("_", " "), i) for i, o in enumerate(one.outputs)],
@@ -95,8 +93,6 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
         )
         self._held: str | None = None
         self.plane = ClickPlane(frame=[e / shaped_loop.SIDE for e in self._axes().edges])
-        self.pin = button("pin this design", self._guarded(self._pin))
-        self.unpin = button("unpin all", self._guarded(self._unpin))
         titles = {
             "compensator": ("gain", "lead", "at_lead", "integral", "roll_off"),
             "notch": ("notch", "at_notch"),
@@ -107,7 +103,7 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
         super().__init__(
             [controls.tabs({title: list(page.values()) for title, page in pages.items()})],
             beside=[ipywidgets.HTML("Drag the loop gain, a zero ○ or a pole ×:"), self.plane],
-            tools=[self.pin, self.unpin],
+            tools=self.pinning(lambda: ("", self._loop()), lambda: _MOST - 1 - bool(self.rule.value)),
             call=("loop_shaper", {"plant": plant, "output": output}),
         )
         self.plane.observe(lambda _: self._guarded(self._taken)(), names="start")
@@ -229,16 +225,6 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
             self.ask()
         else:
             self.gain.value += over()
-
-    def _pin(self) -> None:
-        if len(self.pinned) + bool(self.rule.value) >= _MOST - 1:
-            raise ValueError(f"at most {_MOST} designs are drawn on top of one another; unpin those that are")
-        self.pinned[f"design {len(self.pinned) + 1}"] = self._loop()
-        self.ask()
-
-    def _unpin(self) -> None:
-        self.pinned.clear()
-        self.ask()
 
     def _codes(self, question: Question) -> list[str]:
         c = self._compensator()

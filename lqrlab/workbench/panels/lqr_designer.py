@@ -86,13 +86,10 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
         self._planes: Planes | None = None
         self._grip: str | None = None
         self._written: set[Path] = set()
-        self.pinned: dict[str, tuple[LoopSetting, LoopDesign]] = {}
-        self.pin = button("pin this design", self._guarded(self._pin))
-        self.unpin = button("unpin all", self._guarded(self._unpin))
         super().__init__(
             [controls.tabs(pages)],
             beside=[self.plane],
-            tools=[self.pin, self.unpin],
+            tools=self.pinning(self._named, lambda: _MOST),
             call=("lqr_designer", {"plant": plant, "num_steps": num_steps}),
         )
         names = ["states", "inputs", "sample", "delay", "known", "limit", "size", "load", "view", "parameters", "kind"]
@@ -222,18 +219,11 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
             self.kind.value, self.view.value, self.found.value = KINDS[0], STEP, said
         self.ask()
 
-    def _pin(self) -> None:
-        """Draw the loop as it stands beside those that follow."""
-        if len(self.pinned) >= _MOST:
-            raise ValueError(f"at most {_MOST} designs are pinned; unpin those that are")
+    def _named(self) -> tuple[str, tuple[LoopSetting, LoopDesign]]:
+        """The design as it stands, with its kind if that is not the usual one."""
         setting = self._question()
         kind = "" if setting.controller.kind == KINDS[0] else f" ({setting.controller.kind})"
-        self.pinned[f"design {len(self.pinned) + 1}{kind}"] = setting, design(setting)
-        self.ask()
-
-    def _unpin(self) -> None:
-        self.pinned.clear()
-        self.ask()
+        return kind, (setting, design(setting))
 
     def _codes(self, question: LoopSetting) -> list[str]:
         return [copy_as_code.regulator(question), *super()._codes(question)]

@@ -28,10 +28,10 @@ EXPORTERS = "lqrlab.exporters"
 _STROKE = 1.0  # seconds within which further moves of the same control are one step to undo
 
 
-class _SliderNames(anywidget.AnyWidget):
-    """Nothing to be seen: tells screen readers what the sliders are called."""
+class _Accessible(anywidget.AnyWidget):
+    """Nothing to be seen: the names of sliders for screen readers, the keys of controls for keyboards."""
 
-    _esm = Path(__file__).with_name("slider_names.js").read_text(encoding="utf-8")
+    _esm = Path(__file__).with_name("accessible.js").read_text(encoding="utf-8")
 
 
 class Panel(ipywidgets.Box, Generic[Question, Answer]):
@@ -81,7 +81,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         if beside:
             self.picture.layout.flex, self.picture.layout.min_width = "1 1 24rem", "0"  # as large as there is room for
             middle = rows([ipywidgets.VBox(list(beside)), self.picture])
-        children = [*shown, bar, middle, *beneath, self.words, folded, _SliderNames()]
+        children = [*shown, bar, middle, *beneath, self.words, folded, _Accessible()]
         super().__init__(children, layout={"flex_flow": "column"})
         self.add_class("lq-panel")
         self.code.value = _copied(copy_as_code.panel(*call, {}))
@@ -136,6 +136,29 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
                 self.live.say(sentence(error))
 
         return guarded
+
+    def pinning(self, now: Callable[[], tuple[str, Any]], most: Callable[[], int]) -> list[ipywidgets.Widget]:
+        """Two buttons: one keeps what is shown, as ``now()`` names it, beside what follows, the other lets all go.
+
+        What is kept stands in ``pinned``, by a number and its name, at most ``most()`` of them.
+        """
+        self.pinned: dict[str, Any] = {}
+
+        def keep() -> None:
+            if len(self.pinned) >= most():
+                raise ValueError(f"at most {most()} designs are drawn beside another; unpin those that are")
+            name, design = now()
+            self.pinned[f"design {len(self.pinned) + 1}{name}"] = design
+            self.ask()
+
+        def let_go() -> None:
+            self.pinned.clear()
+            self.ask()
+
+        self.pin, self.unpin = (
+            button(label, self._guarded(then)) for label, then in (("pin this design", keep), ("unpin all", let_go))
+        )
+        return [self.pin, self.unpin]
 
     # What the controls stand at --------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import ipywidgets
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab import control, simulation
 from lqrlab.compute import checks, pytree
@@ -33,15 +33,17 @@ def policy_inspector(
     *,
     label: str = "network",
     num_steps: int | None = None,
+    limits: tuple[ArrayLike, ArrayLike] | None = None,
     values: Mapping[str, Any] | None = None,
 ) -> "Inspector | Picture":
     """A panel that runs a controller, as :func:`lqrlab.simulation.bind` takes it, and the plant's LQR from a start.
 
     The plant is a family of the catalogue or one of your own, the policy is called ``label``, a run takes ``num_steps``
-    samples or two settling times of the optimum. ``values`` is what the controls begin
-    at, as *copy as code* writes it. Without a person it is the picture.
+    samples or two settling times of the optimum. ``limits`` are those of the actuators, ``(low, high)``, absolute: both
+    loops have them. ``values`` is what the controls begin at, as *copy as code* writes it. Without a person it is the
+    picture.
     """
-    return Inspector(loop_design.one_plant(family), policy, label, num_steps).at(values)
+    return Inspector(loop_design.one_plant(family), policy, label, num_steps, limits).at(values)
 
 
 def picture(pair: "Pair", x0: Float[np.ndarray | Array, " n"], across: int, up: int) -> Picture:
@@ -60,11 +62,18 @@ class Pair:
     num_steps: int
 
     @classmethod
-    def of(cls, plant: Plant, controller: object, label: str, num_steps: int | None) -> "Pair":
+    def of(
+        cls,
+        plant: Plant,
+        controller: object,
+        label: str,
+        num_steps: int | None,
+        limits: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> "Pair":
         """Design the LQR and bind the controller."""
         if label == "optimal":
             raise ValueError("label: expected a name for the policy, but found 'optimal', the LQR's")
-        problem = Problem.of(plant)
+        problem = Problem.of(plant, limits=limits)
         poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
         steps = control.settling_steps(poles) if num_steps is None else num_steps
         return cls(problem, simulation.bind(controller, problem), label, checks.whole("num_steps", steps))
@@ -167,11 +176,11 @@ def words(pair: Pair, runs: Runs, *, pushed: bool = False) -> str:
             return f"pays within <b>0.01 %</b> of {other}"
         return f"pays <b>{charts.percent(abs(excess))} % {'more' if excess > 0 else 'less'}</b> than {other}"
 
-    compared = ""
+    compared, free = "", "" if pair.problem.low is None else ", if its inputs had no limits,"
     if np.isfinite(lqr.ratio) and np.isfinite(nonlinear.ratio):
         compared = f"; compared with each other, the {name} {cost(nonlinear, lqr.ratio, 'the LQR')}"
     return (
-        f"The least that this start can cost on the linear plant is x0ᵀP x0 = {least:.4g}. There the LQR "
+        f"The least that this start can cost on the linear plant{free} is x0ᵀP x0 = {least:.4g}. There the LQR "
         f"{cost(lqr_linear)}, the {name} {cost(linear)}.<br>"
         f"On the nonlinear plant the LQR {cost(lqr)}, the {name} {cost(nonlinear)}{compared}."
     )
@@ -221,8 +230,16 @@ class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
     ``plane`` is where a click chooses the start.
     """
 
-    def __init__(self, plant: Plant, policy: object, label: str = "network", num_steps: int | None = None) -> None:
+    def __init__(
+        self,
+        plant: Plant,
+        policy: object,
+        label: str = "network",
+        num_steps: int | None = None,
+        limits: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> None:
         self._nominal, self._policy, self._label, self._num_steps = plant, policy, label, num_steps
+        self._limits = limits
         self._pairs: dict[tuple[float, ...], Pair] = {}
         self.across, self.up = controls.plane_choosers(plant.states, *controls.revealing_plane(plant))
         self.initial = controls.initial_sliders(plant)
@@ -238,7 +255,7 @@ class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
             "parameters": list(self.parameters.values()),
         }
         note = ipywidgets.HTML("Click to choose the start in this plane:")
-        arguments = {"policy": policy, "family": plant, "label": label, "num_steps": num_steps}
+        arguments = {"policy": policy, "family": plant, "label": label, "num_steps": num_steps, "limits": limits}
         shown = [self.across, self.up, controls.tabs(pages)]
         super().__init__(shown, beside=[note, self.plane], call=("policy_inspector", arguments))
         self.plane.observe(lambda _: self._guarded(self._clicked)(), names="point")
@@ -263,14 +280,14 @@ class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
         x0, plant, across, up, (at, size) = question
         values = tuple(float(value) for value in plant.parameters.values())
         if values not in self._pairs:
-            self._pairs = {values: Pair.of(plant, self._policy, self._label, self._num_steps)}
+            self._pairs = {values: Pair.of(plant, self._policy, self._label, self._num_steps, self._limits)}
         pair = self._pairs[values]
         runs = compare(pair, x0, check, (round(at / float(plant.dt)), size))
         plane = svg.document(_plane(pair, runs, across, up), _SIDE, _SIDE, "plane of two states")
         return plane, _picture(pair, runs, pushed=bool(size))
 
     def _exported(self, question: InspectorQuestion) -> tuple[object, Problem]:
-        return self._policy, Problem.of(question[1], optimum=False)
+        return self._policy, Problem.of(question[1], limits=self._limits, optimum=False)
 
     def _still(self) -> Picture:
         x0, plant, across, up, (at, size) = self._question()
