@@ -160,12 +160,26 @@ def test_pictures_of_a_loop_equal_python_controls():
     (axis,) = loop_plots.root_locus(A, B, C, factors=[0.5]).axes
     found = axis.lines[0].get_xdata() + 1j * axis.lines[0].get_ydata()
     np.testing.assert_allclose(np.sort_complex(found), np.sort_complex(np.linalg.eigvals(A - 0.5 * B @ C)))
-    discrete = python_control.sample_system(system, 0.1)
-    (axis,) = loop_plots.step({"loop": (discrete.A, discrete.B, discrete.C, discrete.D)}, 0.1, 40).axes
-    _, ys = python_control.step_response(discrete, 0.1 * np.arange(41))
-    np.testing.assert_allclose(axis.lines[0].get_ydata(), ys, atol=1e-12)
+    (axis,) = loop_plots.root_locus(A, B, C, factors=[0.5], cursor=3.0, zoom=4.0).axes
+    marked = next(line for line in axis.lines if line.get_label() == "g = 3")
+    found = marked.get_xdata() + 1j * np.asarray(marked.get_ydata())
+    np.testing.assert_allclose(np.sort_complex(found), np.sort_complex(np.linalg.eigvals(A - 3.0 * B @ C)))
+    whole = loop_plots.root_locus(A, B, C, factors=[0.5]).axes[0].get_ylim()
+    assert np.ptp(axis.get_ylim()) == pytest.approx(np.ptp(whole) / 4)
     figure = loop_plots.phase_plane(lambda x: x @ A.T, ((-1, 1), (-2, 2)), [[0.5, 0.5]], runs=[np.eye(2)])
     np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), [0.0, 1.0])
+
+
+def test_margins_in_a_bode_plot_are_python_controls():
+    """Of 20 / (s (s + 1) (s + 10)) and of a loop that is unstable when its gain falls."""
+    for transfer in (python_control.tf(20, [1, 11, 10, 0]), python_control.tf([8, 8], [1, -1.0, 0.0])):
+        system = python_control.ss(transfer)
+        above, below = loop_plots.bode({"loop": (system.A, system.B, system.C)}, margins=True).axes
+        gain, phase, _, at = python_control.margin(transfer)
+        if np.isfinite(gain):
+            assert [float(t.get_text()[1:]) for t in above.texts] == pytest.approx([gain], rel=5e-3)
+        assert [float(t.get_text()[:-1]) for t in below.texts] == pytest.approx([phase], abs=0.6)
+        assert below.lines[-1].get_xdata()[0] == pytest.approx(at, rel=1e-3)
 
 
 def test_the_ladder_in_sentences_names_what_diverges_and_where_a_family_s_gain_is_better():

@@ -33,11 +33,11 @@ class FirstContact:
     failed: Bool[Array, "3 V"]
 
     def summary(self) -> dict[str, dict[str, float]]:
-        """Of each episode: excess cost in percent (median, p95) and percent of the loops that failed by its end."""
+        """Of each episode: percent of the loops that failed by its end, and excess cost in percent (p95, median)."""
         found = {}
         for name, ratio, failed in zip(EPISODES, np.asarray(self.ratio), np.asarray(self.failed)):
             median, p95 = np.quantile(100 * (ratio - 1), (0.5, 0.95), method="higher")
-            found[name] = {"median": float(median), "p95": float(p95), "failed": 100 * float(failed.mean())}
+            found[name] = {"failed": 100 * float(failed.mean()), "p95": float(p95), "median": float(median)}
         return found
 
 

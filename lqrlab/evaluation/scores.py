@@ -45,8 +45,8 @@ class Score(verdict.Judged):
         return Score(self.ratio[index], self.verdict[index], self.remaining[index], self.reference)
 
     def summary(self) -> dict[str, float]:
-        """Excess cost in percent (median, p95, p99, worst; inf: at least that fraction of the loops does not
-        converge), and how many percent of the loops diverged, and are bounded without converging.
+        """How many percent of the loops diverged, excess cost in percent (p99, worst, p95, median; inf: at least that
+        fraction of the loops does not converge), and how many percent are bounded without converging.
 
         Beside the constrained optimum also how many percent of the starts have none: no input within the limits holds
         them, or none was found. They are not in the quantiles; their loops are in the verdicts.
@@ -54,11 +54,11 @@ class Score(verdict.Judged):
         gap = (np.asarray(self.ratio, float).ravel() - 1) * 100
         nothing = np.isnan(gap)
         known = gap[~nothing] if not nothing.all() else gap
-        quantiles = np.quantile(known, (0.5, 0.95, 0.99, 1.0), method="higher")
+        quantiles = np.quantile(known, (0.99, 1.0, 0.95, 0.5), method="higher")
         unheld = {} if self.reference == "unconstrained" else {"no optimum": 100 * float(np.mean(nothing))}
-        return {
-            **{name: float(q) for name, q in zip(("median", "p95", "p99", "worst"), quantiles)},
+        return {  # what matters most first: on a phone the last are out of sight
             "diverged": 100 * float(np.mean(self.diverged)),
+            **{name: float(q) for name, q in zip(("p99", "worst", "p95", "median"), quantiles)},
             "bounded": 100 * float(np.mean(np.asarray(self.verdict) == Verdict.BOUNDED)),
             **unheld,
         }

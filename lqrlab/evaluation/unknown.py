@@ -53,16 +53,16 @@ class Regret(verdict.Judged):
         return np.max(np.where(np.asarray(self.excess) <= limit, 0, steps), axis=-1)
 
     def summary(self) -> dict[str, float]:
-        """Excess cost in percent (median, p95), percent failed and diverged, steps until learned (median, p95)."""
+        """Percent failed and diverged, excess cost in percent (p95, median), steps until learned (p95, median)."""
         gap, steps = (np.asarray(self.ratio).ravel() - 1) * 100, self.steps_until().ravel()
         (median, p95), (learned, learned_p95) = (np.quantile(a, (0.5, 0.95), method="higher") for a in (gap, steps))
         return {
-            "median": float(median),
-            "p95": float(p95),
             "failed": 100 * float(np.mean(self.failed)),
             "diverged": 100 * float(np.mean(self.diverged)),
-            "learned": float(learned),
+            "p95": float(p95),
+            "median": float(median),
             "learned_p95": float(learned_p95),
+            "learned": float(learned),
         }
 
 

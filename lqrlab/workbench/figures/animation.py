@@ -87,7 +87,7 @@ def animation(
     if curves:
         body.append(svg.legend(2, bottom + 28, labels))
         bottom += 20
-    traces, bottom = charts.responses(shown, drawn, (0, bottom + 16, width), film=film, lead=len(tracks))
+    traces, bottom = charts.responses(shown, drawn, (0, bottom + 16, width - 8), film=film, lead=len(tracks))
     body.append(traces)
     alt = _alt(plant, tracks, until, title)
     file = svg.document("".join(body), width, bottom, alt, style=film.style)

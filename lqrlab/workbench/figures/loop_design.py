@@ -39,6 +39,10 @@ SLOWEST = 32
 _LONG = 160  # samples within which the constrained optimum is to need its limits no more
 OVERVIEW = "overview"
 """The picture that shows a bit of all."""
+MOVES = "the plant moves"
+"""The plant drawn along its run."""
+ROOTS = "root locus"
+"""The poles over the gain."""
 STEP = "step and specifications"
 """The picture of a step of the set-point, with the regions that its specifications forbid."""
 
@@ -114,6 +118,8 @@ class LoopSetting:
     load: float = 0.0  # a constant addition to the inputs, in their scales
     specifications: Specifications = dataclasses.field(default_factory=Specifications)  # of a step of the set-point
     controller: ControllerChoice = dataclasses.field(default_factory=ControllerChoice)
+    cursor: float = 1.0  # factor on the gain whose poles the root locus marks
+    zoom: float = 1.0  # of the root locus
     view: str = OVERVIEW  # which picture of the loop
 
     @classmethod

@@ -11,13 +11,15 @@ from matplotlib.figure import Figure
 
 from lqrlab import control
 from lqrlab.simulation import Trajectory, Verdict
-from lqrlab.workbench.figures import charts, loop_plots, plots, step_picture, svg
+from lqrlab.workbench.figures import animation, charts, loop_plots, plots, step_picture, svg
 from lqrlab.workbench.figures.charts import Axes, Rectangle
 from lqrlab.workbench.figures.loop_controllers import KINDS, SampledLoop
 from lqrlab.workbench.figures.loop_design import (
     FREE,
+    MOVES,
     OVERVIEW,
     PLANNED,
+    ROOTS,
     STEP,
     LoopDesign,
     LoopSetting,
@@ -50,6 +52,9 @@ def picture(
         held, wanted = setting.controller.held, setting.specifications
         drawn = step_picture.picture(stepped(setting, result), wanted, plant, held, margins)
         return dataclasses.replace(drawn, words=f"{drawn.words}<br>{said}")
+    if setting.view == MOVES:
+        runs = {"implemented": result.built} | {name: found.built for name, (_, found) in (pinned or {}).items()}
+        return dataclasses.replace(animation.animation(plant, runs, width=_WIDTH), words=said)
     if setting.view != OVERVIEW:
         alt = f"{plant.title}: {setting.view} of the loop, {sampled}"
         return dataclasses.replace(plots.picture(VIEWS[setting.view](setting, result), alt), words=said)
@@ -250,7 +255,8 @@ def _percent(share: float) -> str:
 
 
 def _bode(s: LoopSetting, d: LoopDesign) -> Figure:
-    return loop_plots.bode({"loop gain": d.loop.opened, "closed loop": (d.loop.closed, d.loop.B, d.loop.K)}, s.dt)
+    loops = {"loop gain": d.loop.opened, "closed loop": (d.loop.closed, d.loop.B, d.loop.K)}
+    return loop_plots.bode(loops, s.dt, margins=s.plant.m == 1)
 
 
 def _nyquist_plot(s: LoopSetting, d: LoopDesign) -> Figure:
@@ -258,7 +264,7 @@ def _nyquist_plot(s: LoopSetting, d: LoopDesign) -> Figure:
 
 
 def _root_locus(s: LoopSetting, d: LoopDesign) -> Figure:
-    return loop_plots.root_locus(*d.loop.opened, s.dt)
+    return loop_plots.root_locus(*d.loop.opened, s.dt, cursor=s.cursor, zoom=s.zoom)
 
 
 def _pole_zero(s: LoopSetting, d: LoopDesign) -> Figure:
@@ -289,7 +295,7 @@ def _phase_plane(s: LoopSetting, d: LoopDesign) -> Figure:
 VIEWS: dict[str, Callable[[LoopSetting, LoopDesign], Figure]] = {
     "Bode": _bode,
     "Nyquist": _nyquist_plot,
-    "root locus": _root_locus,
+    ROOTS: _root_locus,
     "poles and zeros": _pole_zero,
     "phase plane": _phase_plane,
 }

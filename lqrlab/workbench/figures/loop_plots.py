@@ -21,6 +21,7 @@ def bode(
     *,
     channel: tuple[int, int] = (0, 0),
     frequencies: ArrayLike | None = None,
+    margins: bool = False,
 ) -> Figure:
     """Magnitude and phase over frequency, a line for each system.
 
@@ -29,6 +30,7 @@ def bode(
         dt: sample time [s] of discrete systems.
         channel: which output and which input.
         frequencies: ω [rad/s] ``[f]``; around the systems' poles if left out, up to the Nyquist frequency.
+        margins: mark how far the first, a loop gain, is from −1 in gain and phase.
     """
     figure, (above, below) = _axes(2, 2.0, sharex=True)
     w = _frequencies(systems, dt) if frequencies is None else np.asarray(frequencies)
@@ -41,7 +43,27 @@ def bode(
     if dt is not None:
         for axis in (above, below):
             axis.axvline(np.pi / dt, color=plots.LINE, ls=":", lw=0.8)
+    if margins:
+        _mark_margins(above, below, w, _response(next(iter(systems.values())), w, dt, channel))
     return _named(figure, above, systems)
+
+
+def _mark_margins(above: Axes, below: Axes, w: Float[np.ndarray, " f"], L: Complex[np.ndarray, " f"]) -> None:
+    """Phase margins where |L| is one, and gain margins where L is negative, each where a line shows it."""
+    size, along, across = np.log(np.abs(L)), np.real(L), np.imag(L)
+    turned = np.rad2deg(np.unwrap(np.angle(L)))
+    for i in np.flatnonzero(np.diff(np.sign(size)) != 0):
+        share = size[i] / (size[i] - size[i + 1])
+        at, angle = w[i] * (w[i + 1] / w[i]) ** share, turned[i] + share * (turned[i + 1] - turned[i])
+        turns = 360 * np.round((angle - 180) / 360) + 180  # the nearest of ±180°, ±540° …
+        below.plot([at, at], [turns, angle], color=plots.SECOND, lw=1.4)
+        below.annotate(f"{angle - turns:+.0f}°", (at, angle), (4, 4), textcoords="offset points", fontsize=8)
+    for i in np.flatnonzero((np.diff(np.sign(across)) != 0) & (along[:-1] < 0) & (along[1:] < 0)):
+        share = across[i] / (across[i] - across[i + 1])
+        at = w[i] * (w[i + 1] / w[i]) ** share
+        level = 20 * np.log10(-(along[i] + share * (along[i + 1] - along[i])))
+        above.plot([at, at], [0, level], color=plots.SECOND, lw=1.4)
+        above.annotate(f"×{10 ** (-level / 20):.3g}", (at, level), (4, 4), textcoords="offset points", fontsize=8)
 
 
 def nyquist(
@@ -70,7 +92,14 @@ def nyquist(
 
 
 def root_locus(
-    A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None, *, factors: ArrayLike | None = None
+    A: ArrayLike,
+    B: ArrayLike,
+    K: ArrayLike,
+    dt: float | None = None,
+    *,
+    factors: ArrayLike | None = None,
+    cursor: float = 1.0,
+    zoom: float = 1.0,
 ) -> Figure:
     """The poles of A − g BK over the factor g on the gain: crosses at g = 0, dots at the design, g = 1.
 
@@ -78,6 +107,8 @@ def root_locus(
         A, B, K: ``[n, n]``, ``[n, m]``, ``[m, n]``.
         dt: sample time [s] of a discrete loop.
         factors: values of g; from 0 to 10 if left out.
+        cursor: a further value of g whose poles are marked.
+        zoom: of the axes, about what the slowest poles are nearest to: z = 1, or s = 0.
     """
     A, B, K = (np.asarray(a, float) for a in (A, B, K))
     g = np.concatenate([[0.0], np.geomspace(1e-3, 10.0, 600)]) if factors is None else np.asarray(factors, float)
@@ -86,8 +117,15 @@ def root_locus(
     axis.plot(poles.real.ravel(), poles.imag.ravel(), ".", ms=1.5, color=plots.palette(["locus"])[0])
     _poles(axis, np.linalg.eigvals(A), "x", "open, g = 0")
     _poles(axis, np.linalg.eigvals(A - B @ K), "o", "as designed, g = 1")
+    if cursor != 1.0:
+        at = np.linalg.eigvals(A - cursor * B @ K)
+        axis.plot(at.real, at.imag, "s", color=plots.MAIN, mfc="none", ms=7, label=f"g = {cursor:.3g}")
     axis.legend(fontsize=8)
-    return _plane(figure, axis, dt, np.concatenate([np.linalg.eigvals(A), np.linalg.eigvals(A - B @ K)]))
+    made = _plane(figure, axis, dt, np.concatenate([np.linalg.eigvals(A), np.linalg.eigvals(A - B @ K)]))
+    middle = 1.0 if dt is not None else 0.0
+    (left, right), high = axis.get_xlim(), axis.get_ylim()[1]
+    axis.set(xlim=(middle + (left - middle) / zoom, middle + (right - middle) / zoom), ylim=(-high / zoom, high / zoom))
+    return made
 
 
 def pole_zero(A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike | None = None, dt: float | None = None) -> Figure:
@@ -98,21 +136,6 @@ def pole_zero(A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike | None = No
     _poles(axis, zeros, "o", "zeros")
     axis.legend(fontsize=8)
     return _plane(figure, axis, dt, np.concatenate([poles, zeros]))
-
-
-def step(systems: Mapping[str, System], dt: float, num_steps: int, *, channel: tuple[int, int] = (0, 0)) -> Figure:
-    """The output of discrete systems after a unit step of an input from rest; arguments as in :func:`bode`."""
-    figure, (axis,) = _axes(1, 2.8)
-    out, at = channel
-    for system, look in zip(systems.values(), plots.looks(systems).values()):
-        A, B, C, *D = (np.asarray(a, float) for a in system)
-        x, ys = np.zeros(len(A)), []
-        for _ in range(num_steps + 1):
-            ys.append(C[out] @ x + (D[0][out, at] if D else 0.0))
-            x = A @ x + B[:, at]
-        axis.plot(dt * np.arange(num_steps + 1), ys, drawstyle="steps-post", **look)
-    axis.set(xlabel="time [s]", ylabel="output after a unit step")
-    return _named(figure, axis, systems)
 
 
 def phase_plane(

@@ -38,7 +38,7 @@ def parameters(plant: Plant) -> pd.DataFrame:
 
 
 def scores(by_policy: Mapping[str, Score], groups: Sequence[str]) -> pd.DataFrame:
-    """One row a family and policy: excess cost in percent (median, p95, p99, worst), share that diverged.
+    """One row a family and policy: share that diverged, excess cost in percent (p99, worst, p95, median).
 
     ``by_policy`` maps names to a score over all variants, ``groups`` has the family of each variant.
     """

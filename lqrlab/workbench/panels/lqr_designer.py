@@ -17,7 +17,17 @@ from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts, design_sheet, step_picture
 from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice
-from lqrlab.workbench.figures.loop_design import FREE, OVERVIEW, STEP, LoopDesign, LoopSetting, design, matrices
+from lqrlab.workbench.figures.loop_design import (
+    FREE,
+    MOVES,
+    OVERVIEW,
+    ROOTS,
+    STEP,
+    LoopDesign,
+    LoopSetting,
+    design,
+    matrices,
+)
 from lqrlab.workbench.figures.loop_picture import VIEWS, picture, stepped
 from lqrlab.workbench.figures.loop_sampling import LATE, TICKS
 from lqrlab.workbench.figures.step_specifications import Specifications, found_weights
@@ -70,14 +80,19 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
         self.known = controls.checkbox("the design knows the delay")
         self.limit = controls.limit_slider(FREE)
         self.size = controls.slider("initial state, ×", 1.0, 0.05, 3.0)
-        self.view = ipywidgets.Dropdown(options=(OVERVIEW, STEP, *VIEWS), description="picture", **controls.WIDE)
+        self.view = ipywidgets.Dropdown(options=(OVERVIEW, STEP, MOVES, *VIEWS), description="picture", **controls.WIDE)
         self.load = controls.slider("load at the inputs, × scale", 0.0, -1.0, 1.0)
+        self.cursor = controls.factor_slider("gain of the loop, ×")
+        self.zoom = controls.slider("zoom, ×", 1.0, 1.0, 20.0)
         self.parameters = controls.parameter_sliders(default.plant)
         self._controller(default.plant)
         pages = {
             "weights": [*self.states.values(), *self.inputs.values()],
             "controller": [self.kind, *self._of_kind()],
-            "loop": [self.sample, self.delay, self.known, self.limit, self.size, self.load, self.view],
+            "loop": [
+                *(self.sample, self.delay, self.known, self.limit, self.size, self.load, self.view),
+                *(self.cursor, self.zoom),
+            ],
             "specifications": self._specified(default.specifications),
             "parameters": list(self.parameters.values()),
         }
@@ -92,10 +107,12 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
             tools=self.pinning(self._named, lambda: _MOST),
             call=("lqr_designer", {"plant": plant, "num_steps": num_steps}),
         )
-        names = ["states", "inputs", "sample", "delay", "known", "limit", "size", "load", "view", "parameters", "kind"]
+        names = ["states", "inputs", "sample", "delay", "known", "limit", "size", "load", "view", "cursor", "zoom"]
+        names += ["parameters", "kind"]
         names += [*itertools.chain(*_SETTINGS.values()), "held", *_SPECIFIED]
         self.track(**{name: getattr(self, name) for name in names})
-        self.kind.observe(lambda _: self._reveal(), names="value")
+        for chooser in (self.kind, self.view):
+            chooser.observe(lambda _: self._reveal(), names="value")
         self.plane.observe(lambda _: self._guarded(self._taken)(), names="start")
         self.plane.observe(lambda _: self._guarded(self._dragged)(), names="point")
         self._reveal()
@@ -135,7 +152,9 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
         return [c for control in found for c in (control.values() if isinstance(control, dict) else [control])]
 
     def _reveal(self) -> None:
-        """Show the settings of the kind that is chosen alone."""
+        """Show the settings of the kind and the picture that are chosen alone."""
+        for control in (self.cursor, self.zoom):
+            control.layout.display = None if self.view.value == ROOTS else "none"
         for kind, names in _SETTINGS.items():
             for control in (getattr(self, name) for name in names):
                 for one in control.values() if isinstance(control, dict) else [control]:
@@ -155,6 +174,8 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
             size=self.size.value,
             specifications=Specifications(*(getattr(self, name).value for name in _SPECIFIED)),
             load=self.load.value,
+            cursor=self.cursor.value,
+            zoom=self.zoom.value,
             controller=ControllerChoice(
                 self.kind.value,
                 self.faster.value,
