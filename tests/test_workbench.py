@@ -16,7 +16,7 @@ from PIL import Image
 
 from lqrlab import control, evaluation, simulation, systems, workbench
 from lqrlab.simulation.verdict import Verdict
-from lqrlab.workbench.figures import loop_plots, plant_card, plots, tables
+from lqrlab.workbench.figures import charts, loop_plots, plant_card, plots, tables
 from lqrlab.workbench.runs import terminal
 
 
@@ -168,6 +168,12 @@ def test_pictures_of_a_loop_equal_python_controls():
     assert np.ptp(axis.get_ylim()) == pytest.approx(np.ptp(whole) / 4)
     figure = loop_plots.phase_plane(lambda x: x @ A.T, ((-1, 1), (-2, 2)), [[0.5, 0.5]], runs=[np.eye(2)])
     np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), [0.0, 1.0])
+
+
+def test_percentages_are_written_as_people_do():
+    values = (np.inf, 0.0, 4.14e-5, 0.00711, 0.0833, 5.83, 14.2, 1234.5, -0.5)
+    words = ["∞", "0", "≤0.001", "0.00711", "0.0833", "5.83", "14.2", "1,234", "-0.5"]
+    assert [charts.percent(value) for value in values] == words
 
 
 def test_margins_in_a_bode_plot_are_python_controls():

@@ -24,6 +24,7 @@ Interval = tuple[float, float]
 """Lowest and highest value."""
 Values = Float[np.ndarray | Array, " points"]
 _ROUNDING = 1e-6  # percent: less is what float64 leaves of a zero
+_LEAST = 1e-3  # percent, below which digits say nothing to a person
 _FAR = 1e4  # pixels from the middle: points that are farther away are put there, in their direction
 MARKS = {"○": "m-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0", "×": "m-4 -4l8 8m0 -8l-8 8", "+": "m-4 0h8m-4 -4v8"}
 
@@ -174,6 +175,8 @@ def percent(value: float) -> str:
         return "∞"
     if abs(value) < _ROUNDING:
         return "0"
+    if 0 < value < _LEAST:
+        return f"≤{_LEAST:g}"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
