@@ -39,7 +39,9 @@ for name, panel in panels.items():
     moved = [c for c in panel._kept.values() if hasattr(c, "step") and c.max > c.min]
     if moved:
         first = moved[0]
-        print(name, first.comm.comm_id, panel.picture.comm.comm_id, first.min, first.max, first.step)
+        # factors below one: a limit that does not bind changes no picture, and none is sent
+        ends = (first.base**first.min, 1.0) if hasattr(first, "base") else (first.min, first.max)
+        print(name, first.comm.comm_id, panel.picture.comm.comm_id, *ends, first.step)
 """
 
 
