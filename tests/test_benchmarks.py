@@ -21,6 +21,7 @@ from benchmarks import (
     learned_agents,
     measurement,
     mpc,
+    panels,
     records,
     recovery,
     robust,
@@ -226,10 +227,17 @@ SMOKE = {
     "learned_agents": learned_agents,
     "startup": startup,
     "recovery": recovery,
+    "panels": panels,
     "training": training,
     "unknown_plants": unknown_plants,
 }
-SECONDS = [("control", "hard"), ("simulation", "speed"), ("data", "loaders"), ("learned_agents", "table")]
+SECONDS = [
+    ("control", "hard"),
+    ("simulation", "speed"),
+    ("data", "loaders"),
+    ("learned_agents", "table"),
+    ("panels", "sliders"),
+]
 MINUTES = [
     (name, part) for name in SMOKE for part in SMOKE[name].PARTS if (name, part) not in SECONDS and part != "tune"
 ]

@@ -252,7 +252,7 @@ def test_the_designer_shows_each_picture_of_its_loop(panel):
     pictures = [changed(panel, panel.view, name)[1] for name in panel.view.options]
     images = [picture.partition("data:image/png;base64,")[2] for picture in pictures]
     assert images[:3] == ["", "", ""]  # drawn, not painted; the second in the plane, where its regions are dragged
-    assert len(set(images)) == 6
+    assert len(set(images)) == 7
     assert "@keyframes" in pictures[2]
     panel.view.value = "root locus"
     assert changed(panel, panel.cursor, 2.0)[1] != changed(panel, panel.zoom, 5.0)[1] != pictures[5]

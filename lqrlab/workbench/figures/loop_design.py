@@ -43,6 +43,8 @@ MOVES = "the plant moves"
 """The plant drawn along its run."""
 ROOTS = "root locus"
 """The poles over the gain."""
+SCHEDULE = "gain schedule"
+"""The gain over a parameter of the plant."""
 STEP = "step and specifications"
 """The picture of a step of the set-point, with the regions that its specifications forbid."""
 
@@ -67,6 +69,14 @@ def start(plant: Plant) -> Float[np.ndarray, " n"]:
     """An initial deviation that sets everything in motion: the first half of the states, to alternating sides."""
     half = np.arange(plant.n) < (plant.n + 1) // 2
     return np.where(half, 0.8 * np.resize([1.0, -0.7, 0.9], plant.n), 0.0) * np.asarray(plant.scales[0])
+
+
+def reach(plant: Plant, name: str) -> tuple[float, float]:
+    """How far a parameter is moved: from a third to three times its value within its range, or over all of that."""
+    field = systems.parameter_fields(type(plant))[name].metadata
+    value, low, high = float(getattr(plant, name)), field["low"], field["high"]
+    near = sorted((value / 3, 3 * value))
+    return (max(low, near[0]), min(high, near[1])) if value else (low, high)
 
 
 def settling_steps(poles: Poles) -> int:
@@ -120,6 +130,7 @@ class LoopSetting:
     controller: ControllerChoice = dataclasses.field(default_factory=ControllerChoice)
     cursor: float = 1.0  # factor on the gain whose poles the root locus marks
     zoom: float = 1.0  # of the root locus
+    scheduled: str = ""  # parameter over which gains are drawn
     view: str = OVERVIEW  # which picture of the loop
 
     @classmethod

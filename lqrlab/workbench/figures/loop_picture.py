@@ -20,6 +20,7 @@ from lqrlab.workbench.figures.loop_design import (
     OVERVIEW,
     PLANNED,
     ROOTS,
+    SCHEDULE,
     STEP,
     LoopDesign,
     LoopSetting,
@@ -28,6 +29,7 @@ from lqrlab.workbench.figures.loop_design import (
     time_constant,
 )
 from lqrlab.workbench.figures.loop_sampling import LATE
+from lqrlab.workbench.figures.schedule_plot import schedule
 from lqrlab.workbench.figures.step_specifications import StepResponse, response
 from lqrlab.workbench.figures.svg import DASHES, Stroke
 
@@ -298,5 +300,6 @@ VIEWS: dict[str, Callable[[LoopSetting, LoopDesign], Figure]] = {
     ROOTS: _root_locus,
     "poles and zeros": _pole_zero,
     "phase plane": _phase_plane,
+    SCHEDULE: schedule,
 }
 """Figures of a design that take the place of the overview."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from lqrlab import systems
 from lqrlab.systems import Plant, Signal
+from lqrlab.workbench.figures import loop_design
 from lqrlab.workbench.figures.loop_design import FREE, start
 
 Sliders = dict[str, ipywidgets.FloatSlider]
@@ -62,10 +63,7 @@ def parameter_sliders(plant: Plant, **options: object) -> Sliders:
     """A slider a parameter, from a third to three times its value within its range, or over its whole range."""
     sliders = {}
     for name, field in systems.parameter_fields(type(plant)).items():
-        value, low, high = float(getattr(plant, name)), field.metadata["low"], field.metadata["high"]
-        if value:
-            near = sorted((value / 3, 3 * value))
-            low, high = max(low, near[0]), min(high, near[1])
+        value, (low, high) = float(getattr(plant, name)), loop_design.reach(plant, name)
         label = f"{name.replace('_', ' ')} [{field.metadata['unit']}]"
         sliders[name] = slider(label, value, low, high, tooltip=field.metadata["about"], **options)
     return sliders

@@ -22,6 +22,7 @@ from lqrlab.workbench.figures.loop_design import (
     MOVES,
     OVERVIEW,
     ROOTS,
+    SCHEDULE,
     STEP,
     LoopDesign,
     LoopSetting,
@@ -85,13 +86,15 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
         self.cursor = controls.factor_slider("gain of the loop, ×")
         self.zoom = controls.slider("zoom, ×", 1.0, 1.0, 20.0)
         self.parameters = controls.parameter_sliders(default.plant)
+        named = [(name.replace("_", " "), name) for name in self.parameters]
+        self.scheduled = ipywidgets.Dropdown(options=named or [("–", "")], description="over", **controls.WIDE)
         self._controller(default.plant)
         pages = {
             "weights": [*self.states.values(), *self.inputs.values()],
             "controller": [self.kind, *self._of_kind()],
             "loop": [
                 *(self.sample, self.delay, self.known, self.limit, self.size, self.load, self.view),
-                *(self.cursor, self.zoom),
+                *(self.cursor, self.zoom, self.scheduled),
             ],
             "specifications": self._specified(default.specifications),
             "parameters": list(self.parameters.values()),
@@ -108,7 +111,7 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
             call=("lqr_designer", {"plant": plant, "num_steps": num_steps}),
         )
         names = ["states", "inputs", "sample", "delay", "known", "limit", "size", "load", "view", "cursor", "zoom"]
-        names += ["parameters", "kind"]
+        names += ["scheduled", "parameters", "kind"]
         names += [*itertools.chain(*_SETTINGS.values()), "held", *_SPECIFIED]
         self.track(**{name: getattr(self, name) for name in names})
         for chooser in (self.kind, self.view):
@@ -153,8 +156,8 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
 
     def _reveal(self) -> None:
         """Show the settings of the kind and the picture that are chosen alone."""
-        for control in (self.cursor, self.zoom):
-            control.layout.display = None if self.view.value == ROOTS else "none"
+        for control, view in ((self.cursor, ROOTS), (self.zoom, ROOTS), (self.scheduled, SCHEDULE)):
+            control.layout.display = None if self.view.value == view else "none"
         for kind, names in _SETTINGS.items():
             for control in (getattr(self, name) for name in names):
                 for one in control.values() if isinstance(control, dict) else [control]:
@@ -176,6 +179,7 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
             load=self.load.value,
             cursor=self.cursor.value,
             zoom=self.zoom.value,
+            scheduled=self.scheduled.value,
             controller=ControllerChoice(
                 self.kind.value,
                 self.faster.value,
