@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from lqrlab.workbench.cli import main
+from lqrlab.workbench.panels import kept_designs
 from lqrlab.workbench.runs import new_notebook, start_page
 
 
@@ -41,6 +42,14 @@ def read(study, *, write=False):
     nbformat.validate(page)
     (cell,) = page.cells
     return cell.source
+
+
+def test_designs_that_were_kept_are_found_again(study):
+    run = ran(study, "mine", "x")
+    kept_designs.DesignFile("widgets.lqr_designer(plant='cart_pole')", run).keep("calm `one`", {"limit": 1.0})
+    assert "kept design `calm ´one´` of `widgets.lqr_designer(plant='cart_pole')`" in read(study, write=True)
+    (run / "designs.json").write_text("[3")
+    assert "kept design" not in read(study, write=True)
 
 
 def test_before_anything_was_run_it_says_how_to(study):

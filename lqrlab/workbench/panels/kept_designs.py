@@ -12,8 +12,8 @@ import ipywidgets
 from lqrlab.compute import files
 from lqrlab.workbench.panels.controls import button, rows
 from lqrlab.workbench.runs import session
+from lqrlab.workbench.runs.session import DESIGNS
 
-FILE = "designs.json"
 _LONGEST = 60  # letters of a name
 
 
@@ -31,7 +31,7 @@ class DesignFile:
 
     def read(self) -> dict[str, Mapping[str, Any]]:
         """The designs of this panel; a ``ValueError`` for a file that somebody broke."""
-        path = self.folder / FILE
+        path = self.folder / DESIGNS
         if not path.exists():
             return {}
         mine = files.read_object(path).get(self.call, {})
@@ -45,7 +45,7 @@ class DesignFile:
         """Write a design of this name, or with None forget it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with files.locked(self.folder, patience=5.0):
-            path, mine = self.folder / FILE, self.read()
+            path, mine = self.folder / DESIGNS, self.read()
             others = files.read_object(path) if path.exists() else {}
             kept = {n: v for n, v in mine.items() if n != name} | ({} if values is None else {name: dict(values)})
             files.write_json(path, others | {self.call: kept}, ensure_ascii=False)
@@ -91,7 +91,7 @@ class KeptDesigns(ipywidgets.VBox):
             raise ValueError(f"name: expected 1 to {_LONGEST} letters to find the design by, but found {name!r}")
         self._file.keep(name, self._values())
         self._listed(name)
-        self.said.value = f"Kept in <code>{html.escape(str(self._file.folder / FILE))}</code>."
+        self.said.value = f"Kept in <code>{html.escape(str(self._file.folder / DESIGNS))}</code>."
 
     def _chosen(self) -> str:
         if self.list.value is None:
@@ -101,7 +101,7 @@ class KeptDesigns(ipywidgets.VBox):
     def _take(self) -> None:
         name, kept = self._chosen(), self._file.read()
         if name not in kept:
-            raise ValueError(f"{name}: is not in {self._file.folder / FILE} any longer")
+            raise ValueError(f"{name}: is not in {self._file.folder / DESIGNS} any longer")
         self._go(kept[name])
 
     def _forget(self) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 LATEST, DEFAULT = "latest", "data/runs/default"
+DESIGNS = "designs.json"
+"""Of a run: designs that a person kept in its panels, by panel and name."""
 DATASET, BY_HAND = "dataset", "by_hand"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy")
 

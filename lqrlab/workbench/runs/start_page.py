@@ -46,9 +46,24 @@ def _runs(data: Path) -> list[str]:
         run, page = run_folder.read(folder / run_folder.RUN), folder / "report" / "index.html"
         report = f", [report]({_link(page, data)})" if page.exists() else ", no report yet"
         started = str(run.get("started") or "").replace("T", " ")[:16]
-        lines.append(f"- **{folder.name}**, {started}: {run.get('status')}{report}")
+        lines += [f"- **{folder.name}**, {started}: {run.get('status')}{report}", *_designs(folder)]
         answer = answer or _answer(folder)
     return [*lines, "", *([answer, ""] if answer else [])]
+
+
+def _designs(folder: Path) -> list[str]:
+    """The designs that were kept in a run's panels: the line that makes the panel, and their names; at most ten."""
+    try:
+        kept = read_object(folder / session.DESIGNS)
+        named = [(call, name) for call, designs in kept.items() for name in designs]
+    except (ValueError, OSError, TypeError):  # none, or a broken file
+        return []
+    return [f"  - kept design {_quoted(name)} of {_quoted(call)}" for call, name in named[:10]]
+
+
+def _quoted(words: str) -> str:
+    """As code, which is no markup."""
+    return f"`{words.replace('`', '´').replace(chr(10), ' ')[:120]}`"
 
 
 def _answer(folder: Path) -> str:
