@@ -5,6 +5,7 @@ from lqrlab.evaluation.baselines import baselines
 from lqrlab.evaluation.first_contact import FirstContact, first_contact
 from lqrlab.evaluation.ladder import Ladder, ladder
 from lqrlab.evaluation.regions import Attraction, attraction, best_known_cost, recoveries
+from lqrlab.evaluation.robust_stability import RobustStability, robust_stability
 from lqrlab.evaluation.scores import Score, evaluate
 from lqrlab.evaluation.unknown import Regret, unknown, unknown_problem
 from lqrlab.evaluation.unknown_baselines import BankPolicy, Trial, family_known, tune_baselines, unknown_baselines
@@ -15,6 +16,7 @@ __all__ = [
     "FirstContact",
     "Ladder",
     "Regret",
+    "RobustStability",
     "Score",
     "Trial",
     "attraction",
@@ -25,6 +27,7 @@ __all__ = [
     "first_contact",
     "ladder",
     "recoveries",
+    "robust_stability",
     "settling_steps",
     "tune_baselines",
     "unknown",

@@ -1,0 +1,94 @@
+"""Stability over a box of parameters: certificates hold where SciPy looks, refutations are at its boundary."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+
+from lqrlab import control, evaluation, learning, simulation, systems
+
+MOTOR = systems.make("dc_motor")
+
+
+class Growth(systems.Plant):
+    """A state that grows at a rate: ẋ = rate x + u."""
+
+    dt = 0.05
+    states = (systems.Signal("size", "1", 1.0),)
+    inputs = (systems.Signal("input", "1", 1.0),)
+    rate: float = systems.param(1.0, "1/s", "rate of growth", 0.01, 10.0)
+
+    def dynamics(self, x, u):
+        return self.rate[..., None] * x + u if np.ndim(self.rate) else self.rate * x + u
+
+
+def size(plant, K, parameters):
+    """Spectral radius of the sampled loop, by SciPy's exponential of the plant's own matrices."""
+    moved = systems.make(plant.name, **parameters)
+    A, B = (np.asarray(m) for m in moved.matrices())
+    n, m = B.shape
+    wide = scipy.linalg.expm(float(plant.dt) * np.block([[A, B], [np.zeros((m, n + m))]]))
+    return np.abs(np.linalg.eigvals(wide[:n, :n] - wide[:n, n:] @ K)).max()
+
+
+@pytest.mark.parametrize("name", ["cart_pole", "gantry_crane", "two_mass_spring"])
+def test_what_is_certified_is_stable_wherever_one_looks(name):
+    plant = systems.make(name)
+    K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
+    found = evaluation.robust_stability(K, plant)
+    assert found.certified
+    assert found.refuted > 1
+    many = systems.sample(name, key=jax.random.key(7), num=300, spread=0.2)
+    assert max(size(plant, K, {k: float(v) for k, v in one.parameters.items()}) for one in many) < 1
+
+
+@pytest.mark.parametrize("name", ["furuta_pendulum", "acrobot", "two_link_arm", "cart_pole"])
+def test_where_it_is_refuted_the_loop_is_at_the_edge(name):
+    plant = systems.make(name)
+    K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
+    found = evaluation.robust_stability(K, plant)
+    assert found.refuted < 1 or name == "cart_pole"
+    assert found.mu > 1 or found.refuted > 1
+    fixed = {k: float(v) for k, v in plant.parameters.items()}
+    assert size(plant, K, fixed | found.parameters) == pytest.approx(1, abs=1e-4)
+    spread = 0.2 * found.refuted
+    for key, value in found.parameters.items():
+        assert abs(value / fixed[key] - 1) <= spread + 1e-9
+
+
+def test_one_parameter_is_bounded_as_it_is_by_hand():
+    """ẋ = px + u under u = −Kx is stable for p < K, whatever the sample time."""
+    plant = Growth()
+    for K in (1.1, 1.5):
+        found = evaluation.robust_stability([[K]], plant, spread=0.2)
+        assert found.refuted == pytest.approx((K - 1) / 0.2, rel=1e-5)
+        assert found.certified == (K == 1.5)
+        assert 1 / found.mu == pytest.approx(found.refuted, rel=0.15)  # that the sampled plant is not linear in p costs
+
+
+def test_a_networks_gain_is_judged_like_any_other():
+    plant, network = systems.make("pendulum"), learning.pretrained("regulator")
+    K = simulation.bind(network, simulation.Problem.of(plant, linear=True)).K
+    ours, theirs = (evaluation.robust_stability(c, plant) for c in (network, K))
+    assert ours == theirs
+    assert ours.certified or ours.refuted > 1
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: evaluation.robust_stability([[0.0, 0.0]], systems.make("pendulum")), "stabilises pendulum itself"),
+        (lambda: evaluation.robust_stability(jnp.ones((1, 2)), systems.make("pendulum"), spread=1.0), "below 1"),
+        (lambda: evaluation.robust_stability([[1.0]], systems.from_matrices([[0.5]], [[1.0]], dt=0.1)), "has none"),
+        (
+            lambda: evaluation.robust_stability(
+                control.pid(systems.make("dc_motor"), "simc"), systems.make("dc_motor")
+            ),
+            "is a gain",
+        ),
+    ],
+)
+def test_what_cannot_be_judged_is_refused(call, match):
+    with pytest.raises(ValueError, match=match):
+        call()
