@@ -92,7 +92,7 @@ def test_slopes_are_those_of_finite_differences(name, dt):
     )  # peaks at 2 and 3 rad/s
     if dt:
         a, b = scipy.linalg.expm(dt * a), dt * b
-    loop = structured_synthesis._Loop.of(GeneralizedPlant.of((a, b, c, d), 2, 2, dt), 1)
+    loop = structured_synthesis._Loop.of(GeneralizedPlant.of((a, b, c, d), 2, 2, dt), 1, control.NormRequirement())
     K = 0.1 * np.random.default_rng(0).normal(size=(3, 3))
     K[2, 2] = 0.5 if dt else -0.5
     value, slope = getattr(loop, name)(K)
@@ -118,3 +118,76 @@ def test_what_is_wrong_is_said():
         control.hinfstruct(*pair, 1, 1)
     with pytest.raises(ValueError, match="A: expected a matrix, or one for each plant"):
         control.hinfstruct(1.0, *system[1:], 1, 1)
+
+
+# Several requirements ----------------------------------------------------------------------------------------
+
+
+def regulated(dt=None):
+    """x' = Ax + Bu + w with z = [Q½x; R½u], all states measured; and Q, R."""
+    rng = np.random.default_rng(3)
+    a, b = 0.6 * rng.normal(size=(3, 3)), rng.normal(size=(3, 1))
+    q, r = np.diag([2.0, 0.5, 1.0]), np.array([[0.3]])
+    root = scipy.linalg.cholesky(scipy.linalg.block_diag(q, r))
+    through = np.block([[np.zeros((4, 3)), root[:, 3:]], [np.zeros((3, 4))]])
+    return (a, np.hstack([np.eye(3), b]), np.vstack([root[:, :3], np.eye(3)]), through), b, q, r
+
+
+@pytest.mark.parametrize("dt", [None, 0.1])
+def test_the_least_h2_norm_of_a_gain_on_all_states_is_the_lqr(dt):
+    system, b, q, r = regulated()
+    solve = scipy.linalg.solve_continuous_are if dt is None else scipy.linalg.solve_discrete_are
+    P = solve(system[0], b, q, r)
+    K = np.linalg.solve(r, b.T @ P) if dt is None else np.linalg.solve(r + b.T @ P @ b, b.T @ P @ system[0])
+    found = control.hinfstruct(*system, 3, 1, requirements=[control.NormRequirement("h2")], starts=3, dt=dt)
+    np.testing.assert_allclose(found.D, -K, rtol=1e-3, atol=1e-4)
+    assert found.norm == pytest.approx(np.sqrt(np.trace(P)), rel=1e-6)
+
+
+@pytest.mark.parametrize("dt", [None, 0.1])
+def test_the_h2_norms_gradient_is_that_of_differences(dt):
+    system, *_ = regulated()
+    shifted = (0.5 * system[0], *system[1:])
+    plant = structured_synthesis._plants(shifted, 3, 1, dt)[0]
+    loop = structured_synthesis._Loop.of(plant, 1, control.NormRequirement("h2", 2.0, inputs=[0, 2]))
+    K, rng = np.zeros((2, 4)), np.random.default_rng(0)
+    for _ in range(200):  # some stable loop
+        K = 0.4 * rng.normal(size=(2, 4))
+        K[1, 3] -= 0.0 if dt else 2.0
+        if np.isfinite(loop.norm(K)[0]):
+            break
+    value, slope = loop.norm(K)
+    for i in np.ndindex(K.shape):
+        moved = np.zeros_like(K)
+        moved[i] = 1e-6
+        difference = (loop.norm(K + moved)[0] - loop.norm(K - moved)[0]) / 2e-6
+        assert slope[i] == pytest.approx(difference, rel=1e-5, abs=1e-7 * value)
+
+
+def test_of_two_requirements_the_worse_is_as_small_as_it_can_be():
+    """u = −kx on x' = u + w: the gain from w to x is 1/k, the power of u under white noise √(k/2)."""
+    plant = [[0.0]], [[1.0, 1.0]], [[1.0], [0.0], [1.0]], [[0.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
+    for most in (0.5, 3.0):
+        wanted = [
+            control.NormRequirement("hinf", most, outputs=[0], name="error"),
+            control.NormRequirement("h2", 2.0, outputs=[1], name="effort"),
+        ]
+        found = control.hinfstruct(*plant, 1, 1, requirements=wanted, starts=3)
+        k = (2 * 2**0.5 / most) ** (2 / 3)
+        assert -found.D[0, 0] == pytest.approx(k, rel=1e-4)
+        assert found.norm == pytest.approx(1 / (k * most), rel=1e-4)
+        assert f"error: {1 / k:.3g}"[:10] in found.remark
+        assert "effort: " in found.remark
+
+
+def test_requirements_that_are_none_are_refused():
+    plant = [[0.0]], [[1.0, 1.0]], [[1.0], [0.0], [1.0]], [[0.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
+    with pytest.raises(ValueError, match="requirements: expected a list"):
+        control.hinfstruct(*plant, 1, 1, requirements=[])
+    with pytest.raises(ValueError, match="outputs: expected numbers from 0 to 1"):
+        control.hinfstruct(*plant, 1, 1, requirements=[control.NormRequirement(outputs=[2])])
+    with pytest.raises(ValueError, match="norm"):
+        control.NormRequirement("h3")
+    direct = [[-1.0]], [[1.0, 1.0]], [[1.0], [1.0]], [[0.5, 0.0], [0.0, 0.0]]
+    with pytest.raises(ValueError, match="no controller of order 0"):
+        control.hinfstruct(*direct, 1, 1, requirements=[control.NormRequirement("h2")])

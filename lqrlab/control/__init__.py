@@ -30,6 +30,7 @@ from lqrlab.control.robust.hinf_synthesis import hinfsyn
 from lqrlab.control.robust.mixed_sensitivity import mixsyn, ncfsyn
 from lqrlab.control.robust.model_reduction import ReducedModel, balred
 from lqrlab.control.robust.mu_synthesis import MuController, musyn
+from lqrlab.control.robust.norm_requirement import NormRequirement
 from lqrlab.control.robust.robust_controller import RobustController
 from lqrlab.control.robust.structured_singular_value import StructuredSingularValue, mu
 from lqrlab.control.robust.structured_synthesis import hinfstruct
@@ -60,6 +61,7 @@ __all__ = [
     "Mode",
     "MuController",
     "Multipliers",
+    "NormRequirement",
     "ProcessModel",
     "ReducedModel",
     "RobustController",

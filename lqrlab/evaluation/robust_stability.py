@@ -68,7 +68,7 @@ def robust_stability(
     Source: S. Skogestad and I. Postlethwaite, Multivariable Feedback Control (2005), sections 8.2 and 8.7; M. Steinbuch
     et al., European Control Conference 1991 (real blocks from an expansion of state-space matrices).
 
-    >>> plant = systems.make("pendulum")
+    >>> plant = systems.make("gantry_crane")
     >>> found = evaluation.robust_stability(simulation.Problem.of(plant).K, plant)
     >>> found.certified, found.refuted > 1
     (True, True)

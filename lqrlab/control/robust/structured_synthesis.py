@@ -1,7 +1,7 @@
 """H∞ synthesis of controllers of fixed order and structure, for one plant or several at once."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import ArrayLike, Bool, Float
@@ -12,6 +12,7 @@ from lqrlab.control.analysis.system_norms import hinf_norm
 from lqrlab.control.robust.generalized_plant import GeneralizedPlant, System, partitioned
 from lqrlab.control.robust.hinf_synthesis import hinfsyn
 from lqrlab.control.robust.model_reduction import balred
+from lqrlab.control.robust.norm_requirement import NormRequirement, h2
 from lqrlab.control.robust.robust_controller import RobustController, surely_stable
 
 Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]
@@ -37,6 +38,7 @@ def hinfstruct(
     order: int = 0,
     *,
     free: ArrayLike | None = None,
+    requirements: Sequence[NormRequirement] = (NormRequirement(),),
     starts: int = 10,
     seed: int = 0,
     dt: float | None = None,
@@ -45,7 +47,8 @@ def hinfstruct(
 
     The norm is not convex in K and has kinks: from each of some starts the loop is stabilized and its norm followed
     downhill along exact gradients. What is found is a local optimum; from several starts most often the best one.
-    Several plants are given by leading axes: one controller is found for all, and the norm is that of the worst.
+    Several plants are given by leading axes: one controller is found for all, and the norm is that of the worst. With
+    several requirements it is the largest of their norms, each relative to its bound: at 1 all are met.
 
     Args:
         A, B, C, D: the plant from [w; u] to [z; y] as for :func:`hinfsyn`, or several ``[*batch, …]``.
@@ -54,12 +57,15 @@ def hinfstruct(
         order: states of the controller; 0 is static output feedback.
         free: which entries of [[D, C], [B, A]] of the controller may differ from zero,
             ``[ncon + order, nmeas + order]``: decentralised, strictly proper, …; all if left out.
+        requirements: H∞ and H2 norms of chosen channels and what they may be at most; the H∞ norm from w to z if left
+            out. An H2 norm of a continuous plant needs channels without direct effect, D11 and D12 or D21 zero.
         starts: number of searches.
         seed: of their random starts.
         dt: sample time [s] of a discrete plant.
 
     Returns:
-        As of :func:`hinfsyn`; ``norm`` and ``poles`` are of the plant whose loop is the worst.
+        As of :func:`hinfsyn`; ``norm`` and ``poles`` are of the plant whose loop is the worst, ``remark`` says what
+        each requirement has come to.
 
     Raises:
         ValueError: wrong arguments; no search led to a controller with which all loops are stable.
@@ -77,7 +83,9 @@ def hinfstruct(
     order, starts = whole("order", order, 0), whole("starts", starts)
     size = ncon + order, nmeas + order
     allowed = _pattern(free, size)
-    loops = [_Loop.of(plant, order) for plant in plants]
+    if not isinstance(requirements, Sequence) or not requirements:
+        raise ValueError(f"requirements: expected a list of NormRequirement, at least one, but found {requirements!r}")
+    loops = [_Loop.of(each.of(plant), order, each) for plant in plants for each in requirements]
     norm, decay = (_of_entries(allowed, [getattr(loop, name) for loop in loops]) for name in ("norm", "decay"))
     found, rng = [], np.random.default_rng(whole("seed", seed, 0))
     for x in _starts(plants[0], order, allowed, starts, rng):
@@ -96,7 +104,7 @@ def hinfstruct(
     K = np.zeros(size)
     K[allowed] = best[1]
     alike = sum(each[0] <= best[0] * _LIKE for each in found)
-    return _measured(plants, K, (ncon, nmeas), f"{alike} of {starts} starts end within 1 % of this norm")
+    return _measured(plants, K, (ncon, nmeas), requirements, f"{alike} of {starts} starts end within 1 % of this norm")
 
 
 def _plants(systems: tuple[ArrayLike, ...], nmeas: int, ncon: int, dt: float | None) -> list[GeneralizedPlant]:
@@ -133,9 +141,10 @@ class _Loop:
     """x' = (A + B2 K C2) x + (B1 + B2 K D21) w, z = (C1 + D12 K C2) x + (D11 + D12 K D21) w, K = [[D, C], [B, A]]."""
 
     plant: GeneralizedPlant
+    requirement: NormRequirement
 
     @classmethod
-    def of(cls, p: GeneralizedPlant, order: int) -> "_Loop":
+    def of(cls, p: GeneralizedPlant, order: int, requirement: NormRequirement) -> "_Loop":
         """The loop of a plant, its D22 left out, whose controller's states are states that K sees and moves."""
         (n, w), (z, k) = p.B1.shape, (len(p.C1), order)
         nmeas, ncon = p.D22.shape
@@ -143,7 +152,7 @@ class _Loop:
         b = np.block([[p.B1, p.B2, np.zeros((n, k))], [np.zeros((k, w + ncon)), np.eye(k)]])
         c = np.block([[p.C1, np.zeros((z, k))], [p.C2, np.zeros((nmeas, k))], [np.zeros((k, n)), np.eye(k)]])
         d = np.pad(np.block([[p.D11, p.D12], [p.D21, p.D22]]), ((0, k), (0, k)))
-        return cls(GeneralizedPlant.of((a, b, c, d), nmeas + k, ncon + k, p.dt))
+        return cls(GeneralizedPlant.of((a, b, c, d), nmeas + k, ncon + k, p.dt), requirement)
 
     @property
     def size(self) -> float:
@@ -156,10 +165,26 @@ class _Loop:
         return p.A + p.B2 @ K @ p.C2, p.B1 + p.B2 @ K @ p.D21, p.C1 + p.D12 @ K @ p.C2, p.D11 + p.D12 @ K @ p.D21
 
     def norm(self, K: np.ndarray) -> tuple[float, np.ndarray]:
-        """The H∞ norm, infinite if the loop is not stable, and its gradient: that of the gain at its peak."""
-        p, (a, b, c, d) = self.plant, self.closed(K)
+        """The norm that is required over its bound, infinite if the loop is not stable, and its gradient."""
         if not self.decay(K)[0] < -_LEAST * self.size:
             return np.inf, np.zeros_like(K)
+        value, slope = self._h2(K) if self.requirement.norm == "h2" else self._hinf(K)
+        return value / self.requirement.at_most, slope / self.requirement.at_most
+
+    def _h2(self, K: np.ndarray) -> tuple[float, np.ndarray]:
+        """The H2 norm, and its gradient by the two Gramians."""
+        p, loop = self.plant, self.closed(K)
+        value, reached, seen = h2(loop, p.dt)
+        if not np.isfinite(value) or value <= 0:
+            return value, np.zeros_like(K)
+        a, b, c, d = loop
+        moved = seen @ (reached if p.dt is None else a @ reached)
+        slope = p.B2.T @ (moved @ p.C2.T + seen @ b @ p.D21.T) + p.D12.T @ c @ reached @ p.C2.T
+        return value, (slope if p.dt is None else slope + p.D12.T @ d @ p.D21.T) / value
+
+    def _hinf(self, K: np.ndarray) -> tuple[float, np.ndarray]:
+        """The H∞ norm, and its gradient: that of the gain at its peak."""
+        p, (a, b, c, d) = self.plant, self.closed(K)
         value, frequency = hinf_norm(a, b, c, d, p.dt)
         left, right, response = p.D12, p.D21, d
         if np.isfinite(frequency):
@@ -251,7 +276,11 @@ def _descend(function: Objective, x: np.ndarray, enough: float = -np.inf) -> tup
 
 
 def _measured(
-    plants: list[GeneralizedPlant], K: Float[np.ndarray, "r c"], size: tuple[int, int], remark: str
+    plants: list[GeneralizedPlant],
+    K: Float[np.ndarray, "r c"],
+    size: tuple[int, int],
+    requirements: Sequence[NormRequirement],
+    remark: str,
 ) -> RobustController:
     """The controller with what its loops are measured to have."""
     ncon, nmeas = size
@@ -260,7 +289,14 @@ def _measured(
     controller = plants[0].controller(made, np.zeros((ncon, nmeas)), *one)
     loops = [plant.closed(controller) for plant in plants]
     assert all(surely_stable(loop[0], plant.dt) for loop, plant in zip(loops, plants))
-    norms = [hinf_norm(*loop, plant.dt)[0] for loop, plant in zip(loops, plants)]
+    each = np.array([[r.value(r.of(p).closed(controller), p.dt) for r in requirements] for p in plants])
+    norms = each.max(axis=1)
     worst = int(np.argmax(norms))
+    if len(requirements) > 1:
+        said = (
+            f"{r.name or r.norm}: {most * r.at_most:.4g} of at most {r.at_most:g}"
+            for r, most in zip(requirements, each.max(axis=0))
+        )
+        remark = "; ".join([*said, remark])
     poles = np.linalg.eigvals(loops[worst][0]).astype(complex)
-    return RobustController(*controller, norms[worst], norms[worst], poles, 0.0, 0.0, remark)
+    return RobustController(*controller, float(norms[worst]), float(norms[worst]), poles, 0.0, 0.0, remark)
