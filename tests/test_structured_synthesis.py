@@ -147,7 +147,9 @@ def test_the_least_h2_norm_of_a_gain_on_all_states_is_the_lqr(dt):
 @pytest.mark.parametrize("dt", [None, 0.1])
 def test_the_h2_norms_gradient_is_that_of_differences(dt):
     system, *_ = regulated()
-    shifted = (0.5 * system[0], *system[1:])
+    through = system[3].copy()
+    through[4:, :3] = 0.0 if dt is None else 0.3 * np.eye(3)  # noise of the sensors, which a gain passes on
+    shifted = 0.5 * system[0], *system[1:3], through
     plant = structured_synthesis._plants(shifted, 3, 1, dt)[0]
     loop = structured_synthesis._Loop.of(plant, 1, control.NormRequirement("h2", 2.0, inputs=[0, 2]))
     K, rng = np.zeros((2, 4)), np.random.default_rng(0)
@@ -157,6 +159,11 @@ def test_the_h2_norms_gradient_is_that_of_differences(dt):
         if np.isfinite(loop.norm(K)[0]):
             break
     value, slope = loop.norm(K)
+    if dt:  # the squares of all impulse responses
+        a, b, c, d = loop.closed(K)
+        steps = [d, *(c @ np.linalg.matrix_power(a, k) @ b for k in range(600))]
+        assert (2.0 * value) ** 2 == pytest.approx(sum(np.sum(h**2) for h in steps), rel=1e-9)
+        assert np.abs(d).max() > 0
     for i in np.ndindex(K.shape):
         moved = np.zeros_like(K)
         moved[i] = 1e-6
