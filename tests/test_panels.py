@@ -890,7 +890,7 @@ def test_a_panels_controller_is_exported_as_it_stands(kind, monkeypatch, tmp_pat
     plant = systems.make("cart_pole")
     K = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
     panel, values = {
-        "lqr_designer": lambda: (lqr_designer.Designer(plant, num_steps=60), {"inputs.force": 3.0, "limit": 1.0}),
+        "lqr_designer": lambda: (lqr_designer.Designer(plant, num_steps=60), {"kind": "LQG", "limit": 1.0}),
         "mpc_designer": lambda: (mpc_designer.PredictiveDesigner(plant, 20), {"weight": 3.0, "horizon": 5}),
         "policy_inspector": lambda: (policy_inspector.Inspector(plant, 0.9 * K, num_steps=60), {}),
     }[kind]()
