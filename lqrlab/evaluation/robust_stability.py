@@ -41,7 +41,7 @@ class RobustStability:
 
     @property
     def certified(self) -> bool:
-        """Whether µ < 1."""
+        """True if µ < 1."""
         return self.mu < 1
 
 

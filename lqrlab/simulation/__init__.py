@@ -29,6 +29,7 @@ from lqrlab.simulation.policies import (
     tracking,
 )
 from lqrlab.simulation.problem import Problem
+from lqrlab.simulation.quadratic_regulator import QuadraticRegulator
 from lqrlab.simulation.receding_horizon import PredictivePolicy, predictive
 from lqrlab.simulation.recording import Keep
 from lqrlab.simulation.safety_filter import FilteredPolicy, filtered
@@ -54,6 +55,7 @@ __all__ = [
     "Policy",
     "PredictivePolicy",
     "Problem",
+    "QuadraticRegulator",
     "ScheduledPolicy",
     "StateEstimator",
     "SwitchingPolicy",

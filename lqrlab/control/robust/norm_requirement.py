@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-import scipy.linalg
+import scipy  # its modules load when they are first used
 from jaxtyping import Float
 
 from lqrlab.compute.checks import choice, number
