@@ -48,7 +48,7 @@ class RobustStability:
 def robust_stability(
     controller: object, plant: Plant, *, spread: float = 0.2, num_frequencies: int = 80, seed: int = 0
 ) -> RobustStability:
-    """Whether a gain stabilises a plant for all parameters within ±spread: bounds from both sides.
+    """Bounds, from both sides, on how far a plant's parameters may be from their values before a gain loses it.
 
     The sampled matrices are expanded in the parameters, [A B] + Σ δᵢ Mᵢ, by central differences over the whole
     spread; each δᵢ is a real block, as often repeated as Mᵢ has rank, and what the expansion lacks is a full block. µ

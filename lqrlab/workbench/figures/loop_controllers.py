@@ -8,7 +8,7 @@ import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
+import scipy  # its modules load when they are first used
 from jaxtyping import Array, Complex, Float, Int
 
 from lqrlab import control
