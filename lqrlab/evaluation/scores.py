@@ -45,8 +45,8 @@ class Score(verdict.Judged):
         return Score(self.ratio[index], self.verdict[index], self.remaining[index], self.reference)
 
     def summary(self) -> dict[str, float]:
-        """How many percent of the loops diverged, excess cost in percent (p99, worst, p95, median; inf: at least that
-        fraction of the loops does not converge), and how many percent are bounded without converging.
+        """Percent of the loops that diverged, excess cost in percent (p99, worst, p95, median; inf: at least that
+        fraction of the loops does not converge), and percent that are bounded without converging.
 
         Beside the constrained optimum also how many percent of the starts have none: no input within the limits holds
         them, or none was found. They are not in the quantiles; their loops are in the verdicts.
