@@ -83,7 +83,7 @@ class SampledLoop:
         return self.A - self.B @ self.K
 
     def rest(self, x: Float[np.ndarray, " n"], u: Float[np.ndarray, " m"]) -> Float[np.ndarray, " s"]:
-        """Where the loop stands when the plant rests at x under u: its sum brings u about, its estimate is right."""
+        """The state of the loop when the plant rests at x under u: its sum brings u about, its estimate is right."""
         memory = {control.Integral: 1, control.LQG: len(self.memory[0])}.get(type(self.design), 0)
         plant = np.concatenate([x, np.tile(u, (len(self.A) - memory - len(x)) // len(u))])
         if not isinstance(self.design, control.Integral):

@@ -216,7 +216,7 @@ def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
 
 
 def _load_words(s: LoopSetting, result: LoopDesign) -> str:
-    """Where the outputs end under a constant load, which has no finite cost."""
+    """The ends of the outputs under a constant load, which has no finite cost."""
     ends = np.asarray(s.plant.output_matrix()) @ result.built.xs[-1]
     if outcome(s.plant, result.built) == Verdict.DIVERGED:
         return f"<b>Load.</b> Under a load of {s.load:.2g} × scale at the inputs the loop <b>diverges</b>."

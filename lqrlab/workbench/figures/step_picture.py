@@ -47,7 +47,7 @@ def axes(specs: Specifications, step: StepResponse, plant: Plant) -> tuple[Axes,
 
 
 def handles(specs: Specifications, planes: tuple[Axes, Axes]) -> dict[str, tuple[float, float]]:
-    """Where each specification is taken hold of [px]."""
+    """The points at which each specification is taken hold of [px]."""
     above, below = planes
     until = above.x[1]
     found = {"settling": (min(specs.settling, until), 1.0), "overshoot": (until / 8, 1 + min(specs.overshoot, 9.0))}

@@ -262,7 +262,7 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
         return mine | super()._writers()
 
     def _place(self, path: Path, ending: str) -> Path:
-        """Where a file goes; one that this panel did not write stays."""
+        """The path that a file goes to; one that this panel did not write stays."""
         path = path.with_suffix(ending)
         if path.exists() and path not in self._written:
             raise ValueError(f"{path}: is there already; choose another name, or move it away")

@@ -223,7 +223,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         raise NotImplementedError
 
     def _writers(self) -> dict[str, Callable[[Path], Path]]:
-        """What *export* can write, by the words on its button: functions that write it at a path and return it."""
+        """Functions that *export* has buttons for, by their words: each writes at a path and returns it."""
         known = type(self)._exported is not Panel._exported
         there = known and importlib.metadata.entry_points(group=EXPORTERS, name="c")
         return {"write C code": self._write_c} if there else {}
