@@ -72,7 +72,7 @@ def start(plant: Plant) -> Float[np.ndarray, " n"]:
 
 
 def reach(plant: Plant, name: str) -> tuple[float, float]:
-    """The range that a parameter is moved in: from a third to three times its value within its range, or over all of that."""
+    """The range a parameter is moved in: from a third to three times its value within its own, or all of that."""
     field = systems.parameter_fields(type(plant))[name].metadata
     value, low, high = float(getattr(plant, name)), field["low"], field["high"]
     near = sorted((value / 3, 3 * value))
