@@ -17,6 +17,7 @@ from lqrlab.workbench.figures import (
     loop_picture,
     schedule_plot,
     step_picture,
+    step_specifications,
 )
 from lqrlab.workbench.panels import lqr_designer
 
@@ -303,3 +304,14 @@ def test_a_gain_schedule_is_each_plants_optimum_and_this_designs_cost():
     assert excess > 1
     with pytest.raises(ValueError, match="has no parameters"):
         schedule_plot.schedule(setting("LQR"), None)
+
+
+def test_of_several_inputs_those_outputs_step_together_that_can_stand_still():
+    """A quadrotor that is to move along x: its height and heading stay, no constant input holds a pitch."""
+    s = dataclasses.replace(loop_design.LoopSetting.of("quadrotor", 60), ticks=4 * 400)
+    found = loop_design.design(s)
+    rows = step_specifications.stepping_outputs(s.plant, found.sampled, 0)
+    assert {s.plant.outputs[i].name for i in rows} == {"x", "y", "z", "yaw"}
+    assert loop_picture.stepped(s, found).y[-1] == pytest.approx(1, abs=1e-3)
+    with pytest.raises(ValueError, match="no constant input holds pitch"):
+        step_specifications.stepping_outputs(s.plant, found.sampled, 4)

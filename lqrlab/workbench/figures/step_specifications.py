@@ -2,6 +2,7 @@
 
 import dataclasses
 import html
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from lqrlab import control
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures.loop_controllers import SampledLoop
 
+_SINGULAR = 1e10  # condition of the equations of rest from which on they have no answer
 _FREE = (4.0, 100.0)  # overshoot and effort from which on they are not specified
 
 
@@ -49,25 +51,32 @@ class StepResponse(NamedTuple):
     us: Float[np.ndarray, "t m"]
 
 
-def stepping_outputs(plant: Plant, held: int) -> list[int]:
-    """As many outputs as inputs, the held one first and each independent of those before it.
+def stepping_outputs(plant: Plant, sampled: control.Sampled, held: int) -> list[int]:
+    """As many outputs as inputs, the held one first, that constant inputs hold most easily, in the signals' scales.
 
     Raises:
-        ValueError: there are not as many.
+        ValueError: there are not as many, or no constant inputs hold any such set.
     """
-    C, rows = np.asarray(plant.output_matrix()) * np.asarray(plant.scales[0]), [held]
-    for i in range(len(C)):
-        more = [*rows, i]
-        if len(rows) < plant.m and np.linalg.matrix_rank(C[more] / np.linalg.norm(C[more], axis=1)[:, None]) == len(
-            more
-        ):
-            rows = more
-    if len(rows) < plant.m:
+    C, (x, u) = np.asarray(plant.output_matrix()), (np.asarray(a) for a in plant.scales)
+    if len(C) < plant.m:
         raise ValueError(
-            f"specifications: expected as many independent outputs as inputs, {plant.m}, but {plant.name} has "
-            f"{len(rows)}"
+            f"specifications: expected as many outputs as inputs, {plant.m}, but {plant.name} has {len(C)}"
         )
-    return rows
+    y = np.array([o.scale for o in plant.outputs])
+    still = np.hstack([(np.asarray(sampled.A) - np.eye(plant.n)) * x, np.asarray(sampled.B) * u]) / x[:, None]
+    others = [i for i in range(len(C)) if i != held]
+
+    def hard(rows: list[int]) -> float:
+        outputs = np.pad(C[rows] * x / y[rows, None], ((0, 0), (0, plant.m)))
+        return float(np.linalg.cond(np.vstack([still, outputs])))
+
+    sets = [[held, *more] for more in itertools.combinations(others, plant.m - 1)]
+    best = min(sets, key=hard)
+    if not hard(best) < _SINGULAR:
+        raise ValueError(
+            f"specifications: no constant input holds {plant.outputs[held].name}: choose an output that can stand still"
+        )
+    return best
 
 
 def response(
@@ -81,13 +90,9 @@ def response(
     Raises:
         ValueError: no constant input holds the output there.
     """
-    rows = stepping_outputs(plant, held)
+    rows = stepping_outputs(plant, sampled, held)
     C, r = np.asarray(plant.output_matrix())[rows], np.eye(len(rows))[0] * plant.outputs[held].scale
     Nx, Nu = (np.asarray(a) for a in control.feedforward(sampled.A, sampled.B, C, discrete=True))
-    if not np.isfinite(Nu).all() or np.abs(Nx).max() > 1e9:
-        raise ValueError(
-            f"specifications: no constant input holds {plant.outputs[held].name}: choose an output that can stand still"
-        )
     u = Nu @ r
     away, count = -loop.rest(Nx @ r, u), max(round(seconds / dt), 2)
     y, us = np.empty(count + 1), np.empty((count + 1, plant.m))
@@ -106,7 +111,8 @@ def found_weights(
     Raises:
         ValueError: see :func:`lqrlab.control.tune`.
     """
-    rows, (A, B), (Q, R) = stepping_outputs(plant, held), plant.matrices(), plant.weights()
+    (A, B), (Q, R) = plant.matrices(), plant.weights()
+    rows = stepping_outputs(plant, control.discretize(A, B, Q, R, dt), held)
     r = np.eye(plant.m)[0] * plant.outputs[held].scale
     tuned = control.tune(A, B, np.asarray(plant.output_matrix())[rows], Q, R, dt, specs.given(plant), r=r)
     states, inputs = (

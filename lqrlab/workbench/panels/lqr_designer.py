@@ -1,6 +1,7 @@
 """The designer: kind of controller, weights, sampling, delay, limits and parameters of a plant, and its loop."""
 
 import dataclasses
+import html
 import itertools
 import math
 from collections.abc import Callable, Mapping
@@ -235,8 +236,12 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
     def _find(self) -> None:
         """Move the weights to where the LQR meets the specifications, or comes nearest."""
         s = self._question()
-        self.live.say("looking for weights …")
-        states, inputs, said = found_weights(s.plant, s.specifications, s.controller.held, s.dt)
+        self.found.value = "looking for weights …"
+        try:
+            states, inputs, said = found_weights(s.plant, s.specifications, s.controller.held, s.dt)
+        except ValueError as error:
+            self.found.value = html.escape(str(error))
+            return
         with self.quietly():
             for group, factors in ((self.states, states), (self.inputs, inputs)):
                 for slider, factor in zip(group.values(), factors):
