@@ -240,7 +240,7 @@ def test_the_compensator_that_is_exported_is_the_one_that_is_shown(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     panel = loop_shaper.LoopShaper("pendulum")
     panel.integral.value, panel.notch.value = 0.1, 12.0
-    panel.export.click()
+    panel.export["write C code"].click()
     assert "README.md" in panel.exported.value
     controller, problem = panel._exported(panel._question())
     written = deployment.load_c("firmware")
