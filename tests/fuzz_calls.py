@@ -429,6 +429,7 @@ NOT_CALLED = {
             "evaluation.recoveries",
             "evaluation.ladder",
             "evaluation.robust_stability",
+            "evaluation.worst_case_gain",
             "evaluation.first_contact",
             "evaluation.unknown",
             "evaluation.unknown_baselines",

@@ -1,5 +1,6 @@
 """Zeros, frequency responses, margins, steps and delays, against python-control and dense simulation."""
 
+import dataclasses
 import inspect
 import warnings
 from functools import partial
@@ -266,6 +267,41 @@ def test_dead_times_of_inputs_and_outputs_are_exact_in_frequency():
         control.frequency_response(a, b, c, w, dt=dt, delay=0.1)
     with pytest.raises(ValueError, match=r"output_delay: expected dead times ≥ 0 s"):
         control.frequency_response(a, b, c, w, output_delay=[0.1, -0.1])
+
+
+def test_margins_with_a_dead_time_at_each_input_are_those_of_dead_times_by_pade():
+    A = np.array([[0.2, 1.0, 0.0], [-1.0, -0.5, 0.3], [0.1, 0.0, -1.0]])
+    B = np.array([[0.0, 0.4], [1.0, 0.0], [0.3, 1.0]])
+    K = np.asarray(control.lqr(A, B, np.diag([3.0, 1.0, 2.0]), np.eye(2)).K)
+    delays = [0.12, 0.3]
+    found = control.margins(A, B, K, delay=delays)
+
+    def grows(delays, gains=(1.0, 1.0)):
+        """Largest real part of the poles of the loop, each dead time by its tenth-order approximation."""
+        late = [python_control.ss(python_control.tf(*python_control.pade(d, 10))) for d in delays]
+        plant = python_control.ss(A, B, np.eye(3), 0) * python_control.append(*late)
+        return plant.feedback(python_control.ss([], [], [], np.diag(gains) @ K)).poles().real.max()
+
+    assert grows(delays) < 0
+    for i, margin in enumerate(found):
+        other = np.eye(2)[i]
+        for factor, sign in ((0.999, -1), (1.001, 1)):
+            assert np.sign(grows(delays + factor * margin.delay_margin * other)) == sign
+            assert np.sign(grows(delays, 1 + (factor * margin.gain_up - 1) * other)) == sign
+    w = np.geomspace(1e-3, 1e3, 40000)
+    T = K @ np.linalg.solve(1j * w[:, None, None] * np.eye(3) - A, B + 0j) * np.exp(-1j * w[:, None, None] * delays)
+    sensitivity = np.abs(np.diagonal(np.linalg.inv(np.eye(2) + T), axis1=1, axis2=2)).max(0)
+    assert [m.modulus_margin for m in found] == pytest.approx(1 / sensitivity, rel=1e-5)
+    ours, theirs = (
+        jax.tree.leaves(dataclasses.asdict(control.margins(A, B[:, :1], K[:1], delay=d)[0])) for d in ([0.12], 0.12)
+    )
+    assert ours == pytest.approx(theirs, rel=1e-5)
+    with pytest.raises(ValueError, match="dead times at which the loop is stable"):
+        control.margins(A, B, K, delay=[0.12, 0.31 + found[1].delay_margin])
+    with pytest.raises(ValueError, match="one for each of 2 inputs, but found 3"):
+        control.margins(A, B, K, delay=[0.1] * 3)
+    with pytest.raises(ValueError, match=r"control\.delayed makes"):
+        control.margins(*(np.asarray(M) for M in control.c2d(A, B, 0.1)), 0.1 * K, 0.1, delay=delays)
 
 
 def test_delays_that_are_not_one_each_are_refused():

@@ -375,6 +375,29 @@ def test_the_ladder_scores_gains_exactly_and_other_policies_as_evaluate_does(lad
 
 
 @pytest.mark.slow
+def test_a_pid_controller_on_the_ladder_costs_what_its_loops_cost(monkeypatch):
+    monkeypatch.setattr("lqrlab.evaluation.textbook.designs", dict)
+    monkeypatch.setattr(systems, "names", lambda: ("pendulum", "dc_motor"))
+    tuned = {"dc_motor": control.pid(systems.make("dc_motor"), "simc", pairs=[(0, 0)])}
+    found = evaluation.ladder(
+        lambda p: p.K, trained=("pendulum", "dc_motor"), key=KEY, variants=3, starts=2, pids=tuned
+    )
+    home, names = next(iter(found.scores.values())), next(iter(found.plants.values()))
+    of_motor = np.flatnonzero(np.array(names) == "dc_motor")
+    assert home["PID"].ratio.shape == (3, 2)
+    assert list(found.by_plant(next(iter(found.scores)), "PID")) == ["dc_motor"]
+    # the very variants and starts, in a simulation long enough to have paid everything
+    plants = systems.sample("dc_motor", key=jax.random.split(jax.random.fold_in(KEY, 0), 2)[1], num=3, spread=0.2)
+    problem = simulation.Problem.of(plants, linear=True)
+    normal = np.asarray(jax.random.normal(jax.random.fold_in(KEY, 7), (len(names) * 2, 2, systems.N_MAX)))
+    x0 = normal[of_motor][..., : problem.n] * np.asarray(problem.scale_x)[:, None]
+    simulated = evaluation.evaluate(tuned["dc_motor"], problem, key=KEY, x0=x0, num_steps=4000)
+    np.testing.assert_allclose(home["PID"].ratio, simulated.ratio, rtol=1e-6)
+    with pytest.raises(ValueError, match="pids: expected none where inputs are limited"):
+        evaluation.ladder(lambda p: p.K, trained=("pendulum",), key=KEY, limit=1.0, pids=tuned)
+
+
+@pytest.mark.slow
 def test_loops_that_diverge_are_infinite_on_the_ladder_and_repaired(ladders):
     first = next(iter(ladders["none"].scores.values()))
     assert first["network"].diverged.all()

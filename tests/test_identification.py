@@ -22,7 +22,7 @@ import scipy.stats
 from click.testing import CliRunner
 
 from benchmarks.identification import closed_loop_log, told
-from lqrlab import control, simulation, systems
+from lqrlab import control, evaluation, simulation, systems
 from lqrlab.extensions import identification
 from lqrlab.extensions.identification import Log, filtering, fitted_plant
 from lqrlab.systems import Signal
@@ -720,6 +720,25 @@ def test_a_fit_is_validated_sampled_and_profiled():
     values, vectors = weak.eigen
     assert np.allclose(vectors @ np.diag(values) @ vectors.T, weak.information)
     assert abs(found.offsets[0]) < 0.1
+
+
+def test_the_box_that_a_log_allows_holds_as_many_draws_as_it_says():
+    plant, log = closed_loop_log("mass_spring_damper", 3, 300)
+    found = identification.fit(systems.make("mass_spring_damper"), log)
+    uncertain, k = found.uncertain(0.8), len(found.names)
+    assert uncertain.names == found.names
+    ends = uncertain.moved(np.concatenate([np.eye(k), -np.eye(k)]))
+    log_of = lambda plants: np.log(np.stack([np.asarray(getattr(plants, name)) for name in found.names], 1))  # noqa: E731
+    axes = (log_of(ends)[:k] - log_of(ends)[k:]) / 2
+    draws = (log_of(found.sample(jax.random.key(0), 4000)) - np.log(found.values)) @ np.linalg.inv(axes)
+    assert np.mean(np.abs(draws).max(1) < 1) == pytest.approx(0.8, abs=0.02)
+    assert np.allclose(np.corrcoef(draws.T), np.eye(k), atol=0.06)  # along the axes they are independent
+    K = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
+    assert evaluation.robust_stability(K, uncertain).certified
+    narrow, wide = (evaluation.robust_stability(K, found.uncertain(p)).mu for p in (0.2, 0.999))
+    assert wide > 2 * narrow
+    with pytest.raises(ValueError, match="probability: expected a share above 0 and below 1"):
+        found.uncertain(1.0)
 
 
 @pytest.mark.matrix

@@ -67,6 +67,51 @@ def test_one_parameter_is_bounded_as_it_is_by_hand():
         assert 1 / found.mu == pytest.approx(found.refuted, rel=0.15)  # that the sampled plant is not linear in p costs
 
 
+def test_the_worst_gain_of_one_parameter_is_that_by_hand():
+    """x[t+1] = a x + b (u + d) under u = −Kx: from d to z = √W x it is √W b / (1 − a + bK) at zero frequency."""
+    plant, K, dt = Growth(), 1.5, 0.05
+    problem = simulation.Problem.of(plant, linear=True)
+    Q, R, N = (float(np.asarray(w).squeeze()) for w in (problem.Q, problem.R, problem.N))
+
+    def gain(rate):
+        a, b = np.exp(rate * dt), (np.exp(rate * dt) - 1) / rate
+        assert 0 < a - b * K < 1
+        return np.sqrt(Q + K * R * K - 2 * N * K) * b / (1 - a + b * K)
+
+    found = evaluation.worst_case_gain([[K]], plant, spread=0.2)
+    assert found.nominal == pytest.approx(gain(1.0), rel=1e-4)
+    assert found.lower == pytest.approx(gain(1.2), rel=1e-4)
+    assert found.parameters["rate"] == pytest.approx(1.2)
+    assert found.lower <= found.upper < 1.25 * found.lower
+
+
+@pytest.mark.parametrize("name", ["cart_pole", "two_mass_spring"])
+def test_no_plant_of_the_box_has_more_than_the_worst_gain(name):
+    plant = systems.make(name)
+    problem = simulation.Problem.of(plant, linear=True)
+    K, x, u = (np.asarray(a) for a in (problem.K, problem.scale_x, problem.scale_u))
+    found = evaluation.worst_case_gain(K, plant, spread=0.1)
+    stage = np.block([[problem.Q, problem.N], [np.asarray(problem.N).T, problem.R]])
+    select = np.concatenate([np.eye(len(x)), -K])
+    root = scipy.linalg.sqrtm(select.T @ stage @ select).real
+    z = np.exp(1j * np.linspace(0, np.pi, 2000))[:, None, None]
+    most = 0.0
+    for one in systems.sample(name, key=jax.random.key(7), num=60, spread=0.1):
+        A, B = (np.asarray(m) for m in one.matrices())
+        n, m = B.shape
+        wide = scipy.linalg.expm(float(plant.dt) * np.block([[A, B], [np.zeros((m, n + m))]]))
+        a, b = wide[:n, :n], wide[:n, n:]
+        response = root @ np.linalg.solve(z * np.eye(n) - a + b @ K, b * u)
+        most = max(most, np.linalg.norm(response, 2, axis=(-2, -1)).max())
+    assert found.nominal < most < found.upper < 1.3 * found.lower
+
+
+def test_where_stability_is_not_certified_neither_is_a_gain():
+    plant = systems.make("acrobot")
+    found = evaluation.worst_case_gain(simulation.Problem.of(plant, linear=True).K, plant)
+    assert found.nominal < found.lower == found.upper == np.inf
+
+
 def test_a_networks_gain_is_judged_like_any_other():
     plant, network = systems.make("pendulum"), learning.pretrained("regulator")
     K = simulation.bind(network, simulation.Problem.of(plant, linear=True)).K
@@ -87,6 +132,8 @@ def test_a_networks_gain_is_judged_like_any_other():
             ),
             "is a gain",
         ),
+        (lambda: evaluation.worst_case_gain([[0.0, 0.0]], systems.make("pendulum")), "stabilises pendulum itself"),
+        (lambda: evaluation.worst_case_gain([[9.0, 9.0]], systems.make("pendulum"), spread=0.0), "above 0"),
     ],
 )
 def test_what_cannot_be_judged_is_refused(call, match):

@@ -9,6 +9,7 @@ from lqrlab.evaluation.robust_stability import RobustStability, robust_stability
 from lqrlab.evaluation.scores import Score, evaluate
 from lqrlab.evaluation.unknown import Regret, unknown, unknown_problem
 from lqrlab.evaluation.unknown_baselines import BankPolicy, Trial, family_known, tune_baselines, unknown_baselines
+from lqrlab.evaluation.worst_case_gain import WorstCaseGain, worst_case_gain
 
 __all__ = [
     "Attraction",
@@ -19,6 +20,7 @@ __all__ = [
     "RobustStability",
     "Score",
     "Trial",
+    "WorstCaseGain",
     "attraction",
     "baselines",
     "best_known_cost",
@@ -33,4 +35,5 @@ __all__ = [
     "unknown",
     "unknown_baselines",
     "unknown_problem",
+    "worst_case_gain",
 ]

@@ -35,11 +35,13 @@ class Ladder:
             that are of none.
         plants: rung → the family or design of each variant.
         left_out: rung → variants that have no stabilizing optimum to compare with.
+        with_pid: the families whose variants alone are in the score of ``"PID"``.
     """
 
     scores: Mapping[str, Mapping[str, Score]]
     plants: Mapping[str, tuple[str, ...]]
     left_out: Mapping[str, int]
+    with_pid: tuple[str, ...] = ()
 
     def summary(self) -> dict[str, dict[str, dict[str, float]]]:
         """Rung → controller → median, p95, p99 and worst excess, and the share that diverged [%]."""
@@ -52,7 +54,8 @@ class Ladder:
 
     def by_plant(self, rung: str, controller: str = "network") -> dict[str, dict[str, float]]:
         """Family or design → the same numbers, of one rung and controller."""
-        score, names = self.scores[rung][controller], np.array(self.plants[rung])
+        kept = self.with_pid if controller == "PID" else self.plants[rung]
+        score, names = self.scores[rung][controller], np.array([name for name in self.plants[rung] if name in kept])
         return {name: score[np.flatnonzero(names == name)].summary() for name in dict.fromkeys(names.tolist())}
 
 
@@ -66,6 +69,7 @@ def ladder(
     spread: float = 0.2,
     wide: float = 0.5,
     limit: float | None = None,
+    pids: Mapping[str, control.PID] | None = None,
 ) -> Ladder:
     """Compare a policy with the optimum on plants that are ever further from those that it was trained on.
 
@@ -92,6 +96,8 @@ def ladder(
         spread, wide: half-widths of the parameters around their defaults, relative.
         limit: of all inputs around the equilibrium, in units of their scales; none if left out. The optimum within
             limits takes minutes where the others take seconds: give few variants and starts.
+        pids: family → a PID controller tuned on its default parameters, one more baseline, ``"PID"``: like the nominal
+            gain, for all variants of its family; of the other families it has no score.
 
     >>> families = systems.names()
     >>> found = evaluation.ladder(lambda p: 0.9 * p.K, trained=families, key=jax.random.key(0), variants=2)
@@ -105,7 +111,9 @@ def ladder(
         limit = checks.number("limit", limit, "a number above 0, in units of the inputs' scales", above=0.0)
     if not trained:
         raise ValueError("trained: expected at least one family, but found none")
-    for name in trained:
+    if limit is not None and pids:
+        raise ValueError("pids: expected none where inputs are limited, for their costs are those of linear loops")
+    for name in (*trained, *(pids or ())):
         systems.family(name)
     rungs = _rungs(tuple(trained), key, variants, spread, wide)
     rows = [(rung, name) for rung, by in rungs.items() for name, p in by.items() for _ in range(len(p))]
@@ -123,9 +131,10 @@ def ladder(
     }
     if limit is None:
         scores = _of_controller(controller, problem, x0) | {n: _of_gain(scaled, x0, K) for n, K in gains.items()}
+        scores |= {"PID": _of_pids(pids, [name for _, name in kept], problem, x0)} if pids else {}
     else:
         scores = _within(limit, controller, gains, problem, x0)
-    return _by_rung(rows, kept, scores)
+    return _by_rung(rows, kept, scores, tuple(pids or ()))
 
 
 def _rungs(trained: tuple[str, ...], key: PRNGKeyArray, variants: int, spread: float, wide: float) -> Rungs:
@@ -171,6 +180,29 @@ def _of_gain(optimum: Problem, x0: Array, gain: Float[Array, "V 6 12"]) -> Score
     # a cost beyond all numbers is that of a loop that has left the model, whatever its poles say
     judged = jnp.where(stable | (judged != Verdict.CONVERGED), judged, Verdict.DIVERGED).astype(jnp.int8)
     return Score(jnp.where(stable, 1 + above, jnp.inf), judged, jnp.zeros_like(above))
+
+
+def _of_pids(pids: Mapping[str, control.PID], names: Sequence[str], problem: Problem, x0: Array) -> Score:
+    """The exact score of PID controllers that start from zero; not a number for variants of other families."""
+    ratio = np.full(x0.shape[:2], np.nan)
+    judged = np.full(x0.shape[:2], Verdict.DIVERGED, np.int8)
+    physical = np.asarray(x0 * problem.scale_x[:, None])
+    for family, design in pids.items():
+        at = np.flatnonzero(np.array(names) == family)
+        if not len(at):
+            continue
+        n, m = len(systems.family(family).states), len(systems.family(family).inputs)
+        x, u = slice(n), slice(m)
+        part = problem[at]
+        sampled = control.Sampled(part.A[:, x, x], part.B[:, x, u], part.Q[:, x, x], part.R[:, u, u], part.N[:, x, u])
+        joint, K = design.loop(sampled)
+        P = np.asarray(control.cost_to_go(joint, K))[:, x, x]
+        start = physical[at]
+        paid = np.einsum("bsi,bij,bsj->bs", start[..., x], P, start[..., x])
+        ratio[at] = np.where(np.isnan(paid), np.inf, paid / np.asarray(part.optimal_cost(jnp.asarray(start))))
+        judged[at] = np.asarray(verdict.of_gain(joint.A - joint.B @ K))[:, None]
+    judged = np.where(np.isinf(ratio) & (judged == Verdict.CONVERGED), Verdict.DIVERGED, judged).astype(np.int8)
+    return Score(jnp.asarray(ratio), jnp.asarray(judged), jnp.zeros(ratio.shape))
 
 
 def _within(
@@ -227,16 +259,24 @@ def _nearest(
     return scaled.coordinates.zero_padding(others.K[jnp.asarray(np.argmin(squares, axis=1))], "u", "x")
 
 
-def _by_rung(rows: Sequence[tuple[str, str]], kept: Sequence[tuple[str, str]], scores: Mapping[str, Score]) -> Ladder:
+def _by_rung(
+    rows: Sequence[tuple[str, str]], kept: Sequence[tuple[str, str]], scores: Mapping[str, Score],
+    with_pid: tuple[str, ...],
+) -> Ladder:  # fmt: skip
     """Scores of all variants that have an optimum, one after another, apart by rung."""
     found: dict[str, dict[str, Score]] = {}
     plants: dict[str, tuple[str, ...]] = {}
     left_out: dict[str, int] = {}
     for rung in dict.fromkeys(rung for rung, _ in rows):
         at = np.array([i for i, row in enumerate(kept) if row[0] == rung], int)
-        found[rung] = {
-            name: score[at] for name, score in scores.items() if not (rung == OUTSIDE and name == "nominal gain")
-        }
+        found[rung] = {name: score[at] for name, score in scores.items()}
+        if rung == OUTSIDE:
+            found[rung].pop("nominal gain", None)
+        tuned = [i for i in at if kept[i][1] in with_pid]
+        if tuned:
+            found[rung]["PID"] = scores["PID"][np.array(tuned)]
+        else:
+            found[rung].pop("PID", None)
         plants[rung] = tuple(kept[i][1] for i in at)
         left_out[rung] = sum(row[0] == rung for row in rows) - len(at)
-    return Ladder(found, plants, left_out)
+    return Ladder(found, plants, left_out, with_pid)

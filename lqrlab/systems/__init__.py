@@ -13,6 +13,7 @@ from lqrlab.systems.open_loop import OpenLoopMode, open_loop_modes
 from lqrlab.systems.plant import Plant, parameter_fields
 from lqrlab.systems.plant_files import register_file
 from lqrlab.systems.symbolic import equations
+from lqrlab.systems.uncertain_plant import UncertainPlant
 
 # isort: split
 from lqrlab.systems import catalogue  # its families are declared with the names above
@@ -27,6 +28,7 @@ __all__ = [
     "OpenLoopMode",
     "Plant",
     "Signal",
+    "UncertainPlant",
     "catalogue",
     "check",
     "check_parameter",

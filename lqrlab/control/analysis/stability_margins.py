@@ -2,10 +2,11 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import scipy  # its modules load when they are first used
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, Complex, Float
 
 from lqrlab.compute.checks import number
 from lqrlab.control import matrix_checks
@@ -68,28 +69,39 @@ class Margins:
     delay_margin: float
 
 
-def margins(A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None, *, delay: float = 0.0) -> list[Margins]:
+def margins(
+    A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None, *, delay: ArrayLike = 0.0
+) -> list[Margins]:
     """Margins of the loop u = −Kx at each input, the others closed; one problem, on the host.
 
     Args:
         A: ``[n, n]``, of ẋ = Ax + Bu, or of x[t+1] = Ax[t] + Bu[t] if ``dt`` [s] is given.
         B, K: ``[n, m]``, ``[m, n]``.
-        delay: dead time [s] of the input that is looked at, exact in frequency: L(jω) exp(−jω delay).
+        delay: dead time [s], exact in frequency: one number is that of the input that is looked at, L(jω) exp(−jω
+            delay), the others without; one for each input, in continuous time, are there all at once.
 
     Raises:
         ValueError: the loop is not stable, so it has no margins; a delay at or beyond its delay margin.
+
+    With several the loop is stable if det(I + K (jω − A)⁻¹B exp(−jω delay)) turns around zero as often as without
+    them, and what is asked of each input is searched on a grid of frequencies, refined.
 
     >>> round(control.margins([[0.0]], [[1.0]], [[2.0]])[0].phase * 180 / np.pi, 6)  # of 2 / s
     90.0
     """
     A, B, K = matrix_checks.host_matrices("margins", A=(A, "nn"), B=(B, "nm"), K=(K, "mn"))
     dt = matrix_checks.host_sample_time("margins", dt)
-    delay = number("delay", delay, "a dead time ≥ 0 s", low=0)
+    several = np.ndim(delay) > 0
+    delays = [number("delay", d, "a dead time ≥ 0 s", low=0) for d in np.ravel(np.asarray(delay, object))]
+    if several and len(delays) != B.shape[1]:
+        raise ValueError(f"delay: expected one, or one for each of {B.shape[1]} inputs, but found {len(delays)}")
     with np.errstate(over="ignore", invalid="ignore"):  # a loop beyond all numbers is not stable
         closed = A - B @ K
     if not stable(closed, dt):
         raise ValueError("K: the loop A − BK is not stable, so it has no margins")
-    at_inputs = []
+    if several and any(delays):
+        return _with_dead_times(A, B, K, dt, np.array(delays))
+    delay, at_inputs = delays[0], []
     for i in range(B.shape[1]):
         others = [j for j in range(B.shape[1]) if j != i]
         inner = A - B[:, others] @ K[others]
@@ -132,13 +144,9 @@ def _delay_margin(w: np.ndarray, unity: np.ndarray) -> tuple[float, float]:
 
 
 def _with_dead_time(
-    A: np.ndarray,
-    b: np.ndarray,
-    k: np.ndarray,
-    dt: float | None,
-    delay: float,
+    A: np.ndarray, b: np.ndarray, k: np.ndarray, dt: float | None, delay: float,
     known: tuple[np.ndarray, np.ndarray, float],
-) -> Margins:
+) -> Margins:  # fmt: skip
     """Margins of L(jω) exp(−jω delay): crossings of |L| = 1 are known, the rest is searched in frequency."""
     crossed, unity, late = known
 
@@ -146,19 +154,75 @@ def _with_dead_time(
         z = 1j * w if dt is None else np.exp(1j * w * dt)
         return response_at(A, b, k, z)[:, 0, 0] * np.exp(-1j * w * delay)
 
+    w = _grid(A, dt, crossed, np.array([delay]))
+    return _searched(gain, w, unity * np.exp(-1j * crossed * delay), late - delay)
+
+
+def _with_dead_times(
+    A: np.ndarray, B: np.ndarray, K: np.ndarray, dt: float | None, delays: Float[np.ndarray, " m"]
+) -> list[Margins]:
+    """Margins of each input, the other loops closed with their own dead times."""
+    if dt is not None:
+        raise ValueError(
+            "delay: expected one number in discrete time; a plant sampled with a dead time for each input is another "
+            "one, which control.delayed makes, and its margins need no delay"
+        )
+    one = np.eye(len(delays))
+
+    def joint(w: np.ndarray, delays: np.ndarray = delays) -> np.ndarray:
+        return response_at(A, B, K, 1j * w) * np.exp(-1j * w[:, None, None] * delays)
+
+    def gain(i: int, w: np.ndarray) -> np.ndarray:
+        T, others = joint(w), np.arange(len(delays)) != i
+        inner = np.linalg.solve((one + T)[:, others][:, :, others], T[:, others][:, :, [i]])
+        return (T[:, [i]][:, :, [i]] - T[:, [i]][:, :, others] @ inner)[:, 0, 0]
+
+    w = _grid(A, None, np.zeros(0), delays[delays > 0])
+    turns = np.linalg.det(one + joint(w)) / np.linalg.det(one + joint(w, 0 * delays))  # one at both ends
+    if abs(np.unwrap(np.angle(turns))[-1]) > 1:
+        raise ValueError(f"delay: expected dead times at which the loop is stable, but found {delays.tolist()} s")
+    at_inputs = []
+    for i in range(len(delays)):
+        size = np.log(np.abs(gain(i, w)))
+
+        def excess(at: float, i: int = i) -> float:
+            return float(np.log(np.abs(gain(i, np.array([at]))[0])))
+
+        at = np.flatnonzero(size[:-1] * size[1:] < 0)
+        crossed = np.array([_root(excess, w[j], w[j + 1]) for j in at])
+        unity = gain(i, crossed)
+        at_inputs.append(_searched(partial(gain, i), w, unity, _delay_margin(crossed, unity)[0]))
+    return at_inputs
+
+
+def _grid(A: np.ndarray, dt: float | None, crossed: np.ndarray, delays: np.ndarray) -> np.ndarray:
+    """Frequencies [rad/s] fine enough for the plant's modes, for crossings that are known, and for dead times."""
     sizes = np.abs(np.linalg.eigvals(A)) if dt is None else np.abs(np.log(np.linalg.eigvals(A) + 1e-300)) / dt
-    sizes = np.concatenate([sizes[sizes > 0], crossed[crossed > 0], [1 / delay]])
+    sizes = np.concatenate([sizes[sizes > 0], crossed[crossed > 0], 1 / delays])
     top = 1e3 * sizes.max() if dt is None else np.pi / dt
     w = np.geomspace(1e-4 * min(sizes.min(), top), top, 4000)
-    w = np.unique(np.concatenate([w, np.arange(0.05, 200, 0.05) / delay]))
-    w = w[w <= top]
+    w = np.unique(np.concatenate([w, *(np.arange(0.05, 200, 0.05) / delay for delay in delays)]))
+    return w[w <= top]
+
+
+def _root(f: Callable[[float], float], low: float, high: float) -> float:
+    """Where f changes its sign; an end that is zero but for rounding if it does not."""
+    if f(low) * f(high) >= 0:
+        return float(min(low, high, key=lambda at: abs(f(at))))
+    return float(scipy.optimize.brentq(f, low, high, xtol=1e-300, rtol=1e-13))
+
+
+def _searched(
+    gain: Callable[[np.ndarray], np.ndarray], w: np.ndarray, unity: Complex[np.ndarray, " c"], delay_margin: float
+) -> Margins:
+    """Margins of a loop gain L(jω), searched in frequency; ``unity``: its values of size one."""
     L = gain(w)
 
     def imaginary(at: float) -> float:
         return float(gain(np.array([at]))[0].imag)
 
     turned = np.flatnonzero((L.imag[:-1] * L.imag[1:] < 0) & (L.real[:-1] < 0))
-    real = gain(np.array([scipy.optimize.brentq(imaginary, w[i], w[i + 1], xtol=1e-300, rtol=1e-13) for i in turned]))
+    real = gain(np.array([_root(imaginary, w[i], w[i + 1]) for i in turned]))
     factors = 1 / np.abs(real[real.real < 0])
     up, down = factors[factors > 1], factors[factors < 1]
 
@@ -172,15 +236,14 @@ def _with_dead_time(
 
     modulus, frequency = least(lambda L: np.abs(1 + L))
     alpha, worst = least(lambda L: 2 * np.abs(1 + L) / np.maximum(np.abs(1 - L), 1e-300))
-    phases = np.abs(np.angle(-unity * np.exp(-1j * crossed * delay)))
     return Margins(
         gain_down=float(down.max(initial=0.0)),
         gain_up=float(up.min(initial=np.inf)),
-        phase=float(phases.min(initial=np.inf)),
+        phase=float(np.abs(np.angle(-unity)).min(initial=np.inf)),
         modulus_margin=modulus,
         frequency=frequency,
         disk=Disk(alpha, worst),
-        delay_margin=late - delay,
+        delay_margin=delay_margin,
     )
 
 

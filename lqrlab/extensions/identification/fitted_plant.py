@@ -9,14 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+import scipy
 from jaxtyping import Float, PRNGKeyArray
 
 from lqrlab.compute import checks
 from lqrlab.extensions.identification.log import Log, check_log
 from lqrlab.extensions.identification.residuals import Residuals, fit_percent
 from lqrlab.extensions.identification.shooting import Segments, first_states, minimised
-from lqrlab.systems import Plant, parameter_fields
+from lqrlab.systems import Plant, UncertainPlant, parameter_fields
 
+_BEYOND = 20.0  # times the box of what a log allows, up to which a loss of stability is looked for
 _TELLS_NOTHING = 0.5  # standard error, relative, of a combination of parameters that the log does not tell
 
 
@@ -195,11 +197,29 @@ class FittedPlant:
         """Plants as likely as the log and the ranges make them: Laplace's posterior, kept within the ranges."""
         checks.random_key(key)
         checks.whole("num", num)
+        return self._moved(np.asarray(jax.random.normal(key, (num, len(self.z)))))
+
+    def uncertain(self, probability: float = 0.95) -> UncertainPlant:
+        """All plants within a box that holds what :meth:`sample` draws with this probability.
+
+        The box lies along the principal axes of the estimates, so parameters that the log does not tell apart may be
+        far off together.
+
+        >>> fit = identification.fit(plant, log)
+        >>> evaluation.robust_stability(K, fit.uncertain(0.99)).certified  # with a probability of 99 % given the log
+        True
+        """
+        probability = checks.number("probability", probability, "a share above 0 and below 1", above=0, below=1)
+        k = len(self.z)
+        width = float(scipy.special.ndtri((1 + probability ** (1 / k)) / 2))
+        return UncertainPlant(self.plant, self.names, lambda moves: self._moved(width * moves), k, _BEYOND)
+
+    def _moved(self, by: Float[np.ndarray, "num k"]) -> Plant:
+        """Plants so many standard errors away along each principal axis, kept within the ranges."""
         c, P = self.segments.coordinates, self._covariance(prior=True)
         values, vectors = np.linalg.eigh(P)
         half = vectors * np.sqrt(np.maximum(values, 0))
-        draws = np.asarray(jax.random.normal(key, (num, len(self.z)))) @ half.T
-        return self.plants(np.clip(self.z + draws, c.low, c.high))
+        return self.plants(np.clip(self.z + by @ half.T, c.low, c.high))
 
     def plants(self, zs: Float[np.ndarray, "num k"]) -> Plant:
         """A batch of plants with these scaled parameters."""

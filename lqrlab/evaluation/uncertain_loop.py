@@ -1,0 +1,123 @@
+"""The loop of a gain on an uncertain plant, with what is not known pulled out as blocks."""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Float
+
+from lqrlab import control
+from lqrlab.simulation import LinearPolicy, Problem, bind
+from lqrlab.systems import Plant, UncertainPlant
+
+_TRIED = 256  # directions of the parameters that are tried, corners of the box first
+_KEPT = 0.02  # share of a direction's effect below which a further rank of it counts as unknown instead
+_SLOW = 1e-4  # rad a sample, the lowest frequency but zero
+
+Blocks = list[tuple[int, int]]
+
+
+def uncertain(plant: Plant | UncertainPlant, spread: float) -> UncertainPlant:
+    """The plant with its parameters known to ±spread, unless it comes as an uncertain one."""
+    return plant if isinstance(plant, UncertainPlant) else UncertainPlant.of(plant, spread)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class UncertainLoop:
+    """A gain on an uncertain plant, sampled, in units of the signals' scales.
+
+    Attributes:
+        plants: that the plant may be.
+        K: u = −Kx, in these units.
+        scales: of states and inputs.
+        stage: Q, R, N of a sample at the nominal parameters, in these units.
+    """
+
+    plants: UncertainPlant
+    K: Float[np.ndarray, "m n"]
+    scales: tuple[np.ndarray, np.ndarray]
+    stage: Float[np.ndarray, "n n"]
+
+    @classmethod
+    def of(cls, controller: object, plants: UncertainPlant) -> "UncertainLoop":
+        """The loop of what is a gain on the nominal plant and stabilises it, else a ValueError."""
+        problem = Problem.of(plants.plant, linear=True)
+        policy = bind(controller, problem)
+        if not isinstance(policy, LinearPolicy):
+            found = type(policy).__name__
+            raise ValueError(f"controller: expected one that is a gain on {plants.plant.name}, but found {found}")
+        x, u = np.asarray(problem.scale_x), np.asarray(problem.scale_u)
+        stage = np.asarray(problem.stage_weight(policy.K)) * x * x[:, None]
+        loop = cls(plants, np.asarray(policy.K) * x / u[:, None], (x, u), stage)
+        (nominal,) = loop.joint(np.zeros((1, plants.directions)))
+        size = np.abs(np.linalg.eigvals(loop.closed(nominal))).max()
+        if size >= 1:
+            raise ValueError(
+                f"controller: expected a gain that stabilises {plants.plant.name} itself, but |z| = {size:.4f}"
+            )
+        return loop
+
+    def joint(self, moves: Float[np.ndarray, "k d"]) -> Float[np.ndarray, "k n q"]:
+        """[A B] of moved plants."""
+        (A, B), (x, u) = self.plants.moved(moves).matrices(), self.scales
+        a, b = (np.asarray(m) for m in control.c2d(A, B, self.plants.plant.dt))
+        shape = (len(moves), *a.shape[-2:]), (len(moves), *b.shape[-2:])
+        a, b = np.broadcast_to(a, shape[0]), np.broadcast_to(b, shape[1])
+        return np.concatenate([a * x / x[:, None], b * u / x[:, None]], axis=-1)
+
+    def closed(self, joint: Float[np.ndarray, "*k n q"]) -> Float[np.ndarray, "*k n n"]:
+        """A − BK."""
+        n = joint.shape[-2]
+        return joint[..., :n] - joint[..., n:] @ self.K
+
+    def tried(self, rng: np.random.Generator) -> Float[np.ndarray, "k d"]:
+        """Corners of the box, and points within it."""
+        inside = rng.uniform(-1, 1, (_TRIED, self.plants.directions))
+        inside[: _TRIED // 2] = np.sign(inside[: _TRIED // 2])
+        return inside
+
+    def pulled_out(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray, Blocks, float]:
+        """[A B], what all blocks add to the state, what they see of [x; u], the blocks, the remainder.
+
+        [A B] + Σ dᵢ Mᵢ by central differences over the whole box; each dᵢ is a real block, as often repeated as Mᵢ has
+        rank, and what the expansion lacks at the points that are tried is covered by a full block.
+        """
+        p = self.plants.directions
+        ends = self.joint(np.concatenate([np.eye(p), -np.eye(p), np.zeros((1, p))]))
+        effects, nominal = (ends[:p] - ends[p:-1]) / 2, ends[-1]
+        into, out, blocks = [], [], []
+        kept = np.zeros_like(effects)
+        for i, effect in enumerate(effects):
+            left, size, right = np.linalg.svd(effect, full_matrices=False)
+            rank = int(np.sum(size > _KEPT * max(size[0], 1e-300))) if size[0] > 1e-12 else 0
+            if rank:
+                into.append(left[:, :rank] * np.sqrt(size[:rank]))
+                out.append(np.sqrt(size[:rank, None]) * right[:rank])
+                kept[i] = into[-1] @ out[-1]
+                blocks.append((-rank, 0))
+        inside = self.tried(rng)
+        moved = np.tensordot(inside, kept, 1)
+        lacks = self.joint(inside) - nominal - moved
+        before, behind, most = _cover(lacks)
+        into.append(most * before)
+        out.append(behind)
+        blocks.append(nominal.shape)
+        sizes = [np.linalg.norm(a, axis=(-2, -1)).max() for a in (lacks, moved)]
+        lost = float(sizes[0] / max(sizes[1], 1e-300))
+        return nominal, np.concatenate(into, axis=1), np.concatenate(out), blocks, lost
+
+    def frequencies(self, loop: Float[np.ndarray, "n n"], count: int) -> Float[np.ndarray, " f"]:
+        """Zero, a geometric grid up to half the sampling frequency, and those of the loop's modes [rad a sample]."""
+        modes = np.abs(np.angle(np.linalg.eigvals(loop)))
+        return np.unique(np.concatenate([[0.0], np.geomspace(_SLOW, np.pi, count - 1), modes]))
+
+
+def _cover(lacks: Float[np.ndarray, "k n q"]) -> tuple[np.ndarray, np.ndarray, float]:
+    """L, W and the least c with each matrix c L Δ W, ‖Δ‖ ≤ 1: as large as they are in each direction."""
+    roots = []
+    for square in (np.einsum("kij,klj->il", lacks, lacks), np.einsum("kji,kjl->il", lacks, lacks)):
+        size, vectors = np.linalg.eigh(square)
+        size = np.sqrt(np.maximum(size, 1e-6 * max(size[-1], 1e-300)))
+        roots.append(vectors * np.sqrt(size) @ vectors.T)
+    before, behind = roots
+    inside = np.linalg.solve(before, lacks) @ np.linalg.inv(behind)
+    return before, behind, float(np.linalg.norm(inside, 2, axis=(-2, -1)).max())
