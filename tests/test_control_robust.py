@@ -476,3 +476,76 @@ def test_balred_leaves_out_what_is_not_seen_and_takes_systems_without_states():
     assert control.balred(np.zeros((0, 0)), np.zeros((0, 1)), np.zeros((1, 0)), [[2.0]], 0).D == 2.0
     with pytest.raises(ValueError, match="order: expected a whole number ≥ 0"):
         control.balred([[-1.0]], [[1.0]], [[1.0]], [[0.0]], -1)
+
+
+@pytest.mark.parametrize("dt", [None, SECONDS])
+def test_residualisation_is_exact_at_rest_and_in_continuous_time_slycots(dt):
+    rng = np.random.default_rng(12)
+    a = rng.normal(size=(6, 6))
+    values = np.linalg.eigvals(a)
+    A = a - (values.real.max() + 0.3) * np.eye(6) if dt is None else 0.9 * a / np.abs(values).max()
+    B, C, D = rng.normal(size=(6, 2)), rng.normal(size=(2, 6)), rng.normal(size=(2, 2))
+    r = control.balred(A, B, C, D, 3, dt, method="matchdc")
+    points = 1j * np.geomspace(1e-3, 1e3, 60) if dt is None else np.exp(1j * np.linspace(0, np.pi, 60))
+
+    def response(a, b, c, d, points=points):
+        return c @ np.linalg.solve(points[:, None, None] * np.eye(len(a)) - a, b + 0j) + d
+
+    ours = response(r.A, r.B, r.C, r.D)
+    assert np.linalg.norm(ours - response(A, B, C, D), 2, axis=(1, 2)).max() <= r.bound
+    rest = np.array([0.0 if dt is None else 1.0])
+    np.testing.assert_allclose(response(r.A, r.B, r.C, r.D, rest), response(A, B, C, D, rest), atol=1e-9)
+    if dt is None:  # of slycot's discrete one the gain at rest is another
+        order, *theirs, _ = slycot.ab09bd("C", "B", "N", 6, 2, 2, A, B, C, D, 3)
+        assert order == 3
+        np.testing.assert_allclose(ours, response(*theirs), atol=1e-8)
+
+
+@pytest.mark.parametrize("dt", [None, SECONDS])
+def test_a_controller_is_reduced_for_its_loop_by_gramians_of_the_weighted_system(dt):
+    """Hankel values of WoK Wi by SciPy's Lyapunov equations; and the loop of the reduced controller is much nearer."""
+    A = np.array([[0.0, 1.0, 0.0, 0.0], [-1.0, -0.1, 1.0, 0.1], [0.0, 0.0, 0.0, 1.0], [1.0, 0.1, -1.0, -0.1]])
+    B, C = np.array([[0.0], [1.0], [0.0], [0.0]]), np.array([[0.0, 0.0, 1.0, 0.0]])
+    if dt is None:
+        design = control.lqg(A, B, C, np.eye(4), np.eye(1), np.eye(4), np.eye(1))
+        lyapunov = scipy.linalg.solve_continuous_lyapunov
+        a, b, c, d = (np.asarray(M) for M in (design.A, design.B, design.C, design.D))
+    else:
+        A, B = (np.asarray(M) for M in control.c2d(A, B, dt))
+        K = np.asarray(control.dlqr(A, B, np.eye(4), np.eye(1)).K)
+        L = np.asarray(control.dlqr(A.T, C.T, np.eye(4), np.eye(1)).K).T
+        a, b, c, d = A - B @ K - L @ C, L, -K, np.zeros((1, 1))
+        lyapunov = lambda F, W: scipy.linalg.solve_discrete_lyapunov(F, -W)  # noqa: E731
+    loop = python_control.feedback(
+        python_control.ss(A, B, C, 0, dt or 0), python_control.ss(a, b, c, d, dt or 0), sign=1
+    )
+    S = python_control.feedback(
+        python_control.ss([], [], [], 1, dt or 0),
+        python_control.ss(A, B, C, 0, dt or 0) * python_control.ss(a, b, c, d, dt or 0),
+        sign=1,
+    )
+    K = python_control.ss(a, b, c, d, dt or 0)
+    before, behind = K * S, loop * K
+    n = len(a)
+    assert np.allclose(before.A[:n, :n], a)  # python-control puts the states of the left factor first
+    assert np.allclose(behind.A[-n:, -n:], a)
+    at = slice(-n, None)
+    P = lyapunov(before.A, -before.B @ before.B.T)[:n, :n]
+    Q = lyapunov(behind.A.T, -behind.C.T @ behind.C)[at, at]
+    expected = np.sort(np.sqrt(np.maximum(np.linalg.eigvals(P @ Q).real, 0)))[::-1]
+    found = control.balred(a, b, c, d, 2, dt, loop=(A, B, C))
+    np.testing.assert_allclose(found.hankel, expected, atol=1e-7 * expected[0])
+    assert found.bound == np.inf
+
+
+def test_wrong_loops_of_a_reduction_are_refused():
+    system = [[-1.0]], [[1.0]], [[1.0]], [[0.0]]
+    for loop, words in (
+        (([[1.0]], [[1.0]]), "loop: expected A, B, C of the plant, but found tuple"),
+        (([[1.0]], [[1.0, 0.0]], [[1.0]]), "loop: expected a plant of 1 inputs and 1 outputs"),
+        (([[1.0]], [[1.0]], [[1.0]]), "loop: expected a plant that the controller, u = K y, stabilises"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            control.balred(*system, 1, loop=loop)
+    with pytest.raises(ValueError, match="method: expected"):
+        control.balred(*system, 1, method="residualise")

@@ -1,12 +1,14 @@
 """Model reduction by balanced truncation, with its error bound; what is not stable is kept."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike, Float
 
-from lqrlab.compute.checks import whole
+from lqrlab.compute.checks import choice, whole
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.system_norms import bilinear, stable
 
@@ -19,8 +21,10 @@ class ReducedModel:
 
     Attributes:
         A, B, C, D: of the reduced system; modes that are kept come first.
-        hankel: Hankel singular values of the stable part of the system that was given, the largest first.
-        bound: twice the sum of those left out: the H∞ norm of the error is no larger.
+        hankel: Hankel singular values of the stable part of the system that was given, the largest first; weighted
+            ones where it was reduced for a loop.
+        bound: twice the sum of those left out: the H∞ norm of the error is no larger; inf where it was reduced for a
+            loop, for then there is none.
     """
 
     A: Float[np.ndarray, "r r"]
@@ -31,8 +35,11 @@ class ReducedModel:
     bound: float
 
 
-def balred(A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike, order: int, dt: float | None = None) -> ReducedModel:
-    """System of ``order`` states near the one given, by balanced truncation, on the host.
+def balred(
+    A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike, order: int, dt: float | None = None,
+    *, method: str = "truncate", loop: Sequence[Any] | None = None,
+) -> ReducedModel:  # fmt: skip
+    """System of ``order`` states near the one given, by balancing, on the host.
 
     Unstable modes and integrators are split off and kept as they are. States that the inputs do not move or the
     outputs do not see are left out even if ``order`` is larger.
@@ -41,13 +48,21 @@ def balred(A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike, order: int, d
         A, B, C, D: ``[n, n]``, ``[n, m]``, ``[p, n]``, ``[p, m]``.
         order: states of the reduced system, at least the number of modes that are not stable.
         dt: sample time [s] of a discrete system.
+        method: ``"truncate"`` is exact at infinite frequency, or right after a step; ``"matchdc"`` residualises the
+            states that are left out, as if they were at rest: exact at frequency zero.
+        loop: A, B, C of the plant of which the system is the controller, u = K y. What is left out is then what the
+            *loop* needs least: with (I − GK)⁻¹ before the controller and (I − GK)⁻¹G behind it as weights.
 
     Raises:
-        ValueError: wrong arguments; fewer states asked for than there are modes that have to be kept.
+        ValueError: wrong arguments; fewer states asked for than there are modes that have to be kept; a loop that is
+            not stable.
 
     Source: M. G. Safonov and R. Y. Chiang, A Schur method for balanced-truncation model reduction, IEEE Transactions
     on Automatic Control 34 (1989); A. Varga, Balancing free square-root algorithm, CDC (1991); S. J. Hammarling,
-    Numerical solution of the stable, non-negative definite Lyapunov equation, IMA J. Numer. Anal. 2 (1982).
+    Numerical solution of the stable, non-negative definite Lyapunov equation, IMA J. Numer. Anal. 2 (1982). Weights:
+    D. F. Enns, Model reduction with balanced realizations, CDC (1984); of controllers: B. D. O. Anderson and Y. Liu,
+    Controller reduction: concepts and approaches, IEEE Transactions on Automatic Control 34 (1989). Residualisation:
+    Y. Liu and B. D. O. Anderson, International Journal of Control 50 (1989).
 
     >>> fast = [[-1.0, 0.0], [0.0, -100.0]], [[1.0], [1.0]], [[1.0, 1.0]], [[0.0]]
     >>> len(control.balred(*fast, order=1).hankel)
@@ -60,18 +75,24 @@ def balred(A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike, order: int, d
     order = whole("order", order, 0)
     x = matrix_checks.even_units(a, b, c)
     a, b, c = a * x / x[:, None], b / x[:, None], c * x
+    weights = None if loop is None else _loop_weights((a, b, c, d), loop, dt)
     a, b, c, kept = _split(a, b, c, dt)
     if order < kept:
         raise ValueError(
             f"order: expected at least {kept}, the modes that are not stable and have to be kept, but found {order}"
         )
+    choice("method", method, ("truncate", "matchdc"))
     stable_part = a[kept:, kept:], b[kept:], c[:, kept:]
-    reach, see = gramian_root(*stable_part[:2], dt), gramian_root(stable_part[0].T, stable_part[2].T, dt)
+    reach, see = _gramian_roots(*stable_part, weights, dt)
     left, hankel, right = np.linalg.svd(see.T @ reach)
-    size = min(order - kept, int(np.sum(hankel > len(a) * np.finfo(float).eps * hankel.max(initial=0.0))))
-    root = hankel[:size] ** 0.5
-    into, out = (see @ left[:, :size] / root).T, reach @ right[:size].T / root
-    reduced = into @ stable_part[0] @ out
+    hankel = hankel[: len(stable_part[0])]
+    known = int(np.sum(hankel > len(a) * np.finfo(float).eps * hankel.max(initial=0.0)))
+    size = min(order - kept, known)
+    full = size if method == "truncate" else known
+    root = hankel[:full] ** 0.5
+    into, out = (see @ left[:, :full] / root).T, reach @ right[:full].T / root
+    balanced = into @ stable_part[0] @ out, into @ stable_part[1], stable_part[2] @ out
+    reduced, entering, leaving, through = _at_rest(*balanced, d, size, dt)
     if not stable(reduced, dt):
         raise ValueError(
             f"A: the reduced system of order {order} is not stable in floating point: modes are too near the stability "
@@ -79,12 +100,58 @@ def balred(A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike, order: int, d
         )
     return ReducedModel(
         scipy.linalg.block_diag(a[:kept, :kept], reduced),
-        np.vstack([b[:kept], into @ stable_part[1]]),
-        np.hstack([c[:, :kept], stable_part[2] @ out]),
-        d,
+        np.vstack([b[:kept], entering]),
+        np.hstack([c[:, :kept], leaving]),
+        through,
         hankel,
-        2 * float(hankel[size:].sum()),
+        2 * float(hankel[size:].sum()) if weights is None else np.inf,
     )
+
+
+def _at_rest(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, size: int, dt: float | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The first ``size`` states, the others where they rest: ẋ2 = 0, or x2[t+1] = x2[t]."""
+    k = slice(size)
+    rest = slice(size, None)
+    still = (0 if dt is None else np.eye(len(a) - size)) - a[rest, rest]
+    follows = np.linalg.solve(still, np.hstack([a[rest, k], b[rest]]))
+    of_x, of_u = follows[:, :size], follows[:, size:]
+    return a[k, k] + a[k, rest] @ of_x, b[k] + a[k, rest] @ of_u, c[:, k] + c[:, rest] @ of_x, d + c[:, rest] @ of_u
+
+
+def _loop_weights(
+    controller: tuple[np.ndarray, ...], plant: Sequence[Any], dt: float | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The loop's matrix, what enters it before and behind the controller, and the measurements: u = K(y + r) + v."""
+    a, b, c, d = controller
+    if not (isinstance(plant, tuple | list) and len(plant) == 3):
+        raise ValueError(f"loop: expected A, B, C of the plant, but found {type(plant).__name__}")
+    given = {"A": (plant[0], "nn"), "B": (plant[1], "nm"), "C": (plant[2], "pn")}
+    A, B, C = matrix_checks.host_matrices("loop", **given)
+    if (B.shape[1], C.shape[0]) != d.shape:
+        raise ValueError(
+            f"loop: expected a plant of {d.shape[0]} inputs and {d.shape[1]} outputs, those of the controller, but "
+            f"found {B.shape[1]} and {C.shape[0]}"
+        )
+    F = np.block([[A + B @ d @ C, B @ c], [b @ C, a]])
+    if not stable(F, dt):
+        raise ValueError("loop: expected a plant that the controller, u = K y, stabilises, but the loop is not stable")
+    return F, np.vstack([B @ d, b]), np.vstack([B, np.zeros((len(a), B.shape[1]))]), np.hstack([C, 0 * b.T])
+
+
+def _gramian_roots(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray, weights: tuple[np.ndarray, ...] | None, dt: float | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Roots of the Gramians; of white noise that the loop has coloured, and of outputs as the loop passes them on."""
+    if weights is None:
+        return gramian_root(a, b, dt), gramian_root(a.T, c.T, dt)
+    F, before, behind, measured = weights
+    n, k = len(a), len(F)
+    none = np.zeros((k, n))
+    coloured = np.block([[a, b @ measured], [none, F]]), np.vstack([b, before])
+    passed = np.block([[a, none.T], [behind @ c, F]]), np.hstack([np.zeros((len(measured), n)), measured])
+    return gramian_root(*coloured, dt)[:n], gramian_root(passed[0].T, passed[1].T, dt)[:n]
 
 
 def _split(
