@@ -173,6 +173,54 @@ def test_zeros_poles_and_notch_are_dragged_and_leave_the_others(plant):
     panel.close()
 
 
+def _drag_root(panel, start, to):
+    """Press at s in the root locus and move to another s."""
+    axes = shaped_loop.locus_plane(panel._far)
+
+    def shares(s):
+        return [(v - low) / (high - low) for v, (low, high) in ((s.real, axes.x), (s.imag, axes.y))]
+
+    panel.roots.start = [*shares(start), 1.0]
+    panel.roots.point = shares(to)
+    panel.live.wait()
+    assert panel.live.error is None
+
+
+def test_roots_and_the_loops_poles_are_dragged_in_the_root_locus():
+    panel = loop_shaper.LoopShaper("pendulum")
+    panel.live.wait()
+    (zero,), (pole,) = panel._compensator().zeros.real, panel._compensator().poles.real
+    _drag_root(panel, complex(zero), complex(1.6 * zero))
+    np.testing.assert_allclose(panel._compensator().zeros, [1.6 * zero], rtol=1e-6)
+    np.testing.assert_allclose(panel._compensator().poles, [pole], rtol=1e-6)
+    # the notch's zeros, by frequency and damping
+    panel.at_notch.value, panel.notch.value = 12.0, 6.0
+    panel.live.wait()
+    at, damping = 15.0, 0.1
+    now, _ = panel._roots()["at_notch"]
+    _drag_root(panel, now.conjugate(), at * complex(-damping, -math.sqrt(1 - damping**2)))
+    notch = next(z for z in panel._compensator().zeros if z.imag > 0)
+    assert abs(notch) == pytest.approx(at, rel=1e-6)
+    assert -notch.real / abs(notch) == pytest.approx(damping, rel=0.02)  # a step of the slider
+    panel.notch.value = 0.0
+    # away from all roots: a pole of the loop goes there along its branch, by the gain alone
+    panel.live.wait()
+    compensator, factor = panel._compensator(), 2.0
+    branch = panel._loop().locus(np.array([factor]))[0]
+    moving = max(branch, key=lambda s: s.imag)
+    assert moving.imag > 1
+    gain = panel.gain.value
+    _drag_root(panel, moving, moving)
+    assert panel.gain.value - gain == pytest.approx(20 * math.log10(factor), abs=0.3)
+    np.testing.assert_array_equal(panel._compensator().zeros, compensator.zeros)
+    assert np.abs(panel._loop().locus(np.ones(1))[0] - moving).min() < 0.05 * abs(moving)
+    far = panel._far
+    panel.gain.value += 1.0
+    panel.live.wait()
+    assert panel._far == far  # a small change leaves the scale, or what is dragged would run away
+    panel.close()
+
+
 def test_the_locus_is_python_controls_and_ends_in_the_zeros(plant):
     loop, dt = lead(plant), float(plant.dt)
     A, b, K = loop.joint

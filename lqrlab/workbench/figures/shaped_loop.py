@@ -21,6 +21,7 @@ from lqrlab.workbench.figures.svg import Picture, Stroke
 
 SIDE, _WIDTH = 330.0, 560.0  # of the Bode plot, and of the charts beside it [px]
 _TALL = 206.0  # of the gain in it; the phase stands below [px]
+LOCUS = 200.0  # height of the root locus below the Bode plot [px]
 _DECADES = 3.0, 1.5  # of the loop gain that are shown above and below one
 _POINTS, _LONGEST = 400, 600
 _FACTORS = np.geomspace(1e-2, 1e2, 161)  # of the gain, along the root locus
@@ -247,18 +248,46 @@ def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements, corners: Seq
     return svg.document(drawn, SIDE, SIDE, alt)
 
 
+def locus_plane(far: float) -> Axes:
+    """The s-plane about the origin, so far up and down [rad/s]."""
+    at = (0.0, 0.0, SIDE, LOCUS)
+    across = far * Axes(at, (0.0, 1.0), (0.0, 1.0)).aspect
+    return Axes(at, (-1.4 * across, 0.6 * across), (-far, far))
+
+
+def reach(loop: ShapedLoop) -> float:
+    """How far the root locus is worth to be seen: three times the crossover, else the loop's fastest pole [rad/s]."""
+    crossed = loop.frequencies[:-1][np.diff(np.abs(loop.gain) > 1)]
+    return float(3 * crossed[-1] if len(crossed) else np.abs(loop.locus(np.ones(1))).max())
+
+
+def locus(loops: Mapping[str, ShapedLoop], far: float, roots: Sequence[tuple[complex, str]] = ()) -> str:
+    """Poles of the newest loop for gains a hundredth to a hundred times as large; those of all loops as they are now.
+
+    ``roots`` are the compensator's, with a mark, ○ or ×, that can be taken hold of.
+    """
+    newest, looks, axes = next(iter(loops.values())), svg.strokes(loops), locus_plane(far)
+    alt = f"{newest.plant.name}: root locus, and the poles of the loop"
+    look = next(iter(looks.values()))
+    body = _root_locus(axes, newest, Stroke(3))
+    for s, mark in roots:
+        body += axes.marks(*_split(np.unique([s, s.conjugate()])), mark, look)
+    for name, loop in loops.items():
+        body += axes.marks(*_split(loop.locus(np.ones(1))[0]), "+", looks[name])
+    drawn = axes.frame("Re s [rad/s]", "root locus, Im s [rad/s]; poles now +", body)
+    return svg.document(drawn, SIDE, LOCUS, alt)
+
+
 def picture(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements) -> Picture:
-    """Sensitivities, Nyquist curve, root locus and step of loops by name, the newest first, with words on that."""
+    """Sensitivities, Nyquist curve and step of loops by name, the newest first, with words on that."""
     newest, looks = next(iter(loops.values())), svg.strokes(loops)
-    wide, tall, logs = (_WIDTH - 10) / 2, 158.0, np.log10(newest.frequencies)
-    places = [(column * (wide + 10), 18 + row * (tall + 6), wide, tall) for row in (0, 1) for column in (0, 1)]
+    wide, tall, logs = (_WIDTH - 10) / 2, 246.0, np.log10(newest.frequencies)
+    places = [(0.0, 18.0, wide, tall), (wide + 10, 18.0, wide, tall), (0.0, tall + 24, _WIDTH, tall)]
     sensitive = Axes(places[0], (logs[0], logs[-1]), (-2.0, 1.0), logs="xy")
     nyquist = Axes(places[1], (-1 - 2 * sensitive.aspect, -1 + 2 * sensitive.aspect), (-2.0, 2.0))
-    roots = _root_plane(places[2], newest)
-    bodies = [sensitive.region(sensitive.x, (math.log10(wanted.ms), sensitive.y[1])), "", "", ""]
+    bodies = [sensitive.region(sensitive.x, (math.log10(wanted.ms), sensitive.y[1])), ""]
     bodies[1] = nyquist.circle(-1.0, 0.0, 1 / wanted.ms).replace('class="lq-axis"', 'class="lq-forbidden"')
     bodies[1] += nyquist.cross(-1.0, 0.0) + nyquist.circle(0.0, 0.0, 1.0, "2 3")
-    bodies[2] = _root_locus(roots, newest, next(iter(looks.values())))
     steps = []
     for name, loop in loops.items():
         L, x, look = loop.gain, np.log10(loop.frequencies), looks[name]
@@ -268,28 +297,17 @@ def picture(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements) -> Pictur
         bodies[0] += sensitive.curve(x, np.log10(np.abs(T)), Stroke(look.colour, "2 3"))
         near = np.abs(L) < 50
         bodies[1] += nyquist.curve(L.real[near], L.imag[near], look)
-        now = loop.locus(np.ones(1))[0]
-        bodies[2] += roots.marks(now.real, now.imag, "+", look)
         steps.append((*loop.step(), look))
     drawn = [
         sensitive.frame("frequency [rad/s]", "|S|, and |T| (dotted)", bodies[0]),
         nyquist.frame("Re L", "Nyquist curve, Im L", bodies[1]),
-        roots.frame("Re s [rad/s]", "root locus, Im s [rad/s]; poles now +", bodies[2]),
-        charts.over_time(places[3], steps, "output: reference, then load", "1", float(steps[0][0][-1]))[0],
+        charts.over_time(places[2], steps, "output: reference, then load", "1", float(steps[0][0][-1]))[0],
     ]
-    alt = f"{newest.plant.name}: sensitivities, Nyquist curve, root locus and step response of a loop shaped by hand"
-    height = places[3][1] + tall + 4
+    alt = f"{newest.plant.name}: sensitivities, Nyquist curve and step response of a loop shaped by hand"
+    height = places[2][1] + tall + 4
     body = svg.legend(2, 12, looks) + "".join(drawn)
     said = words(newest, wanted) + "".join(_beside(name, loop) for name, loop in list(loops.items())[1:])
     return Picture(svg.document(body, _WIDTH, height, alt), alt, said)
-
-
-def _root_plane(at: charts.Rectangle, loop: ShapedLoop) -> Axes:
-    """The s-plane about the origin, as far as three times the crossover, else the fastest pole of the loop."""
-    crossed = loop.frequencies[:-1][np.diff(np.abs(loop.gain) > 1)]
-    far = 3 * crossed[-1] if len(crossed) else np.abs(loop.locus(np.ones(1))).max()
-    across = far * Axes(at, (0.0, 1.0), (0.0, 1.0)).aspect
-    return Axes(at, (-1.4 * across, 0.6 * across), (-far, far))
 
 
 def _root_locus(axes: Axes, loop: ShapedLoop, look: Stroke) -> str:

@@ -23,6 +23,8 @@ from lqrlab.workbench.panels.panel import Panel
 
 _MOST = 4  # designs on top of one another
 _NEAR = 0.06  # of the plot's width, within which a corner is taken hold of
+_ZOOM = 3.0  # factor by which the root locus may be too near or too far before it is drawn at another scale
+_ALONG = np.geomspace(1e-2, 1e2, 1601)  # factors of the gain that a click on the root locus looks at
 _RULES = {"SIMC": "simc", "AMIGO": "amigo", "Ziegler–Nichols": "ziegler_nichols", "most integral gain": "max_ki"}
 _RULES |= {"least cost": "optimal"}
 _WIDTH = 0.5  # damping of a notch's poles
@@ -35,7 +37,8 @@ def loop_shaper(
     """A panel to shape a loop by hand, from one measured output of a plant with one input.
 
     The compensator is a gain with a lead, integral action, roll-off and a notch. In the Bode plot its zeros (○) and
-    poles (×) are dragged along the frequencies, the notch also up and down, and all else of the curve is the gain.
+    poles (×) are dragged along the frequencies, the notch also up and down, and all else of the curve is the gain. In
+    the root locus its zeros and poles are dragged as well; all else there moves a pole of the loop along its branch.
     Requirements are regions that curves have to stay out of, and what breaks one is said in words. The cost stands
     beside that of the LQR, which sees all states and knows the input's dead time. A PID controller tuned by a rule is
     drawn as well, and what the compensator is as a PID is said. ``output`` is the measured output; if left out, the
@@ -45,12 +48,12 @@ def loop_shaper(
     return LoopShaper(plant, output).at(values)
 
 
-Question = tuple[ShapedLoop, LoopRequirements, list[tuple[float, str]], str]
-"""The loop, what is wanted of it, what of it can be taken hold of, and the rule of the PID loop beside it."""
+Question = tuple[ShapedLoop, LoopRequirements, list[tuple[float, str]], str, tuple[float, list[tuple[complex, str]]]]
+"""Loop, what is wanted of it, what can be held in it, the rule of the PID beside it; scale and roots of the locus."""
 
 
-class LoopShaper(Panel[Question, tuple[str, Picture]]):
-    """The panel; its controls are attributes; the loop is dragged in ``plane``, ``pinned`` are designs beside it."""
+class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
+    """The panel; its controls are attributes; ``plane`` and ``roots`` are dragged in, ``pinned`` stand beside it."""
 
     def __init__(self, plant: str | Plant, output: int | None = None) -> None:
         self._plant = one = loop_design.one_plant(plant)
@@ -93,6 +96,15 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
         )
         self._held: str | None = None
         self.plane = ClickPlane(frame=[e / shaped_loop.SIDE for e in self._axes().edges])
+        self._far = shaped_loop.reach(self._loop())
+        left, right, top, bottom = shaped_loop.locus_plane(self._far).edges
+        shares = [
+            left / shaped_loop.SIDE,
+            right / shaped_loop.SIDE,
+            top / shaped_loop.LOCUS,
+            bottom / shaped_loop.LOCUS,
+        ]
+        self.roots = ClickPlane(frame=shares)
         titles = {
             "compensator": ("gain", "lead", "at_lead", "integral", "roll_off"),
             "notch": ("notch", "at_notch"),
@@ -102,12 +114,14 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
         pages = {title: {name: getattr(self, name) for name in names} for title, names in titles.items()}
         super().__init__(
             [controls.tabs({title: list(page.values()) for title, page in pages.items()})],
-            beside=[ipywidgets.HTML("Drag the loop gain, a zero ○ or a pole ×:"), self.plane],
+            beside=[ipywidgets.HTML("Drag the loop gain, a zero ○ or a pole ×:"), self.plane, self.roots],
             tools=self.pinning(lambda: ("", self._loop()), lambda: _MOST - 1 - bool(self.rule.value)),
             call=("loop_shaper", {"plant": plant, "output": output}),
         )
         self.plane.observe(lambda _: self._guarded(self._taken)(), names="start")
         self.plane.observe(lambda _: self._guarded(self._dragged)(), names="point")
+        self.roots.observe(lambda _: self._guarded(self._root_taken)(), names="start")
+        self.roots.observe(lambda _: self._guarded(self._root_dragged)(), names="point")
         self.track(**{name: control for page in pages.values() for name, control in page.items()})
         self.ask()
 
@@ -157,12 +171,29 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
         low, high = self._loop().frequencies[[0, -1]]
         return {name: (float(np.clip(w, low, high)), mark) for name, (w, mark) in found.items()}
 
+    def _roots(self) -> dict[str, tuple[complex, str]]:
+        """Those of them that the compensator has now, by control: s [rad/s] and mark."""
+        c, found = self._compensator(), {}
+        for name, (w, mark) in self._corners().items():
+            among = np.atleast_1d(np.asarray(c.zeros if mark == "○" else c.poles, complex))
+            near = [
+                s for s in among if abs(abs(s) / w - 1) < 1e-6 and (s.imag > 0 if name == "at_notch" else not s.imag)
+            ]
+            if near:
+                found[name] = complex(near[0]), mark
+        return found
+
     def _question(self) -> Question:
         wanted = LoopRequirements(self.ms.value, self.phase.value, self.crossover.value)
-        return self._loop(), wanted, list(self._corners().values()), self.rule.value
+        loop = self._loop()
+        far = shaped_loop.reach(loop)
+        if not self._far / _ZOOM < far < self._far * _ZOOM:
+            self._far = far
+        locus = self._far, [(root, mark) for root, mark in self._roots().values()]
+        return loop, wanted, list(self._corners().values()), self.rule.value, locus
 
-    def _compute(self, question: Question, check: Check) -> tuple[str, Picture]:
-        loop, wanted, corners, rule = question
+    def _compute(self, question: Question, check: Check) -> tuple[str, str, Picture]:
+        loop, wanted, corners, rule, (far, roots) = question
         loops, trouble = {_NOW: loop} | self.pinned, ""
         if rule:
             try:
@@ -170,7 +201,8 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
             except ValueError as error:
                 trouble = f"<br>PID, {rule}: {html.escape(str(error))}"
         picture = shaped_loop.picture(loops, wanted)
-        return shaped_loop.bode(loops, wanted, corners), dataclasses.replace(picture, words=picture.words + trouble)
+        picture = dataclasses.replace(picture, words=picture.words + trouble)
+        return shaped_loop.bode(loops, wanted, corners), shaped_loop.locus(loops, far, roots), picture
 
     def _tuned(self, rule: str, loop: ShapedLoop) -> ShapedLoop:
         """The PID loop of a rule from the same output with the same dead time, tuned once."""
@@ -180,14 +212,14 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
             self._rules[at] = dataclasses.replace(loop, compensator=design)
         return self._rules[at]
 
-    def _show(self, answer: tuple[str, Picture]) -> None:
-        self.plane.svg = answer[0]
-        self.draw(answer[1])
+    def _show(self, answer: tuple[str, str, Picture]) -> None:
+        self.plane.svg, self.roots.svg, picture = answer
+        self.draw(picture)
 
     def _still(self) -> Picture:
-        left, right = self.plane.svg, self._drawn
-        body = left + right.drawing.replace("<svg", f'<svg x="{shaped_loop.SIDE + 8:g}"', 1)
-        file = svg.document(body, shaped_loop.SIDE + 568, shaped_loop.SIDE + 10, right.alt)
+        below, right = self.roots.svg.replace("<svg", f'<svg y="{shaped_loop.SIDE:g}"', 1), self._drawn
+        body = self.plane.svg + below + right.drawing.replace("<svg", f'<svg x="{shaped_loop.SIDE + 8:g}"', 1)
+        file = svg.document(body, shaped_loop.SIDE + 568, shaped_loop.SIDE + shaped_loop.LOCUS, right.alt)
         return dataclasses.replace(right, svg=file)
 
     def _taken(self) -> None:
@@ -209,22 +241,53 @@ class LoopShaper(Panel[Question, tuple[str, Picture]]):
         def over() -> float:
             return 20 * (level - math.log10(abs(self._loop().gain_at(at))))
 
-        if self._held in ("zero", "pole"):
-            ratio = _lead_ratio(self.lead.value)
-            ends = {"zero": self.at_lead.value / ratio, "pole": self.at_lead.value * ratio} | {self._held: at}
-            grown = max(ends["pole"] / ends["zero"], 1.01)
+        if self._held:
             with self.quietly():
-                self.lead.value = math.degrees(math.asin((grown - 1) / (grown + 1)))
-                _move_to(self.at_lead, math.sqrt(ends["pole"] * ends["zero"]))
-            self.ask()
-        elif self._held:
-            with self.quietly():
-                _move_to(getattr(self, self._held), at)
+                self._put(self._held, at)
                 if self._held == "at_notch":
                     self.notch.value = min(max(self.notch.value - over(), 0.0), self.notch.max)
             self.ask()
         else:
             self.gain.value += over()
+
+    def _put(self, name: str, at: float) -> None:
+        """Move a root of the compensator to a frequency [rad/s], the others staying where they are."""
+        if name not in ("zero", "pole"):
+            _move_to(getattr(self, name), at)
+            return
+        ratio = _lead_ratio(self.lead.value)
+        ends = {"zero": self.at_lead.value / ratio, "pole": self.at_lead.value * ratio} | {name: at}
+        grown = max(ends["pole"] / ends["zero"], 1.01)
+        self.lead.value = math.degrees(math.asin((grown - 1) / (grown + 1)))
+        _move_to(self.at_lead, math.sqrt(ends["pole"] * ends["zero"]))
+
+    def _root_taken(self) -> None:
+        """Take hold of the root of the compensator that is nearest to the click, or of the gain if none is near."""
+        axes = shaped_loop.locus_plane(self._far)
+        pressed = complex(
+            *(low + share * (high - low) for (low, high), share in zip((axes.x, axes.y), self.roots.start))
+        )
+        near = _NEAR * (axes.x[1] - axes.x[0])
+        away = {name: min(abs(s - pressed), abs(s.conjugate() - pressed)) for name, (s, _) in self._roots().items()}
+        nearest = min(away, key=lambda name: away[name], default=None)
+        self._held = nearest if nearest and away[nearest] < near else None
+
+    def _root_dragged(self) -> None:
+        """Move what is held to where the root locus is clicked: a root, or the gain so that a pole is nearest there."""
+        axes = shaped_loop.locus_plane(self._far)
+        s = complex(*(low + share * (high - low) for (low, high), share in zip((axes.x, axes.y), self.roots.point)))
+        if self._held:
+            with self.quietly():
+                self._put(self._held, abs(s) or 1e-9)
+                if self._held == "at_notch":
+                    damping = np.clip(-s.real / abs(s), 1e-3, _WIDTH)
+                    self.notch.value = min(-20 * math.log10(damping / _WIDTH), self.notch.max)
+            self.ask()
+            return
+        away = np.abs(self._loop().locus(_ALONG) - s).min(axis=1)
+        # where poles that do not move are nearest, all gains are as good: the present one then
+        away += 1e-3 * self._far * np.abs(np.log10(_ALONG))
+        self.gain.value += 20 * math.log10(_ALONG[np.argmin(away)])
 
     def _codes(self, question: Question) -> list[str]:
         c = self._compensator()
