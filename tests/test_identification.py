@@ -733,6 +733,9 @@ def test_the_box_that_a_log_allows_holds_as_many_draws_as_it_says():
     draws = (log_of(found.sample(jax.random.key(0), 4000)) - np.log(found.values)) @ np.linalg.inv(axes)
     assert np.mean(np.abs(draws).max(1) < 1) == pytest.approx(0.8, abs=0.02)
     assert np.allclose(np.corrcoef(draws.T), np.eye(k), atol=0.06)  # along the axes they are independent
+    relative = found.covariance / np.outer(found.values, found.values)
+    width = scipy.stats.norm.ppf((1 + 0.8 ** (1 / k)) / 2)
+    assert np.allclose(axes.T @ axes, width**2 * relative, atol=0.02 * width**2 * np.trace(relative))
     K = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
     assert evaluation.robust_stability(K, uncertain).certified
     narrow, wide = (evaluation.robust_stability(K, found.uncertain(p)).mu for p in (0.2, 0.999))

@@ -19,9 +19,9 @@ from lqrlab.workbench.figures import charts, svg
 from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.svg import Picture, Stroke
 
-SIDE, _WIDTH = 330.0, 560.0  # of the Bode plot, and of the charts beside it [px]
-_TALL = 206.0  # of the gain in it; the phase stands below [px]
-LOCUS = 200.0  # height of the root locus below the Bode plot [px]
+SIDE, _WIDTH = 330.0, 560.0  # widths of Bode plot and root locus, and of the charts beside them [px]
+BODE, LOCUS = 276.0, 172.0  # heights of the first two [px]; a laptop's screen has to hold all
+_TALL = 172.0  # of the gain in it; the phase stands below [px]
 _DECADES = 3.0, 1.5  # of the loop gain that are shown above and below one
 _POINTS, _LONGEST = 400, 600
 _FACTORS = np.geomspace(1e-2, 1e2, 161)  # of the gain, along the root locus
@@ -232,7 +232,7 @@ def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements, corners: Seq
     newest = next(iter(loops.values()))
     alt = f"{newest.plant.name}: size and phase of the loop gain over frequency"
     axes, looks = bode_plane(newest.frequencies), svg.strokes(loops)
-    phases = Axes((0.0, _TALL, SIDE, SIDE - _TALL), axes.x, (-360.0, 0.0), logs="x")
+    phases = Axes((0.0, _TALL, SIDE, BODE - _TALL), axes.x, (-360.0, 0.0), logs="x")
     body, below = axes.cross(axes.x[0], 0.0), phases.cross(axes.x[0], -180.0)
     if wanted.crossover:
         body += axes.region((axes.x[0], math.log10(wanted.crossover)), (axes.y[0], 0.0))
@@ -245,7 +245,7 @@ def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements, corners: Seq
         body += axes.marks(np.array([math.log10(at)]), np.array([level]), mark, next(iter(looks.values())))
     drawn = axes.frame("", "loop gain |L|", body)
     drawn += phases.frame("frequency [rad/s]", "phase of L [°]", below)
-    return svg.document(drawn, SIDE, SIDE, alt)
+    return svg.document(drawn, SIDE, BODE, alt)
 
 
 def locus_plane(far: float) -> Axes:
@@ -281,7 +281,7 @@ def locus(loops: Mapping[str, ShapedLoop], far: float, roots: Sequence[tuple[com
 def picture(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements) -> Picture:
     """Sensitivities, Nyquist curve and step of loops by name, the newest first, with words on that."""
     newest, looks = next(iter(loops.values())), svg.strokes(loops)
-    wide, tall, logs = (_WIDTH - 10) / 2, 246.0, np.log10(newest.frequencies)
+    wide, tall, logs = (_WIDTH - 10) / 2, 210.0, np.log10(newest.frequencies)
     places = [(0.0, 18.0, wide, tall), (wide + 10, 18.0, wide, tall), (0.0, tall + 24, _WIDTH, tall)]
     sensitive = Axes(places[0], (logs[0], logs[-1]), (-2.0, 1.0), logs="xy")
     nyquist = Axes(places[1], (-1 - 2 * sensitive.aspect, -1 + 2 * sensitive.aspect), (-2.0, 2.0))

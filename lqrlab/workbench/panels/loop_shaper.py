@@ -14,6 +14,7 @@ from lqrlab.control.classical.channels import revealing_output
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import loop_design, shaped_loop, svg
+from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.shaped_loop import LoopRequirements, ShapedLoop
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls, copy_as_code
@@ -95,16 +96,9 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
             **controls.WIDE,
         )
         self._held: str | None = None
-        self.plane = ClickPlane(frame=[e / shaped_loop.SIDE for e in self._axes().edges])
+        self.plane = ClickPlane(frame=_shares(self._axes(), shaped_loop.BODE))
         self._far = shaped_loop.reach(self._loop())
-        left, right, top, bottom = shaped_loop.locus_plane(self._far).edges
-        shares = [
-            left / shaped_loop.SIDE,
-            right / shaped_loop.SIDE,
-            top / shaped_loop.LOCUS,
-            bottom / shaped_loop.LOCUS,
-        ]
-        self.roots = ClickPlane(frame=shares)
+        self.roots = ClickPlane(frame=_shares(shaped_loop.locus_plane(self._far), shaped_loop.LOCUS))
         titles = {
             "compensator": ("gain", "lead", "at_lead", "integral", "roll_off"),
             "notch": ("notch", "at_notch"),
@@ -155,7 +149,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
     def _loop(self, decibels: float | None = None) -> ShapedLoop:
         return ShapedLoop(self._plant, self._compensator(decibels), self.dead_time.value)
 
-    def _axes(self) -> Any:
+    def _axes(self) -> Axes:
         return shaped_loop.bode_plane(self._loop().frequencies)
 
     def _corners(self) -> dict[str, tuple[float, str]]:
@@ -217,9 +211,9 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         self.draw(picture)
 
     def _still(self) -> Picture:
-        below, right = self.roots.svg.replace("<svg", f'<svg y="{shaped_loop.SIDE:g}"', 1), self._drawn
+        below, right = self.roots.svg.replace("<svg", f'<svg y="{shaped_loop.BODE:g}"', 1), self._drawn
         body = self.plane.svg + below + right.drawing.replace("<svg", f'<svg x="{shaped_loop.SIDE + 8:g}"', 1)
-        file = svg.document(body, shaped_loop.SIDE + 568, shaped_loop.SIDE + shaped_loop.LOCUS, right.alt)
+        file = svg.document(body, shaped_loop.SIDE + 568, shaped_loop.BODE + shaped_loop.LOCUS, right.alt)
         return dataclasses.replace(right, svg=file)
 
     def _taken(self) -> None:
@@ -303,6 +297,12 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
 
     def _exported(self, question: Question) -> tuple[object, Problem]:
         return question[0].compensator, Problem.of(self._plant, optimum=False)
+
+
+def _shares(axes: Axes, height: float) -> list[float]:
+    """Left, right, top and bottom of a plane as shares of its picture."""
+    left, right, top, bottom = axes.edges
+    return [left / shaped_loop.SIDE, right / shaped_loop.SIDE, top / height, bottom / height]
 
 
 def _lead_ratio(degrees: float) -> float:
