@@ -12,7 +12,7 @@ import scipy.stats
 
 from lqrlab import evaluation, learning, simulation, systems
 from lqrlab.evaluation.unknown import Fixed
-from lqrlab.evaluation.unknown_baselines import GRID, SETTINGS, bank, baseline
+from lqrlab.evaluation.unknown_baselines import GRID, SETTINGS, SampledPolicy, _root, bank, baseline, ridge
 from lqrlab.learning import weight_files
 from lqrlab.learning.adaptive import belief as beliefs
 from lqrlab.learning.adaptive import prior as priors
@@ -507,13 +507,59 @@ def blind(policy, problem, memory, x):
     return memory, u, problem.step(x, u)[0]
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", SETTINGS.keys() - {"Thompson sampling", "optimism", "explore, then commit"})
 def test_each_baseline_regulates_the_families_that_it_knows(training, plants, name):
     family = np.array([0, 0, 1, 1])
     controller = baseline(name, training, family)
     regret = evaluation.unknown(controller, plants, key=KEY, num_initial=2, num_steps=60)
     assert float(jnp.median(regret.ratio)) < (5.0 if "ridge" in name else 1.3)
     assert not regret.failed.any()
+
+
+def scipys_gain(theta, n, m=1):
+    A, B = theta[:n, :n].T, theta[12 : 12 + m, :n].T
+    P = scipy.linalg.solve_discrete_are(A, B, np.eye(n), np.eye(m))
+    return np.linalg.solve(np.eye(m) + B.T @ P @ B, B.T @ P @ A), np.trace(P)
+
+
+def test_optimism_takes_the_cheapest_of_its_draws_and_one_draw_is_thompsons(plants):
+    """Before anything is seen the rows of θ are independent, so that the draws can be made again by hand."""
+    told, x = plants.told("units"), jnp.ones((len(plants), 12)) * plants.coordinates.state_mask
+    for num in (1, 16):
+        policy = SampledPolicy(ridge(0.1, 0.5, 0.0), told, num)
+        (_, K), _ = policy(policy.init((len(plants),)), x)
+        white = jax.random.normal(jax.random.fold_in(jax.random.key(0), 0), (num, len(plants), 18, 12))
+        for i in range(len(plants)):
+            deviations = np.concatenate([np.full(12, 0.1), np.full(6, 0.5)])[:, None]
+            still = np.concatenate([np.eye(12), np.zeros((6, 12))])
+            n = int(plants.coordinates.state_mask[i].sum())
+            found = [scipys_gain(still + deviations * np.asarray(white[k, i]), n) for k in range(num)]
+            best = min(found, key=lambda pair: pair[1])[0]
+            np.testing.assert_allclose(K[i, :1, :n], best, rtol=1e-6)
+            assert not K[i, 1:].any()
+
+
+def test_explore_then_commit_designs_once_for_the_mean(plants):
+    plants = plants.disturbed(noise=0.0)
+    policy = baseline("explore, then commit", [], explore=25)(plants.hidden())
+    memory, x = policy.init((len(plants),)), jnp.ones((len(plants), 12)) * plants.coordinates.state_mask
+    for t in range(40):
+        memory, u = policy(memory, x)
+        K = np.asarray(memory[1])
+        assert (K == 0).all() == (t < 25)
+        if t == 25:
+            kept = K
+        if t >= 25:
+            np.testing.assert_array_equal(K, kept)
+            np.testing.assert_allclose(K, plants.K, atol=1e-3)
+        x, _ = plants.step(x, u)
+
+
+def test_a_root_of_a_covariance_is_one():
+    half = np.random.default_rng(0).normal(size=(6, 4))
+    S = half @ half.T  # of rank 4
+    L = np.asarray(_root(jnp.asarray(S)))
+    np.testing.assert_allclose(L @ L.T, S, atol=1e-9)
 
 
 def test_the_baselines_are_named_and_no_control_is_one(training, plants):

@@ -13,7 +13,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from lqrlab import control, learning
 from lqrlab.compute import pytree
-from lqrlab.compute.linalg import expand_batch
+from lqrlab.compute.linalg import batch_last, expand_batch
+from lqrlab.control.riccati.doubling import doubled
 from lqrlab.evaluation.unknown import MOST, Fixed, Regret, unknown
 from lqrlab.learning import AdaptivePolicy, Prior
 from lqrlab.learning.adaptive import belief as beliefs
@@ -26,6 +27,7 @@ Controller = Callable[[Problem], Policy]
 """From the problem of plants that are not described to a policy for them."""
 
 _FLOOR = 1e-4
+_DRAWS = {"Thompson sampling": 1, "optimism": 16, "explore, then commit": 0}
 _LAST = -1e6  # log odds of what is believed only where nothing else can be
 
 SETTINGS: Mapping[str, Mapping[str, float]] = {
@@ -35,6 +37,9 @@ SETTINGS: Mapping[str, Mapping[str, float]] = {
     "likeliest family": {"inflate": 4.0},
     "bank of 500": {"misfit": 0.1},
     "family known": {"inflate": 4.0},
+    "Thompson sampling": {"size": 0.1, "input_size": 1.0, "hold": 1},
+    "optimism": {"size": 0.1, "input_size": 1.0, "hold": 1},
+    "explore, then commit": {"explore": 10, "amplitude": 0.3},
 }
 """The best of :data:`GRID`, each, on plants of the training families."""
 
@@ -56,6 +61,10 @@ def baseline(
         return family_known(training, family, **given)
     if name == "bank of 500":
         return bank(training, **given)
+    if name in _DRAWS:
+        prior = ridge(given.get("size", 0.1), given.get("input_size", 1.0), 0.0)
+        how = {key: given[key] for key in ("hold", "explore", "amplitude") if key in given}
+        return lambda problem: SampledPolicy(prior, problem.told("units"), _DRAWS[name], **how)
     doublings = int(given.get("doublings", 5))
     numbers = {key: value for key, value in given.items() if key != "doublings"}
     if name in ("ridge", "cautious ridge"):
@@ -223,32 +232,42 @@ class SampledPolicy:
     def _drawn(self, belief: Belief, steps: Array, before: Array) -> Array:
         """Optimal gains of the cheapest plants of the draws ``[*batch, 6, 12]``; as before where none has one."""
         lead = before.shape[:-2]
-        num = math.prod(lead)
+        num, draws = math.prod(lead), max(self.num, 1)
         flat = jax.tree.map(lambda a: a.reshape(num, *a.shape[len(lead) :]), belief)
-        keys = jax.random.split(jax.random.fold_in(jax.random.key(0), steps), num)
-        K = jax.vmap(self._best)(flat, keys).reshape(before.shape)
-        return jnp.where(jnp.all(jnp.isfinite(K), axis=(-1, -2), keepdims=True), K, before)
+        mean, half, position = jax.vmap(_likeliest_at_large)(flat)
+        white = jax.random.normal(jax.random.fold_in(jax.random.key(0), steps), (draws, *mean.shape))
+        moved = jnp.where(position[None, :, None], half[None, :, 0] @ white, half[None, :, 1] @ white)
+        exists = expand_batch(self.told.coordinates.state_mask.astype(float), len(lead) + 1)
+        exists = jnp.broadcast_to(exists, (*lead, N_MAX)).reshape(num, N_MAX)
+        theta = (mean[None] + moved * min(self.num, 1)) * exists[None, :, None]
+        theta = jnp.moveaxis(theta.reshape(draws * num, *mean.shape[1:]), 0, -1)  # [Z, 12, draws and loops]
+        A, B = batch_last.t(theta[:N_MAX]), batch_last.t(theta[N_MAX:])
+        P = doubled(A, batch_last.mul(B, batch_last.t(B)), jnp.broadcast_to(batch_last.eye(N_MAX, A), A.shape))
+        PB = batch_last.mul(P, B)
+        S = batch_last.eye(M_MAX, A) + batch_last.mul(batch_last.t(B), PB)
+        K = batch_last.mul(batch_last.inverse(S), batch_last.mul(batch_last.t(PB), A))
+        cost = jnp.trace(P)
+        sound = jnp.isfinite(cost) & (cost > 0) & jnp.all(jnp.isfinite(K), axis=(0, 1))
+        best = jnp.argmin(jnp.where(sound, cost, jnp.inf).reshape(draws, num), axis=0)
+        at = best * num + jnp.arange(num)
+        K = jnp.moveaxis(K[..., at], -1, 0)
+        return jnp.where(sound[at][:, None, None], K, before.reshape(K.shape)).reshape(before.shape)
 
-    def _best(self, belief: Belief, key: PRNGKeyArray) -> Array:
-        likely = beliefs.likeliest(belief)
-        size = jnp.argmax(likely.odds)
-        half = jax.vmap(_root)(likely.spread[size])
-        white = jax.random.normal(key, (max(self.num, 1), *likely.theta.shape[1:])) * min(self.num, 1)
-        of_position = likely.position.astype(bool)[None, None]
-        moved = jnp.where(of_position, half[0][None] @ white, half[1][None] @ white)
-        theta = likely.theta[size][None] + moved
-        A, B = theta[:, :N_MAX].mT, theta[:, N_MAX:].mT
-        found = control.dlqr(A, B, jnp.eye(N_MAX), jnp.eye(M_MAX))
-        cost = jnp.where(found.stabilizing, jnp.trace(found.P, axis1=-2, axis2=-1), jnp.inf)
-        best = jnp.argmin(cost)
-        return jnp.where(jnp.isfinite(cost[best]), found.K[best], jnp.nan)
+
+def _likeliest_at_large(belief: Belief) -> tuple[Array, Array, Array]:
+    """θ, roots of its rows' covariances, and which rows are positions, at the likeliest noise and size of entries."""
+    likely = beliefs.likeliest(belief)
+    size = jnp.argmax(likely.odds)
+    return likely.theta[size], jax.vmap(_root)(likely.spread[size]), likely.position.astype(bool)
 
 
 def _root(S: Float[Array, "k k"]) -> Float[Array, "k k"]:
     """L with L Lᵀ = S ≥ 0, column by column: LAPACK's, called for many at once, can stop for ever on two cores."""
 
+    least = 1e-13 * jnp.max(jnp.diagonal(S))  # what is left below it is rounding
+
     def column(S: Array, i: Array) -> tuple[Array, Array]:
-        v = S[:, i] / jnp.sqrt(jnp.maximum(S[i, i], 1e-30))
+        v = jnp.where(S[i, i] > least, S[:, i] / jnp.sqrt(jnp.maximum(S[i, i], least)), 0.0)
         return S - v[:, None] * v[None], v
 
     return jax.lax.scan(column, S, jnp.arange(len(S)))[1].T
@@ -303,6 +322,7 @@ def _size(d: Told) -> tuple[int, int]:
 
 
 _RIDGE = {"size": (0.03, 0.1, 0.3), "input_size": (0.3, 1.0), "probe": (0.05, 0.15), "doublings": (0, 1, 2, 5)}
+_SAMPLED = {"size": (0.03, 0.1), "input_size": (0.3, 1.0), "hold": (1, 3)}
 GRID: Mapping[str, Mapping[str, Sequence[float]]] = {
     "ridge": _RIDGE,
     "cautious ridge": {**_RIDGE, "caution": (0.1, 1.0)},
@@ -310,6 +330,9 @@ GRID: Mapping[str, Mapping[str, Sequence[float]]] = {
     "likeliest family": {"inflate": (1.0, 4.0, 16.0)},
     "bank of 500": {"misfit": (0.01, 0.03, 0.1, 0.3)},
     "family known": {"inflate": (1.0, 4.0, 16.0)},
+    "Thompson sampling": _SAMPLED,
+    "optimism": _SAMPLED,
+    "explore, then commit": {"explore": (10, 20, 40), "amplitude": (0.1, 0.3, 1.0)},
 }
 """Values tried of each setting, all combinations."""
 
