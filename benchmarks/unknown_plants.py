@@ -9,9 +9,10 @@ import jax
 import numpy as np
 
 from benchmarks.adaptive_prior import TRAINED, told, variants
-from benchmarks.measurement import Parts, main
+from benchmarks.measurement import Parts, Row, main, row
 from lqrlab import evaluation, learning, systems
 from lqrlab.dataset import random_systems
+from lqrlab.evaluation.unknown_baselines import baseline
 from lqrlab.simulation import Policy, Problem, Told
 
 Controller = Callable[[Problem], Policy]
@@ -122,13 +123,14 @@ def bench_contact(
     Args:
         num: plants of each distribution.
         seeds: of plants, starts, pushes and noise.
-        controllers: name → function from a problem to a policy; if left out, the adaptive regulator and certainty
-            equivalence by recursive least squares.
+        controllers: name → function from a problem to a policy; if left out, the adaptive regulator, certainty
+            equivalence by recursive least squares, optimism, Thompson sampling, and explore, then commit.
     """
     adaptive = partial(learning.adaptive, prior=learning.pretrained("adaptive"))
     controllers = controllers or {
         "adaptive": adaptive,
         "least squares": partial(learning.adaptive, prior=learning.ridge()),
+        **{name: baseline(name, ()) for name in ("optimism", "Thompson sampling", "explore, then commit")},
     }
     drawn = [_distributions(num, seed) for seed in range(seeds)]
     for (name, made), kind, (noise, claimed) in itertools.product(controllers.items(), drawn[0], CONDITIONS):
@@ -141,6 +143,27 @@ def bench_contact(
         for episode in found[0]:
             median, failed = (_spread([each[episode][of] for each in found]) for of in ("median", "failed"))
             yield ContactRow(name, kind, noise, claimed, episode, len(drawn[0][kind][0]), median, failed)
+
+
+def bench_bound(num: int = 1000, seeds: int = 3) -> Iterator[Row]:
+    """Dense systems: cost over the LQR's of the best controller that is told everything after its first step.
+
+    No controller that is told nothing does better on average over these plants, for it knows less. B and −B are equally
+    likely and have the same cost to go, so the best first input is zero, whatever the state.
+    """
+    for sigma in NOISES:
+        means = []
+        for seed in range(seeds):
+            plants, _ = _distributions(num, seed)["dense systems"]
+            A, P, mask = (np.asarray(a) for a in (plants.A, plants.P, plants.coordinates.state_mask))
+            x = np.random.default_rng(seed).normal(size=mask.shape) * mask
+            moved, noise = np.einsum("bij,bj->bi", A, x), 100 * sigma**2 * np.trace(P, axis1=1, axis2=2)
+            told, optimum = (np.einsum("bi,bij,bj->b", each, P, each) for each in (moved, x))
+            means.append(np.mean((np.sum(x * x, 1) + told + noise) / (optimum + noise)))
+        yield row(f"dense systems, σ = {sigma:g}: lower bound of the mean cost over the optimum", np.mean(means), "")
+        yield row(
+            f"dense systems, σ = {sigma:g}: its standard error over seeds", np.std(means, ddof=1) / seeds**0.5, ""
+        )
 
 
 def _distributions(num: int, seed: int) -> dict[str, tuple[Problem, Problem | None]]:
@@ -242,6 +265,7 @@ PARTS: Parts = {
     "table": (bench_unknown, {"size": QUICK}),
     "tune": (tune_unknown, {}),
     "contact": (bench_contact, {"num": 20, "seeds": 1}),
+    "bound": (bench_bound, {"num": 100, "seeds": 2}),
 }
 
 if __name__ == "__main__":

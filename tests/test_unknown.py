@@ -11,8 +11,9 @@ import scipy.linalg
 import scipy.stats
 
 from lqrlab import evaluation, learning, simulation, systems
+from lqrlab.evaluation.sampled_policy import SampledPolicy, _root
 from lqrlab.evaluation.unknown import Fixed
-from lqrlab.evaluation.unknown_baselines import GRID, SETTINGS, SampledPolicy, _root, bank, baseline, ridge
+from lqrlab.evaluation.unknown_baselines import GRID, SETTINGS, bank, baseline, ridge
 from lqrlab.learning import weight_files
 from lqrlab.learning.adaptive import belief as beliefs
 from lqrlab.learning.adaptive import prior as priors

@@ -1,4 +1,4 @@
-"""How much worse a loop may become within what is not known of its plant: bounded from both sides."""
+"""The most that a loop may become worse within the doubt about its plant: bounded from both sides."""
 
 import dataclasses
 

@@ -206,7 +206,7 @@ def _grid(A: np.ndarray, dt: float | None, crossed: np.ndarray, delays: np.ndarr
 
 
 def _root(f: Callable[[float], float], low: float, high: float) -> float:
-    """Where f changes its sign; an end that is zero but for rounding if it does not."""
+    """A zero of f between two ends of different signs; an end that is zero but for rounding if they are not."""
     if f(low) * f(high) >= 0:
         return float(min(low, high, key=lambda at: abs(f(at))))
     return float(scipy.optimize.brentq(f, low, high, xtol=1e-300, rtol=1e-13))

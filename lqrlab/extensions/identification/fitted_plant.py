@@ -203,11 +203,8 @@ class FittedPlant:
         """All plants within a box that holds what :meth:`sample` draws with this probability.
 
         The box lies along the principal axes of the estimates, so parameters that the log does not tell apart may be
-        far off together.
-
-        >>> fit = identification.fit(plant, log)
-        >>> evaluation.robust_stability(K, fit.uncertain(0.99)).certified  # with a probability of 99 % given the log
-        True
+        far off together. ``evaluation.robust_stability(K, fit.uncertain(0.99)).certified`` is then a statement with a
+        probability of 99 %, given the log and the class of the plant.
         """
         probability = checks.number("probability", probability, "a share above 0 and below 1", above=0, below=1)
         k = len(self.z)

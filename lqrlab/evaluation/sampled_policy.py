@@ -1,0 +1,115 @@
+"""Control of an unknown plant for a draw from the belief in it: Thompson sampling, optimism, explore then commit."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from lqrlab.compute import pytree
+from lqrlab.compute.linalg import batch_last, expand_batch
+from lqrlab.control.riccati.doubling import doubled
+from lqrlab.learning import AdaptivePolicy, Prior
+from lqrlab.learning.adaptive import belief as beliefs
+from lqrlab.learning.adaptive.belief import Belief
+from lqrlab.learning.adaptive.policy import Memory
+from lqrlab.simulation import Told
+from lqrlab.systems import M_MAX, N_MAX
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class SampledPolicy:
+    """The textbook's answers to the price of learning: control for a plant drawn from what is believed, or its mean.
+
+    The belief is recursive least squares with unknown noise, of ridge regression. Every ``hold`` steps ``num`` plants
+    are drawn from it, and the optimal gain of the one whose optimal cost is least acts from then on: one draw is
+    Thompson sampling, many are optimism in the face of uncertainty (OFU), none is the mean. With ``explore`` steps the
+    inputs are random for so long, and the gain that is then designed is kept: explore, then commit.
+
+    Attributes:
+        prior: :func:`lqrlab.learning.ridge`.
+        told: units and noise of the plants ``[*batch]``.
+        num, hold, explore: see above.
+        amplitude: standard deviation of the random inputs.
+
+    Source: M. Abeille and A. Lazaric, Thompson sampling for linear-quadratic control problems, AISTATS 2017;
+    Y. Abbasi-Yadkori and C. Szepesvári, Regret bounds for the adaptive control of linear quadratic systems, COLT 2011,
+    its confidence set by draws; S. Dean et al., On the sample complexity of the linear quadratic regulator, 2020.
+    """
+
+    prior: Prior
+    told: Told
+    num: int = dataclasses.field(metadata={"static": True})
+    hold: int = dataclasses.field(default=10, metadata={"static": True})
+    explore: int = dataclasses.field(default=0, metadata={"static": True})
+    amplitude: float = dataclasses.field(default=0.5, metadata={"static": True})
+
+    def init(self, batch_shape: tuple[int, ...]) -> tuple[Memory, Array]:
+        """The memory of :class:`lqrlab.learning.AdaptivePolicy`, and a gain of zeros."""
+        return self._regression.init(batch_shape), jnp.zeros((*batch_shape, M_MAX, N_MAX))
+
+    @property
+    def _regression(self) -> AdaptivePolicy:
+        return AdaptivePolicy(self.prior, self.told, M_MAX, 0)
+
+    def __call__(self, carry: tuple[Memory, Array], x: Array) -> tuple[tuple[Memory, Array], Array]:
+        """Learn from x ``[*batch, *extra, 12]``, draw if it is time, and answer with u ``[…, 6]``."""
+        memory, K = carry
+        steps = memory.t.ravel()[0]
+        learned, _ = self._regression(memory, x)
+        when = steps == self.explore if self.explore else steps % self.hold == 0
+        K = jax.lax.cond(when, lambda: self._drawn(learned.belief, steps, K), lambda: K)
+        mask = expand_batch(self.told.coordinates.input_mask.astype(float), x.ndim)
+        limit = expand_batch(self.told.limit, x.ndim - 1, 0)[..., None]
+        random = self.amplitude * jax.random.normal(
+            jax.random.fold_in(jax.random.key(1), steps), (*x.shape[:-1], M_MAX)
+        )
+        u = jnp.where(steps < self.explore, random, -(K @ x[..., None])[..., 0])
+        u = jnp.clip(jnp.where(jnp.isfinite(u), u, 0.0) * mask, -limit, limit)
+        z = jnp.concatenate([learned.z[..., :N_MAX], u], axis=-1)
+        return (dataclasses.replace(learned, z=z), K), u
+
+    def _drawn(self, belief: Belief, steps: Array, before: Array) -> Array:
+        """Optimal gains of the cheapest plants of the draws ``[*batch, 6, 12]``; as before where none has one."""
+        lead = before.shape[:-2]
+        num, draws = math.prod(lead), max(self.num, 1)
+        flat = jax.tree.map(lambda a: a.reshape(num, *a.shape[len(lead) :]), belief)
+        mean, half, position = jax.vmap(_likeliest_at_large)(flat)
+        white = jax.random.normal(jax.random.fold_in(jax.random.key(0), steps), (draws, *mean.shape))
+        moved = jnp.where(position[None, :, None], half[None, :, 0] @ white, half[None, :, 1] @ white)
+        exists = expand_batch(self.told.coordinates.state_mask.astype(float), len(lead) + 1)
+        exists = jnp.broadcast_to(exists, (*lead, N_MAX)).reshape(num, N_MAX)
+        theta = (mean[None] + moved * min(self.num, 1)) * exists[None, :, None]
+        theta = jnp.moveaxis(theta.reshape(draws * num, *mean.shape[1:]), 0, -1)  # [Z, 12, draws and loops]
+        A, B = batch_last.t(theta[:N_MAX]), batch_last.t(theta[N_MAX:])
+        P = doubled(A, batch_last.mul(B, batch_last.t(B)), jnp.broadcast_to(batch_last.eye(N_MAX, A), A.shape))
+        PB = batch_last.mul(P, B)
+        S = batch_last.eye(M_MAX, A) + batch_last.mul(batch_last.t(B), PB)
+        K = batch_last.mul(batch_last.inverse(S), batch_last.mul(batch_last.t(PB), A))
+        cost = jnp.trace(P)
+        sound = jnp.isfinite(cost) & (cost > 0) & jnp.all(jnp.isfinite(K), axis=(0, 1))
+        best = jnp.argmin(jnp.where(sound, cost, jnp.inf).reshape(draws, num), axis=0)
+        at = best * num + jnp.arange(num)
+        K = jnp.moveaxis(K[..., at], -1, 0)
+        return jnp.where(sound[at][:, None, None], K, before.reshape(K.shape)).reshape(before.shape)
+
+
+def _likeliest_at_large(belief: Belief) -> tuple[Array, Array, Array]:
+    """θ, roots of its rows' covariances, and which rows are positions, at the likeliest noise and size of entries."""
+    likely = beliefs.likeliest(belief)
+    size = jnp.argmax(likely.odds)
+    return likely.theta[size], jax.vmap(_root)(likely.spread[size]), likely.position.astype(bool)
+
+
+def _root(S: Float[Array, "k k"]) -> Float[Array, "k k"]:
+    """L with L Lᵀ = S ≥ 0, column by column: LAPACK's, called for many at once, can stop for ever on two cores."""
+
+    least = 1e-13 * jnp.max(jnp.diagonal(S))  # what is left below it is rounding
+
+    def column(S: Array, i: Array) -> tuple[Array, Array]:
+        v = jnp.where(S[i, i] > least, S[:, i] / jnp.sqrt(jnp.maximum(S[i, i], least)), 0.0)
+        return S - v[:, None] * v[None], v
+
+    return jax.lax.scan(column, S, jnp.arange(len(S)))[1].T
