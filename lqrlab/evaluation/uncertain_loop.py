@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lqrlab import control
+from lqrlab.compute import checks
 from lqrlab.simulation import LinearPolicy, Problem, bind
 from lqrlab.systems import Plant, UncertainPlant
 
@@ -29,7 +30,7 @@ class UncertainLoop:
         plants: that the plant may be.
         K: u = −Kx, in these units.
         scales: of states and inputs.
-        stage: Q, R, N of a sample at the nominal parameters, in these units.
+        stage: Q − KᵀNᵀ − NK + KᵀRK of a sample at the nominal parameters, in these units.
     """
 
     plants: UncertainPlant
@@ -107,6 +108,7 @@ class UncertainLoop:
 
     def frequencies(self, loop: Float[np.ndarray, "n n"], count: int) -> Float[np.ndarray, " f"]:
         """Zero, a geometric grid up to half the sampling frequency, and those of the loop's modes [rad a sample]."""
+        count = checks.whole("num_frequencies", count, 2)
         modes = np.abs(np.angle(np.linalg.eigvals(loop)))
         return np.unique(np.concatenate([[0.0], np.geomspace(_SLOW, np.pi, count - 1), modes]))
 

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 
 from lqrlab import control
-from lqrlab.compute import checks
 from lqrlab.evaluation.uncertain_loop import UncertainLoop, uncertain
 from lqrlab.systems import Plant, UncertainPlant
 
@@ -54,7 +53,6 @@ def worst_case_gain(
     >>> found.nominal < found.lower < found.upper < 2 * found.nominal
     True
     """
-    checks.whole("num_frequencies", num_frequencies, 2)
     loop = UncertainLoop.of(controller, uncertain(plant, spread))
     nominal, into, out, blocks, _ = loop.pulled_out(np.random.default_rng(seed))
     n, m = len(nominal), len(loop.K)

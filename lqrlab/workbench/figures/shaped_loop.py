@@ -256,7 +256,7 @@ def locus_plane(far: float) -> Axes:
 
 
 def reach(loop: ShapedLoop) -> float:
-    """Size of the root locus that is worth to be seen: three times the crossover, else the loop's fastest pole [rad/s]."""
+    """Size of the root locus worth seeing: three times the crossover, else the fastest pole of the loop [rad/s]."""
     crossed = loop.frequencies[:-1][np.diff(np.abs(loop.gain) > 1)]
     return float(3 * crossed[-1] if len(crossed) else np.abs(loop.locus(np.ones(1))).max())
 
