@@ -145,6 +145,33 @@ def bench_contact(
             yield ContactRow(name, kind, noise, claimed, episode, len(drawn[0][kind][0]), median, failed)
 
 
+def bench_outputs(num: int = 2, seeds: int = 3, families: tuple[str, ...] = ()) -> Iterator[Row]:
+    """Families of at most four states of which outputs alone are seen, beside the same with all states seen.
+
+    The cost is |y|² + |u|² and |x|² + |u|²; both over the LQR's, which sees all states and is told everything. With
+    noise, states are disturbed and measured with that standard deviation.
+    """
+    small = families or tuple(name for name in systems.names() if len(systems.family(name).states) <= 4)
+    states = partial(learning.adaptive, prior=dataclasses.replace(learning.pretrained("adaptive"), known=None))
+    for sigma, seen in itertools.product(NOISES, ("outputs", "states")):
+        found: list[tuple[float, float]] = []
+        for seed in range(seeds):
+            ratios = []
+            for name in small:
+                plants = systems.sample(name, key=jax.random.key(_CONTACT + seed), num=num, spread=0.2)
+                levels = {"noise": sigma, "sensor_noise": sigma}
+                problem = evaluation.unknown_problem(plants, outputs=seen == "outputs", **levels)
+                controller = evaluation.from_outputs(plants) if seen == "outputs" else states
+                regret = evaluation.unknown(controller, problem, key=jax.random.key(seed), num_initial=2)
+                ratios.append(np.asarray(regret.ratio).ravel())
+            every = np.concatenate(ratios)
+            found.append((100 * float(np.mean(np.isinf(every))), 100 * float(np.median(every) - 1)))
+        for what, values in zip(("failed", "median cost above the optimum"), zip(*found)):
+            median, least, most = _spread([*values])
+            title = f"{len(small)} families of n ≤ 4, {seen} seen, σ = {sigma:g}: {what} [{least:.3g}, {most:.3g}]"
+            yield row(title, median, "%")
+
+
 def bench_bound(num: int = 1000, seeds: int = 3) -> Iterator[Row]:
     """Dense systems: cost over the LQR's of the best controller that is told everything after its first step.
 
@@ -265,6 +292,7 @@ PARTS: Parts = {
     "table": (bench_unknown, {"size": QUICK}),
     "tune": (tune_unknown, {}),
     "contact": (bench_contact, {"num": 20, "seeds": 1}),
+    "outputs": (bench_outputs, {"num": 1, "seeds": 1, "families": ("pendulum",)}),
     "bound": (bench_bound, {"num": 100, "seeds": 2}),
 }
 

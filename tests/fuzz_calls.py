@@ -434,6 +434,7 @@ NOT_CALLED = {
             "evaluation.unknown",
             "evaluation.unknown_baselines",
             "evaluation.family_known",
+            "evaluation.from_outputs",
             "evaluation.tune_baselines",
         ),
         "takes seconds to minutes a call; wrong arguments are in tests of their own",

@@ -16,7 +16,6 @@ from lqrlab.evaluation.unknown import Fixed
 from lqrlab.evaluation.unknown_baselines import GRID, SETTINGS, bank, baseline, ridge
 from lqrlab.learning import weight_files
 from lqrlab.learning.adaptive import belief as beliefs
-from lqrlab.learning.adaptive import prior as priors
 from lqrlab.learning.adaptive import training_episodes
 from lqrlab.simulation import Problem
 from lqrlab.systems import N_MAX
@@ -104,7 +103,7 @@ def test_plants_at_large_are_entries_of_either_size_and_positions_that_their_rat
         told = one(systems.make(plant))
         n, m = (int(np.sum(a)) for a in (told.state_mask, told.input_mask))
         half = n // 2
-        theta, spread, odds, position = (np.asarray(a) for a in priors.components(prior, told))
+        theta, spread, odds, position = (np.asarray(a) for a in prior.components(told))
         assert position.tolist() == [1.0] * half + [0.0] * (12 - half)
         steps = [float(told.steps[i, i + half]) for i in range(half)]
         shorter = 0.5 * sum(steps) / max(half, 1) * 0.7

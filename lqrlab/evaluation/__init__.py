@@ -7,7 +7,7 @@ from lqrlab.evaluation.ladder import Ladder, ladder
 from lqrlab.evaluation.regions import Attraction, attraction, best_known_cost, recoveries
 from lqrlab.evaluation.robust_stability import RobustStability, robust_stability
 from lqrlab.evaluation.scores import Score, evaluate
-from lqrlab.evaluation.unknown import Regret, unknown, unknown_problem
+from lqrlab.evaluation.unknown import Regret, from_outputs, unknown, unknown_problem
 from lqrlab.evaluation.unknown_baselines import BankPolicy, Trial, family_known, tune_baselines, unknown_baselines
 from lqrlab.evaluation.worst_case_gain import WorstCaseGain, worst_case_gain
 
@@ -27,6 +27,7 @@ __all__ = [
     "evaluate",
     "family_known",
     "first_contact",
+    "from_outputs",
     "ladder",
     "recoveries",
     "robust_stability",

@@ -1,7 +1,7 @@
 """Regulating plants that nobody has described to the controller: what learning them costs above knowing them."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, Int8, PRNGKeyArray
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec, quadratic
-from lqrlab.simulation import LinearPolicy, Policy, Problem, Trajectory, Verdict, bind, rollout, verdict
+from lqrlab.learning.adaptive import output_policy
+from lqrlab.simulation import LinearPolicy, Measured, Policy, Problem, Trajectory, Verdict, bind, rollout, verdict
 from lqrlab.systems import M_MAX, N_MAX, Plant
 
 MOST = 10.0
@@ -73,7 +74,12 @@ class Fixed(LinearPolicy):
 
 
 def unknown_problem(
-    plants: Plant | Sequence[Plant], *, noise: ArrayLike = 0.0, sensor_noise: ArrayLike = 0.0, limit: float = 20.0
+    plants: Plant | Sequence[Plant],
+    *,
+    noise: ArrayLike = 0.0,
+    sensor_noise: ArrayLike = 0.0,
+    limit: float = 20.0,
+    outputs: bool = False,
 ) -> Problem:
     """The problem of regulating plants of which A and B are not given, in scaled, padded coordinates with Q = R = I.
 
@@ -82,6 +88,7 @@ def unknown_problem(
         noise: standard deviation of the disturbance of the scaled state at each step; one for all, or ``[V, 1]``.
         sensor_noise: the same of the measured state.
         limit: of the scaled inputs.
+        outputs: the cost is |y|² + |u|² instead, of the plants' own outputs in units of the scales: Q = CᵀC.
 
     >>> plants = [systems.sample(name, key=jax.random.key(0), num=2) for name in ("pendulum", "cart_pole")]
     >>> len(evaluation.unknown_problem(plants, noise=0.01))
@@ -91,10 +98,47 @@ def unknown_problem(
     batches = [plants] if isinstance(plants, Plant) else plants
     scaled = Problem.of(batches, optimum=False).scaled()
     Q, R = (jnp.broadcast_to(jnp.eye(k), (len(scaled), k, k)) for k in (N_MAX, M_MAX))
+    if outputs:
+        Q = jnp.concatenate([_output_weight(batch) for batch in batches])
     unit = dataclasses.replace(scaled, Q=Q, R=R, N=jnp.zeros_like(scaled.B), continuous=None).solved()
     # nothing is paid for states that are padding
     unit = dataclasses.replace(unit, P=unit.coordinates.zero_padding(unit.P, "x", "x"))
     return unit.limited((-limit, limit)).disturbed(noise=noise, sensor_noise=sensor_noise)
+
+
+def scaled_outputs(plants: Plant) -> Float[Array, "V p n"]:
+    """C of a batch, from scaled states to outputs in units of their scales: rows of length one, in padding zero."""
+    C, scale = (jnp.asarray(a, float) for a in (plants.output_matrix(), plants.scales[0]))
+    C, scale = (
+        jnp.broadcast_to(a, (*plants.batch_shape, *core)) for a, core in ((C, C.shape[-2:]), (scale, scale.shape[-1:]))
+    )
+    C = C * scale[..., None, :]
+    size = jnp.linalg.norm(C, axis=-1, keepdims=True)
+    C = C / jnp.where(size > 0, size, 1.0)
+    return jnp.pad(C, ((0, 0), (0, 0), (0, N_MAX - plants.n)))
+
+
+def from_outputs(plants: Plant) -> Callable[[Problem], Policy]:
+    """A controller for :func:`unknown` that sees outputs alone: :func:`lqrlab.learning.adaptive_outputs`.
+
+    >>> plants = systems.sample("pendulum", key=jax.random.key(0), num=2)
+    >>> problem = evaluation.unknown_problem(plants, outputs=True)
+    >>> bool(evaluation.unknown(evaluation.from_outputs(plants), problem, key=jax.random.key(1)).failed.any())
+    False
+    """
+    C = scaled_outputs(plants)
+    ones = jnp.ones((*C.shape[:-2], M_MAX))
+
+    def controller(problem: Problem) -> Policy:
+        policy = output_policy.of_outputs(problem.told("units"), jnp.ones(C.shape[:-1]), ones, plants.n, plants.m)
+        return Measured(policy, C)
+
+    return controller
+
+
+def _output_weight(plants: Plant) -> Float[Array, "V n n"]:
+    C = scaled_outputs(plants)
+    return C.mT @ C
 
 
 def unknown(

@@ -1,7 +1,17 @@
 """One network for all plants: models, losses, closed-loop cost, the train step, fit, checkpoints."""
 
 from lqrlab.learning import batches, certificate, closed_loop_cost, gain_repair, losses, metrics, models
-from lqrlab.learning.adaptive import AdaptivePolicy, Families, Prior, adaptive, families, ridge, wide
+from lqrlab.learning.adaptive import (
+    AdaptiveOutputPolicy,
+    AdaptivePolicy,
+    Families,
+    Prior,
+    adaptive,
+    adaptive_outputs,
+    families,
+    ridge,
+    wide,
+)
 from lqrlab.learning.batches import TrainBatch, expert_std
 from lqrlab.learning.certificate import Certificate, certify
 from lqrlab.learning.checkpoints import load, settings
@@ -16,6 +26,7 @@ from lqrlab.learning.training_step import TrainState, learning_rate, objective, 
 from lqrlab.learning.weight_files import card, pretrained
 
 __all__ = [
+    "AdaptiveOutputPolicy",
     "AdaptivePolicy",
     "Certificate",
     "Families",
@@ -33,6 +44,7 @@ __all__ = [
     "TrainConfig",
     "TrainState",
     "adaptive",
+    "adaptive_outputs",
     "batches",
     "card",
     "certificate",

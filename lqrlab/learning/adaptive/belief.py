@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from lqrlab.compute import pytree
-from lqrlab.learning.adaptive.prior import Families, Prior, Z, components
+from lqrlab.learning.adaptive.prior import Families, Prior, Z
 from lqrlab.simulation import Told
 from lqrlab.systems import N_MAX
 
@@ -62,7 +62,7 @@ def start(prior: Prior, told: Told) -> Belief:
 
 def _start(prior: Prior, told: Told) -> Belief:
     """At the level that is told."""
-    theta, spread, odds, position = components(prior, told)
+    theta, spread, odds, position = prior.components(told)
     known, still = prior.known, (told_variance(told), jnp.zeros(()), jnp.zeros(()))
     if known is None:
         family, w = jnp.zeros(0, int), jnp.zeros((0, 1))

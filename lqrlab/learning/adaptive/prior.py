@@ -144,6 +144,33 @@ class Prior:
         known = Families(**kept, most=_most(np.asarray(kept["sizes"]))) if kept else None
         return cls(**{name: a for name, a in arrays.items() if "/" not in name}, known=known)
 
+    def components(self, told: Told) -> tuple[Array, Array, Array, Array]:
+        """The plants at large for one plant: θ ``[K, Z, 12]``, covariances ``[K, 2, Z, Z]`` of rows of positions and of
+        others, log weights ``[K]``, and which rows are positions ``[12]``."""
+        exists, inputs = told.state_mask.astype(float), told.input_mask.astype(float)
+        half = (jnp.sum(exists) // 2).astype(int)
+        i = jnp.arange(N_MAX)
+        position = (i < half).astype(float)
+        paired = (i[None, :] == i[:, None] + half) & (i[:, None] < half)
+        step = jnp.where(paired, told.steps, 0.0)
+        still = jnp.concatenate([jnp.eye(N_MAX), jnp.zeros((M_MAX, N_MAX))]) * exists[None]
+        moving = still.at[:N_MAX].add(step.T)
+        ones, force = jnp.ones(N_MAX), jnp.ones(M_MAX)
+        a, b, odds = self.dense.T
+        free = jnp.concatenate([a[:, None] * ones[None], b[:, None] * force[None]], axis=-1)
+        q, v, push, kinematic_odds = self.kinematic.T
+        rate = jnp.concatenate(
+            [q[:, None] * position[None] + v[:, None] * (ones - position)[None], push[:, None] * force[None]], axis=-1
+        )
+        shorter = 0.5 * jnp.sum(step) / jnp.maximum(half, 1).astype(float) * self.half
+        size = jnp.concatenate([jnp.stack([free, free], 1), jnp.stack([rate * shorter + 1e-4, rate], 1)])
+        size = size * jnp.concatenate([exists, inputs])[None, None]
+        theta = jnp.concatenate(
+            [jnp.broadcast_to(mean, (k, Z, N_MAX)) for mean, k in ((still, len(a)), (moving, len(q)))]
+        )
+        odds = jnp.concatenate([odds, jnp.where(half >= 1, kinematic_odds, -jnp.inf)])
+        return theta, size[..., None] ** 2 * jnp.eye(Z)[None, None], odds, position
+
 
 def wide(known: Families | None = None) -> Prior:
     """The prior before anything is learned: round numbers."""
@@ -169,29 +196,3 @@ def ridge(*, size: float = 0.3, caution: float = 0.0, probe: float = 0.15) -> Pr
         caution=jnp.asarray(caution),
         probe=jnp.array([probe, 0.0, 1.0]),
     )
-
-
-def components(prior: Prior, told: Told) -> tuple[Array, Array, Array, Array]:
-    """The plants at large for one plant: θ ``[K, Z, 12]``, covariances ``[K, 2, Z, Z]`` of the rows of positions and of
-    the other rows, log weights ``[K]``, and which rows are positions ``[12]``."""
-    exists, inputs = told.state_mask.astype(float), told.input_mask.astype(float)
-    half = (jnp.sum(exists) // 2).astype(int)
-    i = jnp.arange(N_MAX)
-    position = (i < half).astype(float)
-    paired = (i[None, :] == i[:, None] + half) & (i[:, None] < half)
-    step = jnp.where(paired, told.steps, 0.0)
-    still = jnp.concatenate([jnp.eye(N_MAX), jnp.zeros((M_MAX, N_MAX))]) * exists[None]
-    moving = still.at[:N_MAX].add(step.T)
-    ones, force = jnp.ones(N_MAX), jnp.ones(M_MAX)
-    a, b, odds = prior.dense.T
-    free = jnp.concatenate([a[:, None] * ones[None], b[:, None] * force[None]], axis=-1)
-    q, v, push, kinematic_odds = prior.kinematic.T
-    rate = jnp.concatenate(
-        [q[:, None] * position[None] + v[:, None] * (ones - position)[None], push[:, None] * force[None]], axis=-1
-    )
-    shorter = 0.5 * jnp.sum(step) / jnp.maximum(half, 1).astype(float) * prior.half
-    size = jnp.concatenate([jnp.stack([free, free], 1), jnp.stack([rate * shorter + 1e-4, rate], 1)])
-    size = size * jnp.concatenate([exists, inputs])[None, None]
-    theta = jnp.concatenate([jnp.broadcast_to(mean, (k, Z, N_MAX)) for mean, k in ((still, len(a)), (moving, len(q)))])
-    odds = jnp.concatenate([odds, jnp.where(half >= 1, kinematic_odds, -jnp.inf)])
-    return theta, size[..., None] ** 2 * jnp.eye(Z)[None, None], odds, position
