@@ -304,6 +304,20 @@ def test_margins_with_a_dead_time_at_each_input_are_those_of_dead_times_by_pade(
         control.margins(*(np.asarray(M) for M in control.c2d(A, B, 0.1)), 0.1 * K, 0.1, delay=delays)
 
 
+def test_loops_of_very_different_speed_and_narrow_resonances_are_not_missed():
+    """Against loops without coupling, one by one: 1/s by hand, a resonance by the exact search of one delay."""
+    slow, fast = control.margins(np.zeros((2, 2)), np.eye(2), np.diag([0.05, 200.0]), delay=[10.0, 0.0])
+    assert slow.delay_margin == pytest.approx(np.pi / 2 / 0.05 - 10, rel=1e-6)
+    assert (fast.phase, fast.delay_margin) == pytest.approx((np.pi / 2, np.pi / 2 / 200), rel=1e-6)
+    A = np.array([[0.0, 1.0, 0.0], [-100.0, -2e-4, 0.0], [0.0, 0.0, -1.0]])
+    B, K = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), np.array([[0.0, 0.01, 0.0], [0.0, 0.0, 1.0]])
+    late = control.margins(A, B, K)[0].delay_margin
+    with pytest.raises(ValueError, match="dead times at which the loop is stable"):
+        control.margins(A, B, K, delay=[1.02 * late, 0.1])
+    left = control.margins(A, B, K, delay=[0.5 * late, 0.1])[0].delay_margin
+    assert left == pytest.approx(0.5 * late, rel=1e-3)
+
+
 def test_delays_that_are_not_one_each_are_refused():
     a, b = np.eye(2), np.eye(2)
     with pytest.raises(ValueError, match=r"delay: expected .* one for each of 2 inputs, not traced, but found 3"):

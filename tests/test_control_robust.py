@@ -538,10 +538,28 @@ def test_a_controller_is_reduced_for_its_loop_by_gramians_of_the_weighted_system
     assert found.bound == np.inf
 
 
+def test_a_reduced_controller_that_loses_its_loop_is_refused_where_the_loop_is_given():
+    """Of random unstable plants: what comes back stabilises its plant, by NumPy's eigenvalues."""
+    rng, kept, refused = np.random.default_rng(13), 0, 0
+    for _ in range(12):
+        A, B, C = rng.normal(size=(5, 5)), rng.normal(size=(5, 1)), rng.normal(size=(1, 5))
+        K = control.lqg(A, B, C, np.eye(5), np.eye(1), np.eye(5), np.eye(1))
+        for order in (1, 2, 3, 4):
+            try:
+                r = control.balred(K.A, K.B, K.C, K.D, order, loop=(A, B, C), method="matchdc")
+            except ValueError:  # in words, below
+                refused += 1
+                continue
+            kept += 1
+            loop = np.block([[A + B @ r.D @ C, B @ r.C], [r.B @ C, r.A]])
+            assert np.linalg.eigvals(loop).real.max() < 0
+    assert min(kept, refused) > 5
+
+
 def test_wrong_loops_of_a_reduction_are_refused():
     system = [[-1.0]], [[1.0]], [[1.0]], [[0.0]]
     for loop, words in (
-        (([[1.0]], [[1.0]]), "loop: expected A, B, C of the plant, but found tuple"),
+        (([[1.0]], [[1.0]]), "loop: expected three matrices, A, B, C of the plant, but found 2 of them"),
         (([[1.0]], [[1.0, 0.0]], [[1.0]]), "loop: expected a plant of 1 inputs and 1 outputs"),
         (([[1.0]], [[1.0]], [[1.0]]), "loop: expected a plant that the controller, u = K y, stabilises"),
     ):

@@ -393,6 +393,13 @@ def test_a_pid_controller_on_the_ladder_costs_what_its_loops_cost(monkeypatch):
     x0 = normal[of_motor][..., : problem.n] * np.asarray(problem.scale_x)[:, None]
     simulated = evaluation.evaluate(tuned["dc_motor"], problem, key=KEY, x0=x0, num_steps=4000)
     np.testing.assert_allclose(home["PID"].ratio, simulated.ratio, rtol=1e-6)
+    for wrong, words in (
+        ({"dc_motor": None}, "pids: expected of dc_motor what control.pid makes of a plant, but found None"),
+        (["dc_motor"], "pids: expected a table of families"),
+        ({"pendulum": tuned["dc_motor"]}, "pids: expected of pendulum one for 2 states and 1 inputs every"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            evaluation.ladder(lambda p: p.K, trained=("pendulum",), key=KEY, pids=wrong)
     with pytest.raises(ValueError, match="pids: expected none where inputs are limited"):
         evaluation.ladder(lambda p: p.K, trained=("pendulum",), key=KEY, limit=1.0, pids=tuned)
 

@@ -193,6 +193,14 @@ def test_roots_and_the_loops_poles_are_dragged_in_the_root_locus():
     _drag_root(panel, complex(zero), complex(1.6 * zero))
     np.testing.assert_allclose(panel._compensator().zeros, [1.6 * zero], rtol=1e-6)
     np.testing.assert_allclose(panel._compensator().poles, [pole], rtol=1e-6)
+    # straight up it stays where it is; past the pole it stops before it, and the pole does not move
+    _drag_root(panel, complex(1.6 * zero), complex(1.6 * zero, 4.0))
+    np.testing.assert_allclose(panel._compensator().zeros, [1.6 * zero], rtol=1e-3)
+    _drag_root(panel, complex(1.6 * zero), complex(1.5 * pole))
+    np.testing.assert_allclose(panel._compensator().poles, [pole], rtol=1e-6)
+    assert pole < panel._compensator().zeros[0].real < 0.9 * pole
+    (now,) = panel._compensator().zeros
+    _drag_root(panel, complex(now), complex(1.6 * zero))
     # the notch's zeros, by frequency and damping
     panel.at_notch.value, panel.notch.value = 12.0, 6.0
     panel.live.wait()

@@ -92,6 +92,17 @@ def test_a_batch_is_its_members_one_by_one():
     [
         (lambda: learning.adaptive_outputs(systems.make("pendulum"), order=5), "at most four states an output"),
         (lambda: learning.adaptive_outputs(systems.make("pendulum"), order=0), "order: expected a whole number"),
+        (lambda: learning.adaptive_outputs(systems.make("pendulum"), noise=-1.0), "noise: expected numbers ≥ 0"),
+        (lambda: learning.adaptive_outputs(systems.make("pendulum"), limit=np.nan), "limit: expected"),
+        (lambda: learning.adaptive_outputs(systems.make("pendulum"), doublings=-1), "doublings: expected"),
+        (
+            lambda: evaluation.from_outputs(systems.make("pendulum"))(
+                evaluation.unknown_problem(
+                    systems.sample("pendulum", key=jax.random.key(0), num=2), outputs=True
+                ).hidden()
+            ),
+            "expected those of the problem, 2, but found 1",
+        ),
     ],
 )
 def test_plants_with_too_few_outputs_are_refused(call, match):

@@ -106,6 +106,16 @@ def test_no_plant_of_the_box_has_more_than_the_worst_gain(name):
     assert found.nominal < most < found.upper < 1.3 * found.lower
 
 
+def test_the_bound_is_above_what_was_found_on_the_coarsest_grid_and_finite_where_stability_is_barely_certified():
+    crane, pole = (systems.make(name) for name in ("gantry_crane", "cart_pole"))
+    of_crane, of_pole = (simulation.Problem.of(plant, linear=True).K for plant in (crane, pole))
+    coarse = evaluation.worst_case_gain(of_pole, pole, num_frequencies=2)
+    assert coarse.nominal < coarse.lower < coarse.upper < np.inf
+    assert evaluation.robust_stability(of_crane, crane, spread=0.2632).mu == pytest.approx(0.996, abs=0.003)
+    barely = evaluation.worst_case_gain(of_crane, crane, spread=0.2632)
+    assert barely.lower < barely.upper < np.inf
+
+
 def test_where_stability_is_not_certified_neither_is_a_gain():
     plant = systems.make("acrobot")
     found = evaluation.worst_case_gain(simulation.Problem.of(plant, linear=True).K, plant)
@@ -134,6 +144,8 @@ def test_a_networks_gain_is_judged_like_any_other():
         ),
         (lambda: evaluation.worst_case_gain([[0.0, 0.0]], systems.make("pendulum")), "stabilises pendulum itself"),
         (lambda: evaluation.worst_case_gain([[9.0, 9.0]], systems.make("pendulum"), spread=0.0), "above 0"),
+        (lambda: evaluation.worst_case_gain([[9.0, 9.0]], systems.make("pendulum"), spread=0.97), "at most 0.95"),
+        (lambda: evaluation.robust_stability([[9.0, 9.0]], systems.make("pendulum"), seed=-1), "seed: expected"),
     ],
 )
 def test_what_cannot_be_judged_is_refused(call, match):

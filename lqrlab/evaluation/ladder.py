@@ -113,8 +113,9 @@ def ladder(
         raise ValueError("trained: expected at least one family, but found none")
     if limit is not None and pids:
         raise ValueError("pids: expected none where inputs are limited, for their costs are those of linear loops")
-    for name in (*trained, *(pids or ())):
+    for name in trained:
         systems.family(name)
+    _check_pids(pids)
     rungs = _rungs(tuple(trained), key, variants, spread, wide)
     rows = [(rung, name) for rung, by in rungs.items() for name, p in by.items() for _ in range(len(p))]
     everything = Problem.of([plant for by in rungs.values() for plant in by.values()])
@@ -135,6 +136,21 @@ def ladder(
     else:
         scores = _within(limit, controller, gains, problem, x0)
     return _by_rung(rows, kept, scores, tuple(pids or ()))
+
+
+def _check_pids(pids: Mapping[str, control.PID] | None) -> None:
+    if pids is not None and not isinstance(pids, Mapping):
+        raise ValueError(f"pids: expected a table of families and their PID controllers, but found {pids!r}")
+    for name, design in (pids or {}).items():
+        nominal = systems.make(name)
+        if not isinstance(design, control.PID) or design.C is None or design.dt is None:
+            raise ValueError(f"pids: expected of {name} what control.pid makes of a plant, but found {design!r}")
+        found = design.C.shape[-1], design.m, float(design.dt)
+        if found != (nominal.n, nominal.m, float(nominal.dt)):
+            raise ValueError(
+                f"pids: expected of {name} one for {nominal.n} states and {nominal.m} inputs every "
+                f"{float(nominal.dt):g} s, but found one for {found[0]} and {found[1]} every {found[2]:g} s"
+            )
 
 
 def _rungs(trained: tuple[str, ...], key: PRNGKeyArray, variants: int, spread: float, wide: float) -> Rungs:

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from lqrlab import control
+from lqrlab.compute import checks
 from lqrlab.evaluation.uncertain_loop import UncertainLoop, uncertain
 from lqrlab.systems import Plant, UncertainPlant
 
@@ -63,6 +64,7 @@ def robust_stability(
     >>> found.certified, found.refuted > 1
     (True, True)
     """
+    seed = checks.whole("seed", seed, 0)
     loop = UncertainLoop.of(controller, uncertain(plant, spread))
     nominal, into, out, blocks, remainder = loop.pulled_out(np.random.default_rng(seed))
     closed, n = loop.closed(nominal), len(nominal)

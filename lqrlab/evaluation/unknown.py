@@ -12,7 +12,7 @@ from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec, quadratic
 from lqrlab.learning.adaptive import output_policy
 from lqrlab.simulation import LinearPolicy, Measured, Policy, Problem, Trajectory, Verdict, bind, rollout, verdict
-from lqrlab.systems import M_MAX, N_MAX, Plant
+from lqrlab.systems import M_MAX, N_MAX, Plant, check_plant
 
 MOST = 10.0
 """A loop that costs more than so many times the optimum has failed."""
@@ -109,10 +109,8 @@ def unknown_problem(
 def scaled_outputs(plants: Plant) -> Float[Array, "V p n"]:
     """C of a batch, from scaled states to outputs in units of their scales: rows of length one, in padding zero."""
     C, scale = (jnp.asarray(a, float) for a in (plants.output_matrix(), plants.scales[0]))
-    C, scale = (
-        jnp.broadcast_to(a, (*plants.batch_shape, *core)) for a, core in ((C, C.shape[-2:]), (scale, scale.shape[-1:]))
-    )
-    C = C * scale[..., None, :]
+    lead = plants.batch_shape or (1,)
+    C = jnp.broadcast_to(C, (*lead, *C.shape[-2:])) * jnp.broadcast_to(scale, (*lead, plants.n))[..., None, :]
     size = jnp.linalg.norm(C, axis=-1, keepdims=True)
     C = C / jnp.where(size > 0, size, 1.0)
     return jnp.pad(C, ((0, 0), (0, 0), (0, N_MAX - plants.n)))
@@ -126,10 +124,13 @@ def from_outputs(plants: Plant) -> Callable[[Problem], Policy]:
     >>> bool(evaluation.unknown(evaluation.from_outputs(plants), problem, key=jax.random.key(1)).failed.any())
     False
     """
+    check_plant(plants)
     C = scaled_outputs(plants)
     ones = jnp.ones((*C.shape[:-2], M_MAX))
 
     def controller(problem: Problem) -> Policy:
+        if len(problem) != len(C):
+            raise ValueError(f"plants: expected those of the problem, {len(problem)}, but found {len(C)}")
         policy = output_policy.of_outputs(problem.told("units"), jnp.ones(C.shape[:-1]), ones, plants.n, plants.m)
         return Measured(policy, C)
 

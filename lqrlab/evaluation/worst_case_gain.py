@@ -5,11 +5,12 @@ import dataclasses
 import numpy as np
 
 from lqrlab import control
+from lqrlab.compute import checks
 from lqrlab.evaluation.uncertain_loop import UncertainLoop, uncertain
 from lqrlab.systems import Plant, UncertainPlant
 
-_FINER = 1.02  # factor between the gains that are tried, at least
-_ROUNDS = 100
+_FINER, _MOST = 1.02, 1e6  # factors of the gain: to which it is bounded, and up to which it is looked for
+_PEAKS = 8  # loops of the largest gains whose frequencies are looked at
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +21,7 @@ class WorstCaseGain:
         nominal: at the plant's own parameters: the H∞ norm.
         lower: the largest that was found within the box, on the plant's own equations.
         upper: no parameters of the box have more, as far as frequencies and the sampled remainder can tell; inf where
-            stability is not certified.
+            stability is not certified, or beyond a million times ``lower``.
         parameters: where ``lower`` was found.
     """
 
@@ -53,18 +54,20 @@ def worst_case_gain(
     >>> found.nominal < found.lower < found.upper < 2 * found.nominal
     True
     """
+    seed = checks.whole("seed", seed, 0)
     loop = UncertainLoop.of(controller, uncertain(plant, spread))
     nominal, into, out, blocks, _ = loop.pulled_out(np.random.default_rng(seed))
     n, m = len(nominal), len(loop.K)
     closed, root = loop.closed(nominal), _root(loop.stage)
-    w = loop.frequencies(closed, num_frequencies)
+    gains, peaks, moves = _found(loop, root, np.random.default_rng(seed))
+    most = int(np.argmax(gains))
+    # where loops of the box have their peaks, or the bound might be below what was found
+    w = np.union1d(loop.frequencies(closed, num_frequencies), np.unique(peaks[np.isfinite(peaks)]))
     from_all = np.concatenate([into, nominal[:, n:]], axis=1)
     seen = np.concatenate([out @ np.concatenate([np.eye(n), -loop.K]), root])
     response = seen @ np.linalg.solve(np.exp(1j * w)[:, None, None] * np.eye(n) - closed, from_all)
     response[:, : len(out), -m:] += out[:, n:]  # the blocks see the disturbed input
-    gains, moves = _found(loop, root, np.random.default_rng(seed))
-    most = int(np.argmax(gains))
-    upper = _upper(response, blocks, (m, n), float(gains[0]), len(out))
+    upper = _upper(response, blocks, (m, n), float(gains[most]), len(out))
     return WorstCaseGain(float(gains[0]), float(gains[most]), upper, loop.plants.parameters(moves[most]))
 
 
@@ -74,28 +77,39 @@ def _root(weight: np.ndarray) -> np.ndarray:
     return np.sqrt(np.maximum(size, 0))[:, None] * vectors.T
 
 
-def _found(loop: UncertainLoop, root: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Gains of the loops that are tried, the nominal one first; inf of one that is not stable."""
+def _found(
+    loop: UncertainLoop, root: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Gains of the loops that are tried, the nominal one first, and where [rad a sample]; inf of one not stable."""
     moves = np.concatenate([np.zeros((1, loop.plants.directions)), loop.tried(rng)])
     joint = loop.joint(moves)
     n = joint.shape[1]
-    gains = np.full(len(moves), np.inf)
+    gains, peaks = np.full((2, len(moves)), np.inf)
     for i, (closed, B) in enumerate(zip(loop.closed(joint), joint[:, :, n:])):
         if np.abs(np.linalg.eigvals(closed)).max() < 1:
-            gains[i] = control.hinf_norm(closed, B, root, np.zeros((n, B.shape[1])), dt=1.0)[0]
-    return gains, moves
+            gains[i], peaks[i] = control.hinf_norm(closed, B, root, np.zeros((n, B.shape[1])), dt=1.0)
+    best = np.argsort(-gains, kind="stable")[:_PEAKS]
+    return gains, np.where(np.isin(np.arange(len(gains)), best) | (np.arange(len(gains)) == 0), peaks, np.inf), moves
 
 
 def _upper(response: np.ndarray, blocks: list, performance: tuple[int, int], gain: float, seen: int) -> float:
-    """The least gain, of those tried, at which µ is below 1 at all frequencies."""
+    """The least gain, to a factor of _FINER, at which µ is below 1 at all frequencies; inf beyond _MOST times."""
     if control.mu(response[:, :seen, : -performance[0]], blocks).upper.max() >= 1:
         return np.inf
-    for _ in range(_ROUNDS):
+
+    def larger(response: np.ndarray, gain: float) -> np.ndarray:
+        """The frequencies at which the gain may be larger."""
         scaled = response.copy()
         scaled[:, seen:] /= gain
-        bound = control.mu(scaled, [*blocks, performance]).upper
-        response = response[bound >= 1]  # µ falls as the gain grows: the others need no further look
-        if not len(response):
-            return gain
-        gain *= max(_FINER, float(bound.max()))
-    return np.inf
+        return response[control.mu(scaled, [*blocks, performance]).upper >= 1]
+
+    low, high, factor = gain, gain, _FINER
+    while len(left := larger(response, high)):
+        response = left  # µ falls as the gain grows: the others need no further look
+        low, high, factor = high, high * factor, factor**1.5
+        if high > _MOST * gain:
+            return np.inf
+    while high > low * _FINER:
+        middle = float(np.sqrt(low * high))
+        low, high = (middle, high) if len(larger(response, middle)) else (low, middle)
+    return high

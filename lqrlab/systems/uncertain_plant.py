@@ -34,7 +34,8 @@ class UncertainPlant:
 
     @classmethod
     def of(cls, plant: Plant, spread: float) -> "UncertainPlant":
-        """Each parameter that varies known to ±``spread``, relative, 0 < spread < 1, each for itself.
+        """Each parameter that varies known to ±``spread``, relative, 0 < spread ≤ 0.95, each for itself, cut to its
+        range.
 
         Raises:
             ValueError: a plant without parameters that vary, a batch of plants.
@@ -45,6 +46,10 @@ class UncertainPlant:
         """
         check_plant(plant, one=True)
         spread = checks.number("spread", spread, "a relative half-width above 0 and below 1", above=0, below=1)
+        if spread > _MOST:
+            raise ValueError(
+                f"spread: expected at most {_MOST}, the share that a parameter may lose, but found {spread:g}"
+            )
         fields = parameter_fields(type(plant))
         names = tuple(name for name, field in fields.items() if field.metadata["vary"])
         if not names:

@@ -13,6 +13,7 @@ from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.frequency import response_at
 from lqrlab.control.analysis.system_norms import hinf_norm, stable
 
+_FINER, _TURN = 30, 0.5  # rounds of bisection of a grid of frequencies, until it has no larger turn [rad]
 _TOUCH = 1e-8  # a peak of |L| so near to one has its eigenvalues off the axis by the root of it, within 1e-4
 
 
@@ -78,28 +79,28 @@ def margins(
         A: ``[n, n]``, of ẋ = Ax + Bu, or of x[t+1] = Ax[t] + Bu[t] if ``dt`` [s] is given.
         B, K: ``[n, m]``, ``[m, n]``.
         delay: dead time [s], exact in frequency: one number is that of the input that is looked at, L(jω) exp(−jω
-            delay), the others without; one for each input, in continuous time, are there all at once.
+            delay), the others without; one for each input, in continuous time, are there all at once. The loop is then
+            stable if det(I + K (jω − A)⁻¹B exp(−jω delay)) turns around zero as often as without them; margins are
+            searched on a grid of frequencies, refined.
 
     Raises:
-        ValueError: the loop is not stable, so it has no margins; a delay at or beyond its delay margin.
-
-    With several the loop is stable if det(I + K (jω − A)⁻¹B exp(−jω delay)) turns around zero as often as without
-    them, and what is asked of each input is searched on a grid of frequencies, refined.
+        ValueError: the loop is not stable, so it has no margins; a delay at or beyond its delay margin; one for each
+            input in discrete time.
 
     >>> round(control.margins([[0.0]], [[1.0]], [[2.0]])[0].phase * 180 / np.pi, 6)  # of 2 / s
     90.0
     """
     A, B, K = matrix_checks.host_matrices("margins", A=(A, "nn"), B=(B, "nm"), K=(K, "mn"))
     dt = matrix_checks.host_sample_time("margins", dt)
-    several = np.ndim(delay) > 0
-    delays = [number("delay", d, "a dead time ≥ 0 s", low=0) for d in np.ravel(np.asarray(delay, object))]
+    several = isinstance(delay, list | tuple) or np.ndim(delay) > 0
+    delays = [number("delay", d, "a dead time ≥ 0 s", low=0) for d in (list(delay) if several else [delay])]  # type: ignore[arg-type]
     if several and len(delays) != B.shape[1]:
         raise ValueError(f"delay: expected one, or one for each of {B.shape[1]} inputs, but found {len(delays)}")
     with np.errstate(over="ignore", invalid="ignore"):  # a loop beyond all numbers is not stable
         closed = A - B @ K
     if not stable(closed, dt):
         raise ValueError("K: the loop A − BK is not stable, so it has no margins")
-    if several and any(delays):
+    if len(delays) > 1 and any(delays):
         return _with_dead_times(A, B, K, dt, np.array(delays))
     delay, at_inputs = delays[0], []
     for i in range(B.shape[1]):
@@ -177,9 +178,17 @@ def _with_dead_times(
         inner = np.linalg.solve((one + T)[:, others][:, :, others], T[:, others][:, :, [i]])
         return (T[:, [i]][:, :, [i]] - T[:, [i]][:, :, others] @ inner)[:, 0, 0]
 
-    w = _grid(A, None, np.zeros(0), delays[delays > 0])
-    turns = np.linalg.det(one + joint(w)) / np.linalg.det(one + joint(w, 0 * delays))  # one at both ends
-    if abs(np.unwrap(np.angle(turns))[-1]) > 1:
+    def turns(w: np.ndarray) -> np.ndarray:
+        return np.angle(np.linalg.det(one + joint(w)) / np.linalg.det(one + joint(w, 0 * delays)))
+
+    w = _grid_of_loop(A, B, K, delays)
+    for _ in range(_FINER):  # until no turn can hide between two frequencies
+        steps = np.abs(np.angle(np.exp(1j * np.diff(turns(w)))))
+        coarse = np.flatnonzero(steps > _TURN)
+        if not len(coarse):
+            break
+        w = np.sort(np.concatenate([w, np.sqrt(w[coarse] * w[coarse + 1])]))
+    if abs(np.unwrap(turns(w))[-1]) > 1:  # it is one at both ends
         raise ValueError(f"delay: expected dead times at which the loop is stable, but found {delays.tolist()} s")
     at_inputs = []
     for i in range(len(delays)):
@@ -188,11 +197,26 @@ def _with_dead_times(
         def excess(at: float, i: int = i) -> float:
             return float(np.log(np.abs(gain(i, np.array([at]))[0])))
 
-        at = np.flatnonzero(size[:-1] * size[1:] < 0)
+        at = np.flatnonzero(size[:-1] * size[1:] <= 0)
         crossed = np.array([_root(excess, w[j], w[j + 1]) for j in at])
         unity = gain(i, crossed)
         at_inputs.append(_searched(partial(gain, i), w, unity, _delay_margin(crossed, unity)[0]))
     return at_inputs
+
+
+def _grid_of_loop(A: np.ndarray, B: np.ndarray, K: np.ndarray, delays: np.ndarray) -> np.ndarray:
+    """Frequencies [rad/s] of several loops: also around each mode of the plant and of the loop without delays."""
+    modes = np.concatenate([np.linalg.eigvals(A), np.linalg.eigvals(A - B @ K)])
+    crossed = [np.abs(modes)]
+    for i in range(B.shape[1]):
+        others = np.arange(B.shape[1]) != i
+        _, (at, _) = _crossings(A - B[:, others] @ K[others], B[:, [i]], K[[i]], None)
+        crossed.append(np.abs(at))
+    w = _grid(A, None, np.concatenate(crossed), delays[delays > 0])
+    beside = np.geomspace(1e-2, 30, 60)
+    near = modes.imag[:, None] + np.abs(modes.real)[:, None] * np.concatenate([-beside, [0.0], beside])
+    near = near[(near > w[0]) & (near < w[-1])]
+    return np.unique(np.concatenate([w, near]))
 
 
 def _grid(A: np.ndarray, dt: float | None, crossed: np.ndarray, delays: np.ndarray) -> np.ndarray:

@@ -51,11 +51,12 @@ def balred(
         method: ``"truncate"`` is exact at infinite frequency, or right after a step; ``"matchdc"`` residualises the
             states that are left out, as if they were at rest: exact at frequency zero.
         loop: A, B, C of the plant of which the system is the controller, u = K y. What is left out is then what the
-            *loop* needs least: with (I − GK)⁻¹ before the controller and (I − GK)⁻¹G behind it as weights.
+            *loop* needs least: with (I − GK)⁻¹ before the controller and (I − GK)⁻¹G behind it as weights. The loop of
+            what is left is checked.
 
     Raises:
         ValueError: wrong arguments; fewer states asked for than there are modes that have to be kept; a loop that is
-            not stable.
+            not stable, as given or with what is left.
 
     Source: M. G. Safonov and R. Y. Chiang, A Schur method for balanced-truncation model reduction, IEEE Transactions
     on Automatic Control 34 (1989); A. Varga, Balancing free square-root algorithm, CDC (1991); S. J. Hammarling,
@@ -94,10 +95,23 @@ def balred(
     balanced = into @ stable_part[0] @ out, into @ stable_part[1], stable_part[2] @ out
     reduced, entering, leaving, through = _at_rest(*balanced, d, size, dt)
     if not stable(reduced, dt):
+        if weights is not None:
+            raise ValueError(
+                f"order: expected another one than {order}: with the loop's weights nothing guarantees that what is "
+                "left is stable, and here it is not; choose more states, or the other method"
+            )
         raise ValueError(
             f"A: the reduced system of order {order} is not stable in floating point: modes are too near the stability "
             "boundary; choose another order, or move them"
         )
+    if loop is not None:
+        left_over = scipy.linalg.block_diag(a[:kept, :kept], reduced)
+        smaller = left_over, np.vstack([b[:kept], entering]), np.hstack([c[:, :kept], leaving]), through
+        if not stable(_loop_weights(smaller, loop, dt, check=False)[0], dt):
+            raise ValueError(
+                f"order: expected another one than {order}: the plant with the reduced controller is not stable; "
+                "choose more states, or the other method"
+            )
     return ReducedModel(
         scipy.linalg.block_diag(a[:kept, :kept], reduced),
         np.vstack([b[:kept], entering]),
@@ -121,12 +135,13 @@ def _at_rest(
 
 
 def _loop_weights(
-    controller: tuple[np.ndarray, ...], plant: Sequence[Any], dt: float | None
+    controller: tuple[np.ndarray, ...], plant: Sequence[Any], dt: float | None, *, check: bool = True
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The loop's matrix, what enters it before and behind the controller, and the measurements: u = K(y + r) + v."""
     a, b, c, d = controller
     if not (isinstance(plant, tuple | list) and len(plant) == 3):
-        raise ValueError(f"loop: expected A, B, C of the plant, but found {type(plant).__name__}")
+        found = f"{len(plant)} of them" if isinstance(plant, tuple | list) else type(plant).__name__
+        raise ValueError(f"loop: expected three matrices, A, B, C of the plant, but found {found}")
     given = {"A": (plant[0], "nn"), "B": (plant[1], "nm"), "C": (plant[2], "pn")}
     A, B, C = matrix_checks.host_matrices("loop", **given)
     if (B.shape[1], C.shape[0]) != d.shape:
@@ -135,7 +150,7 @@ def _loop_weights(
             f"found {B.shape[1]} and {C.shape[0]}"
         )
     F = np.block([[A + B @ d @ C, B @ c], [b @ C, a]])
-    if not stable(F, dt):
+    if check and not stable(F, dt):
         raise ValueError("loop: expected a plant that the controller, u = K y, stabilises, but the loop is not stable")
     return F, np.vstack([B @ d, b]), np.vstack([B, np.zeros((len(a), B.shape[1]))]), np.hstack([C, 0 * b.T])
 

@@ -204,7 +204,8 @@ class FittedPlant:
 
         The box lies along the principal axes of the estimates, so parameters that the log does not tell apart may be
         far off together. ``evaluation.robust_stability(K, fit.uncertain(0.99)).certified`` is then a statement with a
-        probability of 99 %, given the log and the class of the plant.
+        probability of 99 %, given the log, the class of the plant and normal errors, as far as µ's frequencies and the
+        sampled remainder of its expansion can tell.
         """
         probability = checks.number("probability", probability, "a share above 0 and below 1", above=0, below=1)
         k = len(self.z)

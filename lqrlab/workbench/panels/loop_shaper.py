@@ -24,6 +24,7 @@ from lqrlab.workbench.panels.panel import Panel
 
 _MOST = 4  # designs on top of one another
 _NEAR = 0.06  # of the plot's width, within which a corner is taken hold of
+_APART = 1.02  # a lead's pole over its zero, at least
 _ZOOM = 3.0  # factor by which the root locus may be too near or too far before it is drawn at another scale
 _ALONG = np.geomspace(1e-2, 1e2, 1601)  # factors of the gain that a click on the root locus looks at
 _RULES = {"SIMC": "simc", "AMIGO": "amigo", "Ziegler–Nichols": "ziegler_nichols", "most integral gain": "max_ki"}
@@ -249,9 +250,13 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         if name not in ("zero", "pole"):
             _move_to(getattr(self, name), at)
             return
-        ratio = _lead_ratio(self.lead.value)
-        ends = {"zero": self.at_lead.value / ratio, "pole": self.at_lead.value * ratio} | {name: at}
-        grown = max(ends["pole"] / ends["zero"], 1.01)
+        ratio, most = _lead_ratio(self.lead.value), _lead_ratio(self.lead.max) ** 2
+        zero, pole = self.at_lead.value / ratio, self.at_lead.value * ratio
+        if name == "zero":
+            zero = min(max(at, pole / most), pole / _APART)
+        else:
+            pole = min(max(at, zero * _APART), zero * most)
+        ends, grown = {"zero": zero, "pole": pole}, pole / zero
         self.lead.value = math.degrees(math.asin((grown - 1) / (grown + 1)))
         _move_to(self.at_lead, math.sqrt(ends["pole"] * ends["zero"]))
 
@@ -272,9 +277,10 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         s = complex(*(low + share * (high - low) for (low, high), share in zip((axes.x, axes.y), self.roots.point)))
         if self._held:
             with self.quietly():
-                self._put(self._held, abs(s) or 1e-9)
+                size = max(abs(s), 1e-9)
+                self._put(self._held, size if self._held == "at_notch" else max(-s.real, 1e-9))
                 if self._held == "at_notch":
-                    damping = np.clip(-s.real / abs(s), 1e-3, _WIDTH)
+                    damping = np.clip(-s.real / size, 1e-3, _WIDTH)
                     self.notch.value = min(-20 * math.log10(damping / _WIDTH), self.notch.max)
             self.ask()
             return
