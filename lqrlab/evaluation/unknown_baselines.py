@@ -23,7 +23,8 @@ Controller = Callable[[Problem], Policy]
 """From the problem of plants that are not described to a policy for them."""
 
 _FLOOR = 1e-4
-_DRAWS = {"Thompson sampling": 1, "optimism": 16, "explore, then commit": 0}
+DRAWS = {"Thompson sampling": 1, "optimism": 16, "explore, then commit": 0}
+"""Plants that each draws from its belief."""
 _LAST = -1e6  # log odds of what is believed only where nothing else can be
 
 SETTINGS: Mapping[str, Mapping[str, float]] = {
@@ -57,10 +58,10 @@ def baseline(
         return family_known(training, family, **given)
     if name == "bank of 500":
         return bank(training, **given)
-    if name in _DRAWS:
+    if name in DRAWS:
         prior = ridge(given.get("size", 0.1), given.get("input_size", 1.0), 0.0)
         how = {key: given[key] for key in ("hold", "explore", "amplitude") if key in given}
-        return lambda problem: SampledPolicy(prior, problem.told("units"), _DRAWS[name], **how)
+        return lambda problem: SampledPolicy(prior, problem.told("units"), DRAWS[name], **how)
     doublings = int(given.get("doublings", 5))
     numbers = {key: value for key, value in given.items() if key != "doublings"}
     if name in ("ridge", "cautious ridge"):
