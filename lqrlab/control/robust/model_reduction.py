@@ -94,8 +94,23 @@ def balred(
     into, out = (see @ left[:, :full] / root).T, reach @ right[:full].T / root
     balanced = into @ stable_part[0] @ out, into @ stable_part[1], stable_part[2] @ out
     reduced, entering, leaving, through = _at_rest(*balanced, d, size, dt)
+    parts = (
+        scipy.linalg.block_diag(a[:kept, :kept], reduced),
+        np.vstack([b[:kept], entering]),
+        np.hstack([c[:, :kept], leaving]),
+        through,
+    )
+    _check_stable(reduced, parts, loop, dt)
+    return ReducedModel(*parts, hankel, 2 * float(hankel[size:].sum()) if weights is None else np.inf)
+
+
+def _check_stable(
+    reduced: np.ndarray, parts: tuple[np.ndarray, ...], loop: Sequence[Any] | None, dt: float | None
+) -> None:
+    """Refuse what is left of the stable part if it is not stable, and a controller that does not stabilise its plant."""
+    order = len(parts[0])
     if not stable(reduced, dt):
-        if weights is not None:
+        if loop is not None:
             raise ValueError(
                 f"order: expected another one than {order}: with the loop's weights nothing guarantees that what is "
                 "left is stable, and here it is not; choose more states, or the other method"
@@ -104,22 +119,11 @@ def balred(
             f"A: the reduced system of order {order} is not stable in floating point: modes are too near the stability "
             "boundary; choose another order, or move them"
         )
-    if loop is not None:
-        left_over = scipy.linalg.block_diag(a[:kept, :kept], reduced)
-        smaller = left_over, np.vstack([b[:kept], entering]), np.hstack([c[:, :kept], leaving]), through
-        if not stable(_loop_weights(smaller, loop, dt, check=False)[0], dt):
-            raise ValueError(
-                f"order: expected another one than {order}: the plant with the reduced controller is not stable; "
-                "choose more states, or the other method"
-            )
-    return ReducedModel(
-        scipy.linalg.block_diag(a[:kept, :kept], reduced),
-        np.vstack([b[:kept], entering]),
-        np.hstack([c[:, :kept], leaving]),
-        through,
-        hankel,
-        2 * float(hankel[size:].sum()) if weights is None else np.inf,
-    )
+    if loop is not None and not stable(_loop_weights(parts, loop, dt, check=False)[0], dt):
+        raise ValueError(
+            f"order: expected another one than {order}: the plant with the reduced controller is not stable; "
+            "choose more states, or the other method"
+        )
 
 
 def _at_rest(
