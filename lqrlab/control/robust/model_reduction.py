@@ -107,7 +107,7 @@ def balred(
 def _check_stable(
     reduced: np.ndarray, parts: tuple[np.ndarray, ...], loop: Sequence[Any] | None, dt: float | None
 ) -> None:
-    """Refuse what is left of the stable part if it is not stable, and a controller that does not stabilise its plant."""
+    """Refuse what is left of the stable part if it is not stable, and a controller that loses its plant."""
     order = len(parts[0])
     if not stable(reduced, dt):
         if loop is not None:
