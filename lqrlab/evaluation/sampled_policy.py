@@ -105,7 +105,6 @@ def _likeliest_at_large(belief: Belief) -> tuple[Array, Array, Array]:
 
 def _root(S: Float[Array, "k k"]) -> Float[Array, "k k"]:
     """L with L Lᵀ = S ≥ 0, column by column: LAPACK's, called for many at once, can stop for ever on two cores."""
-
     least = 1e-13 * jnp.max(jnp.diagonal(S))  # what is left below it is rounding
 
     def column(S: Array, i: Array) -> tuple[Array, Array]:

@@ -118,9 +118,8 @@ class AdaptiveOutputPolicy:
         measured = jnp.all(jnp.isfinite(scaled), axis=-1)
         scaled = jnp.where(measured[..., None], scaled, memory.expected[..., :p])
         first = (memory.t == 0)[..., None]
-        before = jnp.where(
-            first, jnp.tile(scaled, lags - 1), window[..., : p * (lags - 1)]
-        )  # as if it had been at rest
+        # before the first sample, as if it had been at rest
+        before = jnp.where(first, jnp.tile(scaled, lags - 1), window[..., : p * (lags - 1)])
         inputs = window[..., p * lags : _length(p, m, lags)]
         outputs = jnp.concatenate([scaled, before], axis=-1)
         # a window that is not all measured teaches nothing
