@@ -197,6 +197,36 @@ def bench_bound(num: int = 1000, seeds: int = 3) -> Iterator[Row]:
         )
 
 
+def bench_look_ahead(num: int = 50, seeds: int = 3, sigma: float = 0.01, steps: int = 10) -> Iterator[Row]:
+    """The adaptive regulator with and without look-ahead, in the first 100 steps on the three distributions.
+
+    On dense systems also with the very prior that they are drawn from, which bounds what is possible from above.
+    """
+    drawn = dataclasses.replace(learning.ridge(caution=0.12), probe=np.array([0.034, 1.5, 0.24]))
+    priors = {
+        "learned prior": learning.pretrained("adaptive"),
+        "their own prior": dataclasses.replace(drawn, dense=np.array([[0.05, 0.1, 0.0]])),
+    }
+    plants = [_distributions(num, seed) for seed in range(seeds)]
+    for kind, (name, prior), ahead in itertools.product(plants[0], priors.items(), (False, True)):
+        if name == "their own prior" and kind != "dense systems":
+            continue
+
+        def made(problem: Problem, prior: learning.Prior = prior, ahead: bool = ahead) -> Policy:
+            policy = learning.adaptive(problem, prior)
+            return learning.look_ahead(policy, steps=steps) if ahead else policy
+
+        found = []
+        for seed, kinds in enumerate(plants):
+            problem = kinds[kind][0].disturbed(noise=np.full((num, 1), sigma))
+            regret = evaluation.unknown(made, problem, key=jax.random.key(seed), num_initial=1, num_steps=100)
+            found.append(regret.summary())
+        for what in ("failed", "median"):
+            median, least, most = _spread([each[what] for each in found])
+            how = "looking ahead" if ahead else "alone"
+            yield row(f"{kind}, σ = {sigma:g}, {name}, {how}: {what} [{least:.3g}, {most:.3g}]", median, "%")
+
+
 def _distributions(num: int, seed: int) -> dict[str, tuple[Problem, Problem | None]]:
     """Plants and what replaces them, None for the same with reversed inputs."""
     others = [name for name in systems.names() if name not in TRAINED]
@@ -292,12 +322,18 @@ def _spread(values: list[float]) -> tuple[float, float, float]:
     return ordered[len(ordered) // 2], ordered[0], ordered[-1]
 
 
+_FEW = "ridge", "optimism"  # in the quick table
+
 PARTS: Parts = {
-    "table": (bench_unknown, {"size": QUICK}),
+    "table": (
+        bench_unknown,
+        {"size": QUICK, "controllers": {name: baseline(name, ()) for name in ("ridge", "optimism")}},
+    ),
     "tune": (tune_unknown, {}),
     "contact": (bench_contact, {"num": 4, "seeds": 1, "conditions": CONDITIONS[1:2]}),
     "outputs": (bench_outputs, {"num": 1, "seeds": 1, "families": ("pendulum",)}),
     "bound": (bench_bound, {"num": 100, "seeds": 2}),
+    "look_ahead": (bench_look_ahead, {"num": 2, "seeds": 1, "steps": 2}),
 }
 
 if __name__ == "__main__":

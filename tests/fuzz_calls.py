@@ -61,6 +61,10 @@ def source(kind: str = "resident") -> dataset.Source:
 
 
 @functools.cache
+def learner() -> learning.AdaptivePolicy:
+    return learning.adaptive(PENDULUM, learning.ridge())
+
+
 def trained() -> learning.Fit:
     """A network after two steps; its run is in the folder ``run``."""
     return learning.fit(source(), MODEL, TRAIN, RUN)
@@ -370,6 +374,7 @@ CALLS = {
     "dataset.source, simulated": (windows, {"data": DATA} | _windows | {"kind": "simulated"}, anything),
     "learning.ModelConfig": (learning.ModelConfig, _model, anything),
     "learning.TrainConfig": (learning.TrainConfig, _train, anything),
+    "learning.look_ahead": (learning.look_ahead, {"policy": Made(learner), "num": 2, "steps": 2, "until": 2}, anything),
     "learning.learning_rate": (learning.learning_rate, {"config": TRAIN}, anything),
     "learning.optimizer": (learning.optimizer, {"config": TRAIN}, anything),
     "learning.objective": (objective, {"config": TRAIN}, anything),

@@ -5,14 +5,14 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from lqrlab.compute import pytree
-from lqrlab.compute.linalg import batch_last, expand_batch
-from lqrlab.control.riccati.doubling import doubled
+from lqrlab.compute.linalg import expand_batch
 from lqrlab.learning import AdaptivePolicy, Prior
 from lqrlab.learning.adaptive import belief as beliefs
 from lqrlab.learning.adaptive.belief import Belief
+from lqrlab.learning.adaptive.draws import drawn, optimum
 from lqrlab.learning.adaptive.policy import Memory
 from lqrlab.simulation import Told
 from lqrlab.systems import M_MAX, N_MAX
@@ -74,41 +74,22 @@ class SampledPolicy:
     def _drawn(self, belief: Belief, steps: Array, before: Array) -> Array:
         """Optimal gains of the cheapest plants of the draws ``[*batch, 6, 12]``; as before where none has one."""
         lead = before.shape[:-2]
-        num, draws = math.prod(lead), max(self.num, 1)
-        flat = jax.tree.map(lambda a: a.reshape(num, *a.shape[len(lead) :]), belief)
-        mean, half, position = jax.vmap(_likeliest_at_large)(flat)
-        white = jax.random.normal(jax.random.fold_in(jax.random.key(0), steps), (draws, *mean.shape))
-        moved = jnp.where(position[None, :, None], half[None, :, 0] @ white, half[None, :, 1] @ white)
+        loops, num = math.prod(lead), max(self.num, 1)
+        flat = jax.tree.map(lambda a: a.reshape(loops, *a.shape[len(lead) :]), belief)
         exists = expand_batch(self.told.coordinates.state_mask.astype(float), len(lead) + 1)
-        exists = jnp.broadcast_to(exists, (*lead, N_MAX)).reshape(num, N_MAX)
-        theta = (mean[None] + moved * min(self.num, 1)) * exists[None, :, None]
-        theta = jnp.moveaxis(theta.reshape(draws * num, *mean.shape[1:]), 0, -1)  # [Z, 12, draws and loops]
-        A, B = batch_last.t(theta[:N_MAX]), batch_last.t(theta[N_MAX:])
-        P = doubled(A, batch_last.mul(B, batch_last.t(B)), jnp.broadcast_to(batch_last.eye(N_MAX, A), A.shape))
-        PB = batch_last.mul(P, B)
-        S = batch_last.eye(M_MAX, A) + batch_last.mul(batch_last.t(B), PB)
-        K = batch_last.mul(batch_last.inverse(S), batch_last.mul(batch_last.t(PB), A))
-        cost = jnp.trace(P)
-        sound = jnp.isfinite(cost) & (cost > 0) & jnp.all(jnp.isfinite(K), axis=(0, 1))
-        best = jnp.argmin(jnp.where(sound, cost, jnp.inf).reshape(draws, num), axis=0)
-        at = best * num + jnp.arange(num)
+        exists = jnp.broadcast_to(exists, (*lead, N_MAX)).reshape(loops, N_MAX)
+        mean, spread, rows = jax.vmap(_likeliest_at_large)(flat, exists)
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(0), steps), loops)
+        theta = jax.vmap(drawn, (0, 0, 0, 0, None))(mean, spread * min(self.num, 1), rows, keys, num)
+        P, K, sound = optimum(jnp.moveaxis(theta, 0, -2).reshape(*mean.shape[1:], loops * num))
+        cost = jnp.where(sound, jnp.trace(P), jnp.inf).reshape(loops, num)
+        at = jnp.arange(loops) * num + jnp.argmin(cost, axis=1)
         K = jnp.moveaxis(K[..., at], -1, 0)
         return jnp.where(sound[at][:, None, None], K, before.reshape(K.shape)).reshape(before.shape)
 
 
-def _likeliest_at_large(belief: Belief) -> tuple[Array, Array, Array]:
-    """θ, roots of its rows' covariances, and which rows are positions, at the likeliest noise and size of entries."""
+def _likeliest_at_large(belief: Belief, exists: Array) -> tuple[Array, Array, Array]:
+    """θ, covariances of its rows, and which rows are positions and which not, at the likeliest noise and size."""
     likely = beliefs.likeliest(belief)
     size = jnp.argmax(likely.odds)
-    return likely.theta[size], jax.vmap(_root)(likely.spread[size]), likely.position.astype(bool)
-
-
-def _root(S: Float[Array, "k k"]) -> Float[Array, "k k"]:
-    """L with L Lᵀ = S ≥ 0, column by column: LAPACK's, called for many at once, can stop for ever on two cores."""
-    least = 1e-13 * jnp.max(jnp.diagonal(S))  # what is left below it is rounding
-
-    def column(S: Array, i: Array) -> tuple[Array, Array]:
-        v = jnp.where(S[i, i] > least, S[:, i] / jnp.sqrt(jnp.maximum(S[i, i], least)), 0.0)
-        return S - v[:, None] * v[None], v
-
-    return jax.lax.scan(column, S, jnp.arange(len(S)))[1].T
+    return likely.theta[size], likely.spread[size], jnp.stack([likely.position, exists - likely.position])

@@ -19,7 +19,7 @@ from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
 
 _LARGEST_COST = 1e6  # of a belief that nothing stabilises; beyond it the design only keeps its direction
 _SURE = 0.95  # weight of a component that is taken for certain
-_SIGNS = np.random.default_rng(0).choice([-1.0, 1.0], (64, M_MAX))
+SIGNS = np.random.default_rng(0).choice([-1.0, 1.0], (64, M_MAX))
 """Of the probing inputs, over steps: fixed, so that the same loop is the same run."""
 
 
@@ -80,14 +80,14 @@ class AdaptivePolicy:
 
     def init(self, batch_shape: tuple[int, ...]) -> Memory:
         """The prior, for each loop."""
-        told, lead = self._flat(batch_shape)
+        told, lead = self.flat(batch_shape)
         memory = jax.vmap(lambda one: begin(self.prior, one))(told)
         return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), memory)
 
     def __call__(self, carry: Memory, x: Array) -> tuple[Memory, Array]:
         """Learn from x ``[*batch, *extra, n]`` and answer with u ``[*batch, *extra, m]``."""
         gain_repair.require_states(x, self.n)
-        told, lead = self._flat(x.shape[:-1])
+        told, lead = self.flat(x.shape[:-1])
         seen = self.told.coordinates.scale_state(x).astype(float).reshape(math.prod(lead), N_MAX)
         num = math.prod(lead)
         flat = jax.tree.map(lambda a: a.reshape(num, *a.shape[len(lead) :]), carry)
@@ -95,7 +95,7 @@ class AdaptivePolicy:
         memory = jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), memory)
         return memory, self.told.coordinates.unscale_input(u.reshape(*lead, M_MAX), self.m).astype(x.dtype)
 
-    def _flat(self, lead: tuple[int, ...]) -> tuple[Told, tuple[int, ...]]:
+    def flat(self, lead: tuple[int, ...]) -> tuple[Told, tuple[int, ...]]:
         """Prior information of each loop, one after another."""
         batch = len(self.told.batch_shape)
 
@@ -163,31 +163,32 @@ def _designed(
     exists = told.state_mask.astype(float)
     rows = jnp.stack([belief.position, exists - belief.position])
     dear = prior.caution * jnp.tensordot(rows @ jnp.diagonal(P), spread, 1)
-    P = _improved(theta[best], jnp.eye(Z) + jnp.where(best == at_large, dear, 0.0), P, doublings)
+    P = improved(theta[best], jnp.eye(Z) + jnp.where(best == at_large, dear, 0.0), P, doublings)
     H = weights[-1] / jnp.maximum(jnp.trace(P), 1.0) * (theta[-1] @ P @ theta[-1].T + dear + jnp.eye(Z))
     if at_large:
         mine = jnp.where((jnp.arange(at_large) == component)[:, None, None], P, costs)
         of_families = jnp.einsum("fzn,fnm,fym->fzy", theta[:-1], mine, theta[:-1]) + jnp.eye(Z)[None]
         size = jnp.maximum(jnp.trace(mine, axis1=-2, axis2=-1), 1.0)
         H = H + jnp.tensordot(weights[:-1] / size, of_families, 1)
-    return _greedy(H), P, component
+    return greedy(H), P, component
 
 
-def _improved(theta: Array, price: Array, P: Array, doublings: int) -> Array:
+def improved(theta: Array, price: Array, P: Array, doublings: int) -> Array:
     """P after a step of optimistic policy iteration: of the gain that is best for P, many steps' cost, then P."""
-    K = _greedy(theta @ P @ theta.T + price)
-    F, act = theta[:N_MAX].T - theta[N_MAX:].T @ K, jnp.concatenate([jnp.eye(N_MAX), -K])
+    n = len(P)
+    K = greedy(theta @ P @ theta.T + price, n)
+    F, act = theta[:n].T - theta[n:].T @ K, jnp.concatenate([jnp.eye(n), -K])
     S = act.T @ price @ act
     for _ in range(doublings):
         S, F = S + F.T @ S @ F, F @ F
     P = S + F.T @ P @ F
     good, P = jnp.all(jnp.isfinite(P)), (P + P.T) / 2
-    return jnp.where(good, P * jnp.minimum(1.0, _LARGEST_COST / jnp.trace(P)), _LARGEST_COST * jnp.eye(N_MAX))
+    return jnp.where(good, P * jnp.minimum(1.0, _LARGEST_COST / jnp.trace(P)), _LARGEST_COST * jnp.eye(n))
 
 
-def _greedy(H: Array) -> Array:
+def greedy(H: Array, n: int = N_MAX) -> Array:
     """The gain that minimises zᵀHz for z = [x; −Kx]."""
-    return solve(H[N_MAX:, N_MAX:], H[N_MAX:, :N_MAX], definite=True)
+    return solve(H[n:, n:], H[n:, :n], definite=True)
 
 
 def _probe(prior: Prior, told: Told, t: Array, at_large: Array, noise: Array) -> Array:
@@ -195,7 +196,7 @@ def _probe(prior: Prior, told: Told, t: Array, at_large: Array, noise: Array) ->
     size = jnp.sum(told.state_mask) + jnp.sum(told.input_mask)
     constant, of_noise, times = prior.probe
     amplitude = (constant + of_noise * noise) * jnp.exp(-t.astype(float) / (times * size.astype(float)))
-    return at_large * amplitude * jnp.asarray(_SIGNS)[t % len(_SIGNS)]
+    return at_large * amplitude * jnp.asarray(SIGNS)[t % len(SIGNS)]
 
 
 def adaptive(
