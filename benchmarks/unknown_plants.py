@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
@@ -160,12 +161,15 @@ def bench_outputs(num: int = 2, seeds: int = 3, families: tuple[str, ...] = ()) 
     for sigma, seen in itertools.product(NOISES, ("outputs", "states")):
         found: list[tuple[float, float]] = []
         for seed in range(seeds):
-            ratios = []
+            groups = defaultdict(list)  # of one size, which are controlled together
             for name in small:
                 plants = systems.sample(name, key=jax.random.key(_CONTACT + seed), num=num, spread=0.2)
+                groups[plants.n, plants.m, plants.output_matrix().shape[-2]].append(plants)
+            ratios = []
+            for batches in groups.values():
                 levels = {"noise": sigma, "sensor_noise": sigma}
-                problem = evaluation.unknown_problem(plants, outputs=seen == "outputs", **levels)
-                controller = evaluation.from_outputs(plants) if seen == "outputs" else states
+                problem = evaluation.unknown_problem(batches, outputs=seen == "outputs", **levels)
+                controller = evaluation.from_outputs(batches) if seen == "outputs" else states
                 regret = evaluation.unknown(controller, problem, key=jax.random.key(seed), num_initial=2)
                 ratios.append(np.asarray(regret.ratio).ravel())
             every = np.concatenate(ratios)

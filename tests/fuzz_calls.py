@@ -60,11 +60,12 @@ def source(kind: str = "resident") -> dataset.Source:
     return dataset.source(data(), kind=kind, batch_size=4, window=2)
 
 
-@functools.cache
 def learner() -> learning.AdaptivePolicy:
+    """Which is told nothing of a pendulum."""
     return learning.adaptive(PENDULUM, learning.ridge())
 
 
+@functools.cache
 def trained() -> learning.Fit:
     """A network after two steps; its run is in the folder ``run``."""
     return learning.fit(source(), MODEL, TRAIN, RUN)

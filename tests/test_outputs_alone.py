@@ -1,31 +1,81 @@
-"""The adaptive regulator from outputs alone: its window against NumPy's, its prior, its loops, what it is not given."""
+"""The adaptive regulator from outputs alone: its filter against draws and Kalman's, its loops, what it is not given."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
+import scipy.stats
 
 from lqrlab import control, evaluation, learning, simulation, systems
+from lqrlab.learning.adaptive import output_policy
 
 KEY = jax.random.key(3)
 
 
-def test_before_anything_is_seen_outputs_go_on_as_polynomials_do():
-    plant = systems.make("two_mass_spring")  # four states, one output
-    policy = learning.adaptive_outputs(plant)
-    carry = policy.init(())
-    ys = [0.3, 0.4, 0.6, 1.0]
-    for y in ys:
-        carry, _ = policy(carry, jnp.array([y]) * policy.scale_y)
-    window = np.asarray(carry[1])
-    np.testing.assert_allclose(window[:4], ys[::-1])
-    # cubic through 0.3, 0.4, 0.6, 1.0 at the next sample, but for what the inputs are thought to do: nothing yet
-    assert float(carry[0].expected[0]) == pytest.approx(np.polyval(np.polyfit(range(4), ys, 3), 4), abs=1e-9)
+def believed(chain, rng):
+    """Some mean and covariance of [x; θ; B]."""
+    root = 0.3 * rng.normal(size=(chain.d, chain.d))
+    return rng.normal(size=chain.d), root @ root.T
+
+
+@pytest.mark.parametrize("sizes", [(1, 3, 1), (2, 2, 1), (2, 1, 2)])
+def test_a_step_of_the_filter_has_the_exact_moments(sizes):
+    """Against a million draws, propagated one by one: x⁺ = Ax + Bu + w with A and B drawn as well."""
+    chain, rng = output_policy.Chain(*sizes), np.random.default_rng(0)
+    p, n, m = chain.p, chain.n, chain.m
+    mean, spread = believed(chain, rng)
+    u, rate, variance = rng.normal(size=m), 0.2, 0.05
+    drawn = rng.multivariate_normal(mean, spread, 1_000_000)
+    x, theta, B = drawn[:, :n], drawn[:, n : n + p * n].reshape(-1, p, n), drawn[:, n + p * n :].reshape(-1, n, m)
+    after = x + rate * np.pad(x[:, p:], ((0, 0), (0, p))) + B @ u + variance**0.5 * rng.normal(size=x.shape)
+    after[:, n - p :] += np.einsum("kpn,kn->kp", theta, x)
+    drawn = np.concatenate([after, drawn[:, n:]], axis=1)
+    found, covariance = chain.ahead(*(jnp.asarray(a) for a in (mean, spread)), rate, variance, jnp.asarray(u))
+    scale = np.sqrt(np.diag(covariance))
+    np.testing.assert_allclose((found - drawn.mean(0)) / scale, 0, atol=0.006)
+    np.testing.assert_allclose((covariance - np.cov(drawn.T)) / np.outer(scale, scale), 0, atol=0.02)
+    np.testing.assert_array_equal(chain.matrices(jnp.asarray(mean), rate)[n:], mean[n + p * n :].reshape(n, m).T)
+
+
+def test_of_a_plant_that_is_known_the_filter_is_kalmans():
+    """Means, covariances and likelihoods of twenty steps of NumPy's filter, with SciPy's normal densities."""
+    chain, rng = output_policy.Chain(2, 2, 1), np.random.default_rng(1)
+    n, rate, v = chain.n, 0.1, 0.01
+    numbers = 0.3 * rng.normal(size=chain.d - n)
+    A = np.eye(n) + rate * np.eye(n, k=2)
+    A[2:] += numbers[: 2 * n].reshape(2, n)
+    B = numbers[2 * n :].reshape(n, 1)
+    mean, spread = np.r_[np.zeros(n), numbers], np.diag(np.r_[np.ones(n), np.zeros(chain.d - n)])
+    mean, spread = jnp.asarray(mean), jnp.asarray(spread)
+    x, S = np.zeros(n), np.eye(n)
+    for _ in range(20):
+        y, u = rng.normal(size=2), rng.normal(size=1)
+        E = S[:2, :2] + v * np.eye(2)
+        density = scipy.stats.multivariate_normal(x[:2], E).logpdf(y) + np.log(2 * np.pi)
+        x, S = x + S[:, :2] @ np.linalg.solve(E, y - x[:2]), S - S[:, :2] @ np.linalg.solve(E, S[:2])
+        x, S = A @ x + B @ u, A @ S @ A.T + v * np.eye(n)
+        mean, spread, found = chain.seen(mean, spread, v, jnp.asarray(y))
+        mean, spread = chain.ahead(mean, spread, rate, v, jnp.asarray(u))
+        assert float(found) == pytest.approx(density, rel=1e-9)
+    np.testing.assert_allclose(mean[:n], x, rtol=1e-9)
+    np.testing.assert_allclose(spread[:n, :n], S, rtol=1e-9, atol=1e-12)
+
+
+def test_doubt_is_the_cost_of_what_is_not_known():
+    chain, rng = output_policy.Chain(2, 2, 1), np.random.default_rng(2)
+    spread = jnp.asarray(believed(chain, rng)[1])
+    root = rng.normal(size=(4, 4))
+    P = root @ root.T
+    drawn = rng.multivariate_normal(np.zeros(chain.d), spread, 200_000)
+    each = np.asarray(jax.vmap(lambda one: chain.matrices(one, 0.0))(jnp.asarray(drawn)))  # [A B]ᵀ of each
+    each = each - np.concatenate([np.eye(4), np.zeros((1, 4))])
+    expected = np.mean(each @ P @ each.transpose(0, 2, 1), axis=0)
+    np.testing.assert_allclose(chain.doubt(spread, jnp.asarray(P)), expected, atol=0.02 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("name", ["pendulum", "cart_pole", "dc_motor", "two_link_arm"])
-def test_the_window_is_a_state_whose_equation_is_learned(name):
+def test_the_equation_of_the_outputs_is_learned(name):
     """From then on the next output is foretold, by a loop in NumPy with SciPy's exponential."""
     plant = systems.make(name)
     A, B, C = (np.asarray(M) for M in (*plant.matrices(), plant.output_matrix()))
@@ -36,7 +86,7 @@ def test_the_window_is_a_state_whose_equation_is_learned(name):
     x, missed, size = 0.3 * np.asarray(plant.scales[0]), [], []
     for _ in range(150):
         y = C @ x
-        missed.append(np.abs(np.asarray(carry[0].expected[: len(C)] * policy.scale_y) - y))
+        missed.append(np.abs(np.asarray(carry.expected * policy.scale_y) - y))
         size.append(np.abs(y))
         carry, u = step(carry, jnp.asarray(y))
         x = wide[:n, :n] @ x + wide[:n, n:] @ np.asarray(u)
@@ -67,14 +117,18 @@ def test_outputs_that_are_not_measured_teach_nothing_and_are_bridged():
     carry, x, step = policy.init(()), np.array([0.1, 0.0]), jax.jit(lambda carry, y: policy(carry, y))
     for t in range(150):
         lost = t in (3, 40, 41, 42, 60)
-        before = carry[0].belief
+        before = carry
         carry, u = step(carry, jnp.full(1, jnp.nan) if lost else jnp.asarray(C @ x))
         assert np.isfinite(np.asarray(u)).all()
         if lost:
-            np.testing.assert_array_equal(carry[0].belief.theta, before.theta)
+            numbers = slice(2, None)  # of the plant
+            np.testing.assert_array_equal(carry.mean[..., numbers], before.mean[..., numbers])
+            assert (
+                np.diagonal(carry.spread[0], axis1=-2, axis2=-1)[:, 0]
+                >= np.diagonal(before.spread[0], axis1=-2, axis2=-1)[:, 0]
+            ).all()
         x = A @ x + B @ np.asarray(u)
     assert np.abs(x).max() < 1e-3
-    assert int(carry[2]) == 150 - 61
 
 
 def test_a_batch_is_its_members_one_by_one():

@@ -116,22 +116,31 @@ def scaled_outputs(plants: Plant) -> Float[Array, "V p n"]:
     return jnp.pad(C, ((0, 0), (0, 0), (0, N_MAX - plants.n)))
 
 
-def from_outputs(plants: Plant) -> Callable[[Problem], Policy]:
+def from_outputs(plants: Plant | Sequence[Plant]) -> Callable[[Problem], Policy]:
     """A controller for :func:`unknown` that sees outputs alone: :func:`lqrlab.learning.adaptive_outputs`.
+
+    Args:
+        plants: those of the problem, a batch, or several in a list that have as many states, inputs and outputs.
 
     >>> plants = systems.sample("pendulum", key=jax.random.key(0), num=2)
     >>> problem = evaluation.unknown_problem(plants, outputs=True)
     >>> bool(evaluation.unknown(evaluation.from_outputs(plants), problem, key=jax.random.key(1)).failed.any())
     False
     """
-    check_plant(plants)
-    C = scaled_outputs(plants)
+    batches = [plants] if isinstance(plants, Plant) else list(plants)
+    for each in batches:
+        check_plant(each)
+    sizes = {(each.n, each.m, *each.output_matrix().shape[-2:-1]) for each in batches}
+    if len(sizes) != 1:
+        raise ValueError(f"plants: expected one number of states, inputs and outputs, but found {sorted(sizes)}")
+    n, m, _ = sizes.pop()
+    C = jnp.concatenate([scaled_outputs(each) for each in batches])
     ones = jnp.ones((*C.shape[:-2], M_MAX))
 
     def controller(problem: Problem) -> Policy:
         if len(problem) != len(C):
             raise ValueError(f"plants: expected those of the problem, {len(problem)}, but found {len(C)}")
-        policy = output_policy.of_outputs(problem.told("units"), jnp.ones(C.shape[:-1]), ones, plants.n, plants.m)
+        policy = output_policy.of_outputs(problem.told("units"), jnp.ones(C.shape[:-1]), ones, n, m)
         return Measured(policy, C)
 
     return controller

@@ -11,7 +11,7 @@ from lqrlab.learning.adaptive.prior import Families, Prior, Z
 from lqrlab.simulation import Told
 from lqrlab.systems import N_MAX
 
-_FLOOR = 1e-4
+FLOOR = 1e-4
 """Noise that is assumed at least, in units of the state: without it the first exact equation ends all doubt."""
 
 _LEVELS, _LOUD = 5, 0.1  # of the noise: from what is told to this, which nobody needs to say
@@ -54,10 +54,16 @@ class Belief:
 
 def start(prior: Prior, told: Told) -> Belief:
     """The belief in one plant before its first step, at each level of the noise."""
-    one, rise = _start(prior, told), jnp.linspace(0.0, 1.0, _LEVELS)
+    one = _start(prior, told)
     many = jax.tree.map(lambda a: jnp.broadcast_to(a, (_LEVELS, *a.shape)), one)
-    variance = one.variance * (jnp.maximum(_LOUD**2, one.variance) / one.variance) ** rise
-    return dataclasses.replace(many, odds=many.odds - jnp.where(rise > 0, _UNTOLD, 0.0)[:, None], variance=variance)
+    variance, odds = levels(one.variance)
+    return dataclasses.replace(many, odds=many.odds + odds[:, None], variance=variance)
+
+
+def levels(variance: Array) -> tuple[Float[Array, " L"], Float[Array, " L"]]:
+    """Variances of the noise from the one that is told on, and logarithms of their weights."""
+    rise = jnp.linspace(0.0, 1.0, _LEVELS)
+    return variance * (jnp.maximum(_LOUD**2, variance) / variance) ** rise, jnp.where(rise > 0, -_UNTOLD, 0.0)
 
 
 def _start(prior: Prior, told: Told) -> Belief:
@@ -78,7 +84,7 @@ def _start(prior: Prior, told: Told) -> Belief:
 
 def told_variance(told: Told) -> Array:
     """Of a state's prediction, as the noise is told."""
-    return _FLOOR**2 + told.noise**2 + 2 * told.sensor_noise**2
+    return FLOOR**2 + told.noise**2 + 2 * told.sensor_noise**2
 
 
 def learn(belief: Belief, prior: Prior, told: Told, z: Array, x: Array) -> Belief:

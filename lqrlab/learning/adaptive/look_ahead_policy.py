@@ -32,7 +32,7 @@ class LookAheadPolicy:
     a half times that, none, probes, and what would be optimal for some of the draws) is followed by ``steps`` steps in
     which the regulator learns and acts, then by the drawn plant's optimal cost to go. The candidate whose cost over the
     draws' optimum is least, as a mean of logarithms, is the input. So what an input tells is worth what it saves later.
-    It is one step of policy improvement (a rollout); a step costs some thousand of the regulator's.
+    It is one step of policy improvement (a rollout); it takes about a hundred times as long as a step of the regulator.
 
     Attributes:
         regulator: that is improved.
@@ -63,7 +63,7 @@ class LookAheadPolicy:
         num, t = math.prod(lead), carry.t.ravel()[0]
         flat = jax.tree.map(lambda a: a.reshape(num, *a.shape[len(lead) :]), memory)
         keys = jax.random.split(jax.random.fold_in(jax.random.key(0), t), num)
-        # one plant after another: a step of one is some thousands of the regulator's
+        # one plant after another: candidates and draws make a batch as it is
         better = jax.lax.cond(
             t < self.until,
             lambda: jax.lax.map(lambda one: _better(self, *one), (told, flat, keys)),

@@ -1,78 +1,129 @@
-"""The adaptive regulator of plants whose outputs alone are measured: it learns how they follow from those before."""
+"""The adaptive regulator of plants whose outputs alone are measured: state and plant are estimated together."""
 
 import dataclasses
+import itertools
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch
-from lqrlab.learning.adaptive.policy import AdaptivePolicy, Memory
-from lqrlab.learning.adaptive.prior import Prior, Z, ridge
+from lqrlab.learning.adaptive import belief as beliefs
+from lqrlab.learning.adaptive.policy import SIGNS, greedy, improved
 from lqrlab.simulation import Told
-from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant, check_plant
+from lqrlab.systems import Coordinates, Plant, check_plant
 
 _CAUTION, _PROBE, _START = 0.12, (0.034, 1.5, 0.24), 2.2  # as they were learned where all states are measured
-_DIFFERENCES = (0.1, 0.3, 0.5, 1.0)
-"""Standard deviations of what the output and its first, second, third difference count for, beside extrapolation."""
-_SIZES = (
-    # factor on these, standard deviation of what an input counts for, differences in the mean, log prior odds
-    (0.3, 0.03, 9, 0.0),
-    (0.3, 0.3, 9, 0.0),
-    (1.0, 0.1, 9, 0.0),
-    (1.0, 1.0, 9, 0.0),
-    (2.0, 0.5, 1, -1.0),
-    (2.0, 3.0, 9, -1.0),
-)
+_RATES, _OWN, _DRIVEN = (0.03, 0.3), (0.03, 0.3), (0.03, 0.1, 0.3, 1.0)
+"""What hypotheses differ in: how far a rate of one moves its output in a sample, and standard deviations of what states
+and inputs do to the highest rates."""
+_BANK = np.array([*itertools.product(_RATES, _OWN, _DRIVEN)])
+_HALF, _LOWER = 0.5, 0.3  # of what an input does to a rate, what it does below: half a step of it, and by itself
+_MOST = 4  # states an output
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class OutputPrior(Prior):
-    """Belief about the next outputs, given a window [y[t], …, y[t−lags+1], u[t−1], …, u[t−lags+1]].
-
-    Before anything is seen each output goes on as the polynomial through its last values does; coefficients of its
-    differences and of the inputs are normal around that, in several sizes. That the window shifts is known.
+class OutputBelief:
+    """What is believed after the steps so far, of state and plant together, by each of K hypotheses at L noises.
 
     Attributes:
-        p, inputs, lags: numbers of outputs, of inputs, and of samples that are remembered.
+        mean, spread: of states, then of the numbers of A and of B that are not known ``[L, K, d]``, ``[L, K, d, d]``.
+        odds: logarithms of the weights ``[L, K]``.
+        P: costs to go of the designs ``[K, n, n]``.
+        expected: the outputs that should be next, scaled ``[p]``.
+        u: the last input, scaled ``[m]``.
+        t: steps taken.
     """
 
-    p: int = dataclasses.field(metadata={"static": True})
-    inputs: int = dataclasses.field(metadata={"static": True})
-    lags: int = dataclasses.field(metadata={"static": True})
-
-    def components(self, told: Told) -> tuple[Array, Array, Array, Array]:
-        """As :meth:`Prior.components`: θ, covariances of the outputs' rows, log weights; no row is a position."""
-        p, L, outputs = self.p, self.lags, self.p * self.lags
-        last = _length(p, self.inputs, L)
-        still = np.zeros((Z, N_MAX))
-        still[np.arange(outputs - p), np.arange(p, outputs)] = 1.0
-        sources = [*range(N_MAX, N_MAX + self.inputs), *range(outputs, last - self.inputs)]
-        still[sources[: last - outputs], np.arange(outputs, last)] = 1.0
-        difference = np.array([[(-1) ** i * math.comb(k, i) for i in range(L)] for k in range(L)], float)
-        thetas, spreads = [], []
-        for factor, size, order, _ in _SIZES:
-            theta, spread = still.copy(), np.zeros((Z, Z))
-            ahead = difference.T @ (np.arange(L) < order)
-            doubt = difference.T @ np.diag((factor * np.array(_DIFFERENCES[:L])) ** 2) @ difference
-            for j in range(p):
-                at = np.arange(j, outputs, p)
-                theta[at, j] = ahead
-                spread[np.ix_(at, at)] = doubt
-            driven = [*range(outputs, last), *range(N_MAX, N_MAX + self.inputs)]
-            spread[driven, driven] = size**2
-            thetas.append(theta)
-            spreads.append(np.stack([spread, spread]))
-        odds = [log_odds for *_, log_odds in _SIZES]
-        return jnp.asarray(np.stack(thetas)), jnp.asarray(np.stack(spreads)), jnp.asarray(odds), jnp.zeros(N_MAX)
+    mean: Float[Array, "*batch L K d"]
+    spread: Float[Array, "*batch L K d d"]
+    odds: Float[Array, "*batch L K"]
+    P: Float[Array, "*batch K n n"]
+    expected: Float[Array, "*batch p"]
+    u: Float[Array, "*batch m"]
+    t: Int[Array, "*batch"]
 
 
-def _length(p: int, m: int, lags: int) -> int:
-    """Entries of the window."""
-    return p * lags + m * (lags - 1)
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """Models of p outputs and their first rates: each state moves by the next one's rate, the last ones by all states.
+
+    With A = I + ``rate`` on the block above the diagonal and θ in its last p rows, and any B, it is a form of every
+    plant of n states whose outputs see equally many of them. What is estimated is [x; θ; B], its d entries.
+    """
+
+    p: int
+    lags: int
+    m: int
+
+    @property
+    def n(self) -> int:
+        """States."""
+        return self.p * self.lags
+
+    @property
+    def d(self) -> int:
+        """States and unknown numbers."""
+        return self.n + self.p * self.n + self.n * self.m
+
+    def prior(self) -> Float[np.ndarray, "K d d"]:
+        """Covariances before the first measurement, of each hypothesis; all means are zero."""
+        p, n, m, L = self.p, self.n, self.m, self.lags
+        spreads = []
+        for rate, own, driven in _BANK:
+            below = np.zeros((L, L))  # what an input does to the levels of a chain, from independent numbers
+            below[L - 1, L - 1] = driven
+            for i in reversed(range(L - 1)):
+                below[i] = _HALF * rate * below[i + 1]
+                below[i, i] += _LOWER * driven
+            spread = np.diag(np.r_[np.ones(n), np.full(p * n, own**2), np.zeros(n * m)])
+            spread[n + p * n :, n + p * n :] = np.kron(below @ below.T, np.eye(p * m))
+            spreads.append(spread)
+        return np.stack(spreads)
+
+    def matrices(self, mean: Array, rate: ArrayLike) -> Float[Array, "z n"]:
+        """[A B]ᵀ for these numbers."""
+        n, p, driven = self.n, self.p, self.n + self.p * self.n
+        A = (jnp.eye(n) + rate * jnp.eye(n, k=p)).at[n - p :].add(mean[n:driven].reshape(p, n))
+        return jnp.concatenate([A, mean[driven:].reshape(n, self.m)], axis=1).T
+
+    def ahead(self, mean: Array, spread: Array, rate: ArrayLike, variance: ArrayLike, u: Array) -> tuple[Array, Array]:
+        """Mean and covariance a step later: the exact moments of normal x, θ and B, whose products move the state."""
+        n, p, driven = self.n, self.p, self.n + self.p * self.n
+        x, theta = mean[:n], self.matrices(mean, rate)
+        slope = jnp.concatenate([theta[:n].T, jnp.zeros((n, self.d - n))], axis=1)
+        slope = slope.at[n - p :, n:driven].set(jnp.kron(jnp.eye(p), x[None]))
+        slope = slope.at[:, driven:].set(jnp.kron(jnp.eye(n), u[None]))
+        between = spread[n:driven, :n].reshape(p, n, n)  # of θ and x
+        own = spread[n:driven, n:driven].reshape(p, n, p, n)
+        product = jnp.einsum("iajb,ab->ij", own, spread[:n, :n]) + jnp.einsum("iab,jba->ij", between, between)
+        moved = slope @ spread
+        state = (moved @ slope.T + variance * jnp.eye(n)).at[n - p :, n - p :].add(product)
+        after = (jnp.concatenate([x, u]) @ theta).at[n - p :].add(jnp.trace(between, axis1=1, axis2=2))
+        spread = spread.at[:n].set(moved).at[:, :n].set(moved.T).at[:n, :n].set(state)
+        return mean.at[:n].set(after), spread
+
+    def seen(self, mean: Array, spread: Array, variance: ArrayLike, y: Array) -> tuple[Array, Array, Array]:
+        """Mean, covariance and log likelihood after outputs y, one after another."""
+        found = jnp.zeros(())
+        for j in range(self.p):
+            expected, error = spread[j, j] + variance, y[j] - mean[j]
+            gain = spread[:, j] / expected
+            mean, spread = mean + gain * error, spread - gain[:, None] * spread[j][None]
+            found = found - (jnp.log(expected) + error**2 / expected) / 2
+        return mean, (spread + spread.T) / 2, found
+
+    def doubt(self, spread: Array, P: Array) -> Float[Array, "z z"]:
+        """E[δ P δᵀ] for δ what is not known of [A B]ᵀ."""
+        n, p, m, driven = self.n, self.p, self.m, self.n + self.p * self.n
+        own = jnp.einsum("ij,iajb->ab", P[n - p :, n - p :], spread[n:driven, n:driven].reshape(p, n, p, n))
+        both = jnp.einsum("ij,iajb->ab", P[n - p :], spread[n:driven, driven:].reshape(p, n, n, m))
+        inputs = jnp.einsum("ij,iajb->ab", P, spread[driven:, driven:].reshape(n, m, n, m))
+        return jnp.block([[own, both], [both.T, inputs]])
 
 
 @pytree
@@ -80,57 +131,104 @@ def _length(p: int, m: int, lags: int) -> int:
 class AdaptiveOutputPolicy:
     """A regulator of plants that nobody has described to it and of which outputs alone are measured.
 
-    A linear plant of n states is, in its last ⌈n/p⌉ outputs and inputs, a linear plant again, whose state is known, if
-    each output sees as many of the states as the next (else ``order`` has to be larger): that one is learned and
-    controlled as :class:`AdaptivePolicy` does. The sum of |y|² + |u|² is regulated, in units of the scales. It acts on
+    Each hypothesis is a prior of the plant in the form of :class:`Chain`, with a filter of state and unknown numbers
+    together: Kalman's, with the exact moments of their products. Each has its design, as :class:`AdaptivePolicy` makes
+    it, for its mean; the input is the mean of theirs, weighed by how well each foretold the outputs, over tr P. The
+    sum of |y|² + |u|² is regulated, in units of the scales. A measurement that is missing is left out. It acts on
     outputs: :class:`lqrlab.simulation.Measured` puts it behind sensors.
 
-    With noise it is weak: a third of the loops of the catalogue's small plants fail at a hundredth of the scales.
+    With noise it is weak: a quarter of the loops of the catalogue's small plants fail at a hundredth of the scales.
 
     Attributes:
-        regulator: of the window.
+        told: noise and limits of the plants ``[*batch]``.
         scale_y, scale_u: units of the signals ``[*batch, p]``, ``[*batch, m]``, those of inputs padded if need be.
+        chain: the form of the models.
+        doublings: 2 to this power steps of policy evaluation are made a step.
 
-    Source: G. C. Goodwin and K. S. Sin, Adaptive filtering, prediction and control (1984), chapter 2 (the window as a
-    state); T. Doan, R. Litterman and C. Sims, Econometric Reviews 3 (1984) (a prior of such coefficients).
+    Source: L. Ljung, Asymptotic behavior of the extended Kalman filter as a parameter estimator for linear systems,
+    IEEE TAC 24 (1979), with moments of second order; D. Lainiotis, IEEE TAC 16 (1971) (the bank of filters).
     """
 
-    regulator: AdaptivePolicy
+    told: Told
     scale_y: Float[Array, "*batch p"]
     scale_u: Float[Array, "*batch m"]
+    chain: Chain = dataclasses.field(metadata={"static": True})
+    doublings: int = dataclasses.field(default=2, metadata={"static": True})
 
-    @property
-    def _sizes(self) -> tuple[int, int, int]:
-        prior = self.regulator.prior
-        assert isinstance(prior, OutputPrior)
-        return prior.p, prior.inputs, prior.lags
+    def init(self, batch_shape: tuple[int, ...]) -> OutputBelief:
+        """The belief before the first measurement, for each loop."""
+        spread, p = jnp.asarray(self.chain.prior()), self.chain.p
+        _, odds = beliefs.levels(jnp.ones(()))
+        levels, bank = len(odds), len(_BANK)
+        P = _START * jnp.eye(self.chain.n)
+        one = OutputBelief(
+            jnp.zeros((levels, bank, self.chain.d)),
+            jnp.broadcast_to(spread, (levels, *spread.shape)),
+            jnp.broadcast_to(odds[:, None], (levels, bank)),
+            jnp.broadcast_to(P, (bank, *P.shape)),
+            jnp.zeros(p),
+            jnp.zeros(self.chain.m),
+            jnp.zeros((), int),
+        )
+        return jax.tree.map(lambda a: jnp.broadcast_to(a, (*batch_shape, *a.shape)), one)
 
-    def init(self, batch_shape: tuple[int, ...]) -> tuple[Memory, Float[Array, "*batch n"], Int[Array, "*batch"]]:
-        """The belief, the window, and for how many steps outputs have been measured."""
-        return self.regulator.init(batch_shape), jnp.zeros((*batch_shape, N_MAX)), jnp.zeros(batch_shape, int)
-
-    def __call__(self, carry: tuple[Memory, Array, Array], x: Array) -> tuple[tuple[Memory, Array, Array], Array]:
+    def __call__(self, carry: OutputBelief, x: Array) -> tuple[OutputBelief, Array]:
         """Learn from outputs x ``[*batch, *extra, p]`` and answer with u ``[*batch, *extra, m]``."""
-        (memory, window, seen), (p, m, lags) = carry, self._sizes
+        p, m = self.chain.p, self.chain.m
         if x.shape[-1:] != (p,):
             raise ValueError(f"x: expected {p} outputs, but found shape {x.shape}; simulation.Measured measures them")
-        scaled = x.astype(float) / expand_batch(self.scale_y, x.ndim)
-        measured = jnp.all(jnp.isfinite(scaled), axis=-1)
-        scaled = jnp.where(measured[..., None], scaled, memory.expected[..., :p])
-        first = (memory.t == 0)[..., None]
-        # before the first sample, as if it had been at rest
-        before = jnp.where(first, jnp.tile(scaled, lags - 1), window[..., : p * (lags - 1)])
-        inputs = window[..., p * lags : _length(p, m, lags)]
-        outputs = jnp.concatenate([scaled, before], axis=-1)
-        # a window that is not all measured teaches nothing
-        memory = dataclasses.replace(memory, measured=memory.measured & measured & (seen >= lags))
-        rest = jnp.zeros((*scaled.shape[:-1], N_MAX - _length(p, m, lags)))
-        memory, u = self.regulator(memory, jnp.concatenate([outputs, inputs, rest], axis=-1))
-        shifted = jnp.concatenate([u, inputs], axis=-1)[..., : m * (lags - 1)]
-        window = jnp.concatenate([outputs, shifted, rest], axis=-1)
-        seen = jnp.where(measured, seen + 1, 0)
-        u = jnp.concatenate([u, jnp.zeros((*u.shape[:-1], self.scale_u.shape[-1] - m))], axis=-1)
-        return (memory, window, seen), (u * expand_batch(self.scale_u, u.ndim)).astype(x.dtype)
+        lead, num = x.shape[:-1], math.prod(x.shape[:-1])
+        y = (x.astype(float) / expand_batch(self.scale_y, x.ndim)).reshape(num, p)
+        told = [
+            jnp.broadcast_to(expand_batch(a, len(lead), 0), lead).reshape(num)
+            for a in (self.told.noise, self.told.sensor_noise, self.told.limit)
+        ]
+        flat = jax.tree.map(lambda a: a.reshape(num, *a.shape[len(lead) :]), carry)
+        belief, u = jax.vmap(self._step)(flat, y, *told)
+        belief = jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), belief)
+        u = jnp.pad(u.reshape(*lead, m), [(0, 0)] * len(lead) + [(0, self.scale_u.shape[-1] - m)])
+        return belief, (u * expand_batch(self.scale_u, u.ndim)).astype(x.dtype)
+
+    def _step(
+        self, belief: OutputBelief, y: Array, noise: Array, sensor_noise: Array, limit: Array
+    ) -> tuple[OutputBelief, Array]:
+        """One plant, one step, in scaled coordinates."""
+        chain, rates = self.chain, jnp.asarray(_BANK[:, 0])
+        disturbed, _ = beliefs.levels(beliefs.FLOOR**2 + noise**2)
+        measured, _ = beliefs.levels(beliefs.FLOOR**2 + sensor_noise**2)
+        each = jax.vmap(jax.vmap(chain.ahead, (0, 0, 0, None, None)), (0, 0, None, 0, None))
+        ahead = each(belief.mean, belief.spread, rates, disturbed, belief.u)
+        mean, spread = (jnp.where(belief.t > 0, new, old) for new, old in zip(ahead, (belief.mean, belief.spread)))
+        each = jax.vmap(jax.vmap(chain.seen, (0, 0, None, None)), (0, 0, 0, None))
+        *learned, found = each(mean, spread, measured, y)
+        known = jnp.all(jnp.isfinite(y)) & jnp.all(jnp.isfinite(found))
+        mean, spread = (jnp.where(known, new, old) for new, old in zip(learned, (mean, spread)))
+        odds = belief.odds + jnp.where(known, found, 0.0)
+        odds = odds - jnp.max(odds)
+        level = jnp.argmax(jax.nn.logsumexp(odds, -1))
+        K, P, theta = jax.vmap(self._designed)(mean[level], spread[level], rates, belief.P)
+        weights = jax.nn.softmax(odds[level])
+        states = mean[level][:, : chain.n]
+        inputs = -jnp.einsum("kmn,kn->km", K, states)
+        inputs = jnp.clip(jnp.where(jnp.isfinite(inputs), inputs, 0.0), -limit, limit)
+        shares = weights / jnp.trace(P, axis1=1, axis2=2)
+        constant, of_noise, times = _PROBE
+        louder = jnp.sqrt(noise**2 + disturbed[level] - disturbed[0])
+        size = (constant + of_noise * louder) * jnp.exp(-belief.t.astype(float) / (times * (chain.n + chain.m)))
+        probe = size * jnp.asarray(SIGNS[:, : chain.m])[belief.t % len(SIGNS)]
+        u = jnp.clip(shares @ inputs / jnp.sum(shares) + probe, -limit, limit)
+        u = jnp.where(jnp.isfinite(u), u, 0.0)
+        z = jnp.concatenate([states, jnp.broadcast_to(u, inputs.shape)], axis=1)
+        expected = weights @ jnp.einsum("kz,kzp->kp", z, theta[..., : chain.p])
+        return OutputBelief(mean, spread, odds, P, expected, u, belief.t + 1), u
+
+    def _designed(self, mean: Array, spread: Array, rate: Array, P: Array) -> tuple[Array, Array, Array]:
+        """Gain, improved cost to go and [A B]ᵀ of one hypothesis; what it does not know is multiplicative noise."""
+        chain, theta = self.chain, self.chain.matrices(mean, rate)
+        paid = jnp.diag(jnp.concatenate([jnp.ones(chain.p), jnp.zeros(chain.n - chain.p), jnp.ones(chain.m)]))
+        price = paid + _CAUTION * chain.doubt(spread, P)
+        P = improved(theta, price, P, self.doublings)
+        return greedy(theta @ P @ theta.T + price, chain.n), P, theta
 
 
 def adaptive_outputs(
@@ -153,7 +251,7 @@ def adaptive_outputs(
         doublings: 2 to this power steps of policy evaluation are made a step.
 
     Raises:
-        ValueError: a plant with so many states for its outputs that the window would have more than twelve entries.
+        ValueError: a plant of more than four states an output.
 
     >>> plant = systems.make("pendulum")
     >>> policy = simulation.Measured(learning.adaptive_outputs(plant), simulation.outputs(plant))
@@ -188,20 +286,8 @@ def of_outputs(
     """The regulator of plants of n states and m inputs, with units of outputs and inputs as the policy has them."""
     p = scale_y.shape[-1]
     lags = max(-(-n // p), 1)
-    if _length(p, m, lags) > N_MAX or lags > len(_DIFFERENCES):
+    if lags > _MOST:
         raise ValueError(
-            f"plants: expected at most four states an output, and at most {N_MAX} remembered outputs and inputs, but "
-            f"for {n} states, {p} outputs and {m} inputs there would be {_length(p, m, lags)}, of {lags} samples; "
-            "measure more"
+            f"plants: expected at most four states an output, but found {n} states and {p} outputs; measure more"
         )
-    base = ridge(caution=_CAUTION)
-    numbers = {f.name: getattr(base, f.name) for f in dataclasses.fields(Prior)}
-    numbers |= {"probe": jnp.array(_PROBE), "start": jnp.array(_START)}
-    lead = told.batch_shape
-    masks = (
-        jnp.broadcast_to((jnp.arange(size) < k).astype(float), (*lead, size)) for size, k in ((N_MAX, p), (M_MAX, m))
-    )
-    ones = jnp.ones((*lead, N_MAX)), jnp.ones((*lead, M_MAX))
-    window = dataclasses.replace(told, coordinates=Coordinates(*ones, *masks))
-    regulator = AdaptivePolicy(OutputPrior(**numbers, p=p, inputs=m, lags=lags), window, m, doublings)
-    return AdaptiveOutputPolicy(regulator, scale_y, scale_u)
+    return AdaptiveOutputPolicy(told, scale_y, scale_u, Chain(p, lags, m), doublings)
