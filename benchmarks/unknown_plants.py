@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.adaptive_prior import TRAINED, told, variants
@@ -206,10 +207,10 @@ def bench_look_ahead(num: int = 50, seeds: int = 3, sigma: float = 0.01, steps: 
 
     On dense systems also with the very prior that they are drawn from, which bounds what is possible from above.
     """
-    drawn = dataclasses.replace(learning.ridge(caution=0.12), probe=np.array([0.034, 1.5, 0.24]))
+    drawn = dataclasses.replace(learning.ridge(caution=0.12), probe=jnp.array([0.034, 1.5, 0.24]))
     priors = {
         "learned prior": learning.pretrained("adaptive"),
-        "their own prior": dataclasses.replace(drawn, dense=np.array([[0.05, 0.1, 0.0]])),
+        "their own prior": dataclasses.replace(drawn, dense=jnp.array([[0.05, 0.1, 0.0]])),
     }
     plants = [_distributions(num, seed) for seed in range(seeds)]
     for kind, (name, prior), ahead in itertools.product(plants[0], priors.items(), (False, True)):
@@ -335,7 +336,7 @@ PARTS: Parts = {
     ),
     "tune": (tune_unknown, {}),
     "contact": (bench_contact, {"num": 4, "seeds": 1, "conditions": CONDITIONS[1:2]}),
-    "outputs": (bench_outputs, {"num": 1, "seeds": 1, "families": ("pendulum",)}),
+    "outputs": (bench_outputs, {"num": 1, "seeds": 1, "families": ("pendulum", "hanging_pendulum")}),
     "bound": (bench_bound, {"num": 100, "seeds": 2}),
     "look_ahead": (bench_look_ahead, {"num": 2, "seeds": 1, "steps": 2}),
 }

@@ -157,6 +157,10 @@ def test_a_batch_is_its_members_one_by_one():
             ),
             "expected those of the problem, 2, but found 1",
         ),
+        (
+            lambda: evaluation.from_outputs([systems.make("pendulum"), systems.make("cart_pole")]),
+            "plants: expected one number of states, inputs and outputs, but found",
+        ),
     ],
 )
 def test_plants_with_too_few_outputs_are_refused(call, match):
