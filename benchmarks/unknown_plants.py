@@ -330,10 +330,7 @@ def _spread(values: list[float]) -> tuple[float, float, float]:
 _FEW = "ridge", "optimism"  # in the quick table
 
 PARTS: Parts = {
-    "table": (
-        bench_unknown,
-        {"size": QUICK, "controllers": {name: baseline(name, ()) for name in ("ridge", "optimism")}},
-    ),
+    "table": (bench_unknown, {"size": QUICK, "controllers": {name: baseline(name, ()) for name in _FEW}}),
     "tune": (tune_unknown, {}),
     "contact": (bench_contact, {"num": 4, "seeds": 1, "conditions": CONDITIONS[1:2]}),
     "outputs": (bench_outputs, {"num": 1, "seeds": 1, "families": ("pendulum", "hanging_pendulum")}),

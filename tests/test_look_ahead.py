@@ -93,11 +93,11 @@ def test_draws_have_the_moments_of_the_belief_and_scipys_optima():
         )
 
 
-def scalar(b, num=1):
+def scalar(b, limit=20.0):
     """x⁺ = 1.2 x + b u, of which the sign of b is not known, and a regulator that expects none and does not probe."""
     a, dt = np.log(1.2) / 0.1, 0.1
     plants = [systems.from_matrices(np.array([[a]]), np.array([[one * a / 0.2]]), dt=dt) for one in b]
-    problem = evaluation.unknown_problem(plants)
+    problem = evaluation.unknown_problem(plants, limit=limit)
     prior = dataclasses.replace(learning.ridge(size=0.3, caution=0.0), probe=jnp.array([0.0, 0.0, 1.0]))
     return problem, learning.adaptive(problem, prior)
 
@@ -115,7 +115,7 @@ def test_looking_ahead_probes_where_certainty_equivalence_waits():
     np.testing.assert_array_equal(memory.z[:, N_MAX], u[:, 0])
 
 
-def test_dense_systems_fail_less_often():
+def test_dense_systems_cost_less():
     rng = np.random.default_rng(0)
     dense = [
         systems.from_matrices(rng.normal(size=(3, 3)) / 3**0.5, rng.normal(size=(3, 1)), dt=0.1) for _ in range(24)
@@ -145,16 +145,40 @@ def test_it_acts_alone_after_its_steps_and_where_a_family_is_known():
     np.testing.assert_array_equal(runs[1].us, runs[0].us)
 
 
-def test_loops_stand_beside_each_other_and_a_missing_measurement_is_no_end():
+def test_a_batch_is_its_members_and_a_missing_measurement_is_no_end():
     plants = systems.sample("cart_pole", key=KEY, num=2)
-    policy = learning.look_ahead(learning.adaptive(plants, learning.ridge()), num=4, steps=3)
-    memory = policy.init((2, 3))
-    x = 0.1 * jnp.ones((2, 3, 4))
-    memory, u = policy(memory, x)
+    ahead = [
+        learning.look_ahead(learning.adaptive(one, learning.ridge()), num=4, steps=3) for one in (plants, plants[1])
+    ]
+    x = 0.1 * jax.random.normal(KEY, (2, 3, 4))
+    memory, u = ahead[0](ahead[0].init((2, 3)), x)
     assert u.shape == (2, 3, 1)
-    memory, u = policy(memory, x.at[0, 0].set(jnp.nan))
+    np.testing.assert_allclose(u[1, 2], ahead[1](ahead[1].init(()), x[1, 2])[1], rtol=1e-9)
+    memory, u = ahead[0](memory, x.at[0, 0].set(jnp.nan))
     assert jnp.isfinite(u).all()
     assert all(jnp.isfinite(a).all() for a in (memory.z, memory.expected))
+    assert ahead[0](ahead[0].init((2, 0)), x[:, :0])[1].shape == (2, 0, 1)
+
+
+def test_a_far_start_is_no_lost_loop():
+    problem, alone = scalar([0.4])
+    alone = dataclasses.replace(
+        alone, prior=learning.ridge(), told=dataclasses.replace(alone.told, limit=jnp.full(1, 1e6))
+    )
+    ahead = learning.look_ahead(alone, num=16, steps=8)
+    run = simulation.rollout(problem, ahead, jnp.zeros((1, 1, N_MAX)).at[..., 0].set(2000.0), 60)
+    assert np.abs(run.xs[0, 0, -1]).max() < 1.0
+
+
+def test_it_is_made_inside_jit_too():
+    plant = systems.make("pendulum")
+
+    @jax.jit
+    def first(x):
+        policy = learning.look_ahead(learning.adaptive(plant, learning.ridge()), num=4, steps=3)
+        return policy(policy.init(()), x)[1]
+
+    assert jnp.isfinite(first(jnp.array([0.2, 0.0]))).all()
 
 
 def test_what_cannot_look_ahead_is_said():

@@ -131,6 +131,26 @@ def test_outputs_that_are_not_measured_teach_nothing_and_are_bridged():
     assert np.abs(x).max() < 1e-3
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize("what", ["far start", "gap", "glitch"])
+def test_no_measurement_blinds_it_for_ever(dtype, what):
+    """A hundred scales away, sixty missing, one wrong by a scale: filters may break, not the loop."""
+    plant = systems.make("pendulum")
+    sampled = control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
+    A, B, C, scale = (np.asarray(M, float) for M in (sampled.A, sampled.B, plant.output_matrix(), plant.scales[0]))
+    with jax.enable_x64(dtype == jnp.float64), jax.numpy_dtype_promotion("standard"):
+        policy = learning.adaptive_outputs(plant)
+        carry, step = policy.init(()), jax.jit(lambda carry, y: policy(carry, y))
+        x = (100.0 if what == "far start" else 0.1) * scale * np.array([1.0, 0.0])
+        for t in range(300):
+            y = C @ x + (scale[0] if what == "glitch" and t == 100 else 0.0)
+            y = y * np.nan if what == "gap" and 100 <= t < 160 else y
+            carry, u = step(carry, jnp.asarray(y, dtype))
+            assert all(np.isfinite(a).all() for a in jax.tree.leaves(carry))
+            x = A @ x + B @ np.asarray(u, float)
+    assert np.abs(x / scale).max() < 0.05
+
+
 def test_a_batch_is_its_members_one_by_one():
     plants = systems.sample("pendulum", key=jax.random.key(1), num=2)
     policy = simulation.Measured(learning.adaptive_outputs(plants), simulation.outputs(plants))
@@ -144,9 +164,18 @@ def test_a_batch_is_its_members_one_by_one():
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: learning.adaptive_outputs(systems.make("pendulum"), order=5), "at most four states an output"),
+        (
+            lambda: learning.adaptive_outputs(systems.make("pendulum"), order=5),
+            "order: expected at most 4, four states",
+        ),
         (lambda: learning.adaptive_outputs(systems.make("pendulum"), order=0), "order: expected a whole number"),
-        (lambda: learning.adaptive_outputs(systems.make("pendulum"), noise=-1.0), "noise: expected numbers ≥ 0"),
+        (lambda: learning.adaptive_outputs(systems.make("pendulum"), noise=-1.0), "noise: expected finite numbers ≥ 0"),
+        (lambda: learning.adaptive_outputs(systems.make("pendulum"), noise=np.inf), "noise: expected finite numbers"),
+        (
+            lambda: learning.adaptive_outputs(systems.make("pendulum"), noise=np.ones(2)),
+            r"noise: expected one number, or one for each plant \(\), but found shape \(2,\)",
+        ),
+        (lambda: evaluation.from_outputs([]), "plants: .* but found no plants"),
         (lambda: learning.adaptive_outputs(systems.make("pendulum"), limit=np.nan), "limit: expected"),
         (lambda: learning.adaptive_outputs(systems.make("pendulum"), doublings=-1), "doublings: expected"),
         (

@@ -12,7 +12,7 @@ from lqrlab.compute.linalg import expand_batch
 from lqrlab.learning import AdaptivePolicy, Prior
 from lqrlab.learning.adaptive import belief as beliefs
 from lqrlab.learning.adaptive.belief import Belief
-from lqrlab.learning.adaptive.draws import drawn, optimum
+from lqrlab.learning.adaptive.draws import drawn, likeliest_at_large, optimum
 from lqrlab.learning.adaptive.policy import Memory
 from lqrlab.simulation import Told
 from lqrlab.systems import M_MAX, N_MAX
@@ -78,7 +78,8 @@ class SampledPolicy:
         flat = jax.tree.map(lambda a: a.reshape(loops, *a.shape[len(lead) :]), belief)
         exists = expand_batch(self.told.coordinates.state_mask.astype(float), len(lead) + 1)
         exists = jnp.broadcast_to(exists, (*lead, N_MAX)).reshape(loops, N_MAX)
-        mean, spread, rows = jax.vmap(_likeliest_at_large)(flat, exists)
+        likely = jax.vmap(beliefs.likeliest)(flat)
+        mean, spread, rows = jax.vmap(likeliest_at_large, (0, 0, None))(likely, exists, M_MAX)
         keys = jax.random.split(jax.random.fold_in(jax.random.key(0), steps), loops)
         theta = jax.vmap(drawn, (0, 0, 0, 0, None))(mean, spread * min(self.num, 1), rows, keys, num)
         P, K, sound = optimum(jnp.moveaxis(theta, 0, -2).reshape(*mean.shape[1:], loops * num))
@@ -86,10 +87,3 @@ class SampledPolicy:
         at = jnp.arange(loops) * num + jnp.argmin(cost, axis=1)
         K = jnp.moveaxis(K[..., at], -1, 0)
         return jnp.where(sound[at][:, None, None], K, before.reshape(K.shape)).reshape(before.shape)
-
-
-def _likeliest_at_large(belief: Belief, exists: Array) -> tuple[Array, Array, Array]:
-    """θ, covariances of its rows, and which rows are positions and which not, at the likeliest noise and size."""
-    likely = beliefs.likeliest(belief)
-    size = jnp.argmax(likely.odds)
-    return likely.theta[size], likely.spread[size], jnp.stack([likely.position, exists - likely.position])

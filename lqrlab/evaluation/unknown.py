@@ -127,12 +127,14 @@ def from_outputs(plants: Plant | Sequence[Plant]) -> Callable[[Problem], Policy]
     >>> bool(evaluation.unknown(evaluation.from_outputs(plants), problem, key=jax.random.key(1)).failed.any())
     False
     """
-    batches = [plants] if isinstance(plants, Plant) else list(plants)
+    batches: list[Plant] = list(plants) if isinstance(plants, (list, tuple)) else [plants]  # type: ignore[list-item]
     for each in batches:
         check_plant(each)
     sizes = {(each.n, each.m, *each.output_matrix().shape[-2:-1]) for each in batches}
     if len(sizes) != 1:
-        raise ValueError(f"plants: expected one number of states, inputs and outputs, but found {sorted(sizes)}")
+        raise ValueError(
+            f"plants: expected one number of states, inputs and outputs, but found {sorted(sizes) or 'no plants'}"
+        )
     n, m, _ = sizes.pop()
     C = jnp.concatenate([scaled_outputs(each) for each in batches])
     ones = jnp.ones((*C.shape[:-2], M_MAX))

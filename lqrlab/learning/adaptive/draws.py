@@ -6,6 +6,16 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from lqrlab.compute.linalg import batch_last
 from lqrlab.control.riccati.doubling import doubled
+from lqrlab.learning.adaptive.belief import Belief
+from lqrlab.systems import N_MAX
+
+
+def likeliest_at_large(belief: Belief, exists: Array, m: int) -> tuple[Array, Array, Array]:
+    """θ, covariances of its rows, and which rows are positions and which not, of the likeliest plants at large."""
+    size, n = jnp.argmax(belief.odds[: len(belief.theta)]), len(exists)
+    kept = jnp.asarray([*range(n), *range(N_MAX, N_MAX + m)])
+    theta, spread = belief.theta[size][kept][:, :n], belief.spread[size][:, kept][:, :, kept]
+    return theta, spread, jnp.stack([belief.position[:n], exists - belief.position[:n]])
 
 
 def drawn(

@@ -7,20 +7,20 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from lqrlab.compute import checks, pytree
 from lqrlab.learning.adaptive import belief as beliefs
 from lqrlab.learning.adaptive import policy as regulators
-from lqrlab.learning.adaptive.belief import Belief
-from lqrlab.learning.adaptive.draws import drawn, optimum
+from lqrlab.learning.adaptive.draws import drawn, likeliest_at_large, optimum
 from lqrlab.learning.adaptive.policy import AdaptivePolicy, Memory
 from lqrlab.simulation import Told
 from lqrlab.systems import N_MAX
 
 _PROBES = ((0.1, 0), (-0.1, 0), (0.5, 7), (-0.5, 7))  # inputs that are tried beside the regulator's: size, signs
 _OF_DRAWS = 4  # draws whose optimal input is tried
-_FAR, _WORST = 1e3, 1e4  # a state and a cost over the optimum that count no further
+_FAR, _WORST = 1e3, 1e4  # a state's growth and a cost over the optimum beyond which a loop counts as lost
 
 
 @pytree
@@ -30,9 +30,10 @@ class LookAheadPolicy:
 
     Plants are drawn from what is believed. On each of them every candidate (the regulator's own input, half and one and
     a half times that, none, probes, and what would be optimal for some of the draws) is followed by ``steps`` steps in
-    which the regulator learns and acts, then by the drawn plant's optimal cost to go. The candidate whose cost over the
-    draws' optimum is least, as a mean of logarithms, is the input. So what an input tells is worth what it saves later.
-    It is one step of policy improvement (a rollout); it takes about a hundred times as long as a step of the regulator.
+    which the regulator learns and acts, then by the drawn plant's optimal cost to go. The input is the candidate with
+    the least mean logarithm of that cost, within 10⁻⁴ and 10⁴ times the draw's optimum: what an input tells is worth
+    what it saves later. That is one step of policy improvement, a rollout; it takes about a hundred times as long as a
+    step of the regulator.
 
     Attributes:
         regulator: that is improved.
@@ -60,16 +61,16 @@ class LookAheadPolicy:
         """Learn from x ``[*batch, *extra, n]`` and answer with u ``[*batch, *extra, m]``."""
         memory, u = self.regulator(carry, x)
         told, lead = self.regulator.flat(x.shape[:-1])
-        num, t = math.prod(lead), carry.t.ravel()[0]
+        num, t = math.prod(lead), jnp.max(carry.t, initial=0)
         flat = jax.tree.map(lambda a: a.reshape(num, *a.shape[len(lead) :]), memory)
-        keys = jax.random.split(jax.random.fold_in(jax.random.key(0), t), num)
+        key = jax.random.fold_in(jax.random.key(0), t)  # the same for all, so that a loop is the same in any batch
         # one plant after another: candidates and draws make a batch as it is
         better = jax.lax.cond(
             t < self.until,
-            lambda: jax.lax.map(lambda one: _better(self, *one), (told, flat, keys)),
+            lambda: jax.lax.map(lambda one: _better(self, one[0], one[1], key), (told, flat)),
             lambda: (flat.z, flat.expected),
         )
-        z, expected = (a.reshape(*lead, -1) for a in better)
+        z, expected = (a.reshape(*lead, a.shape[-1]) for a in better)
         inputs = self.regulator.told.coordinates.unscale_input(z[..., N_MAX:], self.regulator.m)
         return dataclasses.replace(memory, z=z, expected=expected), inputs.astype(u.dtype)
 
@@ -98,7 +99,10 @@ def look_ahead(policy: Any, *, num: int = 32, steps: int = 10, until: int = 60) 
     if not len(policy.prior.dense) + len(policy.prior.kinematic):
         raise ValueError("policy: its prior knows families alone; there is no plant at large to look ahead for")
     num, steps, until = checks.whole("num", num), checks.whole("steps", steps), checks.whole("until", until)
-    n, m = (int(jnp.max(jnp.sum(mask, -1))) for mask in (policy.told.state_mask, policy.told.input_mask))
+    masks = policy.told.state_mask, policy.told.input_mask
+    if any(isinstance(mask, jax.core.Tracer) for mask in masks):
+        return LookAheadPolicy(policy, num, steps, until, policy.n, policy.m)
+    n, m = (int(np.asarray(mask).sum(-1).max()) for mask in masks)
     return LookAheadPolicy(policy, num, steps, until, n, m)
 
 
@@ -121,7 +125,7 @@ def _better(ahead: LookAheadPolicy, told: Told, memory: Memory, key: PRNGKeyArra
     n, m, regulator = ahead.n, ahead.m, ahead.regulator
     best = beliefs.likeliest(memory.belief)
     exists, inputs = told.state_mask[:n].astype(float), told.input_mask[:m].astype(float)
-    theta, spread, rows = _likeliest_at_large(best, exists, m)
+    theta, spread, rows = likeliest_at_large(best, exists, m)
     x, own = memory.z[:n], memory.z[N_MAX : N_MAX + m]
     start = _Start(theta, spread, memory.P[:n, :n], x, rows, best.variance, regulator.prior.caution, told.limit, inputs)
     draw, noise = jax.random.split(key)
@@ -136,7 +140,9 @@ def _better(ahead: LookAheadPolicy, told: Told, memory: Memory, key: PRNGKeyArra
     w = (jnp.sqrt(best.variance) * exists)[None, None] * jax.random.normal(noise, (ahead.num, ahead.steps, n), float)
     each = jax.vmap(partial(_followed, start, regulator.doublings), (None, 0, 0, 0))
     costs = jax.vmap(each, (0, None, None, None))(candidates, jnp.moveaxis(plants, -1, 0), P, w)  # [candidates, draws]
-    least = jnp.einsum("i,kij,j->k", x, P, x) + ahead.steps * best.variance * jnp.trace(P, axis1=1, axis2=2)
+    least = jnp.einsum("i,kij,j->k", x, P, x) + ahead.steps * best.variance * (
+        jnp.diagonal(P, axis1=1, axis2=2) @ exists
+    )
     ratios = jnp.where(jnp.isfinite(costs), jnp.clip(costs / least[None], 1 / _WORST, _WORST), _WORST)
     u = candidates[jnp.argmin(jnp.log(ratios) @ sound.astype(float))]
     at_large = jnp.sum(jax.nn.softmax(best.odds)[: len(best.theta)])
@@ -147,11 +153,13 @@ def _better(ahead: LookAheadPolicy, told: Told, memory: Memory, key: PRNGKeyArra
 def _followed(start: _Start, doublings: int, u: Array, plant: Array, P: Array, noise: Array) -> Array:
     """Cost on one plant of input u, then of steps in which the regulator learns and acts, then of P."""
 
+    far = _FAR * jnp.maximum(1.0, jnp.max(jnp.abs(start.x)))
+
     def step(state: tuple, w: Array) -> tuple[tuple, Array]:
         theta, spread, P, x, u, lost = state
         z = jnp.concatenate([x, u])
         after = z @ plant + w
-        gone = lost | ~(jnp.max(jnp.abs(after)) < _FAR)
+        gone = lost | ~(jnp.max(jnp.abs(after)) < far)
         after = jnp.where(gone, x, after)
         Sz = spread @ z
         gain = Sz / (start.variance + Sz @ z)[:, None]
@@ -164,13 +172,5 @@ def _followed(start: _Start, doublings: int, u: Array, plant: Array, P: Array, n
         return (theta, spread, P, after, acts, gone), jnp.where(lost, 0.0, z @ z)
 
     begin = start.theta, start.spread, start.P, start.x, u, jnp.zeros((), bool)
-    (_, _, _, x, _, _), paid = jax.lax.scan(step, begin, noise)
-    return jnp.sum(paid) + x @ P @ x
-
-
-def _likeliest_at_large(belief: Belief, exists: Array, m: int) -> tuple[Array, Array, Array]:
-    """θ, covariances of its rows, and which rows are positions and which not, of the likeliest plants at large."""
-    size, n = jnp.argmax(belief.odds[: len(belief.theta)]), len(exists)
-    kept = jnp.asarray([*range(n), *range(N_MAX, N_MAX + m)])
-    theta, spread = belief.theta[size][kept][:, :n], belief.spread[size][:, kept][:, :, kept]
-    return theta, spread, jnp.stack([belief.position[:n], exists - belief.position[:n]])
+    (_, _, _, x, _, lost), paid = jax.lax.scan(step, begin, noise)
+    return jnp.where(lost, jnp.inf, jnp.sum(paid) + x @ P @ x)

@@ -23,6 +23,8 @@ and inputs do to the highest rates."""
 _BANK = np.array([*itertools.product(_RATES, _OWN, _DRIVEN)])
 _HALF, _LOWER = 0.5, 0.3  # of what an input does to a rate, what it does below: half a step of it, and by itself
 _MOST = 4  # states an output
+_DIGITS = 64.0  # times the rounding of one: variance of the noise that is assumed at least
+_LARGEST, _BROKEN = 1e8, 100.0  # of a variance; −log of what is left of the weight of a filter that breaks down
 
 
 @pytree
@@ -34,7 +36,7 @@ class OutputBelief:
         mean, spread: of states, then of the numbers of A and of B that are not known ``[L, K, d]``, ``[L, K, d, d]``.
         odds: logarithms of the weights ``[L, K]``.
         P: costs to go of the designs ``[K, n, n]``.
-        expected: the outputs that should be next, scaled ``[p]``.
+        expected: the outputs that should be next, by the means, scaled ``[p]``.
         u: the last input, scaled ``[m]``.
         t: steps taken.
     """
@@ -52,7 +54,7 @@ class OutputBelief:
 class Chain:
     """Models of p outputs and their first rates: each state moves by the next one's rate, the last ones by all states.
 
-    With A = I + ``rate`` on the block above the diagonal and θ in its last p rows, and any B, it is a form of every
+    With A = I + ``rate`` on the block above the diagonal, θ added to its last p rows, and any B, it is a form of every
     plant of n states whose outputs see equally many of them. What is estimated is [x; θ; B], its d entries.
     """
 
@@ -114,6 +116,8 @@ class Chain:
             expected, error = spread[j, j] + variance, y[j] - mean[j]
             gain = spread[:, j] / expected
             mean, spread = mean + gain * error, spread - gain[:, None] * spread[j][None]
+            # Joseph's form: it stays a covariance, where the difference alone is lost in rounding
+            spread = spread - spread[:, j][:, None] * gain[None] + variance * gain[:, None] * gain[None]
             found = found - (jnp.log(expected) + error**2 / expected) / 2
         return mean, (spread + spread.T) / 2, found
 
@@ -134,8 +138,9 @@ class AdaptiveOutputPolicy:
     Each hypothesis is a prior of the plant in the form of :class:`Chain`, with a filter of state and unknown numbers
     together: Kalman's, with the exact moments of their products. Each has its design, as :class:`AdaptivePolicy` makes
     it, for its mean; the input is the mean of theirs, weighed by how well each foretold the outputs, over tr P. The
-    sum of |y|² + |u|² is regulated, in units of the scales. A measurement that is missing is left out. It acts on
-    outputs: :class:`lqrlab.simulation.Measured` puts it behind sensors.
+    sum of |y|² + |u|² is regulated, in units of the scales. It acts on outputs: :class:`lqrlab.simulation.Measured`
+    puts it behind sensors. A measurement that is missing is left out; what was learned well bridges it. Unlike
+    :class:`AdaptivePolicy` it knows of no pushes and no changes: each measurement is taken for the same plant's.
 
     With noise it is weak: a quarter of the loops of the catalogue's small plants fail at a hundredth of the scales.
 
@@ -194,16 +199,23 @@ class AdaptiveOutputPolicy:
     ) -> tuple[OutputBelief, Array]:
         """One plant, one step, in scaled coordinates."""
         chain, rates = self.chain, jnp.asarray(_BANK[:, 0])
-        disturbed, _ = beliefs.levels(beliefs.FLOOR**2 + noise**2)
-        measured, _ = beliefs.levels(beliefs.FLOOR**2 + sensor_noise**2)
+        floor = max(beliefs.FLOOR**2, _DIGITS * float(jnp.finfo(y.dtype).eps))
+        disturbed, _ = beliefs.levels(floor + noise**2)
+        measured, _ = beliefs.levels(floor + sensor_noise**2)
         predicted = jax.vmap(jax.vmap(chain.ahead, (0, 0, 0, None, None)), (0, 0, None, 0, None))
         ahead = predicted(belief.mean, belief.spread, rates, disturbed, belief.u)
         mean, spread = (jnp.where(belief.t > 0, new, old) for new, old in zip(ahead, (belief.mean, belief.spread)))
         corrected = jax.vmap(jax.vmap(chain.seen, (0, 0, None, None)), (0, 0, 0, None))
         *learned, found = corrected(mean, spread, measured, y)
-        known = jnp.all(jnp.isfinite(y)) & jnp.all(jnp.isfinite(found))
+        known = jnp.all(jnp.isfinite(y))
         mean, spread = (jnp.where(known, new, old) for new, old in zip(learned, (mean, spread)))
-        odds = belief.odds + jnp.where(known, found, 0.0)
+        # a filter that overflows, or whose covariance is none any more, begins again
+        sizes = jnp.diagonal(spread, axis1=-2, axis2=-1)
+        sound = jnp.all(jnp.isfinite(mean) & (sizes > 0) & (sizes < _LARGEST), axis=-1)
+        sound = sound & jnp.all(jnp.isfinite(spread), axis=(-2, -1)) & (jnp.isfinite(found) | ~known)
+        mean = jnp.where(sound[..., None], mean, 0.0)
+        spread = jnp.where(sound[..., None, None], spread, jnp.asarray(chain.prior())[None].astype(spread.dtype))
+        odds = belief.odds + jnp.where(known, jnp.where(sound, found, -_BROKEN), 0.0)
         odds = odds - jnp.max(odds)
         level = jnp.argmax(jax.nn.logsumexp(odds, -1))
         K, P, theta = jax.vmap(self._designed)(mean[level], spread[level], rates, belief.P)
@@ -245,8 +257,8 @@ def adaptive_outputs(
     Args:
         plants: a plant or a batch, whose equations are not looked at. The outputs are those that it declares.
         order: number of states of the linear plant that is learned; the plant's own if left out.
-        noise: least standard deviation of what disturbs the outputs in a step, in units of their scales.
-        sensor_noise: the same of what is measured.
+        noise: least standard deviation of what disturbs outputs and rates in a step, in units of the outputs' scales.
+        sensor_noise: the same of what is measured of the outputs.
         limit: of the inputs, ± in units of their scale.
         doublings: 2 to this power steps of policy evaluation are made a step.
 
@@ -260,10 +272,14 @@ def adaptive_outputs(
     True
     """
     check_plant(plants)
-    noise, sensor_noise = (_level(name, a, 0.0) for name, a in (("noise", noise), ("sensor_noise", sensor_noise)))
-    limit, doublings = _level("limit", limit, np.finfo(float).tiny), checks.whole("doublings", doublings, 0)
+    lead = plants.batch_shape
+    noise, sensor_noise = (_level(name, a, 0.0, lead) for name, a in (("noise", noise), ("sensor_noise", sensor_noise)))
+    limit, doublings = _level("limit", limit, np.finfo(float).tiny, lead), checks.whole("doublings", doublings, 0)
     n = plants.n if order is None else checks.whole("order", order)
-    C, lead = jnp.asarray(plants.output_matrix(), float), plants.batch_shape
+    C = jnp.asarray(plants.output_matrix(), float)
+    if order is not None and order > _MOST * C.shape[-2]:
+        most = _MOST * C.shape[-2]
+        raise ValueError(f"order: expected at most {most}, four states for each output, but found {order}")
     C = jnp.broadcast_to(C, (*lead, *C.shape[-2:]))
     scale_x, scale_u = (jnp.broadcast_to(jnp.asarray(s, float), (*lead, s.shape[-1])) for s in plants.scales)
     size = jnp.linalg.norm(C * scale_x[..., None, :], axis=-1)
@@ -272,11 +288,13 @@ def adaptive_outputs(
     return of_outputs(told, scale_y, scale_u, n, plants.m, doublings=doublings)
 
 
-def _level(name: str, value: ArrayLike, low: float) -> np.ndarray:
+def _level(name: str, value: ArrayLike, low: float, lead: tuple[int, ...]) -> np.ndarray:
     level = np.asarray(checks.real(name, value), float)
-    if not (level >= low).all():
-        wanted = "≥ 0" if low == 0 else "> 0"
-        raise ValueError(f"{name}: expected numbers {wanted}, in units of the scales, but found {value!r}")
+    if not (level >= low).all() or (low == 0 and np.isinf(level).any()):
+        wanted = "finite numbers ≥ 0" if low == 0 else "numbers > 0"
+        raise ValueError(f"{name}: expected {wanted}, in units of the scales, but found {value!r}")
+    if level.ndim > len(lead) or any(a not in (1, b) for a, b in zip(level.shape[::-1], lead[::-1])):
+        raise ValueError(f"{name}: expected one number, or one for each plant {lead}, but found shape {level.shape}")
     return level
 
 
