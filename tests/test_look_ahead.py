@@ -161,11 +161,8 @@ def test_a_batch_is_its_members_and_a_missing_measurement_is_no_end():
 
 
 def test_a_far_start_is_no_lost_loop():
-    problem, alone = scalar([0.4])
-    alone = dataclasses.replace(
-        alone, prior=learning.ridge(), told=dataclasses.replace(alone.told, limit=jnp.full(1, 1e6))
-    )
-    ahead = learning.look_ahead(alone, num=16, steps=8)
+    problem, _ = scalar([0.4], limit=1e6)
+    ahead = learning.look_ahead(learning.adaptive(problem, learning.ridge()), num=16, steps=8)
     run = simulation.rollout(problem, ahead, jnp.zeros((1, 1, N_MAX)).at[..., 0].set(2000.0), 60)
     assert np.abs(run.xs[0, 0, -1]).max() < 1.0
 

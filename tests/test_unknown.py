@@ -11,12 +11,12 @@ import scipy.linalg
 import scipy.stats
 
 from lqrlab import evaluation, learning, simulation, systems
-from lqrlab.evaluation.sampled_policy import SampledPolicy, _root
+from lqrlab.evaluation.sampled_policy import SampledPolicy
 from lqrlab.evaluation.unknown import Fixed
 from lqrlab.evaluation.unknown_baselines import DRAWS, GRID, SETTINGS, bank, baseline, ridge
 from lqrlab.learning import weight_files
 from lqrlab.learning.adaptive import belief as beliefs
-from lqrlab.learning.adaptive import training_episodes
+from lqrlab.learning.adaptive import draws, training_episodes
 from lqrlab.simulation import Problem
 from lqrlab.systems import N_MAX
 
@@ -528,12 +528,13 @@ def test_optimism_takes_the_cheapest_of_its_draws_and_one_draw_is_thompsons(plan
     for num in (1, 16):
         policy = SampledPolicy(ridge(0.1, 0.5, 0.0), told, num)
         (_, K), _ = policy(policy.init((len(plants),)), x)
-        white = jax.random.normal(jax.random.fold_in(jax.random.key(0), 0), (num, len(plants), 18, 12))
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(0), 0), len(plants))
+        white = [jax.random.normal(key, (18, 12, num)) for key in keys]
         for i in range(len(plants)):
             deviations = np.concatenate([np.full(12, 0.1), np.full(6, 0.5)])[:, None]
             still = np.concatenate([np.eye(12), np.zeros((6, 12))])
             n = int(plants.coordinates.state_mask[i].sum())
-            found = [scipys_gain(still + deviations * np.asarray(white[k, i]), n) for k in range(num)]
+            found = [scipys_gain(still + deviations * np.asarray(white[i][..., k]), n) for k in range(num)]
             best = min(found, key=lambda pair: pair[1])[0]
             np.testing.assert_allclose(K[i, :1, :n], best, rtol=1e-6)
             assert not K[i, 1:].any()
@@ -558,7 +559,7 @@ def test_explore_then_commit_designs_once_for_the_mean(plants):
 def test_a_root_of_a_covariance_is_one():
     half = np.random.default_rng(0).normal(size=(6, 4))
     S = half @ half.T  # of rank 4
-    L = np.asarray(_root(jnp.asarray(S)))
+    L = np.asarray(draws._root(jnp.asarray(S)))
     np.testing.assert_allclose(L @ L.T, S, atol=1e-9)
 
 

@@ -107,7 +107,7 @@ def look_ahead(policy: Any, *, num: int = 32, steps: int = 10, until: int = 60) 
 
 
 class _Start(NamedTuple):
-    """What is the same for all candidates and all draws: the belief at large, the state, the noise and the limits."""
+    """All that candidates and draws share: the belief at large, the state, the noise and the limits."""
 
     theta: Array
     spread: Array

@@ -30,7 +30,7 @@ _LARGEST, _BROKEN = 1e8, 100.0  # of a variance; −log of what is left of the w
 @pytree
 @dataclasses.dataclass(frozen=True)
 class OutputBelief:
-    """What is believed after the steps so far, of state and plant together, by each of K hypotheses at L noises.
+    """Belief after the steps so far, about state and plant together, by each of K hypotheses at L noises.
 
     Attributes:
         mean, spread: of states, then of the numbers of A and of B that are not known ``[L, K, d]``, ``[L, K, d, d]``.
