@@ -18,8 +18,8 @@ from lqrlab.systems import Coordinates, Plant, check_plant
 
 _CAUTION, _PROBE, _START = 0.12, (0.034, 1.5, 0.24), 2.2  # as they were learned where all states are measured
 _RATES, _OWN, _DRIVEN = (0.03, 0.3), (0.03, 0.3), (0.03, 0.1, 0.3, 1.0)
-"""Differences of the hypotheses: how far a rate of one moves its output in a sample, and standard deviations of what states
-and inputs do to the highest rates."""
+"""Differences of the hypotheses: how far a rate of one moves its output in a sample, and standard deviations of what
+states and inputs do to the highest rates."""
 _BANK = np.array([*itertools.product(_RATES, _OWN, _DRIVEN)])
 _HALF, _LOWER = 0.5, 0.3  # of what an input does to a rate, what it does below: half a step of it, and by itself
 _MOST = 4  # states an output
