@@ -20,7 +20,7 @@ from lqrlab.systems import N_MAX
 
 _PROBES = ((0.1, 0), (-0.1, 0), (0.5, 7), (-0.5, 7))  # inputs that are tried beside the regulator's: size, signs
 _OF_DRAWS = 4  # draws whose optimal input is tried
-_FAR, _WORST = 1e3, 1e4  # a state's growth and a cost over the optimum beyond which a loop counts as lost
+_FAR, _WORST = 1e3, 1e4  # a state and a cost over the optimum beyond which a loop counts as lost
 
 
 @pytree
@@ -153,13 +153,11 @@ def _better(ahead: LookAheadPolicy, told: Told, memory: Memory, key: PRNGKeyArra
 def _followed(start: _Start, doublings: int, u: Array, plant: Array, P: Array, noise: Array) -> Array:
     """Cost on one plant of input u, then of steps in which the regulator learns and acts, then of P."""
 
-    far = _FAR * jnp.maximum(1.0, jnp.max(jnp.abs(start.x)))
-
     def step(state: tuple, w: Array) -> tuple[tuple, Array]:
         theta, spread, P, x, u, lost = state
         z = jnp.concatenate([x, u])
         after = z @ plant + w
-        gone = lost | ~(jnp.max(jnp.abs(after)) < far)
+        gone = lost | ~(jnp.max(jnp.abs(after)) < _FAR)
         after = jnp.where(gone, x, after)
         Sz = spread @ z
         gain = Sz / (start.variance + Sz @ z)[:, None]
