@@ -131,18 +131,24 @@ def test_outputs_that_are_not_measured_teach_nothing_and_are_bridged():
     assert np.abs(x).max() < 1e-3
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-@pytest.mark.parametrize("what", ["far start", "gap", "glitch"])
-def test_no_measurement_blinds_it_for_ever(dtype, what):
-    """A hundred scales away, sixty missing, one wrong by a scale: filters may break, not the loop."""
-    plant = systems.make("pendulum")
+@pytest.mark.parametrize(
+    ("name", "dtype", "what"),
+    [
+        *(("pendulum", dtype, what) for dtype in ("float32", "float64") for what in ("far start", "gap", "glitch")),
+        *(("dc_motor", "float32", what) for what in ("gap", "push")),
+    ],
+)
+def test_no_measurement_blinds_it_for_ever(name, dtype, what):
+    """A hundred scales away, sixty missing, one wrong by a scale, a push: filters may break, not the loop."""
+    plant = systems.make(name)
     sampled = control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
     A, B, C, scale = (np.asarray(M, float) for M in (sampled.A, sampled.B, plant.output_matrix(), plant.scales[0]))
-    with jax.enable_x64(dtype == jnp.float64), jax.numpy_dtype_promotion("standard"):
+    with jax.enable_x64(dtype == "float64"), jax.numpy_dtype_promotion("standard"):
         policy = learning.adaptive_outputs(plant)
         carry, step = policy.init(()), jax.jit(lambda carry, y: policy(carry, y))
-        x = (100.0 if what == "far start" else 0.1) * scale * np.array([1.0, 0.0])
+        x = (100.0 if what == "far start" else 0.1) * scale * np.eye(plant.n)[0]
         for t in range(300):
+            x = x + (scale * np.eye(plant.n)[0] if what == "push" and t == 100 else 0.0)
             y = C @ x + (scale[0] if what == "glitch" and t == 100 else 0.0)
             y = y * np.nan if what == "gap" and 100 <= t < 160 else y
             carry, u = step(carry, jnp.asarray(y, dtype))

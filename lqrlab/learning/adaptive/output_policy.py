@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.learning.adaptive import belief as beliefs
-from lqrlab.learning.adaptive.policy import SIGNS, greedy, improved
+from lqrlab.learning.adaptive.policy import greedy, improved, probe
 from lqrlab.simulation import Told
 from lqrlab.systems import Coordinates, Plant, check_plant
 
@@ -224,11 +224,9 @@ class AdaptiveOutputPolicy:
         inputs = -jnp.einsum("kmn,kn->km", K, states)
         inputs = jnp.clip(jnp.where(jnp.isfinite(inputs), inputs, 0.0), -limit, limit)
         shares = weights / jnp.trace(P, axis1=1, axis2=2)
-        constant, of_noise, times = _PROBE
         louder = jnp.sqrt(noise**2 + disturbed[level] - disturbed[0])
-        size = (constant + of_noise * louder) * jnp.exp(-belief.t.astype(float) / (times * (chain.n + chain.m)))
-        probe = size * jnp.asarray(SIGNS[:, : chain.m])[belief.t % len(SIGNS)]
-        u = jnp.clip(shares @ inputs / jnp.sum(shares) + probe, -limit, limit)
+        probing = probe(jnp.array(_PROBE), chain.n + chain.m, belief.t, louder)[: chain.m]
+        u = jnp.clip(shares @ inputs / jnp.sum(shares) + probing, -limit, limit)
         u = jnp.where(jnp.isfinite(u), u, 0.0)
         z = jnp.concatenate([states, jnp.broadcast_to(u, inputs.shape)], axis=1)
         expected = weights @ jnp.einsum("kz,kzp->kp", z, theta[..., : chain.p])

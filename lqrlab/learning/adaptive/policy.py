@@ -134,7 +134,8 @@ def step(prior: Prior, doublings: int, told: Told, memory: Memory, x: Array) -> 
     inputs = told.input_mask.astype(float)
     at_large = jnp.sum(jax.nn.softmax(best.odds)[: len(best.theta)])
     noise = jnp.sqrt(told.noise**2 + best.variance - beliefs.told_variance(told))
-    u = (_probe(prior, told, memory.t, at_large, noise) - K @ x) * inputs
+    size = jnp.sum(told.state_mask) + jnp.sum(inputs)
+    u = (at_large * probe(prior.probe, size, memory.t, noise) - K @ x) * inputs
     u = jnp.clip(jnp.where(jnp.isfinite(u), u, 0.0), -told.limit, told.limit)
     z, (weights, theta, _) = jnp.concatenate([x, u]), guesses
     expected = jnp.einsum("f,fzn,z->n", weights, theta, z)
@@ -162,9 +163,9 @@ def _designed(
         P = jnp.where(new, costs[jnp.minimum(best, at_large - 1)], P)
     exists = told.state_mask.astype(float)
     rows = jnp.stack([belief.position, exists - belief.position])
-    dear = prior.caution * jnp.tensordot(rows @ jnp.diagonal(P), spread, 1)
-    P = improved(theta[best], jnp.eye(Z) + jnp.where(best == at_large, dear, 0.0), P, doublings)
-    H = weights[-1] / jnp.maximum(jnp.trace(P), 1.0) * (theta[-1] @ P @ theta[-1].T + dear + jnp.eye(Z))
+    doubt = prior.caution * jnp.tensordot(rows @ jnp.diagonal(P), spread, 1)
+    P = improved(theta[best], jnp.eye(Z) + jnp.where(best == at_large, doubt, 0.0), P, doublings)
+    H = weights[-1] / jnp.maximum(jnp.trace(P), 1.0) * (theta[-1] @ P @ theta[-1].T + doubt + jnp.eye(Z))
     if at_large:
         mine = jnp.where((jnp.arange(at_large) == component)[:, None, None], P, costs)
         of_families = jnp.einsum("fzn,fnm,fym->fzy", theta[:-1], mine, theta[:-1]) + jnp.eye(Z)[None]
@@ -191,12 +192,11 @@ def greedy(H: Array, n: int = N_MAX) -> Array:
     return solve(H[n:, n:], H[n:, :n], definite=True)
 
 
-def _probe(prior: Prior, told: Told, t: Array, at_large: Array, noise: Array) -> Array:
-    """The probing input of a step: as strong as the plant is unknown, and dying away."""
-    size = jnp.sum(told.state_mask) + jnp.sum(told.input_mask)
-    constant, of_noise, times = prior.probe
-    amplitude = (constant + of_noise * noise) * jnp.exp(-t.astype(float) / (times * size.astype(float)))
-    return at_large * amplitude * jnp.asarray(SIGNS)[t % len(SIGNS)]
+def probe(numbers: Array, size: ArrayLike, t: Array, noise: Array) -> Float[Array, " m"]:
+    """Probing inputs of step t, by :attr:`Prior.probe`, for a plant of ``size`` states and inputs; they die away."""
+    constant, of_noise, times = numbers
+    amplitude = (constant + of_noise * noise) * jnp.exp(-t.astype(float) / (times * jnp.asarray(size, float)))
+    return amplitude * jnp.asarray(SIGNS)[t % len(SIGNS)]
 
 
 def adaptive(
