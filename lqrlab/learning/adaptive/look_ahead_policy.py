@@ -132,7 +132,7 @@ def _better(ahead: LookAheadPolicy, told: Told, memory: Memory, key: PRNGKeyArra
     plants = drawn(theta, spread, rows, draw, ahead.num)
     P, K, sound = (jnp.moveaxis(a, -1, 0) for a in optimum(plants))
     P = jnp.where(sound[:, None, None], P, jnp.eye(n)[None])
-    signs = jnp.asarray(regulators.SIGNS[:, :m])
+    signs = jnp.asarray(regulators.SIGNS[:, :m], float)
     tried = [own, 0 * own, 0.5 * own, 1.5 * own]
     tried += [own + size * signs[(memory.t + shift) % len(signs)] for size, shift in _PROBES]
     tried += [jnp.where(sound[i], -K[i] @ x, own) for i in range(min(_OF_DRAWS, ahead.num))]

@@ -196,7 +196,7 @@ def probe(numbers: Array, size: ArrayLike, t: Array, noise: Array) -> Float[Arra
     """Probing inputs of step t, by :attr:`Prior.probe`, for a plant of ``size`` states and inputs; they die away."""
     constant, of_noise, times = numbers
     amplitude = (constant + of_noise * noise) * jnp.exp(-t.astype(float) / (times * jnp.asarray(size, float)))
-    return amplitude * jnp.asarray(SIGNS)[t % len(SIGNS)]
+    return amplitude * jnp.asarray(SIGNS, amplitude.dtype)[t % len(SIGNS)]
 
 
 def adaptive(
