@@ -109,18 +109,18 @@ def test_loops_from_outputs_alone_cost_little_more_than_the_optimum():
         assert float(jnp.median(regret.excess[..., 100])) < 0.1
 
 
-def test_outputs_that_are_not_measured_teach_nothing_and_are_bridged():
+def test_outputs_that_are_not_measured_teach_nothing_and_are_bridged_nor_does_a_push():
     plant = systems.make("pendulum")
     policy = learning.adaptive_outputs(plant)
     sampled = control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
     A, B, C = (np.asarray(M) for M in (sampled.A, sampled.B, plant.output_matrix()))
     carry, x, step = policy.init(()), np.array([0.1, 0.0]), jax.jit(lambda carry, y: policy(carry, y))
-    for t in range(150):
-        lost = t in (3, 40, 41, 42, 60)
-        before = carry
+    for t in range(300):
+        lost, pushed = t in (3, 40, 41, 42, 60), t == 100
+        before, x = carry, x + pushed
         carry, u = step(carry, jnp.full(1, jnp.nan) if lost else jnp.asarray(C @ x))
         assert np.isfinite(np.asarray(u)).all()
-        if lost:
+        if lost or pushed:
             numbers = slice(2, None)  # of the plant
             np.testing.assert_array_equal(carry.mean[..., numbers], before.mean[..., numbers])
             assert (
@@ -136,6 +136,7 @@ def test_outputs_that_are_not_measured_teach_nothing_and_are_bridged():
     [
         *(("pendulum", dtype, what) for dtype in ("float32", "float64") for what in ("far start", "gap", "glitch")),
         *(("dc_motor", "float32", what) for what in ("gap", "push")),
+        *((name, "float64", "push") for name in ("dc_motor", "cart_pole")),
     ],
 )
 def test_no_measurement_blinds_it_for_ever(name, dtype, what):

@@ -16,8 +16,10 @@ FLOOR = 1e-4
 
 _LEVELS, _LOUD = 5, 0.1  # of the noise: from what is told to this, which nobody needs to say
 _UNTOLD = 10.0  # −log of the weight of a level that is not the one that is told
-_RARE, _OUTLIER = 7.0, 1.0  # −log of the share of steps in which the plant is pushed, and how far
-_CALM = 20  # steps as expected after which one that is not is taken for a push, and two for another plant
+RARE, OUTLIER = 7.0, 1.0
+"""−log of the share of steps in which a plant is pushed, and how far, in scales."""
+CALM = 20
+"""Steps as expected after which one that is not is taken for a push, and two for another plant."""
 
 
 @pytree
@@ -109,12 +111,12 @@ def _learn(belief: Belief, fresh: Belief, prior: Prior, exists: Array, z: Array,
     def found(expected: Array) -> Array:
         return -jnp.sum(rows.sum(-1)[None] * jnp.log(expected) + squares / expected, -1) / 2
 
-    usual, outlier = found(expected), found(expected + _OUTLIER**2)
+    usual, outlier = found(expected), found(expected + OUTLIER**2)
     if prior.known is not None:
         families = _FamilyStep(belief, prior.known, exists, z, x)
         usual, outlier = (jnp.concatenate(pair) for pair in zip((usual, outlier), families.likelihoods()))
-    ready = belief.calm >= _CALM
-    share = jax.nn.sigmoid(outlier - _RARE - usual)
+    ready = belief.calm >= CALM
+    share = jax.nn.sigmoid(outlier - RARE - usual)
     odd = jnp.sum(jax.nn.softmax(belief.odds) * share)
     again = ready & (odd > 0.5) & (belief.odd > 0.5)
     taken = jnp.where(ready, 1 - share, 1.0)
@@ -126,7 +128,7 @@ def _learn(belief: Belief, fresh: Belief, prior: Prior, exists: Array, z: Array,
     if prior.known is not None:
         w, W, likelihood = families.learned(taken[large:])
         usual = usual.at[large:].set(likelihood)
-    odds = belief.odds + jnp.logaddexp(usual, jnp.where(ready, outlier - _RARE, -jnp.inf))
+    odds = belief.odds + jnp.logaddexp(usual, jnp.where(ready, outlier - RARE, -jnp.inf))
     calm = jnp.where(~ready & (odd > 0.5), 0.0, belief.calm + 1)
     learned = dataclasses.replace(belief, theta=theta, spread=spread, w=w, W=W, odds=odds, odd=odd, calm=calm)
     prior_odds = jnp.where(jnp.isneginf(belief.odds), -jnp.inf, fresh.odds)
@@ -155,7 +157,7 @@ class _FamilyStep:
         def found(expected: Array) -> Array:
             return -self.exists @ (jnp.log(expected) + squares / expected) / 2
 
-        return found(expected), found(expected + _OUTLIER**2)
+        return found(expected), found(expected + OUTLIER**2)
 
     def learned(self, taken: Array) -> tuple[Array, Array, Array]:
         """Coefficients, their covariances and the log likelihood of a step ``[F]``, row by row of x."""

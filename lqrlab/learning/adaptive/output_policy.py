@@ -39,6 +39,7 @@ class OutputBelief:
         expected: the outputs that should be next, by the means, scaled ``[p]``.
         u: the last input, scaled ``[m]``.
         t: steps taken.
+        calm: steps since a push.
     """
 
     mean: Float[Array, "*batch L K d"]
@@ -48,6 +49,7 @@ class OutputBelief:
     expected: Float[Array, "*batch p"]
     u: Float[Array, "*batch m"]
     t: Int[Array, "*batch"]
+    calm: Int[Array, "*batch"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,8 +141,9 @@ class AdaptiveOutputPolicy:
     together: Kalman's, with the exact moments of their products. Each has its design, as :class:`AdaptivePolicy` makes
     it, for its mean; the input is the mean of theirs, weighed by how well each foretold the outputs, over tr P. The
     sum of |y|² + |u|² is regulated, in units of the scales. It acts on outputs: :class:`lqrlab.simulation.Measured`
-    puts it behind sensors. A measurement that is missing is left out; what was learned well bridges it. Unlike
-    :class:`AdaptivePolicy` it knows of no pushes and no changes: each measurement is taken for the same plant's.
+    puts it behind sensors. A measurement that is missing is left out; what was learned well bridges it. One that a push
+    explains better than the plant teaches nothing: after it, where the state is is as uncertain as at first, and what
+    was learned of the plant stays. Unlike :class:`AdaptivePolicy` it knows of no plant that changes.
 
     With noise it is weak: a quarter of the loops of the catalogue's small plants fail at a hundredth of the scales.
 
@@ -173,6 +176,7 @@ class AdaptiveOutputPolicy:
             jnp.broadcast_to(P, (bank, *P.shape)),
             jnp.zeros(p),
             jnp.zeros(self.chain.m),
+            jnp.zeros((), int),
             jnp.zeros((), int),
         )
         return jax.tree.map(lambda a: jnp.broadcast_to(a, (*batch_shape, *a.shape)), one)
@@ -207,7 +211,12 @@ class AdaptiveOutputPolicy:
         mean, spread = (jnp.where(belief.t > 0, new, old) for new, old in zip(ahead, (belief.mean, belief.spread)))
         corrected = jax.vmap(jax.vmap(chain.seen, (0, 0, None, None)), (0, 0, 0, None))
         *learned, found = corrected(mean, spread, measured, y)
-        known = jnp.all(jnp.isfinite(y))
+        # a step that a push explains better teaches nothing, and where the state is now is as uncertain as at first
+        pushed = spread.at[..., : chain.n, : chain.n].add(beliefs.OUTLIER**2 * jnp.eye(chain.n)[None, None])
+        share = jax.nn.sigmoid(corrected(mean, pushed, measured, y)[2] - beliefs.RARE - found)
+        taught = jnp.sum(jax.nn.softmax(belief.odds.ravel()) * share.ravel()) <= 0.5
+        odd = jnp.all(jnp.isfinite(y)) & (belief.calm >= beliefs.CALM) & ~taught
+        spread, known = jnp.where(odd, pushed, spread), jnp.all(jnp.isfinite(y)) & ~odd
         mean, spread = (jnp.where(known, new, old) for new, old in zip(learned, (mean, spread)))
         # a filter that overflows, or whose covariance is none any more, begins again
         sizes = jnp.diagonal(spread, axis1=-2, axis2=-1)
@@ -230,7 +239,7 @@ class AdaptiveOutputPolicy:
         u = jnp.where(jnp.isfinite(u), u, 0.0)
         z = jnp.concatenate([states, jnp.broadcast_to(u, inputs.shape)], axis=1)
         expected = weights @ jnp.einsum("kz,kzp->kp", z, theta[..., : chain.p])
-        return OutputBelief(mean, spread, odds, P, expected, u, belief.t + 1), u
+        return OutputBelief(mean, spread, odds, P, expected, u, belief.t + 1, jnp.where(odd, 0, belief.calm + 1)), u
 
     def _designed(self, mean: Array, spread: Array, rate: Array, P: Array) -> tuple[Array, Array, Array]:
         """Gain, improved cost to go and [A B]ᵀ of one hypothesis; what it does not know is multiplicative noise."""
