@@ -25,6 +25,7 @@ MODULES = (
     "startup",
     "panels",
     "unknown_plants",
+    "student",
     "recovery",
     "imitation",
     "learned_agents",

@@ -27,6 +27,7 @@ from benchmarks import (
     robust,
     simulation,
     startup,
+    student,
     training,
     unknown_plants,
 )
@@ -230,6 +231,7 @@ SMOKE = {
     "panels": panels,
     "training": training,
     "unknown_plants": unknown_plants,
+    "student": student,
 }
 SECONDS = [
     ("control", "hard"),
@@ -255,6 +257,51 @@ def test_each_part_measures_with_quick_settings(name, part):
         assert all(
             value is not None for key, value in dataclasses.asdict(row).items() if key not in ("target", "reached")
         )
+
+
+@pytest.mark.slow
+@pytest.mark.matrix
+def test_the_training_of_a_student_goes_on_where_it_was_cut_off(tmp_path, monkeypatch):
+    sizes = {"rounds": 12, "loops": 20, "num_steps": 25, "width": 8, "num": 40}
+    whole, file, taught = student.train(None, **sizes), tmp_path / "student.npz", student.taught
+
+    def cut_off(progress, *rest):
+        if int(progress.round) == 11:
+            raise KeyboardInterrupt
+        return taught(progress, *rest)
+
+    monkeypatch.setattr(student, "taught", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        student.train(file, **sizes)
+    rounds = []
+    monkeypatch.setattr(student, "taught", lambda progress, *rest: rounds.append(1) or taught(progress, *rest))
+    resumed = student.train(file, **sizes)
+    assert len(rounds) == 2  # those after the tenth, which was saved
+    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(resumed)):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_a_student_says_fades_where_data_speak():
+    """Any network's: of a plant that was excited and is free of noise the regression alone is left."""
+    rng, n, m = np.random.default_rng(0), 3, 1
+    A, B = np.eye(n) + 0.1 * rng.normal(size=(n, n)), rng.normal(size=(n, m))
+    told = evaluation.unknown_problem(systems.from_matrices(A, B, dt=0.1)).told("units")
+    told = jax.tree.map(lambda a: a[0], told)
+    policy = student.Student(student.prior(), told, m, network=student.Network.untrained(jax.random.key(0), 8))
+    loud = dataclasses.replace(policy.network, last=100 * policy.network.last)
+    memory, x, errors = policy.init(()), rng.normal(size=n), []
+    for _ in range(30):
+        seen = np.zeros(12)
+        seen[:n] = x
+        memory, _ = policy.step(told, memory, jnp.asarray(seen))
+        u = rng.normal(size=m)
+        z = memory.z.at[12 : 12 + m].set(u)
+        memory = dataclasses.replace(memory, z=z.at[12 + m :].set(0.0))
+        belief = jax.tree.map(lambda a: a[0], memory.belief)
+        theta, _ = student.corrected(loud, policy.prior, told, student.Regression.of(belief, memory.t))
+        errors.append(np.abs(np.asarray(theta)[:n, :n].T - A).max() + np.abs(np.asarray(theta)[12:13, :n].T - B).max())
+        x = A @ x + B @ u
+    assert max(errors[:2]) > 0.5 > 1e-3 > errors[-1]
 
 
 def test_solvers_of_constrained_lqr_agree_and_the_residual_shows_a_fault():

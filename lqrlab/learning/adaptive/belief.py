@@ -96,7 +96,7 @@ def learn(belief: Belief, prior: Prior, told: Told, z: Array, x: Array) -> Belie
     for another: what is believed stays, and is as uncertain as at first.
     """
     exists = told.state_mask.astype(float)
-    fresh = start(prior, told)
+    fresh = jax.tree.map(lambda a: a[: len(belief.odds)], start(prior, told))  # some hold the first levels alone
     learned = jax.vmap(_learn, (0, 0, None, None, None, None))(belief, fresh, prior, exists, z, x)
     return dataclasses.replace(learned, odds=learned.odds - jnp.max(learned.odds))
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,9 @@ _LARGEST_COST = 1e6  # of a belief that nothing stabilises; beyond it the design
 _SURE = 0.95  # weight of a component that is taken for certain
 SIGNS = np.random.default_rng(0).choice([-1.0, 1.0], (64, M_MAX))
 """Of the probing inputs, over steps: fixed, so that the same loop is the same run."""
+
+Hypotheses = Callable[[Belief, Array], tuple[Array, Array, Array]]
+"""From a belief and the steps taken what :func:`.belief.hypotheses` gives."""
 
 
 @pytree
@@ -91,9 +95,13 @@ class AdaptivePolicy:
         seen = self.told.coordinates.scale_state(x).astype(float).reshape(math.prod(lead), N_MAX)
         num = math.prod(lead)
         flat = jax.tree.map(lambda a: a.reshape(num, *a.shape[len(lead) :]), carry)
-        memory, u = jax.vmap(lambda *one: step(self.prior, self.doublings, *one))(told, flat, seen)
+        memory, u = jax.vmap(self.step)(told, flat, seen)
         memory = jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), memory)
         return memory, self.told.coordinates.unscale_input(u.reshape(*lead, M_MAX), self.m).astype(x.dtype)
+
+    def step(self, told: Told, memory: Memory, x: Array) -> tuple[Memory, Array]:
+        """One plant, one step."""
+        return step(self.prior, self.doublings, told, memory, x)
 
     def flat(self, lead: tuple[int, ...]) -> tuple[Told, tuple[int, ...]]:
         """Prior information of each loop, one after another."""
@@ -115,8 +123,10 @@ def begin(prior: Prior, told: Told) -> Memory:
     return Memory(belief, jnp.zeros(Z), nothing, unseen, jnp.zeros((), int), P, jnp.full((), -1))
 
 
-def step(prior: Prior, doublings: int, told: Told, memory: Memory, x: Array) -> tuple[Memory, Array]:
-    """One plant, one step, in scaled and padded coordinates.
+def step(
+    prior: Prior, doublings: int, told: Told, memory: Memory, x: Array, hypotheses: Hypotheses | None = None
+) -> tuple[Memory, Array]:
+    """One plant, one step, in scaled and padded coordinates; of other hypotheses than the belief's, if asked.
 
     It learns from steps of which both states were measured: not from the first, which has none before it, and not from
     a state that is not finite, or so large that the belief overflows. Its own prediction stands in for what is not
@@ -129,7 +139,7 @@ def step(prior: Prior, doublings: int, told: Told, memory: Memory, x: Array) -> 
     known = measured & memory.measured & ~overflown
     belief = jax.tree.map(lambda old, new: jnp.where(known, new, old), memory.belief, learned)
     best = beliefs.likeliest(belief)
-    guesses = beliefs.hypotheses(best, prior)
+    guesses = hypotheses(best, memory.t) if hypotheses else beliefs.hypotheses(best, prior)
     K, P, component = _designed(prior, doublings, told, best, memory, guesses)
     inputs = told.input_mask.astype(float)
     at_large = jnp.sum(jax.nn.softmax(best.odds)[: len(best.theta)])
