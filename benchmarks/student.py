@@ -260,6 +260,7 @@ def _loss(network: Network, loop: Loops, lesson: Lesson) -> Array:
     """What the gain that is best for the network's plant, and the true cost to go, costs above the optimal one: for
     this state and for all directions alike, as logarithms; and the error of θ."""
     told, prior_ = loop.told, prior()
+    lesson = jax.tree.map(lambda a: jnp.nan_to_num(a), lesson)  # what is not a number would spoil all gradients
     theta, spread = corrected(network, prior_, told, lesson.seen)
     exists, position = told.state_mask.astype(float), prior_.components(told)[3]
     rows = jnp.stack([position, exists - position])
@@ -309,12 +310,19 @@ def taught(progress: Progress, loops: Loops, found: Lesson, rate: Array, key: PR
 
 
 def train(file: Path | None, rounds: int, loops: int, num_steps: int, width: int, num: int, seed: int = 0) -> Network:
-    """The student after so many rounds; with a file it is saved every ten, and goes on from there."""
+    """The student after so many rounds; with a file it is saved every ten, and goes on from there.
+
+    Raises:
+        ValueError: the file holds a student that was trained otherwise.
+    """
     network = Network.untrained(jax.random.key(seed), width)
     progress = Progress(network, _OPTIMIZER.init(network), network, jnp.zeros((), int))
     leaves, tree = jax.tree.flatten(progress)
+    settings = f"{rounds} rounds, {loops} loops, {num_steps} steps, width {width}, {num} plants, seed {seed}"
     if file is not None and file.exists():
         with np.load(file) as kept:
+            if str(kept["settings"]) != settings:
+                raise ValueError(f"file: {file} holds a student of {kept['settings']}, not {settings}; remove it")
             progress = jax.tree.unflatten(tree, [jnp.asarray(kept[f"{i}"], a.dtype) for i, a in enumerate(leaves)])
     groups = plants(num, seed)
     while (done := int(progress.round)) < rounds:
@@ -328,7 +336,7 @@ def train(file: Path | None, rounds: int, loops: int, num_steps: int, width: int
             file.parent.mkdir(parents=True, exist_ok=True)
             new = file.with_suffix(".new.npz")
             arrays: Any = {f"{i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(progress))}
-            np.savez(new, **arrays)
+            np.savez(new, settings=settings, **arrays)
             os.replace(new, file)
     return progress.mean
 

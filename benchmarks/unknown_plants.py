@@ -173,12 +173,16 @@ def bench_outputs(num: int = 2, seeds: int = 3, families: tuple[str, ...] = ()) 
                 controller = evaluation.from_outputs(batches) if seen == "outputs" else states
                 key, measured = jax.random.key(seed), problem.disturbed(noise=sigma, sensor_noise=sigma)
                 ratios.append(evaluation.unknown(controller, measured, key=key, num_initial=2).ratio.ravel())
-                pushed.append(evaluation.first_contact(controller, problem, problem, key=key).ratio[1])
-            every = [100 * (np.concatenate(ratio) - 1) for ratio in (ratios, pushed)]
+                pushed.append(evaluation.first_contact(controller, problem, problem, key=key).ratio[:2])
+            before, after = np.concatenate(pushed, 1)
+            every = [100 * (ratio - 1) for ratio in (np.concatenate(ratios), before, after)]
             found.append(tuple(float(a) for each in every for a in (100 * np.mean(np.isinf(each)), np.median(each))))
-        for what, values in zip(("failed", "median", "failed, pushed", "median of the push"), zip(*found)):
+        figures = itertools.product(("", ", until a push", ", until a push's end"), ("failed", "median"))
+        for (until, what), values in zip(figures, zip(*found)):
             median, least, most = _spread([*values])
-            title = f"{len(small)} families of n ≤ 4, {seen} seen, σ = {sigma:g}: {what} [{least:.3g}, {most:.3g}]"
+            title = (
+                f"{len(small)} families of n ≤ 4, {seen} seen, σ = {sigma:g}{until}: {what} [{least:.3g}, {most:.3g}]"
+            )
             yield row(title, median, "%")
 
 

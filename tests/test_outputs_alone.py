@@ -1,5 +1,7 @@
 """The adaptive regulator from outputs alone: its filter against draws and Kalman's, its loops, what it is not given."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -131,12 +133,29 @@ def test_outputs_that_are_not_measured_teach_nothing_and_are_bridged_nor_does_a_
     assert np.abs(x).max() < 1e-3
 
 
+def test_one_filter_that_breaks_down_begins_again_and_is_no_push():
+    plant = systems.make("pendulum")
+    policy = learning.adaptive_outputs(plant)
+    carry = policy.init(())
+    for y in (0.1, 0.1, 0.099):
+        carry, _ = policy(carry, jnp.array([y]))
+    broken = dataclasses.replace(carry, calm=jnp.full((), 30), spread=carry.spread.at[4, 15, 0, 0].set(-1.0))
+    after, _ = policy(broken, jnp.array([0.098]))
+    assert after.calm == 31
+    assert all(np.isfinite(a).all() for a in jax.tree.leaves(after))
+    np.testing.assert_array_equal(after.spread[4, 15], policy.chain.prior()[15])
+    assert after.odds[4, 15] < carry.odds[4, 15] - 50
+    expected, _ = policy(dataclasses.replace(carry, calm=jnp.full((), 30)), jnp.array([0.098]))
+    np.testing.assert_allclose(after.spread[0, :3], expected.spread[0, :3])
+
+
 @pytest.mark.parametrize(
     ("name", "dtype", "what"),
     [
         *(("pendulum", dtype, what) for dtype in ("float32", "float64") for what in ("far start", "gap", "glitch")),
         *(("dc_motor", "float32", what) for what in ("gap", "push")),
         *((name, "float64", "push") for name in ("dc_motor", "cart_pole")),
+        *((name, "float64", "pushes") for name in ("dc_motor", "pendulum")),
     ],
 )
 def test_no_measurement_blinds_it_for_ever(name, dtype, what):
@@ -149,7 +168,8 @@ def test_no_measurement_blinds_it_for_ever(name, dtype, what):
         carry, step = policy.init(()), jax.jit(lambda carry, y: policy(carry, y))
         x = (100.0 if what == "far start" else 0.1) * scale * np.eye(plant.n)[0]
         for t in range(300):
-            x = x + (scale * np.eye(plant.n)[0] if what == "push" and t == 100 else 0.0)
+            pushed = t in {"push": (100,), "pushes": (100, 110)}.get(what, ())
+            x = x + (scale * np.eye(plant.n)[0] if pushed else 0.0)
             y = C @ x + (scale[0] if what == "glitch" and t == 100 else 0.0)
             y = y * np.nan if what == "gap" and 100 <= t < 160 else y
             carry, u = step(carry, jnp.asarray(y, dtype))

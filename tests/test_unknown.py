@@ -359,6 +359,16 @@ def test_a_loop_that_diverges_counts_and_leaves_its_neighbours_alone(plants, fac
     assert (regret.steps_until()[1] == 60).all()
 
 
+def test_at_first_contact_outputs_are_what_is_paid_for_where_a_problem_says_so():
+    """No other gain is cheaper than the optimal one of |y|² + |u|², that of |x|² + |u|² neither."""
+    plants = systems.sample("cart_pole", key=KEY, num=3)
+    states, outputs = (evaluation.unknown_problem(plants, outputs=seen, limit=1e6) for seen in (False, True))
+    contact = evaluation.first_contact(lambda _: Fixed(states.K), outputs, outputs, key=KEY, num_steps=60)
+    assert np.asarray(contact.ratio[0]).min() > 1
+    best = evaluation.first_contact(lambda _: Fixed(outputs.K), outputs, outputs, key=KEY, num_steps=60)
+    np.testing.assert_allclose(best.ratio, 1, rtol=1e-9)
+
+
 def test_first_contact_is_the_loop_of_numpy_episode_by_episode(plants):
     """A gain that is not the best, pushed, and then on reversed inputs; the reference is told the new plant."""
     K = np.asarray(plants.K) * 1.1

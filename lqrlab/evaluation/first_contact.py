@@ -54,7 +54,8 @@ def first_contact(
     """Run a controller on plants that it is not told, and do to them what it is not told either.
 
     Three episodes follow one another without a word to the controller: regulation from x0 ~ N(0, I); a push of the
-    state; another plant, with a push. States and inputs are scaled; the cost is Σ |x|² + |u|².
+    state; another plant, with a push. States and inputs are scaled; the cost is Σ |x|² + |u|²
+    or, of a problem with ``outputs``, Σ |y|² + |u|².
 
     Args:
         controller: a function from a problem to a policy, as for :func:`unknown`.
@@ -123,7 +124,7 @@ def _episodes(plants: Problem, then: Problem, policy: Policy, x0: Array, pushes:
             memory, x, best, paid, least = state
             memory, u = policy(memory, x)
             u, v = jnp.clip(u, -limit, limit), jnp.clip(-matvec(problem.K, best), -limit, limit)
-            cost, optimum = (jnp.sum(a * a, -1) + jnp.sum(b * b, -1) for a, b in ((x, u), (best, v)))
+            cost, optimum = (quadratic(problem.Q, a) + jnp.sum(b * b, -1) for a, b in ((x, u), (best, v)))
             after, after_best = (matvec(problem.A, a) + matvec(problem.B, b) + noise for a, b in ((x, u), (best, v)))
             followed = jnp.max(jnp.abs(x), -1, keepdims=True) < _LARGEST
             return (memory, jnp.where(followed, after, x), after_best, paid + cost, least + optimum), None

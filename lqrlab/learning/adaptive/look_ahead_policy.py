@@ -94,7 +94,7 @@ def look_ahead(policy: Any, *, num: int = 32, steps: int = 10, until: int = 60) 
     >>> bool(abs(run.xs[-1]).max() < 1e-3)
     True
     """
-    if not isinstance(policy, AdaptivePolicy):
+    if type(policy) is not AdaptivePolicy:  # of another one's hypotheses nothing could be drawn
         raise TypeError(f"policy: expected an adaptive regulator, learning.adaptive, but found {type(policy).__name__}")
     if not len(policy.prior.dense) + len(policy.prior.kinematic):
         raise ValueError("policy: its prior knows families alone; there is no plant at large to look ahead for")

@@ -39,7 +39,7 @@ class OutputBelief:
         expected: the outputs that should be next, by the means, scaled ``[p]``.
         u: the last input, scaled ``[m]``.
         t: steps taken.
-        calm: steps since a push.
+        calm: measurements since the last one that surprised.
     """
 
     mean: Float[Array, "*batch L K d"]
@@ -141,9 +141,10 @@ class AdaptiveOutputPolicy:
     together: Kalman's, with the exact moments of their products. Each has its design, as :class:`AdaptivePolicy` makes
     it, for its mean; the input is the mean of theirs, weighed by how well each foretold the outputs, over tr P. The
     sum of |y|² + |u|² is regulated, in units of the scales. It acts on outputs: :class:`lqrlab.simulation.Measured`
-    puts it behind sensors. A measurement that is missing is left out; what was learned well bridges it. One that a push
-    explains better than the plant teaches nothing: after it, where the state is is as uncertain as at first, and what
-    was learned of the plant stays. Unlike :class:`AdaptivePolicy` it knows of no plant that changes.
+    puts it behind sensors. A measurement that is missing is left out; what was learned well bridges it. One that a
+    push or a faulty sensor explains better than the plant is left out too, which takes a step: after it, the state is
+    as uncertain as at first, and what was learned of the plant stays. Unlike :class:`AdaptivePolicy` it knows of no
+    plant that changes.
 
     With noise it is weak: a quarter of the loops of the catalogue's small plants fail at a hundredth of the scales.
 
@@ -214,14 +215,18 @@ class AdaptiveOutputPolicy:
         # a step that a push explains better teaches nothing, and where the state is now is as uncertain as at first
         pushed = spread.at[..., : chain.n, : chain.n].add(beliefs.OUTLIER**2 * jnp.eye(chain.n)[None, None])
         share = jax.nn.sigmoid(corrected(mean, pushed, measured, y)[2] - beliefs.RARE - found)
-        taught = jnp.sum(jax.nn.softmax(belief.odds.ravel()) * share.ravel()) <= 0.5
-        odd = jnp.all(jnp.isfinite(y)) & (belief.calm >= beliefs.CALM) & ~taught
-        spread, known = jnp.where(odd, pushed, spread), jnp.all(jnp.isfinite(y)) & ~odd
+        share = jnp.sum(jax.nn.softmax(belief.odds.ravel()) * jnp.nan_to_num(share).ravel())
+        there = jnp.all(jnp.isfinite(y))
+        surprised = there & (share > 0.5)
+        odd = surprised & (belief.calm >= beliefs.CALM)
+        spread, known = jnp.where(odd, pushed, spread), there & ~odd
+        # the two steps after a push are taken as they come; before, a surprise is the model's
+        calm = jnp.where(odd, beliefs.CALM - 2, jnp.where(surprised, 0, belief.calm + there.astype(int)))
         mean, spread = (jnp.where(known, new, old) for new, old in zip(learned, (mean, spread)))
         # a filter that overflows, or whose covariance is none any more, begins again
         sizes = jnp.diagonal(spread, axis1=-2, axis2=-1)
         sound = jnp.all(jnp.isfinite(mean) & (sizes > 0) & (sizes < _LARGEST), axis=-1)
-        sound = sound & jnp.all(jnp.isfinite(spread), axis=(-2, -1)) & (jnp.isfinite(found) | ~known)
+        sound = sound & jnp.all(jnp.isfinite(spread), axis=(-2, -1)) & (jnp.isfinite(found) | ~there)
         mean = jnp.where(sound[..., None], mean, 0.0)
         spread = jnp.where(sound[..., None, None], spread, jnp.asarray(chain.prior())[None].astype(spread.dtype))
         odds = belief.odds + jnp.where(known, jnp.where(sound, found, -_BROKEN), 0.0)
@@ -239,7 +244,7 @@ class AdaptiveOutputPolicy:
         u = jnp.where(jnp.isfinite(u), u, 0.0)
         z = jnp.concatenate([states, jnp.broadcast_to(u, inputs.shape)], axis=1)
         expected = weights @ jnp.einsum("kz,kzp->kp", z, theta[..., : chain.p])
-        return OutputBelief(mean, spread, odds, P, expected, u, belief.t + 1, jnp.where(odd, 0, belief.calm + 1)), u
+        return OutputBelief(mean, spread, odds, P, expected, u, belief.t + 1, calm), u
 
     def _designed(self, mean: Array, spread: Array, rate: Array, P: Array) -> tuple[Array, Array, Array]:
         """Gain, improved cost to go and [A B]ᵀ of one hypothesis; what it does not know is multiplicative noise."""
