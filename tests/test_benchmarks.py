@@ -302,7 +302,8 @@ def test_what_a_student_says_fades_where_data_speak(seed):
         seen = student.Regression.of(jax.tree.map(lambda a: a[0], memory.belief), t)
         said.append(np.abs(student.corrected(loud, policy.prior, told, seen)[0] - seen.theta).max())
         x = A @ x + B @ u
-    assert min(said[:2]) > 0.05 > 1e-3 > said[-1]
+    assert said[0] > 0.02
+    assert said[-1] < said[0] / 100
     np.testing.assert_allclose(seen.theta[jnp.array([0, 1, 2, 12])][:, :n].T, np.c_[A, B], atol=1e-3)
 
 
