@@ -7,7 +7,7 @@ optimal ones.
 """
 
 import dataclasses
-import os
+import io
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from benchmarks.measurement import Parts, main
 from benchmarks.unknown_plants import FULL, NOISES, QUICK, Size, UnknownRow, bench_unknown
 from lqrlab import learning
 from lqrlab.compute import pytree
+from lqrlab.compute.files import write_atomic
 from lqrlab.dataset import random_systems
 from lqrlab.evaluation import unknown_problem
 from lqrlab.learning.adaptive import policy as regulators
@@ -46,7 +47,7 @@ _SHARES = (0.45, 0.2, 0.35)  # of loops: families, plants like them, random syst
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A perceptron; each layer's weights with a row of biases."""
+    """A perceptron; each layer's weights with a row of biases. The second layer is added to what it sees."""
 
     first: Float[Array, "seen width"]
     second: Float[Array, "hidden width"]
@@ -260,7 +261,7 @@ def _loss(network: Network, loop: Loops, lesson: Lesson) -> Array:
     """What the gain that is best for the network's plant, and the true cost to go, costs above the optimal one: for
     this state and for all directions alike, as logarithms; and the error of θ."""
     told, prior_ = loop.told, prior()
-    lesson = jax.tree.map(lambda a: jnp.nan_to_num(a), lesson)  # what is not a number would spoil all gradients
+    lesson = jax.tree.map(jnp.nan_to_num, lesson)  # what is not a number would spoil all gradients
     theta, spread = corrected(network, prior_, told, lesson.seen)
     exists, position = told.state_mask.astype(float), prior_.components(told)[3]
     rows = jnp.stack([position, exists - position])
@@ -314,6 +315,9 @@ def train(file: Path | None, rounds: int, loops: int, num_steps: int, width: int
 
     Raises:
         ValueError: the file holds a student that was trained otherwise.
+
+    Source: S. Ross, G. Gordon, D. Bagnell, A reduction of imitation learning and structured prediction to no-regret
+    online learning, AISTATS 2011 (DAgger).
     """
     network = Network.untrained(jax.random.key(seed), width)
     progress = Progress(network, _OPTIMIZER.init(network), network, jnp.zeros((), int))
@@ -334,10 +338,9 @@ def train(file: Path | None, rounds: int, loops: int, num_steps: int, width: int
         if file is not None and (done % 10 == 9 or done + 1 == rounds):
             print(f"round {done + 1} of {rounds}: loss {float(loss):.4f}", flush=True)
             file.parent.mkdir(parents=True, exist_ok=True)
-            new = file.with_suffix(".new.npz")
             arrays: Any = {f"{i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(progress))}
-            np.savez(new, settings=settings, **arrays)
-            os.replace(new, file)
+            np.savez(packed := io.BytesIO(), settings=settings, **arrays)
+            write_atomic(file, packed.getvalue())
     return progress.mean
 
 
