@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 
 from lqrlab.learning import models
 from lqrlab.learning.adaptive import Prior
+from lqrlab.learning.adaptive.guess import SAID, SEEN
 from lqrlab.learning.train_config import ModelConfig
 from lqrlab.systems import M_MAX, N_MAX
 
@@ -36,7 +37,9 @@ _FAMILIES = {
     "families/sizes": ("F", 2),
     "families/cost": ("F", N_MAX, N_MAX),
 }
-"""Shapes of the arrays of a prior, and of one that knows families of plants; a letter is one number throughout."""
+_GUESS = {"guess/first": (SEEN + 1, "w"), "guess/second": ("h", "w"), "guess/last": ("h", SAID)}
+"""Shapes of the arrays of a prior, of one that knows families of plants, and of its network; a letter is one number
+throughout."""
 
 
 def names() -> list[str]:
@@ -90,7 +93,8 @@ def read(file: str | Path) -> Any:
 
 
 def _prior(arrays: Mapping[str, np.ndarray]) -> Prior:
-    expected = _PRIOR | _FAMILIES if any("/" in name for name in arrays) else _PRIOR
+    parts = {name.partition("/")[0] for name in arrays if "/" in name}
+    expected = _PRIOR | (_FAMILIES if "families" in parts else {}) | (_GUESS if "guess" in parts else {})
     sizes: dict[str, int] = {}
     for name in sorted(expected.keys() | arrays.keys()):
         wanted, found = expected.get(name), arrays[name].shape if name in arrays else None

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from lqrlab.compute import pytree
+from lqrlab.learning.adaptive.guess import Seen
 from lqrlab.learning.adaptive.prior import Families, Prior, Z
 from lqrlab.simulation import Told
 from lqrlab.systems import N_MAX
@@ -180,6 +181,24 @@ def likeliest(belief: Belief) -> Belief:
     """The belief at the level of noise that is likeliest."""
     level = jnp.argmax(jax.nn.logsumexp(belief.odds, -1))
     return jax.tree.map(lambda a: a[level], belief)
+
+
+def seen(belief: Belief, prior: Prior, told: Told, t: Array) -> Seen:
+    """What a network is shown of the belief at one level of the noise, after t steps."""
+    means, spreads, _, _ = prior.components(told)
+    kinds = jax.nn.softmax(belief.odds[: len(means)])
+    kind, kinematic = jnp.argmax(kinds), jnp.sum(kinds[len(prior.dense) :])
+    before = jnp.diagonal(spreads[kind], axis1=1, axis2=2)
+    return Seen(means[kind], before, belief.theta[kind], belief.spread[kind], kinematic, belief.variance, t)
+
+
+def guessed(belief: Belief, prior: Prior, told: Told, t: Array) -> Belief:
+    """The belief at one level of the noise, with what the prior's network takes plants at large for; if it has one."""
+    if prior.guess is None:
+        return belief
+    theta, spread = prior.guess(told, belief.position, seen(belief, prior, told, t))
+    theta, spread = (jnp.broadcast_to(a, old.shape) for a, old in ((theta, belief.theta), (spread, belief.spread)))
+    return dataclasses.replace(belief, theta=theta, spread=spread)
 
 
 def hypotheses(belief: Belief, prior: Prior) -> tuple[Array, Array, Array]:

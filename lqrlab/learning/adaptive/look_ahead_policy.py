@@ -123,7 +123,7 @@ class _Start(NamedTuple):
 def _better(ahead: LookAheadPolicy, told: Told, memory: Memory, key: PRNGKeyArray) -> tuple[Array, Array]:
     """One plant's z and expected state with the best candidate; as they are where families are believed in."""
     n, m, regulator = ahead.n, ahead.m, ahead.regulator
-    best = beliefs.likeliest(memory.belief)
+    best = beliefs.guessed(beliefs.likeliest(memory.belief), regulator.prior, told, memory.t - 1)
     exists, inputs = told.state_mask[:n].astype(float), told.input_mask[:m].astype(float)
     theta, spread, rows = likeliest_at_large(best, exists, m)
     x, own = memory.z[:n], memory.z[N_MAX : N_MAX + m]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +18,10 @@ from lqrlab.simulation import Problem, Told, measured_or
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
 
 _LARGEST_COST = 1e6  # of a belief that nothing stabilises; beyond it the design only keeps its direction
+_ITERATIONS = 60  # of four steps, after which and after twice as many a first cost to go is looked at
 _SURE = 0.95  # weight of a component that is taken for certain
 SIGNS = np.random.default_rng(0).choice([-1.0, 1.0], (64, M_MAX))
 """Of the probing inputs, over steps: fixed, so that the same loop is the same run."""
-
-Hypotheses = Callable[[Belief, Array], tuple[Array, Array, Array]]
-"""From a belief and the steps taken what :func:`.belief.hypotheses` gives."""
 
 
 @pytree
@@ -95,13 +92,9 @@ class AdaptivePolicy:
         seen = self.told.coordinates.scale_state(x).astype(float).reshape(math.prod(lead), N_MAX)
         num = math.prod(lead)
         flat = jax.tree.map(lambda a: a.reshape(num, *a.shape[len(lead) :]), carry)
-        memory, u = jax.vmap(self.step)(told, flat, seen)
+        memory, u = jax.vmap(lambda *one: step(self.prior, self.doublings, *one))(told, flat, seen)
         memory = jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), memory)
         return memory, self.told.coordinates.unscale_input(u.reshape(*lead, M_MAX), self.m).astype(x.dtype)
-
-    def step(self, told: Told, memory: Memory, x: Array) -> tuple[Memory, Array]:
-        """One plant, one step."""
-        return step(self.prior, self.doublings, told, memory, x)
 
     def flat(self, lead: tuple[int, ...]) -> tuple[Told, tuple[int, ...]]:
         """Prior information of each loop, one after another."""
@@ -117,16 +110,31 @@ class AdaptivePolicy:
 
 def begin(prior: Prior, told: Told) -> Memory:
     """The memory of one loop before its first step."""
-    belief = beliefs.start(prior, told)
-    P = prior.start * jnp.diag(told.state_mask.astype(float))
+    belief, t = beliefs.start(prior, told), jnp.zeros((), int)
+    P = _first_cost(prior, told, beliefs.guessed(beliefs.likeliest(belief), prior, told, t))
     nothing, unseen = jnp.zeros(N_MAX), jnp.zeros((), bool)
-    return Memory(belief, jnp.zeros(Z), nothing, unseen, jnp.zeros((), int), P, jnp.full((), -1))
+    return Memory(belief, jnp.zeros(Z), nothing, unseen, t, P, jnp.full((), -1))
 
 
-def step(
-    prior: Prior, doublings: int, told: Told, memory: Memory, x: Array, hypotheses: Hypotheses | None = None
-) -> tuple[Memory, Array]:
-    """One plant, one step, in scaled and padded coordinates; of other hypotheses than the belief's, if asked.
+def _first_cost(prior: Prior, told: Told, belief: Belief) -> Array:
+    """The prior's cost to go, or that of the plant that a network guesses, where policy iteration settles on one."""
+    exists = told.state_mask.astype(float)
+    P = prior.start * jnp.diag(exists)
+    if prior.guess is None:
+        return P
+
+    def iterated(_: Array, P: Array) -> Array:
+        doubt = _doubt(prior, exists, belief, P, belief.spread[0])
+        return improved(belief.theta[0], jnp.eye(Z) + doubt, P, 2) * exists[:, None] * exists
+
+    before = jax.lax.fori_loop(0, _ITERATIONS, iterated, P)
+    after = jax.lax.fori_loop(0, _ITERATIONS, iterated, before)
+    settled = jnp.trace(after) < jnp.minimum(1.2 * jnp.trace(before), _LARGEST_COST / 2)
+    return jnp.where(settled, after, P)
+
+
+def step(prior: Prior, doublings: int, told: Told, memory: Memory, x: Array) -> tuple[Memory, Array]:
+    """One plant, one step, in scaled and padded coordinates.
 
     It learns from steps of which both states were measured: not from the first, which has none before it, and not from
     a state that is not finite, or so large that the belief overflows. Its own prediction stands in for what is not
@@ -138,8 +146,8 @@ def step(
     overflown = jnp.stack([jnp.any(jnp.isnan(a)) for a in jax.tree.leaves(learned)]).any()
     known = measured & memory.measured & ~overflown
     belief = jax.tree.map(lambda old, new: jnp.where(known, new, old), memory.belief, learned)
-    best = beliefs.likeliest(belief)
-    guesses = hypotheses(best, memory.t) if hypotheses else beliefs.hypotheses(best, prior)
+    best = beliefs.guessed(beliefs.likeliest(belief), prior, told, memory.t)
+    guesses = beliefs.hypotheses(best, prior)
     K, P, component = _designed(prior, doublings, told, best, memory, guesses)
     inputs = told.input_mask.astype(float)
     at_large = jnp.sum(jax.nn.softmax(best.odds)[: len(best.theta)])
@@ -172,8 +180,7 @@ def _designed(
         new = (component >= 0) & (component < at_large) & (component != memory.component)
         P = jnp.where(new, costs[jnp.minimum(best, at_large - 1)], P)
     exists = told.state_mask.astype(float)
-    rows = jnp.stack([belief.position, exists - belief.position])
-    doubt = prior.caution * jnp.tensordot(rows @ jnp.diagonal(P), spread, 1)
+    doubt = _doubt(prior, exists, belief, P, spread)
     P = improved(theta[best], jnp.eye(Z) + jnp.where(best == at_large, doubt, 0.0), P, doublings)
     H = weights[-1] / jnp.maximum(jnp.trace(P), 1.0) * (theta[-1] @ P @ theta[-1].T + doubt + jnp.eye(Z))
     if at_large:
@@ -182,6 +189,12 @@ def _designed(
         size = jnp.maximum(jnp.trace(mine, axis1=-2, axis2=-1), 1.0)
         H = H + jnp.tensordot(weights[:-1] / size, of_families, 1)
     return greedy(H), P, component
+
+
+def _doubt(prior: Prior, exists: Array, belief: Belief, P: Array, spread: Array) -> Array:
+    """E[δθ P δθᵀ] of rows with these covariances, times the caution."""
+    rows = jnp.stack([belief.position, exists - belief.position])
+    return prior.caution * jnp.tensordot(rows @ jnp.diagonal(P), spread, 1)
 
 
 def improved(theta: Array, price: Array, P: Array, doublings: int) -> Array:

@@ -10,11 +10,9 @@ from jaxtyping import Array, Float
 
 from lqrlab import control
 from lqrlab.compute import pytree
+from lqrlab.learning.adaptive.guess import Guess, Z
 from lqrlab.simulation import Told
 from lqrlab.systems import M_MAX, N_MAX
-
-Z = N_MAX + M_MAX
-"""Entries of z = [x; u]; a plant is θ ``[Z, N_MAX]`` with x⁺ = θᵀz."""
 
 
 @pytree
@@ -115,6 +113,7 @@ class Prior:
         start: cost to go per unit of the state's square that a design starts from.
         inflate: factor on the families' variances.
         known: the families; None for no prior knowledge.
+        guess: a network that has learned what plants at large are like; None for their numbers above alone.
 
     Source: the prior is in the spirit of H. Jeffreys' hypothesis mixtures as in D. Lainiotis, Optimal adaptive
     estimation: structure and parameter adaptation, IEEE TAC 16 (1971).
@@ -128,21 +127,29 @@ class Prior:
     start: Float[Array, ""]
     inflate: Float[Array, ""]
     known: Families | None
+    guess: Guess | None = None
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Name → array, for a file; those of the families as ``families/…``."""
-        own = {f.name: np.asarray(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "known"}
-        if self.known is None:
-            return own
-        stored = (f.name for f in dataclasses.fields(self.known) if f.name != "most")
-        return own | {f"families/{name}": np.asarray(getattr(self.known, name)) for name in stored}
+        """Name → array, for a file; those of the families as ``families/…``, of the network as ``guess/…``."""
+        parts = {"": self, "families/": self.known, "guess/": self.guess}
+        return {
+            prefix + f.name: np.asarray(getattr(part, f.name))
+            for prefix, part in parts.items()
+            if part is not None
+            for f in dataclasses.fields(part)
+            if f.name not in ("known", "guess", "most")
+        }
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, Array]) -> Self:
         """The prior from what :meth:`to_arrays` returned."""
-        kept = {name.partition("/")[2]: a for name, a in arrays.items() if "/" in name}
-        known = Families(**kept, most=_most(np.asarray(kept["sizes"]))) if kept else None
-        return cls(**{name: a for name, a in arrays.items() if "/" not in name}, known=known)
+        parts: dict[str, dict[str, Array]] = {"": {}, "families": {}, "guess": {}}
+        for name, a in arrays.items():
+            part, _, own = name.rpartition("/")
+            parts[part][own] = a
+        families, guess = parts["families"], parts["guess"]
+        known = Families(**families, most=_most(np.asarray(families["sizes"]))) if families else None
+        return cls(**parts[""], known=known, guess=Guess(**guess) if guess else None)
 
     def components(self, told: Told) -> tuple[Array, Array, Array, Array]:
         """The plants at large for one plant: θ ``[K, Z, 12]``, covariances ``[K, 2, Z, Z]`` of rows of positions and of

@@ -1,0 +1,99 @@
+"""What a network takes a plant for, from what its history says: plants of many kinds known without a list of them."""
+
+import dataclasses
+from typing import NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from lqrlab.compute import pytree
+from lqrlab.simulation import Told
+from lqrlab.systems import M_MAX, N_MAX
+
+Z = N_MAX + M_MAX
+"""Entries of z = [x; u]; a plant is θ ``[Z, N_MAX]`` with x⁺ = θᵀz."""
+
+SEEN, SAID = 2 * Z * N_MAX + 3 * Z + 2 * N_MAX + 6, Z * N_MAX + 2 * Z + 1
+"""Numbers that the network sees and says."""
+_RESERVED = -3.0  # log of how certain an untrained network's guess is, in units of the prior
+
+
+class Seen(NamedTuple):
+    """What a regression has found of a plant: of its likeliest kind the mean and variances before any data, mean and
+    covariances now; the probability that it is kinematic, the variance of the noise, steps taken."""
+
+    mean: Float[Array, "z n"]
+    before: Float[Array, "2 z"]
+    theta: Float[Array, "z n"]
+    spread: Float[Array, "2 z z"]
+    kinematic: Float[Array, ""]
+    variance: Float[Array, ""]
+    t: Array
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Guess:
+    """A perceptron that guesses each entry of θ and how certain that is; each layer's weights with a row of biases.
+
+    Its guesses are taken into the regression as if each column of [A B] had been measured once. So they count as far as
+    the data leave doubt.
+    """
+
+    first: Float[Array, "seen width"]
+    second: Float[Array, "hidden width"]
+    last: Float[Array, "hidden said"]
+
+    @classmethod
+    def untrained(cls, key: PRNGKeyArray, width: int) -> Self:
+        """One that says almost nothing."""
+
+        def layer(key: PRNGKeyArray, size: int, to: int, gain: float) -> Array:
+            kernel = gain * jax.random.normal(key, (size, to), jnp.float32) / size**0.5
+            return jnp.concatenate([kernel, jnp.zeros((1, to), jnp.float32)])
+
+        one, two, three = jax.random.split(key, 3)
+        return cls(layer(one, SEEN, width, 1.4), layer(two, width, width, 1.4), layer(three, width, SAID, 0.01))
+
+    def __call__(self, told: Told, position: Array, seen: Seen) -> tuple[Float[Array, "z n"], Float[Array, "2 z z"]]:
+        """θ and covariances of its rows with the guesses; ``position`` tells which rows are positions."""
+        said = self._said(told, position, seen)
+        before, rows = seen.before, jnp.stack([position, told.state_mask.astype(float) - position])
+        guess = said[: Z * N_MAX].reshape(Z, N_MAX) * jnp.einsum("gz,gn->zn", jnp.sqrt(before), rows) + seen.mean
+        certain = jnp.exp(jnp.clip(said[Z * N_MAX : -1] + _RESERVED, -8.0, 10.0)).reshape(2, Z) * _inverse(before)
+
+        def taken(z: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
+            theta, spread = found
+            of_z, sure = spread[:, :, z], certain[:, z]
+            gain = of_z * (sure / (1 + sure * of_z[:, z]))[:, None]
+            theta = theta + jnp.einsum("gz,gn->zn", gain, rows) * (guess[z] - theta[z])
+            return theta, spread - gain[:, :, None] * of_z[:, None, :]
+
+        theta, spread = jax.lax.fori_loop(0, Z, taken, (seen.theta, seen.spread))
+        return theta, jnp.exp(jnp.clip(said[-1], -3.0, 1.0)) * spread
+
+    def _said(self, told: Told, position: Array, seen: Seen) -> Float[Array, " said"]:
+        """The network's numbers, from numbers of order one."""
+        exists, i = told.state_mask.astype(float), jnp.arange(N_MAX)
+        half = jnp.sum(position).astype(int)
+        still = jnp.concatenate([jnp.diag(exists), jnp.zeros((M_MAX, N_MAX))])
+        moved = (seen.theta - still).ravel()
+        left = jnp.diagonal(seen.spread, axis1=1, axis2=2) * _inverse(seen.before)
+        pairs = (i[None, :] == i[:, None] + half) & (i[:, None] < half)
+        steps = jnp.sum(jnp.where(pairs, told.steps, 0.0), axis=1)
+        sizes = jnp.log10(seen.before[1, jnp.array([0, N_MAX])] + 1e-6) / 4
+        times = jnp.exp(-seen.t.astype(float) / jnp.array([10.0, 40.0]))
+        rest = jnp.stack([seen.kinematic, jnp.log10(seen.variance) / 4 + 1])
+        shorter = jnp.sqrt(jnp.maximum(left, 0.0) + 1e-8).ravel()
+        entries = [3 * moved, jnp.arcsinh(30 * moved), shorter, jnp.arcsinh(10 * steps), position]
+        entries += [exists, told.input_mask.astype(float), sizes, rest, times]
+        x = jnp.concatenate(entries).astype(self.first.dtype)
+        x = jax.nn.gelu(x @ self.first[:-1] + self.first[-1])
+        x = x + jax.nn.gelu(x @ self.second[:-1] + self.second[-1])
+        return (x @ self.last[:-1] + self.last[-1]).astype(float)
+
+
+def _inverse(variance: Array) -> Array:
+    """1 / variance, zero where nothing is unknown."""
+    return jnp.where(variance > 0, 1 / jnp.where(variance > 0, variance, 1.0), 0.0)
