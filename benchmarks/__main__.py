@@ -25,7 +25,6 @@ MODULES = (
     "startup",
     "panels",
     "unknown_plants",
-    "student",
     "recovery",
     "imitation",
     "learned_agents",

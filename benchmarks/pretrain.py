@@ -51,6 +51,32 @@ def pretrain_adaptive(file: Path, updates: int, seed: int, quick: bool) -> None:
     click.echo(f"wrote {file}")
 
 
+@pretrain.command("student")
+@click.argument("file", type=PATH)
+@click.option("--quick", is_flag=True, help="Score it on fewer loops.")
+def pretrain_student(file: Path, quick: bool) -> None:
+    """The adaptive regulator's prior with a network: ten minutes on a GPU; it goes on where it was cut off."""
+    from benchmarks import student_prior, unknown_plants
+    from lqrlab import compute, learning
+    from lqrlab.learning import weight_files
+    from lqrlab.workbench.runs import session
+
+    compute.setup()
+    weight_files.write(file, student_prior.with_guess(student_prior.train(student_prior.FILE)), {})
+    size = unknown_plants.QUICK if quick else unknown_plants.FULL
+    prior = weight_files.read(file)
+    rows = unknown_plants.bench_unknown(size, {"student": partial(learning.adaptive, prior=prior)})
+    card = {
+        "data": student_prior.DATA,
+        "command": f"python -m benchmarks.pretrain student {file.name}",
+        "seeds": {"training": 0, "score": list(range(size.seeds))},
+        "scores": [session.plain(dataclasses.asdict(row)) for row in rows],
+        "limits": _LIMITS["adaptive"],
+    }
+    weight_files.write(file, prior, card)
+    click.echo(f"wrote {file}")
+
+
 @pretrain.command("regulator")
 @click.argument("file", type=PATH)
 @click.option("--run", "folder", type=PATH, required=True, help="Folder of a run of notebooks 02 and 03.")

@@ -69,8 +69,8 @@ def bench_unknown(size: Size = FULL, controllers: Mapping[str, Controller] | Non
 
     Args:
         size: :data:`FULL` or :data:`QUICK`.
-        controllers: name → function from a problem to a policy; if left out, the adaptive regulator with the
-            weights that come with the package, the baselines, and the prior of the plant's own family.
+        controllers: name → function from a problem to a policy; if left out, the adaptive regulator with each
+            prior of the package and with plants at large alone, the baselines, and the prior of the plant's own family.
     """
     tests = [_tests(size, seed) for seed in range(size.seeds)]
     each = {name: [made] * len(tests) for name, made in (controllers or _contenders()).items()}
@@ -128,13 +128,13 @@ def bench_contact(
     Args:
         num: plants of each distribution.
         seeds: of plants, starts, pushes and noise.
-        controllers: name → function from a problem to a policy; if left out, the adaptive regulator, certainty
-            equivalence by recursive least squares, optimism, Thompson sampling, and explore, then commit.
+        controllers: name → function from a problem to a policy; if left out, the adaptive regulator with each prior of
+            the package and with plants at large alone, certainty equivalence by recursive least squares, optimism,
+            Thompson sampling, and explore, then commit.
         conditions: noise, and what is told of it.
     """
-    adaptive = partial(learning.adaptive, prior=learning.pretrained("adaptive"))
     controllers = controllers or {
-        "adaptive": adaptive,
+        **_shipped(),
         "least squares": partial(learning.adaptive, prior=learning.ridge()),
         **{name: baseline(name, ()) for name in ("optimism", "Thompson sampling", "explore, then commit")},
     }
@@ -258,8 +258,14 @@ def _distributions(num: int, seed: int) -> dict[str, tuple[Problem, Problem | No
 
 
 def _contenders() -> dict[str, Controller]:
-    adaptive = partial(learning.adaptive, prior=learning.pretrained("adaptive"))
-    return {"adaptive": adaptive} | evaluation.unknown_baselines(_training())
+    return _shipped() | evaluation.unknown_baselines(_training())
+
+
+def _shipped() -> dict[str, Controller]:
+    """Adaptive regulators with the priors that come with the package, and with plants at large alone."""
+    known, guessed = (learning.pretrained(name) for name in ("adaptive", "student"))
+    priors = {"adaptive": known, "student": guessed, "no family": dataclasses.replace(guessed, guess=None)}
+    return {name: partial(learning.adaptive, prior=prior) for name, prior in priors.items()}
 
 
 def tune_unknown() -> Iterator[evaluation.Trial]:

@@ -27,7 +27,7 @@ from benchmarks import (
     robust,
     simulation,
     startup,
-    student,
+    student_prior,
     training,
     unknown_plants,
 )
@@ -231,7 +231,6 @@ SMOKE = {
     "panels": panels,
     "training": training,
     "unknown_plants": unknown_plants,
-    "student": student,
 }
 SECONDS = [
     ("control", "hard"),
@@ -263,48 +262,24 @@ def test_each_part_measures_with_quick_settings(name, part):
 @pytest.mark.matrix
 def test_the_training_of_a_student_goes_on_where_it_was_cut_off(tmp_path, monkeypatch):
     sizes = {"rounds": 12, "loops": 20, "num_steps": 25, "width": 8, "num": 40}
-    whole, file, taught = student.train(None, **sizes), tmp_path / "student.npz", student.taught
+    whole, file, taught = student_prior.train(None, **sizes), tmp_path / "student.npz", student_prior.taught
 
     def cut_off(progress, *rest):
         if int(progress.round) == 11:
             raise KeyboardInterrupt
         return taught(progress, *rest)
 
-    monkeypatch.setattr(student, "taught", cut_off)
+    monkeypatch.setattr(student_prior, "taught", cut_off)
     with pytest.raises(KeyboardInterrupt):
-        student.train(file, **sizes)
+        student_prior.train(file, **sizes)
     rounds = []
-    monkeypatch.setattr(student, "taught", lambda progress, *rest: rounds.append(1) or taught(progress, *rest))
-    resumed = student.train(file, **sizes)
+    monkeypatch.setattr(student_prior, "taught", lambda progress, *rest: rounds.append(1) or taught(progress, *rest))
+    resumed = student_prior.train(file, **sizes)
     assert len(rounds) == 2  # those after the tenth, which was saved
     for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(resumed)):
         np.testing.assert_array_equal(one, other)
     with pytest.raises(ValueError, match=r"holds a student of 12 rounds, .* width 8, .*, not 12 rounds, .* width 9"):
-        student.train(file, **sizes | {"width": 9})
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_what_a_student_says_fades_where_data_speak(seed):
-    """Any network's: of a plant that was excited and is free of noise the regression alone is left."""
-    rng, n, m = np.random.default_rng(seed), 3, 1
-    A, B = np.eye(n) + 0.1 * rng.normal(size=(n, n)), rng.normal(size=(n, m))
-    told = evaluation.unknown_problem(systems.from_matrices(A, B, dt=0.1)).told("units")
-    told = jax.tree.map(lambda a: a[0], told)
-    network = student.Network.untrained(jax.random.key(seed), 8)
-    loud = dataclasses.replace(network, last=100 * network.last)
-    policy = student.Student(student.prior(), told, m, network=network)
-    memory, x, said = policy.init(()), rng.normal(size=n), []
-    for _ in range(30):
-        t = memory.t
-        memory, _ = policy.step(told, memory, jnp.zeros(12).at[:n].set(x))
-        u = rng.normal(size=m)
-        memory = dataclasses.replace(memory, z=memory.z.at[12:].set(0.0).at[12 : 12 + m].set(u))
-        seen = student.Regression.of(jax.tree.map(lambda a: a[0], memory.belief), t)
-        said.append(np.abs(student.corrected(loud, policy.prior, told, seen)[0] - seen.theta).max())
-        x = A @ x + B @ u
-    assert said[0] > 0.02
-    assert said[-1] < said[0] / 100
-    np.testing.assert_allclose(seen.theta[jnp.array([0, 1, 2, 12])][:, :n].T, np.c_[A, B], atol=1e-3)
+        student_prior.train(file, **sizes | {"width": 9})
 
 
 def test_solvers_of_constrained_lqr_agree_and_the_residual_shows_a_fault():

@@ -17,6 +17,7 @@ from lqrlab.evaluation.unknown_baselines import DRAWS, GRID, SETTINGS, bank, bas
 from lqrlab.learning import weight_files
 from lqrlab.learning.adaptive import belief as beliefs
 from lqrlab.learning.adaptive import draws, training_episodes
+from lqrlab.learning.adaptive.guess import Guess
 from lqrlab.simulation import Problem
 from lqrlab.systems import N_MAX
 
@@ -93,6 +94,76 @@ def at_large(seen, request):
             evidence = scipy.stats.multivariate_normal(Z @ prior_mean, expected).logpdf(target)
             dense[k, int(i)] = mean, np.linalg.inv(precision), evidence
     return first, belief, dense, variance
+
+
+def spoken(seed, loud=30.0, prior=None):
+    """A prior whose network says whatever it happens to."""
+    network = Guess.untrained(jax.random.key(seed), 8)
+    return dataclasses.replace(prior or learning.wide(), guess=dataclasses.replace(network, last=loud * network.last))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_a_network_guesses_counts_as_one_measurement_of_each_column(seen, seed):
+    """Beside the posterior of both, from NumPy: row by row, by precisions."""
+    prior = spoken(seed, loud=300.0)
+    _, belief = learned(prior, tuple(part[:2] if i < 2 else part for i, part in enumerate(seen)))
+    told, t = seen[2], jnp.array(2)
+    shown = beliefs.seen(belief, prior, told, t)
+    guess, certain, doubt = (np.asarray(a) for a in prior.guess.said(told, belief.position, shown))
+    found = beliefs.guessed(belief, prior, told, t)
+    theta, spread = (np.asarray(getattr(found, name))[0] for name in ("theta", "spread"))
+    for i in ROWS:
+        group = 0 if i < 2 else 1
+        S = np.asarray(shown.spread)[group][np.ix_(COLUMNS, COLUMNS)]
+        both = np.linalg.inv(np.linalg.inv(S) + np.diag(certain[group, COLUMNS]))
+        mean = np.linalg.solve(S, np.asarray(shown.theta)[COLUMNS, i]) + certain[group, COLUMNS] * guess[COLUMNS, i]
+        np.testing.assert_allclose(theta[COLUMNS, i], both @ mean, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(spread[group][np.ix_(COLUMNS, COLUMNS)], doubt * both, rtol=1e-6, atol=1e-12)
+    assert np.abs(theta - np.asarray(shown.theta)).max() > 0.002
+    assert not theta[4:12].any()
+    assert not theta[13:].any()
+
+
+@pytest.fixture(scope="module")
+def sure():
+    """A prior whose network is certain of one cart-pole whatever it sees, that cart-pole, and what is told of it."""
+    prior, plant = learning.wide(), systems.make("cart_pole")
+    told, d, network = one(plant), described(plant), Guess.untrained(jax.random.key(0), 4)
+    shown = beliefs.seen(beliefs.likeliest(beliefs.start(prior, told)), prior, told, jnp.array(0))
+    size = np.sqrt(np.asarray(shown.before))[np.where(np.arange(12) < 2, 0, 1)].T
+    off = np.concatenate([np.asarray(d.A).T, np.asarray(d.B).T]) - np.asarray(shown.mean)
+    bias = np.concatenate([np.where(size > 0, off / np.where(size > 0, size, 1), 0).ravel(), np.full(36, 30), [-9.0]])
+    last = jnp.zeros_like(network.last).at[-1].set(jnp.asarray(bias, jnp.float32))
+    return dataclasses.replace(prior, guess=dataclasses.replace(network, last=last)), plant, told
+
+
+def test_a_guessed_plant_brings_its_cost_to_go_and_one_that_nothing_is_known_of_does_not(sure):
+    """Beside SciPy's, for the weights that doubt adds to."""
+    prior, plant, told = sure
+    P = np.asarray(learning.adaptive(plant, prior).init(()).P)[:4, :4]
+    belief = beliefs.guessed(beliefs.likeliest(beliefs.start(prior, told)), prior, told, jnp.array(0))
+    theta, spread = (np.asarray(a[0]) for a in (belief.theta, belief.spread))
+    A, B, spread = theta[:4, :4].T, theta[12:13, :4].T, spread[:, COLUMNS][:, :, COLUMNS]
+    doubt = 0.1 * (np.diag(P)[:2].sum() * spread[0] + np.diag(P)[2:].sum() * spread[1])
+    weight = np.eye(5) + doubt
+    optimum = scipy.linalg.solve_discrete_are(A, B, weight[:4, :4], weight[4:, 4:], s=weight[:4, 4:])
+    np.testing.assert_allclose(P, optimum, rtol=1e-4)
+    np.testing.assert_allclose(A, np.asarray(described(plant).A)[:4, :4], atol=0.01)
+    for nothing in (learning.wide(), spoken(0, loud=1.0)):
+        np.testing.assert_allclose(learning.adaptive(plant, nothing).init(()).P, 10 * np.diag(np.arange(12) < 4))
+
+
+def test_who_guesses_right_is_near_the_optimum_from_the_first_step_on_also_looking_ahead(sure):
+    prior, plant, _ = sure
+    problem = evaluation.unknown_problem(plant)
+    excess = {}
+    for name, prior_ in (("guess", prior), ("none", learning.wide())):
+        policy = learning.adaptive(problem, prior_)
+        ahead = learning.look_ahead(policy, num=4, steps=5, until=5)
+        run = partial(evaluation.unknown, key=KEY, num_initial=1, num_steps=100)
+        excess[name] = [float(run(lambda _, p=p: p, problem).ratio[0, 0]) - 1 for p in (policy, ahead)]
+    assert max(excess["guess"]) < 0.1
+    assert min(excess["none"]) > 0.2
 
 
 @pytest.mark.matrix
@@ -677,10 +748,15 @@ def test_learning_a_prior_lowers_the_cost_of_its_loops(loops, training):
 
 
 def test_weights_come_back_from_a_file_and_a_strangers_file_is_refused(tmp_path, training):
-    prior = learning.wide(learning.families(training))
-    weight_files.write(tmp_path / "prior.safetensors", prior, {"limits": "none"})
-    back = weight_files.read(tmp_path / "prior.safetensors")
-    jax.tree.map(partial(np.testing.assert_array_equal, strict=True), prior, back)
+    families = learning.wide(learning.families(training))
+    for prior in (learning.wide(), families, spoken(0, prior=families), spoken(1)):
+        weight_files.write(tmp_path / "prior.safetensors", prior, {"limits": "none"})
+        back = weight_files.read(tmp_path / "prior.safetensors")
+        jax.tree.map(partial(np.testing.assert_array_equal, strict=True), prior, back)
+    narrow = dataclasses.replace(prior.guess, first=prior.guess.first[1:])
+    weight_files.write(tmp_path / "prior.safetensors", dataclasses.replace(prior, guess=narrow), {})
+    with pytest.raises(ValueError, match="guess/first: expected shape"):
+        weight_files.read(tmp_path / "prior.safetensors")
     model = learning.models.build(learning.ModelConfig(kind="matrix", window=1, width=4, depth=1))
     weight_files.write(tmp_path / "network.safetensors", model, {})
     _, params = learning.models.split(weight_files.read(tmp_path / "network.safetensors"))

@@ -58,23 +58,24 @@ class Guess:
 
     def __call__(self, told: Told, position: Array, seen: Seen) -> tuple[Float[Array, "z n"], Float[Array, "2 z z"]]:
         """θ and covariances of its rows with the guesses; ``position`` tells which rows are positions."""
-        said = self._said(told, position, seen)
-        before, rows = seen.before, jnp.stack([position, told.state_mask.astype(float) - position])
-        guess = said[: Z * N_MAX].reshape(Z, N_MAX) * jnp.einsum("gz,gn->zn", jnp.sqrt(before), rows) + seen.mean
-        certain = jnp.exp(jnp.clip(said[Z * N_MAX : -1] + _RESERVED, -8.0, 10.0)).reshape(2, Z) * _inverse(before)
+        guess, certain, doubt = self.said(told, position, seen)
+        rows = jnp.stack([position, told.state_mask.astype(float) - position])
 
         def taken(z: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
             theta, spread = found
             of_z, sure = spread[:, :, z], certain[:, z]
             gain = of_z * (sure / (1 + sure * of_z[:, z]))[:, None]
-            theta = theta + jnp.einsum("gz,gn->zn", gain, rows) * (guess[z] - theta[z])
+            theta = theta + jnp.einsum("gz,gn->zn", gain, rows) * (guess[z] - theta[z])[None]
             return theta, spread - gain[:, :, None] * of_z[:, None, :]
 
         theta, spread = jax.lax.fori_loop(0, Z, taken, (seen.theta, seen.spread))
-        return theta, jnp.exp(jnp.clip(said[-1], -3.0, 1.0)) * spread
+        return theta, doubt * spread
 
-    def _said(self, told: Told, position: Array, seen: Seen) -> Float[Array, " said"]:
-        """The network's numbers, from numbers of order one."""
+    def said(
+        self, told: Told, position: Array, seen: Seen
+    ) -> tuple[Float[Array, "z n"], Float[Array, "2 z"], Float[Array, ""]]:
+        """The guess itself, 1 / variance of its columns in rows of positions and in others, and a factor of what is
+        then left open."""
         exists, i = told.state_mask.astype(float), jnp.arange(N_MAX)
         half = jnp.sum(position).astype(int)
         still = jnp.concatenate([jnp.diag(exists), jnp.zeros((M_MAX, N_MAX))])
@@ -91,7 +92,16 @@ class Guess:
         x = jnp.concatenate(entries).astype(self.first.dtype)
         x = jax.nn.gelu(x @ self.first[:-1] + self.first[-1])
         x = x + jax.nn.gelu(x @ self.second[:-1] + self.second[-1])
-        return (x @ self.last[:-1] + self.last[-1]).astype(float)
+        said = (x @ self.last[:-1] + self.last[-1]).astype(float)
+        size = jnp.einsum("gz,gn->zn", jnp.sqrt(seen.before), jnp.stack([position, exists - position]))
+        guess = said[: Z * N_MAX].reshape(Z, N_MAX) * size + seen.mean
+        certain = jnp.exp(_within(said[Z * N_MAX : -1] + _RESERVED, -8.0, 6.0)).reshape(2, Z) * _inverse(seen.before)
+        return guess, certain, jnp.exp(_within(said[-1], -3.0, 1.0))
+
+
+def _within(x: Array, low: float, high: float) -> Array:
+    """x, hardly beyond these limits: with a slope there too, or what once was there would stay."""
+    return 0.9 * jnp.clip(x, low, high) + 0.1 * x
 
 
 def _inverse(variance: Array) -> Array:

@@ -18,7 +18,7 @@ from lqrlab.simulation import Problem, Told, measured_or
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
 
 _LARGEST_COST = 1e6  # of a belief that nothing stabilises; beyond it the design only keeps its direction
-_ITERATIONS = 60  # of four steps, after which and after twice as many a first cost to go is looked at
+_ITERATIONS = 60  # of four steps, before the first step; then twice as many show whether a cost to go has settled
 _SURE = 0.95  # weight of a component that is taken for certain
 SIGNS = np.random.default_rng(0).choice([-1.0, 1.0], (64, M_MAX))
 """Of the probing inputs, over steps: fixed, so that the same loop is the same run."""
@@ -111,26 +111,30 @@ class AdaptivePolicy:
 def begin(prior: Prior, told: Told) -> Memory:
     """The memory of one loop before its first step."""
     belief, t = beliefs.start(prior, told), jnp.zeros((), int)
-    P = _first_cost(prior, told, beliefs.guessed(beliefs.likeliest(belief), prior, told, t))
+    P = prior.start * jnp.diag(told.state_mask.astype(float))
+    P = _settled(prior, told, beliefs.guessed(beliefs.likeliest(belief), prior, told, t), P, t)
     nothing, unseen = jnp.zeros(N_MAX), jnp.zeros((), bool)
     return Memory(belief, jnp.zeros(Z), nothing, unseen, t, P, jnp.full((), -1))
 
 
-def _first_cost(prior: Prior, told: Told, belief: Belief) -> Array:
-    """The prior's cost to go, or that of the plant that a network guesses, where policy iteration settles on one."""
-    exists = told.state_mask.astype(float)
-    P = prior.start * jnp.diag(exists)
+def _settled(prior: Prior, told: Told, belief: Belief, P: Array, t: Array) -> Array:
+    """P, or in the first steps that of the plant that a network guesses: where policy iteration settles on one, and
+    what is not known of the plant would cost less there than its states and inputs do."""
     if prior.guess is None:
         return P
+    exists, theta, spread = told.state_mask.astype(float), belief.theta[0], belief.spread[0]
+    num = jnp.round(_ITERATIONS * jnp.exp(-t.astype(float) / 4)).astype(int)
 
     def iterated(_: Array, P: Array) -> Array:
-        doubt = _doubt(prior, exists, belief, P, belief.spread[0])
-        return improved(belief.theta[0], jnp.eye(Z) + doubt, P, 2) * exists[:, None] * exists
+        doubt = _doubt(prior, exists, belief, P, spread)
+        return improved(theta, jnp.eye(Z) + doubt, P, 2) * exists[:, None] * exists[None]
 
-    before = jax.lax.fori_loop(0, _ITERATIONS, iterated, P)
-    after = jax.lax.fori_loop(0, _ITERATIONS, iterated, before)
-    settled = jnp.trace(after) < jnp.minimum(1.2 * jnp.trace(before), _LARGEST_COST / 2)
-    return jnp.where(settled, after, P)
+    before = jax.lax.fori_loop(0, num, iterated, P)
+    after = jax.lax.fori_loop(0, num, iterated, before)
+    doubt = _doubt(prior, exists, belief, after, spread)
+    act = jnp.concatenate([jnp.eye(N_MAX), -greedy(theta @ after @ theta.T + jnp.eye(Z) + doubt)]) * exists[None]
+    found = jnp.trace(after) < jnp.minimum(1.2 * jnp.trace(before), _LARGEST_COST / 2)
+    return jnp.where(found & (jnp.sum(act * (doubt @ act)) < 0.5 * jnp.sum(act * act)), after, P)
 
 
 def step(prior: Prior, doublings: int, told: Told, memory: Memory, x: Array) -> tuple[Memory, Array]:
@@ -179,8 +183,8 @@ def _designed(
         costs = prior.known.cost[belief.family]
         new = (component >= 0) & (component < at_large) & (component != memory.component)
         P = jnp.where(new, costs[jnp.minimum(best, at_large - 1)], P)
-    exists = told.state_mask.astype(float)
-    doubt = _doubt(prior, exists, belief, P, spread)
+    P = jnp.where(best == at_large, _settled(prior, told, belief, P, memory.t), P)
+    doubt = _doubt(prior, told.state_mask.astype(float), belief, P, spread)
     P = improved(theta[best], jnp.eye(Z) + jnp.where(best == at_large, doubt, 0.0), P, doublings)
     H = weights[-1] / jnp.maximum(jnp.trace(P), 1.0) * (theta[-1] @ P @ theta[-1].T + doubt + jnp.eye(Z))
     if at_large:

@@ -149,7 +149,8 @@ class Prior:
             parts[part][own] = a
         families, guess = parts["families"], parts["guess"]
         known = Families(**families, most=_most(np.asarray(families["sizes"]))) if families else None
-        return cls(**parts[""], known=known, guess=Guess(**guess) if guess else None)
+        network = Guess(**{name: a.astype(jnp.float32) for name, a in guess.items()}) if guess else None
+        return cls(**parts[""], known=known, guess=network)
 
     def components(self, told: Told) -> tuple[Array, Array, Array, Array]:
         """The plants at large for one plant: θ ``[K, Z, 12]``, covariances ``[K, 2, Z, Z]`` of rows of positions and of
