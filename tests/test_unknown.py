@@ -140,7 +140,12 @@ def sure():
 def test_a_guessed_plant_brings_its_cost_to_go_and_one_that_nothing_is_known_of_does_not(sure):
     """Beside SciPy's, for the weights that doubt adds to."""
     prior, plant, told = sure
-    P = np.asarray(learning.adaptive(plant, prior).init(()).P)[:4, :4]
+
+    def first(prior):
+        policy = learning.adaptive(plant, prior)
+        return np.asarray(policy(policy.init(()), jnp.ones(4))[0].P)[:4, :4]
+
+    P = first(prior)
     belief = beliefs.guessed(beliefs.likeliest(beliefs.start(prior, told)), prior, told, jnp.array(0))
     theta, spread = (np.asarray(a[0]) for a in (belief.theta, belief.spread))
     A, B, spread = theta[:4, :4].T, theta[12:13, :4].T, spread[:, COLUMNS][:, :, COLUMNS]
@@ -149,8 +154,9 @@ def test_a_guessed_plant_brings_its_cost_to_go_and_one_that_nothing_is_known_of_
     optimum = scipy.linalg.solve_discrete_are(A, B, weight[:4, :4], weight[4:, 4:], s=weight[:4, 4:])
     np.testing.assert_allclose(P, optimum, rtol=1e-4)
     np.testing.assert_allclose(A, np.asarray(described(plant).A)[:4, :4], atol=0.01)
+    assert np.trace(P) > 150
     for nothing in (learning.wide(), spoken(0, loud=1.0)):
-        np.testing.assert_allclose(learning.adaptive(plant, nothing).init(()).P, 10 * np.diag(np.arange(12) < 4))
+        assert np.trace(first(nothing)) < 80
 
 
 def test_who_guesses_right_is_near_the_optimum_from_the_first_step_on_also_looking_ahead(sure):
@@ -164,6 +170,48 @@ def test_who_guesses_right_is_near_the_optimum_from_the_first_step_on_also_looki
         excess[name] = [float(run(lambda _, p=p: p, problem).ratio[0, 0]) - 1 for p in (policy, ahead)]
     assert max(excess["guess"]) < 0.1
     assert min(excess["none"]) > 0.2
+
+
+def test_looking_ahead_expects_what_the_network_guesses(sure):
+    prior, (_, plant, told) = spoken(0, loud=100.0), sure
+    policy = learning.look_ahead(learning.adaptive(told, prior), num=4, steps=5, until=5)
+    memory, x, move = policy.init(()), np.pad([1.0, 0.5, -0.3, 0.2], (0, 8)), jax.jit(lambda m, x: policy(m, x))
+    d = described(plant)
+    for _ in range(4):
+        memory, u = move(memory, jnp.asarray(x))
+        x = np.asarray(d.A) @ x + np.asarray(d.B) @ np.asarray(u)
+    belief = beliefs.guessed(beliefs.likeliest(memory.belief), prior, told, jnp.array(3))
+    np.testing.assert_allclose(memory.expected, np.asarray(belief.theta)[0].T @ np.asarray(memory.z), atol=1e-9)
+    assert abs(memory.z[12]) > 0.01
+
+
+def test_a_network_with_and_without_families_is_the_same_for_a_plant_alone_and_among_others(training):
+    """Plants of one, two, three and four states; and a loop has a gradient."""
+    names = ("cruise_control", "pendulum", "dc_motor", "cart_pole")
+    alone = [evaluation.unknown_problem(systems.make(name), noise=0.01) for name in names]
+    together = evaluation.unknown_problem([systems.make(name) for name in names], noise=0.01)
+    xs = jax.random.normal(KEY, (6, 4, 12)) * together.told("units").state_mask[None]
+    for prior in (spoken(0), spoken(1, prior=learning.wide(learning.families(training)))):
+        us = _answers(learning.adaptive(together, prior), xs)
+        assert np.isfinite(us).all()
+        for i, problem in enumerate(alone):
+            found = _answers(learning.adaptive(problem, prior), xs[:, i : i + 1])
+            np.testing.assert_allclose(found[:, 0], us[:, i], rtol=1e-6, atol=1e-9)
+        nothing = dataclasses.replace(prior, dense=prior.dense[:0], kinematic=prior.kinematic[:0])
+        assert prior.known is None or np.isfinite(_answers(learning.adaptive(together, nothing), xs)).all()
+    slope = jax.grad(
+        lambda caution: _answers(learning.adaptive(alone[1], with_caution(prior, caution)), xs[:, 1:2]).sum()
+    )
+    assert np.isfinite(slope(0.1))
+    assert slope(0.1) != 0
+
+
+def with_caution(prior, caution):
+    return dataclasses.replace(prior, caution=caution)
+
+
+def _answers(policy, xs):
+    return jax.lax.scan(lambda memory, x: policy(memory, x), policy.init(xs.shape[1:2]), xs)[1]
 
 
 @pytest.mark.matrix
@@ -757,6 +805,11 @@ def test_weights_come_back_from_a_file_and_a_strangers_file_is_refused(tmp_path,
     weight_files.write(tmp_path / "prior.safetensors", dataclasses.replace(prior, guess=narrow), {})
     with pytest.raises(ValueError, match="guess/first: expected shape"):
         weight_files.read(tmp_path / "prior.safetensors")
+    for name, wrong in (("second", prior.guess.second[:, 1:]), ("last", 1e300 * prior.guess.last.astype(float))):
+        bad = dataclasses.replace(prior.guess, **{name: wrong})
+        weight_files.write(tmp_path / "prior.safetensors", dataclasses.replace(prior, guess=bad), {})
+        with pytest.raises(ValueError, match=f"guess/{name}: expected"):
+            weight_files.read(tmp_path / "prior.safetensors")
     model = learning.models.build(learning.ModelConfig(kind="matrix", window=1, width=4, depth=1))
     weight_files.write(tmp_path / "network.safetensors", model, {})
     _, params = learning.models.split(weight_files.read(tmp_path / "network.safetensors"))

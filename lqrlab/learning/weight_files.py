@@ -53,7 +53,8 @@ def pretrained(name: str) -> Any:
 
     Args:
         name: ``"adaptive"``: a :class:`Prior` for :func:`lqrlab.learning.adaptive`, which regulates plants that
-            nobody has described to it. ``"regulator"``: a matrix network for :func:`lqrlab.learning.policy`, which is
+            nobody has described to it. ``"student"``: another, which knows no families; a network guesses the plant.
+            ``"regulator"``: a matrix network for :func:`lqrlab.learning.policy`, which is
             told A and B.
 
     >>> plant = systems.make("cart_pole")
@@ -85,7 +86,7 @@ def read(file: str | Path) -> Any:
     arrays, card = _opened(Path(file))
     try:
         for name, array in arrays.items():
-            if array.dtype.kind != "f" or not np.isfinite(array).all():
+            if array.dtype.kind != "f" or not (np.abs(array) < np.finfo(np.float32).max).all():
                 raise ValueError(f"{name}: expected finite real numbers, but found an array of {array.dtype}")
         return _prior(arrays) if card.get("kind") == "prior" else _network(arrays, card)
     except ValueError as error:
@@ -106,6 +107,8 @@ def _prior(arrays: Mapping[str, np.ndarray]) -> Prior:
             f"{name}: expected {'no such array' if wanted is None else f'shape {wanted}'} in a prior, but found "
             f"{'none' if found is None else f'shape {found}'}"
         )
+    if "guess" in parts and sizes["h"] != sizes["w"] + 1:
+        raise ValueError(f"guess/second: expected {sizes['w'] + 1} rows, the last of biases, but found {sizes['h']}")
     return Prior.of_arrays({k: jnp.asarray(a) for k, a in arrays.items()})
 
 

@@ -184,7 +184,7 @@ def likeliest(belief: Belief) -> Belief:
 
 
 def seen(belief: Belief, prior: Prior, told: Told, t: Array) -> Seen:
-    """What a network is shown of the belief at one level of the noise, after t steps."""
+    """What the prior's network sees of the belief at one level of the noise, after t steps."""
     means, spreads, _, _ = prior.components(told)
     kinds = jax.nn.softmax(belief.odds[: len(means)])
     kind, kinematic = jnp.argmax(kinds), jnp.sum(kinds[len(prior.dense) :])
@@ -193,8 +193,9 @@ def seen(belief: Belief, prior: Prior, told: Told, t: Array) -> Seen:
 
 
 def guessed(belief: Belief, prior: Prior, told: Told, t: Array) -> Belief:
-    """The belief at one level of the noise, with what the prior's network takes plants at large for; if it has one."""
-    if prior.guess is None:
+    """The belief at one level of the noise, in which plants at large are what the prior's network, if it has one,
+    guesses them to be."""
+    if prior.guess is None or not len(belief.theta):
         return belief
     theta, spread = prior.guess(told, belief.position, seen(belief, prior, told, t))
     theta, spread = (jnp.broadcast_to(a, old.shape) for a, old in ((theta, belief.theta), (spread, belief.spread)))

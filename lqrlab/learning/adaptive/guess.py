@@ -1,4 +1,4 @@
-"""What a network takes a plant for, from what its history says: plants of many kinds known without a list of them."""
+"""A small network that estimates A and B of an unknown plant from what the regression of its history has found."""
 
 import dataclasses
 from typing import NamedTuple, Self
@@ -35,15 +35,19 @@ class Seen(NamedTuple):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Guess:
-    """A perceptron that guesses each entry of θ and how certain that is; each layer's weights with a row of biases.
+    """A perceptron that guesses each entry of [A B] and how certain that is.
 
-    Its guesses are taken into the regression as if each column of [A B] had been measured once. So they count as far as
-    the data leave doubt.
+    Its guesses are taken into the regression as if each column of [A B] had been measured once, so they count as far as
+    the data leave doubt. It also says by what factor all covariances are larger or smaller than the regression's.
+
+    Attributes:
+        first, second, last: weights of the layers, the last row of each its biases: ``[SEEN + 1, w]``,
+            ``[w + 1, w]``, ``[w + 1, SAID]``. The second is added to what it sees.
     """
 
-    first: Float[Array, "seen width"]
-    second: Float[Array, "hidden width"]
-    last: Float[Array, "hidden said"]
+    first: Float[Array, "seen w"]
+    second: Float[Array, "h w"]
+    last: Float[Array, "h said"]
 
     @classmethod
     def untrained(cls, key: PRNGKeyArray, width: int) -> Self:
@@ -100,7 +104,7 @@ class Guess:
 
 
 def _within(x: Array, low: float, high: float) -> Array:
-    """x, hardly beyond these limits: with a slope there too, or what once was there would stay."""
+    """x within these limits, with a small slope outside, so that training comes back from there."""
     return 0.9 * jnp.clip(x, low, high) + 0.1 * x
 
 

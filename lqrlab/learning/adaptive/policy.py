@@ -18,7 +18,7 @@ from lqrlab.simulation import Problem, Told, measured_or
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
 
 _LARGEST_COST = 1e6  # of a belief that nothing stabilises; beyond it the design only keeps its direction
-_ITERATIONS = 60  # of four steps, before the first step; then twice as many show whether a cost to go has settled
+_ITERATIONS = 60  # of four steps, fewer as exp(−t/4); as many more show whether a cost to go has settled
 _SURE = 0.95  # weight of a component that is taken for certain
 SIGNS = np.random.default_rng(0).choice([-1.0, 1.0], (64, M_MAX))
 """Of the probing inputs, over steps: fixed, so that the same loop is the same run."""
@@ -60,6 +60,9 @@ class AdaptivePolicy:
     The noise that is told is the least that is reckoned with: the belief is held at five levels from there on, and the
     likeliest one acts. A step of another kind, such as a push, teaches nothing; after two of them in a row, which
     another plant would explain, all that was learned is as uncertain as at first.
+
+    Where the prior has a network, plants at large are what it guesses them to be; the design then starts from the
+    guessed plant's own cost to go.
 
     Attributes:
         prior: what is believed before the first step, and how boldly to act.
@@ -112,7 +115,6 @@ def begin(prior: Prior, told: Told) -> Memory:
     """The memory of one loop before its first step."""
     belief, t = beliefs.start(prior, told), jnp.zeros((), int)
     P = prior.start * jnp.diag(told.state_mask.astype(float))
-    P = _settled(prior, told, beliefs.guessed(beliefs.likeliest(belief), prior, told, t), P, t)
     nothing, unseen = jnp.zeros(N_MAX), jnp.zeros((), bool)
     return Memory(belief, jnp.zeros(Z), nothing, unseen, t, P, jnp.full((), -1))
 
@@ -120,8 +122,10 @@ def begin(prior: Prior, told: Told) -> Memory:
 def _settled(prior: Prior, told: Told, belief: Belief, P: Array, t: Array) -> Array:
     """P, or in the first steps that of the plant that a network guesses: where policy iteration settles on one, and
     what is not known of the plant would cost less there than its states and inputs do."""
-    if prior.guess is None:
+    if prior.guess is None or not len(belief.theta):
         return P
+    # a loop of as many iterations as t says has no gradient
+    prior, belief, start = jax.lax.stop_gradient((prior, belief, P))
     exists, theta, spread = told.state_mask.astype(float), belief.theta[0], belief.spread[0]
     num = jnp.round(_ITERATIONS * jnp.exp(-t.astype(float) / 4)).astype(int)
 
@@ -129,7 +133,7 @@ def _settled(prior: Prior, told: Told, belief: Belief, P: Array, t: Array) -> Ar
         doubt = _doubt(prior, exists, belief, P, spread)
         return improved(theta, jnp.eye(Z) + doubt, P, 2) * exists[:, None] * exists[None]
 
-    before = jax.lax.fori_loop(0, num, iterated, P)
+    before = jax.lax.fori_loop(0, num, iterated, start)
     after = jax.lax.fori_loop(0, num, iterated, before)
     doubt = _doubt(prior, exists, belief, after, spread)
     act = jnp.concatenate([jnp.eye(N_MAX), -greedy(theta @ after @ theta.T + jnp.eye(Z) + doubt)]) * exists[None]

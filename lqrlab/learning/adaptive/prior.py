@@ -96,7 +96,7 @@ def _most(sizes: np.ndarray) -> int:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Prior:
-    """Beliefs before the first step, and how boldly to act on them. All numbers are learned: :mod:`.training_episodes`.
+    """Beliefs before the first step, and how boldly to act on them. The numbers are learned: :mod:`.training_episodes`.
 
     Two kinds of plants at large: *dense* ones, whose A − I and B are Gaussian entry by entry, and *kinematic* ones, in
     which the first half of the states are positions and the second half their rates, so that
@@ -113,7 +113,8 @@ class Prior:
         start: cost to go per unit of the state's square that a design starts from.
         inflate: factor on the families' variances.
         known: the families; None for no prior knowledge.
-        guess: a network that has learned what plants at large are like; None for their numbers above alone.
+        guess: a network that estimates A and B of plants at large (``python -m benchmarks.pretrain student``); None:
+            what is believed of them are the numbers above alone.
 
     Source: the prior is in the spirit of H. Jeffreys' hypothesis mixtures as in D. Lainiotis, Optimal adaptive
     estimation: structure and parameter adaptation, IEEE TAC 16 (1971).
