@@ -196,7 +196,7 @@ def test_a_network_with_and_without_families_is_the_same_for_a_plant_alone_and_a
         assert np.isfinite(us).all()
         for i, problem in enumerate(alone):
             found = _answers(learning.adaptive(problem, prior), xs[:, i : i + 1])
-            np.testing.assert_allclose(found[:, 0], us[:, i], rtol=1e-6, atol=1e-9)
+            np.testing.assert_allclose(found[:, 0], us[:, i], rtol=1e-4, atol=1e-5)  # the network has float32
         nothing = dataclasses.replace(prior, dense=prior.dense[:0], kinematic=prior.kinematic[:0])
         assert prior.known is None or np.isfinite(_answers(learning.adaptive(together, nothing), xs)).all()
     slope = jax.grad(

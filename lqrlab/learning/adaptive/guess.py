@@ -99,13 +99,8 @@ class Guess:
         said = (x @ self.last[:-1] + self.last[-1]).astype(float)
         size = jnp.einsum("gz,gn->zn", jnp.sqrt(seen.before), jnp.stack([position, exists - position]))
         guess = said[: Z * N_MAX].reshape(Z, N_MAX) * size + seen.mean
-        certain = jnp.exp(_within(said[Z * N_MAX : -1] + _RESERVED, -8.0, 6.0)).reshape(2, Z) * _inverse(seen.before)
-        return guess, certain, jnp.exp(_within(said[-1], -3.0, 1.0))
-
-
-def _within(x: Array, low: float, high: float) -> Array:
-    """x within these limits, with a small slope outside, so that training comes back from there."""
-    return 0.9 * jnp.clip(x, low, high) + 0.1 * x
+        certain = jnp.exp(jnp.clip(said[Z * N_MAX : -1] + _RESERVED, -8.0, 6.0)).reshape(2, Z) * _inverse(seen.before)
+        return guess, certain, jnp.exp(jnp.clip(said[-1], -3.0, 1.0))
 
 
 def _inverse(variance: Array) -> Array:
