@@ -184,7 +184,7 @@ def likeliest(belief: Belief) -> Belief:
 
 
 def seen(belief: Belief, prior: Prior, told: Told, t: Array) -> Seen:
-    """What the prior's network sees of the belief at one level of the noise, after t steps."""
+    """All that the prior's network sees of the belief at one level of the noise, after t steps."""
     means, spreads, _, _ = prior.components(told)
     kinds = jax.nn.softmax(belief.odds[: len(means)])
     kind, kinematic = jnp.argmax(kinds), jnp.sum(kinds[len(prior.dense) :])

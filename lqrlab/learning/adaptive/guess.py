@@ -20,8 +20,8 @@ _RESERVED = -3.0  # log of how certain an untrained network's guess is, in units
 
 
 class Seen(NamedTuple):
-    """What a regression has found of a plant: of its likeliest kind the mean and variances before any data, mean and
-    covariances now; the probability that it is kinematic, the variance of the noise, steps taken."""
+    """A regression's findings about a plant: of its likeliest kind the mean and variances before any data, the mean
+    and covariances now; the probability that it is kinematic, the variance of the noise, steps taken."""
 
     mean: Float[Array, "z n"]
     before: Float[Array, "2 z"]
