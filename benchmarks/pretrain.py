@@ -66,8 +66,8 @@ def pretrain_student(file: Path, quick: bool) -> None:
 
     compute.setup()
     network = student_prior.train(student_prior.FILE)
-    short = student_prior.with_guess(jax.tree.map(lambda a: a.astype(jnp.float16), network))  # half as large a file
-    prior = learning.Prior.of_arrays(short.to_arrays())
+    network = jax.tree.map(lambda a: a.astype(jnp.float16), network)  # half as large a file
+    prior = student_prior.with_guess(jax.tree.map(lambda a: a.astype(jnp.float32), network))
     size = unknown_plants.QUICK if quick else unknown_plants.FULL
     rows = unknown_plants.bench_unknown(size, {"student": partial(learning.adaptive, prior=prior)})
     card = {
@@ -77,7 +77,7 @@ def pretrain_student(file: Path, quick: bool) -> None:
         "scores": [session.plain(dataclasses.asdict(row)) for row in rows],
         "limits": _LIMITS["adaptive"],
     }
-    weight_files.write(file, short, card)
+    weight_files.write(file, student_prior.with_guess(network), card)
     click.echo(f"wrote {file}")
 
 
