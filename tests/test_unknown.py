@@ -805,8 +805,12 @@ def test_weights_come_back_from_a_file_and_a_strangers_file_is_refused(tmp_path,
     weight_files.write(tmp_path / "prior.safetensors", dataclasses.replace(prior, guess=narrow), {})
     with pytest.raises(ValueError, match="guess/first: expected shape"):
         weight_files.read(tmp_path / "prior.safetensors")
-    for name, wrong in (("second", prior.guess.second[:, 1:]), ("last", 1e300 * prior.guess.last.astype(float))):
-        bad = dataclasses.replace(prior.guess, **{name: wrong})
+    second, last = prior.guess.second, prior.guess.last
+    for name, wrong in (
+        ("second", {"second": second[1:], "last": last[1:]}),
+        ("last", {"last": 1e300 * last.astype(float)}),
+    ):
+        bad = dataclasses.replace(prior.guess, **wrong)
         weight_files.write(tmp_path / "prior.safetensors", dataclasses.replace(prior, guess=bad), {})
         with pytest.raises(ValueError, match=f"guess/{name}: expected"):
             weight_files.read(tmp_path / "prior.safetensors")
