@@ -158,11 +158,10 @@ def _run(network: Guess, which: Array, loop: Loops, key: PRNGKeyArray, *, num_st
     w = jax.random.normal(noise, (num_steps, N_MAX), float) * (mask * told.noise)[None]
     chance = jax.random.uniform(rare, (3,), float)
     turn, hit = jax.random.randint(when, (2,), 20, num_steps)
-    w = w.at[hit].add((chance[1] < _PUSHED) * mask * jax.random.normal(push, (N_MAX,), float))
+    w = w.at[hit].add(jnp.where(chance[1] < _PUSHED, mask, 0.0) * jax.random.normal(push, (N_MAX,), float))
     sign = jnp.where((chance[2] < _REVERSED) & (jnp.arange(num_steps) >= turn), -1.0, 1.0)
-    told = dataclasses.replace(
-        told, noise=told.noise * (chance[0] > _UNTOLD / 2) * jnp.where(chance[0] > _UNTOLD, 1.0, 0.2)
-    )
+    share = jnp.where(chance[0] > _UNTOLD, 1.0, jnp.where(chance[0] > _UNTOLD / 2, 0.2, 0.0))
+    told = dataclasses.replace(told, noise=share * told.noise)
     known = with_guess(network)
 
     def step(state: tuple, given: tuple[Array, Array]) -> tuple[tuple, Lesson]:
