@@ -54,8 +54,7 @@ def pretrained(name: str) -> Any:
     Args:
         name: ``"adaptive"``: a :class:`Prior` for :func:`lqrlab.learning.adaptive`, which regulates plants that
             nobody has described to it. ``"student"``: another, which knows no families; a network guesses the plant.
-            ``"regulator"``: a matrix network for :func:`lqrlab.learning.policy`, which is
-            told A and B.
+            ``"regulator"``: a matrix network for :func:`lqrlab.learning.policy`, which is told A and B.
 
     >>> plant = systems.make("cart_pole")
     >>> policy = learning.adaptive(plant, learning.pretrained("adaptive"))

@@ -5,7 +5,7 @@ from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from lqrlab.compute import pytree
 from lqrlab.simulation import Told
@@ -80,13 +80,11 @@ class Guess:
     ) -> tuple[Float[Array, "z n"], Float[Array, "2 z"], Float[Array, ""]]:
         """The guess itself, 1 / variance of its columns in rows of positions and in others, and a factor of what is
         then left open."""
-        exists, i = told.state_mask.astype(float), jnp.arange(N_MAX)
-        half = jnp.sum(position).astype(int)
+        exists = told.state_mask.astype(float)
         still = jnp.concatenate([jnp.diag(exists), jnp.zeros((M_MAX, N_MAX))])
         moved = (seen.theta - still).ravel()
         left = jnp.diagonal(seen.spread, axis1=1, axis2=2) * _inverse(seen.before)
-        pairs = (i[None, :] == i[:, None] + half) & (i[:, None] < half)
-        steps = jnp.sum(jnp.where(pairs, told.steps, 0.0), axis=1)
+        steps = jnp.sum(jnp.where(pairs(jnp.sum(position).astype(int)), told.steps, 0.0), axis=1)
         sizes = jnp.log10(seen.before[1, jnp.array([0, N_MAX])] + 1e-6) / 4
         times = jnp.exp(-seen.t.astype(float) / jnp.array([10.0, 40.0]))
         rest = jnp.stack([seen.kinematic, jnp.log10(seen.variance) / 4 + 1])
@@ -101,6 +99,12 @@ class Guess:
         guess = said[: Z * N_MAX].reshape(Z, N_MAX) * size + seen.mean
         certain = jnp.exp(jnp.clip(said[Z * N_MAX : -1] + _RESERVED, -8.0, 6.0)).reshape(2, Z) * _inverse(seen.before)
         return guess, certain, jnp.exp(jnp.clip(said[-1], -3.0, 1.0))
+
+
+def pairs(half: Array) -> Bool[Array, "n n"]:
+    """Positions, the first ``half`` of the states, and their rates."""
+    i = jnp.arange(N_MAX)
+    return (i[None, :] == i[:, None] + half) & (i[:, None] < half)
 
 
 def _inverse(variance: Array) -> Array:

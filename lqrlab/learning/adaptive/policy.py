@@ -113,15 +113,15 @@ class AdaptivePolicy:
 
 def begin(prior: Prior, told: Told) -> Memory:
     """The memory of one loop before its first step."""
-    belief, t = beliefs.start(prior, told), jnp.zeros((), int)
+    belief = beliefs.start(prior, told)
     P = prior.start * jnp.diag(told.state_mask.astype(float))
     nothing, unseen = jnp.zeros(N_MAX), jnp.zeros((), bool)
-    return Memory(belief, jnp.zeros(Z), nothing, unseen, t, P, jnp.full((), -1))
+    return Memory(belief, jnp.zeros(Z), nothing, unseen, jnp.zeros((), int), P, jnp.full((), -1))
 
 
 def _settled(prior: Prior, told: Told, belief: Belief, P: Array, t: Array) -> Array:
     """P, or in the first steps that of the plant that a network guesses: where policy iteration settles on one, and
-    what is not known of the plant would cost less there than its states and inputs do."""
+    what is not known of the plant would cost there less than half of what its states and inputs do."""
     if prior.guess is None or not len(belief.theta):
         return P
     # a loop of as many iterations as t says has no gradient

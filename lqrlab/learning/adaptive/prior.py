@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from lqrlab import control
 from lqrlab.compute import pytree
-from lqrlab.learning.adaptive.guess import Guess, Z
+from lqrlab.learning.adaptive.guess import Guess, Z, pairs
 from lqrlab.simulation import Told
 from lqrlab.systems import M_MAX, N_MAX
 
@@ -158,10 +158,8 @@ class Prior:
         others, log weights ``[K]``, and which rows are positions ``[12]``."""
         exists, inputs = told.state_mask.astype(float), told.input_mask.astype(float)
         half = (jnp.sum(exists) // 2).astype(int)
-        i = jnp.arange(N_MAX)
-        position = (i < half).astype(float)
-        paired = (i[None, :] == i[:, None] + half) & (i[:, None] < half)
-        step = jnp.where(paired, told.steps, 0.0)
+        position = (jnp.arange(N_MAX) < half).astype(float)
+        step = jnp.where(pairs(half), told.steps, 0.0)
         still = jnp.concatenate([jnp.eye(N_MAX), jnp.zeros((M_MAX, N_MAX))]) * exists[None]
         moving = still.at[:N_MAX].add(step.T)
         ones, force = jnp.ones(N_MAX), jnp.ones(M_MAX)
