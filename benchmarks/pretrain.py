@@ -1,14 +1,11 @@
 """``python -m benchmarks.pretrain``: the weights that come with the package, made again."""
 
 import dataclasses
-from collections import defaultdict
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from lqrlab.workbench.cli.options import PATH
 
@@ -106,39 +103,11 @@ def pretrain_regulator(file: Path, folder: Path, variants: int) -> None:
         "command": f"python -m benchmarks.pretrain regulator {file.name} --run {folder.name}",
         "trained": trained,
         "seeds": {"training": training["seed"], "score": 1},
-        "scores": [session.plain(row) for row in [*ladder.rows(), *_on_dense(model)] if row["controller"] in wanted],
+        "scores": [session.plain(row) for row in ladder.rows() if row["controller"] in wanted],
         "limits": _LIMITS["regulator"],
     }
     weight_files.write(file, model, card)
     click.echo(f"wrote {file}")
-
-
-def _on_dense(model: Any, num: int = 600) -> Iterator[dict[str, Any]]:
-    """Scores on systems of 2 to 12 states and 1 to 6 inputs whose entries are all drawn, A's of variance r²/n with r
-    between 0.3 and 3 per second, sampled at 0.1 s."""
-    from lqrlab import learning, systems
-    from lqrlab.simulation import Problem
-
-    rng, sizes = np.random.default_rng(0), defaultdict(list)
-    for _ in range(num):
-        n = int(rng.integers(2, 13))
-        m = int(rng.integers(1, min(n, 6) + 1))
-        sizes[n, m].append((rng.uniform(0.3, 3) * rng.normal(size=(n, n)) / n**0.5, rng.normal(size=(n, m))))
-    plants = []
-    for pairs in sizes.values():
-        A, B = (np.stack(part) for part in zip(*pairs))
-        plants.append(systems.from_matrices(A, B, dt=0.1))
-    problem = Problem.of(plants)
-    problem = problem[np.flatnonzero(problem.has_optimum)].scaled()
-    policy = learning.policy(model, problem)
-    gain = policy.context.gain.reshape(-1, systems.M_MAX, systems.N_MAX).astype(problem.K.dtype)
-    for name, K in {
-        "network": gain,
-        "network, one Newton step": learning.gain_repair.improved(problem, gain, 1),
-    }.items():
-        excess = 100 * learning.certificate.excess(K, problem)
-        found = dict(zip(("median", "p95", "p99", "worst"), np.quantile(excess, (0.5, 0.95, 0.99, 1), method="higher")))
-        yield {"plants": "dense systems", "controller": name, **found, "diverged": 100 * np.isinf(excess).mean()}
 
 
 def _line(row: dict[str, Any]) -> None:

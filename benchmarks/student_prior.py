@@ -31,7 +31,7 @@ from lqrlab.systems import M_MAX, N_MAX
 
 FILE = Path("data/benchmarks/student.npz")
 DATA = f"{len(TRAINED)} families ±20 %, plants like them, and random linear systems"
-_RECIPE = 3  # to be raised with every change of what is trained or how, so that no older file goes on
+_RECIPE = 4  # to be raised with every change of what is trained or how, so that no older file goes on
 _FAR = 1e3  # a state at which a loop ends
 _UNTOLD, _PUSHED, _REVERSED = 0.25, 0.25, 0.15  # shares of loops: noise told too small; a push; inputs reverse
 _EARLY, _LATE = 16, 8  # steps of a loop that are learned from: the first, and some of the others

@@ -311,6 +311,7 @@ class Disguised:
 
 OUTSIDE = ["third_order_plant", "position_servo"]
 OUTSIDE_RUNG = "designs from outside the catalogue"
+LADDER = importlib.import_module("lqrlab.evaluation.ladder")
 
 
 @pytest.fixture(scope="module")
@@ -325,6 +326,7 @@ def ladders():
     some = {name: textbook.DESIGNS[name].plant() for name in OUTSIDE}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lqrlab.evaluation.textbook.designs", lambda: some)
+        patch.setattr(LADDER, "_SIZES", ((3, 2),))
         patch.setattr(systems, "names", lambda: ("pendulum", "cart_pole", "two_mass_spring", "dc_motor"))
         options = {"trained": ("pendulum", "cart_pole"), "key": KEY, "variants": 3, "starts": 2}
         found = {name: evaluation.ladder(bind, **options) for name, bind in binds.items()}
@@ -340,19 +342,20 @@ def test_the_ladder_has_all_other_families_and_designs_from_outside(ladders):
         ["cart_pole", "pendulum"],
         ["dc_motor", "two_mass_spring"],
         sorted(OUTSIDE),
+        ["3 states, 2 inputs"],
     ]
-    home, *_, outside = found.scores.values()
+    home, *_, outside, dense = found.scores.values()
     assert list(home) == [
         "network", "network, one Newton step", "nominal gain", "nearest neighbour", "optimal",
     ]  # fmt: skip
-    assert "nominal gain" not in outside
+    assert "nominal gain" not in {*outside, *dense}
     for by in found.summary().values():
         assert by["optimal"]["worst"] == pytest.approx(0, abs=1e-6)
         assert 0 < by["network, one Newton step"]["median"] < by["network"]["median"]
     assert home["nominal gain"].ratio.min() > 1 + 1e-6
     assert home["nearest neighbour"].ratio.shape == (6, 2)
-    assert len(found.rows()) == 5 + 5 + 5 + 4
-    *_, last = found.plants
+    assert len(found.rows()) == 5 + 5 + 5 + 4 + 4
+    *_, last, _ = found.plants
     assert list(found.by_plant(last)) == OUTSIDE
 
 
@@ -377,6 +380,7 @@ def test_the_ladder_scores_gains_exactly_and_other_policies_as_evaluate_does(lad
 @pytest.mark.slow
 def test_a_pid_controller_on_the_ladder_costs_what_its_loops_cost(monkeypatch):
     monkeypatch.setattr("lqrlab.evaluation.textbook.designs", dict)
+    monkeypatch.setattr(LADDER, "_SIZES", ((3, 2), (5, 1)))
     monkeypatch.setattr(systems, "names", lambda: ("pendulum", "dc_motor"))
     tuned = {"dc_motor": control.pid(systems.make("dc_motor"), "simc", pairs=[(0, 0)])}
     found = evaluation.ladder(
@@ -419,8 +423,9 @@ def test_loops_of_the_ladder_begin_at_standard_normal_states_in_their_scales(mon
     def see(controller, problem, x0):
         raise SeenError(problem, x0)
 
-    monkeypatch.setattr(importlib.import_module("lqrlab.evaluation.ladder"), "_of_controller", see)
+    monkeypatch.setattr(LADDER, "_of_controller", see)
     monkeypatch.setattr("lqrlab.evaluation.textbook.designs", dict)
+    monkeypatch.setattr(LADDER, "_SIZES", ((3, 2), (5, 1)))
     monkeypatch.setattr(systems, "names", lambda: ("pendulum", "cart_pole"))
     with pytest.raises(SeenError) as seen:
         evaluation.ladder(lambda problem: problem.K, trained=("pendulum",), key=KEY, variants=3, starts=200)
@@ -430,16 +435,29 @@ def test_loops_of_the_ladder_begin_at_standard_normal_states_in_their_scales(mon
         assert scipy.stats.kstest(loops[:, mask.astype(bool)].ravel(), "norm").pvalue > 1e-6
 
 
+def test_dense_systems_have_normal_entries_of_a_size_that_is_uniform(monkeypatch):
+    monkeypatch.setattr(LADDER, "_SIZES", ((12, 3),))
+    [(name, plants)] = LADDER._dense(KEY, 200).items()
+    assert name == "12 states, 3 inputs"
+    A, B = (np.asarray(a) for a in plants.matrices())
+    assert scipy.stats.kstest(B.ravel(), "norm").pvalue > 1e-3
+    size = np.linalg.norm(A, axis=(1, 2)) / 12**0.5  # r, within 6 %
+    assert scipy.stats.kstest(size, "uniform", (0.3, 2.7)).pvalue > 1e-3
+    assert scipy.stats.kstest((A / size[:, None, None] * 12**0.5).ravel(), "norm").pvalue > 1e-3
+
+
 @pytest.mark.matrix
 @pytest.mark.timeout(900)  # the optimum within limits compiles for each of its horizons
 def test_with_limits_the_ladder_is_beside_the_constrained_optimum(monkeypatch):
     some = {name: textbook.DESIGNS[name].plant() for name in OUTSIDE}
     monkeypatch.setattr("lqrlab.evaluation.textbook.designs", lambda: some)
+    monkeypatch.setattr(LADDER, "_SIZES", ((2, 1),))
     monkeypatch.setattr(systems, "names", lambda: ("pendulum", "double_integrator"))
     options = {"trained": ("double_integrator",), "key": KEY, "variants": 1, "starts": 2, "spread": 0.0}
     free, far, near = (
         evaluation.ladder(lambda problem: 0.9 * problem.K, limit=limit, **options) for limit in (None, 1e6, 0.3)
     )
+    assert {*free.scores} - {*near.scores} == {"dense systems"}
     for rung, by in far.scores.items():
         for name in {*by} - {"MPC 20"}:  # limits that are never met: exact costs of gains by Lyapunov equations
             np.testing.assert_allclose(by[name].ratio, free.scores[rung][name].ratio, rtol=1e-6)

@@ -118,7 +118,7 @@ def test_what_a_network_guesses_counts_as_one_measurement_of_each_column(seen, s
         both = np.linalg.inv(np.linalg.inv(S) + np.diag(certain[group, COLUMNS]))
         mean = np.linalg.solve(S, np.asarray(shown.theta)[COLUMNS, i]) + certain[group, COLUMNS] * guess[COLUMNS, i]
         np.testing.assert_allclose(theta[COLUMNS, i], both @ mean, rtol=1e-6, atol=1e-9)
-        np.testing.assert_allclose(spread[group][np.ix_(COLUMNS, COLUMNS)], doubt * both, rtol=1e-6, atol=1e-12)
+        np.testing.assert_allclose(spread[group][np.ix_(COLUMNS, COLUMNS)], doubt[group] * both, rtol=1e-6, atol=1e-12)
     assert np.abs(theta - np.asarray(shown.theta)).max() > 0.002
     assert not theta[4:12].any()
     assert not theta[13:].any()
@@ -137,29 +137,62 @@ def sure():
     return dataclasses.replace(prior, guess=dataclasses.replace(network, last=last)), plant, told
 
 
+def saying(prior, certain, doubt):
+    """The same guess, with so much certainty and doubt."""
+    last = prior.guess.last.at[-1, 12 * 18 : -1].set(certain).at[-1, -1].set(doubt)
+    return dataclasses.replace(prior, guess=dataclasses.replace(prior.guess, last=last))
+
+
 def test_a_guessed_plant_brings_its_cost_to_go_and_one_that_nothing_is_known_of_does_not(sure):
     """Beside SciPy's, for the weights that doubt adds to."""
-    prior, plant, told = sure
+    _, plant, told = sure
 
     def first(prior):
         policy = learning.adaptive(plant, prior)
         return np.asarray(policy(policy.init(()), jnp.ones(4))[0].P)[:4, :4]
 
+    prior = saying(sure[0], 5.5, 0.0)
     P = first(prior)
     belief = beliefs.guessed(beliefs.likeliest(beliefs.start(prior, told)), prior, told, jnp.array(0))
     theta, spread = (np.asarray(a[0]) for a in (belief.theta, belief.spread))
     A, B, spread = theta[:4, :4].T, theta[12:13, :4].T, spread[:, COLUMNS][:, :, COLUMNS]
     doubt = 0.1 * (np.diag(P)[:2].sum() * spread[0] + np.diag(P)[2:].sum() * spread[1])
+    assert doubt.max() > 0.005
     weight = np.eye(5) + doubt
     optimum = scipy.linalg.solve_discrete_are(A, B, weight[:4, :4], weight[4:, 4:], s=weight[:4, 4:])
     np.testing.assert_allclose(P, optimum, rtol=1e-4)
-    np.testing.assert_allclose(A, np.asarray(described(plant).A)[:4, :4], atol=0.01)
+    np.testing.assert_allclose(A, np.asarray(described(plant).A)[:4, :4], atol=0.05)
     assert np.trace(P) > 150
     # the same guess with much doubt, for which iteration settles too, at a trace of 1419
-    last = prior.guess.last.at[-1, 12 * 18 : -1].set(2.0).at[-1, -1].set(1.0)
-    doubtful = dataclasses.replace(prior, guess=dataclasses.replace(prior.guess, last=last))
-    for nothing in (learning.wide(), spoken(0, loud=1.0), doubtful):
+    for nothing in (learning.wide(), spoken(0, loud=1.0), saying(prior, 2.0, 1.0)):
         assert np.trace(first(nothing)) < 80
+
+
+@pytest.mark.parametrize(("certain", "known"), [(5.9, False), (6.1, True)])
+def test_a_plant_that_counts_as_known_has_its_own_cost_to_go_at_any_step(sure, certain, known):
+    prior, plant, told = saying(sure[0], certain, -9.0), *sure[1:]
+    policy = learning.adaptive(plant, prior)
+    memory = dataclasses.replace(policy.init(()), t=jnp.array(40))
+    P = np.asarray(jax.jit(lambda m, x: policy(m, x))(memory, jnp.ones(4))[0].P)[:4, :4]
+    belief = beliefs.guessed(beliefs.likeliest(memory.belief), prior, told, memory.t)
+    theta = np.asarray(belief.theta[0])
+    optimum = scipy.linalg.solve_discrete_are(theta[:4, :4].T, theta[12:13, :4].T, np.eye(4), np.eye(1))
+    assert (np.abs(P - optimum).max() < 1e-3 * optimum.max()) == known
+
+
+@pytest.mark.parametrize(("certain", "known"), [(5.9, False), (6.1, True)])
+@pytest.mark.parametrize("group", [0, 1], ids=["positions", "rates"])
+def test_rows_of_which_the_network_is_certain_on_average_are_not_doubted(sure, group, certain, known):
+    prior, _, told = sure
+    columns = 12 * 18 + 18 * group + COLUMNS  # those of padding do not count
+    said = certain + np.array([2, 0, 0, 0, -2], np.float32)
+    prior = saying(prior, -30.0, 0.0)
+    last = prior.guess.last.at[-1, columns].set(said)
+    prior = dataclasses.replace(prior, guess=dataclasses.replace(prior.guess, last=last))
+    belief = beliefs.guessed(beliefs.likeliest(beliefs.start(prior, told)), prior, told, jnp.array(0))
+    left = np.diagonal(belief.spread[0], axis1=1, axis2=2)[:, COLUMNS]
+    assert (left[group] == 0).all() == known
+    assert (left[1 - group] > 0).all()
 
 
 def test_who_guesses_right_is_near_the_optimum_from_the_first_step_on_also_looking_ahead(sure):

@@ -18,7 +18,8 @@ from lqrlab.learning import certificate, gain_repair
 from lqrlab.simulation import LinearPolicy, Problem, Verdict, bind, binding, verdict
 from lqrlab.systems import Plant
 
-OUTSIDE = "designs from outside the catalogue"
+OUTSIDE, DENSE = "designs from outside the catalogue", "dense systems"
+_SIZES = (2, 1), (4, 2), (6, 1), (8, 3), (12, 1), (12, 6)  # of dense systems: states, inputs
 _NEIGHBOURS = 4  # times as many variants of each trained family to look for the nearest in
 _AT_ONCE = 200  # plants whose loops are simulated together
 _HORIZON = 20  # of the predictive controller among the baselines where inputs are limited
@@ -33,7 +34,7 @@ class Ladder:
     Attributes:
         scores: rung → controller → score ``[variants, starts]``. A loop that does not converge costs infinitely much
             and is in all quantiles. ``"nominal gain"`` is that of the right family, so it is missing for designs
-            that are of none.
+            and systems that are of none.
         plants: rung → the family or design of each variant.
         left_out: rung → variants that have no stabilizing optimum to compare with.
         with_pid: the families whose variants alone are in the score of ``"PID"``.
@@ -75,7 +76,9 @@ def ladder(
     """Compare a policy with the optimum on plants that are ever further from those that it was trained on.
 
     The rungs: fresh variants of the trained families within ±``spread``, and within ±``wide``; variants of *every*
-    other family that is registered; published designs from outside the catalogue (:mod:`lqrlab.evaluation.textbook`).
+    other family that is registered; published designs from outside the catalogue (:mod:`lqrlab.evaluation.textbook`);
+    ``variants`` dense systems of each of six sizes, ẋ = Ax + Bu with normal entries, A's of variance r²/n with r
+    between 0.3 and 3 a second, sampled at 0.1 s.
 
     The contenders: the network; the network after one Newton step (:func:`lqrlab.learning.repair`), which hides its
     quality; the nominal gain of the variant's family, which knows the family; the gain of the nearest variant of a
@@ -84,15 +87,16 @@ def ladder(
     gain loops are simulated, and there is no Newton step.
 
     With a ``limit`` the inputs are clipped, all loops are simulated, and the reference is the constrained optimum of
-    each start: the least cost of any controller within these limits. ``"optimal"`` is then the optimal gain, clipped,
-    and MPC with a horizon of 20 samples is one more baseline.
+    each start: the least cost of any controller within these limits. Dense systems, of which many cannot be held
+    within limits, are left out. ``"optimal"`` is then the optimal gain, clipped, and MPC with a horizon of 20 samples
+    is one more baseline.
 
     Args:
         controller: a network, the checkpoints folder of one, or a function from a problem to a policy: what
             :func:`lqrlab.simulation.bind` takes, for plants of all sizes.
         trained: the families that it was trained on.
         key: of the variants and their initial states.
-        variants: of each family.
+        variants: of each family, and of each size of dense systems.
         starts: initial states a variant.
         spread, wide: half-widths of the parameters around their defaults, relative.
         limit: of all inputs around the equilibrium, in units of their scales; none if left out. The optimum within
@@ -118,6 +122,8 @@ def ladder(
         systems.family(name)
     _check_pids(pids)
     rungs = _rungs(tuple(trained), key, variants, spread, wide)
+    if limit is None:
+        rungs[DENSE] = _dense(jax.random.fold_in(key, 3), variants)
     rows = [(rung, name) for rung, by in rungs.items() for name, p in by.items() for _ in range(len(p))]
     everything = Problem.of([plant for by in rungs.values() for plant in by.values()])
     normal = jax.random.normal(jax.random.fold_in(key, 7), (len(rows), starts, systems.N_MAX))
@@ -167,6 +173,17 @@ def _rungs(trained: tuple[str, ...], key: PRNGKeyArray, variants: int, spread: f
         if names
     }
     return rungs | {OUTSIDE: dict(textbook.designs())}
+
+
+def _dense(key: PRNGKeyArray, num: int) -> dict[str, Plant]:
+    """Systems of which nothing is known but their matrices, of each size."""
+    found: dict[str, Plant] = {}
+    for (n, m), one in zip(_SIZES, jax.random.split(key, len(_SIZES))):
+        radius, of_A, of_B = jax.random.split(one, 3)
+        r = jax.random.uniform(radius, (num, 1, 1), float, 0.3, 3.0)
+        A, B = jax.random.normal(of_A, (num, n, n), float), jax.random.normal(of_B, (num, n, m), float)
+        found[f"{n} states, {m} input{'s'[: m - 1]}"] = systems.from_matrices(r * A / n**0.5, B, dt=0.1)
+    return found
 
 
 def _drawn(names: Sequence[str], key: PRNGKeyArray, num: int, spread: float) -> dict[str, Plant]:
@@ -252,7 +269,7 @@ def _simulated(contenders: Mapping[str, Callable[[slice], object]], problem: Pro
 
 
 def _nominal(names: Sequence[str], problem: Problem) -> Float[Array, "V 6 12"]:
-    """The optimal gain of each variant's family at its default parameters; not a number for designs of none."""
+    """The optimal gain of each variant's family at its default parameters; not a number for what is of none."""
     number = {name: i for i, name in enumerate(name for name in dict.fromkeys(names) if name in systems.names())}
     nominal = Problem.of([systems.make(name) for name in number])
     none = jnp.full_like(nominal.K[:1], jnp.nan)
@@ -287,7 +304,7 @@ def _by_rung(
     for rung in dict.fromkeys(rung for rung, _ in rows):
         at = np.array([i for i, row in enumerate(kept) if row[0] == rung], int)
         found[rung] = {name: score[at] for name, score in scores.items()}
-        if rung == OUTSIDE:
+        if rung in (OUTSIDE, DENSE):
             found[rung].pop("nominal gain", None)
         tuned = [i for i in at if kept[i][1] in with_pid]
         if tuned:

@@ -17,6 +17,7 @@ Z = N_MAX + M_MAX
 SEEN, SAID = 2 * Z * N_MAX + 3 * Z + 2 * N_MAX + 6, Z * N_MAX + 2 * Z + 1
 """Numbers that the network sees and says."""
 _RESERVED = -3.0  # log of how certain an untrained network's guess is, in units of the prior
+_SURE = 3.0  # the same, on average over columns, from which on nothing is in doubt any more
 
 
 class Seen(NamedTuple):
@@ -38,7 +39,9 @@ class Guess:
     """A perceptron that guesses each entry of [A B] and how certain that is.
 
     Its guesses are taken into the regression as if each column of [A B] had been measured once, so they count as far as
-    the data leave doubt. It also says by what factor all covariances are larger or smaller than the regression's.
+    the data leave doubt. It also says by what factor the covariances are larger or smaller than the regression's. Of
+    rows of which it is certain, e³ times as certain as the prior on average, none are left: such a plant counts as
+    known.
 
     Attributes:
         first, second, last: weights of the layers, the last row of each its biases: ``[SEEN + 1, w]``,
@@ -73,13 +76,13 @@ class Guess:
             return theta, spread - gain[:, :, None] * of_z[:, None, :]
 
         theta, spread = jax.lax.fori_loop(0, Z, taken, (seen.theta, seen.spread))
-        return theta, doubt * spread
+        return theta, doubt[:, None, None] * spread
 
     def said(
         self, told: Told, position: Array, seen: Seen
-    ) -> tuple[Float[Array, "z n"], Float[Array, "2 z"], Float[Array, ""]]:
-        """The guess itself, 1 / variance of its columns in rows of positions and in others, and a factor of what is
-        then left open."""
+    ) -> tuple[Float[Array, "z n"], Float[Array, "2 z"], Float[Array, " 2"]]:
+        """The guess itself; 1 / variance of its columns, and a factor of what is then left open, in rows of positions
+        and in others."""
         exists = told.state_mask.astype(float)
         still = jnp.concatenate([jnp.diag(exists), jnp.zeros((M_MAX, N_MAX))])
         moved = (seen.theta - still).ravel()
@@ -97,14 +100,22 @@ class Guess:
         said = (x @ self.last[:-1] + self.last[-1]).astype(float)
         size = jnp.einsum("gz,gn->zn", jnp.sqrt(seen.before), jnp.stack([position, exists - position]))
         guess = said[: Z * N_MAX].reshape(Z, N_MAX) * size + seen.mean
-        certain = jnp.exp(jnp.clip(said[Z * N_MAX : -1] + _RESERVED, -8.0, 6.0)).reshape(2, Z) * _inverse(seen.before)
-        return guess, certain, jnp.exp(jnp.clip(said[-1], -3.0, 1.0))
+        firm = _held(said[Z * N_MAX : -1] + _RESERVED, -8.0, 6.0).reshape(2, Z)
+        columns = jnp.concatenate([exists, told.input_mask.astype(float)])
+        doubt = jnp.where(firm @ columns > _SURE * jnp.sum(columns), 0.0, jnp.exp(_held(said[-1], -3.0, 1.0)))
+        return guess, jnp.exp(firm) * _inverse(seen.before), doubt
 
 
 def pairs(half: Array) -> Bool[Array, "n n"]:
     """Positions, the first ``half`` of the states, and their rates."""
     i = jnp.arange(N_MAX)
     return (i[None, :] == i[:, None] + half) & (i[:, None] < half)
+
+
+def _held(value: Array, low: float, high: float) -> Array:
+    """The value within limits, with a slope beyond them too: without one, training could not bring it back."""
+    held = jnp.clip(value, low, high)
+    return held + 0.1 * ((value - held) - jax.lax.stop_gradient(value - held))
 
 
 def _inverse(variance: Array) -> Array:

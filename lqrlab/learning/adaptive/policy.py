@@ -13,6 +13,7 @@ from lqrlab.compute.linalg import expand_batch, solve
 from lqrlab.learning import gain_repair
 from lqrlab.learning.adaptive import belief as beliefs
 from lqrlab.learning.adaptive.belief import Belief
+from lqrlab.learning.adaptive.draws import optimum
 from lqrlab.learning.adaptive.prior import Prior, Z
 from lqrlab.simulation import Problem, Told, measured_or
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
@@ -121,7 +122,8 @@ def begin(prior: Prior, told: Told) -> Memory:
 
 def _settled(prior: Prior, told: Told, belief: Belief, P: Array, t: Array) -> Array:
     """P, or in the first steps that of the plant that a network guesses: where policy iteration settles on one, and
-    what is not known of the plant would cost there less than half of what its states and inputs do."""
+    what is not known of the plant would cost there less than half of what its states and inputs do. Of a plant that
+    counts as known its own, at every step."""
     if prior.guess is None or not len(belief.theta):
         return P
     # a loop of as many iterations as t says has no gradient
@@ -138,7 +140,9 @@ def _settled(prior: Prior, told: Told, belief: Belief, P: Array, t: Array) -> Ar
     doubt = _doubt(prior, exists, belief, after, spread)
     act = jnp.concatenate([jnp.eye(N_MAX), -greedy(theta @ after @ theta.T + jnp.eye(Z) + doubt)]) * exists[None]
     found = jnp.trace(after) < jnp.minimum(1.2 * jnp.trace(before), _LARGEST_COST / 2)
-    return jnp.where(found & (jnp.sum(act * (doubt @ act)) < 0.5 * jnp.sum(act * act)), after, P)
+    settled = jnp.where(found & (jnp.sum(act * (doubt @ act)) < 0.5 * jnp.sum(act * act)), after, P)
+    own = optimum(theta[..., None])[0][..., 0] * exists[:, None] * exists[None]
+    return jnp.where(~jnp.any(spread) & (jnp.trace(own) < _LARGEST_COST / 2), own, settled)
 
 
 def step(prior: Prior, doublings: int, told: Told, memory: Memory, x: Array) -> tuple[Memory, Array]:
