@@ -87,9 +87,8 @@ def ladder(
     gain loops are simulated, and there is no Newton step.
 
     With a ``limit`` the inputs are clipped, all loops are simulated, and the reference is the constrained optimum of
-    each start: the least cost of any controller within these limits. Dense systems, of which many cannot be held
-    within limits, are left out. ``"optimal"`` is then the optimal gain, clipped, and MPC with a horizon of 20 samples
-    is one more baseline.
+    each start: the least cost of any controller within these limits. Dense systems, which often cannot keep them, are left out.
+    ``"optimal"`` is then the optimal gain, clipped, and MPC with a horizon of 20 samples is one more baseline.
 
     Args:
         controller: a network, the checkpoints folder of one, or a function from a problem to a policy: what
@@ -122,8 +121,7 @@ def ladder(
         systems.family(name)
     _check_pids(pids)
     rungs = _rungs(tuple(trained), key, variants, spread, wide)
-    if limit is None:
-        rungs[DENSE] = _dense(jax.random.fold_in(key, 3), variants)
+    rungs |= {} if limit else {DENSE: _dense(jax.random.fold_in(key, 3), variants)}
     rows = [(rung, name) for rung, by in rungs.items() for name, p in by.items() for _ in range(len(p))]
     everything = Problem.of([plant for by in rungs.values() for plant in by.values()])
     normal = jax.random.normal(jax.random.fold_in(key, 7), (len(rows), starts, systems.N_MAX))
