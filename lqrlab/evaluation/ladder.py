@@ -87,8 +87,8 @@ def ladder(
     gain loops are simulated, and there is no Newton step.
 
     With a ``limit`` the inputs are clipped, all loops are simulated, and the reference is the constrained optimum of
-    each start: the least cost of any controller within these limits. Dense systems, which often cannot keep them, are left out.
-    ``"optimal"`` is then the optimal gain, clipped, and MPC with a horizon of 20 samples is one more baseline.
+    each start: the least cost of any controller within these limits. ``"optimal"`` is the optimal gain, clipped, then,
+    MPC with a horizon of 20 samples one more baseline, and dense systems, which often cannot be held, are left out.
 
     Args:
         controller: a network, the checkpoints folder of one, or a function from a problem to a policy: what
