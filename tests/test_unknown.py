@@ -195,6 +195,20 @@ def test_rows_of_which_the_network_is_certain_on_average_are_not_doubted(sure, g
     assert (left[1 - group] > 0).all()
 
 
+def test_certainty_beyond_its_limit_is_held_and_still_has_a_slope(sure):
+    """Else training could not bring it back."""
+    prior, _, told = sure
+    shown = beliefs.seen(beliefs.likeliest(beliefs.start(prior, told)), prior, told, jnp.array(0))
+    position = prior.components(told)[3]
+
+    def certainty(last):
+        return jnp.sum(dataclasses.replace(prior.guess, last=last).said(told, position, shown)[1][1] * shown.before[1])
+
+    value, slope = jax.value_and_grad(certainty)(prior.guess.last)  # says 27, of 6 at most
+    np.testing.assert_allclose(value, 5 * np.exp(6), rtol=1e-5)
+    np.testing.assert_allclose(slope[-1, 12 * 18 + 18 + COLUMNS], 0.1 * np.exp(6), rtol=1e-5)
+
+
 def test_who_guesses_right_is_near_the_optimum_from_the_first_step_on_also_looking_ahead(sure):
     prior, plant, _ = sure
     problem = evaluation.unknown_problem(plant)
