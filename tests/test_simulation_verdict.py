@@ -85,6 +85,22 @@ def test_random_loops_are_judged_by_their_spectral_radius(radius):
     assert (verdict.of_gain(jnp.asarray(F)) == (CONVERGED if radius < 1 else DIVERGED)).all()
 
 
+@pytest.mark.parametrize("radius", [0.99, 1.01])
+def test_units_do_not_change_the_verdict_on_a_gain(radius):
+    rng = np.random.default_rng(2)
+    F = rng.normal(size=(50, 6, 6))
+    F = F * (radius / np.abs(np.linalg.eigvals(F)).max(-1))[:, None, None]
+    units = 10.0 ** rng.uniform(-6, 6, (50, 6))
+    seen = F * units[:, None, :] / units[:, :, None]
+    assert (verdict.of_gain(jnp.asarray(seen)) == (CONVERGED if radius < 1 else DIVERGED)).all()
+
+
+def test_the_optimum_of_a_satellite_in_metres_and_radians_converges():
+    problem = simulation.Problem.of(systems.make("satellite_orbit"), linear=True)
+    assert float(jnp.max(jnp.abs(problem.closed_loop()))) > 1e5  # its units are as uneven as that
+    assert int(verdict.of_gain(problem.closed_loop())) == CONVERGED
+
+
 T = np.arange(201.0)
 RUNS = {
     "at rest from the start": (0 * T, CONVERGED),

@@ -40,6 +40,7 @@ AT_REST = 1e-4
 """Share of a run's largest size below which a loop is at rest."""
 _CHANGE = 0.01  # from one quarter to the next, that is more than the sampling of a limit cycle makes
 _FEWEST = 8  # samples in a run that shows growth
+_EVENED = 8  # sweeps of :func:`_even`, each of which halves what is uneven (of its logarithm)
 _ROUNDING = 64  # times the rounding error of one scale: zero, for a loop that moves about an operating point
 
 Arrays = TypeVar("Arrays", Array, np.ndarray)
@@ -126,7 +127,7 @@ def of_gain(closed: Float[Array, "*batch n n"]) -> Int8[Array, "*batch"]:
     With E(N) = Σ ‖Fᵗ‖² over t < N, the second half of a long run has E(2N) − E(N) of it. That is nothing in a loop
     that decays, as much as the first half in one that goes on moving, seven times as much or more in a chain of
     integrators, and beyond all bounds in one that grows. Doubling computes both: E(2N) = E(N) + ‖.‖ of Fᴺ. In double
-    precision N is 2²⁶ samples, in single 2¹¹: half the digits are then left.
+    precision N is 2²⁶ samples, in single 2¹¹: half the digits are then left. The units of the states do not matter.
 
     Args:
         closed: F = A − BK.
@@ -141,7 +142,7 @@ def of_gain(closed: Float[Array, "*batch n n"]) -> Int8[Array, "*batch"]:
     F = jax.lax.stop_gradient(closed)
     limits = jnp.finfo(F.dtype)
     most = 1 / limits.eps
-    F = jnp.clip(F, -most, most)
+    F = _even(jnp.clip(F, -most, most))
 
     def undecided(power: Array) -> Array:
         squared = jnp.sum(power * power, axis=(-1, -2))
@@ -168,3 +169,20 @@ def of_gain(closed: Float[Array, "*batch n n"]) -> Int8[Array, "*batch"]:
     converged = (squared <= 0.25) | ((growth < 0.5) & (squared < most))
     bounded = (growth <= 2) & (squared < most)
     return jnp.where(converged, 0, jnp.where(bounded, 1, 2)).astype(jnp.int8)
+
+
+def _even(F: Array) -> Array:
+    """F in units of the states in which its rows are about as large as its columns.
+
+    Source: E. E. Osborne, On pre-conditioning of matrices, J. ACM 7 (1960), halfway, for all states at once.
+    """
+    couplings = F * F * jnp.broadcast_to(1 - jnp.eye(F.shape[-1], dtype=F.dtype), F.shape)
+
+    def even(_: Array, units: Array) -> Array:
+        seen = couplings * jnp.square(units[..., None, :] / units[..., :, None])
+        row, column = jnp.sum(seen, axis=-1), jnp.sum(seen, axis=-2)
+        both = (row > 0) & (column > 0)
+        return units * (jnp.where(both, row, 1) / jnp.where(both, column, 1)) ** 0.125
+
+    units = jax.lax.fori_loop(0, _EVENED, even, jnp.ones(F.shape[:-1], F.dtype))
+    return F * (units[..., None, :] / units[..., :, None])
