@@ -421,7 +421,6 @@ NOT_CALLED = {
         ),
         "takes a design, which is called; another plant's is refused in words in test_simulation_policies",
     ),
-    "control.largest_start": "is control.constrained_optimum for several starts",
     "control.constrained_optimum": "is control.mpc, which is called, for several horizons",
     "simulation.nonlinear_mpc": "takes a problem, which is called; its limits are those of control.mpc",
     "simulation.filtered": "takes a problem and a controller, which are called; its limits are in test_mpc",

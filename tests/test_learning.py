@@ -1155,4 +1155,4 @@ def test_a_source_that_does_not_fit_a_training_is_refused(changes, words, data, 
 def test_a_run_is_resumed_with_the_same_order_of_windows_alone(data, finished, tmp_path):
     shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
     with pytest.raises(ValueError, match=r"source\.seed was 0 and is now 5"):
-        learning.fit(source(data).reseeded(5), GAIN, BRIEF, tmp_path)
+        learning.fit(source(data, dataclasses.replace(BRIEF, seed=5)), GAIN, BRIEF, tmp_path)

@@ -145,28 +145,28 @@ def test_a_table_is_cut_to_a_terminal_and_goes_whole_into_a_file(monkeypatch):
 
 def test_pictures_of_a_loop_equal_python_controls():
     A, B, C = np.array([[0.0, 1.0], [-4.0, -0.8]]), np.array([[0.0], [1.0]]), np.array([[2.0, -1.0]])
-    w = np.geomspace(0.1, 50, 30)
     system = python_control.ss(A, B, C, 0)
-    expected = system(1j * w)
-    above, below = loop_plots.bode({"loop": (A, B, C)}, frequencies=w).axes
+    above, below = loop_plots.bode({"loop": (A, B, C)}).axes
+    expected = system(1j * np.asarray(above.lines[0].get_xdata()))
     np.testing.assert_allclose(above.lines[0].get_ydata(), 20 * np.log10(np.abs(expected)), rtol=1e-9)
     np.testing.assert_allclose(below.lines[0].get_ydata(), np.rad2deg(np.unwrap(np.angle(expected))), rtol=1e-9)
-    (axis,) = loop_plots.nyquist({"loop": (A, B, C)}, frequencies=w).axes
+    (axis,) = loop_plots.nyquist({"loop": (A, B, C)}).axes
     np.testing.assert_allclose(axis.lines[0].get_ydata(), expected.imag, rtol=1e-9)
     (axis,) = loop_plots.pole_zero(A, B, C).axes
     marks = {line.get_label(): line.get_xdata() + 1j * np.asarray(line.get_ydata()) for line in axis.lines[:2]}
     np.testing.assert_allclose(np.sort_complex(marks["poles"]), np.sort_complex(system.poles()), rtol=1e-9)
     np.testing.assert_allclose(marks["zeros"], system.zeros(), rtol=1e-9)
-    (axis,) = loop_plots.root_locus(A, B, C, factors=[0.5]).axes
-    found = axis.lines[0].get_xdata() + 1j * axis.lines[0].get_ydata()
-    np.testing.assert_allclose(np.sort_complex(found), np.sort_complex(np.linalg.eigvals(A - 0.5 * B @ C)))
-    (axis,) = loop_plots.root_locus(A, B, C, factors=[0.5], cursor=3.0, zoom=4.0).axes
+    (axis,) = loop_plots.root_locus(A, B, C).axes
+    s = axis.lines[0].get_xdata() + 1j * axis.lines[0].get_ydata()
+    g = -1 / system(s[2:])  # on the locus 1 + g G(s) = 0; without the poles of G, at g = 0
+    np.testing.assert_allclose(g, np.repeat(np.geomspace(1e-3, 10.0, 600), 2), rtol=1e-6)
+    (axis,) = loop_plots.root_locus(A, B, C, cursor=3.0, zoom=4.0).axes
     marked = next(line for line in axis.lines if line.get_label() == "g = 3")
     found = marked.get_xdata() + 1j * np.asarray(marked.get_ydata())
     np.testing.assert_allclose(np.sort_complex(found), np.sort_complex(np.linalg.eigvals(A - 3.0 * B @ C)))
-    whole = loop_plots.root_locus(A, B, C, factors=[0.5]).axes[0].get_ylim()
+    whole = loop_plots.root_locus(A, B, C).axes[0].get_ylim()
     assert np.ptp(axis.get_ylim()) == pytest.approx(np.ptp(whole) / 4)
-    figure = loop_plots.phase_plane(lambda x: x @ A.T, ((-1, 1), (-2, 2)), [[0.5, 0.5]], runs=[np.eye(2)])
+    figure = loop_plots.phase_plane(lambda x: x @ A.T, ((-1, 1), (-2, 2)), runs=[np.eye(2)])
     np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), [0.0, 1.0])
 
 

@@ -22,7 +22,7 @@ from lqrlab.control.pareto_front import Front, pareto
 from lqrlab.control.policy_iteration import policy_iteration, spectral_radius
 from lqrlab.control.predictive.constrained import ConstrainedLQR, Multipliers, constrained_lqr
 from lqrlab.control.predictive.design import MPC, mpc
-from lqrlab.control.predictive.infinite_horizon import ConstrainedOptimum, constrained_optimum, largest_start
+from lqrlab.control.predictive.infinite_horizon import ConstrainedOptimum, constrained_optimum
 from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd, unsaturated_level
 from lqrlab.control.riccati.equations import care, dare
 from lqrlab.control.robust.h2_synthesis import h2syn
@@ -102,7 +102,6 @@ __all__ = [
     "hinfsyn",
     "ilqr",
     "inverse_lqr",
-    "largest_start",
     "lq_tracking",
     "lqe",
     "lqg",

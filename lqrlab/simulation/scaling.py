@@ -10,6 +10,7 @@ from jaxtyping import Array
 
 from lqrlab.simulation.noise import Correlated, Noise
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, check_size, pad_matrix
+from lqrlab.systems.coordinates import widened
 
 Letter = Literal["x", "u"]
 
@@ -41,7 +42,7 @@ def scaled(problem: Any) -> Any:
     changed["R"] += _missing_inputs(problem)
     for name, end in (("low", -jnp.inf), ("high", jnp.inf)):
         if (a := getattr(problem, name)) is not None:
-            changed[name] = _widened(a / scale["u"], M_MAX, end)
+            changed[name] = widened(a / scale["u"], M_MAX, end)
     units = (scale["x"], scale["x"], scale["u"])
     noise = Noise(*(jax.tree.map(lambda s, u=unit: s / _core(u, s), a) for a, unit in zip(problem.noise, units)))
     return dataclasses.replace(problem, **changed, **_BARE, noise=_padded_noise(noise), in_scales=True)
@@ -72,7 +73,7 @@ def _in_a_row(problem: Any, noise: Noise, kinds: list[set[type]]) -> Any:
     changed["R"] = problem.coordinates.zero_padding(changed["R"], "u", "u") + _missing_inputs(problem)
     for name, end in (("low", -jnp.inf), ("high", jnp.inf)):
         a = getattr(problem, name)
-        changed[name] = jnp.full((*batch, M_MAX), end, dtype) if a is None else _widened(a, M_MAX, end)
+        changed[name] = jnp.full((*batch, M_MAX), end, dtype) if a is None else widened(a, M_MAX, end)
     alike = (_as_one_of(kind, a, jnp.zeros((*batch, size), dtype)) for kind, a, size in zip(kinds, noise, _NOISY))
     wide = dataclasses.replace(problem, **changed, **_BARE, noise=Noise(*alike))
     return jax.tree.map(lambda a: a.reshape(-1, *a.shape[len(batch) :]), wide)
@@ -99,10 +100,6 @@ def _missing_inputs(problem: Any) -> Array:
     )
 
 
-def _widened(a: Array, size: int, fill: float) -> Array:
-    return jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, size - a.shape[-1])], constant_values=fill)
-
-
 def _core(unit: Array, spread: Array) -> Array:
     """The units of the rows of a standard deviation ``[*batch, k]`` or of a covariance's root ``[*batch, k, k]``."""
     return unit if spread.ndim == unit.ndim else unit[..., :, None]
@@ -112,7 +109,7 @@ def _padded_noise(noise: Noise) -> Noise:
     def wide(a: Array | Correlated | None, size: int) -> Array | Correlated | None:
         if isinstance(a, Correlated):
             return Correlated(pad_matrix(a.root, size, size))
-        return None if a is None else _widened(a, size, 0.0)
+        return None if a is None else widened(a, size, 0.0)
 
     return Noise(*(wide(a, size) for a, size in zip(noise, _NOISY)))
 

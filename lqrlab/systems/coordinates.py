@@ -70,8 +70,8 @@ class Coordinates:
         """
         check_size(scale_x.shape[-1], scale_u.shape[-1], n_max, m_max)
         both = ((scale_x, n_max), (scale_u, m_max))
-        masks = (_widened(_namespace(s).ones_like(s), size, 0.0) for s, size in both)
-        return cls(*(_widened(s, size, 1.0) for s, size in both), *masks)  # type: ignore[arg-type]
+        masks = (widened(_namespace(s).ones_like(s), size, 0.0) for s, size in both)
+        return cls(*(widened(s, size, 1.0) for s, size in both), *masks)  # type: ignore[arg-type]
 
     def __getitem__(self, index: object) -> "Coordinates":
         """The coordinates of some members of the batch."""
@@ -97,15 +97,11 @@ class Coordinates:
 
     def scale_state(self, x: Float[T, "*batch_extra n"]) -> Float[T, "*batch_extra n_max"]:
         """x ``[*batch, *extra, n]`` in SI units → x̃ ``[*batch, *extra, 12]``, zero in padding."""
-        return _widened(x / _per_vector(self.scale_x, x), self.n_max, 0.0)
-
-    def unscale_state(self, x: Float[T, "*batch_extra n_max"], n: int) -> Float[T, "*batch_extra n"]:
-        """x̃ ``[*batch, *extra, 12]`` → x ``[*batch, *extra, n]`` in SI units."""
-        return x[..., :n] * _per_vector(self.scale_x, x[..., :n])
+        return widened(x / _per_vector(self.scale_x, x), self.n_max, 0.0)
 
     def scale_input(self, u: Float[T, "*batch_extra m"]) -> Float[T, "*batch_extra m_max"]:
         """u ``[*batch, *extra, m]`` in SI units → ũ ``[*batch, *extra, 6]``, zero in padding."""
-        return _widened(u / _per_vector(self.scale_u, u), self.m_max, 0.0)
+        return widened(u / _per_vector(self.scale_u, u), self.m_max, 0.0)
 
     def unscale_input(self, u: Float[T, "*batch_extra m_max"], m: int) -> Float[T, "*batch_extra m"]:
         """ũ ``[*batch, *extra, 6]`` → u ``[*batch, *extra, m]`` in SI units."""
@@ -121,15 +117,6 @@ class Coordinates:
         """K̃ ``[*batch, 6, 12]`` → K ``[*batch, m, n]``."""
         K = K[..., :m, :n]
         return K * _rows(self.scale_u, K) / _columns(self.scale_x, K)
-
-    def scale_cost(self, P: Float[T, "*batch n n"]) -> Float[T, "*batch n_max n_max"]:
-        """P ``[*batch, n, n]`` of the cost xᵀPx → P̃ ``[*batch, 12, 12]`` of x̃ᵀP̃x̃, zero in padding."""
-        return pad_matrix(P * _columns(self.scale_x, P) * _rows(self.scale_x, P), self.n_max, self.n_max)
-
-    def unscale_cost(self, P: Float[T, "*batch n_max n_max"], n: int) -> Float[T, "*batch n n"]:
-        """P̃ ``[*batch, 12, 12]`` → P ``[*batch, n, n]``."""
-        P = P[..., :n, :n]
-        return P / _rows(self.scale_x, P) / _columns(self.scale_x, P)
 
     def scale_cross(self, N: Float[T, "*batch n m"]) -> Float[T, "*batch n_max m_max"]:
         """N ``[*batch, n, m]`` of the cost 2xᵀNu → Ñ ``[*batch, 12, 6]`` of 2x̃ᵀÑũ, zero in padding."""
@@ -204,7 +191,8 @@ def _columns(scale: Arrays, M: T) -> T:
     return _matching(scale, M)[..., None, : M.shape[-1]]
 
 
-def _widened(a: T, size: int, fill: float) -> T:
+def widened(a: T, size: int, fill: float) -> T:
+    """Vectors ``[..., k]`` with ``fill`` in padding ``[..., size]``."""
     return _namespace(a).pad(a, [(0, 0)] * (a.ndim - 1) + [(0, size - a.shape[-1])], constant_values=fill)
 
 

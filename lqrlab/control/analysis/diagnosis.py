@@ -18,16 +18,12 @@ class Diagnosis:
 
     Attributes:
         modes: of the plant.
-        controllability_distance: of each mode, to an uncontrollable one: σₙ([A − λI, B]), relative to [A, B].
-        detectability_distance: the same for detection through Q: σₙ([A − λI; Q]).
         scaling: factors that the states should be divided by to even out A, B, Q, R.
         residual: of the Riccati equation, relative; NaN if there is no design.
         sentences: all of it in words, the worst first.
     """
 
     modes: tuple[Mode, ...]
-    controllability_distance: Float[np.ndarray, " modes"]
-    detectability_distance: Float[np.ndarray, " modes"]
     scaling: Float[np.ndarray, " n"]
     residual: float
     sentences: tuple[str, ...]
@@ -51,11 +47,10 @@ def diagnose(
     True
     """
     problem = [np.asarray(x, float) for x in matrix_checks.one_problem("diagnose", A, B, Q, R, N, weights=False)]
-    a, b, q, *_ = problem
+    a, b = problem[:2]
     plant_modes = modes(a, dt)
     values = [m.pole if dt is None else np.exp(m.pole * dt) for m in plant_modes]
     controllable = np.array([controllability_distance(a, b, v) for v in values])
-    detectable = np.array([controllability_distance(a.T, q.T, v) for v in values])
     scaling = _scaling(problem)
     remarks = _remarks(plant_modes, controllable, scaling)
     try:
@@ -64,7 +59,7 @@ def diagnose(
     except ValueError as error:
         residual = np.nan
         remarks.insert(0, f"There is no regulator: {error}.")
-    return Diagnosis(tuple(plant_modes), controllable, detectable, scaling, residual, tuple(remarks))
+    return Diagnosis(tuple(plant_modes), scaling, residual, tuple(remarks))
 
 
 def _remarks(plant_modes: list[Mode], controllable: np.ndarray, scaling: np.ndarray) -> list[str]:

@@ -73,20 +73,6 @@ def constrained_optimum(
     return best
 
 
-def largest_start(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, x0: ArrayLike, *, longest: int = 512, **limits: Any
-) -> Float[Array, "*batch"]:
-    """The largest multiple of each start that inputs within the limits can hold: bring back to the equilibrium.
-
-    By bisection, to 1e-6, on whether :func:`constrained_optimum` finds it within its ``longest`` horizon; the arguments
-    are the same. Infinite where a million times the start is held, as by a stable plant. Runs outside a trace.
-
-    >>> float(control.largest_start([[1.2]], [[1.0]], [[1.0]], [[1.0]], [1.0], u_limits=(-1, 1)).round(3))  # 1 / 0.2
-    5.0
-    """
-    return _largest(*_given(A, B, Q, R, x0, longest, limits))
-
-
 def _given(
     A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, x0: ArrayLike, longest: int, limits: dict[str, Any]
 ) -> tuple[MPC, Array]:
@@ -139,6 +125,7 @@ def _where(kept: Array, old: Array, new: Array) -> Array:
 
 
 def _largest(design: MPC, x: Array) -> Float[Array, "*batch"]:
+    """The largest multiple of each start that inputs within the limits bring back, by bisection."""
     low = jnp.zeros(x.shape[:-1], x.dtype)
     high, s = low + jnp.inf, low + 1
     while True:

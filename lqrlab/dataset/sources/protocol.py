@@ -5,7 +5,7 @@ import collections
 import concurrent.futures
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import jax
 
@@ -99,10 +99,6 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def of_split(self, split: str) -> "Source":
         """The same source for another split."""
-
-    def reseeded(self, seed: int) -> Self:
-        """The same windows in another order."""
-        return dataclasses.replace(self, spec=dataclasses.replace(self.spec, seed=seed))
 
     def batch(self, position: int) -> Batch:
         """A batch by its number, counted from the beginning of epoch 0."""

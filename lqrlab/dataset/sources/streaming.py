@@ -103,7 +103,7 @@ class StreamingSource(Source):
         """See :class:`Source`."""
         return streaming_source(self.data, dataclasses.replace(self.spec, split=split), pool_bytes=self.pool_bytes)
 
-    # Caches belong to one source and end with it; a reseeded source has others.
+    # Caches belong to one source and end with it; a source with another seed has others.
 
     @functools.cached_property
     def _epoch(self) -> Callable[[int], _Epoch]:

@@ -18,7 +18,6 @@ from lqrlab.simulation import Outputs, Problem, bind, rollout
 from lqrlab.simulation.sensors import measure
 from lqrlab.systems import Plant
 
-FILES = ("controller.h", "controller.c", "test_vectors.csv", "main_test.c", "CMakeLists.txt", "README.md")
 _MARK = "written by lqrlab.deployment.to_c"
 _STEPS, _MOST = 200, 200  # test vectors; numbers of the memory in each
 _FAR = 1e3  # beside the scales of the states: the loop diverges

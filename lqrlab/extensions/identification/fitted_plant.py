@@ -79,11 +79,6 @@ class FittedPlant:
         return self.segments.coordinates.slopes(self.z)
 
     @property
-    def hessian(self) -> Float[np.ndarray, "k k"]:
-        """:attr:`information` by the parameters themselves."""
-        return self.information / np.outer(self._slopes, self._slopes)
-
-    @property
     def eigen(self) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, "k k"]]:
         """Eigenvalues of :attr:`information`, the least first, and the combinations of parameters as columns."""
         values, vectors = np.linalg.eigh(self.information)

@@ -31,7 +31,6 @@ class LinearModel:
         u_mean, y_mean: where the deviations are taken from.
         covariance: of the entries of A, B, C, D, K, one matrix after the other, row by row; None where the method
             gives none. In coordinates of the state that data cannot tell it is zero.
-        singular_values: that the order was read from; empty where the method has none.
     """
 
     A: Float[np.ndarray, "n n"]
@@ -46,7 +45,6 @@ class LinearModel:
     u_mean: Float[np.ndarray, " m"]
     y_mean: Float[np.ndarray, " p"]
     covariance: Float[np.ndarray, "k k"] | None = None
-    singular_values: Float[np.ndarray, " s"] = dataclasses.field(default_factory=lambda: np.zeros(0))
 
     @property
     def order(self) -> int:

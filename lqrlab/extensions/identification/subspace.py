@@ -132,9 +132,7 @@ def _realised(log: Log, found: _Projection, order: int, i: int, feedthrough: boo
     w = X1 - known @ np.linalg.lstsq(known, X1, rcond=None)[0]
     K = _gain(A, C, w, e)
     B, D = input_matrices(log, A, C, K, found.means, feedthrough)
-    model = LinearModel(
-        A, B, C, D, K, np.eye(p), log.dt, log.inputs, log.outputs, *found.means, singular_values=found.values
-    )
+    model = LinearModel(A, B, C, D, K, np.eye(p), log.dt, log.inputs, log.outputs, *found.means)
     missed = log.ys - model.predict(log)
     return dataclasses.replace(model, noise=missed.T @ missed / len(missed))
 

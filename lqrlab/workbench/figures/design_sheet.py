@@ -4,13 +4,11 @@ import dataclasses
 import html
 import math
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from lqrlab import control, systems
 from lqrlab.simulation import Problem
-from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts, loop_picture, svg
 from lqrlab.workbench.figures.loop_design import OVERVIEW, STEP, LoopDesign, LoopSetting
 from lqrlab.workbench.figures.loop_sampling import late
@@ -35,11 +33,12 @@ class Robustness:
     excess: Float[np.ndarray, " variants"]
 
 
-def robustness(s: LoopSetting, result: LoopDesign, *, seed: int = 0) -> Robustness | None:
+def robustness(s: LoopSetting, result: LoopDesign) -> Robustness | None:
     """The design on plants whose parameters lie within ±20 % and their ranges; None of a plant that has none."""
-    plants = _variants(s.plant, seed)
-    if plants is None:
+    if not any(f.metadata["vary"] for f in systems.parameter_fields(type(s.plant)).values()):
         return None
+    uncertain = systems.UncertainPlant.of(s.plant, SPREAD)
+    plants = uncertain.moved(np.random.default_rng(0).uniform(-1, 1, (uncertain.directions, VARIANTS)).T)
     problem, sizes = Problem.of(plants, dt=s.dt, linear=True), np.asarray(s.plant.scales[0]) ** 2
     ticked = Problem.of(plants, dt=s.tick, linear=True, optimum=False).sampled
     stable, excess = 0, np.full(VARIANTS, np.inf)
@@ -49,17 +48,6 @@ def robustness(s: LoopSetting, result: LoopDesign, *, seed: int = 0) -> Robustne
         stable += bool(np.abs(np.linalg.eigvals(result.loop.on_plant(A, B)[0])).max() < 1)
         excess[i] = np.diagonal(result.undelayed.price(one)) @ sizes / (np.diagonal(problem.P[i]) @ sizes) - 1
     return Robustness(stable, excess)
-
-
-def _variants(plant: Plant, seed: int) -> Plant | None:
-    fields = {name: f for name, f in systems.parameter_fields(type(plant)).items() if f.metadata["vary"]}
-    if not fields:
-        return None
-    rng, moved = np.random.default_rng(seed), {}
-    for name, field in fields.items():
-        values = float(getattr(plant, name)) * (1 + SPREAD * rng.uniform(-1, 1, VARIANTS))
-        moved[name] = jnp.asarray(np.clip(values, field.metadata["low"], field.metadata["high"]))
-    return dataclasses.replace(plant.broadcast_to((VARIANTS,)), **moved)  # type: ignore[type-var]
 
 
 def sheet(s: LoopSetting, result: LoopDesign, name: str, code: str) -> HtmlPage:

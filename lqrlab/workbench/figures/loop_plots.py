@@ -15,27 +15,18 @@ System = tuple[ArrayLike, ...]
 """``(A, B, C)`` or ``(A, B, C, D)``; a loop u = −Kx is ``(A, B, K)``."""
 
 
-def bode(
-    systems: Mapping[str, System],
-    dt: float | None = None,
-    *,
-    channel: tuple[int, int] = (0, 0),
-    frequencies: ArrayLike | None = None,
-    margins: bool = False,
-) -> Figure:
-    """Magnitude and phase over frequency, a line for each system.
+def bode(systems: Mapping[str, System], dt: float | None = None, *, margins: bool = False) -> Figure:
+    """Magnitude and phase of the first input and output over frequency, a line for each system.
 
     Args:
         systems: label → (A, B, C[, D]).
         dt: sample time [s] of discrete systems.
-        channel: which output and which input.
-        frequencies: ω [rad/s] ``[f]``; around the systems' poles if left out, up to the Nyquist frequency.
         margins: mark how far the first, a loop gain, is from −1 in gain and phase.
     """
     figure, (above, below) = _axes(2, 2.0, sharex=True)
-    w = _frequencies(systems, dt) if frequencies is None else np.asarray(frequencies)
+    w = _frequencies(systems, dt)
     for system, look in zip(systems.values(), plots.looks(systems).values()):
-        response = _response(system, w, dt, channel)
+        response = _response(system, w, dt)
         above.semilogx(w, 20 * np.log10(np.abs(response)), **look)
         below.semilogx(w, np.rad2deg(np.unwrap(np.angle(response))), **look)
     above.set_ylabel("magnitude [dB]")
@@ -44,7 +35,7 @@ def bode(
         for axis in (above, below):
             axis.axvline(np.pi / dt, color=plots.LINE, ls=":", lw=0.8)
     if margins:
-        _mark_margins(above, below, w, _response(next(iter(systems.values())), w, dt, channel))
+        _mark_margins(above, below, w, _response(next(iter(systems.values())), w, dt))
     return _named(figure, above, systems)
 
 
@@ -66,21 +57,15 @@ def _mark_margins(above: Axes, below: Axes, w: Float[np.ndarray, " f"], L: Compl
         above.annotate(f"×{10 ** (-level / 20):.3g}", (at, level), (4, 4), textcoords="offset points", fontsize=8)
 
 
-def nyquist(
-    systems: Mapping[str, System],
-    dt: float | None = None,
-    *,
-    channel: tuple[int, int] = (0, 0),
-    frequencies: ArrayLike | None = None,
-) -> Figure:
+def nyquist(systems: Mapping[str, System], dt: float | None = None) -> Figure:
     """Loop gains in the complex plane with the point −1 and the unit circle; arguments as in :func:`bode`.
 
     Frequencies below zero are thin; the plane is cut at four units from the origin.
     """
     figure, (axis,) = _axes(1, 4.2)
-    w = _frequencies(systems, dt) if frequencies is None else np.asarray(frequencies)
+    w = _frequencies(systems, dt)
     for system, look in zip(systems.values(), plots.looks(systems).values()):
-        L = _response(system, w, dt, channel)
+        L = _response(system, w, dt)
         L = np.where(np.abs(L) < 100, L, np.nan)
         axis.plot(L.real, L.imag, **look)
         axis.plot(L.real, -L.imag, **look | {"label": None, "lw": 0.6})
@@ -92,26 +77,18 @@ def nyquist(
 
 
 def root_locus(
-    A: ArrayLike,
-    B: ArrayLike,
-    K: ArrayLike,
-    dt: float | None = None,
-    *,
-    factors: ArrayLike | None = None,
-    cursor: float = 1.0,
-    zoom: float = 1.0,
+    A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None, *, cursor: float = 1.0, zoom: float = 1.0
 ) -> Figure:
-    """The poles of A − g BK over the factor g on the gain: crosses at g = 0, dots at the design, g = 1.
+    """The poles of A − g BK over the factor g on the gain, 0 to 10: crosses at g = 0, dots at the design, g = 1.
 
     Args:
         A, B, K: ``[n, n]``, ``[n, m]``, ``[m, n]``.
         dt: sample time [s] of a discrete loop.
-        factors: values of g; from 0 to 10 if left out.
         cursor: a further value of g whose poles are marked.
         zoom: of the axes, about what the slowest poles are nearest to: z = 1, or s = 0.
     """
     A, B, K = (np.asarray(a, float) for a in (A, B, K))
-    g = np.concatenate([[0.0], np.geomspace(1e-3, 10.0, 600)]) if factors is None else np.asarray(factors, float)
+    g = np.concatenate([[0.0], np.geomspace(1e-3, 10.0, 600)])
     poles = np.linalg.eigvals(A - g[:, None, None] * (B @ K))
     figure, (axis,) = _axes(1, 4.2)
     axis.plot(poles.real.ravel(), poles.imag.ravel(), ".", ms=1.5, color=plots.palette(["locus"])[0])
@@ -141,7 +118,6 @@ def pole_zero(A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike | None = No
 def phase_plane(
     rates: Callable[[np.ndarray], ArrayLike],
     box: tuple[tuple[float, float], tuple[float, float]],
-    starts: Sequence[ArrayLike] = (),
     *,
     labels: tuple[str, str] = ("state 1", "state 2"),
     runs: Sequence[ArrayLike] = (),
@@ -151,7 +127,6 @@ def phase_plane(
     Args:
         rates: states ``[k, 2]`` → their derivatives ``[k, 2]``, closed loop or open.
         box: ``((low, high), (low, high))`` of both states.
-        starts: points whose streamlines are drawn strongly.
         labels: of the axes, with units.
         runs: trajectories ``[T, 2]`` drawn over the flow.
     """
@@ -161,10 +136,6 @@ def phase_plane(
     flow = np.asarray(rates(grid.reshape(-1, 2)), float).reshape(grid.shape)
     u, v = flow[..., 0], flow[..., 1]
     axis.streamplot(x, y, u, v, color="#9A9A9A", linewidth=0.6, density=1.2, arrowsize=0.8)
-    if len(starts):
-        axis.streamplot(
-            x, y, u, v, start_points=np.asarray(starts, float), color=plots.palette(["a"])[0], linewidth=1.6
-        )
     for run, colour in zip(runs, cycle(plots.palette(range(7)))):
         path = np.asarray(run)
         axis.plot(path[:, 0], path[:, 1], color=colour)
@@ -197,11 +168,9 @@ def _frequencies(systems: Mapping[str, System], dt: float | None) -> Float[np.nd
     return np.geomspace(min(low, high / 100), high, 800)
 
 
-def _response(
-    system: System, w: Float[np.ndarray, " f"], dt: float | None, channel: tuple[int, int]
-) -> Complex[np.ndarray, " f"]:
+def _response(system: System, w: Float[np.ndarray, " f"], dt: float | None) -> Complex[np.ndarray, " f"]:
     (A, B, C), D = system[:3], system[3] if len(system) > 3 else None
-    return np.asarray(control.frequency_response(A, B, C, w, D, dt))[:, channel[0], channel[1]]
+    return np.asarray(control.frequency_response(A, B, C, w, D, dt))[:, 0, 0]
 
 
 def _poles(axis: Axes, values: Complex[np.ndarray, " k"] | Float[np.ndarray, " k"], mark: str, label: str) -> None:
