@@ -22,7 +22,7 @@ def pretrain() -> None:
 
 
 @pretrain.command("adaptive")
-@click.argument("file", type=PATH)
+@click.argument("file", type=PATH, default="adaptive.safetensors")
 @click.option("--updates", default=100, show_default=True, help="Steps of the optimizer.")
 @click.option("--seed", default=0, show_default=True, help="Of the draws.")
 @click.option("--quick", is_flag=True, help="Score it on fewer loops.")
@@ -49,7 +49,7 @@ def pretrain_adaptive(file: Path, updates: int, seed: int, quick: bool) -> None:
 
 
 @pretrain.command("student")
-@click.argument("file", type=PATH)
+@click.argument("file", type=PATH, default="student.safetensors")
 @click.option("--quick", is_flag=True, help="Score it on fewer loops.")
 def pretrain_student(file: Path, quick: bool) -> None:
     """The adaptive regulator's prior with a network: ten minutes on a GPU; it goes on where it was cut off."""
@@ -79,8 +79,8 @@ def pretrain_student(file: Path, quick: bool) -> None:
 
 
 @pretrain.command("regulator")
-@click.argument("file", type=PATH)
-@click.option("--run", "folder", type=PATH, required=True, help="Folder of a run of notebooks 02 and 03.")
+@click.argument("file", type=PATH, default="regulator.safetensors")
+@click.option("--run", "folder", type=PATH, default="data/runs/wide", help="Folder of a run of notebooks 02 and 03.")
 @click.option("--variants", default=24, show_default=True, help="Of each family, to score it.")
 def pretrain_regulator(file: Path, folder: Path, variants: int) -> None:
     """The network of a run, such as lqrlab run 02_data_generation 03_training --profile wide, as one file."""

@@ -129,14 +129,13 @@ def bench_contact(
         num: plants of each distribution.
         seeds: of plants, starts, pushes and noise.
         controllers: name → function from a problem to a policy; if left out, the adaptive regulator with each prior of
-            the package and with plants at large alone, certainty equivalence by recursive least squares, optimism,
+            the package and with plants at large alone, recursive ridge regression, optimism,
             Thompson sampling, and explore, then commit.
         conditions: noise, and what is told of it.
     """
     controllers = controllers or {
         **_shipped(),
-        "least squares": partial(learning.adaptive, prior=learning.ridge()),
-        **{name: baseline(name, ()) for name in ("optimism", "Thompson sampling", "explore, then commit")},
+        **{name: baseline(name, ()) for name in ("ridge", "optimism", "Thompson sampling", "explore, then commit")},
     }
     drawn = [_distributions(num, seed) for seed in range(seeds)]
     for (name, made), kind, (noise, claimed) in itertools.product(controllers.items(), drawn[0], conditions):
@@ -210,7 +209,7 @@ def bench_bound(num: int = 1000, seeds: int = 3) -> Iterator[Row]:
 def bench_look_ahead(num: int = 50, seeds: int = 3, sigma: float = 0.01, steps: int = 10) -> Iterator[Row]:
     """The adaptive regulator with and without look-ahead, in the first 100 steps on the three distributions.
 
-    On dense systems also with the very prior that they are drawn from, which bounds what is possible from above.
+    On dense systems also with a prior of their own form and size.
     """
     drawn = dataclasses.replace(learning.ridge(caution=0.12), probe=jnp.array([0.034, 1.5, 0.24]))
     priors = {
