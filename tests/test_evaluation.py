@@ -45,6 +45,14 @@ def test_the_optimum_scores_one(plants, references):
     assert score.converged.all()
 
 
+def test_the_optimum_of_every_family_scores_one_in_its_own_units():
+    """Nine seconds: a variant of each, run together."""
+    variants = [systems.sample(name, key=KEY, num=1) for name in systems.names()]
+    optimum = evaluation.baselines(dict(zip(systems.names(), variants)))["optimal"]
+    score = evaluation.evaluate(optimum, systems.stack(variants), key=KEY, num_initial=2)
+    np.testing.assert_allclose(score.ratio, 1.0, atol=1e-8)
+
+
 def test_a_gain_scores_its_lyapunov_cost(plants, references):
     """cost / optimum = x0ᵀ P_K x0 / x0ᵀ P x0 with P_K from SciPy, up to what is left after the horizon."""
     stacked = systems.stack(list(plants.values()))
