@@ -410,6 +410,11 @@ def test_the_diagnosis_names_what_is_wrong():
     assert "Q does not see it" in str(integrator)
     decaying = control.diagnose(np.diag([-3.0, -1.0]), B, np.eye(2), np.eye(1))
     assert decaying.sentences[0] == "The mode at -3 rad/s (in state 0) is moved by no input, but decays."
+    for u, x in ((1e-13, 1.0), (1.0, 1e7)):  # units of the input and of the first state
+        A, B, X = np.array([[0.0, 1.0], [2.0, -0.3]]), np.array([[0.0], [1.0]]), np.diag([x, 1.0])
+        said = str(control.diagnose(X @ A / np.diag(X), X @ B * u, np.diag(1 / np.diag(X) ** 2), np.eye(1) * u * u))
+        assert "controllable" not in said
+        assert "no input" not in said
     barely = control.diagnose(np.diag([-3.0, -1.0]), [[1e-8], [1.0]], np.eye(2), np.eye(1)).sentences[0]
     assert barely.startswith("The mode at -3 rad/s (in state 0) is barely controllable: a relative change of")
     units = np.array([[0.0, 1e8], [-1e-8, 0.0]])

@@ -261,7 +261,9 @@ def test_a_design_is_taken_along(panel, kind, monkeypatch, tmp_path):
 def test_robustness_is_that_of_each_variant(panel):
     """Of the variants, those that are stable and what they pay, by SciPy's own exponential and equations."""
     s = dataclasses.replace(panel._question(), states=np.array([1e-3, 1e-3]))
-    result, plants = loop_design.design(s), design_sheet._variants(s.plant, 0)
+    uncertain = systems.UncertainPlant.of(s.plant, design_sheet.SPREAD)
+    moves = np.random.default_rng(0).uniform(-1, 1, (uncertain.directions, design_sheet.VARIANTS))
+    result, plants = loop_design.design(s), uncertain.moved(moves.T)
     found, stable, K = design_sheet.robustness(s, result), 0, result.loop.K
     assert found.excess.min() > -1e-9
     for i in range(design_sheet.VARIANTS):

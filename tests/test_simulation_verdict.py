@@ -85,14 +85,33 @@ def test_random_loops_are_judged_by_their_spectral_radius(radius):
     assert (verdict.of_gain(jnp.asarray(F)) == (CONVERGED if radius < 1 else DIVERGED)).all()
 
 
+@pytest.mark.parametrize(("dtype", "decades"), [(np.float64, 6), (np.float32, 3)])
+@pytest.mark.parametrize("shape", [np.asarray, np.triu], ids=["dense", "triangular"])
 @pytest.mark.parametrize("radius", [0.99, 1.01])
-def test_units_do_not_change_the_verdict_on_a_gain(radius):
+def test_units_do_not_change_the_verdict_on_a_gain(radius, shape, dtype, decades):
     rng = np.random.default_rng(2)
-    F = rng.normal(size=(50, 6, 6))
+    F = shape(rng.normal(size=(50, 6, 6)))
     F = F * (radius / np.abs(np.linalg.eigvals(F)).max(-1))[:, None, None]
-    units = 10.0 ** rng.uniform(-6, 6, (50, 6))
+    units = 10.0 ** rng.uniform(-decades, decades, (50, 6))
     seen = F * units[:, None, :] / units[:, :, None]
-    assert (verdict.of_gain(jnp.asarray(seen)) == (CONVERGED if radius < 1 else DIVERGED)).all()
+    assert (verdict.of_gain(jnp.asarray(seen, dtype)) == (CONVERGED if radius < 1 else DIVERGED)).all()
+
+
+@pytest.mark.parametrize(
+    ("F", "dtype"),
+    [
+        ([[8.5, 5, 10], [3, 3, 4], [-7.5, -5, -9]], np.float32),
+        ([[352.5, 0, -418], [370, 1, -440], [296, 0, -351]], np.float64),
+    ],
+)
+def test_exact_numbers_of_a_loop_on_the_boundary_are_not_rounded(F, dtype):
+    assert int(verdict.of_gain(jnp.asarray(F, dtype))) == BOUNDED
+
+
+@pytest.mark.parametrize("residue", [0.0, 1e-18, 1e-30])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_large_coupling_beside_a_residue_of_rounding_is_no_growth(residue, dtype):
+    assert int(verdict.of_gain(jnp.asarray([[0.5, 1e6], [residue, 0.5]], dtype))) == CONVERGED
 
 
 def test_the_optimum_of_a_satellite_in_metres_and_radians_converges():

@@ -40,7 +40,7 @@ AT_REST = 1e-4
 """Share of a run's largest size below which a loop is at rest."""
 _CHANGE = 0.01  # from one quarter to the next, that is more than the sampling of a limit cycle makes
 _FEWEST = 8  # samples in a run that shows growth
-_EVENED = 8  # sweeps of :func:`_even`, each of which halves what is uneven (of its logarithm)
+_EVENED = 8  # sweeps of :func:`_even`, each of which about halves what is uneven (of its logarithm)
 _ROUNDING = 64  # times the rounding error of one scale: zero, for a loop that moves about an operating point
 
 Arrays = TypeVar("Arrays", Array, np.ndarray)
@@ -172,7 +172,7 @@ def of_gain(closed: Float[Array, "*batch n n"]) -> Int8[Array, "*batch"]:
 
 
 def _even(F: Array) -> Array:
-    """F in units of the states in which its rows are about as large as its columns.
+    """F in units of the states, powers of two, in which what is large in its rows and columns is even.
 
     Source: E. E. Osborne, On pre-conditioning of matrices, J. ACM 7 (1960), halfway, for all states at once.
     """
@@ -180,9 +180,9 @@ def _even(F: Array) -> Array:
 
     def even(_: Array, units: Array) -> Array:
         seen = couplings * jnp.square(units[..., None, :] / units[..., :, None])
-        row, column = jnp.sum(seen, axis=-1), jnp.sum(seen, axis=-2)
-        both = (row > 0) & (column > 0)
-        return units * (jnp.where(both, row, 1) / jnp.where(both, column, 1)) ** 0.125
+        # couplings below one need no help; a state that is coupled one way alone is counted in larger units
+        return units * ((jnp.sum(seen, axis=-1) + 1) / (jnp.sum(seen, axis=-2) + 1)) ** 0.125
 
     units = jax.lax.fori_loop(0, _EVENED, even, jnp.ones(F.shape[:-1], F.dtype))
+    units = jnp.ldexp(jnp.ones_like(units), jnp.round(jnp.log2(units)).astype(jnp.int32))  # so that nothing is rounded
     return F * (units[..., None, :] / units[..., :, None])

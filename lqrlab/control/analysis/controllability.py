@@ -9,6 +9,8 @@ from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.eigenmodes import dominant_states
 from lqrlab.control.lyapunov import dlyap, lyap
 
+_ZERO = 1e-14  # an input so much weaker than the others, in whatever units, is rounding
+
 
 def ctrb(A: ArrayLike, B: ArrayLike) -> Float[Array, "*batch n nm"]:
     """[B, AB, …, Aⁿ⁻¹B] ``[..., n, n m]``. Its numerical rank misleads; :func:`diagnose` asks mode by mode.
@@ -56,12 +58,19 @@ def gram(A: ArrayLike, B: ArrayLike, *, discrete: bool = False) -> Float[Array, 
 def controllability_distance(A: np.ndarray, B: np.ndarray, value: complex) -> float:
     """σₙ([A − λI, B]) / σ₁: zero where no input moves the mode at λ.
 
-    It is the size of the smallest change of [A, B], relative to it, that makes λ an uncontrollable mode. That to
-    an undetectable one is the same of Aᵀ and Cᵀ.
+    It is the size of the smallest change of [A, B], relative to it, that makes λ an uncontrollable mode, in units of
+    the states in which rows and columns are of like size and of inputs that are as large as A. That to an undetectable
+    one is the same of Aᵀ and Cᵀ.
 
     Source: M. L. J. Hautus, Controllability and observability conditions of linear autonomous systems,
     Indagationes Mathematicae 72 (1969).
     """
+    columns = np.linalg.norm(B, axis=0)
+    counts = columns > _ZERO * columns.max(initial=0.0)
+    size = np.linalg.norm(A, 2) or 1.0
+    x = matrix_checks.even_units(A, B[:, counts] / columns[counts] * size, np.zeros((0, len(A))))
+    A, B = A * x / x[:, None], B[:, counts] / x[:, None]
+    B = B / np.linalg.norm(B, axis=0) * (np.linalg.norm(A, 2) or 1.0)
     sizes = np.linalg.svd(np.hstack([A - value * np.eye(len(A)), B]), compute_uv=False)
     return float(sizes[-1] / max(sizes[0], 1e-300))
 

@@ -69,7 +69,7 @@ def constrained_optimum(
             break
         best = _improved(best, dataclasses.replace(design, horizon=horizon), x)
     if x.ndim == 1 and not bool(best.found):
-        raise ValueError(_unheld(float(_largest(design, x)), longest, bool(best.infeasible)))
+        raise ValueError(_unheld(_held_part(design, x), longest, bool(best.infeasible)))
     return best
 
 
@@ -124,17 +124,13 @@ def _where(kept: Array, old: Array, new: Array) -> Array:
     return jnp.where(kept.reshape(*kept.shape, *(1,) * (old.ndim - kept.ndim)), old, new)
 
 
-def _largest(design: MPC, x: Array) -> Float[Array, "*batch"]:
-    """The largest multiple of each start that inputs within the limits bring back, by bisection."""
-    low = jnp.zeros(x.shape[:-1], x.dtype)
-    high, s = low + jnp.inf, low + 1
-    while True:
-        held = _planned(design, s[..., None] * x).found
-        low, high = jnp.where(held, s, low), jnp.where(held, high, s)
-        s = jnp.where(jnp.isinf(high), 4 * s, (low + high) / 2)
-        open_ = (high > (1 + _DIGITS) * low) & (low < 1 / _DIGITS) & (high > _DIGITS)
-        if not bool(open_.any()):
-            return jnp.where(low >= 1 / _DIGITS, jnp.inf, low)
+def _held_part(design: MPC, x: Array) -> float:
+    """The part of a start that inputs within the limits bring back, by bisection."""
+    low, high = 0.0, 1.0
+    while high > _DIGITS and high - low > _DIGITS * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if bool(_planned(design, middle * x).found) else (low, middle)
+    return low
 
 
 def _unheld(most: float, longest: int, infeasible: bool) -> str:

@@ -15,7 +15,6 @@ System = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """A, B, C, D."""
 
 _LOST = 1e-9  # a mode so near to an uncontrollable one, relative, counts as one
-_ZERO = 1e-14  # a control so much smaller than the others, in whatever units, is rounding
 _AXIS = 1e-8  # how near to the axis a mode is on it: a double integrator's two are off by the root of the rounding
 _IDLE = 1e-2  # a control or measurement that does so little next to the others is penalized as if it did so much
 _MISSING = 1e-7  # a control or measurement that so little of D reaches, relative to the rest of the plant
@@ -125,11 +124,8 @@ class GeneralizedPlant:
         ):
             values, size = np.linalg.eigvals(plant.A), np.linalg.norm(plant.A, 2)
             margin = values.real if self.dt is None else np.abs(values) - 1
-            columns = np.linalg.norm(plant.B2, axis=0)
-            counts = columns > _ZERO * columns.max()
-            b = plant.B2[:, counts] / columns[counts] * (size or 1.0)
             doubtful = values[(margin >= -_AXIS * size) & (values.imag >= 0)]
-            lost = dict.fromkeys(shown(v) for v in doubtful if controllability_distance(plant.A, b, v) < _LOST)
+            lost = dict.fromkeys(shown(v) for v in doubtful if controllability_distance(plant.A, plant.B2, v) < _LOST)
             if lost:
                 raise ValueError(
                     f"A, {name}: expected a plant that a controller can stabilize, but the mode at {', '.join(lost)}"
