@@ -695,6 +695,17 @@ def test_the_normal_form_has_the_optimum_of_the_problem():
     assert not np.asarray(found)[:, 6:].any()
 
 
+def test_a_pivot_that_rounding_made_negative_counts_as_the_least_that_it_can_be():
+    """Of a sum of costs whose least eigenvalue is known: one random system in a million stopped a training."""
+    cholesky = learning.models.normal_form.cholesky
+    W = np.array([[4.0, 1e-3, 0.0], [1e-3, -1e-3, 0.0], [0.0, 0.0, 0.0]])
+    L = cholesky(jnp.asarray(W, jnp.float32)[..., None], jnp.full((1, 1), 2.5e-3, jnp.float32))
+    np.testing.assert_allclose(L[..., 0], [[2, 0, 0], [5e-4, 0.05, 0], [0, 0, 0.05]], rtol=1e-6)
+    definite = W + 0.1 * np.eye(3)
+    found = cholesky(jnp.asarray(definite)[..., None], jnp.full((1, 1), 0.05))
+    np.testing.assert_allclose(found[..., 0], scipy.linalg.cholesky(definite, lower=True), rtol=1e-12)
+
+
 def test_an_unstable_plant_whose_state_costs_nothing_has_a_finite_normal_form():
     """Without a floor its size is that of rounding, the optimal cost there is 1e30, and training meets NaN."""
     A, B = np.diag([1.2, 0.9]), np.ones((2, 1))

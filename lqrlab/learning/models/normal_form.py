@@ -65,7 +65,7 @@ def _normal(A: Array, B: Array, Q: Array, R: Array, N: Array, live: Array) -> No
     cost, effect = jnp.trace(W) / count, jnp.sum(B * B, axis=(0, 1)) / count
     least = _FLOOR * (cost + 1 / (effect + _FAINT))
     W = W + least[None, None] * one + batch_last.eye(len(A), A) * (1 - live)[None]
-    into = t(cholesky(W))
+    into = t(cholesky(W, least[None]))
     out = batch_last.inverse(into)
     D, B, H = mul(into, mul(D, out)), mul(into, B), mul(t(out), mul(H, out))
     return NormalForm(D, B, H, into * live[:, None] * live[None], root, cross)
@@ -80,16 +80,20 @@ def _cost_ahead(F: Array, H: Array) -> Array:
     return batch_last.symmetric(H)
 
 
-def cholesky(a: Array) -> Array:
-    """The lower triangular factor of symmetric positive definite a, the batch on the last axis."""
+def cholesky(a: Array, least: Array | float = 0.0) -> Array:
+    """The lower triangular factor of symmetric positive definite a, the batch on the last axis.
+
+    Eigenvalues of a are at least ``least``, so its pivots are too: one that rounding has made less counts as that.
+    """
+    least = jnp.maximum(least, float(jnp.finfo(a.dtype).tiny))
     n = a.shape[0]
     rows = jnp.arange(n)[:, None]
 
     def column(k: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
         a, L = state
         c = jnp.where(rows >= k, jax.lax.dynamic_index_in_dim(a, k, 1, keepdims=False), 0.0)
-        pivot = jax.lax.dynamic_index_in_dim(c, k, 0, keepdims=True)
-        c = c * jax.lax.rsqrt(jnp.maximum(pivot, float(jnp.finfo(a.dtype).tiny)))
+        pivot = jnp.maximum(jax.lax.dynamic_index_in_dim(c, k, 0, keepdims=True), least)
+        c = jnp.where(rows == k, pivot, c) * jax.lax.rsqrt(pivot)
         return a - c[:, None] * c[None], jax.lax.dynamic_update_index_in_dim(L, c, k, 1)
 
     return jax.lax.fori_loop(0, n, column, (a, jnp.zeros_like(a)))[1]
