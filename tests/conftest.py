@@ -59,7 +59,7 @@ ROOM = room()
 
 
 LONGEST = ("notebooks", "learning", "identification", "problem", "learning_loops", "dataset_generation")
-LONGEST += ("docs", "browser")
+LONGEST += ("docs", "browser", "unknown", "look_ahead", "robust_stability")
 """Files that take longest, which begin first: the workers then end together."""
 
 

@@ -45,6 +45,7 @@ def test_the_optimum_scores_one(plants, references):
     assert score.converged.all()
 
 
+@pytest.mark.matrix
 def test_the_optimum_of_every_family_scores_one_in_its_own_units():
     """Nine seconds: a variant of each, run together."""
     variants = [systems.sample(name, key=KEY, num=1) for name in systems.names()]

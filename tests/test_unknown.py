@@ -235,6 +235,7 @@ def test_looking_ahead_expects_what_the_network_guesses(sure):
     assert abs(memory.z[12]) > 0.01
 
 
+@pytest.mark.matrix
 def test_a_network_with_and_without_families_is_the_same_for_a_plant_alone_and_among_others(training):
     """Plants of one, two, three and four states; and a loop has a gradient."""
     names = ("cruise_control", "pendulum", "dc_motor", "cart_pole")
