@@ -1,1 +1,0 @@
-"""Robust control of one plant, on the host: H∞ and H2 synthesis, loop shaping, model reduction."""
