@@ -52,20 +52,20 @@ FLIPS := 1000
 SEED := 0
 
 fuzz: env
-	$(BIN)/python tests/fuzz.py --calls $(CALLS) --seed $(SEED)
+	$(BIN)/python tools/fuzz.py --calls $(CALLS) --seed $(SEED)
 
 torture: env
-	$(BIN)/python tests/torture.py --kills $(KILLS) --flips $(FLIPS) --seed $(SEED)
+	$(BIN)/python tools/torture.py --kills $(KILLS) --flips $(FLIPS) --seed $(SEED)
 
 HOURS := 4
 
 soak: env
-	$(BIN)/python tests/soak.py --hours $(HOURS)
+	$(BIN)/python tools/soak.py --hours $(HOURS)
 
 NUM := 400
 
 mutants: env
-	$(BIN)/python tests/mutants.py --num $(NUM) --seed $(SEED)
+	$(BIN)/python tools/mutants.py --num $(NUM) --seed $(SEED)
 
 lab: env
 	$(BIN)/lqrlab start

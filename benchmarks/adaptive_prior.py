@@ -1,10 +1,11 @@
 """The recipe of the adaptive regulator's prior that comes with the package."""
 
 import jax
+from lqrlab.unknown.adaptive import Prior, families, wide
 
 from lqrlab import systems
 from lqrlab.dataset.data_config import FAMILIES, HELD_OUT
-from lqrlab.learning.adaptive import Prior, families, training_episodes, wide
+from lqrlab.extensions.unknown import training_episodes
 from lqrlab.simulation import Problem, Told
 
 TRAINED = tuple(name for name in FAMILIES if name not in HELD_OUT)

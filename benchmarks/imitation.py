@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.measurement import Parts, Row, main, row
-from lqrlab import control, learning, simulation, systems
+from lqrlab import predictive, simulation, systems
 
 
 class Setting(NamedTuple):
@@ -47,19 +47,19 @@ def bench_imitation(
         held = np.asarray(best.found)
         yield row(f"{family}: starts that have an optimum", 100 * float(held.mean()), "%")
         price = 1e3 * float(jnp.max(jnp.diag(problem.Q)))
-        teacher = control.mpc(
+        teacher = predictive.mpc(
             *problem.sampled[:4], HORIZON, N=problem.N, u_limits=(-setting.u, setting.u), x_limits=(-high, high),
             soft=(0.0, price),
         )  # fmt: skip
-        config = learning.ImitationConfig(seed=seed, spread=2 * setting.start)
+        config = predictive.ImitationConfig(seed=seed, spread=2 * setting.start)
         if brief:
-            config = learning.ImitationConfig(rounds=1, loops=8, samples=10, labels=32, num_steps=2, width=8)
-        network = learning.imitate(teacher, problem, config).policy
+            config = predictive.ImitationConfig(rounds=1, loops=8, samples=10, labels=32, num_steps=2, width=8)
+        network = predictive.imitate(teacher, problem, config).policy
         contenders = {
             "clipped LQR": problem.K,
             f"MPC {HORIZON}": teacher,
             "network": network,
-            "network, filtered": simulation.filtered(network, problem, x_limits=(-high, high)),
+            "network, filtered": predictive.filtered(network, problem, x_limits=(-high, high)),
         }
         for name, controller in contenders.items():
             run = simulation.rollout(problem, controller, jnp.asarray(x0[held]), SAMPLES)

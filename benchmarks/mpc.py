@@ -23,7 +23,7 @@ import scipy.linalg
 import scipy.sparse
 
 from benchmarks.measurement import Call, Parts, Row, last_line, main, measure, row
-from lqrlab import control, simulation, systems
+from lqrlab import control, predictive, simulation, systems
 from lqrlab.compute import seconds, setup
 from lqrlab.evaluation import Score, evaluate
 from lqrlab.simulation import Problem
@@ -87,9 +87,11 @@ def _solve(A: Any, B: Any, c: Any, x0: Any, Q: Any = None, R: Any = None, *, num
 
 def _constrained_lqr() -> Callable:
     try:
-        return control.constrained_lqr  # type: ignore[attr-defined, no-any-return, unused-ignore]
+        return predictive.constrained_lqr  # type: ignore[attr-defined, no-any-return, unused-ignore]
     except AttributeError:
-        raise SystemExit("control.constrained_lqr: not in this version of lqrlab; only the part speed runs") from None
+        raise SystemExit(
+            "predictive.constrained_lqr: not in this version of lqrlab; only the part speed runs"
+        ) from None
 
 
 # Others ---------------------------------------------------------------------------------------------------------------
@@ -426,9 +428,9 @@ def bench_first(num: int = 128, repeats: int = 200) -> Iterator[Row]:
 def bench_nonlinear(steps: int = 20, repeats: int = 200) -> Iterator[Row]:
     """Measure one step of nonlinear MPC, compiled: the real-time iteration of a cart-pole; and of linear MPC."""
     problem = Problem.of(systems.make("cart_pole"), limits=(-15.0, 15.0))
-    linear = control.mpc(*problem.sampled[:4], steps, N=problem.N)
+    linear = predictive.mpc(*problem.sampled[:4], steps, N=problem.N)
     policies = {
-        "nonlinear MPC": simulation.nonlinear_mpc(problem, steps),
+        "nonlinear MPC": predictive.nonlinear_mpc(problem, steps),
         "linear MPC": simulation.bind(linear, problem),
     }
     x0 = jnp.array([0.1, 0.3, 0.0, 0.0])
@@ -496,7 +498,7 @@ def bench_families(
         lost += int(np.sum(~held))
         runs: dict[str, Any] = {"clipped LQR": problem.K}
         for T in horizons:
-            runs[f"MPC {T}"] = control.mpc(problem.A, problem.B, problem.Q, problem.R, T, N=problem.N)
+            runs[f"MPC {T}"] = predictive.mpc(problem.A, problem.B, problem.Q, problem.R, T, N=problem.N)
         best = problem.constrained_optimum(x0)
         for name, one in runs.items():
             score = evaluate(one, problem, key=jax.random.key(0), x0=x0, num_steps=num_steps, reference=best)
@@ -553,8 +555,8 @@ def nonlinear_family(name: str, horizon: int, num: int, num_steps: int, asked: f
     x0 *= asked / np.abs(x0 @ (problem.K / problem.scale_u[:, None]).T).max(-1, keepdims=True)
     controllers = {
         "clipped LQR": simulation.LinearPolicy(problem.K),
-        f"MPC {horizon}": control.mpc(*problem.sampled[:4], horizon, N=problem.N),
-        f"nonlinear MPC {horizon}": simulation.nonlinear_mpc(problem, horizon),
+        f"MPC {horizon}": predictive.mpc(*problem.sampled[:4], horizon, N=problem.N),
+        f"nonlinear MPC {horizon}": predictive.nonlinear_mpc(problem, horizon),
     }
     found = {}
     for label, one in controllers.items():

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from benchmarks.measurement import Parts, Row, main, row
-from lqrlab import control, evaluation, systems
-from lqrlab.control.classical.channels import revealing_output
+from lqrlab import classical, control, evaluation, systems
+from lqrlab.extensions.classical.channels import revealing_output
 
 METHODS = ("optimal", "max_ki", "simc", "amigo", "ziegler_nichols")
 
@@ -21,7 +21,7 @@ def _figures(plant: systems.Plant, output: int, method: str, num_starts: int, ki
     """Cost over the regulator's and robustness of the best PID controller; none where there is no stable loop."""
     ms = 2.0 if method == "optimal" else None
     try:
-        design = control.pid(plant, method, kind=kind, pairs=[(output, 0)], num_starts=num_starts, ms=ms)
+        design = classical.pid(plant, method, kind=kind, pairs=[(output, 0)], num_starts=num_starts, ms=ms)
     except ValueError:
         return {}
     problem = control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
@@ -76,7 +76,7 @@ def bench_starts(num_starts: int = 1000, repeats: int = 3) -> Iterator[Row]:
         times = []
         for _ in range(repeats + 1):
             begun = time.perf_counter()
-            control.pid(plant, "optimal", kind=kind, pairs=pairs, num_starts=num_starts, ms=4.0)
+            classical.pid(plant, "optimal", kind=kind, pairs=pairs, num_starts=num_starts, ms=4.0)
             times.append(time.perf_counter() - begun)
         yield row(f"{name}: {num_starts} starts", min(times[1:]), "s", 1.0, least=False)
         yield row(f"{name}: the first time, with compiling", times[0], "s")

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from lqrlab import unknown
 from lqrlab.workbench.cli.options import PATH
 
 _LIMITS = {
@@ -29,14 +30,14 @@ def pretrain() -> None:
 def pretrain_adaptive(file: Path, updates: int, seed: int, quick: bool) -> None:
     """The adaptive regulator's prior: some ten minutes, and as many to score it."""
     from benchmarks import adaptive_prior, unknown_plants
-    from lqrlab import compute, learning
+    from lqrlab import compute
     from lqrlab.learning import weight_files
     from lqrlab.workbench.runs import session
 
     compute.setup()
     prior = adaptive_prior.adaptive_prior(seed=seed, num_updates=updates, report=_line)
     size = unknown_plants.QUICK if quick else unknown_plants.FULL
-    rows = unknown_plants.bench_unknown(size, {"adaptive": partial(learning.adaptive, prior=prior)})
+    rows = unknown_plants.bench_unknown(size, {"adaptive": partial(unknown.adaptive, prior=prior)})
     card = {
         "data": f"{len(adaptive_prior.TRAINED)} families ±20 %, each also taken out, and random linear systems",
         "command": f"python -m benchmarks.pretrain adaptive {file.name} --updates {updates} --seed {seed}",
@@ -57,7 +58,7 @@ def pretrain_student(file: Path, quick: bool) -> None:
     import jax.numpy as jnp
 
     from benchmarks import student_prior, unknown_plants
-    from lqrlab import compute, learning
+    from lqrlab import compute
     from lqrlab.learning import weight_files
     from lqrlab.workbench.runs import session
 
@@ -66,7 +67,7 @@ def pretrain_student(file: Path, quick: bool) -> None:
     network = jax.tree.map(lambda a: a.astype(jnp.float16), network)  # half as large a file
     prior = student_prior.with_guess(jax.tree.map(lambda a: a.astype(jnp.float32), network))
     size = unknown_plants.QUICK if quick else unknown_plants.FULL
-    rows = unknown_plants.bench_unknown(size, {"student": partial(learning.adaptive, prior=prior)})
+    rows = unknown_plants.bench_unknown(size, {"student": partial(unknown.adaptive, prior=prior)})
     card = {
         "data": student_prior.DATA,
         "command": f"python -m benchmarks.pretrain student {file.name}",

@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from benchmarks.measurement import Parts, Row, main, row
-from lqrlab import control, evaluation, learning, simulation, systems
+from lqrlab import control, predictive, simulation, systems
 
 FAMILIES = ("cart_pole", "furuta_pendulum", "acrobot", "pendulum", "quadrotor")
 SETTINGS: dict[str, dict[str, float]] = {
@@ -42,7 +42,7 @@ def bench_recovery(
         policies: dict[str, simulation.Policy] = {"LQR": simulation.LinearPolicy(gain)}
         for seed in range(seeds):
             config = config_of(family, seed, num_steps)
-            policies[f"seed {seed}"] = learning.train_recovery(plant, limits, config).policy
+            policies[f"seed {seed}"] = predictive.train_recovery(plant, limits, config).policy
         yield from measured(plant, policies, limits)
 
 
@@ -51,7 +51,7 @@ def measured(
 ) -> Iterator[Row]:
     """The rows of one plant; the first policy is the LQR."""
     key = jax.random.key(0)
-    found = evaluation.recoveries(plant, policies, key=key, limits=limits, sizes=_SIZES)
+    found = predictive.recoveries(plant, policies, key=key, limits=limits, sizes=_SIZES)
     for i, size in enumerate(_SIZES):
         lqr, *trained = (100 * float(each.converged[i].mean()) for each in found.values())
         target = _TIMES.get(plant.name, 1.0) * lqr if size == 2 else lqr
@@ -59,7 +59,7 @@ def measured(
     if plant.name in _COSTED:
         size, num = _COSTED[plant.name]
         starts = size * plant.initial_state(key=key, num=num)
-        best, paid = evaluation.best_known_cost(plant, policies, starts, limits=limits, key=key)
+        best, paid = predictive.best_known_cost(plant, policies, starts, limits=limits, key=key)
         lqr, *trained = (_above(cost, best) for cost in paid.values())
         name = f"{plant.name}: recoveries from {size:g} scales above the best known cost"
         yield from _rows(name, lqr, trained, 10.0, least=False)
@@ -78,9 +78,9 @@ def _above(cost: np.ndarray, best: np.ndarray) -> float:
     return 100 * float(cost[good].sum() / best[good].sum() - 1) if good.any() else math.inf
 
 
-def config_of(family: str, seed: int, num_steps: int | None = None) -> learning.RecoveryConfig:
+def config_of(family: str, seed: int, num_steps: int | None = None) -> predictive.RecoveryConfig:
     """The settings for a family."""
-    config = learning.RecoveryConfig(seed=seed, **SETTINGS.get(family, {}))  # type: ignore[arg-type]
+    config = predictive.RecoveryConfig(seed=seed, **SETTINGS.get(family, {}))  # type: ignore[arg-type]
     if num_steps is None:
         return config
     every = math.gcd(num_steps, config.report_every)

@@ -17,7 +17,7 @@ import numpy as np
 import scipy.linalg
 
 from benchmarks.measurement import Parts, Row, main, row
-from lqrlab import control
+from lqrlab import control, robust
 
 KINDS = (
     "regular",
@@ -194,7 +194,7 @@ class Tally:
 
 
 def _ours(given: Given, which: str) -> tuple[Any, float | str, float]:
-    design = control.hinfsyn if which == "hinf" else control.h2syn
+    design = robust.hinfsyn if which == "hinf" else robust.h2syn
     start = time.perf_counter()
     try:
         d = design(*given)
@@ -274,7 +274,7 @@ def bench_mu(number: int = 1000) -> Iterator[Row]:
         n = sum(sizes)
         M = rng.normal(size=(number, n, n)) + 1j * rng.normal(size=(number, n, n))
         start = time.perf_counter()
-        found = control.mu(M, blocks)
+        found = robust.mu(M, blocks)
         middle = time.perf_counter()
         some = M[: max(number // 10, 1)]
         theirs = np.array([slycot.ab13md(m, np.array(sizes), np.array(kinds))[0] for m in some])

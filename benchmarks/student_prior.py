@@ -16,16 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, PRNGKeyArray
+from lqrlab.unknown import problem_of
 
 from benchmarks.adaptive_prior import TRAINED, variants
 from benchmarks.unknown_plants import NOISES
-from lqrlab import learning
+from lqrlab import learning, unknown
 from lqrlab.compute.files import write_atomic
 from lqrlab.dataset import random_systems
-from lqrlab.evaluation import unknown_problem
-from lqrlab.learning.adaptive import belief as beliefs
-from lqrlab.learning.adaptive import policy as regulators
-from lqrlab.learning.adaptive.guess import Guess, Seen, Z
+from lqrlab.extensions.unknown import adaptive_policy as regulators
+from lqrlab.extensions.unknown import belief as beliefs
+from lqrlab.extensions.unknown.guess import Guess, Seen, Z
 from lqrlab.simulation import Problem, Told
 from lqrlab.systems import M_MAX, N_MAX
 
@@ -39,13 +39,13 @@ _BATCH = 2048
 _SHARES = (0.35, 0.2, 0.45)  # of loops: families, plants like them, random systems
 
 
-def prior() -> learning.Prior:
+def prior() -> unknown.Prior:
     """The plants at large that come with the package, without any family."""
     with jax.ensure_compile_time_eval():
         return dataclasses.replace(learning.pretrained("adaptive"), known=None)
 
 
-def with_guess(network: Guess) -> learning.Prior:
+def with_guess(network: Guess) -> unknown.Prior:
     """The same with a network."""
     return dataclasses.replace(prior(), guess=network)
 
@@ -75,7 +75,7 @@ class Loops(NamedTuple):
 
 def plants(num: int, seed: int) -> tuple[Loops, Loops, Loops]:
     """Families ±20 %, plants like them, and random systems, none of them in a test."""
-    families = unknown_problem([variants(name, 121 + seed, -(-num // 40)) for name in TRAINED])
+    families = problem_of([variants(name, 121 + seed, -(-num // 40)) for name in TRAINED])
     random = random_systems(jax.random.key(77 + seed), 2 * num, dense=True).astype(float).limited((-20.0, 20.0))
     rng = np.random.default_rng(seed)
     alike = _alike(families, rng, num)

@@ -12,9 +12,9 @@ import numpy as np
 
 from benchmarks.adaptive_prior import TRAINED, told, variants
 from benchmarks.measurement import Parts, Row, main, row
-from lqrlab import evaluation, learning, systems
+from lqrlab import learning, systems, unknown
 from lqrlab.dataset import random_systems
-from lqrlab.evaluation.unknown_baselines import baseline
+from lqrlab.extensions.unknown.unknown_baselines import baseline
 from lqrlab.simulation import Policy, Problem, Told
 
 Controller = Callable[[Problem], Policy]
@@ -76,10 +76,10 @@ def bench_unknown(size: Size = FULL, controllers: Mapping[str, Controller] | Non
     each = {name: [made] * len(tests) for name, made in (controllers or _contenders()).items()}
     if controllers is None:
         known = _told(range(len(systems.names())))
-        each["family known"] = [evaluation.family_known(known, family) for _, family in tests]
+        each["family known"] = [unknown.family_known(known, family) for _, family in tests]
     for name, made in each.items():
         regrets = [
-            evaluation.unknown(controller, plants, key=jax.random.key(seed), num_initial=size.num_initial)
+            unknown.score(controller, plants, key=jax.random.key(seed), num_initial=size.num_initial)
             for seed, (controller, (plants, _)) in enumerate(zip(made, tests))
         ]
         yield from _rows(name, *tests[0], regrets)
@@ -87,7 +87,7 @@ def bench_unknown(size: Size = FULL, controllers: Mapping[str, Controller] | Non
 
 @dataclasses.dataclass(frozen=True)
 class ContactRow:
-    """A controller in :func:`lqrlab.evaluation.first_contact`; each figure (median, least, largest) over seeds.
+    """A controller in :func:`lqrlab.extensions.unknown.first_contact`; each figure (median, least, largest) over seeds.
 
     Attributes:
         controller: its name.
@@ -143,7 +143,7 @@ def bench_contact(
         for seed, kinds in enumerate(drawn):
             before, after = kinds[kind]
             before = before.disturbed(noise=np.full((len(before), 1), claimed))
-            contact = evaluation.first_contact(made, before, after, key=jax.random.key(seed), noise=noise)
+            contact = unknown.first_contact(made, before, after, key=jax.random.key(seed), noise=noise)
             found.append(contact.summary())
         for episode in found[0]:
             median, failed = (_spread([each[episode][of] for each in found]) for of in ("median", "failed"))
@@ -158,7 +158,7 @@ def bench_outputs(num: int = 2, seeds: int = 3, families: tuple[str, ...] = ()) 
     step 100, they are disturbed only.
     """
     small = families or tuple(name for name in systems.names() if len(systems.family(name).states) <= 4)
-    states = partial(learning.adaptive, prior=dataclasses.replace(learning.pretrained("adaptive"), known=None))
+    states = partial(unknown.adaptive, prior=dataclasses.replace(learning.pretrained("adaptive"), known=None))
     for sigma, seen in itertools.product(NOISES, ("outputs", "states")):
         found: list[tuple[float, ...]] = []
         for seed in range(seeds):
@@ -168,11 +168,11 @@ def bench_outputs(num: int = 2, seeds: int = 3, families: tuple[str, ...] = ()) 
                 groups[plants.n, plants.m, plants.output_matrix().shape[-2]].append(plants)
             ratios, pushed = [], []
             for batches in groups.values():
-                problem = evaluation.unknown_problem(batches, outputs=seen == "outputs", noise=sigma)
-                controller = evaluation.from_outputs(batches) if seen == "outputs" else states
+                problem = unknown.problem_of(batches, outputs=seen == "outputs", noise=sigma)
+                controller = unknown.from_outputs(batches) if seen == "outputs" else states
                 key, measured = jax.random.key(seed), problem.disturbed(noise=sigma, sensor_noise=sigma)
-                ratios.append(evaluation.unknown(controller, measured, key=key, num_initial=2).ratio.ravel())
-                pushed.append(evaluation.first_contact(controller, problem, problem, key=key).ratio[:2])
+                ratios.append(unknown.score(controller, measured, key=key, num_initial=2).ratio.ravel())
+                pushed.append(unknown.first_contact(controller, problem, problem, key=key).ratio[:2])
             before, after = np.concatenate(pushed, 1)
             every = [100 * (ratio - 1) for ratio in (np.concatenate(ratios), before, after)]
             found.append(tuple(float(a) for each in every for a in (100 * np.mean(np.isinf(each)), np.median(each))))
@@ -211,7 +211,7 @@ def bench_look_ahead(num: int = 50, seeds: int = 3, sigma: float = 0.01, steps: 
 
     On dense systems also with a prior of their own form and size.
     """
-    drawn = dataclasses.replace(learning.ridge(caution=0.12), probe=jnp.array([0.034, 1.5, 0.24]))
+    drawn = dataclasses.replace(unknown.ridge(caution=0.12), probe=jnp.array([0.034, 1.5, 0.24]))
     priors = {
         "learned prior": learning.pretrained("adaptive"),
         "their own prior": dataclasses.replace(drawn, dense=jnp.array([[0.05, 0.1, 0.0]])),
@@ -221,14 +221,14 @@ def bench_look_ahead(num: int = 50, seeds: int = 3, sigma: float = 0.01, steps: 
         if name == "their own prior" and kind != "dense systems":
             continue
 
-        def made(problem: Problem, prior: learning.Prior = prior, ahead: bool = ahead) -> Policy:
-            policy = learning.adaptive(problem, prior)
-            return learning.look_ahead(policy, steps=steps) if ahead else policy
+        def made(problem: Problem, prior: unknown.Prior = prior, ahead: bool = ahead) -> Policy:
+            policy = unknown.adaptive(problem, prior)
+            return unknown.look_ahead(policy, steps=steps) if ahead else policy
 
         found = []
         for seed, kinds in enumerate(plants):
             problem = kinds[kind][0].disturbed(noise=np.full((num, 1), sigma))
-            regret = evaluation.unknown(made, problem, key=jax.random.key(seed), num_initial=1, num_steps=100)
+            regret = unknown.score(made, problem, key=jax.random.key(seed), num_initial=1, num_steps=100)
             found.append(regret.summary())
         for what in ("failed", "median"):
             median, least, most = _spread([each[what] for each in found])
@@ -242,7 +242,7 @@ def _distributions(num: int, seed: int) -> dict[str, tuple[Problem, Problem | No
     keys = jax.random.split(jax.random.key(_CONTACT + seed), (2, len(others)))
     each = -(-num // len(others))
     families = (
-        evaluation.unknown_problem([systems.sample(name, key=k, num=each, spread=0.5) for name, k in zip(others, row)])
+        unknown.problem_of([systems.sample(name, key=k, num=each, spread=0.5) for name, k in zip(others, row)])
         for row in keys
     )
     before, after = (one[:num] for one in families)
@@ -253,26 +253,26 @@ def _distributions(num: int, seed: int) -> dict[str, tuple[Problem, Problem | No
         A, B = rng.normal(size=(n, n)) / np.sqrt(n), rng.normal(size=(n, m))
         dense.append(systems.from_matrices(A, B, dt=0.1))
     kinds = {"other families": (before, after), "random systems": (wide, None)}
-    return kinds | {"dense systems": (evaluation.unknown_problem(dense), None)}
+    return kinds | {"dense systems": (unknown.problem_of(dense), None)}
 
 
 def _contenders() -> dict[str, Controller]:
-    return _shipped() | evaluation.unknown_baselines(_training())
+    return _shipped() | unknown.baselines(_training())
 
 
 def _shipped() -> dict[str, Controller]:
     """Adaptive regulators with the priors that come with the package, and with plants at large alone."""
     known, guessed = (learning.pretrained(name) for name in ("adaptive", "student"))
     priors = {"adaptive": known, "student": guessed, "no family": dataclasses.replace(guessed, guess=None)}
-    return {name: partial(learning.adaptive, prior=prior) for name, prior in priors.items()}
+    return {name: partial(unknown.adaptive, prior=prior) for name, prior in priors.items()}
 
 
-def tune_unknown() -> Iterator[evaluation.Trial]:
+def tune_unknown() -> Iterator[unknown.Trial]:
     """Every setting of every baseline, on plants of the trained families that are in no table."""
     plants, family = _drawn([systems.names().index(name) for name in TRAINED], _TUNING, 4)
     chosen = np.tile(np.arange(len(plants)), len(NOISES))
     key = jax.random.key(_TUNING)
-    yield from evaluation.tune_baselines(_training(), _noisy(plants), family[chosen], key=key)
+    yield from unknown.tune_baselines(_training(), _noisy(plants), family[chosen], key=key)
 
 
 def _drawn(which: list[int] | range, seed: int, num: int) -> tuple[Problem, np.ndarray]:
@@ -280,7 +280,7 @@ def _drawn(which: list[int] | range, seed: int, num: int) -> tuple[Problem, np.n
     names = systems.names()
     batches = [variants(names[i], seed, _FIT) for i in which]
     chosen = np.tile(np.arange(_FIT) < num, len(batches))
-    return evaluation.unknown_problem(batches)[chosen], np.repeat(np.arange(len(batches)), num)
+    return unknown.problem_of(batches)[chosen], np.repeat(np.arange(len(batches)), num)
 
 
 def _told(which: list[int] | range) -> list[Told]:
@@ -310,7 +310,7 @@ def _noisy(plants: Problem) -> Problem:
     return plants[np.tile(np.arange(num), len(NOISES))].disturbed(noise=noise)
 
 
-def _rows(name: str, plants: Problem, family: np.ndarray, regrets: list[evaluation.Regret]) -> Iterator[UnknownRow]:
+def _rows(name: str, plants: Problem, family: np.ndarray, regrets: list[unknown.Regret]) -> Iterator[UnknownRow]:
     names, known = systems.names(), plants.told("units")
     noise, trained = np.asarray(known.noise), np.isin(np.array(names)[family], TRAINED)
     n, m = (np.asarray(mask).sum(-1) for mask in (known.state_mask, known.input_mask))

@@ -11,7 +11,22 @@ import numpy as np
 import scipy.linalg
 from fuzz_damage import KEY, Made, anything, gain, residual, starts_at_x0
 
-from lqrlab import compute, control, dataset, deployment, evaluation, learning, robots, simulation, systems
+from lqrlab import (
+    classical,
+    compute,
+    control,
+    dataset,
+    deployment,
+    evaluation,
+    learning,
+    predictive,
+    robots,
+    robust,
+    simulation,
+    systems,
+    tuning,
+    unknown,
+)
 
 A, B, C, D = (np.array([[0.0, 1.0], [2.0, -0.5]]), np.array([[0.0], [1.0]]), np.array([[1.0, 0.0]]), np.array([[0.0]]))
 Q, R, N, DT = np.eye(2), np.array([[1.0]]), np.array([[0.1], [0.0]]), 0.1
@@ -21,7 +36,7 @@ PENDULUM = systems.make("pendulum")
 LINEAR = systems.linearise(PENDULUM)
 VARIANTS = systems.sample("pendulum", key=KEY, num=2)
 GAIN = simulation.LinearPolicy(control.lqrd(*PENDULUM.matrices(), *PENDULUM.weights(), PENDULUM.dt).K)
-SPECS = control.StepSpecs(settling=3.0)
+SPECS = tuning.StepSpecs(settling=3.0)
 DATA = dataset.DataConfig(families=("pendulum",), variants=4, trajectories=2, num_steps=16)
 MODEL = learning.ModelConfig(kind="transformer", window=2, width=4, depth=1, heads=1, hidden=4)
 TRAIN = learning.TrainConfig(num_steps=2, batch_size=4, plants=2, horizon=2, report_every=1, checkpoint_every=1)
@@ -60,9 +75,9 @@ def source(kind: str = "resident") -> dataset.Source:
     return dataset.source(data(), kind=kind, batch_size=4, window=2)
 
 
-def learner() -> learning.AdaptivePolicy:
+def learner() -> unknown.AdaptivePolicy:
     """Which is told nothing of a pendulum."""
-    return learning.adaptive(PENDULUM, learning.ridge())
+    return unknown.adaptive(PENDULUM, unknown.ridge())
 
 
 @functools.cache
@@ -100,15 +115,15 @@ def a_folder() -> Path:
 
 
 @functools.cache
-def schedule() -> control.Schedule:
+def schedule() -> tuning.Schedule:
     """Gains over one parameter."""
-    return control.gain_schedule([_w], np.stack([A, A]), np.stack([B, B]), Q, R)
+    return tuning.gain_schedule([_w], np.stack([A, A]), np.stack([B, B]), Q, R)
 
 
 @functools.cache
-def plan() -> control.ILQR:
+def plan() -> predictive.ILQR:
     """A planned trajectory."""
-    return control.ilqr(PENDULUM.dynamics, _x0, Q, R, 5, dt=PENDULUM.dt)
+    return predictive.ilqr(PENDULUM.dynamics, _x0, Q, R, 5, dt=PENDULUM.dt)
 
 
 # Public functions that take more than plain arguments, by plain arguments -------------------------------------
@@ -241,8 +256,8 @@ CALLS = {
     "control.cost_to_go": (cost_to_go, _sampled | _costs, anything),
     "control.stage_weight": (control.stage_weight, _costs, anything),
     "control.finite_horizon": (control.finite_horizon, _sampled | {"num_steps": 3, "Qf": Q}, anything),
-    "control.constrained_lqr": (control.constrained_lqr, _sampled | _limited, anything),
-    "control.mpc": (control.mpc, _sampled | {"horizon": 3, "u_limits": (-1.0, 1.0), "x_limits": (-2.0, 2.0)}, anything),
+    "predictive.constrained_lqr": (predictive.constrained_lqr, _sampled | _limited, anything),
+    "predictive.mpc": (predictive.mpc, _sampled | {"horizon": 3, "u_limits": (-1.0, 1.0), "x_limits": (-2.0, 2.0)}, anything),
     "control.delayed": (control.delayed, _design | {"dt": DT, "delay": 0.05}, anything),
     "control.delay_cost": (control.delay_cost, _design | {"dt": DT, "delay": 0.05}, anything),
     "control.lqrd_delayed": (control.lqrd_delayed, _design | {"dt": DT, "delay": 0.05}, anything),
@@ -263,39 +278,39 @@ CALLS = {
     "control.h2_norm": (control.h2_norm, _abc, anything),
     "control.hinf_norm": (control.hinf_norm, _d, anything),
     "control.zeros": (control.zeros, _d, anything),
-    "control.hinfsyn": (control.hinfsyn, _generalized, keeps_to_gamma),
-    "control.h2syn": (control.h2syn, _generalized, keeps_to_gamma),
-    "control.hinfstruct": (control.hinfstruct, _generalized | {"starts": 2}, keeps_to_gamma),
-    "control.mixsyn": (control.mixsyn, {"G": (A, B, C, D), "W1": (-R, R, R, R), "W2": 0.1}, keeps_to_gamma),
-    "control.ncfsyn": (control.ncfsyn, {"A": A, "B": B, "C": C, "D": D, "dt": DT}, keeps_to_gamma),
-    "control.balred": (control.balred, {"A": STABLE / 3, "B": B, "C": C, "D": D, "order": 1, "dt": DT}, anything),
-    "control.mu": (control.mu, {"M": A, "blocks": [1, -1]}, anything),
-    "control.musyn": (control.musyn, _generalized | {"blocks": [(1, 1)], "order": 1, "rounds": 1}, anything),
+    "robust.hinfsyn": (robust.hinfsyn, _generalized, keeps_to_gamma),
+    "robust.h2syn": (robust.h2syn, _generalized, keeps_to_gamma),
+    "robust.hinfstruct": (robust.hinfstruct, _generalized | {"starts": 2}, keeps_to_gamma),
+    "robust.mixsyn": (robust.mixsyn, {"G": (A, B, C, D), "W1": (-R, R, R, R), "W2": 0.1}, keeps_to_gamma),
+    "robust.ncfsyn": (robust.ncfsyn, {"A": A, "B": B, "C": C, "D": D, "dt": DT}, keeps_to_gamma),
+    "robust.balred": (robust.balred, {"A": STABLE / 3, "B": B, "C": C, "D": D, "order": 1, "dt": DT}, anything),
+    "robust.mu": (robust.mu, {"M": A, "blocks": [1, -1]}, anything),
+    "robust.musyn": (robust.musyn, _generalized | {"blocks": [(1, 1)], "order": 1, "rounds": 1}, anything),
     "control.modes": (control.modes, {"A": A, "dt": DT}, anything),
     "control.margins": (control.margins, _loop, anything),
     "control.sensitivity": (control.sensitivity, _loop | {"frequencies": _w}, anything),
     "control.frequency_response": (control.frequency_response, _abc | {"frequencies": _w}, anything),
-    "control.step_response": (control.step_response, _step, anything),
-    "control.step_info": (control.step_info, _ys, anything),
+    "tuning.step_response": (tuning.step_response, _step, anything),
+    "tuning.step_info": (tuning.step_info, _ys, anything),
     "control.settling_time": (control.settling_time, {"poles": np.array([0.5, 0.2]), "dt": DT}, anything),
     "control.settling_steps": (control.settling_steps, {"poles": np.array([0.9, 0.5]), "times": 2.0, "shortest": 100,
                                                         "longest": 2000}, anything),
-    "control.pid": (control.pid, _pid, anything),
-    "control.pid, plant": (control.pid, {"plant": PENDULUM, "method": "optimal", "num_starts": 4, "Q": Q, "R": R,
+    "classical.pid": (classical.pid, _pid, anything),
+    "classical.pid, plant": (classical.pid, {"plant": PENDULUM, "method": "optimal", "num_starts": 4, "Q": Q, "R": R,
                                          "seed": 0}, anything),
-    "control.ProcessModel": (control.ProcessModel, {"gain": 1.0, "time_constant": 2.0, "delay": 0.5, "second": 1.0},
+    "classical.ProcessModel": (classical.ProcessModel, {"gain": 1.0, "time_constant": 2.0, "delay": 0.5, "second": 1.0},
                              anything),
-    "control.ProcessModel.of_record": (control.ProcessModel.of_record, {"u": np.ones(9), "y": np.arange(9.0), "dt": DT},
+    "classical.ProcessModel.of_record": (classical.ProcessModel.of_record, {"u": np.ones(9), "y": np.arange(9.0), "dt": DT},
                                        anything),
     "control.place": (control.place, _ab | {"poles": np.array([-1.0, -2.0])}, anything),
-    "control.inverse_lqr": (control.inverse_lqr, _loop, anything),
-    "control.gain_schedule": (control.gain_schedule, _grid, anything),
+    "tuning.inverse_lqr": (tuning.inverse_lqr, _loop, anything),
+    "tuning.gain_schedule": (tuning.gain_schedule, _grid, anything),
     "control.to_statespace": (control.to_statespace, _d, anything),
     "control.unsaturated_level": (control.unsaturated_level, {"K": K, "P": Q, "limit": 1.0}, anything),
-    "control.pareto": (control.pareto, _front, anything),
-    "control.tune": (control.tune, _tune, anything),
-    "control.ilqr": (control.ilqr, _plan, anything),
-    "control.StepSpecs": (control.StepSpecs, _specs, anything),
+    "tuning.pareto": (tuning.pareto, _front, anything),
+    "tuning.tune": (tuning.tune, _tune, anything),
+    "predictive.ilqr": (predictive.ilqr, _plan, anything),
+    "tuning.StepSpecs": (tuning.StepSpecs, _specs, anything),
     "systems.family": (systems.family, {"name": "pendulum"}, anything),
     "systems.make": (systems.make, {"name": "pendulum", "length": 0.5}, anything),
     "systems.sample": (systems.sample, {"name": "pendulum", "key": KEY, "num": 3, "spread": 0.2}, anything),
@@ -353,14 +368,14 @@ CALLS = {
     "simulation.rollout, linear": (simulation.rollout, _run | {"linear": True, "keep": ("xs",)} | _noise, starts_at_x0),
     "simulation.rollout, gain": (rolled_out, {"x0": _x0, "K": K, "num_steps": 5}, starts_at_x0),
     "simulation.no_control": (simulation.no_control, {"plant": PENDULUM}, anything),
-    "simulation.scheduled": (simulation.scheduled, _scheduled, anything),
+    "tuning.scheduled": (tuning.scheduled, _scheduled, anything),
     "simulation.tracking": (simulation.tracking, {"plant": PENDULUM, "plan": Made(plan)}, anything),
     "simulation.outputs": (simulation.outputs, {"plant": PENDULUM}, anything),
     "simulation.check_policy": (simulation.check_policy, {"policy": GAIN, "x": _x0, "m": 1}, anything),
     "evaluation.evaluate": (evaluation.evaluate, _score, anything),
     "evaluation.evaluate, x0": (evaluation.evaluate, _score_x0, anything),
     "evaluation.attraction": (evaluation.attraction, _region, anything),
-    "evaluation.unknown_problem": (evaluation.unknown_problem, {"plants": VARIANTS, "noise": 0.01, "sensor_noise": 0.0,
+    "unknown.problem_of": (unknown.problem_of, {"plants": VARIANTS, "noise": 0.01, "sensor_noise": 0.0,
                                                                 "limit": 20.0}, anything),
     "evaluation.baselines": (evaluation.baselines, {"plants": {"pendulum": VARIANTS}}, anything),
     "evaluation.baselines, one": (baselines, {"plant": VARIANTS}, anything),
@@ -375,7 +390,7 @@ CALLS = {
     "dataset.source, simulated": (windows, {"data": DATA} | _windows | {"kind": "simulated"}, anything),
     "learning.ModelConfig": (learning.ModelConfig, _model, anything),
     "learning.TrainConfig": (learning.TrainConfig, _train, anything),
-    "learning.look_ahead": (learning.look_ahead, {"policy": Made(learner), "num": 2, "steps": 2, "until": 2}, anything),
+    "unknown.look_ahead": (unknown.look_ahead, {"policy": Made(learner), "num": 2, "steps": 2, "until": 2}, anything),
     "learning.learning_rate": (learning.learning_rate, {"config": TRAIN}, anything),
     "learning.optimizer": (learning.optimizer, {"config": TRAIN}, anything),
     "learning.objective": (objective, {"config": TRAIN}, anything),
@@ -391,10 +406,10 @@ CALLS = {
 }  # fmt: skip
 
 SLOW = {
-    "control.tune": 20,
-    "control.constrained_lqr": 20,
-    "control.pid": 4,
-    "control.pid, plant": 20,
+    "tuning.tune": 20,
+    "predictive.constrained_lqr": 20,
+    "classical.pid": 4,
+    "classical.pid, plant": 20,
     "evaluation.baselines": 4,
     "evaluation.baselines, one": 4,
     "dataset.random_systems": 4,
@@ -416,31 +431,31 @@ NOT_CALLED = {
             "simulation.delayed",
             "simulation.estimated",
             "simulation.integrating",
-            "simulation.pid_loops",
-            "simulation.predictive",
+            "classical.pid_loops",
+            "predictive.receding_horizon",
         ),
         "takes a design, which is called; another plant's is refused in words in test_simulation_policies",
     ),
-    "control.constrained_optimum": "is control.mpc, which is called, for several horizons",
-    "simulation.nonlinear_mpc": "takes a problem, which is called; its limits are those of control.mpc",
-    "simulation.filtered": "takes a problem and a controller, which are called; its limits are in test_mpc",
+    "predictive.constrained_optimum": "is predictive.mpc, which is called, for several horizons",
+    "predictive.nonlinear_mpc": "takes a problem, which is called; its limits are those of predictive.mpc",
+    "predictive.filtered": "takes a problem and a controller, which are called; its limits are in test_mpc",
     **dict.fromkeys(
         ("simulation.extended_kalman", "simulation.unscented_kalman"),
         "takes a problem and a policy, which are called; see test_simulation_policies",
     ),
     **dict.fromkeys(
         (
-            "evaluation.best_known_cost",
-            "evaluation.recoveries",
+            "predictive.best_known_cost",
+            "predictive.recoveries",
             "evaluation.ladder",
-            "evaluation.robust_stability",
-            "evaluation.worst_case_gain",
-            "evaluation.first_contact",
-            "evaluation.unknown",
-            "evaluation.unknown_baselines",
-            "evaluation.family_known",
-            "evaluation.from_outputs",
-            "evaluation.tune_baselines",
+            "robust.robust_stability",
+            "robust.worst_case_gain",
+            "unknown.first_contact",
+            "unknown.score",
+            "unknown.baselines",
+            "unknown.family_known",
+            "unknown.from_outputs",
+            "unknown.tune_baselines",
         ),
         "takes seconds to minutes a call; wrong arguments are in tests of their own",
     ),

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from mutations import Mutation, mutations
 
-TESTS = Path(__file__).resolve().parent
+TESTS = Path(__file__).resolve().parents[1] / "tests"
 ROOT = TESTS.parent
 ROOMS = ("systems", "control", "simulation", "dataset", "learning", "evaluation")
 ROOMS += ("extensions/identification", "extensions/environments")

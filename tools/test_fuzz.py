@@ -11,11 +11,11 @@ import pytest
 from fuzz_calls import CALLS, NOT_CALLED
 from jaxtyping import TypeCheckError
 
-from lqrlab import control, dataset, evaluation, simulation, systems
+from lqrlab import control, dataset, evaluation, predictive, simulation, systems, tuning
 from lqrlab.compute import checks
 
 QUICK = (
-    *("compute.Backend", "control.StepSpecs", "control.inverse_lqr", "control.lqr", "control.margins"),
+    *("compute.Backend", "tuning.StepSpecs", "tuning.inverse_lqr", "control.lqr", "control.margins"),
     *("control.modes", "control.place", "control.stage_weight", "control.zeros", "dataset.DataConfig"),
     *("dataset.open", "evaluation.settling_steps", "learning.TrainConfig", "simulation.check_policy"),
     *("simulation.bind", "simulation.Problem.of", "simulation.Problem.from_matrices", "simulation.rollout"),
@@ -95,18 +95,18 @@ STARTS = np.zeros((2, 2))
         (lambda: control.settling_time(np.ones((2, 1)), np.ones(3)), "dt: expected one sample time, or"),
         (lambda: control.ctrb(np.eye(0), np.ones((0, 1))), "A: expected at least one row and column"),
         (lambda: control.margins(np.eye(1), [[1e300]], [[1e300]]), "K: the loop A − BK is not stable"),
-        (lambda: control.inverse_lqr(np.eye(1), [[1e300]], [[1e300]]), "K: the loop A − BK is not stable"),
-        (lambda: control.step_info(np.ones((0, 1)), 0.1, [1.0]), "ys: expected outputs"),
+        (lambda: tuning.inverse_lqr(np.eye(1), [[1e300]], [[1e300]]), "K: the loop A − BK is not stable"),
+        (lambda: tuning.step_info(np.ones((0, 1)), 0.1, [1.0]), "ys: expected outputs"),
         (lambda: control.sensitivity(-np.eye(2), np.eye(2), np.eye(2), 1.0), "frequencies: expected an array"),
-        (lambda: control.step_info(np.ones((3, 1)), 0.1, [1.0], within=np.nan), "within: expected a share"),
-        (lambda: control.step_info(np.ones((3, 1)), 0.1, [1.0], within=1e30), "within: expected a share"),
+        (lambda: tuning.step_info(np.ones((3, 1)), 0.1, [1.0], within=np.nan), "within: expected a share"),
+        (lambda: tuning.step_info(np.ones((3, 1)), 0.1, [1.0], within=1e30), "within: expected a share"),
         (lambda: control.spectral_radius("A"), "A: expected real numbers"),
         (lambda: control.spectral_radius(np.eye(2), squarings=10**9), "squarings: expected a whole number"),
         (lambda: simulation.bind(simulation.LinearPolicy(None), VARIANTS), "controller: expected real numbers"),
         (lambda: simulation.rollout(VARIANTS, GAIN, STARTS, 3, keep=()), "keep: expected a tuple of some of"),
         (lambda: control.stage_weight(*[np.eye(2)] * 3, np.eye(3)), "K: expected shape"),
         (lambda: control.stage_weight(*[np.eye(2)] * 3, np.eye(2) * 1j), "K: expected real numbers"),
-        (lambda: control.ilqr(len, [0.0], [[1.0]], [[1.0]], 2, dt=0.1), "f: fails on a state"),
+        (lambda: predictive.ilqr(len, [0.0], [[1.0]], [[1.0]], 2, dt=0.1), "f: fails on a state"),
         (lambda: systems.stack([]), "plants: expected a list of at least one plant"),
         (lambda: systems.pad_matrix(np.eye(2), 1, 2), "rows: expected a whole number ≥ 2"),
         (lambda: systems.from_matrices(np.eye(2), np.eye(2), Q=np.zeros((0, 2))), r"Q: expected \(2, 2\)"),
@@ -140,4 +140,4 @@ def test_where_an_eigenvalue_algorithm_fails_the_margins_say_so(place, words, mo
 def test_a_schedule_over_a_plant_that_is_not_finite_says_where():
     A = np.array([[[0.0]], [[np.inf]]])
     with pytest.raises(ValueError, match=r"^grid: 1 of 2 points.* at 2: A is not finite"):
-        control.gain_schedule(np.array([1.0, 2.0]), A, np.ones((1, 1)), np.eye(1), np.eye(1))
+        tuning.gain_schedule(np.array([1.0, 2.0]), A, np.ones((1, 1)), np.eye(1), np.eye(1))

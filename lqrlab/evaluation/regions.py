@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import jax
@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Int8, PyTree
 
-from lqrlab import control, simulation
+from lqrlab import simulation
 from lqrlab.compute import checks, jit_by_function
-from lqrlab.compute.linalg import expand_batch
 from lqrlab.compute.threads import on_threads
 from lqrlab.simulation import Policy, Problem, bind, check_policy, verdict
 from lqrlab.systems import Plant, check_plant
@@ -180,105 +179,3 @@ def _advance(
         return (after, carry, largest), None
 
     return jax.lax.scan(sample, (x, carry, jnp.zeros(x.shape[:-1], x.dtype)), length=steps)[0]
-
-
-def recoveries(
-    plant: Plant,
-    policies: Mapping[str, object],
-    *,
-    key: Array,
-    limits: tuple[ArrayLike, ArrayLike],
-    sizes: Sequence[float] = (1.0, 2.0, 4.0),
-    num: int = 512,
-    num_steps: int = 1000,
-) -> dict[str, Attraction]:
-    """Starts, of a fixed set, that each policy brings back to the equilibrium.
-
-    Args:
-        plant: one plant.
-        policies: name → controller, see :func:`lqrlab.simulation.bind`.
-        key: random key of the starts; one key, one set.
-        limits: of the inputs, as in :func:`lqrlab.simulation.rollout`.
-        sizes: the starts are normal with so many state scales; the same directions in each size.
-        num: starts of a size.
-        num_steps: samples after which a loop is judged.
-
-    Returns:
-        Name → verdicts ``[sizes, num]``; ``.converged.mean(-1)`` are the shares.
-    """
-    checks.whole("num", num)
-    starts, problem = starts_of(plant, key=key, sizes=sizes, num=num), Problem.of(plant, limits=limits)
-    return {name: attraction(problem, policy, starts, num_steps=num_steps) for name, policy in policies.items()}
-
-
-def starts_of(plant: Plant, *, key: Array, sizes: Sequence[float], num: int) -> np.ndarray:
-    """Initial deviations ``[sizes, num, n]`` in float32, one set of directions in all sizes."""
-    directions = np.asarray(plant.initial_state(key=key, num=num), np.float32)
-    return np.asarray(sizes, np.float32)[:, None, None] * directions
-
-
-def best_known_cost(
-    plant: Plant,
-    policies: Mapping[str, object],
-    x0: ArrayLike,
-    *,
-    limits: tuple[ArrayLike, ArrayLike],
-    key: Array,
-    horizon: int = 250,
-    num_random: int = 1,
-    max_iterations: int = 100,
-    num_steps: int = 1000,
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The least cost from each start that anything here finds, and what each policy pays.
-
-    Iterative LQR from several first guesses: the equilibrium's inputs, the inputs of each policy's own loop, and random
-    ones. Its optima are local, so the least of all of them and of the policies' own costs counts; a bound from above
-    on the optimum, no more.
-
-    Args:
-        plant: one plant.
-        policies: name → controller, see :func:`lqrlab.simulation.bind`.
-        x0: initial deviations ``[starts, n]``.
-        limits: of the inputs.
-        key: random key of the random guesses.
-        horizon: samples of a trajectory; what comes after costs xᵀPx, as the LQR's.
-        num_random: random guesses.
-        max_iterations: of a search.
-        num_steps: samples of a policy's loop; a loop that does not converge costs inf.
-
-    Returns:
-        Cost ``[starts]``, and name → cost ``[starts]``.
-    """
-    x0 = jnp.asarray(checks.real("x0", x0), float)
-    problem = Problem.of(plant, limits=limits)
-    runs = {name: simulation.rollout(problem, policy, x0, num_steps) for name, policy in policies.items()}
-    paid = {name: _cost(run, problem) for name, run in runs.items()}
-    guesses = [jnp.zeros((len(x0), horizon, plant.m))]
-    guesses += [jnp.where(jnp.isfinite(run.us), run.us, 0.0)[:, :horizon] for run in runs.values()]
-    held = -(-horizon // 10)
-    spread = expand_batch((problem.high - problem.low) / 4, 4)
-    noise = spread * jax.random.normal(key, (num_random, len(x0), held, plant.m))
-    guesses += list(jnp.repeat(noise, 10, axis=2)[:, :, :horizon])
-    assert problem.continuous is not None
-    plans = control.ilqr(
-        plant.dynamics,
-        x0 + problem.x_eq[None],
-        problem.continuous.Q,
-        problem.continuous.R,
-        horizon,
-        problem.P,
-        dt=float(problem.dt),
-        goal=(problem.x_eq, problem.u_eq),
-        limits=limits,
-        us=expand_batch(problem.u_eq, 4) + problem.saturate(jnp.stack(guesses)),
-        tolerance=1e-5,
-        max_iterations=max_iterations,
-    )
-    found = np.where(np.isfinite(plans.cost), plans.cost, np.inf)
-    return np.min([*found, *paid.values()], axis=0), paid
-
-
-def _cost(run: simulation.Trajectory, problem: Problem) -> np.ndarray:
-    """Of each loop, inf where it does not converge."""
-    judged = simulation.verdict.of_sizes(simulation.verdict.size(run.xs, problem.scale_x))
-    return np.where(judged == simulation.Verdict.CONVERGED, run.cost, np.inf)

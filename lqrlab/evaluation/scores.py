@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,6 @@ from jaxtyping import Array, ArrayLike, Float, Int8, PRNGKeyArray
 
 from lqrlab import control, simulation
 from lqrlab.compute import Backend, checks, jit_by_function, pytree
-from lqrlab.control import ConstrainedOptimum
 from lqrlab.simulation import Keep, LinearPolicy, Policy, Problem, Verdict, bind, verdict
 from lqrlab.systems import Plant
 
@@ -74,7 +73,7 @@ def evaluate(
     linear: bool = True,
     x0: ArrayLike | None = None,
     backend: Backend | None = None,
-    reference: str | ConstrainedOptimum = "unconstrained",
+    reference: str | Callable[[Array], Array] = "unconstrained",
 ) -> Score:
     """Run a controller from typical initial states and compare its cost with the optimum.
 
@@ -94,10 +93,9 @@ def evaluate(
             linearisation and a ratio below 1 can occur. A problem says itself which.
         x0: initial deviations ``[*batch, S, n]`` instead of drawn ones.
         backend: where loops run: a mesh shares them out, and the score, by the first axis that it has to divide.
-        reference: ``"unconstrained"``: x0ᵀP x0, which knows no limits; ``"constrained"``: the least that keeps the
-            limits of a linear problem's inputs, :meth:`lqrlab.simulation.Problem.constrained_optimum`, from each start
-            and from where the loop ends. A start that no input holds has no optimum: its ratio is NaN, and counted. Or
-            what that method gave for ``x0``, so that several controllers share the search, which takes longest.
+        reference: ``"unconstrained"``: x0ᵀP x0, which knows no limits; or a function of states ``[*batch, S, n]``
+            that gives the least cost from each, such as ``predictive.reference(problem)`` within limits. A start of
+            which it is NaN has no optimum: its ratio is NaN, and counted.
 
     Returns:
         :class:`Score` ``[*batch, num_initial]``.
@@ -114,12 +112,17 @@ def evaluate(
     if any(a is not None for a in problem.noise):
         raise ValueError(
             "plants: expected a problem without noise, under which x0ᵀP x0 is no optimum to compare with; "
-            "problem.disturbed() is without, evaluation.unknown compares loops under the same noise"
+            "problem.disturbed() is without, unknown.score compares loops under the same noise"
         )
     policy = bind(controller, problem)
     checks.whole("num_initial", num_initial)
-    if not isinstance(reference, ConstrainedOptimum):
-        checks.choice("reference", reference, ("unconstrained", "constrained"))
+    if not callable(reference):
+        checks.choice(
+            "reference",
+            reference,
+            ("unconstrained",),
+            "a function of states, such as predictive.reference(problem), or",
+        )
     starts = _starts(problem, problem.initial_state(key=key, num=num_initial) if x0 is None else x0)
     poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
     steps = control.settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
@@ -149,9 +152,12 @@ def _starts(problem: Problem, x0: ArrayLike) -> Array:
     return x0 if jnp.issubdtype(x0.dtype, jnp.floating) else x0.astype(float)
 
 
-def _scored(problem: Problem, policy: Policy, x0: Array, num_steps: int, reference: str | ConstrainedOptimum) -> Score:
+def _scored(
+    problem: Problem, policy: Policy, x0: Array, num_steps: int, reference: str | Callable[[Array], Array]
+) -> Score:
     linear_loop = problem.linear and isinstance(policy, LinearPolicy) and problem.low is None
-    free = isinstance(reference, str) and reference == "unconstrained"
+    free = not callable(reference)
+    least = problem.optimal_cost if not callable(reference) else reference
     if linear_loop and free:  # twice the state, twice the input: starts of any size are run in units of their size
         x0 = x0 / jnp.maximum(jnp.max(jnp.abs(x0), axis=-1, keepdims=True), jnp.finfo(x0.dtype).tiny)
     cost, end, sizes = _ran(problem, policy, x0, num_steps)
@@ -166,10 +172,9 @@ def _scored(problem: Problem, policy: Policy, x0: Array, num_steps: int, referen
     judged = jnp.where(jnp.isfinite(cost + problem.optimal_cost(end)), judged, Verdict.DIVERGED).astype(jnp.int8)
     converged = judged == Verdict.CONVERGED
     end = jnp.where(converged[..., None], end, 0.0)  # what remains of the others is not looked for
-    if free:
-        start, rest = problem.optimal_cost(x0), problem.optimal_cost(end)
-    else:
-        start, rest = _least(problem, x0, reference), _constrained(problem, end)
+    start, rest = least(x0), least(end)
+    if start.shape != x0.shape[:-1]:
+        raise ValueError(f"reference: expected costs of {x0.shape[:-1]} starts, but found {start.shape}")
     paid = cost + rest
     nothing = start == 0  # a loop that begins at rest has nothing to pay
     ratio = jnp.where(nothing & (paid == 0), 1.0, paid / jnp.where(nothing, 1.0, start))
@@ -180,23 +185,6 @@ def _scored(problem: Problem, policy: Policy, x0: Array, num_steps: int, referen
     remaining = jnp.where(converged, rest / jnp.where(paid > 0, paid, 1.0), 1.0)
     kind = "unconstrained" if free else "constrained"
     return Score(jnp.maximum(ratio, 1.0) if problem.linear else ratio, judged, remaining, kind)
-
-
-def _least(problem: Problem, x0: Array, reference: str | ConstrainedOptimum) -> Array:
-    """The constrained optimum of the starts, searched or given."""
-    if isinstance(reference, str):
-        return _constrained(problem, x0)
-    if reference.cost.shape != x0.shape[:-1]:
-        raise ValueError(
-            f"reference: expected the optimum of {x0.shape[:-1]} starts, but found that of {reference.cost.shape}"
-        )
-    return jnp.where(reference.found, reference.cost, jnp.nan)
-
-
-def _constrained(problem: Problem, x: Array) -> Array:
-    """The least cost from x on that keeps the limits, NaN where there is none or none was found."""
-    best = problem.constrained_optimum(jnp.where(jnp.isfinite(x), x, 0.0))
-    return jnp.where(best.found & jnp.all(jnp.isfinite(x), -1), best.cost, jnp.nan)
 
 
 def _ran(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> tuple[Array, Array, Sizes]:

@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.learning import checkpoints, gain_repair, models
-from lqrlab.simulation import LinearPolicy, Policy, Problem, Told, binding, measured_or
+from lqrlab.simulation import LinearPolicy, Policy, Problem, Told, bind, measured_or
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
 
 History = tuple[Array, Array, Array]
@@ -184,19 +184,15 @@ def _check_absorbed(problem: Problem) -> None:
         )
 
 
+@bind.register(nnx.Module)
 def _network(model: Any, problem: Problem) -> Policy:
-    """A row of :data:`lqrlab.simulation.binding.TABLE`: a network on a problem."""
     return policy(model, problem).as_gain()
 
 
-binding.TABLE += [
-    binding.Kind("a network", is_network, _network),
-    binding.Kind(
-        "the checkpoints folder of one",
-        lambda c: isinstance(c, str | Path),
-        lambda c, problem: _network(checkpoints.load(c, "best"), problem),
-    ),
-]
+@bind.register(str)
+@bind.register(Path)
+def _checkpoints(folder: str | Path, problem: Problem) -> Policy:
+    return _network(checkpoints.load(folder, "best"), problem)
 
 
 @partial(jax.jit, static_argnums=0)

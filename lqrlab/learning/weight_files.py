@@ -11,9 +11,9 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from lqrlab.extensions.unknown.guess import SAID, SEEN
+from lqrlab.extensions.unknown.prior import Prior
 from lqrlab.learning import models
-from lqrlab.learning.adaptive import Prior
-from lqrlab.learning.adaptive.guess import SAID, SEEN
 from lqrlab.learning.train_config import ModelConfig
 from lqrlab.systems import M_MAX, N_MAX
 
@@ -52,12 +52,12 @@ def pretrained(name: str) -> Any:
     """Trained weights that come with the package.
 
     Args:
-        name: ``"adaptive"``: a :class:`Prior` for :func:`lqrlab.learning.adaptive`, which regulates plants that
+        name: ``"adaptive"``: a :class:`Prior` for :func:`lqrlab.unknown.adaptive`, which regulates plants that
             nobody has described to it. ``"student"``: another, which knows no families; a network guesses the plant.
             ``"regulator"``: a matrix network for :func:`lqrlab.learning.policy`, which is told A and B.
 
     >>> plant = systems.make("cart_pole")
-    >>> policy = learning.adaptive(plant, learning.pretrained("adaptive"))
+    >>> policy = unknown.adaptive(plant, learning.pretrained("adaptive"))
     >>> simulation.rollout(plant, policy, 0.01 * jnp.ones(4), num_steps=2).us.shape
     (2, 1)
     """

@@ -11,28 +11,22 @@ from lqrlab.simulation.estimators import (
     unscented_kalman,
 )
 from lqrlab.simulation.loop import Trajectory, record, rollout, step
-from lqrlab.simulation.memory_policies import LinearController, delayed, estimated, integrating, pid_loops
+from lqrlab.simulation.memory_policies import LinearController, delayed, estimated, integrating
 from lqrlab.simulation.noise import Noise
-from lqrlab.simulation.nonlinear_mpc import NonlinearMPC, NonlinearPlan, nonlinear_mpc
 from lqrlab.simulation.policies import (
     DelayedPolicy,
     LinearPolicy,
     Policy,
-    ScheduledPolicy,
-    SwitchingPolicy,
     TrackingPolicy,
     check_policy,
     measured_or,
     no_control,
-    scheduled,
     sent_or,
     tracking,
 )
 from lqrlab.simulation.problem import Problem
 from lqrlab.simulation.quadratic_regulator import QuadraticRegulator
-from lqrlab.simulation.receding_horizon import PredictivePolicy, predictive
 from lqrlab.simulation.recording import Keep
-from lqrlab.simulation.safety_filter import FilteredPolicy, filtered
 from lqrlab.simulation.sensors import Delayed, Held, Measured, Outputs, outputs
 from lqrlab.simulation.told import Told
 from lqrlab.simulation.verdict import Verdict
@@ -41,24 +35,18 @@ __all__ = [
     "Delayed",
     "DelayedPolicy",
     "ExtendedKalmanFilter",
-    "FilteredPolicy",
     "Held",
     "Keep",
     "LinearController",
     "LinearPolicy",
     "Measured",
     "Noise",
-    "NonlinearMPC",
-    "NonlinearPlan",
     "OutputFeedback",
     "Outputs",
     "Policy",
-    "PredictivePolicy",
     "Problem",
     "QuadraticRegulator",
-    "ScheduledPolicy",
     "StateEstimator",
-    "SwitchingPolicy",
     "Told",
     "TrackingPolicy",
     "Trajectory",
@@ -69,18 +57,13 @@ __all__ = [
     "delayed",
     "estimated",
     "extended_kalman",
-    "filtered",
     "integrating",
     "is_policy",
     "measured_or",
     "no_control",
-    "nonlinear_mpc",
     "outputs",
-    "pid_loops",
-    "predictive",
     "record",
     "rollout",
-    "scheduled",
     "sent_or",
     "step",
     "tracking",

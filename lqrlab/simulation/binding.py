@@ -1,14 +1,15 @@
-"""Controllers of all kinds bound to a problem: one table, which everything that takes a controller asks.
+"""Controllers of all kinds bound to a problem: one generic function, which everything that takes a controller calls.
 
-A new kind of controller is one row. Subpackages further down add theirs when they are imported, and say so in the entry
-points ``lqrlab.controllers``, so that a row is found before anybody has imported them.
+A new kind of controller is one registration, beside its class: ``@simulation.bind.register(MyController)`` over a
+function ``(controller, problem) -> policy``. The problem has K and P only if it was solved; what does not go with the
+problem is refused by a ``ValueError`` in words.
 """
 
 import dataclasses
-import importlib.metadata
+import functools
 import inspect
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,35 +17,92 @@ import numpy as np
 from jaxtyping import Array
 
 from lqrlab.compute import checks
-from lqrlab.control import ILQR, LQG, LQR, MPC, PID, Compensator, Integral, LQTracking, TimeVaryingLQR
+from lqrlab.control import LQG, LQR, Integral, LQTracking, TimeVaryingLQR
 from lqrlab.simulation import memory_policies
 from lqrlab.simulation.policies import LinearPolicy, Policy, tracking
 from lqrlab.simulation.problem import Problem
-from lqrlab.simulation.receding_horizon import predictive
 from lqrlab.systems import Plant, check_plant
-
-MODULES = "lqrlab.controllers"
-"""Entry points of modules that add rows when they are imported."""
-
-
-class Kind(NamedTuple):
-    """A row of the table: one kind of controller.
-
-    Attributes:
-        words: the kind in words, for the sentence that refuses what is none.
-        recognises: whether something is of it.
-        bind: its policy on a problem, which has K and P only if it was :meth:`Problem.solved`; a ``ValueError`` in
-            words where it does not go with the problem.
-    """
-
-    words: str
-    recognises: Callable[[object], bool]
-    bind: Callable[..., Policy]
 
 
 def is_policy(controller: object) -> bool:
     """True if something has a policy's ``init`` and can be called."""
     return callable(controller) and callable(getattr(controller, "init", None))
+
+
+def bind(controller: object, problem: Problem | Plant) -> Policy:
+    """The policy of a controller on the plants of a problem.
+
+    Args:
+        controller: a policy, taken as it is; a gain; a design (LQR, LQG, LQI, PID, MPC, a plan); a network or the
+            ``checkpoints`` folder of one; an agent of a reinforcement learning library; or a function from the
+            problem to any of these.
+        problem: what it is to control.
+
+    Raises:
+        ValueError: what is no controller, or does not go with the problem, in words.
+
+    >>> plant = systems.make("pendulum")
+    >>> optimum = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
+    >>> simulation.bind(optimum, plant).K.shape, simulation.bind([[-20.0, -5.0]], plant).K.shape
+    ((1, 2), (1, 2))
+    """
+    check_controller(controller)
+    if not isinstance(problem, Problem):
+        check_plant(problem)
+        problem = Problem.of(problem, optimum=False)
+    return _bound(controller, problem)
+
+
+@functools.singledispatch
+def _bound(controller: Any, problem: Problem) -> Policy:
+    """A policy as it is, a gain, or what a function makes for the problem."""
+    if _is_gain(controller):
+        return _gain(controller, problem)
+    if not is_policy(controller):
+        return _function(controller, problem)
+    policy = controller.as_gain() if hasattr(controller, "as_gain") else controller
+    _check_steps(policy, problem.dt)
+    return _gain(policy.K, problem, policy) if type(policy) is LinearPolicy else policy  # type: ignore[return-value]
+
+
+bind.register = _bound.register  # type: ignore[attr-defined]
+
+
+@_bound.register
+def _(controller: LQR, problem: Problem) -> Policy:
+    return _gain(controller.K, problem)
+
+
+@_bound.register
+def _(controller: LQG, problem: Problem) -> Policy:
+    return memory_policies.estimated(problem, controller)
+
+
+@_bound.register
+def _(controller: Integral, problem: Problem) -> Policy:
+    return memory_policies.integrating(problem, controller)
+
+
+@_bound.register(LQTracking)
+@_bound.register(TimeVaryingLQR)
+def _(controller: LQTracking | TimeVaryingLQR, problem: Problem) -> Policy:
+    return tracking(problem, controller)
+
+
+def recognised(controller: object) -> bool:
+    """True if something is a gain or of a registered kind: not of a policy or a function."""
+    return _is_gain(controller) or _bound.dispatch(type(controller)) is not _bound.registry[object]
+
+
+def check_controller(controller: object) -> None:
+    """Refuse what is no kind of controller, where there is no problem yet to bind it to."""
+    if callable(controller) or recognised(controller):
+        return
+    known = ", ".join(sorted(kind.__name__ for kind in _bound.registry if kind is not object))
+    raise ValueError(
+        f"controller: expected a policy, a gain K, a function from a problem to a policy, or one of {known}, but found "
+        f"{type(controller).__name__}"
+    )
 
 
 def _is_gain(controller: object) -> bool:
@@ -100,60 +158,6 @@ def _with_optimum(problem: Problem) -> Problem:
         return problem
 
 
-TABLE: list[Kind] = [
-    Kind("a gain K", _is_gain, _gain),
-    Kind("a regulator", lambda c: isinstance(c, LQR), lambda c, problem: _gain(c.K, problem)),
-    Kind("an LQG design", lambda c: isinstance(c, LQG), lambda c, problem: memory_policies.estimated(problem, c)),
-    Kind(
-        "a design with integral action",
-        lambda c: isinstance(c, Integral),
-        lambda c, problem: memory_policies.integrating(problem, c),
-    ),
-    Kind("PID loops", lambda c: isinstance(c, PID), lambda c, problem: memory_policies.pid_loops(problem, c)),
-    Kind(
-        "a compensator",
-        lambda c: isinstance(c, Compensator),
-        lambda c, problem: memory_policies.compensated(problem, c),
-    ),
-    Kind("a predictive controller", lambda c: isinstance(c, MPC), lambda c, problem: predictive(problem, c)),
-    Kind(
-        "a plan over a horizon",
-        lambda c: isinstance(c, ILQR | LQTracking | TimeVaryingLQR),
-        lambda c, problem: tracking(problem, c),
-    ),
-]
-"""Kinds of controllers, the first that recognises one binds it; a policy is one already."""
-_FUNCTION = Kind("a function from a problem to a policy", callable, _function)
-
-
-def bind(controller: object, problem: Problem | Plant) -> Policy:
-    """The policy of a controller on the plants of a problem.
-
-    Args:
-        controller: a policy, taken as it is; a gain; a design of :mod:`lqrlab.control` (LQR, LQG, LQI, PID, MPC, a
-            plan); a network or the ``checkpoints`` folder of one; an agent of a reinforcement learning library; or a
-            function from the problem to any of these.
-        problem: what it is to control.
-
-    Raises:
-        ValueError: what is no controller, or does not go with the problem, in words.
-
-    >>> plant = systems.make("pendulum")
-    >>> optimum = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
-    >>> simulation.bind(optimum, plant).K.shape, simulation.bind([[-20.0, -5.0]], plant).K.shape
-    ((1, 2), (1, 2))
-    """
-    check_controller(controller)
-    if not isinstance(problem, Problem):
-        check_plant(problem)
-        problem = Problem.of(problem, optimum=False)
-    if is_policy(controller):
-        policy = controller.as_gain() if hasattr(controller, "as_gain") else controller
-        _check_steps(policy, problem.dt)
-        return _gain(policy.K, problem, policy) if type(policy) is LinearPolicy else policy  # type: ignore[return-value]
-    return (recognised(controller) or _FUNCTION).bind(controller, problem)
-
-
 def _check_steps(policy: object, dt: Array) -> None:
     """Refuse a policy that is made for another step than ``dt``, or that holds one or an estimator that is."""
     if hasattr(policy, "check_step"):
@@ -164,21 +168,3 @@ def _check_steps(policy: object, dt: Array) -> None:
         for part in inside:
             if is_policy(part) or hasattr(part, "check_step"):
                 _check_steps(part, slower)
-
-
-def check_controller(controller: object) -> None:
-    """Refuse what is no kind of controller, where there is no problem yet to bind it to."""
-    if callable(controller) or recognised(controller) is not None:
-        return
-    words = ", ".join(kind.words for kind in (*TABLE, _FUNCTION))
-    raise ValueError(f"controller: expected a policy, {words}, but found {type(controller).__name__}")
-
-
-def recognised(controller: object) -> Kind | None:
-    """The row of the table for a controller; None for a policy, a function, and what is no controller."""
-    found = next((kind for kind in TABLE if kind.recognises(controller)), None)
-    if found is None and not callable(controller):  # perhaps of a subpackage that nobody has imported yet
-        for point in importlib.metadata.entry_points(group=MODULES):
-            point.load()
-        found = next((kind for kind in TABLE if kind.recognises(controller)), None)
-    return found

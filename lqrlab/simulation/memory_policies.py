@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import checks, linalg, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
-from lqrlab.control import LQG, LQR, PID, Compensator, Integral
+from lqrlab.control import LQG, LQR, Integral
 from lqrlab.simulation.policies import DelayedPolicy, measured_or
 from lqrlab.simulation.problem import Problem
 from lqrlab.simulation.sensors import Measured
@@ -80,7 +80,7 @@ def estimated(plant: Plant | Problem, design: LQG, *, limits: tuple[ArrayLike, A
     >>> bool(jnp.abs(run.xs[-1]).max() < 1e-3)  # the rate was never measured
     True
     """
-    problem = _problem(plant, limits)
+    problem = problem_of(plant, limits)
     checks.instance("design", design, LQG, "an LQG design, as control.lqg makes")
     _check_sampled(design.discrete)
     _, B, C = design.plant
@@ -115,7 +115,7 @@ def integrating(
     >>> round(float(run.xs[-1, 0]), 6)  # leaning, by a torque that nobody told it
     0.1
     """
-    problem = _problem(plant, limits)
+    problem = problem_of(plant, limits)
     checks.instance("design", design, Integral, "a regulator with integral action, as control.lqi makes")
     _check_sampled(design.discrete)
     check_sizes(problem, design.K.shape[-1], design.K.shape[-2])
@@ -150,61 +150,6 @@ def integrating(
     )
 
 
-def pid_loops(
-    plant: Plant | Problem,
-    design: PID,
-    r: ArrayLike = 0.0,
-    *,
-    limits: tuple[ArrayLike, ArrayLike] | None = None,
-    u0: ArrayLike | None = None,
-    y0: ArrayLike = 0.0,
-) -> Measured:
-    """The policy of PID loops, which hold their outputs at r; a measurement that is not finite is the filter's.
-
-    Args:
-        plant: one plant, or the batch that the design is of; or a problem of them, with its limits.
-        design: of :func:`lqrlab.control.pid`.
-        r: set-point of each loop ``[*batch]``, or ``[*batch, loops]`` of several, as a deviation from the equilibrium.
-        limits: ``(low, high)`` of the actuators, absolute, as for :func:`rollout`: back-calculation is from these.
-        u0, y0: for bumpless transfer the first input and output of each loop, as deviations, see
-            :meth:`lqrlab.control.PID.start`.
-
-    >>> plant = systems.make("dc_motor")
-    >>> design = control.pid(plant, "simc", tau_c=0.3)
-    >>> run = simulation.rollout(plant, simulation.pid_loops(plant, design, r=0.5), jnp.zeros(plant.n), 400)
-    >>> bool(abs(run.xs[-1, 0] - 0.5) < 0.05)
-    True
-    """
-    problem = _problem(plant, limits)
-    checks.instance("design", design, PID, "PID loops, as control.pid makes")
-    C = design.C
-    if C is None:
-        raise ValueError(
-            "design: expected one with measured outputs, but it was tuned on a process model; give it those of the "
-            "plant with dataclasses.replace(design, C=…), one row for each loop"
-        )
-    check_sizes(problem, C.shape[-1], design.m)
-    if design.dt is not None:
-        problem.check_step(design.dt)
-    A, B, of_z, D, E = design.sampled(problem.dt)
-    k = len(design.inputs)
-    kept = jnp.broadcast_to(design.start(r, u0, y0), (*A.shape[:-2], 2 * k))
-    set_point = jnp.broadcast_to(design.per_loop(jnp.asarray(checks.real("r", r), A.dtype)), (*A.shape[:-2], k))
-    b = -matvec(B, set_point) * (jnp.arange(2 * k) < k).astype(A.dtype).reshape(*(1,) * (A.ndim - 2), 2 * k)
-    H = jnp.broadcast_to(jnp.eye(k, 2 * k, k, dtype=A.dtype), (*A.shape[:-2], k, 2 * k))
-    return Measured(LinearController(A, B, of_z, D, E, b, *limits_of(problem), H, kept), C)
-
-
-def compensated(problem: Problem, design: Compensator) -> Measured:
-    """The policy of a compensator on a problem, sampled at its step; a missing measurement counts as zero."""
-    check_sizes(problem, np.shape(design.C)[-1], design.m)
-    if np.ndim(problem.dt):
-        raise ValueError("controller: expected one sample time for a compensator, but found a batch of them")
-    A, B, C, D, E = (jnp.asarray(a, problem.A.dtype) for a in design.sampled(float(problem.dt)))
-    still = jnp.zeros(A.shape[-1], A.dtype)
-    return Measured(LinearController(A, B, C, D, E, still, *limits_of(problem)), jnp.asarray(design.C, A.dtype))
-
-
 def _model(problem: Problem) -> tuple[Array, Array]:
     """A and B of the sampled plant; of one that is hidden, that the state stays where it is."""
     still = jnp.eye(problem.n, dtype=problem.A.dtype)
@@ -232,7 +177,7 @@ def delayed(
     >>> bool(abs(run.cost / (x0 @ late.P[:2, :2] @ x0) - 1) < 1e-3)  # what the design said
     True
     """
-    problem = _problem(plant, None)
+    problem = problem_of(plant, None)
     checks.instance("design", design, LQR, "a regulator, as control.lqrd_delayed makes")
     words = "a number of sample times ≥ 0, one for all inputs or one each"
     each = list(delay) if isinstance(delay, Sequence | np.ndarray) and np.ndim(delay) else [delay]
@@ -253,7 +198,7 @@ def delayed(
     return DelayedPolicy(design.K, jnp.asarray(ticks), late, cut, memory, step)
 
 
-def _problem(plant: Plant | Problem, limits: tuple[ArrayLike, ArrayLike] | None) -> Problem:
+def problem_of(plant: Plant | Problem, limits: tuple[ArrayLike, ArrayLike] | None) -> Problem:
     """The problem that a policy is made for, with limits where some are given."""
     problem = plant if isinstance(plant, Problem) else Problem.of(plant, optimum=False)
     return problem if limits is None else problem.limited(limits)

@@ -1,7 +1,6 @@
 """Policies: pytrees that turn the state they see into an input, and may remember."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import jax
@@ -10,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from lqrlab.compute import checks, pytree
-from lqrlab.compute.linalg import expand_batch, matvec, quadratic
-from lqrlab.control import ILQR, LQTracking, Schedule, TimeVaryingLQR
+from lqrlab.compute.linalg import expand_batch, matvec
+from lqrlab.control import LQTracking, TimeVaryingLQR
 from lqrlab.simulation.problem import Problem
 from lqrlab.systems import Plant, check_plant
 
@@ -88,22 +87,30 @@ class TrackingPolicy:
         return carry + 1, expand_batch(us, x.ndim) - matvec(K, x - expand_batch(xs, x.ndim))
 
 
-def tracking(plant: Plant | Problem, plan: ILQR | LQTracking | TimeVaryingLQR) -> TrackingPolicy:
+class Plan(Protocol):
+    """States, inputs and gains over a horizon, as :func:`lqrlab.control.lq_tracking` and ``predictive.ilqr`` make."""
+
+    xs: Float[Array, "*batch T+1 n"]
+    us: Float[Array, "*batch T m"]
+    K: Float[Array, "*batch T m n"]
+
+
+def tracking(plant: Plant | Problem, plan: Plan | TimeVaryingLQR) -> TrackingPolicy:
     """The policy of a plan over a finite horizon; roll it out with the plan's sample time.
 
     Args:
         plant: one plant, or the batch that the plan is for; or a problem of them.
-        plan: one for all plants or one each: of :func:`lqrlab.control.ilqr`, in absolute states and inputs; or of
-            :func:`lqrlab.control.lq_tracking` or :func:`lqrlab.control.finite_horizon`, in deviations from the
-            equilibrium.
+        plan: one for all plants or one each, in deviations from the equilibrium, as of
+            :func:`lqrlab.control.lq_tracking` or :func:`lqrlab.control.finite_horizon`; or in absolute states and
+            inputs, if it has ``absolute = True``, as of ``predictive.ilqr``.
     """
     if not isinstance(plant, Problem):
         check_plant(plant)
     if isinstance(plan, TimeVaryingLQR):
         *lead, T, m, n = plan.K.shape
         plan = LQTracking(jnp.zeros((*lead, T + 1, n)), jnp.zeros((*lead, T, m)), plan.K, plan.P)
-    if not isinstance(plan, ILQR | LQTracking):
-        made = "as control.ilqr, lq_tracking or finite_horizon make"
+    if not all(hasattr(plan, name) for name in ("xs", "us", "K")):
+        made = "as predictive.ilqr, control.lq_tracking or control.finite_horizon make"
         raise ValueError(f"plan: expected a plan, {made}, but found {type(plan).__name__}")
     if (plan.xs.shape[-1], plan.us.shape[-1]) != (plant.n, plant.m):
         sizes = f"{plant.n} states and {plant.m} inputs"
@@ -113,7 +120,7 @@ def tracking(plant: Plant | Problem, plan: ILQR | LQTracking | TimeVaryingLQR) -
         plan = _for_each(plan, batch)
     if plan.xs.shape[:-2][: len(batch)] != batch:
         raise ValueError(f"plan: expected a plan for each of the plants {batch}, but found {plan.xs.shape}")
-    if isinstance(plan, LQTracking):
+    if not getattr(plan, "absolute", False):
         return TrackingPolicy(plan.xs, plan.us, plan.K)
     equilibrium = (plant.x_eq, plant.u_eq) if isinstance(plant, Problem) else plant.equilibrium()
     if equilibrium[0] is None:
@@ -129,78 +136,6 @@ def tracking(plant: Plant | Problem, plan: ILQR | LQTracking | TimeVaryingLQR) -
 def _for_each(plan: _Plan, batch: tuple[int, ...]) -> _Plan:
     """A plan without batch axes, given to each plant of a batch."""
     return jax.tree.map(lambda a: jnp.broadcast_to(a, batch + jnp.shape(a)), plan)
-
-
-@pytree
-@dataclasses.dataclass(frozen=True)
-class SwitchingPolicy:
-    """One policy until xᵀPx ≤ level, from then on another: a swing-up, and the regulator that catches.
-
-    Attributes:
-        first, then: the two policies; both see every state, so either may remember.
-        level: :func:`lqrlab.control.unsaturated_level` is one choice.
-    """
-
-    first: Policy
-    then: Policy
-    P: Float[Array, "*batch n n"]
-    level: Float[Array, "*batch"]
-
-    def inside(self, x: Array) -> Array:
-        """True where the second policy takes over at x ``[*batch, *extra, n]``: ``[*batch, *extra]``."""
-        level = expand_batch(jnp.asarray(self.level, x.dtype), x.ndim - 1, 0)
-        return level >= quadratic(self.P.astype(x.dtype), x)
-
-    def init(self, batch_shape: tuple[int, ...]) -> tuple[PyTree, PyTree, Array]:
-        """Both begin; nobody has been caught."""
-        return self.first.init(batch_shape), self.then.init(batch_shape), jnp.zeros(batch_shape, bool)
-
-    def __call__(self, carry: tuple[PyTree, PyTree, Array], x: Array) -> tuple[tuple[PyTree, PyTree, Array], Array]:
-        """The input of whichever is in charge; once handed over it stays so."""
-        before, after, caught = carry
-        caught = caught | self.inside(x)
-        before, swing = self.first(before, x)
-        after, catch = self.then(after, x)
-        return (before, after, caught), jnp.where(caught[..., None], catch, swing)
-
-
-@pytree
-@dataclasses.dataclass(frozen=True)
-class ScheduledPolicy:
-    """u = u_op(ρ) − K(ρ) (x − x_op(ρ)) with the parameters ρ read from the state at each step.
-
-    Attributes:
-        schedule: of :func:`lqrlab.control.gain_schedule`, in absolute states and inputs.
-        x_eq, u_eq: what this policy's x and u are deviations from, ``[n]``, ``[m]``.
-        read: absolute states ``[..., n]`` → parameters ``[..., axes of the grid]``.
-    """
-
-    schedule: Schedule
-    x_eq: Array
-    u_eq: Array
-    read: Callable[[Array], Array] = dataclasses.field(metadata={"static": True})
-
-    def init(self, batch_shape: tuple[int, ...]) -> None:
-        """Nothing to remember."""
-
-    def __call__(self, carry: None, x: Array) -> tuple[None, Array]:
-        """The gain of here and now."""
-        at = x + expand_batch(self.x_eq.astype(x.dtype), x.ndim)
-        K, x_op, u_op = (a.astype(x.dtype) for a in self.schedule(self.read(at)))
-        error = at[..., : x_op.shape[-1]] - x_op  # a state that is only read comes after those controlled
-        u = u_op - (K @ error[..., None])[..., 0]
-        return None, u - expand_batch(self.u_eq.astype(x.dtype), u.ndim)
-
-
-def scheduled(plant: Plant, schedule: Schedule, read: Callable[[Array], Array]) -> ScheduledPolicy:
-    """The policy of a gain schedule on a plant; ``read`` takes the parameters from the absolute state.
-
-    A plant whose last states are the moving parameters themselves may have a schedule for the others alone.
-    """
-    check_plant(plant)
-    checks.instance("schedule", schedule, Schedule, "a schedule, as control.gain_schedule makes")
-    checks.function("read", read, "a function that takes the parameters from the state")
-    return ScheduledPolicy(schedule, *plant.equilibrium(), read)
 
 
 def no_control(plant: Plant | Problem) -> LinearPolicy:

@@ -253,29 +253,6 @@ class Problem(QuadraticRegulator):
 
     # What follows ------------------------------------------------------------------------------------------
 
-    def constrained_optimum(
-        self, x: ArrayLike, *, x_limits: tuple[ArrayLike, ArrayLike] | None = None, longest: int = 512
-    ) -> control.ConstrainedOptimum:
-        """The least that any controller can pay from x ``[*batch, *extra, n]`` on that keeps the actuators' limits.
-
-        Args:
-            x: starts.
-            x_limits: of the states too, ``(low, high)`` as deviations, numbers or ``[n]``.
-            longest: see :func:`lqrlab.control.constrained_optimum`.
-        """
-        if not self.linear:
-            raise ValueError(
-                f"problem: the constrained optimum is known of a linear plant, but {self.name} is nonlinear here; "
-                "give linear=True, or compare with evaluation.best_known_cost"
-            )
-        x = jnp.asarray(checks.real("x0", x), self.A.dtype)
-        core = x.ndim + 1 if self.batch_shape else 2
-        A, B, Q, R, N = (expand_batch(a, core, 2) for a in self.sampled)
-        limits: dict[str, Any] = {} if x_limits is None else {"x_limits": x_limits}
-        if self.low is not None:
-            limits["u_limits"] = tuple(expand_batch(a[..., None, :], core, 2) for a in (self.low, self.high))
-        return control.constrained_optimum(A, B, Q, R, x, N=N, longest=longest, **limits)
-
     def initial_state(self, *, key: PRNGKeyArray, num: int | None = None) -> Float[Array, "*loops n"]:
         """Typical initial deviations ``[*batch, n]`` or ``[*batch, num, n]``: normal, with the scales of states."""
         if self.plant is not None:

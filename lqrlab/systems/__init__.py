@@ -12,8 +12,7 @@ from lqrlab.systems.mechanics import Mechanical
 from lqrlab.systems.open_loop import OpenLoopMode, open_loop_modes
 from lqrlab.systems.plant import Plant, parameter_fields
 from lqrlab.systems.plant_files import register_file
-from lqrlab.systems.symbolic import equations
-from lqrlab.systems.uncertain_plant import UncertainPlant
+from lqrlab.workbench.figures.symbolic import equations
 
 # isort: split
 from lqrlab.systems import catalogue  # its families are declared with the names above
@@ -28,7 +27,6 @@ __all__ = [
     "OpenLoopMode",
     "Plant",
     "Signal",
-    "UncertainPlant",
     "catalogue",
     "check",
     "check_parameter",

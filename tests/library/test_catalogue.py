@@ -14,7 +14,8 @@ from catalogue import BUILT_IN, ONE_A_FIELD, around, compiled_for
 
 from lqrlab import systems
 from lqrlab.compute import jaxprs
-from lqrlab.systems import drawing, notation, symbolic
+from lqrlab.systems import drawing
+from lqrlab.workbench.figures import notation, symbolic
 
 MAY_IMPORT = {"jax", "jaxtyping", "wadler_lindig", "numpy", "scipy", "_cyutility"}
 """Packages that the plants take with them when they are imported; most of them JAX imports before."""

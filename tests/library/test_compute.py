@@ -20,8 +20,8 @@ from flax import nnx
 from lqrlab import compute, dataset, learning, simulation, systems
 from lqrlab.compute import debugging, pytree
 from lqrlab.compute.random import normals, words
-from lqrlab.control.trajectory import solver
 from lqrlab.evaluation import regions
+from lqrlab.extensions.predictive.trajectory import solver
 from lqrlab.simulation import loop
 from lqrlab.simulation.engines import constant_gain
 from lqrlab.workbench.figures import loop_design

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from lqrlab import control, simulation, systems
+from lqrlab import control, simulation, systems, tuning
 
 A = np.array([[0.0, 1.0], [2.0, -0.3]])
 B = np.array([[0.0], [1.0]])
@@ -53,9 +53,9 @@ def test_whole_numbers_are_numbers():
     a, b, c = [[0, 1], [-4, -1]], [[0], [1]], [[1, 0]]
     result = control.frequency_response(a, b, c, [2.5])
     assert np.isclose(result[0, 0, 0], 1 / (4 - 2.5**2 + 2.5j), rtol=1e-12)
-    ys, _ = control.step_response([[0]], [[1]], [[1]], [[0]], [0.5], 3)
+    ys, _ = tuning.step_response([[0]], [[1]], [[1]], [[0]], [0.5], 3)
     assert np.allclose(ys[:, 0], [0, 0.5, 0.5, 0.5], atol=1e-12)
-    assert np.isclose(control.step_info([[0], [0], [1], [1]], 0.05, [1]).settling[0], 0.1)
+    assert np.isclose(tuning.step_info([[0], [0], [1], [1]], 0.05, [1]).settling[0], 0.1)
     design = control.lqr([[0, 1], [0, 0]], b, [[1, 0], [0, 3]], 1)
     assert design.K.dtype == jnp.float64
     assert np.allclose(design.K, [[1, np.sqrt(5)]], rtol=1e-14)
@@ -74,9 +74,9 @@ def test_whole_numbers_are_numbers():
         ),
         (lambda: control.margins(A * np.nan, B, [[8.0, 4.0]]), "A: expected finite numbers"),
         (lambda: control.lqr(A, np.zeros((2, 0)), Q, np.zeros((0, 0))), "at least one state and one input"),
-        (lambda: control.step_info(np.ones(5), 0.1, 1.0), "ys: expected outputs"),
-        (lambda: control.step_response(A, B, [[1.0, 0.0]], [[8.0, 4.0]], [1.0, 2.0], 5), "r: expected a set"),
-        (lambda: control.step_response(A, B, [[1.0, 0.0]], [[8.0, 4.0]], [1.0], 0), "num_steps: expected a whole"),
+        (lambda: tuning.step_info(np.ones(5), 0.1, 1.0), "ys: expected outputs"),
+        (lambda: tuning.step_response(A, B, [[1.0, 0.0]], [[8.0, 4.0]], [1.0, 2.0], 5), "r: expected a set"),
+        (lambda: tuning.step_response(A, B, [[1.0, 0.0]], [[8.0, 4.0]], [1.0], 0), "num_steps: expected a whole"),
     ],
 )
 def test_what_does_not_fit_is_named(call, message):
@@ -96,8 +96,8 @@ def test_step_info_equals_python_controls():
     a, b = (np.asarray(x) for x in control.c2d(A, B, 0.05))
     c, T = np.array([[1.0, 0.0]]), 200
     K = np.stack([control.lqrd(A, B, Q, r * R, 0.05).K for r in (0.01, 1.0)])
-    ys, us = control.step_response(a, b, c, K, np.array([-2.0]), T)
-    result = control.step_info(ys, 0.05, np.array([-2.0]))
+    ys, us = tuning.step_response(a, b, c, K, np.array([-2.0]), T)
+    result = tuning.step_info(ys, 0.05, np.array([-2.0]))
     for i in range(2):
         # the same loop, built by python-control from its own steady state
         system = python_control.ss(a - b @ K[i], b, c, 0, 0.05)
@@ -114,13 +114,13 @@ def test_step_info_equals_python_controls():
     t, y = python_control.step_response(system, np.arange(T + 1) * 0.05)
     info = python_control.step_info(y, T=t, final_output=1.0)
     assert info["Undershoot"] > 10
-    wrong_way = control.step_info(-2.0 * y[:, None], 0.05, np.array([-2.0]))
+    wrong_way = tuning.step_info(-2.0 * y[:, None], 0.05, np.array([-2.0]))
     assert np.isclose(100 * wrong_way.undershoot[0], info["Undershoot"])
     assert np.isclose(100 * wrong_way.overshoot[0], info["Overshoot"])
     assert us.shape == (2, T, 1)
-    assert np.isposinf(control.step_info(ys[:, :10], 0.05, np.array([-2.0])).settling).all()
-    assert np.isnan(control.step_info(ys, 0.05, np.array([0.0])).settling).all()
-    at_once = control.step_info(np.full((6, 1), -2.0), 0.05, np.array([-2.0]))
+    assert np.isposinf(tuning.step_info(ys[:, :10], 0.05, np.array([-2.0])).settling).all()
+    assert np.isnan(tuning.step_info(ys, 0.05, np.array([0.0])).settling).all()
+    at_once = tuning.step_info(np.full((6, 1), -2.0), 0.05, np.array([-2.0]))
     assert (at_once.settling.item(), at_once.overshoot.item(), at_once.undershoot.item()) == (0.0, 0.0, 0.0)
 
 
@@ -358,17 +358,17 @@ TAKES_NUMBERS = {
     "frequency_response": (control.frequency_response, {"A": A, "B": B, "C": GAIN, "frequencies": np.ones(1)}),
     "sensitivity": (control.sensitivity, {"A": A, "B": B, "K": GAIN, "frequencies": np.ones(1), "dt": 0.1}),
     "step_response": (
-        partial(control.step_response, num_steps=3),
+        partial(tuning.step_response, num_steps=3),
         {"A": A, "B": B, "C": GAIN, "K": GAIN, "r": np.ones(1)},
     ),
-    "step_info": (control.step_info, {"ys": np.ones((3, 1)), "dt": 0.1, "r": np.ones(1)}),
+    "step_info": (tuning.step_info, {"ys": np.ones((3, 1)), "dt": 0.1, "r": np.ones(1)}),
     "finite_horizon": (partial(control.finite_horizon, num_steps=3), {"A": A, "B": B, "Q": TWO, "R": ONE, "Qf": TWO}),
     "lqe": (control.lqe, {"A": A, "C": GAIN, "W": TWO, "V": ONE}),
     "lqg": (control.lqg, {"A": A, "B": B, "C": GAIN, "Q": TWO, "R": ONE, "W": TWO, "V": ONE}),
     "lqi": (control.lqi, {"A": A, "B": B, "C": GAIN, "Q": TWO, "Qi": ONE, "R": ONE}),
     "feedforward": (control.feedforward, {"A": A, "B": B, "C": GAIN}),
     "place": (control.place, {"A": A, "B": B}),
-    "inverse_lqr": (control.inverse_lqr, {"A": A, "B": B, "K": GAIN, "dt": 0.1}),
+    "inverse_lqr": (tuning.inverse_lqr, {"A": A, "B": B, "K": GAIN, "dt": 0.1}),
     "unsaturated_level": (control.unsaturated_level, {"K": GAIN, "P": TWO, "limit": np.ones(1)}),
     "from_matrices": (systems.from_matrices, {"A": A, "B": B, "C": GAIN, "Q": TWO, "R": ONE, "dt": 0.1}),
     "make": (partial(systems.make, "pendulum"), {"length": np.ones(1), "mass": np.ones(1)}),
@@ -420,7 +420,7 @@ def test_a_switch_is_true_or_false_and_a_pair_is_a_pair():
         ("discrete", lambda v: inspect.unwrap(control.gram)(A, B, discrete=v)),
         ("discrete", lambda v: inspect.unwrap(control.lqi)(A, B, C, np.eye(2), one, one, discrete=v)),
         ("aware", lambda v: inspect.unwrap(control.delay_cost)(A, B, np.eye(2), one, 0.1, 1, aware=v)),
-        ("diagonal", lambda v: inspect.unwrap(control.inverse_lqr)(A, B, GAIN, diagonal=v)),
+        ("diagonal", lambda v: inspect.unwrap(tuning.inverse_lqr)(A, B, GAIN, diagonal=v)),
     ):
         for wrong in (0.1, "no", [], None):  # a sample time is none
             with pytest.raises(ValueError, match=f"{name}: expected True or False, but found"):
@@ -428,4 +428,4 @@ def test_a_switch_is_true_or_false_and_a_pair_is_a_pair():
     with pytest.raises(ValueError, match="problem: expected A, B, Q, R, N, as from discretize, but found float"):
         inspect.unwrap(control.cost_to_go)(0.1, GAIN)
     with pytest.raises(ValueError, match=r"points: expected a pair \(x, u\), but found 0.1"):
-        inspect.unwrap(control.gain_schedule)(np.array([0.0, 1.0]), A, B, np.eye(2), one, points=0.1)
+        inspect.unwrap(tuning.gain_schedule)(np.array([0.0, 1.0]), A, B, np.eye(2), one, points=0.1)

@@ -122,7 +122,7 @@ def test_a_share_of_the_variants_is_kept_for_validation_and_some_are_trained_on(
 
 
 def test_the_defaults_of_a_config_are_those_of_notebook_02_and_of_its_documentation():
-    nb = notebooks.read(Path(__file__).parents[1] / "notebooks" / "02_data_generation.ipynb")
+    nb = notebooks.read(Path(__file__).parents[2] / "notebooks" / "02_data_generation.ipynb")
     plain, compared = dataclasses.asdict(DataConfig()), 0
     for name, parameter in nb.parameters.items():
         if name in plain and name not in ("families", "held_out", "variants", "trajectories"):  # quick: fewer

@@ -15,7 +15,7 @@ import scipy.integrate
 import scipy.linalg
 import scipy.stats
 
-from lqrlab import compute, control, evaluation, simulation, systems
+from lqrlab import classical, compute, control, evaluation, simulation, systems
 from lqrlab.evaluation import scores, textbook
 from lqrlab.simulation import Verdict
 
@@ -391,7 +391,7 @@ def test_a_pid_controller_on_the_ladder_costs_what_its_loops_cost(monkeypatch):
     monkeypatch.setattr("lqrlab.evaluation.textbook.designs", dict)
     monkeypatch.setattr(LADDER, "_SIZES", ((3, 2), (5, 1)))
     monkeypatch.setattr(systems, "names", lambda: ("pendulum", "dc_motor"))
-    tuned = {"dc_motor": control.pid(systems.make("dc_motor"), "simc", pairs=[(0, 0)])}
+    tuned = {"dc_motor": classical.pid(systems.make("dc_motor"), "simc", pairs=[(0, 0)])}
     found = evaluation.ladder(
         lambda p: p.K, trained=("pendulum", "dc_motor"), key=KEY, variants=3, starts=2, pids=tuned
     )
@@ -407,7 +407,7 @@ def test_a_pid_controller_on_the_ladder_costs_what_its_loops_cost(monkeypatch):
     simulated = evaluation.evaluate(tuned["dc_motor"], problem, key=KEY, x0=x0, num_steps=4000)
     np.testing.assert_allclose(home["PID"].ratio, simulated.ratio, rtol=1e-6)
     for wrong, words in (
-        ({"dc_motor": None}, "pids: expected of dc_motor what control.pid makes of a plant, but found None"),
+        ({"dc_motor": None}, "pids: expected of dc_motor what classical.pid makes of a plant, but found None"),
         (["dc_motor"], "pids: expected a table of families"),
         ({"pendulum": tuned["dc_motor"]}, "pids: expected of pendulum one for 2 states and 1 inputs every"),
     ):

@@ -890,7 +890,7 @@ def test_rows_of_metrics_say_how_often_the_data_were_gone_through_and_how_fast_i
 
 
 def test_the_defaults_of_the_configs_are_those_of_notebook_03():
-    nb = notebooks.read(Path(__file__).parents[1] / "notebooks" / "03_training.ipynb")
+    nb = notebooks.read(Path(__file__).parents[2] / "notebooks" / "03_training.ipynb")
     defaults = {name: parameter.default for name, parameter in nb.parameters.items()}
     assert notebooks.config(learning.ModelConfig, defaults) == learning.ModelConfig()
 

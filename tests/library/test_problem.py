@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy_oracle
 
-from lqrlab import control, dataset, evaluation, learning, simulation, systems
+from lqrlab import classical, control, dataset, evaluation, learning, predictive, simulation, systems, unknown
 from lqrlab.extensions import environments
 from lqrlab.simulation import LinearPolicy, Problem, bind, binding
 from lqrlab.systems import M_MAX, N_MAX
@@ -213,7 +213,7 @@ def pid():
     kp, kd = K[0]
     one = {"filter_time": 2 * PLANT.dt, "b": 1.0, "c": 0.0, "tracking_time": 1.0}
     gains = {name: jnp.asarray(float(value)) for name, value in {"kp": kp, "ki": 0.1 * kp, "kd": kd, **one}.items()}
-    return control.PID(**gains, C=jnp.asarray([[1.0, 0.0]]), dt=jnp.asarray(PLANT.dt))
+    return classical.PID(**gains, C=jnp.asarray([[1.0, 0.0]]), dt=jnp.asarray(PLANT.dt))
 
 
 @pytest.fixture(scope="module")
@@ -242,12 +242,12 @@ OTHERS = {
     "LQG": lqg,
     "LQI": lqi,
     "PID": pid,
-    "MPC": lambda: control.mpc(*SAMPLED[:4], 4, N=SAMPLED[4], u_limits=(-9, 9)),
+    "MPC": lambda: predictive.mpc(*SAMPLED[:4], 4, N=SAMPLED[4], u_limits=(-9, 9)),
     "plan": lambda: control.finite_horizon(*SAMPLED[:4], 12, N=SAMPLED[4]),
     "network that is a gain": lambda: network("gain"),
     "network with a history": lambda: network("recurrent", width=8),
     "bound network": lambda: learning.policy(network("gain"), PLANT),
-    "adaptive regulator": lambda: lambda problem: learning.adaptive(problem, learning.ridge()),
+    "adaptive regulator": lambda: lambda problem: unknown.adaptive(problem, unknown.ridge()),
 }
 X0 = np.array([[0.1, 0.0], [0.0, 0.2], [-0.05, 0.1]])
 
@@ -315,12 +315,12 @@ def test_data_sets_and_unknown_plants_bind_to_their_own_plants(controllers, tmp_
     )
     data = dataset.generate(config, tmp_path / "data", controller=controllers["checkpoints folder"])
     assert len(data.trajectories(None, "pendulum").x0)
-    regret = evaluation.unknown(
+    regret = unknown.score(
         controllers["adaptive regulator"], systems.sample("pendulum", key=KEY, num=2), key=KEY, num_steps=30
     )
     assert not regret.failed.any()
     with pytest.raises(ValueError, match="plants with their matrices, which this network is told"):
-        evaluation.unknown(controllers["network that is a gain"], systems.sample("pendulum", key=KEY, num=2), key=KEY)
+        unknown.score(controllers["network that is a gain"], systems.sample("pendulum", key=KEY, num=2), key=KEY)
 
 
 def test_a_gain_of_one_plant_is_no_gain_for_plants_of_many_families():

@@ -11,7 +11,7 @@ import pytest
 import scipy.linalg
 from scipy_oracle import gain, relative, van_loan
 
-from lqrlab import control
+from lqrlab import control, tuning
 from lqrlab.compute import quick_jit
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.double_double import DoubleDouble
@@ -239,7 +239,7 @@ def test_a_problem_of_which_only_digits_are_missing_is_told_from_one_without_an_
     with pytest.raises(ValueError, match=r"a stable loop was found, but its Riccati equation leaves a relative \d"):
         control.lqr(A, B, np.eye(2), np.eye(1))
     with pytest.raises(ValueError, match="the first at 2: a stable loop was found, but its Riccati equation leaves"):
-        control.gain_schedule(np.array([1.0, 2.0]), np.stack([np.diag([1.0, 2.0]), A]), B, np.eye(2), np.eye(1))
+        tuning.gain_schedule(np.array([1.0, 2.0]), np.stack([np.diag([1.0, 2.0]), A]), B, np.eye(2), np.eye(1))
     lost = np.diag([1.0, 1.0])  # here no input tells the two apart
     with pytest.raises(ValueError, match="not stabilizable"):
         control.lqr(lost, B, np.eye(2), np.eye(1))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from lqrlab import control, dataset, evaluation, simulation, systems
+from lqrlab import control, dataset, evaluation, predictive, simulation, systems
 from lqrlab.compute import pytree
 
 
@@ -386,7 +386,7 @@ def test_late_inputs_are_a_plain_loop_that_remembers_what_it_sent(delay, ticks):
 
 def test_a_plan_in_absolute_states_needs_a_problem_that_knows_its_equilibrium():
     A, B, one = np.array([[1.0, 0.1], [0.0, 1.0]]), np.array([[0.0], [0.1]]), np.eye(1)
-    plan = control.ilqr(lambda x, u: jnp.stack([x[1], u[0]]), np.ones(2), np.eye(2), one, 5, dt=0.1)
+    plan = predictive.ilqr(lambda x, u: jnp.stack([x[1], u[0]]), np.ones(2), np.eye(2), one, 5, dt=0.1)
     problem = simulation.Problem.from_matrices(A, B, np.eye(2), one)
     with pytest.raises(ValueError, match=r"plant: expected one with an equilibrium.* give simulation\.TrackingPolicy"):
         simulation.rollout(problem, plan, np.ones(2), 5)

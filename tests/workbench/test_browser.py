@@ -26,7 +26,7 @@ from lqrlab.workbench.figures import catalogue_page, data_card, design_page
 from lqrlab.workbench.runs import comparison, report
 
 pytestmark = [pytest.mark.browser, pytest.mark.matrix]
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 NOTEBOOK = ROOT / "notebooks" / "10_lqr_designer.ipynb"
 

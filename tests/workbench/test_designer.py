@@ -9,7 +9,7 @@ import scipy.linalg
 import scipy.signal
 from bs4 import BeautifulSoup
 
-from lqrlab import control, systems
+from lqrlab import control, robust, systems
 from lqrlab.workbench.figures import (
     design_sheet,
     loop_controllers,
@@ -261,7 +261,7 @@ def test_a_design_is_taken_along(panel, kind, monkeypatch, tmp_path):
 def test_robustness_is_that_of_each_variant(panel):
     """Of the variants, those that are stable and what they pay, by SciPy's own exponential and equations."""
     s = dataclasses.replace(panel._question(), states=np.array([1e-3, 1e-3]))
-    uncertain = systems.UncertainPlant.of(s.plant, design_sheet.SPREAD)
+    uncertain = robust.UncertainPlant.of(s.plant, design_sheet.SPREAD)
     moves = np.random.default_rng(0).uniform(-1, 1, (uncertain.directions, design_sheet.VARIANTS))
     result, plants = loop_design.design(s), uncertain.moved(moves.T)
     found, stable, K = design_sheet.robustness(s, result), 0, result.loop.K

@@ -19,7 +19,7 @@ from lqrlab.workbench import design_page
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.runs import execution, notebooks, points
 
-SOURCE = Path(__file__).parents[1] / "notebooks"
+SOURCE = Path(__file__).parents[2] / "notebooks"
 PATHS = sorted(SOURCE.glob("[0-9]*.ipynb"))
 CHAIN = [path for path in PATHS if path.name.startswith("0")]
 

@@ -20,7 +20,8 @@ import scipy.linalg
 from bs4 import BeautifulSoup
 from jupyter_client import KernelManager
 
-from lqrlab import control, dataset, deployment, evaluation, learning, simulation, systems
+from lqrlab import control, dataset, deployment, evaluation, learning, predictive, simulation, systems
+from lqrlab.extensions.predictive import panel as mpc_designer
 from lqrlab.workbench import widgets
 from lqrlab.workbench.figures import loop_design, loop_picture, plots, svg
 from lqrlab.workbench.panels import (
@@ -31,7 +32,6 @@ from lqrlab.workbench.panels import (
     live_figure,
     live_panel,
     lqr_designer,
-    mpc_designer,
     policy_inspector,
     training_monitor,
 )
@@ -548,11 +548,11 @@ def test_panels_say_what_they_cannot_show(monkeypatch):
 
 @pytest.mark.matrix
 def test_the_mpc_panel_shows_the_controller_of_each_horizon_and_compiles_one(monkeypatch):
-    """Its program for all horizons is that of control.mpc, whose horizon is part of the program."""
+    """Its program for all horizons is that of predictive.mpc, whose horizon is part of the program."""
     monkeypatch.setenv("LQRLAB_HEADLESS", "1")
     plant = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], Q=np.eye(2), R=[[1.0]], dt=0.1)
     (A, B), (Q, R), x0 = plant.matrices(), plant.weights(), jnp.array([1.0, 0.5])
-    drawn, traced, programs, original = [], [], [], control.constrained_lqr
+    drawn, traced, programs, original = [], [], [], predictive.constrained_lqr
     monkeypatch.setattr(control, "constrained_lqr", lambda *a, **k: traced.append(a) or original(*a, **k))
     monkeypatch.setattr(mpc_designer, "_picture", lambda _, runs, *a: drawn.append(runs) or svg.Picture("", "", ""))
     for horizon, change in ((5, 100.0), (12, 0.17)):
@@ -560,7 +560,7 @@ def test_the_mpc_panel_shows_the_controller_of_each_horizon_and_compiles_one(mon
         values |= {"initial.x1": 1.0, "initial.x2": 0.5}
         widgets.mpc_designer(plant, num_steps=30, values=values)
         bounds = {"du_limits": (-change, change)} if change < 100 else {}
-        design = control.mpc(A, B, Q, R / 100, horizon, dt=plant.dt, u_limits=(-0.5, 0.5), **bounds)
+        design = predictive.mpc(A, B, Q, R / 100, horizon, dt=plant.dt, u_limits=(-0.5, 0.5), **bounds)
         run = simulation.rollout(plant, design, x0, 30)
         assert drawn[-1]["MPC"].memory.solved.all()
         np.testing.assert_allclose(drawn[-1]["MPC"].us, run.us, atol=1e-7)

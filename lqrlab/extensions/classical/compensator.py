@@ -3,11 +3,14 @@
 import dataclasses
 from collections.abc import Sequence
 
+import jax.numpy as jnp
 import numpy as np
 import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike, Complex, Float
 
 from lqrlab.compute import checks
+from lqrlab.simulation import Measured, Problem, bind
+from lqrlab.simulation.memory_policies import LinearController, check_sizes, limits_of
 
 _INSIDE = 1 - 1e-6  # a zero this near the unit circle would keep what it was told of the limits for ever
 
@@ -108,3 +111,14 @@ class Compensator:
         E = B / D if forgets else np.zeros_like(B)
         one = np.eye(self.m)[:, [self.input]]
         return A, B, one @ C, one @ D, E @ one.T
+
+
+@bind.register
+def compensated(design: Compensator, problem: Problem) -> Measured:
+    """The policy of a compensator on a problem, sampled at its step; a missing measurement counts as zero."""
+    check_sizes(problem, np.shape(design.C)[-1], design.m)
+    if np.ndim(problem.dt):
+        raise ValueError("controller: expected one sample time for a compensator, but found a batch of them")
+    A, B, C, D, E = (jnp.asarray(a, problem.A.dtype) for a in design.sampled(float(problem.dt)))
+    still = jnp.zeros(A.shape[-1], A.dtype)
+    return Measured(LinearController(A, B, C, D, E, still, *limits_of(problem)), jnp.asarray(design.C, A.dtype))

@@ -13,12 +13,12 @@ from jaxtyping import Array
 from lqrlab.compute import linalg
 from lqrlab.control.analysis.frequency import frequency_response
 from lqrlab.control.analysis.stability_margins import Margins, margins
-from lqrlab.control.classical.pid_controller import PID, controller_matrices, parts
 from lqrlab.control.discretization import Sampled
 from lqrlab.control.lyapunov import solve_lyapunov
 from lqrlab.control.policy_iteration import spectral_radius
 from lqrlab.control.regulator import LQR
 from lqrlab.control.weights import cost_to_go, stage_weight
+from lqrlab.extensions.classical.pid_controller import PID, controller_matrices, parts
 
 _FIRST, _SECOND, _FEW = 12, 160, 16  # steps from a quarter of the starts, and from the few best of them
 _FREQUENCIES = 160

@@ -10,12 +10,14 @@ import ipywidgets
 import numpy as np
 
 from lqrlab import control
-from lqrlab.control.classical.channels import revealing_output
+from lqrlab.extensions import classical
+from lqrlab.extensions.classical import shaped_loop
+from lqrlab.extensions.classical.channels import revealing_output
+from lqrlab.extensions.classical.shaped_loop import LoopRequirements, ShapedLoop
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import loop_design, shaped_loop, svg
+from lqrlab.workbench.figures import loop_design, svg
 from lqrlab.workbench.figures.charts import Axes
-from lqrlab.workbench.figures.shaped_loop import LoopRequirements, ShapedLoop
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls, copy_as_code
 from lqrlab.workbench.panels.click_plane import ClickPlane
@@ -120,7 +122,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         self.track(**{name: control for page in pages.values() for name, control in page.items()})
         self.ask()
 
-    def _compensator(self, decibels: float | None = None) -> control.Compensator:
+    def _compensator(self, decibels: float | None = None) -> classical.Compensator:
         """The compensator of the controls, or one of another gain; what is at its end (as no roll-off) is left out."""
         zeros, poles, gain = [], [], 10 ** ((self.gain.value if decibels is None else decibels) / 20)
         if self.lead.value:
@@ -136,12 +138,12 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
                 part = complex(-damping, math.sqrt(1 - damping**2)) * at
                 roots += [part, part.conjugate()]
         C = np.asarray(self._plant.output_matrix())[[self.output.value]]
-        return control.Compensator(C, self._sign() * gain, zeros, poles)
+        return classical.Compensator(C, self._sign() * gain, zeros, poles)
 
     def _sign(self) -> float:
         """The direction in which the output goes under the input: in the end, of an unstable plant at first."""
         C = np.asarray(self._plant.output_matrix())[[self.output.value]]
-        channel = ShapedLoop(self._plant, control.Compensator(C)).channel
+        channel = ShapedLoop(self._plant, classical.Compensator(C)).channel
         try:
             return float(np.sign(channel.transfer()[0])) if channel.unstable else channel.sign()
         except ValueError:  # it does not react
@@ -203,7 +205,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         """The PID loop of a rule from the same output with the same dead time, tuned once."""
         at = rule, self.output.value, loop.delay
         if at not in self._rules:
-            design = control.pid(self._plant, rule, pairs=[(self.output.value, 0)], delay=loop.delay)
+            design = classical.pid(self._plant, rule, pairs=[(self.output.value, 0)], delay=loop.delay)
             self._rules[at] = dataclasses.replace(loop, compensator=design)
         return self._rules[at]
 
@@ -297,7 +299,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
             "compute.setup()",
             f"plant = {copy_as_code.literal(self._plant) or '...  # your own plant'}",
             f"C = plant.output_matrix()[{self.output.value}:{self.output.value + 1}]",
-            f"compensator = control.Compensator(C, {c.gain!r}, {_listed(c.zeros)}, {_listed(c.poles)})",
+            f"compensator = classical.Compensator(C, {c.gain!r}, {_listed(c.zeros)}, {_listed(c.poles)})",
         ]
         return ["\n".join(lines), *super()._codes(question)]
 

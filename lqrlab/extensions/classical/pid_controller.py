@@ -6,10 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from lqrlab.compute import broadcast, pytree
+from lqrlab.compute import broadcast, checks, pytree
 from lqrlab.compute.checks import real
+from lqrlab.compute.linalg import matvec
 from lqrlab.control import matrix_checks
 from lqrlab.control.discretization import Sampled
+from lqrlab.simulation import Measured, Policy, Problem, bind
+from lqrlab.simulation.memory_policies import LinearController, check_sizes, limits_of, problem_of
+from lqrlab.systems import Plant
 
 
 @pytree
@@ -172,3 +176,53 @@ def controller_matrices(
     shared = jnp.maximum(selection @ jnp.where(integral, 1.0, 0.0).astype(kp.dtype), 1.0)
     E = selection.T * followed[:, None] / shared[None]
     return A, B, C, D, jnp.concatenate([E, jnp.zeros_like(E)])
+
+
+def pid_loops(
+    plant: Plant | Problem,
+    design: PID,
+    r: ArrayLike = 0.0,
+    *,
+    limits: tuple[ArrayLike, ArrayLike] | None = None,
+    u0: ArrayLike | None = None,
+    y0: ArrayLike = 0.0,
+) -> Measured:
+    """The policy of PID loops, which hold their outputs at r; a measurement that is not finite is the filter's.
+
+    Args:
+        plant: one plant, or the batch that the design is of; or a problem of them, with its limits.
+        design: of :func:`lqrlab.classical.pid`.
+        r: set-point of each loop ``[*batch]``, or ``[*batch, loops]`` of several, as a deviation from the equilibrium.
+        limits: ``(low, high)`` of the actuators, absolute, as for :func:`rollout`: back-calculation is from these.
+        u0, y0: for bumpless transfer the first input and output of each loop, as deviations, see
+            :meth:`lqrlab.classical.PID.start`.
+
+    >>> plant = systems.make("dc_motor")
+    >>> design = classical.pid(plant, "simc", tau_c=0.3)
+    >>> run = simulation.rollout(plant, classical.pid_loops(plant, design, r=0.5), jnp.zeros(plant.n), 400)
+    >>> bool(abs(run.xs[-1, 0] - 0.5) < 0.05)
+    True
+    """
+    problem = problem_of(plant, limits)
+    checks.instance("design", design, PID, "PID loops, as classical.pid makes")
+    C = design.C
+    if C is None:
+        raise ValueError(
+            "design: expected one with measured outputs, but it was tuned on a process model; give it those of the "
+            "plant with dataclasses.replace(design, C=…), one row for each loop"
+        )
+    check_sizes(problem, C.shape[-1], design.m)
+    if design.dt is not None:
+        problem.check_step(design.dt)
+    A, B, of_z, D, E = design.sampled(problem.dt)
+    k = len(design.inputs)
+    kept = jnp.broadcast_to(design.start(r, u0, y0), (*A.shape[:-2], 2 * k))
+    set_point = jnp.broadcast_to(design.per_loop(jnp.asarray(checks.real("r", r), A.dtype)), (*A.shape[:-2], k))
+    b = -matvec(B, set_point) * (jnp.arange(2 * k) < k).astype(A.dtype).reshape(*(1,) * (A.ndim - 2), 2 * k)
+    H = jnp.broadcast_to(jnp.eye(k, 2 * k, k, dtype=A.dtype), (*A.shape[:-2], k, 2 * k))
+    return Measured(LinearController(A, B, of_z, D, E, b, *limits_of(problem), H, kept), C)
+
+
+@bind.register
+def _policy(design: PID, problem: Problem) -> Policy:
+    return pid_loops(problem, design)

@@ -11,14 +11,14 @@ from jaxtyping import ArrayLike
 from lqrlab.compute import checks
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.frequency import response_at
-from lqrlab.control.classical import tuning_rules
-from lqrlab.control.classical.channels import Channel
-from lqrlab.control.classical.optimal_pid import Limits, optimal
-from lqrlab.control.classical.pid_controller import PID
-from lqrlab.control.classical.process_models import ProcessModel, process_model
-from lqrlab.control.classical.sensitivity_limit import max_ki
-from lqrlab.control.classical.tuning_rules import KINDS, Gains
 from lqrlab.control.delay import delayed, lqrd_delayed
+from lqrlab.extensions.classical import tuning_rules
+from lqrlab.extensions.classical.channels import Channel
+from lqrlab.extensions.classical.optimal_pid import Limits, optimal
+from lqrlab.extensions.classical.pid_controller import PID
+from lqrlab.extensions.classical.process_models import ProcessModel, process_model
+from lqrlab.extensions.classical.sensitivity_limit import max_ki
+from lqrlab.extensions.classical.tuning_rules import KINDS, Gains
 
 METHODS = ("simc", "amigo", "ziegler_nichols", "cohen_coon", "max_ki", "optimal")
 ARRAYS = ("kp", "ki", "kd", "filter_time", "b", "c", "tracking_time")
@@ -111,7 +111,7 @@ def pid(
 
     >>> lag = np.array([[-1.0, 1.0, 0.0], [0.0, -1.0, 1.0], [0.0, 0.0, -1.0]])  # 1 / (s + 1)³
     >>> plant = (lag, np.array([[0.0], [0.0], [1.0]]), np.array([[1.0, 0.0, 0.0]]))
-    >>> control.pid(plant, "ziegler_nichols").kp.round(6)  # 0.6 of the ultimate gain, which is 8
+    >>> classical.pid(plant, "ziegler_nichols").kp.round(6)  # 0.6 of the ultimate gain, which is 8
     Array(4.8, dtype=float64)
     """
     settings = _settings(
@@ -220,7 +220,7 @@ def _members(
             )
         return [_one(A, B, C, pairs, step, delay, (Q, R), None)], ()
     raise ValueError(
-        "plant: expected a plant of systems.make, (A, B, C), (A, B, C, D) or control.ProcessModel(gain, time_constant, "
+        "plant: expected a plant of systems.make, (A, B, C), (A, B, C, D) or classical.ProcessModel(gain, time_constant, "
         f"delay), but found {type(plant).__name__}"
     )
 

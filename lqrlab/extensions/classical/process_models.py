@@ -9,8 +9,8 @@ import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike
 
 from lqrlab.compute import checks
-from lqrlab.control.classical.channels import Channel, real_lags
 from lqrlab.control.discretization import c2d
+from lqrlab.extensions.classical.channels import Channel, real_lags
 
 _STEPS, _PERIODS = 4000, 8  # of a step experiment; of a relay experiment
 
@@ -29,7 +29,7 @@ class ProcessModel:
     Raises:
         ValueError: a gain of zero, a negative time, a second time constant that is the larger one.
 
-    >>> control.pid(control.ProcessModel(1.0, 10.0, delay=1.0), "simc", kind="pi").kp
+    >>> classical.pid(classical.ProcessModel(1.0, 10.0, delay=1.0), "simc", kind="pi").kp
     Array(5., dtype=float64)
     """
 

@@ -3,9 +3,9 @@
 import numpy as np
 import scipy  # its modules load when they are first used
 
-from lqrlab.control.classical.channels import Channel
-from lqrlab.control.classical.pid_controller import parts
-from lqrlab.control.classical.tuning_rules import Gains
+from lqrlab.extensions.classical.channels import Channel
+from lqrlab.extensions.classical.pid_controller import parts
+from lqrlab.extensions.classical.tuning_rules import Gains
 
 _GAINS, _ZOOMS, _ROUNDS = 61, 6, 12
 _INSIDE = 1e-5  # relative: on the edge of a cliff any further frequency would leave nothing

@@ -13,7 +13,8 @@ from jaxtyping import Complex, Float
 from lqrlab import control
 from lqrlab.control.analysis import transmission_zeros
 from lqrlab.control.analysis.frequency import response_at
-from lqrlab.control.classical.channels import Channel
+from lqrlab.extensions import classical
+from lqrlab.extensions.classical.channels import Channel
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts, svg
 from lqrlab.workbench.figures.charts import Axes
@@ -53,18 +54,18 @@ class ShapedLoop:
     """
 
     plant: Plant
-    compensator: control.Compensator | control.PID
+    compensator: classical.Compensator | classical.PID
     delay: float = 0.0
 
     @property
     def input(self) -> int:
         """The input that is driven."""
-        return self.compensator.inputs[0] if isinstance(self.compensator, control.PID) else self.compensator.input
+        return self.compensator.inputs[0] if isinstance(self.compensator, classical.PID) else self.compensator.input
 
     @functools.cached_property
     def sampled(self) -> tuple[np.ndarray, ...]:
         """A, B, C, D of z[t+1] = Az + By, u = Cz + Dy, of the input that is driven."""
-        more = {"leak": True} if isinstance(self.compensator, control.PID) else {}
+        more = {"leak": True} if isinstance(self.compensator, classical.PID) else {}
         a, b, c, d, _ = (np.asarray(m) for m in self.compensator.sampled(float(self.plant.dt), **more))
         return a, b, c[[self.input]], d[[self.input]]
 
@@ -201,7 +202,7 @@ def words(loop: ShapedLoop, wanted: LoopRequirements) -> str:
         f"{1 / m.modulus_margin:.3g}, delay margin {charts.duration(m.delay_margin)}. "
         f"Cost <b>{loop.cost:.3g} times</b> the optimum of a regulator that sees all states."
     )
-    gains = None if isinstance(loop.compensator, control.PID) else loop.compensator.as_pid()
+    gains = None if isinstance(loop.compensator, classical.PID) else loop.compensator.as_pid()
     if gains:
         kp, ki, kd, late = gains
         said += f" As a PID: kp {kp:.3g}, ki {ki:.3g}, kd {kd:.3g}, filter time {charts.duration(late)}."

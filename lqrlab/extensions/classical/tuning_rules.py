@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from lqrlab.control.classical.process_models import ProcessModel
+from lqrlab.extensions.classical.process_models import ProcessModel
 
 KINDS = ("pid", "pi", "pd", "p")
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, UInt8
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch
-from lqrlab.simulation import Measured, Outputs, Policy, Problem, binding, outputs
+from lqrlab.simulation import Measured, Outputs, Policy, Problem, bind, outputs
 
 _COMPILERS = ("cc", "gcc", "clang")
 
@@ -201,8 +201,6 @@ def compiler() -> str:
     return found
 
 
-binding.TABLE.append(
-    binding.Kind(
-        "a controller exported as C", lambda c: isinstance(c, ExportedController), lambda c, problem: c.bound(problem)
-    )
-)
+@bind.register
+def _bound(controller: ExportedController, problem: Problem) -> Policy:
+    return controller.bound(problem)

@@ -14,7 +14,7 @@ from lqrlab.compute.files import write_atomic
 from lqrlab.extensions.deployment import onnx_graph, onnx_operators
 from lqrlab.learning import checkpoints, models
 from lqrlab.learning.network_policy import is_network
-from lqrlab.simulation import Policy, Problem, Told, bind, binding
+from lqrlab.simulation import Policy, Problem, Told, bind, is_policy
 from lqrlab.simulation.policies import LinearPolicy
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
 
@@ -71,7 +71,7 @@ def to_onnx(
 def _policy(controller: Any, problem: Problem | Plant | None) -> Policy:
     if problem is not None:
         return bind(controller, problem)
-    if binding.is_policy(controller):
+    if is_policy(controller):
         return controller.as_gain() if hasattr(controller, "as_gain") else controller
     K = getattr(controller, "K", controller)
     if callable(K) or np.ndim(checks.real("network", K)) != 2:

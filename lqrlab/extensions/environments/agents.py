@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,8 @@ from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec
 from lqrlab.extensions.environments.actions import Action, structured
 from lqrlab.extensions.environments.core import Environment
-from lqrlab.simulation import Policy, Problem, binding, is_policy, measured_or
+from lqrlab.simulation import Policy, Problem, bind, is_policy, measured_or
+from lqrlab.simulation.binding import recognised
 
 
 @pytree
@@ -109,14 +110,14 @@ def acts_on_observations(env: Environment, controller: Any, problem: Problem) ->
     """True of an agent of an environment, which is not a controller to be bound to the problem."""
     if callable(getattr(controller, "predict", None)):
         return True
-    if is_policy(controller) or binding.recognised(controller) or not callable(controller):
+    if is_policy(controller) or recognised(controller) or not callable(controller):
         return False
     space = env.observation_space
     try:
         made = jax.eval_shape(controller, jax.ShapeDtypeStruct(space.shape, space.dtype))
     except Exception as failure:  # what it asks for, perhaps a problem has
         try:
-            binding.bind(controller, problem)
+            bind(controller, problem)
         except Exception:
             raise failure from None
         return False
@@ -124,7 +125,7 @@ def acts_on_observations(env: Environment, controller: Any, problem: Problem) ->
         return False
     if isinstance(made, Action | jax.ShapeDtypeStruct):
         return True
-    return not (is_policy(made) or binding.recognised(made))
+    return not (is_policy(made) or recognised(made))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,8 +266,15 @@ def environment_of(model: Any) -> Environment | None:
     return None
 
 
-def _bound(model: Any, problem: Problem) -> Policy:
-    """A row of :data:`lqrlab.simulation.binding.TABLE`: a trained model on a problem."""
+class Predicts(Protocol):
+    """A trained model of Stable-Baselines3 or SBX, or another that predicts actions as theirs do."""
+
+    def predict(self, observation: Any, *args: Any, **options: Any) -> Any:
+        """Actions of observations."""
+
+
+@bind.register(runtime_checkable(Predicts))
+def _bound(model: Predicts, problem: Problem) -> Policy:
     env = environment_of(model)
     if env is None:
         raise ValueError(
@@ -279,6 +287,3 @@ def _bound(model: Any, problem: Problem) -> Policy:
             f"found one for {env.n} and {env.m}"
         )
     return AgentPolicy.of(env, model)
-
-
-binding.TABLE.append(binding.Kind("a model with predict", lambda c: callable(getattr(c, "predict", None)), _bound))

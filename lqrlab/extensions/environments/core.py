@@ -18,7 +18,8 @@ from lqrlab.extensions.environments import actions
 from lqrlab.extensions.environments.settings import Settings
 from lqrlab.extensions.environments.spaces import BoxSpace, Discrete
 from lqrlab.extensions.environments.state import State
-from lqrlab.simulation import Problem, safety_filter, verdict
+from lqrlab.extensions.predictive import safety_filter
+from lqrlab.simulation import Problem, verdict
 from lqrlab.systems import Plant, check_plant
 
 Step = tuple[Array, State, Array, Array, Array, dict[str, Array]]

@@ -12,7 +12,8 @@ import numpy as np
 from lqrlab import systems
 from lqrlab.extensions.environments.core import Environment
 from lqrlab.extensions.environments.settings import Limits, Settings
-from lqrlab.simulation import Problem, safety_filter
+from lqrlab.extensions.predictive import safety_filter
+from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
 
 _HANGING = {"pendulum": "angle", "cart_pole": "angle", "acrobot": "shoulder_angle"}

@@ -60,7 +60,7 @@ class Settings:
             much the step's state exceeds them, in scales.
         violation_weight: the reward's cost of each unit of that.
         filter_horizon: steps that a safety filter between the agent and the plant looks ahead
-            (:func:`lqrlab.simulation.filtered`): each input is changed as little as keeps all limits; 0 for none.
+            (:func:`lqrlab.predictive.filtered`): each input is changed as little as keeps all limits; 0 for none.
         on_error: what an invalid action does: ``"raise"``, ``"nan"``, ``"clip"``, ``"breakpoint"``; if left out, what
             the environment variable ``LQRLAB_ON_ERROR`` says, else ``"raise"``.
         dtype: ``"float32"`` or ``"float64"``; the optimum is always computed in float64.

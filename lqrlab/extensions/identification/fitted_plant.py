@@ -16,7 +16,8 @@ from lqrlab.compute import checks
 from lqrlab.extensions.identification.log import Log, check_log
 from lqrlab.extensions.identification.residuals import Residuals, fit_percent
 from lqrlab.extensions.identification.shooting import Segments, first_states, minimised
-from lqrlab.systems import Plant, UncertainPlant, parameter_fields
+from lqrlab.extensions.robust import UncertainPlant
+from lqrlab.systems import Plant, parameter_fields
 
 _BEYOND = 20.0  # times the box of what a log allows, up to which a loss of stability is looked for
 _TELLS_NOTHING = 0.5  # standard error, relative, of a combination of parameters that the log does not tell
@@ -198,7 +199,7 @@ class FittedPlant:
         """All plants within a box that holds what :meth:`sample` draws with this probability.
 
         The box lies along the principal axes of the estimates, so parameters that the log does not tell apart may be
-        far off together. ``evaluation.robust_stability(K, fit.uncertain(0.99)).certified`` is then a statement with a
+        far off together. ``robust.robust_stability(K, fit.uncertain(0.99)).certified`` is then a statement with a
         probability of 99 %, given the log, the class of the plant and normal errors, as far as µ's frequencies and the
         sampled remainder of its expansion can tell.
         """

@@ -14,11 +14,11 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.threads import on_all_cores
 from lqrlab.control import matrix_checks
-from lqrlab.control.predictive import horizon_solver, shared_plant
-from lqrlab.control.predictive.active_set import ActiveSet
-from lqrlab.control.predictive.horizon_qp import HorizonQP, excess, limited, objective
-from lqrlab.control.predictive.limits import Limits, boxes, prices
 from lqrlab.control.regulator import dlqr
+from lqrlab.extensions.predictive.limits import Limits, boxes, prices
+from lqrlab.extensions.predictive.quadratic_program import horizon_solver, shared_plant
+from lqrlab.extensions.predictive.quadratic_program.active_set import ActiveSet
+from lqrlab.extensions.predictive.quadratic_program.horizon_qp import HorizonQP, excess, limited, objective
 
 MOST_STEPS = 100_000
 
@@ -111,7 +111,7 @@ def constrained_lqr(
 
     Source: J. B. Rawlings, D. Q. Mayne and M. M. Diehl, Model Predictive Control, 2nd ed. (2017), section 8.8.
 
-    >>> found = control.constrained_lqr([[1.0]], [[1.0]], [[1.0]], [[1.0]], [5.0], 10, u_limits=(-1, 1))
+    >>> found = predictive.constrained_lqr([[1.0]], [[1.0]], [[1.0]], [[1.0]], [5.0], 10, u_limits=(-1, 1))
     >>> found.us[:, 0].round(3).tolist()[:5], bool(found.solved)
     ([-1.0, -1.0, -1.0, -1.0, -0.618], True)
     """

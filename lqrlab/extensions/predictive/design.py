@@ -13,12 +13,13 @@ from lqrlab.compute.linalg import matvec, quadratic
 from lqrlab.control import matrix_checks
 from lqrlab.control.discretization import discretize
 from lqrlab.control.estimation import dlqe
-from lqrlab.control.predictive import active_set, constrained
-from lqrlab.control.predictive.active_set import ActiveSet
-from lqrlab.control.predictive.constrained import ConstrainedLQR
-from lqrlab.control.predictive.limits import Limits, boxes, check_equilibrium, prices
-from lqrlab.control.predictive.move_blocking import solved_in_blocks
 from lqrlab.control.regulator import dlqr
+from lqrlab.extensions.predictive import constrained
+from lqrlab.extensions.predictive.constrained import ConstrainedLQR
+from lqrlab.extensions.predictive.limits import Limits, boxes, check_equilibrium, prices
+from lqrlab.extensions.predictive.move_blocking import solved_in_blocks
+from lqrlab.extensions.predictive.quadratic_program import active_set
+from lqrlab.extensions.predictive.quadratic_program.active_set import ActiveSet
 
 _NOTHING = 1e-150
 _DISTURBANCES = ("none", "input", "output")
@@ -257,7 +258,7 @@ def mpc(
 
     Source: J. B. Rawlings, D. Q. Mayne and M. M. Diehl, Model Predictive Control, 2nd ed. (2017), sections 1.5, 2.5.
 
-    >>> design = control.mpc([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], np.eye(2), [[1.0]], 20, dt=0.1, u_limits=(-1, 1))
+    >>> design = predictive.mpc([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], np.eye(2), [[1.0]], 20, dt=0.1, u_limits=(-1, 1))
     >>> plan, _ = design.plan([2.0, 0.0])
     >>> plan.us[:3, 0].tolist(), bool(design.exact(plan))
     ([-1.0, -1.0, -1.0], False)

@@ -21,9 +21,9 @@ from lqrlab import simulation
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.configuration import Config, Count, OneOf, Positive, Seed
 from lqrlab.compute.linalg import matvec, quadratic
-from lqrlab.control import MPC
-from lqrlab.learning.recovery import updated
-from lqrlab.learning.recovery_policy import Layers, RecoveryPolicy, Regulator
+from lqrlab.extensions.predictive.design import MPC
+from lqrlab.extensions.predictive.recovery import updated
+from lqrlab.extensions.predictive.recovery_policy import Layers, RecoveryPolicy, Regulator
 from lqrlab.simulation import Problem
 
 _TINY = 1e-6
@@ -111,7 +111,7 @@ def imitate(
     learned.
 
     Args:
-        design: the teacher, :func:`lqrlab.control.mpc` without a reference, a disturbance and limits of changes, which
+        design: the teacher, :func:`lqrlab.predictive.mpc` without a reference, a disturbance and limits of changes, which
             a state alone does not tell.
         problem: of one plant, with the limits of its inputs.
         config: see there.
@@ -121,7 +121,7 @@ def imitate(
         ValueError: a teacher whose input depends on more than the state; another plant's.
     """
     config = config or ImitationConfig()
-    checks.instance("design", design, MPC, "a predictive controller, as control.mpc makes")
+    checks.instance("design", design, MPC, "a predictive controller, as predictive.mpc makes")
     if design.target is not None or design.L is not None or "du_limits" in design.box:
         raise ValueError(
             "design: expected a controller of the state alone, but found a reference, a disturbance, an estimator or "

@@ -3,16 +3,19 @@
 import dataclasses
 import itertools
 import math
-from functools import partial
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from lqrlab.compute import checks, pytree
-from lqrlab.compute.linalg import matvec, quadratic
-from lqrlab.control.predictive.design import MPC, mpc
+from lqrlab.compute.linalg import expand_batch, matvec, quadratic
+from lqrlab.extensions.predictive.design import MPC, mpc
+from lqrlab.simulation import Problem
 
 _SHORTEST, _LONGER = 16, 4  # first horizon that is tried; times as long as the one before
 _DIGITS = 1e-6
@@ -58,7 +61,7 @@ def constrained_optimum(
     Source: P. O. M. Scokaert and J. B. Rawlings, IEEE Trans. Autom. Control 43 (1998); D. Chmielewski and
     V. Manousiouthakis, Syst. Control Lett. 29 (1996).
 
-    >>> best = control.constrained_optimum([[1.0]], [[1.0]], [[1.0]], [[1.0]], [[0.5], [40.0]], u_limits=(-1, 1))
+    >>> best = predictive.constrained_optimum([[1.0]], [[1.0]], [[1.0]], [[1.0]], [[0.5], [40.0]], u_limits=(-1, 1))
     >>> best.horizon.tolist(), [round(float(cost), 3) for cost in best.cost]
     ([16, 64], [0.405, 22179.618])
     """
@@ -71,6 +74,50 @@ def constrained_optimum(
     if x.ndim == 1 and not bool(best.found):
         raise ValueError(_unheld(_held_part(design, x), longest, bool(best.infeasible)))
     return best
+
+
+def optimum(
+    problem: Problem, x0: ArrayLike, *, x_limits: tuple[ArrayLike, ArrayLike] | None = None, longest: int = 512
+) -> ConstrainedOptimum:
+    """The least that any controller can pay from x0 ``[*batch, *extra, n]`` on within the problem's limits of inputs.
+
+    Args:
+        problem: a linear one.
+        x0: starts, as deviations.
+        x_limits: of the states too, ``(low, high)`` as deviations, numbers or ``[n]``.
+        longest: see :func:`constrained_optimum`.
+    """
+    if not problem.linear:
+        raise ValueError(
+            f"problem: the constrained optimum is known of a linear plant, but {problem.name} is nonlinear here; "
+            "give linear=True, or compare with predictive.best_known_cost"
+        )
+    x = jnp.asarray(checks.real("x0", x0), problem.A.dtype)
+    core = x.ndim + 1 if problem.batch_shape else 2
+    A, B, Q, R, N = (expand_batch(a, core, 2) for a in problem.sampled)
+    limits: dict[str, Any] = {} if x_limits is None else {"x_limits": x_limits}
+    if problem.low is not None:
+        limits["u_limits"] = tuple(expand_batch(a[..., None, :], core, 2) for a in (problem.low, problem.high))
+    return constrained_optimum(A, B, Q, R, x, N=N, longest=longest, **limits)
+
+
+def reference(problem: Problem, **options: Any) -> Callable[[Array], Array]:
+    """For :func:`lqrlab.evaluation.evaluate`: the least cost from states ``[*batch, S, n]`` within the limits.
+
+    NaN where no input holds a state, or none was found. The last starts' are kept, so that several controllers share
+    the search, which takes longest. Options are those of :func:`optimum`.
+    """
+
+    @lru_cache(2)  # the starts, and where the last loops ended
+    def known(numbers: bytes, dtype: str, shape: tuple[int, ...]) -> Array:
+        x = np.frombuffer(numbers, dtype).reshape(shape)
+        best = optimum(problem, np.where(np.isfinite(x), x, 0.0), **options)
+        return jnp.where(best.found & np.isfinite(x).all(-1), best.cost, jnp.nan)
+
+    def least(x: Array) -> Array:
+        return known(np.asarray(x).tobytes(), x.dtype.name, x.shape)
+
+    return least
 
 
 def _given(

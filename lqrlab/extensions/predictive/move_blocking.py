@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from lqrlab.control.predictive import constrained
-from lqrlab.control.predictive.active_set import ActiveSet
-from lqrlab.control.predictive.constrained import ConstrainedLQR, Multipliers
+from lqrlab.extensions.predictive import constrained
+from lqrlab.extensions.predictive.constrained import ConstrainedLQR, Multipliers
+from lqrlab.extensions.predictive.quadratic_program.active_set import ActiveSet
 
 Box = dict[str, tuple[Array, Array]]
 

@@ -10,13 +10,13 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.control import matrix_checks
-from lqrlab.control.predictive import constrained
-from lqrlab.control.predictive.active_set import ActiveSet, none_active
-from lqrlab.control.predictive.limits import Limits, boxes, check_equilibrium, prices
+from lqrlab.extensions.predictive import constrained
+from lqrlab.extensions.predictive.limits import Limits, boxes, check_equilibrium, prices
+from lqrlab.extensions.predictive.quadratic_program.active_set import ActiveSet, none_active
+from lqrlab.extensions.predictive.receding_horizon import later
 from lqrlab.simulation.memory_policies import limits_of
 from lqrlab.simulation.policies import measured_or
 from lqrlab.simulation.problem import Problem
-from lqrlab.simulation.receding_horizon import later
 
 
 class NonlinearPlan(NamedTuple):
@@ -120,7 +120,7 @@ def nonlinear_mpc(
         iterations: programs at each sample. One is the real-time iteration, whose plans converge while the loop moves:
             far from the equilibrium its first inputs are not the best. Many find the optimum at each sample.
         x_limits, du_limits: of x[1] … x[T] and of u[t] − u[t−1], ``(low, high)`` as deviations from the equilibrium.
-        soft: ``(linear, quadratic)``: cost of an excess over limits of states, as in ``control.constrained_lqr``.
+        soft: ``(linear, quadratic)``: cost of an excess over limits of states, as in ``predictive.constrained_lqr``.
         Qf: terminal weight; that of the regulator without limits if left out.
 
     Where nothing is feasible, inputs stay within their limits and states violate theirs least, of the linearised plant.
@@ -129,7 +129,7 @@ def nonlinear_mpc(
         ValueError: bad arguments; limits that exclude the equilibrium.
 
     >>> problem = simulation.Problem.of(systems.make("pendulum"), limits=(-6.0, 6.0))
-    >>> policy = simulation.nonlinear_mpc(problem, 20)
+    >>> policy = predictive.nonlinear_mpc(problem, 20)
     >>> run = simulation.rollout(problem, policy, jnp.array([0.6, 0.0]), 100)
     >>> bool(jnp.abs(run.us).max() <= 6), bool(jnp.abs(run.xs[-1]).max() < 1e-2)
     (True, True)

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from lqrlab import control, simulation
 from lqrlab.compute import jit_by_function, pytree
+from lqrlab.extensions import predictive
 from lqrlab.simulation import Problem, Trajectory, Verdict
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts, loop_design, svg
@@ -69,7 +70,7 @@ class _AnyHorizon:
         ahead = (jnp.arange(LONGEST) < self.horizon)[:, None, None]
         A, B, Q, N = (jnp.where(ahead, a, still) for a, still in ((A, jnp.eye(len(A))), (B, 0.0), (Q, 0.0), (N, 0.0)))
         limit, change = (jnp.where(ahead[..., 0], a, jnp.inf) for a in (self.limit, self.change))
-        plan = control.constrained_lqr(
+        plan = predictive.constrained_lqr(
             A, B, Q, jnp.broadcast_to(R, (LONGEST, *R.shape)), x, LONGEST, N=N, Qf=self.P, time_varying=True,
             u_limits=(-limit, limit), du_limits=(-change, change), u_last=carry.u,
         )  # fmt: skip
@@ -124,7 +125,7 @@ class PredictiveDesigner(Panel[dict[str, Any], Picture]):
     def _exported(self, question: dict[str, Any]) -> tuple[object, Problem]:
         plant, (A, B), (Q, R) = self._plant, self._plant.matrices(), self._plant.weights()
         limit, change = (loop_design.largest_inputs(plant, question[name]) for name in ("limit", "change"))
-        design = control.mpc(
+        design = predictive.mpc(
             A, B, Q, question["weight"] * R, question["horizon"], dt=plant.dt, u_limits=(-limit, limit),
             du_limits=(-change, change) if np.isfinite(change).all() else None,
         )  # fmt: skip

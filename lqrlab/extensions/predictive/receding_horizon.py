@@ -9,12 +9,10 @@ from jaxtyping import Array, Float, Int
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec
-from lqrlab.control import MPC
-from lqrlab.control.predictive.active_set import ActiveSet
+from lqrlab.extensions.predictive.design import MPC
+from lqrlab.extensions.predictive.quadratic_program.active_set import ActiveSet
+from lqrlab.simulation import Measured, Policy, Problem, bind, measured_or
 from lqrlab.simulation.memory_policies import check_sizes, limits_of
-from lqrlab.simulation.policies import measured_or
-from lqrlab.simulation.problem import Problem
-from lqrlab.simulation.sensors import Measured
 
 Rows = TypeVar("Rows")
 
@@ -36,7 +34,7 @@ class PredictivePolicy:
     """The first input of the plan from where the plant is; where nothing is feasible, of the plan that violates least.
 
     Attributes:
-        design: of :func:`lqrlab.control.mpc`, with the limits of inputs that hold.
+        design: of :func:`lqrlab.predictive.mpc`, with the limits of inputs that hold.
     """
 
     design: MPC
@@ -72,22 +70,27 @@ class PredictivePolicy:
         return PlanMemory(step + 1, after, d, u, active.at, active.out), u.astype(x.dtype)
 
 
-def predictive(problem: Problem, design: MPC) -> PredictivePolicy | Measured:
+def receding_horizon(problem: Problem, design: MPC) -> PredictivePolicy | Measured:
     """The policy of a predictive controller on a problem, whose limits of inputs it takes unless it has its own.
 
     >>> plant = systems.make("pendulum")
-    >>> design = control.mpc(*plant.matrices(), *plant.weights()[:2], 20, dt=plant.dt, u_limits=(-2, 2))
+    >>> design = predictive.mpc(*plant.matrices(), *plant.weights()[:2], 20, dt=plant.dt, u_limits=(-2, 2))
     >>> run = simulation.rollout(plant, design, jnp.array([0.2, 0.0]), 100)
     >>> bool(jnp.abs(run.us).max() <= 2), bool(jnp.abs(run.xs[-1]).max() < 1e-2)
     (True, True)
     """
-    checks.instance("design", design, MPC, "a predictive controller, as control.mpc makes")
+    checks.instance("design", design, MPC, "a predictive controller, as predictive.mpc makes")
     check_sizes(problem, *design.B.shape[-2:])
     if "u_limits" not in design.box and problem.low is not None:
         low, high = (a[..., None, :].astype(design.A.dtype) for a in limits_of(problem))
         design = dataclasses.replace(design, box={"u_limits": (low, high), **design.box})
     policy = PredictivePolicy(design)
     return policy if design.sensor is None else Measured(policy, design.sensor)
+
+
+@bind.register
+def _policy(design: MPC, problem: Problem) -> Policy:
+    return receding_horizon(problem, design)
 
 
 def _for_loops(design: MPC, ndim: int) -> MPC:

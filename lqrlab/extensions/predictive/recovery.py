@@ -24,7 +24,7 @@ from lqrlab import simulation
 from lqrlab.compute import pytree
 from lqrlab.compute.configuration import Config, Count, Positive, Range, Seed
 from lqrlab.compute.linalg import quadratic
-from lqrlab.learning.recovery_policy import Layers, RecoveryPolicy, Regulator, applied, perceptron
+from lqrlab.extensions.predictive.recovery_policy import Layers, RecoveryPolicy, Regulator, applied, perceptron
 from lqrlab.simulation import Problem, Verdict, verdict
 from lqrlab.systems import Plant
 

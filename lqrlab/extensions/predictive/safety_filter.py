@@ -8,8 +8,8 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch
-from lqrlab.control.predictive import constrained
-from lqrlab.control.predictive.limits import boxes, check_equilibrium
+from lqrlab.extensions.predictive import constrained
+from lqrlab.extensions.predictive.limits import boxes, check_equilibrium
 from lqrlab.simulation.binding import bind
 from lqrlab.simulation.policies import Policy, measured_or
 from lqrlab.simulation.problem import Problem
@@ -92,7 +92,7 @@ def filtered(
 
     >>> plant = systems.make("pendulum")
     >>> problem = simulation.Problem.of(plant, limits=(-9.0, 9.0), linear=True)
-    >>> safe = simulation.filtered([[-40.0, 0.0]], problem, x_limits=([-0.1, -9.0], [0.1, 9.0]))  # it pushes out
+    >>> safe = predictive.filtered([[-40.0, 0.0]], problem, x_limits=([-0.1, -9.0], [0.1, 9.0]))  # it pushes out
     >>> run = simulation.rollout(problem, safe, jnp.array([0.05, 0.0]), 100)
     >>> bool(jnp.abs(run.xs[:, 0]).max() < 0.1 + 1e-6)
     True

@@ -6,10 +6,10 @@ import numpy as np
 import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike
 
-from lqrlab.control.robust.generalized_plant import GeneralizedPlant, System, partitioned
-from lqrlab.control.robust.hamiltonian_subspace import stable_subspace
-from lqrlab.control.robust.model_reduction import gramian_root
-from lqrlab.control.robust.robust_controller import RobustController, best_controller
+from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant, System, partitioned
+from lqrlab.extensions.robust.hamiltonian_subspace import stable_subspace
+from lqrlab.extensions.robust.model_reduction import gramian_root
+from lqrlab.extensions.robust.robust_controller import RobustController, best_controller
 
 _SMALL = 1e-9  # a direct term from w to z that is rounding, relative
 
@@ -36,7 +36,7 @@ def h2syn(
     Optimal Sampled-Data Control Systems (1995), chapter 6.
 
     >>> plant = [[0.0]], [[1.0, 0.0, 1.0]], [[1.0], [0.0], [1.0]], [[0, 0, 0], [0, 0, 1], [0, 1, 0]]
-    >>> round(control.h2syn(*plant, 1, 1).norm**2, 9)  # X = Y = 1: the cost BᵀXB + FYFᵀ
+    >>> round(robust.h2syn(*plant, 1, 1).norm**2, 9)  # X = Y = 1: the cost BᵀXB + FYFᵀ
     2.0
     """
     plant = partitioned("h2syn", A, B, C, D, nmeas, ncon, dt)

@@ -11,9 +11,9 @@ import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike
 
 from lqrlab.control.analysis.system_norms import hinf_norm
-from lqrlab.control.robust.generalized_plant import GeneralizedPlant, System, partitioned, sampled
-from lqrlab.control.robust.hamiltonian_subspace import StableSubspace, stable_subspace
-from lqrlab.control.robust.robust_controller import RobustController, best_controller
+from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant, System, partitioned, sampled
+from lqrlab.extensions.robust.hamiltonian_subspace import StableSubspace, stable_subspace
+from lqrlab.extensions.robust.robust_controller import RobustController, best_controller
 
 _BRACKET = 5e-5  # relative width at which the bisection ends
 _ABOVE = 5e-4, 2e-3, 1e-2, 5e-2, 0.2, 1.0, 4.0, 20.0  # the optimum: where controllers are tried
@@ -48,7 +48,7 @@ def hinfsyn(
     bound, Systems & Control Letters 11 (1988); K. Zhou, J. C. Doyle and K. Glover, Robust and Optimal Control (1996),
     theorem 17.1.
 
-    >>> d = control.hinfsyn([[1.0]], [[1.0, 0.0, 1.0]], [[1.0], [0.0], [1.0]], [[0, 0, 0], [0, 0, 1], [0, 1, 0]], 1, 1)
+    >>> d = robust.hinfsyn([[1.0]], [[1.0, 0.0, 1.0]], [[1.0], [0.0], [1.0]], [[0, 0, 0], [0, 0, 1], [0, 1, 0]], 1, 1)
     >>> bool(d.norm <= d.gamma)
     True
     """

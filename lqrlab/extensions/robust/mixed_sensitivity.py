@@ -5,9 +5,9 @@ import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike
 
 from lqrlab.control import matrix_checks
-from lqrlab.control.robust.generalized_plant import System, partitioned
-from lqrlab.control.robust.hinf_synthesis import synthesis
-from lqrlab.control.robust.robust_controller import RobustController
+from lqrlab.extensions.robust.generalized_plant import System, partitioned
+from lqrlab.extensions.robust.hinf_synthesis import synthesis
+from lqrlab.extensions.robust.robust_controller import RobustController
 
 Weight = tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike] | ArrayLike | None
 """A, B, C, D; a gain, as a number or matrix; or None for none."""
@@ -38,7 +38,7 @@ def mixsyn(
     Source: H. Kwakernaak, Robust control and H∞-optimization, Automatica 29 (1993).
 
     >>> slow = [[-0.01]], [[1.0]], [[0.5]], [[0.5]]  # no more than a hundredth of the error is left at low frequencies
-    >>> d = control.mixsyn(([[-1.0]], [[1.0]], [[1.0]], [[0.0]]), W1=slow, W2=0.1)
+    >>> d = robust.mixsyn(([[-1.0]], [[1.0]], [[1.0]], [[0.0]]), W1=slow, W2=0.1)
     >>> bool(d.norm <= d.gamma < 1)
     True
     """
@@ -81,7 +81,7 @@ def ncfsyn(A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike, dt: float | N
     Source: D. McFarlane and K. Glover, A loop shaping design procedure using H∞ synthesis, IEEE Transactions on
     Automatic Control 37 (1992).
 
-    >>> round(control.ncfsyn([[0.0]], [[1.0]], [[1.0]], [[0.0]]).norm, 2)  # an integrator: √2
+    >>> round(robust.ncfsyn([[0.0]], [[1.0]], [[1.0]], [[0.0]]).norm, 2)  # an integrator: √2
     1.41
     """
     matrix_checks.on_host("ncfsyn", A, B, C, D, dt)

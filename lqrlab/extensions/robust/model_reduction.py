@@ -66,7 +66,7 @@ def balred(
     Y. Liu and B. D. O. Anderson, International Journal of Control 50 (1989).
 
     >>> fast = [[-1.0, 0.0], [0.0, -100.0]], [[1.0], [1.0]], [[1.0, 1.0]], [[0.0]]
-    >>> len(control.balred(*fast, order=1).hankel)
+    >>> len(robust.balred(*fast, order=1).hankel)
     2
     """
     matrix_checks.on_host("balred", A, B, C, D, dt)

@@ -11,11 +11,11 @@ from jaxtyping import ArrayLike, Complex, Float
 from lqrlab.compute.checks import whole
 from lqrlab.control.analysis.frequency import response_at
 from lqrlab.control.analysis.system_norms import hinf_norm
-from lqrlab.control.robust.generalized_plant import GeneralizedPlant, System, partitioned, sampled
-from lqrlab.control.robust.hinf_synthesis import synthesis
-from lqrlab.control.robust.robust_controller import surely_stable
-from lqrlab.control.robust.structured_singular_value import mu
-from lqrlab.control.robust.uncertainty_block import UncertaintyBlock, uncertainty_structure
+from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant, System, partitioned, sampled
+from lqrlab.extensions.robust.hinf_synthesis import synthesis
+from lqrlab.extensions.robust.robust_controller import surely_stable
+from lqrlab.extensions.robust.structured_singular_value import mu
+from lqrlab.extensions.robust.uncertainty_block import UncertaintyBlock, uncertainty_structure
 
 _FREQUENCIES = 80
 _BEYOND = 30.0  # times the fastest and the slowest pole of a loop: how far frequencies go
@@ -83,7 +83,7 @@ def musyn(
     S. Skogestad and I. Postlethwaite, Multivariable Feedback Control (2005), section 8.12.
 
     >>> P = [[-1.0]], [[0.5, 1.0, 1.0]], [[0.0], [1.0], [1.0]], [[0, 0, 1], [0, 0, 0], [0, 0.1, 0]]
-    >>> d = control.musyn(*P, nmeas=1, ncon=1, blocks=[1, 1])
+    >>> d = robust.musyn(*P, nmeas=1, ncon=1, blocks=[1, 1])
     >>> bool(d.lower <= max(d.mu) <= d.upper <= d.rounds[0])
     True
     """

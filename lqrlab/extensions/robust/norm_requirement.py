@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from lqrlab.compute.checks import choice, number
 from lqrlab.control.analysis.system_norms import hinf_norm
-from lqrlab.control.robust.generalized_plant import GeneralizedPlant, System
+from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant, System
 
 _NOTHING = 1e-12  # of a direct effect, relative, beside which an H2 norm is infinite
 
@@ -25,7 +25,7 @@ class NormRequirement:
         inputs: numbers of the disturbances w; all if left out.
         name: for the answer.
 
-    >>> control.NormRequirement("h2", 2.0, outputs=[0]).at_most
+    >>> robust.NormRequirement("h2", 2.0, outputs=[0]).at_most
     2.0
     """
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Complex, Float
 
 from lqrlab.control.analysis.system_norms import stable
-from lqrlab.control.robust.generalized_plant import GeneralizedPlant, System
+from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant, System
 
 Solved = TypeVar("Solved")
 REGULARISATIONS = 1e-2, 1e-3, 1e-4, 1e-5, 1e-6

@@ -4,10 +4,11 @@ import dataclasses
 
 import numpy as np
 
-from lqrlab import control
 from lqrlab.compute import checks
-from lqrlab.evaluation.uncertain_loop import UncertainLoop, uncertain
-from lqrlab.systems import Plant, UncertainPlant
+from lqrlab.extensions.robust.structured_singular_value import mu
+from lqrlab.extensions.robust.uncertain_loop import UncertainLoop, uncertain
+from lqrlab.extensions.robust.uncertain_plant import UncertainPlant
+from lqrlab.systems import Plant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,7 @@ def robust_stability(
     et al., European Control Conference 1991 (real blocks from an expansion of state-space matrices).
 
     >>> plant = systems.make("gantry_crane")
-    >>> found = evaluation.robust_stability(simulation.Problem.of(plant).K, plant)
+    >>> found = robust.robust_stability(simulation.Problem.of(plant).K, plant)
     >>> found.certified, found.refuted > 1
     (True, True)
     """
@@ -70,7 +71,7 @@ def robust_stability(
     closed, n = loop.closed(nominal), len(nominal)
     w = loop.frequencies(closed, num_frequencies)
     inverse = np.linalg.inv(np.exp(1j * w)[:, None, None] * np.eye(n) - closed)
-    bound = control.mu(out @ np.concatenate([np.eye(n), -loop.K]) @ inverse @ into, blocks).upper
+    bound = mu(out @ np.concatenate([np.eye(n), -loop.K]) @ inverse @ into, blocks).upper
     refuted, parameters = _refuted(loop, np.random.default_rng(seed))
     peak = int(np.argmax(bound))
     at = float(w[peak]) / float(loop.plants.plant.dt)

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Complex, Float
 
 from lqrlab.control import matrix_checks
-from lqrlab.control.robust.uncertainty_block import UncertaintyBlock, uncertainty_structure
+from lqrlab.extensions.robust.uncertainty_block import UncertaintyBlock, uncertainty_structure
 
 _STEPS = np.array([0.2, 0.7, 1.5, 3.0, 6.0])  # times the last decrease of λ: those that are tried for the next one
 _INSIDE = 0.8  # of the largest decrease that was possible
@@ -59,7 +59,7 @@ def mu(M: ArrayLike, blocks: Any) -> StructuredSingularValue:
     L. El Ghaoui, Linear Algebra and its Applications 188 (1993)) along its tangent. Lower bound: P. M. Young and
     J. C. Doyle, Computation of µ with real and complex uncertainties, Conference on Decision and Control 1990.
 
-    >>> bounds = control.mu([[0.0, 4.0], [1.0, 0.0]], [1, 1])  # a diagonal scaling makes both entries 2
+    >>> bounds = robust.mu([[0.0, 4.0], [1.0, 0.0]], [1, 1])  # a diagonal scaling makes both entries 2
     >>> round(float(bounds.upper), 3), round(float(bounds.lower), 3)
     (2.0, 2.0)
     """

@@ -9,11 +9,11 @@ from jaxtyping import ArrayLike, Bool, Float
 from lqrlab.compute.checks import whole
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.system_norms import hinf_norm
-from lqrlab.control.robust.generalized_plant import GeneralizedPlant, System, partitioned
-from lqrlab.control.robust.hinf_synthesis import hinfsyn
-from lqrlab.control.robust.model_reduction import balred
-from lqrlab.control.robust.norm_requirement import NormRequirement, h2
-from lqrlab.control.robust.robust_controller import RobustController, surely_stable
+from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant, System, partitioned
+from lqrlab.extensions.robust.hinf_synthesis import hinfsyn
+from lqrlab.extensions.robust.model_reduction import balred
+from lqrlab.extensions.robust.norm_requirement import NormRequirement, h2
+from lqrlab.extensions.robust.robust_controller import RobustController, surely_stable
 
 Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]
 """A function of a vector, infinite where it is not defined, with its gradient."""
@@ -75,7 +75,7 @@ def hinfstruct(
     optimization via quasi-Newton methods, Mathematical Programming 141 (2013) (the line search).
 
     >>> integrator = [[0.0]], [[1.0, 1.0]], [[1.0], [0.0], [1.0]], [[0.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
-    >>> found = control.hinfstruct(*integrator, nmeas=1, ncon=1)  # √(1 + k²) / k from w to [x; u] with u = −k x
+    >>> found = robust.hinfstruct(*integrator, nmeas=1, ncon=1)  # √(1 + k²) / k from w to [x; u] with u = −k x
     >>> bool(1 < found.norm < 1.01)
     True
     """

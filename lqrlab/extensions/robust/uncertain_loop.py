@@ -7,8 +7,9 @@ from jaxtyping import Float
 
 from lqrlab import control
 from lqrlab.compute import checks
+from lqrlab.extensions.robust.uncertain_plant import UncertainPlant
 from lqrlab.simulation import LinearPolicy, Problem, bind
-from lqrlab.systems import Plant, UncertainPlant
+from lqrlab.systems import Plant
 
 _TRIED = 256  # directions of the parameters that are tried, corners of the box first
 _KEPT = 0.02  # share of a direction's effect below which a further rank of it counts as unknown instead

@@ -40,7 +40,7 @@ class UncertainPlant:
         Raises:
             ValueError: a plant without parameters that vary, a batch of plants.
 
-        >>> uncertain = systems.UncertainPlant.of(systems.make("cart_pole"), spread=0.1)
+        >>> uncertain = robust.UncertainPlant.of(systems.make("cart_pole"), spread=0.1)
         >>> uncertain.moved(np.ones((1, uncertain.directions))).pole_length[0] / uncertain.plant.pole_length
         Array(1.1, dtype=float64)
         """

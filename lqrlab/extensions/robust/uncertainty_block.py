@@ -39,7 +39,7 @@ class UncertaintyBlock:
 
 
 def uncertainty_structure(blocks: Any, z: int, w: int) -> tuple[UncertaintyBlock, ...]:
-    """Blocks as ``control.mu`` takes them, for M of shape (z, w); a ``ValueError`` where they do not go with it."""
+    """Blocks as ``robust.mu`` takes them, for M of shape (z, w); a ``ValueError`` where they do not go with it."""
     blocks = blocks.tolist() if isinstance(blocks, np.ndarray) else blocks
     if not isinstance(blocks, Sequence) or isinstance(blocks, str) or not blocks:
         raise ValueError(f"blocks: expected a list of the blocks of Δ, but found {blocks!r}")

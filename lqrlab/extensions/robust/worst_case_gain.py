@@ -6,8 +6,10 @@ import numpy as np
 
 from lqrlab import control
 from lqrlab.compute import checks
-from lqrlab.evaluation.uncertain_loop import UncertainLoop, uncertain
-from lqrlab.systems import Plant, UncertainPlant
+from lqrlab.extensions.robust.structured_singular_value import mu
+from lqrlab.extensions.robust.uncertain_loop import UncertainLoop, uncertain
+from lqrlab.extensions.robust.uncertain_plant import UncertainPlant
+from lqrlab.systems import Plant
 
 _FINER, _MOST = 1.02, 1e6  # factors of the gain: to which it is bounded, and up to which it is looked for
 _PEAKS = 8  # loops of the largest gains whose frequencies are looked at
@@ -50,7 +52,7 @@ def worst_case_gain(
     The complex structured singular value, Automatica 29 (1993).
 
     >>> plant = systems.make("gantry_crane")
-    >>> found = evaluation.worst_case_gain(simulation.Problem.of(plant).K, plant)
+    >>> found = robust.worst_case_gain(simulation.Problem.of(plant).K, plant)
     >>> found.nominal < found.lower < found.upper < 2 * found.nominal
     True
     """
@@ -94,14 +96,14 @@ def _found(
 
 def _upper(response: np.ndarray, blocks: list, performance: tuple[int, int], gain: float, seen: int) -> float:
     """The least gain, to a factor of _FINER, at which µ is below 1 at all frequencies; inf beyond _MOST times."""
-    if control.mu(response[:, :seen, : -performance[0]], blocks).upper.max() >= 1:
+    if mu(response[:, :seen, : -performance[0]], blocks).upper.max() >= 1:
         return np.inf
 
     def larger(response: np.ndarray, gain: float) -> np.ndarray:
         """The frequencies at which the gain may be larger."""
         scaled = response.copy()
         scaled[:, seen:] /= gain
-        return response[control.mu(scaled, [*blocks, performance]).upper >= 1]
+        return response[mu(scaled, [*blocks, performance]).upper >= 1]
 
     low, high, factor = gain, gain, _FINER
     while len(left := larger(response, high)):

@@ -1,18 +1,20 @@
 """Gain schedules: a regulator for each point of a grid, designed in one call and interpolated between points."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.interpolate import RegularGridInterpolator
 from jaxtyping import Array, ArrayLike, Float
 
-from lqrlab.compute import pytree
+from lqrlab.compute import checks, pytree
 from lqrlab.compute.checks import traced
+from lqrlab.compute.linalg import expand_batch
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis import controllability
 from lqrlab.control.regulator import LQR, lqr, lqrd
+from lqrlab.systems import Plant, check_plant
 
 
 @pytree
@@ -137,3 +139,42 @@ def _refuse_gaps(grid: tuple[Array, ...], design: LQR, args: tuple[Array, ...]) 
         f"grid: {len(bad)} of {design.stabilizing.size} points have no stabilizing design, the first at "
         f"{where}: {why}; a schedule must not pass through it: end the grid before, or change the plant there"
     )
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class ScheduledPolicy:
+    """u = u_op(ρ) − K(ρ) (x − x_op(ρ)) with the parameters ρ read from the state at each step.
+
+    Attributes:
+        schedule: of :func:`lqrlab.tuning.gain_schedule`, in absolute states and inputs.
+        x_eq, u_eq: what this policy's x and u are deviations from, ``[n]``, ``[m]``.
+        read: absolute states ``[..., n]`` → parameters ``[..., axes of the grid]``.
+    """
+
+    schedule: Schedule
+    x_eq: Array
+    u_eq: Array
+    read: Callable[[Array], Array] = dataclasses.field(metadata={"static": True})
+
+    def init(self, batch_shape: tuple[int, ...]) -> None:
+        """Nothing to remember."""
+
+    def __call__(self, carry: None, x: Array) -> tuple[None, Array]:
+        """The gain of here and now."""
+        at = x + expand_batch(self.x_eq.astype(x.dtype), x.ndim)
+        K, x_op, u_op = (a.astype(x.dtype) for a in self.schedule(self.read(at)))
+        error = at[..., : x_op.shape[-1]] - x_op  # a state that is only read comes after those controlled
+        u = u_op - (K @ error[..., None])[..., 0]
+        return None, u - expand_batch(self.u_eq.astype(x.dtype), u.ndim)
+
+
+def scheduled(plant: Plant, schedule: Schedule, read: Callable[[Array], Array]) -> ScheduledPolicy:
+    """The policy of a gain schedule on a plant; ``read`` takes the parameters from the absolute state.
+
+    A plant whose last states are the moving parameters themselves may have a schedule for the others alone.
+    """
+    check_plant(plant)
+    checks.instance("schedule", schedule, Schedule, "a schedule, as tuning.gain_schedule makes")
+    checks.function("read", read, "a function that takes the parameters from the state")
+    return ScheduledPolicy(schedule, *plant.equilibrium(), read)

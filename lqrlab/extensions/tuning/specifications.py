@@ -11,10 +11,10 @@ from lqrlab.compute.checks import number
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.eigenmodes import settling_time
 from lqrlab.control.analysis.stability_margins import margins
-from lqrlab.control.analysis.step import step_info, step_response
 from lqrlab.control.discretization import c2d
 from lqrlab.control.regulator import LQR, lqrd
 from lqrlab.control.servo import feedforward
+from lqrlab.extensions.tuning.step import step_info, step_response
 
 _SIZES = (50, 100, 200, 400, 800)  # steps that are simulated: each is a program of its own
 _WORDS = {

@@ -81,7 +81,7 @@ def step_info(ys: ArrayLike, dt: ArrayLike, r: ArrayLike, *, within: float = 0.0
         :class:`StepInfo`. The times are steps of a function, so their derivative is zero; to tune a loop by
         gradient see :func:`tune`. How long a loop takes before any response is known: :func:`settling_time`.
 
-    >>> control.step_info([[0.0], [0.5], [1.0], [1.0]], 0.1, [1.0]).settling
+    >>> tuning.step_info([[0.0], [0.5], [1.0], [1.0]], 0.1, [1.0]).settling
     Array([0.2], dtype=float64)
     """
     ys, r = jnp.asarray(matrix_checks.real("ys", ys)), jnp.asarray(matrix_checks.real("r", r))

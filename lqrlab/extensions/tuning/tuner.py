@@ -13,10 +13,10 @@ from jaxtyping import Array, ArrayLike, Float
 from lqrlab.compute.checks import instance, whole
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.frequency import sensitivity
-from lqrlab.control.analysis.step import step_response
 from lqrlab.control.analysis.transmission_zeros import zeros
 from lqrlab.control.regulator import LQR, lqrd
-from lqrlab.control.tuning.specifications import StepExperiment, StepSpecs
+from lqrlab.extensions.tuning.specifications import StepExperiment, StepSpecs
+from lqrlab.extensions.tuning.step import step_response
 
 _STARTS, _ITERATIONS = 6, 200
 _INSIDE = 0.01  # the descent aims at specifications that are tighter by this, relative
@@ -78,7 +78,7 @@ def tune(
         ValueError: bad arguments; an output that no constant input can hold.
     """
     matrix_checks.on_host("tune", A, B, C, Q, R, dt, r)
-    instance("specs", specs, StepSpecs, "specifications, control.StepSpecs(settling=…)")
+    instance("specs", specs, StepSpecs, "specifications, tuning.StepSpecs(settling=…)")
     whole("seed", seed, 0)
     step = StepExperiment.of(A, B, C, Q, R, dt, specs, r)
     logs, *logs_without = _searched(step, specs, seed)

@@ -10,11 +10,11 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from lqrlab.compute import pytree
 from lqrlab.compute.linalg import expand_batch, solve
+from lqrlab.extensions.unknown import belief as beliefs
+from lqrlab.extensions.unknown.belief import Belief
+from lqrlab.extensions.unknown.draws import optimum
+from lqrlab.extensions.unknown.prior import Prior, Z
 from lqrlab.learning import gain_repair
-from lqrlab.learning.adaptive import belief as beliefs
-from lqrlab.learning.adaptive.belief import Belief
-from lqrlab.learning.adaptive.draws import optimum
-from lqrlab.learning.adaptive.prior import Prior, Z
 from lqrlab.simulation import Problem, Told, measured_or
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
 
@@ -255,7 +255,7 @@ def adaptive(
         doublings: 2 to this power steps of policy evaluation are made a step.
 
     >>> plant = systems.make("pendulum")
-    >>> policy = learning.adaptive(plant, learning.wide())
+    >>> policy = unknown.adaptive(plant, unknown.wide())
     >>> run = simulation.rollout(plant, policy, jnp.array([0.1, 0.0]), num_steps=200)
     >>> bool(abs(run.xs[-1]).max() < 1e-3)
     True

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from lqrlab.compute import pytree
-from lqrlab.learning.adaptive.guess import Seen
-from lqrlab.learning.adaptive.prior import Families, Prior, Z
+from lqrlab.extensions.unknown.guess import Seen
+from lqrlab.extensions.unknown.prior import Families, Prior, Z
 from lqrlab.simulation import Told
 from lqrlab.systems import N_MAX
 

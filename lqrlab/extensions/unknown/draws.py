@@ -6,7 +6,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from lqrlab.compute.linalg import batch_last
 from lqrlab.control.riccati.doubling import doubled
-from lqrlab.learning.adaptive.belief import Belief
+from lqrlab.extensions.unknown.belief import Belief
 from lqrlab.systems import N_MAX
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec, quadratic
-from lqrlab.evaluation.unknown import MOST, unknown_problem
+from lqrlab.extensions.unknown.regret import MOST, problem_of
 from lqrlab.simulation import Policy, Problem, bind
 from lqrlab.systems import Plant
 
@@ -59,7 +59,7 @@ def first_contact(
 
     Args:
         controller: a function from a problem to a policy, as for :func:`unknown`.
-        plants: plants; or their problem, see :func:`unknown_problem`, with the noise *that the controller is told*.
+        plants: plants; or their problem, see :func:`problem_of`, with the noise *that the controller is told*.
         then: the plants of the last episode, as many and of the same sizes; if left out, the inputs are reversed.
         key: of initial states, pushes and noise.
         noise: standard deviation of the disturbance that there *is*; as told, if left out.
@@ -70,8 +70,8 @@ def first_contact(
         ValueError: plants that are not scaled, or others that do not go with them.
 
     >>> plants = systems.sample("pendulum", key=jax.random.key(0), num=4)
-    >>> controller = lambda problem: learning.adaptive(problem, learning.wide())
-    >>> contact = evaluation.first_contact(controller, plants, key=jax.random.key(1), noise=0.01)
+    >>> controller = lambda problem: unknown.adaptive(problem, unknown.wide())
+    >>> contact = unknown.first_contact(controller, plants, key=jax.random.key(1), noise=0.01)
     >>> contact.ratio.shape
     (3, 4)
     """
@@ -98,10 +98,10 @@ def first_contact(
 
 
 def _scaled(name: str, plants: Plant | Sequence[Plant] | Problem) -> Problem:
-    problem = plants if isinstance(plants, Problem) else unknown_problem(plants)
+    problem = plants if isinstance(plants, Problem) else problem_of(plants)
     if not problem.in_scales or problem.K is None or len(problem.batch_shape) != 1:
         raise ValueError(
-            f"{name}: expected plants, or what evaluation.unknown_problem makes of them, but found another problem"
+            f"{name}: expected plants, or what unknown.problem_of makes of them, but found another problem"
         )
     return problem
 

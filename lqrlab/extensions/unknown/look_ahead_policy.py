@@ -11,10 +11,10 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from lqrlab.compute import checks, pytree
-from lqrlab.learning.adaptive import belief as beliefs
-from lqrlab.learning.adaptive import policy as regulators
-from lqrlab.learning.adaptive.draws import drawn, likeliest_at_large, optimum
-from lqrlab.learning.adaptive.policy import AdaptivePolicy, Memory
+from lqrlab.extensions.unknown import adaptive_policy as regulators
+from lqrlab.extensions.unknown import belief as beliefs
+from lqrlab.extensions.unknown.adaptive_policy import AdaptivePolicy, Memory
+from lqrlab.extensions.unknown.draws import drawn, likeliest_at_large, optimum
 from lqrlab.simulation import Told
 from lqrlab.systems import N_MAX
 
@@ -92,13 +92,13 @@ def look_ahead(policy: Any, *, num: int = 32, steps: int = 10, until: int = 60) 
         ValueError: a regulator of families alone.
 
     >>> plant = systems.make("pendulum")
-    >>> policy = learning.look_ahead(learning.adaptive(plant, learning.ridge()), num=4, steps=5, until=10)
+    >>> policy = unknown.look_ahead(unknown.adaptive(plant, unknown.ridge()), num=4, steps=5, until=10)
     >>> run = simulation.rollout(plant, policy, jnp.array([0.1, 0.0]), num_steps=200)
     >>> bool(abs(run.xs[-1]).max() < 1e-3)
     True
     """
     if type(policy) is not AdaptivePolicy:  # of another one's hypotheses nothing could be drawn
-        raise TypeError(f"policy: expected an adaptive regulator, learning.adaptive, but found {type(policy).__name__}")
+        raise TypeError(f"policy: expected an adaptive regulator, unknown.adaptive, but found {type(policy).__name__}")
     if not len(policy.prior.dense) + len(policy.prior.kinematic):
         raise ValueError("policy: its prior knows families alone; there is no plant at large to look ahead for")
     num, steps, until = checks.whole("num", num), checks.whole("steps", steps), checks.whole("until", until)

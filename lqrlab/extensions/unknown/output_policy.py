@@ -11,8 +11,8 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch
-from lqrlab.learning.adaptive import belief as beliefs
-from lqrlab.learning.adaptive.policy import greedy, improved, probe
+from lqrlab.extensions.unknown import belief as beliefs
+from lqrlab.extensions.unknown.adaptive_policy import greedy, improved, probe
 from lqrlab.simulation import Told
 from lqrlab.systems import Coordinates, Plant, check_plant
 
@@ -278,7 +278,7 @@ def adaptive_outputs(
         ValueError: a plant of more than four states an output.
 
     >>> plant = systems.make("pendulum")
-    >>> policy = simulation.Measured(learning.adaptive_outputs(plant), simulation.outputs(plant))
+    >>> policy = simulation.Measured(unknown.adaptive_outputs(plant), simulation.outputs(plant))
     >>> run = simulation.rollout(plant, policy, jnp.array([0.1, 0.0]), num_steps=300)
     >>> bool(abs(run.xs[-1]).max() < 1e-3)
     True

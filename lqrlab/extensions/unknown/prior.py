@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from lqrlab import control
 from lqrlab.compute import pytree
-from lqrlab.learning.adaptive.guess import Guess, Z, pairs
+from lqrlab.extensions.unknown.guess import Guess, Z, pairs
 from lqrlab.simulation import Told
 from lqrlab.systems import M_MAX, N_MAX
 

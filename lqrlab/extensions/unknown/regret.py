@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, Int8, PRNGKeyArray
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec, quadratic
-from lqrlab.learning.adaptive import output_policy
+from lqrlab.extensions.unknown import output_policy
 from lqrlab.simulation import LinearPolicy, Measured, Policy, Problem, Trajectory, Verdict, bind, rollout, verdict
 from lqrlab.systems import M_MAX, N_MAX, Plant, check_plant
 
@@ -73,7 +73,7 @@ class Fixed(LinearPolicy):
     """A constant gain; not of the type that takes another engine, which draws other noise."""
 
 
-def unknown_problem(
+def problem_of(
     plants: Plant | Sequence[Plant],
     *,
     noise: ArrayLike = 0.0,
@@ -91,7 +91,7 @@ def unknown_problem(
         outputs: the cost is |y|² + |u|² instead, of the plants' own outputs in units of the scales: Q = CᵀC.
 
     >>> plants = [systems.sample(name, key=jax.random.key(0), num=2) for name in ("pendulum", "cart_pole")]
-    >>> len(evaluation.unknown_problem(plants, noise=0.01))
+    >>> len(unknown.problem_of(plants, noise=0.01))
     4
     """
     limit = checks.number("limit", limit, "a number > 0", above=0)
@@ -117,14 +117,14 @@ def scaled_outputs(plants: Plant) -> Float[Array, "V p n"]:
 
 
 def from_outputs(plants: Plant | Sequence[Plant]) -> Callable[[Problem], Policy]:
-    """A controller for :func:`unknown` that sees outputs alone: :func:`lqrlab.learning.adaptive_outputs`.
+    """A controller for :func:`unknown` that sees outputs alone: :func:`lqrlab.unknown.adaptive_outputs`.
 
     Args:
         plants: those of the problem, a batch, or several in a list that have as many states, inputs and outputs.
 
     >>> plants = systems.sample("pendulum", key=jax.random.key(0), num=2)
-    >>> problem = evaluation.unknown_problem(plants, outputs=True)
-    >>> bool(evaluation.unknown(evaluation.from_outputs(plants), problem, key=jax.random.key(1)).failed.any())
+    >>> problem = unknown.problem_of(plants, outputs=True)
+    >>> bool(unknown.score(unknown.from_outputs(plants), problem, key=jax.random.key(1)).failed.any())
     False
     """
     batches: list[Plant] = list(plants) if isinstance(plants, (list, tuple)) else [plants]  # type: ignore[list-item]
@@ -153,7 +153,7 @@ def _output_weight(plants: Plant) -> Float[Array, "V n n"]:
     return C.mT @ C
 
 
-def unknown(
+def score(
     controller: object,
     plants: Plant | Sequence[Plant] | Problem,
     *,
@@ -170,24 +170,22 @@ def unknown(
     Args:
         controller: a function from a problem to a policy, or a network without description, as
             :func:`lqrlab.simulation.bind` takes them; in the problem that it is given A, B, K and P are not numbers.
-        plants: plants; or their problem with its noise, see :func:`unknown_problem`.
+        plants: plants; or their problem with its noise, see :func:`problem_of`.
         key: of initial states and noise.
         num_initial: loops a plant.
         num_steps: T.
 
     >>> plants = systems.sample("pendulum", key=jax.random.key(0), num=2)
-    >>> controller = lambda problem: learning.adaptive(problem, learning.wide())
-    >>> regret = evaluation.unknown(controller, plants, key=jax.random.key(1))
+    >>> controller = lambda problem: unknown.adaptive(problem, unknown.wide())
+    >>> regret = unknown.score(controller, plants, key=jax.random.key(1))
     >>> regret.ratio.shape, bool(regret.failed.any())
     ((2, 4), False)
     """
     num_initial, num_steps = checks.whole("num_initial", num_initial), checks.whole("num_steps", num_steps)
     checks.random_key(key)
-    problem = plants if isinstance(plants, Problem) else unknown_problem(plants)
+    problem = plants if isinstance(plants, Problem) else problem_of(plants)
     if not problem.in_scales or problem.K is None or len(problem.batch_shape) != 1:
-        raise ValueError(
-            "plants: expected plants, or what evaluation.unknown_problem makes of them, but found another problem"
-        )
+        raise ValueError("plants: expected plants, or what unknown.problem_of makes of them, but found another problem")
     policy = bind(controller, problem.hidden())
     start, noise = jax.random.split(key)
     x0 = jax.random.normal(start, (len(problem), num_initial, N_MAX), float)

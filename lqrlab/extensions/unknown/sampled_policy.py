@@ -9,11 +9,11 @@ from jaxtyping import Array
 
 from lqrlab.compute import pytree
 from lqrlab.compute.linalg import expand_batch
-from lqrlab.learning import AdaptivePolicy, Prior
-from lqrlab.learning.adaptive import belief as beliefs
-from lqrlab.learning.adaptive.belief import Belief
-from lqrlab.learning.adaptive.draws import drawn, likeliest_at_large, optimum
-from lqrlab.learning.adaptive.policy import Memory
+from lqrlab.extensions.unknown import belief as beliefs
+from lqrlab.extensions.unknown.adaptive_policy import AdaptivePolicy, Memory
+from lqrlab.extensions.unknown.belief import Belief
+from lqrlab.extensions.unknown.draws import drawn, likeliest_at_large, optimum
+from lqrlab.extensions.unknown.prior import Prior
 from lqrlab.simulation import Told
 from lqrlab.systems import M_MAX, N_MAX
 
@@ -29,7 +29,7 @@ class SampledPolicy:
     inputs are random for so long, and the gain that is then designed is kept: explore, then commit.
 
     Attributes:
-        prior: :func:`lqrlab.learning.ridge`.
+        prior: :func:`lqrlab.unknown.ridge`.
         told: units and noise of the plants ``[*batch]``.
         num, hold, explore: see above.
         amplitude: standard deviation of the random inputs.
@@ -47,7 +47,7 @@ class SampledPolicy:
     amplitude: float = dataclasses.field(default=0.5, metadata={"static": True})
 
     def init(self, batch_shape: tuple[int, ...]) -> tuple[Memory, Array]:
-        """The memory of :class:`lqrlab.learning.AdaptivePolicy`, and a gain of zeros."""
+        """The memory of :class:`lqrlab.unknown.AdaptivePolicy`, and a gain of zeros."""
         return self._regression.init(batch_shape), jnp.zeros((*batch_shape, M_MAX, N_MAX))
 
     @property

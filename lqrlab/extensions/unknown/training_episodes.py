@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 
 from lqrlab.compute import pytree
 from lqrlab.dataset import random_systems
-from lqrlab.learning.adaptive import policy as regulator
-from lqrlab.learning.adaptive.prior import Prior
+from lqrlab.extensions.unknown import adaptive_policy as regulator
+from lqrlab.extensions.unknown.prior import Prior
 from lqrlab.simulation import Problem, Told
 from lqrlab.systems import M_MAX, N_MAX, Plant
 

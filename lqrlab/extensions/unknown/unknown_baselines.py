@@ -10,12 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from lqrlab import control, learning
+from lqrlab import control
 from lqrlab.compute import pytree
 from lqrlab.compute.linalg import expand_batch
-from lqrlab.evaluation.sampled_policy import SampledPolicy
-from lqrlab.evaluation.unknown import MOST, Fixed, Regret, unknown
-from lqrlab.learning import AdaptivePolicy, Prior
+from lqrlab.extensions.unknown import prior as prior_module
+from lqrlab.extensions.unknown.adaptive_policy import AdaptivePolicy, adaptive
+from lqrlab.extensions.unknown.prior import Families, Prior, wide
+from lqrlab.extensions.unknown.regret import MOST, Fixed, Regret, score
+from lqrlab.extensions.unknown.sampled_policy import SampledPolicy
 from lqrlab.simulation import Policy, Problem, Told, sent_or
 from lqrlab.systems import M_MAX, N_MAX
 
@@ -70,7 +72,7 @@ def baseline(
         prior = likeliest(training, **numbers)
     else:
         prior = of_size(training, **numbers)
-    return lambda problem: learning.adaptive(problem, prior, doublings=doublings)
+    return lambda problem: adaptive(problem, prior, doublings=doublings)
 
 
 def ridge(size: float, input_size: float, probe: float, caution: float = 0.0) -> Prior:
@@ -82,7 +84,7 @@ def ridge(size: float, input_size: float, probe: float, caution: float = 0.0) ->
         probe: amplitude of the probing input at the start.
         caution: share of the covariance that is multiplicative noise in the design.
     """
-    prior = learning.ridge(caution=caution, probe=probe)
+    prior = prior_module.ridge(caution=caution, probe=probe)
     return dataclasses.replace(prior, dense=jnp.array([[size, input_size, 0.0]]))
 
 
@@ -97,17 +99,17 @@ def of_size(training: Sequence[Told], inflate: float, rank: float) -> Prior:
         base,
         dense=base.dense.at[0, 2].set(_LAST),
         inflate=jnp.array(inflate),
-        known=learning.families(pooled, rank=int(rank)),
+        known=prior_module.families(pooled, rank=int(rank)),
     )
 
 
 def likeliest(training: Sequence[Told], inflate: float) -> Prior:
     """The likeliest of the training families, and certainty equivalence from its prior; no control of other sizes."""
-    return _families_alone(learning.families(training), inflate)
+    return _families_alone(prior_module.families(training), inflate)
 
 
-def _families_alone(families: learning.Families, inflate: float) -> Prior:
-    base = learning.wide(families)
+def _families_alone(families: Families, inflate: float) -> Prior:
+    base = wide(families)
     return dataclasses.replace(
         base, dense=base.dense[:0], kinematic=base.kinematic[:0], caution=jnp.array(0.0), inflate=jnp.array(inflate)
     )
@@ -197,7 +199,7 @@ def family_known(
         family: from which of them each plant to be controlled is.
         inflate: factor on the families' variances.
     """
-    families = learning.families(training)
+    families = prior_module.families(training)
     own = jax.tree.map(lambda a: a[family][:, None], families)
     own = dataclasses.replace(own, most=1)
     base = _families_alone(jax.tree.map(lambda a: a[:1], families), inflate)
@@ -207,7 +209,7 @@ def family_known(
     return lambda problem: _EachItsOwn(AdaptivePolicy(prior, problem.told("units"), M_MAX))
 
 
-def unknown_baselines(training: Sequence[Told]) -> dict[str, Controller]:
+def baselines(training: Sequence[Told]) -> dict[str, Controller]:
     """Controllers to compare with, tuned on the training families by ``python -m benchmarks.unknown_plants tune``.
 
     Args:
@@ -270,7 +272,7 @@ def tune_baselines(
         for values in itertools.product(*grid.values()):
             settings = dict(zip(grid, values))
             controller = baseline(name, training, family, **settings)
-            regret = unknown(controller, plants, key=key, num_initial=num_initial)
+            regret = score(controller, plants, key=key, num_initial=num_initial)
             yield Trial(name, settings, mean_ratio(regret), regret.summary())
 
 

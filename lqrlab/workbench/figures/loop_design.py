@@ -16,6 +16,7 @@ from jaxtyping import Array, ArrayLike, Complex, Float
 
 from lqrlab import control, simulation, systems
 from lqrlab.compute import checks, jit_by_function
+from lqrlab.extensions import predictive
 from lqrlab.simulation import Problem, Trajectory, verdict
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures.loop_controllers import (
@@ -265,7 +266,7 @@ def _policy(loop: SampledLoop, s: LoopSetting) -> LateController:
 def _planned(problem: Problem, sampled: control.Sampled, s: LoopSetting) -> tuple[Trajectory, float]:
     """MPC's loop on the nonlinear plant, and the constrained optimum's cost of the linear one."""
     A, B, Q, R, N = sampled
-    design = control.mpc(A, B, Q, R, PLANNED, N=N, u_limits=(-s.limits, s.limits))
+    design = predictive.mpc(A, B, Q, R, PLANNED, N=N, u_limits=(-s.limits, s.limits))
     policy = HeldController(simulation.bind(design, problem), problem.m, jnp.asarray(s.sample))
     x0, longer = jnp.asarray(s.x0), dataclasses.replace(design, horizon=_LONG)
     run = _rollout(problem, policy, x0, ticks=s.ticks)
@@ -273,7 +274,7 @@ def _planned(problem: Problem, sampled: control.Sampled, s: LoopSetting) -> tupl
 
 
 @jax.jit
-def _least(design: control.MPC, x0: Array) -> Float[Array, ""]:
+def _least(design: predictive.MPC, x0: Array) -> Float[Array, ""]:
     """The cost of a plan that is the optimum over all time; NaN of one that is not."""
     plan, _ = design.plan(x0)
     return jnp.where(design.exact(plan), plan.cost, jnp.nan)

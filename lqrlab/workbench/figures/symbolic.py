@@ -18,7 +18,7 @@ from lqrlab.systems.plant import Plant, parameter_fields
 if TYPE_CHECKING:
     from sympy import Expr
 
-    from lqrlab.systems.notation import Notation
+    from lqrlab.workbench.figures.notation import Notation
 
 LONGEST = 740
 """Characters of LaTeX beyond which letters stand for the sums that an equation repeats."""
@@ -116,7 +116,7 @@ def equations(plant: Plant) -> list[str]:
     if not parameter_fields(type(plant)):
         raise ValueError(f"{plant.name}: equations are read from a family's code; this plant has none")
     # only here, because SymPy takes half a second to import
-    notation: Notation = extras.load("lqrlab.systems.notation", "workbench", "equations").Notation()
+    notation: Notation = extras.load("lqrlab.workbench.figures.notation", "workbench", "equations").Notation()
     found = formulas(plant, notation)
     definitions = notation.abbreviate([e for e in found.values() if len(notation.doprint(e)) > LONGEST])
     lines = [f"{left} = {notation.doprint(e)}" for left, e in found.items()]

@@ -4,14 +4,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lqrlab import control, simulation, systems
+from lqrlab import classical, control, simulation, systems
 
 LEAD = {"gain": 30.0, "zeros": [-2.0, -1 + 3j, -1 - 3j], "poles": [0.0, -20.0, -30 + 5j, -30 - 5j]}
 
 
 def test_sampled_response_is_the_continuous_one_at_the_prewarped_frequency():
     w, dt = 7.0, 0.05
-    K = control.Compensator([[1.0, 0.0]], **LEAD, prewarp=w)
+    K = classical.Compensator([[1.0, 0.0]], **LEAD, prewarp=w)
     A, B, C, D, _ = K.sampled(dt)
     found = -(C @ np.linalg.solve(np.exp(1j * w * dt) * np.eye(len(A)) - A, B) + D).item()
     s = 1j * w
@@ -21,7 +21,7 @@ def test_sampled_response_is_the_continuous_one_at_the_prewarped_frequency():
 
 def test_bound_loop_is_the_one_of_its_matrices():
     plant = systems.make("pendulum")
-    K = control.Compensator([[1.0, 0.0]], gain=400.0, zeros=[-4.0], poles=[-40.0])
+    K = classical.Compensator([[1.0, 0.0]], gain=400.0, zeros=[-4.0], poles=[-40.0])
     F, G = (np.asarray(a) for a in control.discretize(*plant.matrices(), *plant.weights(), plant.dt)[:2])
     A, B, C, D, _ = K.sampled(plant.dt)
     whole = np.block([[F + G @ D @ K.C, G @ C], [B @ K.C, A]])
@@ -43,13 +43,13 @@ def test_bound_loop_is_the_one_of_its_matrices():
 )
 def test_bad_roots_are_refused_in_words(change, words):
     with pytest.raises(ValueError, match=words):
-        control.Compensator([[1.0, 0.0]], **({"zeros": [], "poles": [-1.0]} | change))
+        classical.Compensator([[1.0, 0.0]], **({"zeros": [], "poles": [-1.0]} | change))
 
 
 def test_limited_integrator_does_not_wind_up():
     """After y = 1 for long, with an input cut to 1, a hundredth of it the other way soon turns the input round."""
     plant = systems.make("dc_motor")
-    K = control.Compensator(np.eye(1, plant.n), gain=-200.0, zeros=[-100.0], poles=[0.0])
+    K = classical.Compensator(np.eye(1, plant.n), gain=-200.0, zeros=[-100.0], poles=[0.0])
     u_eq = plant.equilibrium()[1]
     problem = simulation.Problem.of(plant, limits=(u_eq - 1.0, u_eq + 1.0), optimum=False)
     policy = simulation.bind(K, problem)
@@ -64,6 +64,6 @@ def test_limited_integrator_does_not_wind_up():
 
 def test_gain_alone_is_bound_without_states():
     plant = systems.make("pendulum")
-    policy = simulation.bind(control.Compensator([[1.0, 0.0]], gain=3.0), plant)
+    policy = simulation.bind(classical.Compensator([[1.0, 0.0]], gain=3.0), plant)
     _, v = policy(policy.init(()), jnp.array([0.1, 5.0]))
     np.testing.assert_allclose(v, [-0.3], rtol=1e-6)

@@ -7,10 +7,10 @@ import control as python_control
 import numpy as np
 import pytest
 
-from lqrlab import control, deployment, simulation, systems
-from lqrlab.workbench.figures import shaped_loop
-from lqrlab.workbench.figures.shaped_loop import LoopRequirements, ShapedLoop
-from lqrlab.workbench.panels import loop_shaper
+from lqrlab import classical, control, deployment, simulation, systems
+from lqrlab.extensions.classical import panel as loop_shaper
+from lqrlab.extensions.classical import shaped_loop
+from lqrlab.extensions.classical.shaped_loop import LoopRequirements, ShapedLoop
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def plant():
 
 
 def lead(plant, gain=80.0, **more):
-    return ShapedLoop(plant, control.Compensator(plant.output_matrix()[:1], gain, [-3.0], [-25.0], **more))
+    return ShapedLoop(plant, classical.Compensator(plant.output_matrix()[:1], gain, [-3.0], [-25.0], **more))
 
 
 def test_margins_peaks_and_responses_are_python_controls(plant):
@@ -249,11 +249,11 @@ def test_the_locus_is_python_controls_and_ends_in_the_zeros(plant):
     [([-1.0, -4.0], [0.0, -30.0]), ([-2 + 1j, -2 - 1j], [-9.0, 0.0]), ([-3.0], [0.0]), ([-3.0], [-25.0]), ([], [])],
 )
 def test_a_compensator_is_told_as_a_pid(zeros, poles):
-    kp, ki, kd, late = control.Compensator([[1.0, 0.0]], 7.0, zeros, poles).as_pid()
+    kp, ki, kd, late = classical.Compensator([[1.0, 0.0]], 7.0, zeros, poles).as_pid()
     s = python_control.tf("s")
     theirs = python_control.zpk(zeros, poles, 7.0)(2.5j)
     assert (kp + ki / s + kd * s / (1 + late * s))(2.5j) == pytest.approx(theirs, rel=1e-9)
-    assert control.Compensator([[1.0, 0.0]], 7.0, zeros, [*poles, -40.0, -50.0]).as_pid() is None
+    assert classical.Compensator([[1.0, 0.0]], 7.0, zeros, [*poles, -40.0, -50.0]).as_pid() is None
 
 
 def test_a_pid_of_a_rule_stands_beside_it():

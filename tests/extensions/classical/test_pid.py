@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import scipy
 
-from lqrlab import control, deployment, evaluation, simulation, systems
-from lqrlab.control.classical import optimal_pid
-from lqrlab.control.classical.channels import Channel
-from lqrlab.control.classical.process_models import half_rule, of_relay, of_step
+from lqrlab import classical, control, deployment, evaluation, simulation, systems
+from lqrlab.extensions.classical import optimal_pid
+from lqrlab.extensions.classical.channels import Channel
+from lqrlab.extensions.classical.process_models import half_rule, of_relay, of_step
 
 MOTOR = systems.make("dc_motor")
 
@@ -45,11 +45,11 @@ def test_the_ultimate_gain_of_three_lags_is_eight():
     ku, tu = channel(*CUBE).ultimate()
     assert np.isclose(ku, 8.0, rtol=1e-10)
     assert np.isclose(tu, 2 * np.pi / 3**0.5, rtol=1e-10)
-    design = control.pid(CUBE, "ziegler_nichols")
+    design = classical.pid(CUBE, "ziegler_nichols")
     Ti, Td = np.pi / 3**0.5, np.pi / 3**0.5 / 4
     np.testing.assert_allclose(gains(design), [4.8, 4.8 / Ti, 4.8 * Td], rtol=1e-10)
-    np.testing.assert_allclose(gains(control.pid(CUBE, "ziegler_nichols", kind="pi")), [3.6, 3.6 * 1.2 / tu, 0])
-    assert gains(control.pid(CUBE, "ziegler_nichols", kind="p")).tolist() == pytest.approx([4, 0, 0])
+    np.testing.assert_allclose(gains(classical.pid(CUBE, "ziegler_nichols", kind="pi")), [3.6, 3.6 * 1.2 / tu, 0])
+    assert gains(classical.pid(CUBE, "ziegler_nichols", kind="p")).tolist() == pytest.approx([4, 0, 0])
 
 
 def test_the_ultimate_gain_with_dead_time_is_python_controls_and_that_of_a_sampled_loop_its_eigenvalues():
@@ -78,17 +78,17 @@ def test_half_rule_of_skogestads_example():
 
 def test_simc_is_its_table():
     """Table 1 of the same paper; its series form is multiplied out."""
-    model = control.ProcessModel(2.0, 10.0, delay=1.0)
-    np.testing.assert_allclose(gains(control.pid(model, kind="pi")), [2.5, 2.5 / 8, 0])
-    np.testing.assert_allclose(gains(control.pid(model, kind="pi", tau_c=4)), [1.0, 0.1, 0])
-    model = control.ProcessModel(-2.0, 10.0, delay=1.0, second=3.0)
+    model = classical.ProcessModel(2.0, 10.0, delay=1.0)
+    np.testing.assert_allclose(gains(classical.pid(model, kind="pi")), [2.5, 2.5 / 8, 0])
+    np.testing.assert_allclose(gains(classical.pid(model, kind="pi", tau_c=4)), [1.0, 0.1, 0])
+    model = classical.ProcessModel(-2.0, 10.0, delay=1.0, second=3.0)
     series = python_control.tf([8, 1], [8, 0]) * python_control.tf([3, 1], [1]) * -2.5  # K (1 + 1/8s)(1 + 3s)
     kd, kp, ki = (series.num[0][0] / series.den[0][0][0])[:3]
-    np.testing.assert_allclose(gains(control.pid(model)), [kp, ki, kd])
-    slope = control.ProcessModel(0.5, np.inf, delay=2.0)
-    np.testing.assert_allclose(gains(control.pid(slope, kind="pi")), [0.5, 0.5 / 16, 0])
-    twice = control.ProcessModel(0.5, np.inf, delay=2.0, second=np.inf)
-    np.testing.assert_allclose(gains(control.pid(twice)), [2 / 64 * 2, 2 / 64 / 16, 2 / 64 * 16])
+    np.testing.assert_allclose(gains(classical.pid(model)), [kp, ki, kd])
+    slope = classical.ProcessModel(0.5, np.inf, delay=2.0)
+    np.testing.assert_allclose(gains(classical.pid(slope, kind="pi")), [0.5, 0.5 / 16, 0])
+    twice = classical.ProcessModel(0.5, np.inf, delay=2.0, second=np.inf)
+    np.testing.assert_allclose(gains(classical.pid(twice)), [2 / 64 * 2, 2 / 64 / 16, 2 / 64 * 16])
 
 
 def test_amigo_of_the_published_examples():
@@ -97,36 +97,36 @@ def test_amigo_of_the_published_examples():
         (1.0, 2.90, 1.42): (1.12, 2.40, 0.619),
         (1.0, 1.04, 0.075): (6.44, 0.361, 0.0367),
     }.items():
-        design = control.pid(control.ProcessModel(K, T, delay=L), "amigo")
+        design = classical.pid(classical.ProcessModel(K, T, delay=L), "amigo")
         found = gains(design)
         np.testing.assert_allclose([found[0], found[0] / found[1], found[2] / found[0]], [kp, Ti, Td], rtol=5e-3)
         assert design.b == 0
-    late = control.pid(control.ProcessModel(1.0, 0.05, delay=1.0), "amigo")
+    late = classical.pid(classical.ProcessModel(1.0, 0.05, delay=1.0), "amigo")
     assert late.b == 1
 
 
 def test_rules_of_an_integrator_are_the_limit_of_a_slow_lag():
     for kind, rtol in (("pid", 1e-6), ("pi", 5e-3)):  # the book rounds 13.35 to 13.4
-        slow = control.pid(control.ProcessModel(2e9, 1e9, delay=1.5), "amigo", kind=kind)
-        none = control.pid(control.ProcessModel(2.0, np.inf, delay=1.5), "amigo", kind=kind)
+        slow = classical.pid(classical.ProcessModel(2e9, 1e9, delay=1.5), "amigo", kind=kind)
+        none = classical.pid(classical.ProcessModel(2.0, np.inf, delay=1.5), "amigo", kind=kind)
         np.testing.assert_allclose(gains(slow), gains(none), rtol=rtol)
 
 
 def test_ziegler_nichols_and_cohen_coon_of_a_model_are_their_tables():
-    model = control.ProcessModel(2.0, 6.0, delay=1.5)  # slope 1/3, q = 1/4
+    model = classical.ProcessModel(2.0, 6.0, delay=1.5)  # slope 1/3, q = 1/4
     zn = {"p": (2, np.inf, 0), "pi": (1.8, 4.5, 0), "pid": (2.4, 3, 0.75)}
     for kind, (kp, Ti, Td) in zn.items():
         for experiment in ("step", "relay"):
-            found = gains(control.pid(model, "ziegler_nichols", kind=kind, experiment=experiment))
+            found = gains(classical.pid(model, "ziegler_nichols", kind=kind, experiment=experiment))
             np.testing.assert_allclose(found, [kp, kp / Ti, kp * Td], rtol=1e-3)
-    assert not np.isclose(control.pid(model, "ziegler_nichols", kind="pi").kp, 1.8)  # by the ultimate gain
+    assert not np.isclose(classical.pid(model, "ziegler_nichols", kind="pi").kp, 1.8)  # by the ultimate gain
     cc = {
         "p": (2 * (1 + 1 / 12), np.inf, 0),
         "pi": (2 * (0.9 + 1 / 48), 1.5 * 30.75 / 14, 0),
         "pid": (2 * (4 / 3 + 1 / 16), 1.5 * 33.5 / 15, 6 / 11.5),
     }
     for kind, (kp, Ti, Td) in cc.items():
-        np.testing.assert_allclose(gains(control.pid(model, "cohen_coon", kind=kind)), [kp, kp / Ti, kp * Td])
+        np.testing.assert_allclose(gains(classical.pid(model, "cohen_coon", kind=kind)), [kp, kp / Ti, kp * Td])
 
 
 def test_a_step_gives_the_model_of_the_book():
@@ -144,7 +144,7 @@ def test_a_step_gives_the_model_of_the_book():
 
 
 def test_records_of_a_step_and_of_a_relay_give_back_the_process():
-    model = control.ProcessModel(2.0, 3.0, delay=0.77)
+    model = classical.ProcessModel(2.0, 3.0, delay=0.77)
     random, dt = np.random.default_rng(0), 0.1
     u = np.repeat(random.choice([-1.0, 1.0], 30), 20)
     ts = dt * np.arange(len(u) + 1)
@@ -154,9 +154,9 @@ def test_records_of_a_step_and_of_a_relay_give_back_the_process():
     for i in np.flatnonzero(changes):
         late = ts - i * dt - model.delay
         y += changes[i] * 2.0 * np.where(late > 0, 1 - np.exp(-np.maximum(late, 0) / 3.0), 0.0)
-    found = control.ProcessModel.of_record(u, y + 5.0, dt)
+    found = classical.ProcessModel.of_record(u, y + 5.0, dt)
     np.testing.assert_allclose([found.gain, found.time_constant, found.delay], [2, 3, 0.77], rtol=1e-5)
-    noisy = control.ProcessModel.of_record(u, y + random.normal(0, 0.05, len(y)), dt)
+    noisy = classical.ProcessModel.of_record(u, y + random.normal(0, 0.05, len(y)), dt)
     np.testing.assert_allclose([noisy.gain, noisy.time_constant, noisy.delay], [2, 3, 0.77], rtol=0.02)
     found = of_relay(channel(*lags(3.0, gain=2.0), delay=0.77))
     np.testing.assert_allclose([found.gain, found.time_constant, found.delay], [2, 3, 0.77], rtol=1e-4)
@@ -176,7 +176,7 @@ def sensitivity_peak(plant, kp, ki, kd=0.0, Tf=0.0, delay=0.0):
 
 @pytest.mark.parametrize("delay", [0.0, 0.5])
 def test_max_ki_of_a_pi_controller_is_that_of_brute_force(delay):
-    design = control.pid(CUBE, "max_ki", kind="pi", ms=1.6, delay=delay)
+    design = classical.pid(CUBE, "max_ki", kind="pi", ms=1.6, delay=delay)
     kp, ki, _ = gains(design)
     assert sensitivity_peak(CUBE, kp, ki, delay=delay) <= 1.6 * (1 + 1e-5)
     w = np.geomspace(0.02, 20, 500)
@@ -189,7 +189,7 @@ def test_max_ki_of_a_pi_controller_is_that_of_brute_force(delay):
 
 
 def test_max_ki_of_a_pid_controller_is_not_improved_on_by_scipy():
-    design = control.pid(CUBE, "max_ki", ms=1.5)
+    design = classical.pid(CUBE, "max_ki", ms=1.5)
     kp, ki, kd = gains(design)
     Tf = float(design.filter_time)
     w = np.geomspace(0.02, 100, 1500)
@@ -209,7 +209,7 @@ def test_max_ki_of_a_pid_controller_is_not_improved_on_by_scipy():
 
 def test_max_ki_of_a_sampled_loop_is_exact_for_it():
     plant = systems.linearise(MOTOR)
-    design = control.pid(plant, "max_ki", kind="pi", ms=1.7, delay=0.03)
+    design = classical.pid(plant, "max_ki", kind="pi", ms=1.7, delay=0.03)
     problem = control.delayed(*plant.matrices(), *plant.weights(), plant.dt, 0.03 / float(plant.dt))
     joint, K = design.loop(problem)
     (margin,) = control.margins(joint.A, joint.B, K, float(plant.dt))
@@ -223,7 +223,7 @@ def made(**values):
     """A controller of one loop with these numbers."""
     given = {"kp": 2.0, "ki": 3.0, "kd": 0.5, "filter_time": 0.08, "b": 1.0, "c": 0.0, "tracking_time": 0.3} | values
     numbers = {name: jnp.asarray(float(a)) for name, a in given.items()}
-    return control.PID(**numbers, C=jnp.asarray([[1.0, 0.0, 0.0]]), dt=jnp.asarray(0.05))
+    return classical.PID(**numbers, C=jnp.asarray([[1.0, 0.0, 0.0]]), dt=jnp.asarray(0.05))
 
 
 def run_controller(policy, ys):
@@ -243,7 +243,7 @@ def test_the_parts_are_sampled_exactly_as_scipy_samples_them():
     np.testing.assert_allclose(np.asarray(made().response(w, 0.05)), expected, rtol=1e-10)
     np.testing.assert_allclose(np.asarray(made().response(w)), 2 + 3 / (1j * w) + 0.5j * w / (1 + 0.08j * w))
     backward = made(filter_time=0, ki=0, kp=0)
-    policy = simulation.pid_loops(MOTOR, backward).policy
+    policy = classical.pid_loops(MOTOR, backward).policy
     np.testing.assert_allclose(run_controller(policy, [[0.0], [1.0], [1.0]])[:, 0], [0, -0.5 / 0.05, 0])
 
 
@@ -271,7 +271,7 @@ def by_hand(design, ys, r, low, high, velocity=False):
 @pytest.mark.parametrize("weights", [(1.0, 0.0), (0.3, 1.0)])
 def test_inputs_are_those_of_the_textbooks_recursion_within_limits(weights):
     design, ys = made(b=weights[0], c=weights[1]), np.random.default_rng(0).normal(0, 1, 80)
-    policy = simulation.pid_loops(MOTOR, design, r=0.7, limits=(-3.0, 2.0)).policy
+    policy = classical.pid_loops(MOTOR, design, r=0.7, limits=(-3.0, 2.0)).policy
     expected = by_hand(design, ys, 0.7, -3.0, 2.0)
     assert (expected == 2.0).any()
     assert (expected == -3.0).any()
@@ -280,14 +280,14 @@ def test_inputs_are_those_of_the_textbooks_recursion_within_limits(weights):
 
 def test_the_velocity_form_is_tracking_at_once():
     design, ys = made(tracking_time=0.0), np.random.default_rng(1).normal(0, 1, 80)
-    policy = simulation.pid_loops(MOTOR, design, r=0.7, limits=(-3.0, 2.0)).policy
+    policy = classical.pid_loops(MOTOR, design, r=0.7, limits=(-3.0, 2.0)).policy
     expected = by_hand(made(), ys, 0.7, -3.0, 2.0, velocity=True)
     np.testing.assert_allclose(run_controller(policy, ys[:, None])[:, 0], expected, atol=1e-12)
-    assert control.pid(CUBE, velocity=True, tau_c=1.0).tracking_time == 0
+    assert classical.pid(CUBE, velocity=True, tau_c=1.0).tracking_time == 0
 
 
 def test_bumpless_transfer_and_a_missing_measurement():
-    policy = simulation.pid_loops(MOTOR, made(), r=0.7, u0=1.3, y0=0.4).policy
+    policy = classical.pid_loops(MOTOR, made(), r=0.7, u0=1.3, y0=0.4).policy
     assert np.isclose(run_controller(policy, [[0.4]])[0, 0], 1.3)
     us = run_controller(policy, [[0.4], [np.nan], [0.4]])
     assert np.isfinite(us).all()
@@ -298,8 +298,8 @@ def test_wind_up_is_less_with_back_calculation():
     plant = systems.linearise(MOTOR)
     overshoot = {}
     for Tt in (0.2, np.inf):
-        design = control.pid(plant, tau_c=0.3, tracking_time=Tt if Tt < np.inf else 1e9)
-        policy = simulation.pid_loops(plant, design, r=1.0, limits=(-0.2, 0.2))
+        design = classical.pid(plant, tau_c=0.3, tracking_time=Tt if Tt < np.inf else 1e9)
+        policy = classical.pid_loops(plant, design, r=1.0, limits=(-0.2, 0.2))
         run = simulation.rollout(plant, policy, jnp.zeros(3), 3000, limits=(-0.2, 0.2), linear=True)
         overshoot[Tt] = float(run.xs[:, 0].max()) - 1
         assert abs(run.xs[-1, 0] - 1) < 0.05 or Tt == np.inf
@@ -311,7 +311,7 @@ def test_wind_up_is_less_with_back_calculation():
 
 @pytest.fixture(scope="module")
 def best():
-    return control.pid(MOTOR, "optimal", kind="pd", num_starts=64)
+    return classical.pid(MOTOR, "optimal", kind="pd", num_starts=64)
 
 
 def cost(design, plant):
@@ -322,7 +322,7 @@ def cost(design, plant):
 
 def test_the_predicted_cost_is_that_of_the_simulated_loop(best):
     problem, x0 = control.discretize(*MOTOR.matrices(), *MOTOR.weights(), MOTOR.dt), np.array([0.3, 0.1, -0.2])
-    integrating = control.pid(MOTOR, "optimal", num_starts=64)
+    integrating = classical.pid(MOTOR, "optimal", num_starts=64)
     for design in (best, integrating):
         P = np.asarray(control.cost_to_go(*design.loop(problem)))[:3, :3]
         run = simulation.rollout(MOTOR, design, x0, 3000, linear=True)
@@ -378,7 +378,7 @@ def test_limits_of_robustness_are_kept_and_cost_something(best):
     free, _ = peak_and_margins(best)
     limits = {"ms": 0.3 + 0.7 * free}, {"phase_margin": 1.5}, {"gain_margin": 30.0}
     for limit in limits:
-        design = control.pid(MOTOR, "optimal", kind="pd", num_starts=64, **limit)
+        design = classical.pid(MOTOR, "optimal", kind="pd", num_starts=64, **limit)
         ms, margin = peak_and_margins(design)
         (name,) = limit
         found = {"ms": ms, "phase_margin": margin.phase, "gain_margin": margin.gain_up}[name]
@@ -391,7 +391,7 @@ def test_the_gradient_of_the_loss_is_that_of_finite_differences(monkeypatch):
     kept = {}
     monkeypatch.setattr(optimal_pid, "descend", lambda starts, setting, few: kept.update(setting=setting) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        control.pid(MOTOR, "optimal", num_starts=4, ms=1.05)
+        classical.pid(MOTOR, "optimal", num_starts=4, ms=1.05)
     at = jnp.array([[1.0, 0.5, 1.5, 0.3], [3.0, 0.2, 2.0, 0.1]])
     loss = jax.jit(lambda a: jnp.sum(optimal_pid._losses(a, kept["setting"])))
     assert loss(at) < 1e5
@@ -406,12 +406,12 @@ def test_two_loops_on_one_input_stabilise_a_cart_pole():
     plant = systems.make("cart_pole")
     C = np.asarray(plant.output_matrix())
     pairs = [(int(np.argmax(C[:, 0])), 0), (int(np.argmax(C[:, 1])), 0)]
-    design = control.pid(plant, "optimal", kind="pd", pairs=pairs, num_starts=64, ms=4.0)
+    design = classical.pid(plant, "optimal", kind="pd", pairs=pairs, num_starts=64, ms=4.0)
     assert design.kp.shape == (2,)
     run = simulation.rollout(plant, design, jnp.array([0.1, 0.05, 0.0, 0.0]), 1500)
     assert simulation.verdict.of_sizes(simulation.verdict.size(run.xs, plant.scales[0])) == 0
     with pytest.raises(ValueError, match="none of 16 starts led to a PID controller that stabilises"):
-        control.pid(plant, "optimal", kind="pd", pairs=pairs[:1], num_starts=16)
+        classical.pid(plant, "optimal", kind="pd", pairs=pairs[:1], num_starts=16)
 
 
 # Plants, policies, errors -------------------------------------------------------------------------------------
@@ -419,26 +419,26 @@ def test_two_loops_on_one_input_stabilise_a_cart_pole():
 
 def test_a_member_without_answer_is_marked():
     plants = systems.make("mass_spring_damper", damping=np.array([0.01, 20.0]))
-    design = control.pid(plants, "simc", tau_c=0.3)  # the first one oscillates
+    design = classical.pid(plants, "simc", tau_c=0.3)  # the first one oscillates
     assert np.isnan(design.kp[0])
     assert np.isnan(design.ki[0])
-    assert np.isclose(design.kp[1], control.pid(plants[1], "simc", tau_c=0.3).kp)
+    assert np.isclose(design.kp[1], classical.pid(plants[1], "simc", tau_c=0.3).kp)
     with pytest.raises(ValueError, match="expected real poles"):
-        control.pid(plants[:1], "simc", tau_c=0.3)
+        classical.pid(plants[:1], "simc", tau_c=0.3)
 
 
 def test_a_batch_is_its_members():
     plants = systems.sample("dc_motor", key=jax.random.key(0), num=3)
-    many = control.pid(plants, "max_ki", kind="pi", ms=1.7)
+    many = classical.pid(plants, "max_ki", kind="pi", ms=1.7)
     assert many.kp.shape == (3,)
     for i in range(3):
-        one = control.pid(plants[i], "max_ki", kind="pi", ms=1.7)
+        one = classical.pid(plants[i], "max_ki", kind="pi", ms=1.7)
         np.testing.assert_allclose([many.kp[i], many.ki[i]], [one.kp, one.ki], rtol=1e-12)
     run = simulation.rollout(plants, many, jnp.full((3, 3), 0.1), 50)
-    alone = simulation.rollout(plants[1], control.pid(plants[1], "max_ki", kind="pi", ms=1.7), jnp.full(3, 0.1), 50)
+    alone = simulation.rollout(plants[1], classical.pid(plants[1], "max_ki", kind="pi", ms=1.7), jnp.full(3, 0.1), 50)
     np.testing.assert_allclose(run.us[1], alone.us, rtol=1e-9)
     problem = control.discretize(*plants.matrices(), *plants.weights(), plants.dt)
-    one = control.pid(plants[2], "max_ki", kind="pi", ms=1.7)
+    one = classical.pid(plants[2], "max_ki", kind="pi", ms=1.7)
     alone = one.loop(control.discretize(*plants[2].matrices(), *plants[2].weights(), plants.dt))
     np.testing.assert_allclose(control.cost_to_go(*many.loop(problem))[2], control.cost_to_go(*alone), rtol=1e-9)
 
@@ -446,11 +446,11 @@ def test_a_batch_is_its_members():
 def test_a_matrix_of_loops_is_that_of_single_ones_where_plants_do_not_touch():
     A, B, C = CUBE
     both = scipy.linalg.block_diag(A, 2 * A), scipy.linalg.block_diag(B, B), scipy.linalg.block_diag(C, 8 * C)
-    design = control.pid(both, "simc", tau_c=1.0, dt=0.05, delay=0.1)
-    first = control.pid(CUBE, "simc", tau_c=1.0, dt=0.05, delay=0.1)
-    second = control.pid((2 * A, B, 8 * C), "simc", tau_c=1.0, dt=0.05, delay=0.1)
+    design = classical.pid(both, "simc", tau_c=1.0, dt=0.05, delay=0.1)
+    first = classical.pid(CUBE, "simc", tau_c=1.0, dt=0.05, delay=0.1)
+    second = classical.pid((2 * A, B, 8 * C), "simc", tau_c=1.0, dt=0.05, delay=0.1)
     np.testing.assert_allclose(design.kp, [first.kp, second.kp], rtol=1e-4)  # of a threefold pole
-    crossed = control.pid((both[0], both[1][:, ::-1], both[2]), tau_c=1.0, dt=0.05, delay=0.1, pairs=[(0, 1), (1, 0)])
+    crossed = classical.pid((both[0], both[1][:, ::-1], both[2]), tau_c=1.0, dt=0.05, delay=0.1, pairs=[(0, 1), (1, 0)])
     np.testing.assert_allclose(crossed.kd, design.kd, rtol=1e-4)
     assert crossed.inputs == (1, 0)
 
@@ -458,8 +458,8 @@ def test_a_matrix_of_loops_is_that_of_single_ones_where_plants_do_not_touch():
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 def test_exported_c_gives_the_same_inputs(tmp_path):
     problem = simulation.Problem.of(MOTOR, limits=(-1.0, 1.0))
-    policy = simulation.pid_loops(problem, control.pid(MOTOR, tau_c=0.3), r=0.4, u0=0.1, y0=0.02)
-    for i, controller in enumerate((policy, control.pid(MOTOR, tau_c=0.3))):
+    policy = classical.pid_loops(problem, classical.pid(MOTOR, tau_c=0.3), r=0.4, u0=0.1, y0=0.02)
+    for i, controller in enumerate((policy, classical.pid(MOTOR, tau_c=0.3))):
         library = deployment.load_c(deployment.to_c(controller, problem, tmp_path / str(i)))
         ys = np.random.default_rng(0).normal(0, 0.2, (300, 1))
         bound = simulation.bind(controller, problem).policy
@@ -470,70 +470,76 @@ def test_exported_c_gives_the_same_inputs(tmp_path):
 
 
 def test_a_continuous_loop_with_dead_time_is_judged_by_its_frequency_response():
-    model = control.ProcessModel(1.0, 2.0, delay=1.0)
-    control.pid(model, "simc", kind="pi")
+    model = classical.ProcessModel(1.0, 2.0, delay=1.0)
+    classical.pid(model, "simc", kind="pi")
     with pytest.raises(ValueError, match=r"not stable .its frequency response encircles"):
-        control.pid(model, "simc", kind="pi", tau_c=-0.6)
+        classical.pid(model, "simc", kind="pi", tau_c=-0.6)
     with pytest.raises(ValueError, match=r"not stable .a mode of size"):
-        control.pid(model, "simc", kind="pi", tau_c=-0.6, dt=0.05)
+        classical.pid(model, "simc", kind="pi", tau_c=-0.6, dt=0.05)
 
 
 PENDULUM = systems.make("pendulum")
 BAD = {
-    "method": (lambda: control.pid(CUBE, "zn"), "method: expected one of simc, amigo"),
-    "kind": (lambda: control.pid(CUBE, kind="pdi"), "kind: expected one of pid, pi, pd, p"),
-    "plant": (lambda: control.pid(3.0), "plant: expected a plant of systems.make"),
-    "no output": (lambda: control.pid((*CUBE[:2], np.zeros((0, 3)))), "at least one state, input and measured output"),
-    "one too many": (lambda: control.pid(CUBE, pairs=[(1, 0)]), r"pairs: expected a whole number in \[0, 0\]"),
-    "no pairs": (lambda: control.pid(CUBE, pairs=[]), "pairs: expected a list of .output, input."),
-    "twice": (lambda: control.pid(CUBE, pairs=[(0, 0), (0, 0)]), "each pair of output and input once"),
+    "method": (lambda: classical.pid(CUBE, "zn"), "method: expected one of simc, amigo"),
+    "kind": (lambda: classical.pid(CUBE, kind="pdi"), "kind: expected one of pid, pi, pd, p"),
+    "plant": (lambda: classical.pid(3.0), "plant: expected a plant of systems.make"),
+    "no output": (
+        lambda: classical.pid((*CUBE[:2], np.zeros((0, 3)))),
+        "at least one state, input and measured output",
+    ),
+    "one too many": (lambda: classical.pid(CUBE, pairs=[(1, 0)]), r"pairs: expected a whole number in \[0, 0\]"),
+    "no pairs": (lambda: classical.pid(CUBE, pairs=[]), "pairs: expected a list of .output, input."),
+    "twice": (lambda: classical.pid(CUBE, pairs=[(0, 0), (0, 0)]), "each pair of output and input once"),
     "blocked": (
-        lambda: control.pid(systems.make("parallel_rlc"), "optimal"),
+        lambda: classical.pid(systems.make("parallel_rlc"), "optimal"),
         'kind: expected "pd" or "p", but found "pid": no constant inputs hold the outputs',
     ),
     "more integrals than inputs": (
-        lambda: control.pid(systems.make("cart_pole"), "optimal", pairs=[(0, 0), (1, 0)]),
+        lambda: classical.pid(systems.make("cart_pole"), "optimal", pairs=[(0, 0), (1, 0)]),
         "a transmission zero at the origin, or more outputs than inputs",
     ),
-    "improper": (lambda: control.pid((*CUBE, [[1.0]])), "D: expected zero, but found inputs that act"),
-    "delay": (lambda: control.pid(CUBE, delay=-1.0), "delay: expected a dead time ≥ 0 s, but found -1.0"),
-    "nan": (lambda: control.pid((np.full((3, 3), np.nan), *CUBE[1:])), "A: expected finite numbers"),
-    "nan time": (lambda: control.pid(CUBE, tau_c=np.nan), "tau_c: expected a finite number, but found nan"),
-    "blind": (lambda: control.pid((*CUBE[:2], np.zeros((1, 3))), "max_ki"), "the output does not react to the input"),
-    "unstable step": (lambda: control.pid(PENDULUM, "amigo"), "expected a stable one for a step experiment"),
-    "unstable half rule": (lambda: control.pid(PENDULUM), "expected no pole in the right half-plane"),
-    "unstable ultimate": (lambda: control.pid(PENDULUM, "ziegler_nichols"), "cannot be raised"),
-    "unstable max_ki": (lambda: control.pid(PENDULUM, "max_ki"), "whose gains can grow from zero"),
+    "improper": (lambda: classical.pid((*CUBE, [[1.0]])), "D: expected zero, but found inputs that act"),
+    "delay": (lambda: classical.pid(CUBE, delay=-1.0), "delay: expected a dead time ≥ 0 s, but found -1.0"),
+    "nan": (lambda: classical.pid((np.full((3, 3), np.nan), *CUBE[1:])), "A: expected finite numbers"),
+    "nan time": (lambda: classical.pid(CUBE, tau_c=np.nan), "tau_c: expected a finite number, but found nan"),
+    "blind": (lambda: classical.pid((*CUBE[:2], np.zeros((1, 3))), "max_ki"), "the output does not react to the input"),
+    "unstable step": (lambda: classical.pid(PENDULUM, "amigo"), "expected a stable one for a step experiment"),
+    "unstable half rule": (lambda: classical.pid(PENDULUM), "expected no pole in the right half-plane"),
+    "unstable ultimate": (lambda: classical.pid(PENDULUM, "ziegler_nichols"), "cannot be raised"),
+    "unstable max_ki": (lambda: classical.pid(PENDULUM, "max_ki"), "whose gains can grow from zero"),
     "oscillating": (
-        lambda: control.pid(([[0.0, 1.0], [-1.0, -0.1]], [[0.0], [1.0]], [[1.0, 0.0]])),
+        lambda: classical.pid(([[0.0, 1.0], [-1.0, -0.1]], [[0.0], [1.0]], [[1.0, 0.0]])),
         "expected real poles",
     ),
-    "no dead time": (lambda: control.pid(lags(1.0), "amigo"), "is for processes with dead time"),
-    "no time": (lambda: control.pid(lags(1.0)), "tau_c: expected the time constant of the closed loop"),
-    "no ultimate gain": (lambda: control.pid(lags(1.0, 1.0), "ziegler_nichols"), "so it has no ultimate gain"),
-    "no largest": (lambda: control.pid(lags(1.0), "max_ki", kind="pi"), "at any gain, so none is the largest"),
-    "ms": (lambda: control.pid(CUBE, "max_ki", ms=1.0), "ms: expected above 1"),
-    "dt": (lambda: control.pid(CUBE, "optimal"), "dt: expected a sample time"),
-    "velocity": (lambda: control.pid(CUBE, kind="p", velocity=True), "velocity: expected integral action"),
+    "no dead time": (lambda: classical.pid(lags(1.0), "amigo"), "is for processes with dead time"),
+    "no time": (lambda: classical.pid(lags(1.0)), "tau_c: expected the time constant of the closed loop"),
+    "no ultimate gain": (lambda: classical.pid(lags(1.0, 1.0), "ziegler_nichols"), "so it has no ultimate gain"),
+    "no largest": (lambda: classical.pid(lags(1.0), "max_ki", kind="pi"), "at any gain, so none is the largest"),
+    "ms": (lambda: classical.pid(CUBE, "max_ki", ms=1.0), "ms: expected above 1"),
+    "dt": (lambda: classical.pid(CUBE, "optimal"), "dt: expected a sample time"),
+    "velocity": (lambda: classical.pid(CUBE, kind="p", velocity=True), "velocity: expected integral action"),
     "too tight": (
-        lambda: control.pid(MOTOR, "optimal", ms=1.0001, gain_margin=1e6, num_starts=64),
+        lambda: classical.pid(MOTOR, "optimal", ms=1.0001, gain_margin=1e6, num_starts=64),
         "no PID controller was found",
     ),
-    "gain": (lambda: control.ProcessModel(0.0, 1.0), "gain: expected a number other than zero"),
-    "second": (lambda: control.ProcessModel(1.0, 1.0, second=2.0), "second: expected a time from 0 s to time_constant"),
-    "record": (lambda: control.ProcessModel.of_record([1.0] * 9, [0.0] * 9, 0.1), "an output that move"),
-    "record size": (lambda: control.ProcessModel.of_record([1.0] * 9, [0.0] * 5, 0.1), "two columns of at least 8"),
+    "gain": (lambda: classical.ProcessModel(0.0, 1.0), "gain: expected a number other than zero"),
+    "second": (
+        lambda: classical.ProcessModel(1.0, 1.0, second=2.0),
+        "second: expected a time from 0 s to time_constant",
+    ),
+    "record": (lambda: classical.ProcessModel.of_record([1.0] * 9, [0.0] * 9, 0.1), "an output that move"),
+    "record size": (lambda: classical.ProcessModel.of_record([1.0] * 9, [0.0] * 5, 0.1), "two columns of at least 8"),
     "step of the policy": (lambda: simulation.bind(made(), systems.make("pendulum")), "design: expected 2 states"),
     "other dt": (
         lambda: simulation.bind(made(), simulation.Problem.of(MOTOR, dt=0.01)),
         "dt: expected the sample time of the policy's problem",
     ),
     "model": (
-        lambda: simulation.bind(control.pid(control.ProcessModel(1.0, 1.0, delay=0.1)), MOTOR),
+        lambda: simulation.bind(classical.pid(classical.ProcessModel(1.0, 1.0, delay=0.1)), MOTOR),
         "design: expected one with measured outputs",
     ),
     "traced": (
-        lambda: jax.jit(lambda A: control.pid((A, *CUBE[1:]), tau_c=1.0).kp)(jnp.asarray(CUBE[0])),
+        lambda: jax.jit(lambda A: classical.pid((A, *CUBE[1:]), tau_c=1.0).kp)(jnp.asarray(CUBE[0])),
         "runs on the host",
     ),
 }

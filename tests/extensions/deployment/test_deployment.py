@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lqrlab import control, deployment, learning, simulation, systems
+from lqrlab import control, deployment, learning, predictive, simulation, systems, tuning, unknown
 from lqrlab.compute import pytree
 from lqrlab.extensions.deployment import cortex_m4
 from lqrlab.extensions.deployment.export_command import export
@@ -69,7 +69,7 @@ def controllers() -> dict[str, tuple[object, simulation.Problem]]:
     points = np.stack([np.zeros(5), angles, np.zeros(5), np.zeros(5)], -1)
     stiffer = np.linspace(1, 1.1, 5)[:, None, None]
     models = (np.asarray(a) * stiffer for a in PLANT.matrices())
-    schedule = control.gain_schedule(
+    schedule = tuning.gain_schedule(
         [angles], *models, *PLANT.weights()[:2], points=(points, np.zeros((5, 1))), dt=PLANT.dt
     )
     gain = simulation.LinearPolicy(p.K)
@@ -81,10 +81,10 @@ def controllers() -> dict[str, tuple[object, simulation.Problem]]:
         "lqi": (control.lqi(A, B, [[1.0, 0, 0, 0]], Q, R, Q[:1, :1], N, discrete=True), limited),
         "delayed": (simulation.delayed(PLANT, delayed, 1.5, ticks=2, limit=8.0), half),
         "plan": (plan, p),
-        "schedule": (simulation.scheduled(PLANT, schedule, read), limited),
+        "schedule": (tuning.scheduled(PLANT, schedule, read), limited),
         "held": (simulation.Held(gain, 1, 3), p),
         "late": (simulation.Delayed(gain, 1, 1), p),
-        "switching": (simulation.SwitchingPolicy(Pid(), gain, p.P, jnp.asarray(0.5)), limited),
+        "switching": (predictive.SwitchingPolicy(Pid(), gain, p.P, jnp.asarray(0.5)), limited),
         "pid": (Pid(), limited),
         "ekf": (simulation.extended_kalman(gain, *kalman), p),
         "ukf": (simulation.unscented_kalman(gain, *kalman), p),
@@ -296,7 +296,7 @@ def test_networks(kind, tmp_path):
 @pytest.mark.matrix
 def test_the_adaptive_regulator_as_far_as_its_rounding_allows(tmp_path):
     """Its regression multiplies rounding by 10⁸ in some steps: a last digit of the measurements moves JAX as much."""
-    policy = learning.adaptive(problem(), learning.wide())
+    policy = unknown.adaptive(problem(), unknown.wide())
     step = ExportedStep.of(policy, problem())
     library = deployment.load_c(deployment.to_c(policy, problem(), tmp_path))
     ys = 0.05 * np.random.default_rng(0).normal(size=(100, 4))
@@ -311,7 +311,7 @@ def test_the_adaptive_regulator_as_far_as_its_rounding_allows(tmp_path):
 def test_mpc(limits, tmp_path):
     """The project's own solver, against the policy that the library has."""
     A, B, Q, R = *PLANT.matrices(), *PLANT.weights()[:2]
-    design = control.mpc(A, B, Q, R, 6, dt=PLANT.dt, u_limits=(-4.0, 4.0), **limits)
+    design = predictive.mpc(A, B, Q, R, 6, dt=PLANT.dt, u_limits=(-4.0, 4.0), **limits)
     p = simulation.Problem.of(PLANT, linear=True)
     step = ExportedStep.of(design, p)
     library = deployment.load_c(deployment.to_c(design, p, tmp_path))

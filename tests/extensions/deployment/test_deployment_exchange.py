@@ -12,7 +12,7 @@ import pytest
 import scipy.io
 import scipy.linalg
 
-from lqrlab import control, deployment, identification, learning, simulation, systems
+from lqrlab import control, deployment, identification, learning, predictive, simulation, systems
 from lqrlab.learning import models
 from lqrlab.simulation import Problem
 
@@ -164,7 +164,7 @@ def test_stablehlo_comes_back(controller, tmp_path):
         "gain": lambda: PROBLEM.K,
         "lqg": lambda: LQG,
         "network": lambda: models.build(learning.ModelConfig(kind="recurrent", window=3, width=8, hidden=8)),
-        "mpc": lambda: control.mpc(PROBLEM.A, PROBLEM.B, PROBLEM.Q, PROBLEM.R, 5, u_limits=(-8.0, 8.0)),
+        "mpc": lambda: predictive.mpc(PROBLEM.A, PROBLEM.B, PROBLEM.Q, PROBLEM.R, 5, u_limits=(-8.0, 8.0)),
     }[controller]()
     policy = deployment.load(deployment.save(made, tmp_path / "c.stablehlo", PROBLEM))
     x0 = 0.05 * RNG.normal(size=(2, 4))

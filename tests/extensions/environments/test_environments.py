@@ -30,7 +30,7 @@ from lqrlab.extensions.environments import agents, ids
 from lqrlab.simulation import loop
 from lqrlab.workbench.panels import attraction_map, policy_inspector
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 KEY = jax.random.key(0)
 
 

@@ -22,7 +22,7 @@ import scipy.stats
 from click.testing import CliRunner
 
 from benchmarks.identification import closed_loop_log, told
-from lqrlab import control, evaluation, simulation, systems
+from lqrlab import control, robust, simulation, systems
 from lqrlab.extensions import identification
 from lqrlab.extensions.identification import Log, filtering, fitted_plant
 from lqrlab.systems import Signal
@@ -738,8 +738,8 @@ def test_the_box_that_a_log_allows_holds_as_many_draws_as_it_says():
     width = scipy.stats.norm.ppf((1 + 0.8 ** (1 / k)) / 2)
     assert np.allclose(axes.T @ axes, width**2 * relative, atol=0.02 * width**2 * np.trace(relative))
     K = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
-    assert evaluation.robust_stability(K, uncertain).certified
-    narrow, wide = (evaluation.robust_stability(K, found.uncertain(p)).mu for p in (0.2, 0.999))
+    assert robust.robust_stability(K, uncertain).certified
+    narrow, wide = (robust.robust_stability(K, found.uncertain(p)).mu for p in (0.2, 0.999))
     assert wide > 2 * narrow
     with pytest.raises(ValueError, match="probability: expected a share above 0 and below 1"):
         found.uncertain(1.0)

@@ -13,7 +13,7 @@ from jaxtyping import Array
 from lqrlab.extensions import identification
 from lqrlab.systems import Plant, param, signals
 
-HERE = Path(__file__).parent / "records"
+HERE = Path(__file__).parents[2] / "records"
 RECORDS = Path(os.environ.get("LQRLAB_RECORDS", HERE))
 
 

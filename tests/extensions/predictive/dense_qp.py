@@ -1,6 +1,6 @@
 """Constrained LQR problems as dense quadratic programs, by NumPy, DAQP and HiGHS: they share no code with the package.
 
-The arguments are those of ``control.constrained_lqr``, for one problem. States are eliminated: (us, xs[1:]) = Zv + z0.
+The arguments are those of ``predictive.constrained_lqr``, for one problem. States are eliminated: (us, xs[1:]) = Zv + z0.
 The unknowns v are the inputs; if responses grow by more than a thousand, v is what inputs add to the feedback of the
 same problem without limits (with v = u, numbers of size ρ^T cancel, ρ the spectral radius: on the published problem
 with 60 steps, ρ^T = 10¹¹, DAQP then says "solved" of inputs that leave half of the gradient). With soft limits it is

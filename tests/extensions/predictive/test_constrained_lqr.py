@@ -10,9 +10,10 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from lqrlab import control, simulation, systems
-from lqrlab.control.predictive import constrained, shared_plant
-from lqrlab.control.predictive.active_set import ActiveSet
+from lqrlab import control, predictive, simulation, systems
+from lqrlab.extensions.predictive import constrained
+from lqrlab.extensions.predictive.quadratic_program import shared_plant
+from lqrlab.extensions.predictive.quadratic_program.active_set import ActiveSet
 
 SHAPE = (2, 1, 6)
 """States, inputs, steps: of most problems here, so that they share compiled programs."""
@@ -77,7 +78,7 @@ def stacked(problems):
 
 
 def solve(problems):
-    return jax.tree.map(np.asarray, control.constrained_lqr(**stacked(problems)))
+    return jax.tree.map(np.asarray, predictive.constrained_lqr(**stacked(problems)))
 
 
 def prices(found, member):
@@ -138,8 +139,8 @@ def test_inputs_alone_within_limits_always_have_an_optimum():
 
 
 def test_the_published_problem():
-    given = np.load(Path(__file__).parent / "records" / "bounded_lqr.npz")
-    found = control.constrained_lqr(
+    given = np.load(Path(__file__).parents[2] / "records" / "bounded_lqr.npz")
+    found = predictive.constrained_lqr(
         given["A"], given["B"], np.eye(8), np.eye(4), given["x0"], 20, c=given["b"], Qf=np.eye(8), u_limits=(-1, 1)
     )
     assert np.all(found.solved)
@@ -149,7 +150,7 @@ def test_the_published_problem():
 
 def walking():
     """The walk's plant, and what else its programs are: jerk moves a mass whose pressure must stay in a foot."""
-    dt, given = 0.1, np.load(Path(__file__).parent / "records" / "robot_mpc.npz")
+    dt, given = 0.1, np.load(Path(__file__).parents[2] / "records" / "robot_mpc.npz")
     A, B = np.array([[1, dt, dt**2 / 2], [0, 1, dt], [0, 0, 1]]), np.array([[dt**3 / 6], [dt**2 / 2], [dt]])
     h = given["walk_h"].reshape(30, 16, 2)
     high, low = (
@@ -161,7 +162,7 @@ def walking():
 
 def balancing():
     """The same of the balancing robot: an inverted pendulum of 0.58 m on a cart whose acceleration is limited."""
-    dt, given, g = 0.02, np.load(Path(__file__).parent / "records" / "robot_mpc.npz"), 9.81
+    dt, given, g = 0.02, np.load(Path(__file__).parents[2] / "records" / "robot_mpc.npz"), 9.81
     w = np.sqrt(g / 0.58)
     c, s = np.cosh(w * dt), np.sinh(w * dt)
     A = np.array([[1, 0, dt, 0], [0, c, 0, s / w], [0, 0, 1, 0], [0, w * s, 0, c]])
@@ -176,7 +177,7 @@ def test_the_programs_of_a_public_collection_are_solved_to_nine_digits(robot):
     """By their own dense conditions of optimality: absolute, but for the gap, which is as large as the cost."""
     A, B, Q, Qf, limits, P, qs, G, hs = robot()
     T = len(P)
-    found = control.constrained_lqr(
+    found = predictive.constrained_lqr(
         A, B, Q, [[1e-3]], np.zeros((30, len(A))), T, Qf=Qf, r=qs[..., None], time_varying=True, **limits
     )  # the starts' part is in q and h already
     assert np.all(found.solved)
@@ -201,7 +202,7 @@ def test_a_state_that_is_zero_but_for_rounding_is_no_violation(share):
     flat = dense_qp.solve(dense_qp.build(x0=np.round(x0, 10), **given))
     assert np.any(np.abs(flat.us) > (1 - 1e-9) * edge) == (share < 1)
     for size in (1e-24, 1.0):
-        small = control.constrained_lqr(x0=size * x0, **given | {"u_limits": (-size * edge, size * edge)})
+        small = predictive.constrained_lqr(x0=size * x0, **given | {"u_limits": (-size * edge, size * edge)})
         assert bool(small.solved)
         np.testing.assert_allclose(small.cost / size**2, flat.cost, rtol=1e-9)
 
@@ -209,21 +210,21 @@ def test_a_state_that_is_zero_but_for_rounding_is_no_violation(share):
 def test_steps_taken_for_a_batch_are_refused_in_words():
     one = np.eye(1)
     with pytest.raises(ValueError, match=r"found r \(30, 5\), x0 \(30,\); an axis of steps needs time_varying=True"):
-        control.constrained_lqr(one, one, one, one, np.zeros((30, 1)), 5, r=np.zeros((30, 5, 1)), u_limits=(-1, 1))
+        predictive.constrained_lqr(one, one, one, one, np.zeros((30, 1)), 5, r=np.zeros((30, 5, 1)), u_limits=(-1, 1))
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("num", [6, 48])
 def test_starts_that_steps_of_all_limits_never_solve_are_solved(num):
     """Of 4096 starts of the published plant, those that need most steps; 48 of one plant are searched in the limits."""
-    given = np.load(Path(__file__).parent / "records" / "bounded_lqr.npz")
+    given = np.load(Path(__file__).parents[2] / "records" / "bounded_lqr.npz")
     x0 = np.random.RandomState(1).randn(4096, 8)[[213, 1075, 1818, 3428, 3694, 4062]]
     x0 = np.concatenate([x0, np.random.RandomState(2).randn(num - 6, 8)])
     problem = {
         "A": given["A"], "B": given["B"], "Q": np.eye(8), "R": np.eye(4), "num_steps": 20, "c": given["b"],
         "Qf": np.eye(8), "u_limits": (-1.0, 1.0),
     }  # fmt: skip
-    found = control.constrained_lqr(x0=x0, **problem)
+    found = predictive.constrained_lqr(x0=x0, **problem)
     assert np.all(found.solved)
     for i, start in enumerate(x0):
         reference = dense_qp.solve(dense_qp.build(x0=start, **problem))
@@ -233,11 +234,11 @@ def test_starts_that_steps_of_all_limits_never_solve_are_solved(num):
 
 @pytest.mark.matrix
 def test_most_starts_of_one_plant_are_solved_in_the_limits_alone(monkeypatch):
-    given = np.load(Path(__file__).parent / "records" / "bounded_lqr.npz")
+    given = np.load(Path(__file__).parents[2] / "records" / "bounded_lqr.npz")
     told, solve = [], constrained._on_all_cores
     monkeypatch.setattr(constrained, "_on_all_cores", lambda *args: told.append(args) or solve(*args))
     limits = {"c": given["b"], "Qf": np.eye(8), "u_limits": (-1, 1)}
-    control.constrained_lqr(given["A"], given["B"], np.eye(8), np.eye(4), given["x0"], 20, **limits)
+    predictive.constrained_lqr(given["A"], given["B"], np.eye(8), np.eye(4), given["x0"], 20, **limits)
     with jax.numpy_rank_promotion("allow"):
         qp, _ = constrained._program(*told[0])
         nothing = jnp.zeros(qp.limits.shape, bool)
@@ -252,7 +253,7 @@ def test_arrays_that_a_compiled_function_encloses_are_arguments_too():
     A, B, eye, one = jnp.eye(2), jnp.ones((2, 1)), jnp.eye(2), jnp.ones((1, 1))
     c, limit, price = jnp.full(2, 0.1), jnp.full(2, 3.0), jnp.ones(())
     given = {"c": c, "x_limits": (-limit, limit), "soft": (price, price), "u_limits": (-1.0, 1.0)}
-    solve = partial(control.constrained_lqr, A, B, eye, one, num_steps=6, Qf=eye, **given)
+    solve = partial(predictive.constrained_lqr, A, B, eye, one, num_steps=6, Qf=eye, **given)
     x0 = jnp.ones(2)
     np.testing.assert_allclose(jax.jit(lambda x0: solve(x0=x0).us)(x0), solve(x0=x0).us, atol=1e-12)
 
@@ -261,8 +262,8 @@ def test_arrays_that_a_compiled_function_encloses_are_arguments_too():
 def test_batches_that_cores_share_give_what_parts_of_them_give(kind):
     problem = draw(kind, 1)[0]
     x0 = np.random.default_rng(6).normal(size=(1300, 2))  # from 1250 on
-    whole = control.constrained_lqr(**problem | {"x0": x0})
-    part = control.constrained_lqr(**problem | {"x0": x0[620:680]})  # about where it is cut
+    whole = predictive.constrained_lqr(**problem | {"x0": x0})
+    part = predictive.constrained_lqr(**problem | {"x0": x0[620:680]})  # about where it is cut
     np.testing.assert_array_equal(whole.solved[620:680], part.solved)
     good = np.asarray(part.solved)
     assert good.sum() > 10
@@ -276,8 +277,8 @@ def test_one_plants_starts_give_what_each_gives_alone():
     for name in ("u_limits", "x_limits"):
         problem[name] = tuple(np.clip(a, -3, 3) for a in problem[name])
     x0 = rng.normal(size=(70, 2))
-    together = control.constrained_lqr(**problem | {"x0": x0})
-    alone = [control.constrained_lqr(**problem | {"x0": start}) for start in x0]
+    together = predictive.constrained_lqr(**problem | {"x0": x0})
+    alone = [predictive.constrained_lqr(**problem | {"x0": start}) for start in x0]
     assert sum(bool(one.solved) for one in alone) > 10
     for i, one in enumerate(alone):
         assert (one.solved, one.infeasible) == (together.solved[i], together.infeasible[i])
@@ -288,7 +289,7 @@ def test_one_plants_starts_give_what_each_gives_alone():
 
 def test_the_terminal_weight_is_that_of_the_regulator():
     A, B, Q, R, x0 = [[1.0, 0.1], [0.0, 1.0]], [[0.0], [0.1]], np.eye(2), [[0.1]], np.array([1.0, 0.0])
-    found = control.constrained_lqr(A, B, Q, R, x0, 6)
+    found = predictive.constrained_lqr(A, B, Q, R, x0, 6)
     regulator = control.dlqr(A, B, Q, R)
     assert found.cost == pytest.approx(float(x0 @ regulator.P @ x0), rel=1e-10)
     np.testing.assert_allclose(found.us[0], -regulator.K @ x0, rtol=1e-9)
@@ -326,7 +327,7 @@ def differentiable(problem):
 
     def score(given):
         """A number that depends on all of the answer."""
-        found = control.constrained_lqr(**given, **fixed)
+        found = predictive.constrained_lqr(**given, **fixed)
         parts = [found.us, found.xs, found.cost, *(a for a in found.multipliers if a is not None)]
         return sum(jnp.sum(a * weights_of(a.shape, k)) for k, a in enumerate(parts))
 
@@ -407,7 +408,7 @@ def test_gradients_are_those_of_the_dense_optimality_conditions():
 
     given, _ = differentiable(problem)
     gradient = jax.grad(
-        lambda r: jnp.sum(weight * control.constrained_lqr(**given | {"r": r}, num_steps=problem["num_steps"]).us)
+        lambda r: jnp.sum(weight * predictive.constrained_lqr(**given | {"r": r}, num_steps=problem["num_steps"]).us)
     )(given["r"])
     np.testing.assert_allclose(gradient, -2 * adjoint[: weight.size].reshape(weight.shape).sum(0), rtol=1e-7)
 
@@ -418,7 +419,7 @@ def test_gradients_of_infeasible_problems_are_nan_and_of_their_neighbours_are_no
 
     def cost(x0):
         one = np.eye(1)
-        return control.constrained_lqr(one, one, one, one, x0, 6, u_limits=(-1, 1), x_limits=(-1, 1)).us.sum()
+        return predictive.constrained_lqr(one, one, one, one, x0, 6, u_limits=(-1, 1), x_limits=(-1, 1)).us.sum()
 
     gradient = np.asarray(jax.grad(cost)(jnp.asarray(starts)))
     assert np.isnan(gradient[1]).all()
@@ -434,10 +435,10 @@ def test_jit_vmap_batches_and_loops_give_the_same():
     problems = draw("states", 8, seed=9)
     given = stacked(problems)
     T = given.pop("num_steps")
-    batch = control.constrained_lqr(**given, num_steps=T)
+    batch = predictive.constrained_lqr(**given, num_steps=T)
 
     def one(given):
-        return control.constrained_lqr(**given, num_steps=T)
+        return predictive.constrained_lqr(**given, num_steps=T)
 
     mapped = jax.jit(jax.vmap(one))(given)
     for a, b in zip(jax.tree.leaves(batch), jax.tree.leaves(mapped)):
@@ -453,14 +454,14 @@ def test_vmap_over_other_axes():
     problems = draw("states", 8, seed=9)
     given = stacked(problems)
     T, starts = given.pop("num_steps"), given.pop("x0")
-    batch = control.constrained_lqr(**given, x0=starts, num_steps=T)
+    batch = predictive.constrained_lqr(**given, x0=starts, num_steps=T)
     last = jax.vmap(
-        lambda x0, given: control.constrained_lqr(**given, x0=x0, num_steps=T), in_axes=(1, 0), out_axes=-1
+        lambda x0, given: predictive.constrained_lqr(**given, x0=x0, num_steps=T), in_axes=(1, 0), out_axes=-1
     )(jnp.asarray(starts.T), given)
     np.testing.assert_allclose(np.moveaxis(last.us, -1, 0), batch.us, rtol=1e-9, atol=1e-12)
     first = jax.tree.map(lambda a: a[0], given)
-    both = jax.vmap(lambda x0: control.constrained_lqr(**first, x0=x0, num_steps=T).cost)(jnp.asarray(starts))
-    whole = control.constrained_lqr(**first, x0=starts, num_steps=T).cost
+    both = jax.vmap(lambda x0: predictive.constrained_lqr(**first, x0=x0, num_steps=T).cost)(jnp.asarray(starts))
+    whole = predictive.constrained_lqr(**first, x0=starts, num_steps=T).cost
     np.testing.assert_allclose(both, whole, rtol=1e-9)
 
 
@@ -482,7 +483,7 @@ def test_a_price_is_the_fall_of_the_cost_as_its_limit_widens():
 
     @jax.jit
     def found(given):
-        return control.constrained_lqr(**given, num_steps=T)
+        return predictive.constrained_lqr(**given, num_steps=T)
 
     multipliers = found(given).multipliers
     dear = {kind: price for kind in LIMITS if np.any(price := np.asarray(getattr(multipliers, kind)))}
@@ -498,7 +499,7 @@ def test_a_price_is_the_fall_of_the_cost_as_its_limit_widens():
             return float(found(given | {name: tuple(pair)}).cost)
 
         assert -(wider(step) - wider(-step)) / (2 * step) == pytest.approx(float(price[at]), rel=1e-5), kind
-    gradient = jax.grad(lambda c: control.constrained_lqr(**given | {"c": c}, num_steps=T).cost)(given["c"])
+    gradient = jax.grad(lambda c: predictive.constrained_lqr(**given | {"c": c}, num_steps=T).cost)(given["c"])
     np.testing.assert_allclose(multipliers.dynamics.sum(0), gradient, rtol=1e-6)
 
 
@@ -548,7 +549,7 @@ PLAIN = {"A": ONE, "B": ONE, "Q": ONE, "R": ONE, "x0": np.ones(2), "num_steps": 
 )  # fmt: skip
 def test_bad_input_is_said_in_sentences(change, message):
     with pytest.raises(ValueError, match=message):
-        control.constrained_lqr(**PLAIN | change)
+        predictive.constrained_lqr(**PLAIN | change)
 
 
 @pytest.mark.parametrize(
@@ -565,6 +566,6 @@ def test_arguments_of_another_type_are_said_where_types_are_not_checked(change, 
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
         with pytest.raises(ValueError, match=message):
-            control.constrained_lqr(**PLAIN | change)
+            predictive.constrained_lqr(**PLAIN | change)
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import scipy_oracle
 
-from lqrlab import control, environments, evaluation, simulation, systems
-from lqrlab.control.predictive import infinite_horizon
+from lqrlab import environments, evaluation, predictive, simulation, systems
+from lqrlab.extensions.predictive import infinite_horizon
 
 KEY = jax.random.key(0)
 ONE = np.eye(1)
@@ -30,7 +30,7 @@ def test_the_part_of_a_start_that_is_held_is_that_of_a_scalar_plants_closed_form
     """x+ = a x + u, |u| ≤ 1 is held where (a − 1) |x| < 1: up to 5 and up to 2."""
     for a in (1.2, 1.5):
         with pytest.raises(ValueError, match="no input within the limits holds this state: at most") as error:
-            control.constrained_optimum([[a]], ONE, ONE, ONE, [6.0], u_limits=(-1, 1))
+            predictive.constrained_optimum([[a]], ONE, ONE, ONE, [6.0], u_limits=(-1, 1))
         part = re.search(r"at most ([\d.]+) times", str(error.value))
         assert float(part[1]) == pytest.approx(1 / (a - 1) / 6, rel=2e-4)
 
@@ -38,7 +38,7 @@ def test_the_part_of_a_start_that_is_held_is_that_of_a_scalar_plants_closed_form
 @pytest.mark.matrix
 def test_a_start_outside_the_limits_of_states_is_told_with_the_part_of_it_that_is_inside():
     with pytest.raises(ValueError, match=r"no input within its limits keeps the others; at most 0\.9\d* times"):
-        control.constrained_optimum([[1.2]], ONE, ONE, ONE, [5.0], u_limits=(-1, 1), x_limits=(-4.7, 4.7))
+        predictive.constrained_optimum([[1.2]], ONE, ONE, ONE, [5.0], u_limits=(-1, 1), x_limits=(-4.7, 4.7))
 
 
 @pytest.mark.matrix
@@ -62,7 +62,7 @@ def test_nobody_beats_the_constrained_optimum(name):
     """Not even MPC whose horizon sees it all, and that comes to it."""
     problem, x0 = limited(name, 0.4, num=16)
     runs = {"clipped": problem.K, "keen": 1.5 * problem.K}
-    runs |= {T: control.mpc(problem.A, problem.B, problem.Q, problem.R, T, N=problem.N) for T in (3, 60)}
+    runs |= {T: predictive.mpc(problem.A, problem.B, problem.Q, problem.R, T, N=problem.N) for T in (3, 60)}
     scores = {
         k: evaluation.evaluate(one, problem, key=KEY, x0=x0, reference="constrained", num_steps=400)
         for k, one in runs.items()

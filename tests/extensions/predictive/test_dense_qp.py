@@ -16,7 +16,7 @@ def draw(kind, num=1, shape=None):
 
 
 def test_the_published_problem():
-    given = np.load(Path(__file__).parent / "records" / "bounded_lqr.npz")
+    given = np.load(Path(__file__).parents[2] / "records" / "bounded_lqr.npz")
     for x0, us, cost in zip(given["x0"], given["u_1"], given["cost_1"]):
         qp = dense_qp.build(given["A"], given["B"], np.eye(8), np.eye(4), x0, 20, c=given["b"], u_limits=(-1, 1))
         found = dense_qp.solve(qp)

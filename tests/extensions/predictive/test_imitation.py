@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lqrlab import control, learning, simulation, systems
-from lqrlab.learning import imitation
+from lqrlab import predictive, simulation, systems
+from lqrlab.extensions.predictive import imitation
 
-BRIEF = learning.ImitationConfig(rounds=2, loops=32, samples=40, labels=256, num_steps=300, width=16)
+BRIEF = predictive.ImitationConfig(rounds=2, loops=32, samples=40, labels=256, num_steps=300, width=16)
 PLANT = systems.make("double_integrator")
 PROBLEM = simulation.Problem.of(PLANT, limits=(-0.5, 0.5), linear=True)
-DESIGN = control.mpc(PROBLEM.A, PROBLEM.B, PROBLEM.Q, PROBLEM.R, 40, N=PROBLEM.N, u_limits=(-0.5, 0.5))
+DESIGN = predictive.mpc(PROBLEM.A, PROBLEM.B, PROBLEM.Q, PROBLEM.R, 40, N=PROBLEM.N, u_limits=(-0.5, 0.5))
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def with_first_input(x, u):
     """The least cost with the first input given, from a plan whose first limits leave nothing else."""
     low, high = np.full((len(x), 41, 1), -0.5), np.full((len(x), 41, 1), 0.5)
     low[:, 0] = high[:, 0] = u
-    found = control.constrained_lqr(
+    found = predictive.constrained_lqr(
         PROBLEM.A, PROBLEM.B, PROBLEM.Q, PROBLEM.R, x, 41, N=PROBLEM.N, u_limits=(low, high)
     )
     assert found.solved.all()
@@ -52,12 +52,12 @@ def test_the_excess_of_an_input_is_what_a_plan_that_begins_with_it_costs_more(ex
 @pytest.mark.matrix
 def test_a_network_learns_what_the_limits_change():
     fast = np.array([np.inf, 0.3])  # a limit of the velocity, which the LQR does not know
-    design = control.mpc(
+    design = predictive.mpc(
         PROBLEM.A, PROBLEM.B, PROBLEM.Q, PROBLEM.R, 10, N=PROBLEM.N,
         u_limits=(-0.5, 0.5), x_limits=(-fast, fast), soft=(0.0, 100.0),
     )  # fmt: skip
     rows = []
-    found = learning.imitate(design, PROBLEM, BRIEF, progress=rows.append)
+    found = predictive.imitate(design, PROBLEM, BRIEF, progress=rows.append)
     assert rows == found.metrics
     assert rows[0]["unsolved"] == 0
     x = 0.7 * jax.random.normal(jax.random.key(7), (300, 2), float)
@@ -72,7 +72,7 @@ def test_a_network_learns_what_the_limits_change():
 @pytest.mark.matrix
 def test_learning_by_the_next_plans_cost_goes_on_from_there():
     config = dataclasses.replace(BRIEF, loss="cost", num_steps=40)
-    found = learning.imitate(DESIGN, PROBLEM, config)
+    found = predictive.imitate(DESIGN, PROBLEM, config)
     assert all(np.isfinite(list(row.values())).all() for row in found.metrics)
     assert found.metrics[-1]["last"] <= found.metrics[-1]["first"] * 1.5
     assert all(bool(jnp.isfinite(a).all()) for a in jax.tree.leaves(found.policy.layers))
@@ -87,12 +87,12 @@ def test_learning_by_the_next_plans_cost_goes_on_from_there():
     ],
 )
 def test_teachers_that_remember_are_refused(change, message):
-    design = control.mpc(PROBLEM.A, PROBLEM.B, PROBLEM.Q, PROBLEM.R, 5, u_limits=(-0.5, 0.5), **change)
+    design = predictive.mpc(PROBLEM.A, PROBLEM.B, PROBLEM.Q, PROBLEM.R, 5, u_limits=(-0.5, 0.5), **change)
     with pytest.raises(ValueError, match=message):
-        learning.imitate(design, PROBLEM, BRIEF)
+        predictive.imitate(design, PROBLEM, BRIEF)
 
 
 def test_the_teacher_of_another_plant_is_refused():
     other = simulation.Problem.of(systems.make("cart_pole"), limits=(-5.0, 5.0), linear=True)
     with pytest.raises(ValueError, match="expected one of B"):
-        learning.imitate(DESIGN, other, BRIEF)
+        predictive.imitate(DESIGN, other, BRIEF)

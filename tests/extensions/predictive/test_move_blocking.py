@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lqrlab import control
-from lqrlab.control.predictive import move_blocking
+from lqrlab import predictive
+from lqrlab.extensions.predictive import move_blocking
 
 
 def by_daqp(blocks, *args, **limits):
@@ -62,7 +62,7 @@ def test_a_blocked_plan_is_the_dense_programs(kinds):
     limits = {f"{kind}_limits": limits[kind] for kind in limits if kind in kinds.split()}
     given = {"C": rng.normal(size=(1, 3)), "D": rng.normal(size=(1, 2))} if "y" in kinds else {}
     given |= {"soft": (3.0, 2.0)} if "soft" in kinds else {}
-    design = control.mpc(A, B, Q, R, T, **limits, **given, move_blocks=(1, 1, 2, 1))
+    design = predictive.mpc(A, B, Q, R, T, **limits, **given, move_blocks=(1, 1, 2, 1))
     plan, _ = jax.jit(lambda design, x: design.plan(x))(design, jnp.asarray(x0))
     before = {"u_last": np.zeros(2)} if "du" in kinds else {}
     feasible = held = 0
@@ -118,4 +118,4 @@ def test_affine_terms_of_each_step_are_those_of_the_dense_program():
 )
 def test_bad_blocks_are_refused_in_words(blocks, message):
     with pytest.raises(ValueError, match=message):
-        control.mpc(np.eye(1), np.eye(1), np.eye(1), np.eye(1), 5, move_blocks=blocks)
+        predictive.mpc(np.eye(1), np.eye(1), np.eye(1), np.eye(1), 5, move_blocks=blocks)

@@ -7,7 +7,7 @@ import pytest
 import scipy.integrate
 import scipy.optimize
 
-from lqrlab import control, simulation, systems
+from lqrlab import predictive, simulation, systems
 
 
 def problem_of(family, limit, **settings):
@@ -32,7 +32,7 @@ def cost_of(problem, x0, us):
 def by_ilqr(problem, x0, T, us=None):
     plant, (x_eq, u_eq) = problem.plant, (problem.x_eq, problem.u_eq)
     Q, R = plant.weights()
-    return control.ilqr(
+    return predictive.ilqr(
         plant.dynamics, x_eq + jnp.asarray(x0), Q, R, T, problem.P, dt=problem.dt, goal=(x_eq, u_eq),
         limits=(u_eq + problem.low, u_eq + problem.high), substeps=problem.substeps, tolerance=1e-12,
         us=None if us is None else us + u_eq[None],
@@ -49,7 +49,7 @@ def by_ilqr(problem, x0, T, us=None):
 def test_a_converged_plan_is_iterative_lqrs_optimum(family, limit, x0, guessed):
     """From hanging, input limits active: the pendulum's search starts from nothing, the cart's from the plan."""
     problem, T = problem_of(family, limit), 60
-    plan = planned(simulation.nonlinear_mpc(problem, T, iterations=40), x0)
+    plan = planned(predictive.nonlinear_mpc(problem, T, iterations=40), x0)
     cost, xs = cost_of(problem, x0, plan.us)
     best = by_ilqr(problem, x0, T, plan.us if guessed else None)
     assert bool(best.converged)
@@ -66,7 +66,7 @@ def test_a_converged_plan_is_scipys_optimum():
     """Six inputs of a pendulum with a limited rate, minimised by SLSQP on the plant as SciPy integrates it."""
     problem, T, x0 = problem_of("pendulum", 8.0, dt=0.1, substeps=8), 6, np.array([0.9, 0.0])
     rate = ([-9.0, -1.2], [9.0, 1.2])
-    plan = planned(simulation.nonlinear_mpc(problem, T, iterations=25, x_limits=rate), x0)
+    plan = planned(predictive.nonlinear_mpc(problem, T, iterations=25, x_limits=rate), x0)
     plant, u_eq = systems.make("pendulum"), np.asarray(problem.u_eq)
     rates = jax.jit(plant.dynamics)
     (Q, R), P = (np.asarray(a) for a in plant.weights()), np.asarray(problem.P)
@@ -105,9 +105,9 @@ def test_a_converged_plan_is_scipys_optimum():
 )
 def test_on_a_linear_problem_it_is_the_linear_controller(limits):
     problem = problem_of("cart_pole", 4.0, linear=True)
-    linear = control.mpc(*problem.sampled[:4], 5, N=problem.N, u_limits=(-4, 4), **limits)
+    linear = predictive.mpc(*problem.sampled[:4], 5, N=problem.N, u_limits=(-4, 4), **limits)
     x0 = 0.3 * np.random.default_rng(0).normal(size=(3, 4))
-    runs = [simulation.rollout(problem, one, x0, 4) for one in (linear, simulation.nonlinear_mpc(problem, 5, **limits))]
+    runs = [simulation.rollout(problem, one, x0, 4) for one in (linear, predictive.nonlinear_mpc(problem, 5, **limits))]
     np.testing.assert_allclose(runs[0].us, runs[1].us, atol=1e-7)
 
 
@@ -127,12 +127,12 @@ def test_one_program_a_sample_swings_a_cart_pole_up():
     problem = problem_of("cart_pole", 20.0)
     x0 = np.zeros((3, 4))
     x0[:, 1] = [3.1, -2.0, 0.5]
-    policy = simulation.nonlinear_mpc(problem, 40, x_limits=([-1.5, *[-np.inf] * 3], [1.5, *[np.inf] * 3]))
+    policy = predictive.nonlinear_mpc(problem, 40, x_limits=([-1.5, *[-np.inf] * 3], [1.5, *[np.inf] * 3]))
     run = simulation.rollout(problem, policy, x0, 250)
     assert float(jnp.abs(run.us).max()) <= 20
     assert float(jnp.abs(run.xs[:, -1]).max()) < 0.05
     assert float(jnp.abs(run.xs[:, :, 0]).max()) < 1.6
-    linear = control.mpc(*problem.sampled[:4], 10, N=problem.N, u_limits=(-20, 20))
+    linear = predictive.mpc(*problem.sampled[:4], 10, N=problem.N, u_limits=(-20, 20))
     lost = simulation.rollout(problem, linear, x0[:2], 60)
     assert np.all(np.abs(lost.xs[:, -1]).max(-1) > 3)
 
@@ -143,9 +143,9 @@ def test_plants_and_loops_of_a_batch_are_controlled_as_each_of_them():
     problem = simulation.Problem.of(plants, limits=(-6.0, 6.0))
     x0 = np.random.default_rng(0).normal(size=(2, 3, 2))
     limits = {"x_limits": (-4.0, 4.0)}
-    run = simulation.rollout(problem, lambda problem: simulation.nonlinear_mpc(problem, 8, **limits), x0, 6)
+    run = simulation.rollout(problem, lambda problem: predictive.nonlinear_mpc(problem, 8, **limits), x0, 6)
     for i in range(2):
-        policy = simulation.nonlinear_mpc(problem[i], 8, **limits)
+        policy = predictive.nonlinear_mpc(problem[i], 8, **limits)
         alone = simulation.rollout(problem[i], policy, x0[i], 6)
         np.testing.assert_allclose(alone.us, run.us[i], atol=1e-9)
         first = jax.vmap(lambda x, policy=policy: policy(policy.init(()), x)[1])(jnp.asarray(x0[i]))
@@ -155,7 +155,7 @@ def test_plants_and_loops_of_a_batch_are_controlled_as_each_of_them():
 @pytest.mark.matrix
 def test_inputs_stay_within_limits_where_nothing_is_feasible_and_measurements_may_be_missing():
     problem = problem_of("pendulum", 2.0)
-    policy = simulation.nonlinear_mpc(problem, 8, x_limits=(-0.5, 0.5))
+    policy = predictive.nonlinear_mpc(problem, 8, x_limits=(-0.5, 0.5))
     step = jax.jit(lambda memory, x: policy(memory, x))
     memory = policy.init(())
     for x in ([1.0, 3.0], [0.0, 1e300], [0.3, -0.2], [0.3, -0.2], [np.nan, np.nan], [0.2, -0.2]):
@@ -180,12 +180,12 @@ def test_inputs_stay_within_limits_where_nothing_is_feasible_and_measurements_ma
 def test_bad_arguments_are_refused_in_words(change, message):
     given = {"problem": simulation.Problem.of(systems.make("pendulum")), "horizon": 5} | change
     with pytest.raises(ValueError, match=message):
-        simulation.nonlinear_mpc(**given)
+        predictive.nonlinear_mpc(**given)
 
 
 def test_a_loop_of_another_sample_time_is_refused():
     problem = problem_of("pendulum", 4.0, dt=0.04)
-    for policy in (simulation.nonlinear_mpc(problem, 5), simulation.filtered([[1.0, 1.0]], problem)):
+    for policy in (predictive.nonlinear_mpc(problem, 5), predictive.filtered([[1.0, 1.0]], problem)):
         with pytest.raises(ValueError, match=r"dt: expected the sample time of the policy's problem, 0.04 s"):
             simulation.rollout(systems.make("pendulum"), policy, jnp.zeros(2), 5)
 
@@ -198,9 +198,9 @@ def test_a_loop_of_another_sample_time_is_refused():
 def test_a_cart_pole_of_which_position_and_angle_are_seen_is_regulated_within_limits(kind):
     problem = problem_of("cart_pole", 15.0, noise=1e-4, sensor_noise=1e-3)
     if kind == "linear":
-        start, controller = [0.1, 0.32, 0.0, 0.0], control.mpc(*problem.sampled[:4], 20, N=problem.N)
+        start, controller = [0.1, 0.32, 0.0, 0.0], predictive.mpc(*problem.sampled[:4], 20, N=problem.N)
     else:
-        start, controller = [0.1, 0.8, 0.0, 0.0], simulation.nonlinear_mpc(problem, 20)
+        start, controller = [0.1, 0.8, 0.0, 0.0], predictive.nonlinear_mpc(problem, 20)
     seen, noise = np.eye(4)[:2], (1e-8 * np.eye(4), 1e-6 * np.eye(2), 0.1 * np.eye(4))
     policy = simulation.extended_kalman(controller, problem, seen, *noise)
     run = simulation.rollout(problem, policy, jnp.asarray(start), 200, key=jax.random.key(0))

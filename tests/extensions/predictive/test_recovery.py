@@ -9,13 +9,13 @@ import pytest
 from scipy_oracle import gain, van_loan
 
 from benchmarks import recovery as measured_recovery
-from lqrlab import control, evaluation, learning, simulation, systems
-from lqrlab.learning import recovery
-from lqrlab.learning.recovery_policy import RecoveryPolicy, Regulator
+from lqrlab import control, predictive, simulation, systems
+from lqrlab.extensions.predictive import recovery
+from lqrlab.extensions.predictive.recovery_policy import RecoveryPolicy, Regulator
 from lqrlab.simulation import Problem
 
 KEY = jax.random.key(4)
-BRIEF = learning.RecoveryConfig(num_steps=2, report_every=2, loops=8, window=4, width=8, longest=20)
+BRIEF = predictive.RecoveryConfig(num_steps=2, report_every=2, loops=8, window=4, width=8, longest=20)
 
 
 def limits_of(plant, strength=1.0):
@@ -186,7 +186,7 @@ def test_both_networks_descend_by_adam_on_gradients_of_length_one_at_a_rate_that
 def test_the_same_seed_gives_the_same_parameters_and_another_seed_others():
     plant = systems.make("pendulum")
     first, again, other = (
-        learning.train_recovery(plant, limits_of(plant), dataclasses.replace(BRIEF, seed=seed)) for seed in (1, 1, 2)
+        predictive.train_recovery(plant, limits_of(plant), dataclasses.replace(BRIEF, seed=seed)) for seed in (1, 1, 2)
     )
     assert [row["step"] for row in first.metrics] == [0, 2]
     assert np.isfinite([row["loss"] for row in first.metrics[1:]]).all()
@@ -207,7 +207,7 @@ def test_the_policy_kept_recovers_no_less_than_the_lqr_at_any_size_and_costs_lea
 
     monkeypatch.setattr(recovery, "_recovered", judged)
     plant, config = systems.make("pendulum"), dataclasses.replace(BRIEF, num_steps=6)
-    kept = learning.train_recovery(plant, limits_of(plant), config).policy.layers
+    kept = predictive.train_recovery(plant, limits_of(plant), config).policy.layers
     assert [kept is actor for actor, _ in seen] == [False, False, True, False]
     assert all(x0 is seen[0][1] for _, x0 in seen)  # one set of starts judges all
 
@@ -225,7 +225,7 @@ def test_no_start_of_a_training_or_of_its_validation_is_one_of_the_test(monkeypa
     monkeypatch.setattr(recovery, "_recovered", lambda task, actor, x0: recovered(task, actor, seen(x0)))
     plant = systems.make("pendulum")
     config = dataclasses.replace(BRIEF, loops=9)  # as in no other test: compiled here, with seen
-    learning.train_recovery(plant, limits_of(plant), config)
+    predictive.train_recovery(plant, limits_of(plant), config)
     jax.effects_barrier()
     assert sorted(len(x) for x in drawn) == [9, 9, 9, 128, 128]
 
@@ -242,7 +242,7 @@ def test_no_start_of_a_training_or_of_its_validation_is_one_of_the_test(monkeypa
 
 def test_steps_that_no_validation_would_see_are_refused():
     with pytest.raises(ValueError, match=r"num_steps: .*a multiple of report_every = 200"):
-        learning.RecoveryConfig(num_steps=300)
+        predictive.RecoveryConfig(num_steps=300)
 
 
 def test_the_benchmark_says_share_and_cost_of_the_lqr_beside_those_of_each_training():
@@ -265,9 +265,9 @@ def test_the_benchmark_says_share_and_cost_of_the_lqr_beside_those_of_each_train
 )
 def test_limits_that_leave_nothing_to_recover_are_refused(limits, message):
     with pytest.raises(ValueError, match=message):
-        learning.train_recovery(systems.make("pendulum"), limits, BRIEF)
+        predictive.train_recovery(systems.make("pendulum"), limits, BRIEF)
     with pytest.raises(ValueError, match="expected one plant"):
-        learning.train_recovery(systems.sample("pendulum", key=KEY, num=2), (-3.0, 3.0), BRIEF)
+        predictive.train_recovery(systems.sample("pendulum", key=KEY, num=2), (-3.0, 3.0), BRIEF)
 
 
 def unstable():
@@ -279,7 +279,7 @@ def unstable():
 def test_starts_of_a_plant_whose_limit_is_known_are_recovered_within_it():
     plant, lqr = unstable()
     settings = {"key": KEY, "limits": (-0.5, 0.5), "sizes": (0.5, 2.0), "num": 64, "num_steps": 400}
-    found = evaluation.recoveries(plant, {"LQR": lqr}, **settings)["LQR"]
+    found = predictive.recoveries(plant, {"LQR": lqr}, **settings)["LQR"]
     starts = np.array([0.5, 2.0])[:, None] * np.asarray(plant.initial_state(key=KEY, num=64))[:, 0]
     np.testing.assert_array_equal(found.converged, abs(starts) < 1)
     assert 0 < found.converged[1].sum() < found.converged[0].sum()
@@ -289,7 +289,7 @@ def test_the_best_known_cost_is_the_optimum_where_that_is_known():
     plant, lqr = unstable()
     starts = jnp.array([[0.1], [-0.2], [3.0]])
     keen = simulation.LinearPolicy(2 * lqr.K)
-    best, paid = evaluation.best_known_cost(
+    best, paid = predictive.best_known_cost(
         plant, {"keen": keen}, starts, limits=(-0.5, 0.5), key=KEY, horizon=60, num_steps=200
     )
     P = control.lqrd([[1.0]], [[2.0]], [[1.0]], [[1.0]], 0.05).P

@@ -12,10 +12,10 @@ import scipy.linalg
 import scipy.optimize
 from scipy.integrate import solve_ivp
 
-from lqrlab import control, simulation, systems
+from lqrlab import control, predictive, simulation, systems, tuning
 from lqrlab.compute import quick_jit
-from lqrlab.control.trajectory import search, sensitivity
-from lqrlab.control.trajectory.trajectory_problem import TrajectoryProblem
+from lqrlab.extensions.predictive.trajectory import search, sensitivity
+from lqrlab.extensions.predictive.trajectory.trajectory_problem import TrajectoryProblem
 
 Q, R, QF = np.diag([1.0, 0.1]), np.diag([0.4, 1.0]), 20 * np.eye(2)
 LIMITS, DT, STEPS = np.array([3.0, 1.5]), 0.1, 12
@@ -88,7 +88,7 @@ def test_a_linear_problem_takes_one_step_and_is_the_finite_horizon():
     rng = np.random.default_rng(0)
     A, B = jnp.asarray(rng.normal(size=(3, 3))), jnp.asarray(rng.normal(size=(3, 2)))
     Q, R, Qf, x0, T = (np.diag([1.0, 2.0, 0.5]), np.diag([1.0, 0.3]), 3 * np.eye(3), np.array([1.0, -2.0, 0.5]), 15)
-    plan = control.ilqr(lambda x, u: A @ x + B @ u, x0, Q, R, T, Qf, dt=0.1, substeps=20)
+    plan = predictive.ilqr(lambda x, u: A @ x + B @ u, x0, Q, R, T, Qf, dt=0.1, substeps=20)
     A, B, Q, R, N = control.discretize(A, B, Q, R, 0.1)
     exact = control.finite_horizon(A, B, Q, R, T, Qf, N)
     assert int(plan.iterations) == 1
@@ -118,7 +118,7 @@ def test_a_step_is_expected_to_lower_a_quadratic_cost_by_what_it_does_lower_it()
 
 def test_inputs_within_limits_are_those_of_scipys_optimiser():
     x0 = np.array([[1.5, 0.0], [-1.8, 0.3]])
-    plan = control.ilqr(two_torques, x0, Q, R, STEPS, QF, dt=DT, limits=(-LIMITS, [3.0, 0.5]), tolerance=1e-12)
+    plan = predictive.ilqr(two_torques, x0, Q, R, STEPS, QF, dt=DT, limits=(-LIMITS, [3.0, 0.5]), tolerance=1e-12)
     assert bool(plan.converged.all())
     bounds = np.tile(np.stack([-LIMITS, [3.0, 0.5]], axis=1), (STEPS, 1))
     for i in range(2):
@@ -154,7 +154,7 @@ def test_inputs_within_limits_are_those_of_scipys_optimiser():
 @pytest.mark.matrix
 def test_plans_in_a_batch_are_followed_each_by_its_own_gains():
     x0 = np.array([[0.4, 0.0], [-0.3, 0.3]])
-    plan = control.ilqr(two_torques, x0, Q, R, STEPS, QF, dt=DT)
+    plan = predictive.ilqr(two_torques, x0, Q, R, STEPS, QF, dt=DT)
     plant = systems.from_dynamics(two_torques, x_eq=[0.0, 0.0], u_eq=[0.0, 0.0], Q=Q, R=R, dt=DT)
     starts = x0[:, None] + np.array([[0.0, 0.0], [0.05, 0.0], [0.0, -0.1]])
     run = simulation.rollout(plant, simulation.tracking(plant, plan), starts, STEPS + 2, substeps=2)
@@ -222,7 +222,7 @@ def test_the_gradient_of_an_optimum_is_that_of_finite_differences():
 
     def planned(length, x0, limit, weight):
         f = dataclasses.replace(plant, length=length).dynamics
-        return control.ilqr(
+        return predictive.ilqr(
             f, x0, weight * Q, R, 25, 10 * Q, dt=0.05, limits=(-limit, limit), tolerance=1e-14, max_iterations=200
         )
 
@@ -281,8 +281,8 @@ def test_a_mass_with_a_speed_limit_moves_as_scipys_quadratic_program():
     given = {"dt": dt, "goal": (rest, [0.0]), "limits": (-2.0, 2.0)}
     problem = moving_mass, np.zeros(2), np.diag([1.0, 0.0]), [[0.1]], T, 10 * np.eye(2)
     ends = np.array([[-0.2, -np.inf], [np.inf, fastest]])
-    plan = control.ilqr(*problem, **given, x_limits=(ends[0], ends[1]))
-    free = control.ilqr(*problem, **given)
+    plan = predictive.ilqr(*problem, **given, x_limits=(ends[0], ends[1]))
+    free = predictive.ilqr(*problem, **given)
     assert bool(plan.converged)
     assert float(np.max(plan.P)) < 1e3, "multipliers spare the stiffness"
     np.testing.assert_allclose(plan.us[:, 0], best.x, atol=2e-4)
@@ -291,11 +291,11 @@ def test_a_mass_with_a_speed_limit_moves_as_scipys_quadratic_program():
     np.testing.assert_allclose(plan.violation, np.maximum(np.max(plan.xs, axis=0) - ends[1], 0), atol=1e-15)
     assert np.all(plan.violation < 1e-6)
     # limits that do not bind change nothing, those that cannot be kept are told of
-    loose, tight = (control.ilqr(*problem, **given, x_limits=(-np.inf, [top, 9.0])) for top in (1.5, 0.0))
+    loose, tight = (predictive.ilqr(*problem, **given, x_limits=(-np.inf, [top, 9.0])) for top in (1.5, 0.0))
     np.testing.assert_allclose(loose.us, free.us, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(free.violation, 0.0)
     assert bool(loose.converged)
-    hopeless = control.ilqr(moving_mass, [0.0, 5.0], *problem[2:], **given, x_limits=(-np.inf, [0.1, np.inf]))
+    hopeless = predictive.ilqr(moving_mass, [0.0, 5.0], *problem[2:], **given, x_limits=(-np.inf, [0.1, np.inf]))
     assert not bool(hopeless.converged)
     assert float(hopeless.violation[0]) == pytest.approx(5.9)  # braking with all its force, all the way
     assert bool(tight.converged)
@@ -310,7 +310,7 @@ def test_a_cart_that_backs_off_before_it_moves_does_so_within_its_rail():
 
     def planned(Q, end):
         low = jnp.array([end, *[-np.inf] * 3])
-        return control.ilqr(plant.dynamics, x0, Q, R, 60, P, dt=plant.dt, x_limits=(low, np.inf))
+        return predictive.ilqr(plant.dynamics, x0, Q, R, 60, P, dt=plant.dt, x_limits=(low, np.inf))
 
     free, plan = planned(Q, -np.inf), planned(Q, -0.285)
     assert bool(plan.converged)
@@ -331,7 +331,7 @@ def test_a_member_that_diverges_is_marked_and_the_rest_solved():
         return x**3 + u
 
     def plan(x0, **options):
-        return control.ilqr(f, x0, [[1.0]], [[1.0]], 12, dt=0.1, **options)
+        return predictive.ilqr(f, x0, [[1.0]], [[1.0]], 12, dt=0.1, **options)
 
     both = plan([[0.3], [4.0]])
     np.testing.assert_allclose(both.cost[0], plan([0.3]).cost, rtol=1e-12)
@@ -366,7 +366,7 @@ def test_a_member_that_diverges_is_marked_and_the_rest_solved():
 def test_a_bad_problem_is_refused(change, message):
     given = {"f": two_torques, "x0": np.zeros(2), "Q": Q, "R": R, "num_steps": STEPS, "dt": DT} | change
     with pytest.raises(ValueError, match=message):
-        control.ilqr(**given)
+        predictive.ilqr(**given)
 
 
 def closed_loop(plant, policy, x, num_steps, limit):
@@ -398,14 +398,14 @@ def test_swing_ups_end_in_the_regulators_hands(name, hanging, num_steps):
     (A, B), (Q, R) = plant.matrices(), plant.weights()
     (x_eq, u_eq), limit = (np.asarray(a) for a in plant.equilibrium()), np.asarray(plant.scales[1])
     design = control.lqrd(A, B, Q, R, plant.dt)
-    plan = control.ilqr(
+    plan = predictive.ilqr(
         plant.dynamics, hanging, Q, R, num_steps, design.P,
         dt=plant.dt, goal=(x_eq, u_eq), limits=(u_eq - limit, u_eq + limit), tolerance=1e-6,
     )  # fmt: skip
     assert bool(plan.converged)
     level = control.unsaturated_level(design.K, design.P, limit)
     swing = simulation.tracking(plant, plan)
-    policy = simulation.SwitchingPolicy(swing, simulation.LinearPolicy(design.K), design.P, level)
+    policy = predictive.SwitchingPolicy(swing, simulation.LinearPolicy(design.K), design.P, level)
     xs, us = closed_loop(plant, policy, np.array(hanging, float), num_steps + 150, limit)
     inside = np.asarray(policy.inside(jnp.asarray(xs - x_eq)))
     at = np.argmax(inside)
@@ -439,13 +439,13 @@ def test_a_schedule_is_the_pointwise_design_on_its_grid_and_linear_between():
     A = np.stack([np.stack([zero, one], -1), np.stack([k / m, zero], -1)], -2)
     B = np.stack([zero, 1 / m], -1)[..., None]
     points = (np.stack([m, k], -1), k[..., None])
-    made = control.gain_schedule((masses, pulls), A, B, np.eye(2), np.eye(1), points=points)
+    made = tuning.gain_schedule((masses, pulls), A, B, np.eye(2), np.eye(1), points=points)
     gains = np.zeros((4, 3, 1, 2))
     for i in np.ndindex(4, 3):
         P = scipy.linalg.solve_continuous_are(A[i], B[i], np.eye(2), np.eye(1))
         gains[i] = B[i].T @ P
     np.testing.assert_allclose(made.design.K, gains, rtol=1e-9)
-    sampled = control.gain_schedule((masses, pulls), A, B, np.eye(2), np.eye(1), 0.3 * np.ones((2, 1)), dt=0.1)
+    sampled = tuning.gain_schedule((masses, pulls), A, B, np.eye(2), np.eye(1), 0.3 * np.ones((2, 1)), dt=0.1)
     for i in np.ndindex(4, 3):
         np.testing.assert_allclose(sampled.design.K[i], held_gain(A[i], B[i], 0.3, 0.1), rtol=1e-8)
     asked = np.array([[0.5, 0.0], [4.0, 9.0], [1.7, 4.0], [3.9, 0.1], [9.0, -5.0]])
@@ -457,7 +457,7 @@ def test_a_schedule_is_the_pointwise_design_on_its_grid_and_linear_between():
     np.testing.assert_allclose(u_op[:, 0], inside[:, 1], rtol=1e-12, atol=1e-12)
     # as a policy: here the state is the parameter, seen and answered as deviations from x_eq, u_eq
     x_eq, u_eq = jnp.array([0.2, -0.1]), jnp.array([3.0])
-    policy = simulation.ScheduledPolicy(made, x_eq, u_eq, lambda x: x)
+    policy = tuning.ScheduledPolicy(made, x_eq, u_eq, lambda x: x)
     away = np.einsum("kij,kj->ki", between(inside), asked - inside)
     np.testing.assert_allclose(
         policy(None, jnp.asarray(asked - np.asarray(x_eq)))[1], inside[:, 1:] - away - 3.0, rtol=1e-9
@@ -468,11 +468,11 @@ def test_a_schedule_does_not_pass_through_a_point_without_a_design():
     pull = np.array([-1.0, 0.0, 1.0])
     A, B = np.diag([1.0, -1.0]), np.stack([pull, np.ones(3)], -1)[..., None]
     with pytest.raises(ValueError, match=r"1 of 3 points .* at 0: mode at \+1 rad/s is not stabilizable"):
-        control.gain_schedule(pull, A, B, np.eye(2), np.eye(1))
+        tuning.gain_schedule(pull, A, B, np.eye(2), np.eye(1))
     with pytest.raises(ValueError, match="grid: expected rising values"):
-        control.gain_schedule(pull[::-1], A, B, np.eye(2), np.eye(1))
+        tuning.gain_schedule(pull[::-1], A, B, np.eye(2), np.eye(1))
     with pytest.raises(ValueError, match=r"B: expected shape \(2, 2, 1\) over the grid"):
-        control.gain_schedule(pull[:2], A, B, np.eye(2), np.eye(1))
+        tuning.gain_schedule(pull[:2], A, B, np.eye(2), np.eye(1))
 
 
 def pull_of_state(x):
@@ -489,8 +489,8 @@ def test_a_schedule_follows_a_plant_whose_parameter_moves():
     grid = np.linspace(1.0, last, 13)
     A = np.zeros((13, 2, 2))
     A[:, 0, 1], A[:, 1, 0] = 1.0, grid
-    made = control.gain_schedule(grid, A, np.array([[0.0], [1.0]]), np.eye(2), np.eye(1), dt=dt)
-    policy = simulation.scheduled(plant, made, pull_of_state)
+    made = tuning.gain_schedule(grid, A, np.array([[0.0], [1.0]]), np.eye(2), np.eye(1), dt=dt)
+    policy = tuning.scheduled(plant, made, pull_of_state)
     x0 = np.array([0.5, 0.0, 1.0])
     run = simulation.rollout(plant, policy, x0 - plant.x_eq, T)
 

@@ -9,9 +9,9 @@ import pytest
 import scipy.linalg
 import slycot
 
-from lqrlab import control
-from lqrlab.control.robust.generalized_plant import GeneralizedPlant
-from lqrlab.control.robust.robust_controller import best_controller
+from lqrlab import control, robust
+from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant
+from lqrlab.extensions.robust.robust_controller import best_controller
 
 SECONDS = 0.1
 
@@ -96,7 +96,7 @@ def test_hinfsyn_finds_the_optimum_that_slycot_finds(dt):
     rng = np.random.default_rng(1)
     for i in range(24):
         plant = random_plant(rng, 1 + i % 10, d11=i % 2 == 0, d22=i % 3 == 0)
-        d = control.hinfsyn(*plant, 2, 2, dt)
+        d = robust.hinfsyn(*plant, 2, 2, dt)
         checked(plant, 2, 2, d, dt)
         assert d.regularisation == 0.0
         discrete = as_discrete(*plant) if dt is None else plant
@@ -108,7 +108,7 @@ def test_hinfsyn_finds_the_optimum_that_slycot_finds(dt):
 def test_the_hinf_optimum_of_a_scalar_plant(pole):
     """ẋ = ax + w1 + u, z = (x, u), y = x + w2: X = Y = γ at the optimum, where γ² − 2aγ − 2 = 0."""
     plant = [[pole]], [[1.0, 0.0, 1.0]], [[1.0], [0.0], [1.0]], [[0, 0, 0], [0, 0, 1], [0, 1, 0]]
-    d = control.hinfsyn(*plant, 1, 1)
+    d = robust.hinfsyn(*plant, 1, 1)
     assert d.gamma == pytest.approx(pole + np.sqrt(pole**2 + 2), rel=1e-3)
     assert checked(plant, 1, 1, d) == pytest.approx(d.norm, rel=1e-3)
 
@@ -128,7 +128,7 @@ def test_the_hinf_optimum_of_a_model_matching_problem_is_a_hankel_norm():
     residues = np.polyval(T1[0], p) / np.polyval(T1[1], p) * np.polyval(T2[1], p) / (2 * p - 4)
     grams = 1 / (p[:, None] + p[None])
     hankel = np.sqrt(np.abs(np.linalg.eigvals(grams @ (np.outer(residues, residues) * grams))).max())
-    d = control.hinfsyn(*plant, 1, 1)
+    d = robust.hinfsyn(*plant, 1, 1)
     assert d.gamma == pytest.approx(hankel, rel=1e-3)
     checked(plant, 1, 1, d)
     assert decays(d.A)  # P22 = 0: the loop is stable only with a stable Q
@@ -136,7 +136,7 @@ def test_the_hinf_optimum_of_a_model_matching_problem_is_a_hankel_norm():
 
 def test_no_controller_goes_below_what_d11_leaves():
     plant = [[-1.0]], [[1.0, 1.0]], [[0.0], [1.0], [1.0]], [[3.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
-    d = control.hinfsyn(*plant, 1, 1)
+    d = robust.hinfsyn(*plant, 1, 1)
     assert d.gamma == pytest.approx(3.0, rel=1e-3)
     assert "D11" in d.remark
 
@@ -151,7 +151,7 @@ def test_a_singular_plant_is_regularised_and_says_what_that_costs(kind, dt):
             D[:3, 3:] = 0
         if kind != "D12":
             D[3:, :3] = 0
-        d = control.hinfsyn(A, B, C, D, 2, 2, dt)
+        d = robust.hinfsyn(A, B, C, D, 2, 2, dt)
         checked((A, B, C, D), 2, 2, d, dt)
         if dt is None:
             assert 0 < d.regularisation <= 1e-2
@@ -185,7 +185,7 @@ def test_imaginary_eigenvalues_of_a_nearly_singular_plant_are_noticed():
     )
     z = [[-1.4057, -1.0458, 0.1676], [1.0665, 0.7383, -0.8371], [-0.0062, -1.0444, 1.3683]]
     plant = A, B, np.array([*z, [2.3256, -0.8345, -0.211], [-1.0989, 0.584, -0.3493]]), np.zeros((5, 4))
-    d = control.hinfsyn(*plant, 2, 1)
+    d = robust.hinfsyn(*plant, 2, 1)
     checked(plant, 2, 1, d)
     assert d.cost <= 1e-3
     assert reachable(as_discrete(*harder(*plant, 2, 1, 1e-3)), 2, 1, d.gamma * (1 + 2e-3))
@@ -198,13 +198,13 @@ def test_a_zero_on_the_stability_boundary_is_no_obstacle(dt):
     A = A if dt is None else scipy.linalg.expm(A * dt)
     B, C = np.array([[0.0, 0.0], [0.0, 1.0]]), np.array([[-1.0, 0.0], [0.0, 0.0], [-1.0, 0.0]])
     D = np.array([[1.0, 0.0], [0.0, 0.3], [1.0, 0.0]])
-    d = control.hinfsyn(A, B, C, D, 1, 1, dt)
+    d = robust.hinfsyn(A, B, C, D, 1, 1, dt)
     checked((A, B, C, D), 1, 1, d, dt)
     assert "invariant zero on the stability boundary at" in d.remark
     assert d.gamma == pytest.approx(1.0, rel=2e-2)  # S is one at high frequencies, and hardly more below
 
 
-@pytest.mark.parametrize("function", [control.hinfsyn, control.h2syn])
+@pytest.mark.parametrize("function", [robust.hinfsyn, robust.h2syn])
 def test_a_discrete_plant_may_have_modes_at_both_ends_of_the_circle(function):
     rng = np.random.default_rng(9)
     A, B, C, D = random_plant(rng, 4)
@@ -213,7 +213,7 @@ def test_a_discrete_plant_may_have_modes_at_both_ends_of_the_circle(function):
     d = function(A, B, C, D, 2, 2, SECONDS)
     assert decays(loop(A, B, C, D, 2, 2, d)[0], SECONDS)
     assert d.regularisation == 0.0
-    if function is control.hinfsyn:
+    if function is robust.hinfsyn:
         checked((A, B, C, D), 2, 2, d, SECONDS)
         assert not reachable((A, B, C, D), 2, 2, d.gamma * (1 - 1e-3))
 
@@ -224,7 +224,7 @@ def test_a_plant_with_as_many_controls_as_states_or_more_needs_no_infinite_gain(
     for n, more in ((1, 0), (2, 0), (3, 0), (1, 1), (2, 1)):
         A, B, C, D = random_plant(rng, n, 2, 2, n + more, n + more)
         plant, dimensions = (A, B, C, 0 * D), (n + more, n + more)
-        d = control.hinfsyn(*plant, *dimensions, SECONDS)
+        d = robust.hinfsyn(*plant, *dimensions, SECONDS)
         checked(plant, *dimensions, d, SECONDS)
         near = {name: getattr(d, name) * (1 + 1e-9 * rng.normal(size=getattr(d, name).shape)) for name in "ABCD"}
         assert gains(*loop(*plant, *dimensions, types.SimpleNamespace(**near)), SECONDS).max() <= d.gamma * (1 + 1e-2)
@@ -252,7 +252,7 @@ def test_h2syn_finds_the_optimum(dt):
     rng = np.random.default_rng(5)
     for i in range(12):
         plant = random_plant(rng, 1 + i % 8, d11=dt is not None, d22=i % 2 == 0)
-        d = control.h2syn(*plant, 2, 2, dt)
+        d = robust.h2syn(*plant, 2, 2, dt)
         closed = loop(*plant, 2, 2, d)
         assert decays(closed[0], dt)
         norm = h2(closed, dt)
@@ -285,23 +285,23 @@ def test_the_h2_optimum_of_a_scalar_plant(pole):
     """X = Y = a + √(a² + 1), and the cost is X + X³."""
     plant = [[pole]], [[1.0, 0.0, 1.0]], [[1.0], [0.0], [1.0]], [[0, 0, 0], [0, 0, 1], [0, 1, 0]]
     X = pole + np.sqrt(pole**2 + 1)
-    assert control.h2syn(*plant, 1, 1).norm ** 2 == pytest.approx(X + X**3)
+    assert robust.h2syn(*plant, 1, 1).norm ** 2 == pytest.approx(X + X**3)
 
 
 def test_h2syn_of_a_plant_with_white_noise_in_z():
     """Cancelled by a direct term of the controller where there is one that does, else refused."""
     plant = [[-1.0]], [[1.0, 0.0, 1.0]], [[1.0], [0.0], [1.0]], np.array([[0, 0, 0], [0, 2.0, 1], [0, 1, 0]])
-    d = control.h2syn(*plant, 1, 1)
+    d = robust.h2syn(*plant, 1, 1)
     assert d.D[0, 0] == pytest.approx(-2.0)
     assert h2(loop(*plant, 1, 1, d)) == pytest.approx(d.norm)
     plant[3][0, 0] = 0.5
     with pytest.raises(ValueError, match=r"D: expected no white noise .* input 0 enters output 0 with 0.5"):
-        control.h2syn(*plant, 1, 1)
-    assert np.isfinite(control.h2syn(*plant, 1, 1, SECONDS).norm)  # finite in discrete time
+        robust.h2syn(*plant, 1, 1)
+    assert np.isfinite(robust.h2syn(*plant, 1, 1, SECONDS).norm)  # finite in discrete time
 
 
 @pytest.mark.parametrize("dt", [None, SECONDS])
-@pytest.mark.parametrize("function", [control.hinfsyn, control.h2syn])
+@pytest.mark.parametrize("function", [robust.hinfsyn, robust.h2syn])
 def test_a_plant_that_cannot_be_stabilized_is_refused_by_its_mode(function, dt):
     A = np.diag([1.5, -0.5, 0.2])
     B, C, D = np.ones((3, 2)), np.ones((2, 3)), np.array([[0.0, 1.0], [1.0, 0.0]])
@@ -322,7 +322,7 @@ def test_a_plant_that_cannot_be_stabilized_is_refused_by_its_mode(function, dt):
         function(turning, unmoved, C, D, 1, 1, dt)
 
 
-@pytest.mark.parametrize("function", [control.hinfsyn, control.h2syn])
+@pytest.mark.parametrize("function", [robust.hinfsyn, robust.h2syn])
 def test_wrong_arguments_are_refused_in_words(function):
     A, B, C, D = random_plant(np.random.default_rng(0), 3, d11=False)
     for change, words in (
@@ -345,7 +345,7 @@ def test_wrong_arguments_are_refused_in_words(function):
 def test_units_do_not_matter(scale):
     """Of states, of controls and measurements, and of time."""
     plant = A, B, C, D = random_plant(np.random.default_rng(8), 4)
-    best = control.hinfsyn(*plant, 2, 2).gamma
+    best = robust.hinfsyn(*plant, 2, 2).gamma
     x, u, y = (np.diag(scale ** np.linspace(-1, 1, k)) for k in (4, 2, 2))
     inputs, outputs = scipy.linalg.block_diag(np.eye(3), u), scipy.linalg.block_diag(np.eye(3), y)
     moved = (
@@ -354,7 +354,7 @@ def test_units_do_not_matter(scale):
         outputs @ C @ np.linalg.inv(x),
         outputs @ D @ inputs,
     )
-    d = control.hinfsyn(*moved, 2, 2)
+    d = robust.hinfsyn(*moved, 2, 2)
     assert d.gamma == pytest.approx(best, rel=1e-3)
     assert d.norm <= d.gamma
 
@@ -371,7 +371,7 @@ def test_ncfsyn_reaches_the_margin_of_the_closed_form(dt):
         X = scipy.linalg.solve_continuous_are(a, b, c.T @ c, S, s=c.T @ e)
         Z = scipy.linalg.solve_continuous_are(a.T, c.T, b @ b.T, R, s=b @ e.T)
         best = np.sqrt(1 + np.abs(np.linalg.eigvals(X @ Z)).max())
-        d = control.ncfsyn(A, B, C, D, dt)
+        d = robust.ncfsyn(A, B, C, D, dt)
         assert d.gamma == pytest.approx(best, rel=1e-3)
         assert decays(np.block([[A, B @ d.C], [d.B @ C, d.A]]) + scipy.linalg.block_diag(B @ d.D @ C, 0 * d.A), dt)
 
@@ -380,7 +380,7 @@ def test_mixsyn_shapes_the_sensitivities():
     """Each weighted sensitivity is below γ, by python-control's arithmetic of systems."""
     G = python_control.ss(*random_plant(np.random.default_rng(4), 3, 0, 0)[:3], np.zeros((2, 2)))
     W1, W3 = ([[-0.01]], [[1.0]], [[0.5]], [[0.3]]), ([[-100.0]], [[1.0]], [[-900.0]], [[10.0]])
-    d = control.mixsyn((G.A, G.B, G.C, G.D), tuple(np.kron(np.eye(2), w) for w in W1), 0.1, np.eye(2))
+    d = robust.mixsyn((G.A, G.B, G.C, G.D), tuple(np.kron(np.eye(2), w) for w in W1), 0.1, np.eye(2))
     K = python_control.ss(d.A, d.B, d.C, d.D)
     w = np.geomspace(1e-4, 1e4, 200)
     L = np.moveaxis((G * K)(1j * w), -1, 0)
@@ -391,7 +391,7 @@ def test_mixsyn_shapes_the_sensitivities():
     assert peaks.max() <= d.norm * (1 + 1e-6)
     assert peaks.max() == pytest.approx(d.norm, rel=1e-2)
     assert d.norm <= d.gamma
-    alone = control.mixsyn((G.A, G.B, G.C, G.D), None, None, tuple(np.kron(np.eye(2), w) for w in W3))
+    alone = robust.mixsyn((G.A, G.B, G.C, G.D), None, None, tuple(np.kron(np.eye(2), w) for w in W3))
     assert alone.norm <= alone.gamma
     for given, words in (
         ((), "W1, W2, W3: expected at least one weight"),
@@ -405,7 +405,7 @@ def test_mixsyn_shapes_the_sensitivities():
         ),
     ):
         with pytest.raises(ValueError, match=words):
-            control.mixsyn((G.A, G.B, G.C, G.D), *given)
+            robust.mixsyn((G.A, G.B, G.C, G.D), *given)
 
 
 @pytest.mark.parametrize("dt", [None, SECONDS])
@@ -421,7 +421,7 @@ def test_balred_keeps_to_its_bound_and_what_is_not_stable(dt):
         A = T @ scipy.linalg.block_diag(block, a) @ np.linalg.inv(T)
         B, C, D = rng.normal(size=(n + 3, 2)), rng.normal(size=(3, n + 3)), rng.normal(size=(3, 2))
         for order in (3, 4, n, n + 3):
-            r = control.balred(A, B, C, D, order, dt)
+            r = robust.balred(A, B, C, D, order, dt)
             assert r.A.shape == (order, order)
             w = np.geomspace(1e-2, 1e3 if dt is None else np.pi / dt, 300)
             points = 1j * w if dt is None else np.exp(1j * w * dt)
@@ -435,7 +435,7 @@ def test_balred_keeps_to_its_bound_and_what_is_not_stable(dt):
             left = np.linalg.eigvals(r.A)
             assert np.abs(left[:, None] - np.array(kept)).min(0).max() < 1e-5
         with pytest.raises(ValueError, match="order: expected at least 3, the modes that are not stable"):
-            control.balred(A, B, C, D, 2, dt)
+            robust.balred(A, B, C, D, 2, dt)
 
 
 def test_hankel_values_are_those_of_python_control_and_of_sums_of_first_order_systems():
@@ -447,12 +447,12 @@ def test_hankel_values_are_those_of_python_control_and_of_sums_of_first_order_sy
             rng.normal(size=(n, 2)),
             rng.normal(size=(2, n)),
         )
-        found = control.balred(*plant, np.zeros((2, 2)), n).hankel
+        found = robust.balred(*plant, np.zeros((2, 2)), n).hankel
         expected = python_control.hankel_singular_values(python_control.ss(*plant, np.zeros((2, 2))))
         np.testing.assert_allclose(found, np.sort(expected)[::-1], atol=1e-8 * found[0])
     # values far below the root of the rounding: a Cauchy matrix has them, G = Σ 1/(s + p) is symmetric
     p = np.array([1.0, 1.2, 1.4, 1.7, 2.0, 2.3, 3.0, 4.0])
-    found = control.balred(-np.diag(p), np.ones((8, 1)), np.ones((1, 8)), [[0.0]], 8).hankel
+    found = robust.balred(-np.diag(p), np.ones((8, 1)), np.ones((1, 8)), [[0.0]], 8).hankel
     expected = np.sort(np.linalg.eigvalsh(1 / (p[:, None] + p[None])))[::-1]
     assert expected[-1] < 1e-11
     np.testing.assert_allclose(found, expected, atol=1e-14)
@@ -463,19 +463,19 @@ def test_balred_keeps_integrators_that_are_all_there_is(dt):
     rng = np.random.default_rng(11)
     A = np.eye(3, k=1) * [[0], [1], [1]] + (0 if dt is None else np.eye(3))  # a double one and a single
     for T in (np.eye(3), rng.normal(size=(3, 3))):
-        r = control.balred(T @ A @ np.linalg.inv(T), T[:, 2:], np.linalg.inv(T)[1:2] + 0.1, [[0.0]], 3, dt)
+        r = robust.balred(T @ A @ np.linalg.inv(T), T[:, 2:], np.linalg.inv(T)[1:2] + 0.1, [[0.0]], 3, dt)
         assert not len(r.hankel)
         assert r.A.shape == (3, 3)
         assert r.bound == 0.0
 
 
 def test_balred_leaves_out_what_is_not_seen_and_takes_systems_without_states():
-    r = control.balred(np.diag([-1.0, -2.0, -3.0]), [[1.0], [1.0], [0.0]], [[1.0, 0.0, 1.0]], [[0.5]], 3)
+    r = robust.balred(np.diag([-1.0, -2.0, -3.0]), [[1.0], [1.0], [0.0]], [[1.0, 0.0, 1.0]], [[0.5]], 3)
     assert r.A.shape == (1, 1)
     assert r.bound < 1e-14
-    assert control.balred(np.zeros((0, 0)), np.zeros((0, 1)), np.zeros((1, 0)), [[2.0]], 0).D == 2.0
+    assert robust.balred(np.zeros((0, 0)), np.zeros((0, 1)), np.zeros((1, 0)), [[2.0]], 0).D == 2.0
     with pytest.raises(ValueError, match="order: expected a whole number ≥ 0"):
-        control.balred([[-1.0]], [[1.0]], [[1.0]], [[0.0]], -1)
+        robust.balred([[-1.0]], [[1.0]], [[1.0]], [[0.0]], -1)
 
 
 @pytest.mark.parametrize("dt", [None, SECONDS])
@@ -485,7 +485,7 @@ def test_residualisation_is_exact_at_rest_and_in_continuous_time_slycots(dt):
     values = np.linalg.eigvals(a)
     A = a - (values.real.max() + 0.3) * np.eye(6) if dt is None else 0.9 * a / np.abs(values).max()
     B, C, D = rng.normal(size=(6, 2)), rng.normal(size=(2, 6)), rng.normal(size=(2, 2))
-    r = control.balred(A, B, C, D, 3, dt, method="matchdc")
+    r = robust.balred(A, B, C, D, 3, dt, method="matchdc")
     points = 1j * np.geomspace(1e-3, 1e3, 60) if dt is None else np.exp(1j * np.linspace(0, np.pi, 60))
 
     def response(a, b, c, d, points=points):
@@ -533,7 +533,7 @@ def test_a_controller_is_reduced_for_its_loop_by_gramians_of_the_weighted_system
     P = lyapunov(before.A, -before.B @ before.B.T)[:n, :n]
     Q = lyapunov(behind.A.T, -behind.C.T @ behind.C)[at, at]
     expected = np.sort(np.sqrt(np.maximum(np.linalg.eigvals(P @ Q).real, 0)))[::-1]
-    found = control.balred(a, b, c, d, 2, dt, loop=(A, B, C))
+    found = robust.balred(a, b, c, d, 2, dt, loop=(A, B, C))
     np.testing.assert_allclose(found.hankel, expected, atol=1e-7 * expected[0])
     assert found.bound == np.inf
 
@@ -546,7 +546,7 @@ def test_a_reduced_controller_that_loses_its_loop_is_refused_where_the_loop_is_g
         K = control.lqg(A, B, C, np.eye(5), np.eye(1), np.eye(5), np.eye(1))
         for order in (1, 2, 3, 4):
             try:
-                r = control.balred(K.A, K.B, K.C, K.D, order, loop=(A, B, C), method="matchdc")
+                r = robust.balred(K.A, K.B, K.C, K.D, order, loop=(A, B, C), method="matchdc")
             except ValueError:  # in words, below
                 refused += 1
                 continue
@@ -564,6 +564,6 @@ def test_wrong_loops_of_a_reduction_are_refused():
         (([[1.0]], [[1.0]], [[1.0]]), "loop: expected a plant that the controller, u = K y, stabilises"),
     ):
         with pytest.raises(ValueError, match=words):
-            control.balred(*system, 1, loop=loop)
+            robust.balred(*system, 1, loop=loop)
     with pytest.raises(ValueError, match="method: expected"):
-        control.balred(*system, 1, method="residualise")
+        robust.balred(*system, 1, method="residualise")

@@ -5,7 +5,7 @@ import pytest
 import scipy.optimize
 import slycot
 
-from lqrlab import control
+from lqrlab import robust
 
 COMPLEX, REAL = (1, 1), (-1, 0)
 
@@ -36,7 +36,7 @@ def keeps_to(M, found):
 )
 def test_the_upper_bound_is_slycots_or_less(blocks, sizes, types):
     M = matrices(60, sum(sizes), sum(sizes))
-    found = control.mu(M, blocks)
+    found = robust.mu(M, blocks)
     reference = np.array([slycot.ab13md(m, np.array(sizes), np.array(types))[0] for m in M])
     assert np.all(found.upper <= reference * (1 + 1e-3))
     if 1 not in types:  # with real blocks slycot's is up to a percent above the least
@@ -67,33 +67,33 @@ def test_the_upper_bound_is_the_least_near_real_matrices(M):
     sizes = np.concatenate([-sizes[::-1], sizes])
     i = int(np.argmin([level(g) for g in sizes]))
     least = scipy.optimize.minimize_scalar(level, bounds=sizes[[i - 1, i + 1]], method="bounded").fun
-    assert np.sqrt(least) * (1 - 2e-3) <= control.mu(M, [REAL, COMPLEX]).upper <= np.sqrt(least) * (1 + 1e-3)
+    assert np.sqrt(least) * (1 - 2e-3) <= robust.mu(M, [REAL, COMPLEX]).upper <= np.sqrt(least) * (1 + 1e-3)
 
 
 def test_complex_bounds_meet_for_up_to_three_blocks():
     # D scalings are exact there: Packard and Doyle, Automatica 29 (1993), section 9
-    found = control.mu(matrices(100, 3, 3, seed=1), [COMPLEX] * 3)
+    found = robust.mu(matrices(100, 3, 3, seed=1), [COMPLEX] * 3)
     assert np.median(found.lower / found.upper) > 1 - 1e-3
 
 
 def test_one_block_has_a_closed_form():
     M = matrices(20, 3, 3, seed=2)
     radius = np.abs(np.linalg.eigvals(M)).max(axis=1)
-    assert np.allclose(control.mu(M, [3]).upper, np.linalg.norm(M, 2, axis=(1, 2)), rtol=1e-3)
-    repeated = control.mu(M, [(3, 0)])
+    assert np.allclose(robust.mu(M, [3]).upper, np.linalg.norm(M, 2, axis=(1, 2)), rtol=1e-3)
+    repeated = robust.mu(M, [(3, 0)])
     assert np.allclose(repeated.upper, radius, rtol=1e-3)
     assert np.allclose(repeated.lower, radius, rtol=1e-3)
     even = (M + M.mT).real
-    assert np.allclose(control.mu(even, [-3]).upper, np.abs(np.linalg.eigvalsh(even)).max(axis=1), rtol=1e-3)
-    assert np.allclose(control.mu(M, np.array([[3, 3]])).upper, control.mu(M, [3]).upper)
-    assert control.mu([[3j]], [-1]).upper < 1e-4  # no real number undoes an imaginary one
+    assert np.allclose(robust.mu(even, [-3]).upper, np.abs(np.linalg.eigvalsh(even)).max(axis=1), rtol=1e-3)
+    assert np.allclose(robust.mu(M, np.array([[3, 3]])).upper, robust.mu(M, [3]).upper)
+    assert robust.mu([[3j]], [-1]).upper < 1e-4  # no real number undoes an imaginary one
     wide = matrices(5, 2, 4, seed=3)
-    assert np.allclose(control.mu(wide, [(4, 2)]).upper, np.linalg.norm(wide, 2, axis=(1, 2)), rtol=1e-3)
+    assert np.allclose(robust.mu(wide, [(4, 2)]).upper, np.linalg.norm(wide, 2, axis=(1, 2)), rtol=1e-3)
 
 
 def test_perturbations_have_the_structure_that_is_named():
     M = matrices(40, 5, 5, seed=4)
-    delta = keeps_to(M, control.mu(M, [-2, (2, 0), 1]))
+    delta = keeps_to(M, robust.mu(M, [-2, (2, 0), 1]))
     assert len(delta) > 20
     assert np.all(delta[:, 0, 0] == delta[:, 1, 1])
     assert np.all(delta[:, 0, 0].imag == 0)
@@ -105,11 +105,11 @@ def test_scaled_coordinates_and_vanishing_matrices():
     M = matrices(20, 4, 4, seed=5)
     units = 10 ** np.random.default_rng(5).uniform(-8, 8, (20, 4))
     moved = units[:, :, None] * M / units[:, None]
-    assert np.allclose(control.mu(moved, [1] * 4).upper, control.mu(M, [1] * 4).upper, rtol=1e-3)
-    assert control.mu(np.zeros((2, 2)), [1, 1]).upper == 0
-    assert control.mu(np.triu(np.ones((3, 3)), 1), [1] * 3).upper < 1e-4
-    assert np.allclose(control.mu(1e200 * np.diag([1.0, 2.0]), [1, -1]).upper / 1e200, 2, rtol=1e-3)
-    assert control.mu(np.zeros((3, 0, 2, 2)), [2]).perturbation.shape == (3, 0, 2, 2)
+    assert np.allclose(robust.mu(moved, [1] * 4).upper, robust.mu(M, [1] * 4).upper, rtol=1e-3)
+    assert robust.mu(np.zeros((2, 2)), [1, 1]).upper == 0
+    assert robust.mu(np.triu(np.ones((3, 3)), 1), [1] * 3).upper < 1e-4
+    assert np.allclose(robust.mu(1e200 * np.diag([1.0, 2.0]), [1, -1]).upper / 1e200, 2, rtol=1e-3)
+    assert robust.mu(np.zeros((3, 0, 2, 2)), [2]).perturbation.shape == (3, 0, 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -128,4 +128,4 @@ def test_scaled_coordinates_and_vanishing_matrices():
 )
 def test_what_is_wrong_is_said(M, blocks, sentence):
     with pytest.raises(ValueError, match=sentence):
-        control.mu(M, blocks)
+        robust.mu(M, blocks)

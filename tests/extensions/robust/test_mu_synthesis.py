@@ -5,7 +5,7 @@ import pytest
 import scipy.linalg
 import scipy.signal
 
-from lqrlab import control
+from lqrlab import robust
 
 I2, NONE = np.eye(2), np.zeros((2, 2))
 
@@ -57,7 +57,7 @@ def survives(loop, upper, largest, seed=0):
 def test_a_published_design_is_reached():
     """The book's rounds: 1.18 for the H∞ controller, 1.024 and 1.019 after two and three; 0.974 is the least known."""
     P = distillation()
-    K = control.musyn(*P, 2, 2, [1, 1, 2])
+    K = robust.musyn(*P, 2, 2, [1, 1, 2])
     assert K.rounds[0] == pytest.approx(1.18, abs=0.005)
     assert K.upper < 1.03
     assert K.upper == min(K.rounds)
@@ -80,7 +80,7 @@ def test_a_discrete_plant_gets_a_discrete_controller(alternating):
     if alternating:
         a, b = scipy.linalg.block_diag(a, -1.0), np.vstack([b, np.eye(6)[-1:]])
         c = np.hstack([c, np.eye(6)[:, -1:]])
-    K = control.musyn(a, b, c, d, 2, 2, [1, 1, 2], dt, order=1, rounds=2)
+    K = robust.musyn(a, b, c, d, 2, 2, [1, 1, 2], dt, order=1, rounds=2)
     assert K.upper <= K.rounds[0]
     loop = closed((a, b, c, d), K, 2, 2)
     assert np.abs(np.linalg.eigvals(loop[0])).max() < 1
@@ -94,9 +94,9 @@ def test_a_discrete_plant_gets_a_discrete_controller(alternating):
 
 def test_with_one_block_it_is_the_least_largest_gain():
     P = distillation(slow=0.01)
-    K = control.musyn(*P, 2, 2, [4])
+    K = robust.musyn(*P, 2, 2, [4])
     assert K.rounds == (K.upper,)
-    assert K.upper == pytest.approx(control.hinfsyn(*P, 2, 2).norm, rel=1e-6)
+    assert K.upper == pytest.approx(robust.hinfsyn(*P, 2, 2).norm, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -110,4 +110,4 @@ def test_with_one_block_it_is_the_least_largest_gain():
 )
 def test_what_does_not_go_together_is_refused(change, says):
     with pytest.raises(ValueError, match=says):
-        control.musyn(*distillation(), **{"nmeas": 2, "ncon": 2, "blocks": [1, 1, 2]} | change)
+        robust.musyn(*distillation(), **{"nmeas": 2, "ncon": 2, "blocks": [1, 1, 2]} | change)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from lqrlab import control, evaluation, learning, simulation, systems
+from lqrlab import classical, control, learning, robust, simulation, systems
 
 MOTOR = systems.make("dc_motor")
 
@@ -36,7 +36,7 @@ def size(plant, K, parameters):
 def test_what_is_certified_is_stable_wherever_one_looks(name):
     plant = systems.make(name)
     K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
-    found = evaluation.robust_stability(K, plant)
+    found = robust.robust_stability(K, plant)
     assert found.certified
     assert found.refuted > 1
     many = systems.sample(name, key=jax.random.key(7), num=300, spread=0.2)
@@ -47,7 +47,7 @@ def test_what_is_certified_is_stable_wherever_one_looks(name):
 def test_where_it_is_refuted_the_loop_is_at_the_edge(name):
     plant = systems.make(name)
     K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
-    found = evaluation.robust_stability(K, plant)
+    found = robust.robust_stability(K, plant)
     assert found.refuted < 1 or name == "cart_pole"
     assert found.mu > 1 or found.refuted > 1
     fixed = {k: float(v) for k, v in plant.parameters.items()}
@@ -61,7 +61,7 @@ def test_one_parameter_is_bounded_as_it_is_by_hand():
     """ẋ = px + u under u = −Kx is stable for p < K, whatever the sample time."""
     plant = Growth()
     for K in (1.1, 1.5):
-        found = evaluation.robust_stability([[K]], plant, spread=0.2)
+        found = robust.robust_stability([[K]], plant, spread=0.2)
         assert found.refuted == pytest.approx((K - 1) / 0.2, rel=1e-5)
         assert found.certified == (K == 1.5)
         assert 1 / found.mu == pytest.approx(found.refuted, rel=0.15)  # that the sampled plant is not linear in p costs
@@ -78,7 +78,7 @@ def test_the_worst_gain_of_one_parameter_is_that_by_hand():
         assert 0 < a - b * K < 1
         return np.sqrt(Q + K * R * K - 2 * N * K) * b / (1 - a + b * K)
 
-    found = evaluation.worst_case_gain([[K]], plant, spread=0.2)
+    found = robust.worst_case_gain([[K]], plant, spread=0.2)
     assert found.nominal == pytest.approx(gain(1.0), rel=1e-4)
     assert found.lower == pytest.approx(gain(1.2), rel=1e-4)
     assert found.parameters["rate"] == pytest.approx(1.2)
@@ -90,7 +90,7 @@ def test_no_plant_of_the_box_has_more_than_the_worst_gain(name):
     plant = systems.make(name)
     problem = simulation.Problem.of(plant, linear=True)
     K, x, u = (np.asarray(a) for a in (problem.K, problem.scale_x, problem.scale_u))
-    found = evaluation.worst_case_gain(K, plant, spread=0.1)
+    found = robust.worst_case_gain(K, plant, spread=0.1)
     stage = np.block([[problem.Q, problem.N], [np.asarray(problem.N).T, problem.R]])
     select = np.concatenate([np.eye(len(x)), -K])
     root = scipy.linalg.sqrtm(select.T @ stage @ select).real
@@ -109,23 +109,23 @@ def test_no_plant_of_the_box_has_more_than_the_worst_gain(name):
 def test_the_bound_is_above_what_was_found_on_the_coarsest_grid_and_finite_where_stability_is_barely_certified():
     crane, pole = (systems.make(name) for name in ("gantry_crane", "cart_pole"))
     of_crane, of_pole = (simulation.Problem.of(plant, linear=True).K for plant in (crane, pole))
-    coarse = evaluation.worst_case_gain(of_pole, pole, num_frequencies=2)
+    coarse = robust.worst_case_gain(of_pole, pole, num_frequencies=2)
     assert coarse.nominal < coarse.lower < coarse.upper < np.inf
-    assert evaluation.robust_stability(of_crane, crane, spread=0.2632).mu == pytest.approx(0.996, abs=0.003)
-    barely = evaluation.worst_case_gain(of_crane, crane, spread=0.2632)
+    assert robust.robust_stability(of_crane, crane, spread=0.2632).mu == pytest.approx(0.996, abs=0.003)
+    barely = robust.worst_case_gain(of_crane, crane, spread=0.2632)
     assert barely.lower < barely.upper < np.inf
 
 
 def test_where_stability_is_not_certified_neither_is_a_gain():
     plant = systems.make("acrobot")
-    found = evaluation.worst_case_gain(simulation.Problem.of(plant, linear=True).K, plant)
+    found = robust.worst_case_gain(simulation.Problem.of(plant, linear=True).K, plant)
     assert found.nominal < found.lower == found.upper == np.inf
 
 
 def test_a_networks_gain_is_judged_like_any_other():
     plant, network = systems.make("pendulum"), learning.pretrained("regulator")
     K = simulation.bind(network, simulation.Problem.of(plant, linear=True)).K
-    ours, theirs = (evaluation.robust_stability(c, plant) for c in (network, K))
+    ours, theirs = (robust.robust_stability(c, plant) for c in (network, K))
     assert ours == theirs
     assert ours.certified or ours.refuted > 1
 
@@ -133,19 +133,17 @@ def test_a_networks_gain_is_judged_like_any_other():
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: evaluation.robust_stability([[0.0, 0.0]], systems.make("pendulum")), "stabilises pendulum itself"),
-        (lambda: evaluation.robust_stability(jnp.ones((1, 2)), systems.make("pendulum"), spread=1.0), "below 1"),
-        (lambda: evaluation.robust_stability([[1.0]], systems.from_matrices([[0.5]], [[1.0]], dt=0.1)), "has none"),
+        (lambda: robust.robust_stability([[0.0, 0.0]], systems.make("pendulum")), "stabilises pendulum itself"),
+        (lambda: robust.robust_stability(jnp.ones((1, 2)), systems.make("pendulum"), spread=1.0), "below 1"),
+        (lambda: robust.robust_stability([[1.0]], systems.from_matrices([[0.5]], [[1.0]], dt=0.1)), "has none"),
         (
-            lambda: evaluation.robust_stability(
-                control.pid(systems.make("dc_motor"), "simc"), systems.make("dc_motor")
-            ),
+            lambda: robust.robust_stability(classical.pid(systems.make("dc_motor"), "simc"), systems.make("dc_motor")),
             "is a gain",
         ),
-        (lambda: evaluation.worst_case_gain([[0.0, 0.0]], systems.make("pendulum")), "stabilises pendulum itself"),
-        (lambda: evaluation.worst_case_gain([[9.0, 9.0]], systems.make("pendulum"), spread=0.0), "above 0"),
-        (lambda: evaluation.worst_case_gain([[9.0, 9.0]], systems.make("pendulum"), spread=0.97), "at most 0.95"),
-        (lambda: evaluation.robust_stability([[9.0, 9.0]], systems.make("pendulum"), seed=-1), "seed: expected"),
+        (lambda: robust.worst_case_gain([[0.0, 0.0]], systems.make("pendulum")), "stabilises pendulum itself"),
+        (lambda: robust.worst_case_gain([[9.0, 9.0]], systems.make("pendulum"), spread=0.0), "above 0"),
+        (lambda: robust.worst_case_gain([[9.0, 9.0]], systems.make("pendulum"), spread=0.97), "at most 0.95"),
+        (lambda: robust.robust_stability([[9.0, 9.0]], systems.make("pendulum"), seed=-1), "seed: expected"),
     ],
 )
 def test_what_cannot_be_judged_is_refused(call, match):

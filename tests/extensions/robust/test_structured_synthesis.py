@@ -5,9 +5,9 @@ import pytest
 import scipy.linalg
 import slycot
 
-from lqrlab import control
-from lqrlab.control.robust import structured_synthesis
-from lqrlab.control.robust.generalized_plant import GeneralizedPlant
+from lqrlab import control, robust
+from lqrlab.extensions.robust import structured_synthesis
+from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant
 
 
 def plant(seed, n=4, w=2, z=2, nmeas=1, ncon=1, unstable=0.3):
@@ -50,26 +50,26 @@ def test_static_feedback_is_the_best_of_a_grid_for_one_plant_and_for_three(dt):
         least = every[:, chosen].max(1).min()
         stacked = [np.stack(each) for each in zip(*(systems[i] for i in chosen))]
         assert np.isfinite(least)
-        found = control.hinfstruct(*stacked, 1, 1, dt=dt)
+        found = robust.hinfstruct(*stacked, 1, 1, dt=dt)
         assert found.norm <= least * (1 + 1e-3)
         assert norms(found.D, [systems[i] for i in chosen], 1, 1, dt).max() == pytest.approx(found.norm, rel=1e-5)
 
 
 def test_with_as_many_states_as_the_plant_it_is_the_optimum_and_with_fewer_it_costs_more():
     system = plant(7)
-    full = control.hinfsyn(*system, 1, 1).norm
-    found = [control.hinfstruct(*system, 1, 1, order, starts=4).norm for order in (4, 1, 0)]
+    full = robust.hinfsyn(*system, 1, 1).norm
+    found = [robust.hinfstruct(*system, 1, 1, order, starts=4).norm for order in (4, 1, 0)]
     assert found[0] == pytest.approx(full, rel=2e-3)
     assert full * (1 - 1e-3) <= found[1] <= found[2] * (1 + 1e-3)
 
 
 def test_entries_that_are_not_free_stay_zero():
     system = plant(3, nmeas=2, ncon=2, unstable=0.0)
-    free = control.hinfstruct(*system, 2, 2, starts=4)
-    apart = control.hinfstruct(*system, 2, 2, free=np.eye(2), starts=4)
+    free = robust.hinfstruct(*system, 2, 2, starts=4)
+    apart = robust.hinfstruct(*system, 2, 2, free=np.eye(2), starts=4)
     assert not apart.D[~np.eye(2, dtype=bool)].any()
     assert free.norm <= apart.norm * (1 + 1e-3)
-    proper = control.hinfstruct(*plant(7), 1, 1, 2, free=[[0, 1, 1], [1, 1, 1], [1, 1, 1]], starts=4)
+    proper = robust.hinfstruct(*plant(7), 1, 1, 2, free=[[0, 1, 1], [1, 1, 1], [1, 1, 1]], starts=4)
     assert not proper.D.any()
 
 
@@ -77,10 +77,10 @@ def test_a_plant_with_a_direct_effect_of_u_on_y_has_the_loop_that_is_measured():
     a, b, c, d = plant(7)
     d = d.copy()
     d[-1, -1] = 0.4
-    found = control.hinfstruct(a, b, c, d, 1, 1, 1, starts=4)
+    found = robust.hinfstruct(a, b, c, d, 1, 1, 1, starts=4)
     loop = GeneralizedPlant.of((a, b, c, d), 1, 1).closed((found.A, found.B, found.C, found.D))
     assert control.hinf_norm(*loop)[0] == pytest.approx(found.norm, rel=1e-9)
-    assert found.norm == pytest.approx(control.hinfstruct(*plant(7), 1, 1, 1, starts=4).norm, rel=1e-2)
+    assert found.norm == pytest.approx(robust.hinfstruct(*plant(7), 1, 1, 1, starts=4).norm, rel=1e-2)
 
 
 @pytest.mark.parametrize("dt", [None, 0.1])
@@ -92,7 +92,7 @@ def test_slopes_are_those_of_finite_differences(name, dt):
     )  # peaks at 2 and 3 rad/s
     if dt:
         a, b = scipy.linalg.expm(dt * a), dt * b
-    loop = structured_synthesis._Loop.of(GeneralizedPlant.of((a, b, c, d), 2, 2, dt), 1, control.NormRequirement())
+    loop = structured_synthesis._Loop.of(GeneralizedPlant.of((a, b, c, d), 2, 2, dt), 1, robust.NormRequirement())
     K = 0.1 * np.random.default_rng(0).normal(size=(3, 3))
     K[2, 2] = 0.5 if dt else -0.5
     value, slope = getattr(loop, name)(K)
@@ -108,16 +108,16 @@ def test_slopes_are_those_of_finite_differences(name, dt):
 def test_what_is_wrong_is_said():
     system = plant(7)
     with pytest.raises(ValueError, match="free: expected 1 by 1 entries"):
-        control.hinfstruct(*system, 1, 1, free=[[1, 0]])
+        robust.hinfstruct(*system, 1, 1, free=[[1, 0]])
     with pytest.raises(ValueError, match="no controller of order 0 of this structure was found"):
-        control.hinfstruct(*plant(3, nmeas=2, ncon=2, unstable=3.0), 2, 2, free=[[1, 0], [0, 0]], starts=3)
+        robust.hinfstruct(*plant(3, nmeas=2, ncon=2, unstable=3.0), 2, 2, free=[[1, 0], [0, 0]], starts=3)
     other = system[3].copy()
     other[-1, -1] = 1
     pair = [np.stack(each) for each in zip((*system[:3], other), system)]
     with pytest.raises(ValueError, match="D: expected plants with the same direct effect"):
-        control.hinfstruct(*pair, 1, 1)
+        robust.hinfstruct(*pair, 1, 1)
     with pytest.raises(ValueError, match="A: expected a matrix, or one for each plant"):
-        control.hinfstruct(1.0, *system[1:], 1, 1)
+        robust.hinfstruct(1.0, *system[1:], 1, 1)
 
 
 # Several requirements ----------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def test_the_least_h2_norm_of_a_gain_on_all_states_is_the_lqr(dt):
     solve = scipy.linalg.solve_continuous_are if dt is None else scipy.linalg.solve_discrete_are
     P = solve(system[0], b, q, r)
     K = np.linalg.solve(r, b.T @ P) if dt is None else np.linalg.solve(r + b.T @ P @ b, b.T @ P @ system[0])
-    found = control.hinfstruct(*system, 3, 1, requirements=[control.NormRequirement("h2")], starts=3, dt=dt)
+    found = robust.hinfstruct(*system, 3, 1, requirements=[robust.NormRequirement("h2")], starts=3, dt=dt)
     np.testing.assert_allclose(found.D, -K, rtol=1e-3, atol=1e-4)
     assert found.norm == pytest.approx(np.sqrt(np.trace(P)), rel=1e-6)
 
@@ -151,7 +151,7 @@ def test_the_h2_norms_gradient_is_that_of_differences(dt):
     through[4:, :3] = 0.0 if dt is None else 0.3 * np.eye(3)  # noise of the sensors, which a gain passes on
     shifted = 0.5 * system[0], *system[1:3], through
     plant = structured_synthesis._plants(shifted, 3, 1, dt)[0]
-    loop = structured_synthesis._Loop.of(plant, 1, control.NormRequirement("h2", 2.0, inputs=[0, 2]))
+    loop = structured_synthesis._Loop.of(plant, 1, robust.NormRequirement("h2", 2.0, inputs=[0, 2]))
     K, rng = np.zeros((2, 4)), np.random.default_rng(0)
     for _ in range(200):  # some stable loop
         K = 0.4 * rng.normal(size=(2, 4))
@@ -176,10 +176,10 @@ def test_of_two_requirements_the_worse_is_as_small_as_it_can_be():
     plant = [[0.0]], [[1.0, 1.0]], [[1.0], [0.0], [1.0]], [[0.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
     for most in (0.5, 3.0):
         wanted = [
-            control.NormRequirement("hinf", most, outputs=[0], name="error"),
-            control.NormRequirement("h2", 2.0, outputs=[1], name="effort"),
+            robust.NormRequirement("hinf", most, outputs=[0], name="error"),
+            robust.NormRequirement("h2", 2.0, outputs=[1], name="effort"),
         ]
-        found = control.hinfstruct(*plant, 1, 1, requirements=wanted, starts=3)
+        found = robust.hinfstruct(*plant, 1, 1, requirements=wanted, starts=3)
         k = (2 * 2**0.5 / most) ** (2 / 3)
         assert -found.D[0, 0] == pytest.approx(k, rel=1e-4)
         assert found.norm == pytest.approx(1 / (k * most), rel=1e-4)
@@ -190,11 +190,11 @@ def test_of_two_requirements_the_worse_is_as_small_as_it_can_be():
 def test_requirements_that_are_none_are_refused():
     plant = [[0.0]], [[1.0, 1.0]], [[1.0], [0.0], [1.0]], [[0.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
     with pytest.raises(ValueError, match="requirements: expected a list"):
-        control.hinfstruct(*plant, 1, 1, requirements=[])
+        robust.hinfstruct(*plant, 1, 1, requirements=[])
     with pytest.raises(ValueError, match="outputs: expected numbers from 0 to 1"):
-        control.hinfstruct(*plant, 1, 1, requirements=[control.NormRequirement(outputs=[2])])
+        robust.hinfstruct(*plant, 1, 1, requirements=[robust.NormRequirement(outputs=[2])])
     with pytest.raises(ValueError, match="norm"):
-        control.NormRequirement("h3")
+        robust.NormRequirement("h3")
     direct = [[-1.0]], [[1.0, 1.0]], [[1.0], [1.0]], [[0.5, 0.0], [0.0, 0.0]]
     with pytest.raises(ValueError, match="no controller of order 0"):
-        control.hinfstruct(*direct, 1, 1, requirements=[control.NormRequirement("h2")])
+        robust.hinfstruct(*direct, 1, 1, requirements=[robust.NormRequirement("h2")])

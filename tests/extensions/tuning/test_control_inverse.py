@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy_oracle
 
-from lqrlab import control
+from lqrlab import control, tuning
 
 A = np.array([[0.0, 1.0], [0.0, 0.0]])
 B = np.array([[0.0], [1.0]])
@@ -29,7 +29,7 @@ def test_the_weights_of_random_gains_reproduce_them(n, m, kind):
             kept.append(i)
             K.append(gain)
     assert len(kept) > 30
-    result = control.inverse_lqr(A[kept], B[kept], np.stack(K), 0.1 if kind == "dt" else None)
+    result = tuning.inverse_lqr(A[kept], B[kept], np.stack(K), 0.1 if kind == "dt" else None)
     assert np.all(result.optimal)
     assert np.all(result.return_difference > 1 - 1e-5)
     for i, gain, q, r in zip(kept, K, result.Q, result.R):
@@ -44,19 +44,19 @@ def test_the_weights_of_random_gains_reproduce_them(n, m, kind):
 def test_weights_on_the_rim_and_diagonal_weights_are_found():
     # no weight on the speed: nothing else explains it
     K, _ = scipy_oracle.gain(A, B, np.diag([4.0, 0.0]), np.array([[2.0]]), discrete=False)
-    result = control.inverse_lqr(A, B, K, diagonal=True)
+    result = tuning.inverse_lqr(A, B, K, diagonal=True)
     assert result.optimal
     assert np.allclose(result.Q, np.diag([2.0, 0.0]), atol=1e-9)
     Q, R = np.diag([1.0, 2.0, 0.5]), np.diag([1.0, 4.0])
     a, b = np.diag([0.5, 0.3], 1) + np.diag([0.2, -0.4, 0.1]), np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 2.0]])
-    result = control.inverse_lqr(a, b, scipy_oracle.gain(a, b, Q, R, discrete=False)[0], diagonal=True)
+    result = tuning.inverse_lqr(a, b, scipy_oracle.gain(a, b, Q, R, discrete=False)[0], diagonal=True)
     assert result.optimal
     assert np.allclose(result.Q, Q / 2, rtol=1e-8, atol=1e-8)  # unique but for the unit, det R = 1
 
 
 def test_a_gain_that_breaks_kalmans_inequality_is_said_to():
     # L = (s + 1)/s²: |1 + L|² = 1 + (1 − 2)/ω² + 1/ω⁴, least at ω² = 2
-    result = control.inverse_lqr(A, B, np.array([[1.0, 1.0]]))
+    result = tuning.inverse_lqr(A, B, np.array([[1.0, 1.0]]))
     assert not result.optimal
     assert np.isclose(result.return_difference, np.sqrt(0.75), rtol=1e-3)
     # an optimal gain has k₂² ≥ 2 k₁; the nearest by a search over that curve
@@ -68,18 +68,18 @@ def test_a_gain_that_breaks_kalmans_inequality_is_said_to():
 
 def test_bad_gains_are_marked_or_refused():
     K = np.array([[[1.0, 2.0]], [[-1.0, 2.0]], [[1.0, np.nan]]])
-    result = control.inverse_lqr(A, B, K)
+    result = tuning.inverse_lqr(A, B, K)
     assert np.array_equal(result.optimal, [True, False, False])
     assert np.array_equal(np.isnan(result.error), [False, True, True])
     with pytest.raises(ValueError, match="K: the loop A − BK is not stable"):
-        control.inverse_lqr(A, B, K[1])
+        tuning.inverse_lqr(A, B, K[1])
     with pytest.raises(ValueError, match="K: expected shape"):
-        control.inverse_lqr(A, B, np.ones((2, 2)))
+        tuning.inverse_lqr(A, B, np.ones((2, 2)))
     with pytest.raises(ValueError, match="runs on the host"):
-        jax.jit(lambda K: control.inverse_lqr(A, B, K).Q)(K[0])
+        jax.jit(lambda K: tuning.inverse_lqr(A, B, K).Q)(K[0])
 
 
 def test_the_return_difference_is_searched_down_to_the_slowest_mode_of_the_loop():
     # 1 + L = (s + 0.001) / (s + 1): least at rest, far below the plant's own mode
-    result = control.inverse_lqr([[-1.0]], [[1.0]], [[-0.999]])
+    result = tuning.inverse_lqr([[-1.0]], [[1.0]], [[-0.999]])
     assert np.isclose(result.return_difference, 1e-3, rtol=1e-2)

@@ -7,9 +7,9 @@ import pytest
 import scipy.optimize
 from scipy_oracle import gain, van_loan
 
-from lqrlab import control
-from lqrlab.control.tuning import tuner
-from lqrlab.control.tuning.specifications import StepExperiment
+from lqrlab import control, tuning
+from lqrlab.extensions.tuning import tuner
+from lqrlab.extensions.tuning.specifications import StepExperiment
 
 A = np.array([[0.0, 1.0], [0.0, 0.0]])
 B = np.array([[0.0], [1.0]])
@@ -18,7 +18,7 @@ DT = 0.05
 
 
 def double_integrator(**specs):
-    return control.tune(A, B, C, np.eye(2), np.eye(1), DT, control.StepSpecs(**specs))
+    return tuning.tune(A, B, C, np.eye(2), np.eye(1), DT, tuning.StepSpecs(**specs))
 
 
 @pytest.mark.matrix
@@ -61,12 +61,12 @@ def test_specifications_are_met_on_the_loop_or_missed_in_words():
 )
 def test_specifications_that_mean_nothing_are_refused(specs, message):
     with pytest.raises(ValueError, match=message):
-        control.StepSpecs(**specs)
+        tuning.StepSpecs(**specs)
 
 
 def test_outputs_that_cannot_stand_still_are_refused():
     with pytest.raises(ValueError, match="C: no constant input holds"):
-        control.tune(A, B, [[0.0, 1.0]], np.eye(2), np.eye(1), DT, control.StepSpecs(settling=1.0), r=[1.0])
+        tuning.tune(A, B, [[0.0, 1.0]], np.eye(2), np.eye(1), DT, tuning.StepSpecs(settling=1.0), r=[1.0])
 
 
 def test_the_front_is_measured_and_sorted_out_rightly():
@@ -75,7 +75,7 @@ def test_the_front_is_measured_and_sorted_out_rightly():
     d, e = np.exp(rng.normal(0, 3, (num, 2))), np.exp(rng.normal(0, 1, num))
     d[-3:], e[-3:] = 1.0, (0.1, 1.0, 10.0)  # the last three change the price of the input only
     X0 = np.array([[1.0, 0.3], [0.3, 0.5]])
-    result = control.pareto(A, B, Q, R, DT, Q * np.sqrt(d[:, :, None] * d[:, None]), R * e[:, None, None], X0=X0)
+    result = tuning.pareto(A, B, Q, R, DT, Q * np.sqrt(d[:, :, None] * d[:, None]), R * e[:, None, None], X0=X0)
     x, y = np.asarray(result.state_cost), np.asarray(result.effort)
     better = (x[None] <= x[:, None]) & (y[None] <= y[:, None]) & ((x[None] < x[:, None]) | (y[None] < y[:, None]))
     assert np.array_equal(result.dominated, better.any(1))
@@ -85,7 +85,7 @@ def test_the_front_is_measured_and_sorted_out_rightly():
     assert np.isclose(x[-2] + y[-2], optimum, rtol=1e-9)
     assert np.all(x + y >= optimum * (1 - 1e-9))
     with pytest.raises(ValueError, match=r"X0: expected a covariance of shape \(2, 2\)"):
-        control.pareto(A, B, Q, R, DT, Q, R * e[:, None, None], X0=np.ones(2))
+        tuning.pareto(A, B, Q, R, DT, Q, R * e[:, None, None], X0=np.ones(2))
     # effort by itself: the input is held, so the sum over steps is exact
     K, closed = np.asarray(result.K[0]), np.linalg.matrix_power
     a, b = (np.asarray(v) for v in control.c2d(A, B, DT))
@@ -102,7 +102,7 @@ TWO = (np.array([[0.0, 1.0, 0.0], [-1.0, -0.4, 0.5], [0.3, 0.0, 0.2]]), np.array
 def experiment(plant, C, dt, r=1.0, **specs):
     """One that tunes from weights of one."""
     A, B = plant
-    specs = control.StepSpecs(**specs)
+    specs = tuning.StepSpecs(**specs)
     return StepExperiment.of(A, B, C, np.eye(len(A)), np.eye(B.shape[1]), dt, specs, r), specs
 
 

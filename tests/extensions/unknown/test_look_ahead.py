@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from lqrlab import evaluation, learning, simulation, systems
-from lqrlab.learning.adaptive import draws
-from lqrlab.learning.adaptive import look_ahead_policy as ahead_of
+from lqrlab import learning, simulation, systems, unknown
+from lqrlab.extensions.unknown import draws
+from lqrlab.extensions.unknown import look_ahead_policy as ahead_of
 from lqrlab.systems import N_MAX
 
 KEY = jax.random.key(3)
@@ -97,9 +97,9 @@ def scalar(b, limit=20.0):
     """x⁺ = 1.2 x + b u, of which the sign of b is not known, and a regulator that expects none and does not probe."""
     a, dt = np.log(1.2) / 0.1, 0.1
     plants = [systems.from_matrices(np.array([[a]]), np.array([[one * a / 0.2]]), dt=dt) for one in b]
-    problem = evaluation.unknown_problem(plants, limit=limit)
-    prior = dataclasses.replace(learning.ridge(size=0.3, caution=0.0), probe=jnp.array([0.0, 0.0, 1.0]))
-    return problem, learning.adaptive(problem, prior)
+    problem = unknown.problem_of(plants, limit=limit)
+    prior = dataclasses.replace(unknown.ridge(size=0.3, caution=0.0), probe=jnp.array([0.0, 0.0, 1.0]))
+    return problem, unknown.adaptive(problem, prior)
 
 
 def test_looking_ahead_probes_where_certainty_equivalence_waits():
@@ -108,7 +108,7 @@ def test_looking_ahead_probes_where_certainty_equivalence_waits():
     x = jnp.zeros((2, N_MAX)).at[:, 0].set(1.0)
     _, u = alone(alone.init((2,)), x)
     np.testing.assert_array_equal(u, 0.0)
-    ahead = learning.look_ahead(alone, num=64, steps=10)
+    ahead = unknown.look_ahead(alone, num=64, steps=10)
     memory, u = ahead(ahead.init((2,)), x)
     assert (np.abs(u[:, 0]) >= 0.05).all()
     np.testing.assert_array_equal(u[:, 1:], 0.0)
@@ -121,12 +121,12 @@ def test_dense_systems_cost_less():
     dense = [
         systems.from_matrices(rng.normal(size=(3, 3)) / 3**0.5, rng.normal(size=(3, 1)), dt=0.1) for _ in range(24)
     ]
-    problem = evaluation.unknown_problem(dense, noise=0.01)
+    problem = unknown.problem_of(dense, noise=0.01)
     cost = {}
     for name in ("alone", "ahead"):
-        made = learning.adaptive(problem, learning.ridge(size=0.1, caution=0.12, probe=0.05))
-        policy = made if name == "alone" else learning.look_ahead(made)
-        found = evaluation.unknown(lambda _, policy=policy: policy, problem, key=KEY, num_initial=1, num_steps=60)
+        made = unknown.adaptive(problem, unknown.ridge(size=0.1, caution=0.12, probe=0.05))
+        policy = made if name == "alone" else unknown.look_ahead(made)
+        found = unknown.score(lambda _, policy=policy: policy, problem, key=KEY, num_initial=1, num_steps=60)
         cost[name] = np.mean(np.log(np.minimum(np.asarray(found.ratio), 100.0)))
     assert cost["ahead"] < cost["alone"] - 0.15
 
@@ -135,23 +135,21 @@ def test_dense_systems_cost_less():
 def test_it_acts_alone_after_its_steps_and_where_a_family_is_known():
     plant = systems.make("pendulum")
     x0 = jnp.array([0.2, 0.0])
-    alone = learning.adaptive(plant, learning.ridge())
-    ahead = learning.look_ahead(alone, num=4, steps=3, until=2)
+    alone = unknown.adaptive(plant, unknown.ridge())
+    ahead = unknown.look_ahead(alone, num=4, steps=3, until=2)
     memory, u = ahead(ahead.init(()), x0)
     for _ in range(3):
         before = memory
         memory, u = ahead(before, x0)
     np.testing.assert_array_equal(u, alone(before, x0)[1])
-    sure = learning.adaptive(plant, learning.pretrained("adaptive"))
-    runs = [simulation.rollout(plant, policy, x0, 60) for policy in (sure, learning.look_ahead(sure, num=4, steps=3))]
+    sure = unknown.adaptive(plant, learning.pretrained("adaptive"))
+    runs = [simulation.rollout(plant, policy, x0, 60) for policy in (sure, unknown.look_ahead(sure, num=4, steps=3))]
     np.testing.assert_array_equal(runs[1].us, runs[0].us)
 
 
 def test_a_batch_is_its_members_and_a_missing_measurement_is_no_end():
     plants = systems.sample("cart_pole", key=KEY, num=2)
-    ahead = [
-        learning.look_ahead(learning.adaptive(one, learning.ridge()), num=4, steps=3) for one in (plants, plants[1])
-    ]
+    ahead = [unknown.look_ahead(unknown.adaptive(one, unknown.ridge()), num=4, steps=3) for one in (plants, plants[1])]
     x = 0.1 * jax.random.normal(KEY, (2, 3, 4))
     memory, u = ahead[0](ahead[0].init((2, 3)), x)
     assert u.shape == (2, 3, 1)
@@ -164,7 +162,7 @@ def test_a_batch_is_its_members_and_a_missing_measurement_is_no_end():
 
 def test_a_far_start_is_no_lost_loop():
     problem, _ = scalar([0.4], limit=1e6)
-    ahead = learning.look_ahead(learning.adaptive(problem, learning.ridge()), num=16, steps=8)
+    ahead = unknown.look_ahead(unknown.adaptive(problem, unknown.ridge()), num=16, steps=8)
     run = simulation.rollout(problem, ahead, jnp.zeros((1, 1, N_MAX)).at[..., 0].set(2000.0), 60)
     assert np.abs(run.xs[0, 0, -1]).max() < 1.0
 
@@ -174,7 +172,7 @@ def test_it_is_made_inside_jit_too():
 
     @jax.jit
     def first(x):
-        policy = learning.look_ahead(learning.adaptive(plant, learning.ridge()), num=4, steps=3)
+        policy = unknown.look_ahead(unknown.adaptive(plant, unknown.ridge()), num=4, steps=3)
         return policy(policy.init(()), x)[1]
 
     assert jnp.isfinite(first(jnp.array([0.2, 0.0]))).all()
@@ -183,12 +181,12 @@ def test_it_is_made_inside_jit_too():
 def test_what_cannot_look_ahead_is_said():
     plant = systems.make("pendulum")
     with pytest.raises(TypeError, match="policy: expected an adaptive regulator"):
-        learning.look_ahead(evaluation.unknown)
+        unknown.look_ahead(unknown.score)
     families = dataclasses.replace(
         learning.pretrained("adaptive"), dense=jnp.zeros((0, 3)), kinematic=jnp.zeros((0, 4))
     )
     with pytest.raises(ValueError, match="families alone"):
-        learning.look_ahead(learning.adaptive(plant, families))
+        unknown.look_ahead(unknown.adaptive(plant, families))
     for name in ("num", "steps", "until"):
         with pytest.raises(ValueError, match=f"{name}: expected a whole number"):
-            learning.look_ahead(learning.adaptive(plant, learning.ridge()), **{name: 0})
+            unknown.look_ahead(unknown.adaptive(plant, unknown.ridge()), **{name: 0})

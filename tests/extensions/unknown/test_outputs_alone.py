@@ -9,8 +9,8 @@ import pytest
 import scipy.linalg
 import scipy.stats
 
-from lqrlab import control, evaluation, learning, simulation, systems
-from lqrlab.learning.adaptive import output_policy
+from lqrlab import control, simulation, systems, unknown
+from lqrlab.extensions.unknown import output_policy
 
 KEY = jax.random.key(3)
 
@@ -83,7 +83,7 @@ def test_the_equation_of_the_outputs_is_learned(name):
     A, B, C = (np.asarray(M) for M in (*plant.matrices(), plant.output_matrix()))
     n, m = B.shape
     wide = scipy.linalg.expm(float(plant.dt) * np.block([[A, B], [np.zeros((m, n + m))]]))
-    policy = learning.adaptive_outputs(plant)
+    policy = unknown.adaptive_outputs(plant)
     step, carry = jax.jit(lambda carry, y: policy(carry, y)), policy.init(())
     x, missed, size = 0.3 * np.asarray(plant.scales[0]), [], []
     for _ in range(150):
@@ -100,11 +100,11 @@ def test_loops_from_outputs_alone_cost_little_more_than_the_optimum():
     names = ("pendulum", "gantry_crane", "coupled_tanks")
     for name in names:
         plants = systems.sample(name, key=jax.random.key(0), num=3)
-        problem = evaluation.unknown_problem(plants, outputs=True)
+        problem = unknown.problem_of(plants, outputs=True)
         C = np.asarray(plants.output_matrix()) * np.asarray(plants.scales[0])
         C = C / np.linalg.norm(C, axis=-1, keepdims=True)
         np.testing.assert_allclose(problem.Q[0, : plants.n, : plants.n], C.T @ C if C.ndim == 2 else C[0].T @ C[0])
-        regret = evaluation.unknown(evaluation.from_outputs(plants), problem, key=KEY, num_initial=2)
+        regret = unknown.score(unknown.from_outputs(plants), problem, key=KEY, num_initial=2)
         assert not regret.failed.any()
         assert 1 < float(jnp.median(regret.ratio)) < 2.5
         # it comes near the optimal gain's cost in the end
@@ -113,7 +113,7 @@ def test_loops_from_outputs_alone_cost_little_more_than_the_optimum():
 
 def test_outputs_that_are_not_measured_teach_nothing_and_are_bridged_nor_does_a_push():
     plant = systems.make("pendulum")
-    policy = learning.adaptive_outputs(plant)
+    policy = unknown.adaptive_outputs(plant)
     sampled = control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
     A, B, C = (np.asarray(M) for M in (sampled.A, sampled.B, plant.output_matrix()))
     carry, x, step = policy.init(()), np.array([0.1, 0.0]), jax.jit(lambda carry, y: policy(carry, y))
@@ -135,7 +135,7 @@ def test_outputs_that_are_not_measured_teach_nothing_and_are_bridged_nor_does_a_
 
 def test_one_filter_that_breaks_down_begins_again_and_is_no_push():
     plant = systems.make("pendulum")
-    policy = learning.adaptive_outputs(plant)
+    policy = unknown.adaptive_outputs(plant)
     carry = policy.init(())
     for y in (0.1, 0.1, 0.099):
         carry, _ = policy(carry, jnp.array([y]))
@@ -164,7 +164,7 @@ def test_no_measurement_blinds_it_for_ever(name, dtype, what):
     sampled = control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
     A, B, C, scale = (np.asarray(M, float) for M in (sampled.A, sampled.B, plant.output_matrix(), plant.scales[0]))
     with jax.enable_x64(dtype == "float64"), jax.numpy_dtype_promotion("standard"):
-        policy = learning.adaptive_outputs(plant)
+        policy = unknown.adaptive_outputs(plant)
         carry, step = policy.init(()), jax.jit(lambda carry, y: policy(carry, y))
         x = (100.0 if what == "far start" else 0.1) * scale * np.eye(plant.n)[0]
         for t in range(300):
@@ -180,41 +180,36 @@ def test_no_measurement_blinds_it_for_ever(name, dtype, what):
 
 def test_a_batch_is_its_members_one_by_one():
     plants = systems.sample("pendulum", key=jax.random.key(1), num=2)
-    policy = simulation.Measured(learning.adaptive_outputs(plants), simulation.outputs(plants))
+    policy = simulation.Measured(unknown.adaptive_outputs(plants), simulation.outputs(plants))
     x0 = jnp.array([[0.1, 0.0], [0.0, 0.3]])
     run = simulation.rollout(plants, policy, x0, 80)
     for i, plant in enumerate(plants):
-        alone = simulation.Measured(learning.adaptive_outputs(plant), simulation.outputs(plant))
+        alone = simulation.Measured(unknown.adaptive_outputs(plant), simulation.outputs(plant))
         np.testing.assert_allclose(run.xs[i], simulation.rollout(plant, alone, x0[i], 80).xs, atol=1e-7)
 
 
 @pytest.mark.parametrize(
     ("call", "match"),
     [
+        (lambda: unknown.adaptive_outputs(systems.make("pendulum"), order=5), "order: expected at most 4, four states"),
+        (lambda: unknown.adaptive_outputs(systems.make("pendulum"), order=0), "order: expected a whole number"),
+        (lambda: unknown.adaptive_outputs(systems.make("pendulum"), noise=-1.0), "noise: expected finite numbers ≥ 0"),
+        (lambda: unknown.adaptive_outputs(systems.make("pendulum"), noise=np.inf), "noise: expected finite numbers"),
         (
-            lambda: learning.adaptive_outputs(systems.make("pendulum"), order=5),
-            "order: expected at most 4, four states",
-        ),
-        (lambda: learning.adaptive_outputs(systems.make("pendulum"), order=0), "order: expected a whole number"),
-        (lambda: learning.adaptive_outputs(systems.make("pendulum"), noise=-1.0), "noise: expected finite numbers ≥ 0"),
-        (lambda: learning.adaptive_outputs(systems.make("pendulum"), noise=np.inf), "noise: expected finite numbers"),
-        (
-            lambda: learning.adaptive_outputs(systems.make("pendulum"), noise=np.ones(2)),
+            lambda: unknown.adaptive_outputs(systems.make("pendulum"), noise=np.ones(2)),
             r"noise: expected one number, or one for each plant \(\), but found shape \(2,\)",
         ),
-        (lambda: evaluation.from_outputs([]), "plants: .* but found no plants"),
-        (lambda: learning.adaptive_outputs(systems.make("pendulum"), limit=np.nan), "limit: expected"),
-        (lambda: learning.adaptive_outputs(systems.make("pendulum"), doublings=-1), "doublings: expected"),
+        (lambda: unknown.from_outputs([]), "plants: .* but found no plants"),
+        (lambda: unknown.adaptive_outputs(systems.make("pendulum"), limit=np.nan), "limit: expected"),
+        (lambda: unknown.adaptive_outputs(systems.make("pendulum"), doublings=-1), "doublings: expected"),
         (
-            lambda: evaluation.from_outputs(systems.make("pendulum"))(
-                evaluation.unknown_problem(
-                    systems.sample("pendulum", key=jax.random.key(0), num=2), outputs=True
-                ).hidden()
+            lambda: unknown.from_outputs(systems.make("pendulum"))(
+                unknown.problem_of(systems.sample("pendulum", key=jax.random.key(0), num=2), outputs=True).hidden()
             ),
             "expected those of the problem, 2, but found 1",
         ),
         (
-            lambda: evaluation.from_outputs([systems.make("pendulum"), systems.make("cart_pole")]),
+            lambda: unknown.from_outputs([systems.make("pendulum"), systems.make("cart_pole")]),
             "plants: expected one number of states, inputs and outputs, but found",
         ),
     ],
@@ -225,6 +220,6 @@ def test_plants_with_too_few_outputs_are_refused(call, match):
 
 
 def test_measurements_of_another_size_are_refused():
-    policy = learning.adaptive_outputs(systems.make("pendulum"))
+    policy = unknown.adaptive_outputs(systems.make("pendulum"))
     with pytest.raises(ValueError, match=r"expected 1 outputs, but found shape \(2,\); simulation\.Measured"):
         policy(policy.init(()), jnp.zeros(2))

@@ -10,14 +10,14 @@ import pytest
 import scipy.linalg
 import scipy.stats
 
-from lqrlab import evaluation, learning, simulation, systems
-from lqrlab.evaluation.sampled_policy import SampledPolicy
-from lqrlab.evaluation.unknown import Fixed
-from lqrlab.evaluation.unknown_baselines import DRAWS, GRID, SETTINGS, bank, baseline, ridge
+from lqrlab import learning, simulation, systems, unknown
+from lqrlab.extensions.unknown import belief as beliefs
+from lqrlab.extensions.unknown import draws, training_episodes
+from lqrlab.extensions.unknown.guess import Guess
+from lqrlab.extensions.unknown.regret import Fixed
+from lqrlab.extensions.unknown.sampled_policy import SampledPolicy
+from lqrlab.extensions.unknown.unknown_baselines import DRAWS, GRID, SETTINGS, bank, baseline, ridge
 from lqrlab.learning import weight_files
-from lqrlab.learning.adaptive import belief as beliefs
-from lqrlab.learning.adaptive import draws, training_episodes
-from lqrlab.learning.adaptive.guess import Guess
 from lqrlab.simulation import Problem
 from lqrlab.systems import N_MAX
 
@@ -41,7 +41,7 @@ def described(plant):
 
 @pytest.fixture(scope="module")
 def plants():
-    return evaluation.unknown_problem([sampled(name, 2) for name in FAMILIES], noise=0.02)
+    return unknown.problem_of([sampled(name, 2) for name in FAMILIES], noise=0.02)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ ROWS, COLUMNS = np.arange(4), np.array([0, 1, 2, 3, 12])  # of a cart-pole that 
 @pytest.fixture(scope="module", params=[0, 2], ids=["noise as told", "a louder level"])
 def at_large(seen, request):
     """The belief in plants at large, and for each component and row (mean, covariance, log evidence) from NumPy."""
-    first, belief = learned(learning.wide(), seen, request.param)
+    first, belief = learned(unknown.wide(), seen, request.param)
     variance, dense = (0.02**2 + 1e-4**2) ** (1 - request.param / 4) * 0.1 ** (request.param / 2), {}
     for k in range(len(first.theta)):
         for i in ROWS:
@@ -99,7 +99,7 @@ def at_large(seen, request):
 def spoken(seed, loud=30.0, prior=None):
     """A prior whose network says whatever it happens to."""
     network = Guess.untrained(jax.random.key(seed), 8)
-    return dataclasses.replace(prior or learning.wide(), guess=dataclasses.replace(network, last=loud * network.last))
+    return dataclasses.replace(prior or unknown.wide(), guess=dataclasses.replace(network, last=loud * network.last))
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -127,7 +127,7 @@ def test_what_a_network_guesses_counts_as_one_measurement_of_each_column(seen, s
 @pytest.fixture(scope="module")
 def sure():
     """A prior whose network is certain of one cart-pole whatever it sees, that cart-pole, and what is told of it."""
-    prior, plant = learning.wide(), systems.make("cart_pole")
+    prior, plant = unknown.wide(), systems.make("cart_pole")
     told, d, network = one(plant), described(plant), Guess.untrained(jax.random.key(0), 4)
     shown = beliefs.seen(beliefs.likeliest(beliefs.start(prior, told)), prior, told, jnp.array(0))
     size = np.sqrt(np.asarray(shown.before))[np.where(np.arange(12) < 2, 0, 1)].T
@@ -148,7 +148,7 @@ def test_a_guessed_plant_brings_its_cost_to_go_and_one_that_nothing_is_known_of_
     _, plant, told = sure
 
     def first(prior):
-        policy = learning.adaptive(plant, prior)
+        policy = unknown.adaptive(plant, prior)
         return np.asarray(policy(policy.init(()), jnp.ones(4))[0].P)[:4, :4]
 
     prior = saying(sure[0], 5.5, 0.0)
@@ -164,14 +164,14 @@ def test_a_guessed_plant_brings_its_cost_to_go_and_one_that_nothing_is_known_of_
     np.testing.assert_allclose(A, np.asarray(described(plant).A)[:4, :4], atol=0.05)
     assert np.trace(P) > 150
     # the same guess with much doubt, for which iteration settles too, at a trace of 1419
-    for nothing in (learning.wide(), spoken(0, loud=1.0), saying(prior, 2.0, 1.0)):
+    for nothing in (unknown.wide(), spoken(0, loud=1.0), saying(prior, 2.0, 1.0)):
         assert np.trace(first(nothing)) < 80
 
 
 @pytest.mark.parametrize(("certain", "known"), [(5.9, False), (6.1, True)])
 def test_a_plant_that_counts_as_known_has_its_own_cost_to_go_at_any_step(sure, certain, known):
     prior, plant, told = saying(sure[0], certain, -9.0), *sure[1:]
-    policy = learning.adaptive(plant, prior)
+    policy = unknown.adaptive(plant, prior)
     memory = dataclasses.replace(policy.init(()), t=jnp.array(40))
     P = np.asarray(jax.jit(lambda m, x: policy(m, x))(memory, jnp.ones(4))[0].P)[:4, :4]
     belief = beliefs.guessed(beliefs.likeliest(memory.belief), prior, told, memory.t)
@@ -211,12 +211,12 @@ def test_certainty_beyond_its_limit_is_held_and_still_has_a_slope(sure):
 
 def test_who_guesses_right_is_near_the_optimum_from_the_first_step_on_also_looking_ahead(sure):
     prior, plant, _ = sure
-    problem = evaluation.unknown_problem(plant)
+    problem = unknown.problem_of(plant)
     excess = {}
-    for name, prior_ in (("guess", prior), ("none", learning.wide())):
-        policy = learning.adaptive(problem, prior_)
-        ahead = learning.look_ahead(policy, num=4, steps=5, until=5)
-        run = partial(evaluation.unknown, key=KEY, num_initial=1, num_steps=100)
+    for name, prior_ in (("guess", prior), ("none", unknown.wide())):
+        policy = unknown.adaptive(problem, prior_)
+        ahead = unknown.look_ahead(policy, num=4, steps=5, until=5)
+        run = partial(unknown.score, key=KEY, num_initial=1, num_steps=100)
         excess[name] = [float(run(lambda _, p=p: p, problem).ratio[0, 0]) - 1 for p in (policy, ahead)]
     assert max(excess["guess"]) < 0.1
     assert min(excess["none"]) > 0.2
@@ -224,7 +224,7 @@ def test_who_guesses_right_is_near_the_optimum_from_the_first_step_on_also_looki
 
 def test_looking_ahead_expects_what_the_network_guesses(sure):
     prior, (_, plant, told) = spoken(0, loud=100.0), sure
-    policy = learning.look_ahead(learning.adaptive(told, prior), num=4, steps=5, until=5)
+    policy = unknown.look_ahead(unknown.adaptive(told, prior), num=4, steps=5, until=5)
     memory, x, move = policy.init(()), np.pad([1.0, 0.5, -0.3, 0.2], (0, 8)), jax.jit(lambda m, x: policy(m, x))
     d = described(plant)
     for _ in range(4):
@@ -239,19 +239,19 @@ def test_looking_ahead_expects_what_the_network_guesses(sure):
 def test_a_network_with_and_without_families_is_the_same_for_a_plant_alone_and_among_others(training):
     """Plants of one, two, three and four states; and a loop has a gradient."""
     names = ("cruise_control", "pendulum", "dc_motor", "cart_pole")
-    alone = [evaluation.unknown_problem(systems.make(name), noise=0.01) for name in names]
-    together = evaluation.unknown_problem([systems.make(name) for name in names], noise=0.01)
+    alone = [unknown.problem_of(systems.make(name), noise=0.01) for name in names]
+    together = unknown.problem_of([systems.make(name) for name in names], noise=0.01)
     xs = jax.random.normal(KEY, (6, 4, 12)) * together.told("units").state_mask[None]
-    for prior in (spoken(0), spoken(1, prior=learning.wide(learning.families(training)))):
-        us = _answers(learning.adaptive(together, prior), xs)
+    for prior in (spoken(0), spoken(1, prior=unknown.wide(unknown.families(training)))):
+        us = _answers(unknown.adaptive(together, prior), xs)
         assert np.isfinite(us).all()
         for i, problem in enumerate(alone):
-            found = _answers(learning.adaptive(problem, prior), xs[:, i : i + 1])
+            found = _answers(unknown.adaptive(problem, prior), xs[:, i : i + 1])
             np.testing.assert_allclose(found[:, 0], us[:, i], rtol=1e-4, atol=1e-5)  # the network has float32
         nothing = dataclasses.replace(prior, dense=prior.dense[:0], kinematic=prior.kinematic[:0])
-        assert prior.known is None or np.isfinite(_answers(learning.adaptive(together, nothing), xs)).all()
+        assert prior.known is None or np.isfinite(_answers(unknown.adaptive(together, nothing), xs)).all()
     slope = jax.grad(
-        lambda caution: _answers(learning.adaptive(alone[1], with_caution(prior, caution)), xs[:, 1:2]).sum()
+        lambda caution: _answers(unknown.adaptive(alone[1], with_caution(prior, caution)), xs[:, 1:2]).sum()
     )
     assert np.isfinite(slope(0.1))
     assert slope(0.1) != 0
@@ -268,7 +268,7 @@ def _answers(policy, xs):
 @pytest.mark.matrix
 def test_plants_at_large_are_entries_of_either_size_and_positions_that_their_rates_move():
     """Of three states, four and one: an odd one out is no position."""
-    prior = dataclasses.replace(learning.wide(), half=jnp.array(0.7))
+    prior = dataclasses.replace(unknown.wide(), half=jnp.array(0.7))
     for plant in ("dc_motor", "two_link_arm", "cruise_control"):
         told = one(systems.make(plant))
         n, m = (int(np.sum(a)) for a in (told.state_mask, told.input_mask))
@@ -325,16 +325,16 @@ def test_the_level_of_the_noise_that_there_is_becomes_the_likeliest(seen):
         x = A @ z[:N_MAX] + B @ z[N_MAX:] + 0.02 * np.pad(rng.normal(size=4), (0, 8))
         x = np.clip(x, -3, 3)
         more.append((z, x))
-    belief, learn = beliefs.start(learning.wide(), quieter), jax.jit(beliefs.learn)
+    belief, learn = beliefs.start(unknown.wide(), quieter), jax.jit(beliefs.learn)
     for z, x in more:
-        belief = learn(belief, learning.wide(), quieter, jnp.asarray(z), jnp.asarray(x))
+        belief = learn(belief, unknown.wide(), quieter, jnp.asarray(z), jnp.asarray(x))
     assert 0.01 < float(beliefs.likeliest(belief).variance) ** 0.5 < 0.04
 
 
 def test_a_family_is_learned_as_a_normal_density_of_its_coefficients(training, seen, at_large):
     *_, dense, variance = at_large
-    families = learning.families(training, rank=4)
-    first, belief = learned(learning.wide(families), seen, 0 if variance < 1e-3 else 2)
+    families = unknown.families(training, rank=4)
+    first, belief = learned(unknown.wide(families), seen, 0 if variance < 1e-3 else 2)
     which = int(np.argmax(np.asarray(belief.family) == 1))  # the cart-poles
     mean, directions = (np.asarray(a)[1] for a in (families.mean, families.directions))
     zs, xs, _ = seen
@@ -358,13 +358,13 @@ def test_a_family_is_learned_as_a_normal_density_of_its_coefficients(training, s
 def test_a_plant_that_is_known_is_regulated_by_scipys_gain(training):
     """A family of twins leaves nothing to learn; from no cost to go on the design still ends at the optimum."""
     d = training[1][np.array([0, 0])]
-    families = learning.families([d])
+    families = unknown.families([d])
     families = dataclasses.replace(families, cost=jnp.zeros_like(families.cost))
     prior = dataclasses.replace(
-        learning.wide(families), dense=jnp.zeros((0, 3)), kinematic=jnp.zeros((0, 4)), caution=jnp.array(0.0)
+        unknown.wide(families), dense=jnp.zeros((0, 3)), kinematic=jnp.zeros((0, 4)), caution=jnp.array(0.0)
     )
     A, B = (np.asarray(a)[0] for a in (d.A, d.B))
-    policy = learning.adaptive(one(systems.make("cart_pole")), prior)
+    policy = unknown.adaptive(one(systems.make("cart_pole")), prior)
     x = jnp.asarray(np.pad(np.ones(4), (0, 8)))
     step = jax.jit(lambda carry, x: policy(carry, x))
     carry = policy.init(())
@@ -379,8 +379,8 @@ def test_a_plant_that_is_known_is_regulated_by_scipys_gain(training):
 
 def test_the_regulator_probes_plants_at_large_and_no_family_that_it_recognises(training):
     """At rest the input is the probe alone, of the size that the prior says."""
-    prior, told = learning.wide(learning.families(training)), one(systems.make("cart_pole"))
-    policy = learning.adaptive(told, prior)
+    prior, told = unknown.wide(unknown.families(training)), one(systems.make("cart_pole"))
+    policy = unknown.adaptive(told, prior)
     ask, memory = jax.jit(lambda memory, x: policy(memory, x)), policy.init(())
     large = len(prior.dense) + len(prior.kinematic)
     is_large = jnp.arange(memory.belief.odds.shape[-1]) < large
@@ -397,8 +397,8 @@ def test_a_step_whose_measurement_is_missing_teaches_nothing_and_the_loop_is_reg
     """The belief against NumPy's dense posterior of the steps that were measured, with the inputs that were sent."""
     A, B = np.array([[1.0, 0.1], [0.0, 1.0]]), np.array([[0.0], [0.1]])
     plant = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], Q=np.eye(2), R=np.eye(1), dt=0.1)
-    limit, prior = 0.8, learning.wide()
-    policy = learning.adaptive(plant, prior, limit=limit)
+    limit, prior = 0.8, unknown.wide()
+    policy = unknown.adaptive(plant, prior, limit=limit)
     first = memory = policy.init(())
     ask = jax.jit(lambda memory, x: policy(memory, x))
     # from the start, before the plant is known; one overflows where it is squared
@@ -433,7 +433,7 @@ def test_a_step_whose_measurement_is_missing_teaches_nothing_and_the_loop_is_reg
 def scaled(plants):
     """Loops of the adaptive regulator on the pendulums, in scaled and padded coordinates, without noise."""
     quiet = plants[:2].disturbed()
-    policy = learning.adaptive(quiet, learning.wide())
+    policy = unknown.adaptive(quiet, unknown.wide())
     x0 = jax.random.normal(KEY, (2, 3, N_MAX), float) * quiet.coordinates.state_mask[:, None]
     return policy, x0, simulation.rollout(quiet.limited(None), policy, x0, 20)
 
@@ -449,7 +449,7 @@ def test_a_loop_in_si_units_is_the_padded_one(scaled):
     _, x0, expected = scaled
     pendulums = sampled("pendulum", 2)
     scale_x, scale_u = (np.asarray(s).reshape(-1, 1, 1, s.shape[-1]) for s in pendulums.scales)
-    policy = learning.adaptive(pendulums, learning.wide(), limit=20.0)
+    policy = unknown.adaptive(pendulums, unknown.wide(), limit=20.0)
     run = simulation.rollout(pendulums, policy, np.asarray(x0)[..., :2] * scale_x[:, 0], 20, linear=True)
     np.testing.assert_allclose(np.asarray(run.xs) / scale_x, expected.xs[..., :2], rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(np.asarray(run.us) / scale_u, expected.us[..., :1], rtol=1e-6, atol=1e-9)
@@ -458,7 +458,7 @@ def test_a_loop_in_si_units_is_the_padded_one(scaled):
 def test_a_loop_in_a_batch_is_the_same_alone(scaled, plants):
     _, x0, expected = scaled
     alone = plants.disturbed()[1]
-    policy = learning.adaptive(alone, learning.wide())
+    policy = unknown.adaptive(alone, unknown.wide())
     run = simulation.rollout(alone.limited(None), policy, x0[1, 2], 20)
     np.testing.assert_allclose(run.us, expected.us[1, 2], rtol=1e-8, atol=1e-10)
 
@@ -470,7 +470,7 @@ def gains(plants, times=1.0):
 
 
 def test_the_exact_gain_has_ratio_one_and_nothing_to_learn_whatever_the_noise(plants):
-    regret = evaluation.unknown(gains(plants), plants, key=KEY, num_initial=3, num_steps=30)
+    regret = unknown.score(gains(plants), plants, key=KEY, num_initial=3, num_steps=30)
     assert regret.ratio.shape == (4, 3)
     np.testing.assert_allclose(regret.ratio, 1.0, atol=1e-12)
     np.testing.assert_allclose(regret.regret, 0.0, atol=1e-12)
@@ -482,7 +482,7 @@ def test_the_exact_gain_has_ratio_one_and_nothing_to_learn_whatever_the_noise(pl
 def test_without_noise_the_excess_from_the_first_step_on_is_the_regret(plants):
     """The cost-difference lemma: cost above x0ᵀP x0 is what the inputs were off, squared."""
     quiet = plants.disturbed()
-    regret = evaluation.unknown(gains(quiet, 1.2), quiet, key=KEY, num_initial=3, num_steps=30)
+    regret = unknown.score(gains(quiet, 1.2), quiet, key=KEY, num_initial=3, num_steps=30)
     assert float(regret.ratio.min()) > 1.0001
     np.testing.assert_allclose(1 + regret.excess[..., 0], regret.ratio, rtol=1e-9)
     assert float(jnp.diff(regret.regret).min()) >= -1e-9
@@ -491,7 +491,7 @@ def test_without_noise_the_excess_from_the_first_step_on_is_the_regret(plants):
 def test_the_excess_from_a_step_on_is_over_what_can_then_be_expected_to_be_paid(plants):
     """Against sums in NumPy: what is expected is xᵀPx and, for each step that is left, the noise's share."""
     T, K = 12, np.asarray(1.2 * plants.K)
-    regret = evaluation.unknown(gains(plants, 1.2), plants, key=KEY, num_initial=2, num_steps=T)
+    regret = unknown.score(gains(plants, 1.2), plants, key=KEY, num_initial=2, num_steps=T)
     start, noise = jax.random.split(KEY)
     x0 = jax.random.normal(start, (len(plants), 2, N_MAX)) * plants.coordinates.state_mask[:, None]
     run = simulation.rollout(plants, Fixed(jnp.asarray(K)), x0, T, key=noise)
@@ -508,7 +508,7 @@ def test_the_excess_from_a_step_on_is_over_what_can_then_be_expected_to_be_paid(
 
 def test_the_same_key_gives_the_same_loops_and_another_one_others(plants):
     runs = [
-        evaluation.unknown(gains(plants, 1.2), plants, key=key, num_initial=2, num_steps=10)
+        unknown.score(gains(plants, 1.2), plants, key=key, num_initial=2, num_steps=10)
         for key in (KEY, KEY, jax.random.key(4))
     ]
     assert np.array_equal(runs[0].ratio, runs[1].ratio)
@@ -517,8 +517,8 @@ def test_the_same_key_gives_the_same_loops_and_another_one_others(plants):
 
 @pytest.mark.parametrize("factor", [-40.0, np.nan], ids=["wrong sign", "no number"])
 def test_a_loop_that_diverges_counts_and_leaves_its_neighbours_alone(plants, factor):
-    expected = evaluation.unknown(gains(plants), plants, key=KEY, num_initial=2, num_steps=60)
-    regret = evaluation.unknown(gains(plants, [1.0, factor, 1.0, 1.0]), plants, key=KEY, num_initial=2, num_steps=60)
+    expected = unknown.score(gains(plants), plants, key=KEY, num_initial=2, num_steps=60)
+    regret = unknown.score(gains(plants, [1.0, factor, 1.0, 1.0]), plants, key=KEY, num_initial=2, num_steps=60)
     assert regret.diverged.tolist() == [[False] * 2, [True] * 2, [False] * 2, [False] * 2]
     np.testing.assert_array_equal(regret.failed, regret.diverged)
     assert np.isinf(regret.ratio[1]).all()
@@ -532,17 +532,17 @@ def test_a_loop_that_diverges_counts_and_leaves_its_neighbours_alone(plants, fac
 def test_at_first_contact_outputs_are_what_is_paid_for_where_a_problem_says_so():
     """No other gain is cheaper than the optimal one of |y|² + |u|², that of |x|² + |u|² neither."""
     plants = systems.sample("cart_pole", key=KEY, num=3)
-    states, outputs = (evaluation.unknown_problem(plants, outputs=seen, limit=1e6) for seen in (False, True))
-    contact = evaluation.first_contact(lambda _: Fixed(states.K), outputs, outputs, key=KEY, num_steps=60)
+    states, outputs = (unknown.problem_of(plants, outputs=seen, limit=1e6) for seen in (False, True))
+    contact = unknown.first_contact(lambda _: Fixed(states.K), outputs, outputs, key=KEY, num_steps=60)
     assert np.asarray(contact.ratio[0]).min() > 1
-    best = evaluation.first_contact(lambda _: Fixed(outputs.K), outputs, outputs, key=KEY, num_steps=60)
+    best = unknown.first_contact(lambda _: Fixed(outputs.K), outputs, outputs, key=KEY, num_steps=60)
     np.testing.assert_allclose(best.ratio, 1, rtol=1e-9)
 
 
 def test_first_contact_is_the_loop_of_numpy_episode_by_episode(plants):
     """A gain that is not the best, pushed, and then on reversed inputs; the reference is told the new plant."""
     K = np.asarray(plants.K) * 1.1
-    contact = evaluation.first_contact(lambda _: Fixed(jnp.asarray(K)), plants.disturbed(), key=KEY, num_steps=30)
+    contact = unknown.first_contact(lambda _: Fixed(jnp.asarray(K)), plants.disturbed(), key=KEY, num_steps=30)
     first, pushes, _ = jax.random.split(KEY, 3)
     mask = np.asarray(plants.coordinates.state_mask, float)
     x0 = np.asarray(jax.random.normal(first, mask.shape, float)) * mask
@@ -568,32 +568,32 @@ def test_first_contact_is_the_loop_of_numpy_episode_by_episode(plants):
 
 
 def test_the_regulator_survives_a_push_another_plant_and_noise_of_which_it_was_told_nothing():
-    quiet = evaluation.unknown_problem([sampled(name, 4) for name in FAMILIES])
-    regulator = partial(learning.adaptive, prior=learning.wide())
-    pushed = evaluation.first_contact(regulator, quiet, key=KEY)
+    quiet = unknown.problem_of([sampled(name, 4) for name in FAMILIES])
+    regulator = partial(unknown.adaptive, prior=unknown.wide())
+    pushed = unknown.first_contact(regulator, quiet, key=KEY)
     assert not pushed.failed.any()
     assert np.median(pushed.ratio[1]) < 1.1  # as if it had not been pushed
-    noisy = evaluation.first_contact(regulator, quiet, key=KEY, noise=0.03)
+    noisy = unknown.first_contact(regulator, quiet, key=KEY, noise=0.03)
     assert not noisy.failed[:2].any()
 
 
 def test_first_contact_with_other_plants_is_refused_in_words(plants):
     with pytest.raises(ValueError, match="then: expected one plant for each of plants"):
-        evaluation.first_contact(lambda _: Fixed(plants.K), plants, plants[:1], key=KEY)
+        unknown.first_contact(lambda _: Fixed(plants.K), plants, plants[:1], key=KEY)
     with pytest.raises(ValueError, match=r"then: expected plants, or what evaluation\.unknown_problem makes"):
-        evaluation.first_contact(lambda _: Fixed(plants.K), plants, Problem.of(systems.make("pendulum")), key=KEY)
+        unknown.first_contact(lambda _: Fixed(plants.K), plants, Problem.of(systems.make("pendulum")), key=KEY)
 
 
 def test_steps_until_learned_end_after_the_last_step_that_cost_too_much():
     excess = jnp.array([[[0.5, 0.05, 0.2, 0.01], [0.0, 0.0, 0.0, 0.0], [9.0, 9.0, 9.0, jnp.nan]]])
     verdict, failed = jnp.zeros((1, 3), jnp.int8), jnp.zeros((1, 3), bool)
-    regret = evaluation.Regret(jnp.ones((1, 3)), verdict, failed, excess, excess)
+    regret = unknown.Regret(jnp.ones((1, 3)), verdict, failed, excess, excess)
     assert regret.steps_until().tolist() == [[3, 0, 4]]
     assert regret.steps_until(0.3).tolist() == [[1, 0, 4]]
 
 
 def test_families_are_joined_and_taken_apart_again(plants):
-    alone = evaluation.unknown_problem(sampled("cart_pole", 2), noise=0.02)
+    alone = unknown.problem_of(sampled("cart_pole", 2), noise=0.02)
     jax.tree.map(np.testing.assert_array_equal, plants[2:], alone)
     twice = plants[np.array([3, 3])].disturbed(noise=[[0.0], [0.1]], sensor_noise=0.2)
     np.testing.assert_allclose(twice.told("units").noise, [0.0, 0.1], rtol=1e-12)
@@ -603,22 +603,22 @@ def test_families_are_joined_and_taken_apart_again(plants):
 
 def test_the_controller_sees_the_measured_state(plants):
     noisy = plants.disturbed(sensor_noise=0.3)
-    regret = evaluation.unknown(gains(noisy), noisy, key=KEY, num_initial=2, num_steps=10)
+    regret = unknown.score(gains(noisy), noisy, key=KEY, num_initial=2, num_steps=10)
     np.testing.assert_allclose(regret.ratio, 1.0, atol=1e-12)  # as the reference does
     assert float(regret.excess.min()) > 0  # but the state's optimum pays less
 
 
 WRONG = {
-    "no plants": (lambda: evaluation.unknown_problem([]), "plants: expected a plant, or a list"),
-    "negative noise": (lambda: evaluation.unknown_problem(sampled("pendulum", 1), noise=-1.0), "noise: expected a st"),
+    "no plants": (lambda: unknown.problem_of([]), "plants: expected a plant, or a list"),
+    "negative noise": (lambda: unknown.problem_of(sampled("pendulum", 1), noise=-1.0), "noise: expected a st"),
     "noise of others": (
-        lambda: evaluation.unknown_problem(sampled("pendulum", 2), noise=[[0.1]] * 3),
+        lambda: unknown.problem_of(sampled("pendulum", 2), noise=[[0.1]] * 3),
         r"noise: expected leading axes \(2,\)",
     ),
-    "no limit": (lambda: evaluation.unknown_problem(sampled("pendulum", 1), limit=0.0), "limit: expected a number > 0"),
+    "no limit": (lambda: unknown.problem_of(sampled("pendulum", 1), limit=0.0), "limit: expected a number > 0"),
     "plants in SI units": (
-        lambda: evaluation.unknown(simulation.no_control, Problem.of(sampled("pendulum", 1)), key=KEY),
-        "plants: expected plants, or what evaluation.unknown_problem makes",
+        lambda: unknown.score(simulation.no_control, Problem.of(sampled("pendulum", 1)), key=KEY),
+        "plants: expected plants, or what unknown.problem_of makes",
     ),
 }
 
@@ -634,14 +634,14 @@ def test_wrong_controllers_are_refused_in_words(plants):
     wrong = {"expected a policy, a gain K": {}, "but found Problem": lambda problem: problem}
     for words, controller in wrong.items():
         with pytest.raises(ValueError, match=words):
-            evaluation.unknown(controller, plants, key=KEY)
+            unknown.score(controller, plants, key=KEY)
     with pytest.raises(ValueError, match="excess: expected a number > 0"):
-        evaluation.unknown(gains(plants), plants, key=KEY, num_steps=2).steps_until(0.0)
+        unknown.score(gains(plants), plants, key=KEY, num_steps=2).steps_until(0.0)
 
 
 def test_a_bank_that_holds_the_plant_soon_has_its_gain(plants):
     controller = bank([described(sampled(name, 2)) for name in FAMILIES], misfit=1e-3, num=4)
-    regret = evaluation.unknown(controller, plants.disturbed(), key=KEY, num_initial=2, num_steps=60)
+    regret = unknown.score(controller, plants.disturbed(), key=KEY, num_initial=2, num_steps=60)
     assert float(regret.ratio.max()) < 1.5
     assert float(regret.excess[..., 10].max()) < 0.01
 
@@ -691,7 +691,7 @@ def blind(policy, problem, memory, x):
 def test_each_baseline_regulates_the_families_that_it_knows(training, plants, name):
     family = np.array([0, 0, 1, 1])
     controller = baseline(name, training, family)
-    regret = evaluation.unknown(controller, plants, key=KEY, num_initial=2, num_steps=60)
+    regret = unknown.score(controller, plants, key=KEY, num_initial=2, num_steps=60)
     assert float(jnp.median(regret.ratio)) < (5.0 if "ridge" in name else 1.3)
     assert not regret.failed.any()
 
@@ -744,9 +744,9 @@ def test_a_root_of_a_covariance_is_one():
 
 
 def test_the_baselines_are_named_and_no_control_is_one(training, plants):
-    found = evaluation.unknown_baselines(training)
+    found = unknown.baselines(training)
     assert found.keys() == {"no control", *SETTINGS} - {"family known"}
-    assert evaluation.unknown(found["no control"], plants, key=KEY, num_steps=60).failed.all()
+    assert unknown.score(found["no control"], plants, key=KEY, num_steps=60).failed.all()
 
 
 def test_settings_of_the_baselines_are_of_the_grid():
@@ -779,7 +779,7 @@ def test_loops_to_learn_from_have_scipys_optimum_and_each_kind_is_drawn_alike(lo
 def test_the_slope_of_a_loops_cost_is_that_of_finite_differences(loops):
     episodes, _ = loops
     # of one hypothesis: where the likeliest of several changes, the cost jumps
-    prior, key = learning.wide(), jax.random.key(8)
+    prior, key = unknown.wide(), jax.random.key(8)
     prior = dataclasses.replace(prior, dense=prior.dense[:0], kinematic=prior.kinematic[1:2])
     values = training_episodes.numbers(prior)
     direction = jax.tree.map(lambda a: jnp.linspace(0.5, 1.0, a.size).reshape(a.shape), values)
@@ -799,7 +799,7 @@ def test_the_slope_of_a_loops_cost_is_that_of_finite_differences(loops):
 def test_each_loops_gradient_is_cut_by_itself_and_a_lost_loop_counts_fifty_times_and_teaches_nothing(
     loops, monkeypatch
 ):
-    prior = learning.wide()
+    prior = unknown.wide()
     fifty, ten = np.log(50.0), np.log(10.0)
     shares = np.array([0.01, 0.5, 2.0, np.nan, np.inf])
     episodes = dataclasses.replace(loops[0][jnp.zeros(5, int)], hidden=jnp.asarray(shares))
@@ -835,7 +835,7 @@ def test_each_loops_gradient_is_cut_by_itself_and_a_lost_loop_counts_fifty_times
 def test_learning_a_prior_lowers_the_cost_of_its_loops(loops, training):
     episodes, weight = loops
     rows = np.asarray(episodes.hidden) >= 0
-    prior, seen = learning.wide(learning.families(training)), []
+    prior, seen = unknown.wide(unknown.families(training)), []
     prior = dataclasses.replace(prior, probe=prior.probe.at[0].set(2.0))  # far too curious
     better = training_episodes.learn(
         prior, episodes[rows], weight[rows], key=KEY, num_updates=6, batch=8, num_steps=20, learning_rate=0.3,
@@ -847,8 +847,8 @@ def test_learning_a_prior_lowers_the_cost_of_its_loops(loops, training):
 
 
 def test_weights_come_back_from_a_file_and_a_strangers_file_is_refused(tmp_path, training):
-    families = learning.wide(learning.families(training))
-    for prior in (learning.wide(), families, spoken(0, prior=families), spoken(1)):
+    families = unknown.wide(unknown.families(training))
+    for prior in (unknown.wide(), families, spoken(0, prior=families), spoken(1)):
         weight_files.write(tmp_path / "prior.safetensors", prior, {"limits": "none"})
         back = weight_files.read(tmp_path / "prior.safetensors")
         jax.tree.map(partial(np.testing.assert_array_equal, strict=True), prior, back)
@@ -879,8 +879,8 @@ def test_weights_come_back_from_a_file_and_a_strangers_file_is_refused(tmp_path,
 def test_a_policy_bound_to_one_family_controls_no_other():
     pendulum, cart = systems.make("pendulum"), systems.make("cart_pole")
     model = learning.models.build(learning.ModelConfig(kind="transformer", window=2, width=8, depth=1, heads=2))
-    adaptive = learning.adaptive(pendulum, learning.wide())
-    of_problem = learning.adaptive(simulation.Problem.of(pendulum), learning.wide())
+    adaptive = unknown.adaptive(pendulum, unknown.wide())
+    of_problem = unknown.adaptive(simulation.Problem.of(pendulum), unknown.wide())
     for policy in (learning.policy(model, pendulum), adaptive, of_problem):
         assert simulation.rollout(pendulum, policy, jnp.full(2, 0.1), 3).us.shape == (3, 1)
         with pytest.raises(ValueError, match=r"expected the 2 states .* bound to, but found 4; bind it"):
@@ -912,7 +912,7 @@ def test_a_network_without_a_description_enters_the_table_and_one_with_it_is_ref
         seen.append(problem)
         return learning.policy(blind, problem)
 
-    regret = evaluation.unknown(controller, plants, key=KEY, num_initial=1, num_steps=10)
+    regret = unknown.score(controller, plants, key=KEY, num_initial=1, num_steps=10)
     assert regret.ratio.shape == (4, 1)
     # an untrained one answers as it does to plants whose matrices it is not told either
     batch = sampled("pendulum", 2)

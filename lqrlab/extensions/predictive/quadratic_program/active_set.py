@@ -7,8 +7,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from lqrlab.control.predictive import riccati_sweep
-from lqrlab.control.predictive.horizon_qp import HorizonQP, PrimalDual, limited, net, residual, residuals, signed
+from lqrlab.extensions.predictive.quadratic_program import riccati_sweep
+from lqrlab.extensions.predictive.quadratic_program.horizon_qp import (
+    HorizonQP,
+    PrimalDual,
+    limited,
+    net,
+    residual,
+    residuals,
+    signed,
+)
 
 STIFF = 1e5  # penalty beside the curvature of the cost; larger ones converge faster to fewer digits
 _ROUNDS, _MOST = 7, 60  # of the method of multipliers, where states or outputs are limited; more where it is slow

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from lqrlab.compute.linalg import batch_last
-from lqrlab.control.predictive import active_set, interior_point, riccati_sweep
-from lqrlab.control.predictive.active_set import STIFF, ActiveSet, Answer
-from lqrlab.control.predictive.horizon_qp import (
+from lqrlab.extensions.predictive.quadratic_program import active_set, interior_point, riccati_sweep
+from lqrlab.extensions.predictive.quadratic_program.active_set import STIFF, ActiveSet, Answer
+from lqrlab.extensions.predictive.quadratic_program.horizon_qp import (
     HorizonQP,
     PrimalDual,
     excess,

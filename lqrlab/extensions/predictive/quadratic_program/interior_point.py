@@ -6,9 +6,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from lqrlab.control.predictive import active_set, riccati_sweep
-from lqrlab.control.predictive.active_set import ActiveSet
-from lqrlab.control.predictive.horizon_qp import HorizonQP, PrimalDual, limited, net, objective, residuals, signed
+from lqrlab.extensions.predictive.quadratic_program import active_set, riccati_sweep
+from lqrlab.extensions.predictive.quadratic_program.active_set import ActiveSet
+from lqrlab.extensions.predictive.quadratic_program.horizon_qp import (
+    HorizonQP,
+    PrimalDual,
+    limited,
+    net,
+    objective,
+    residuals,
+    signed,
+)
 
 STEPS = 30
 _RUNAWAY = 1e12  # growth of the gap: there is no feasible point

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import matvec, mul, t
-from lqrlab.control.predictive.horizon_qp import HorizonQP, has_states
+from lqrlab.extensions.predictive.quadratic_program.horizon_qp import HorizonQP, has_states
 
 
 class Factors(NamedTuple):

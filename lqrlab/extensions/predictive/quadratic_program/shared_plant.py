@@ -14,9 +14,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from lqrlab.compute.linalg import batch_last
-from lqrlab.control.predictive import riccati_sweep
-from lqrlab.control.predictive.active_set import NOTHING, ActiveSet, Answer, careful, caution, closed, equal
-from lqrlab.control.predictive.horizon_qp import (
+from lqrlab.extensions.predictive.quadratic_program import riccati_sweep
+from lqrlab.extensions.predictive.quadratic_program.active_set import (
+    NOTHING,
+    ActiveSet,
+    Answer,
+    careful,
+    caution,
+    closed,
+    equal,
+)
+from lqrlab.extensions.predictive.quadratic_program.horizon_qp import (
     HorizonQP,
     PrimalDual,
     limited,

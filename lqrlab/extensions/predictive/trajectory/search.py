@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from lqrlab.compute import linalg
-from lqrlab.control.trajectory.box_qp import box_qp, solve_free
-from lqrlab.control.trajectory.state_limits import StateLimits
-from lqrlab.control.trajectory.trajectory_problem import TrajectoryProblem
+from lqrlab.extensions.predictive.trajectory.box_qp import box_qp, solve_free
+from lqrlab.extensions.predictive.trajectory.state_limits import StateLimits
+from lqrlab.extensions.predictive.trajectory.trajectory_problem import TrajectoryProblem
 
 _ALPHAS = 1.1 ** -(np.arange(11.0) ** 2)  # step lengths tried at once, from 1 down to 7e-5
 _DAMPING = 1e-6, 1e10  # least and most; below the least there is none

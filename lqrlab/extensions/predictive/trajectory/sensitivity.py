@@ -8,7 +8,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool
 
 from lqrlab.compute import linalg
-from lqrlab.control.trajectory.trajectory_problem import TrajectoryProblem
+from lqrlab.extensions.predictive.trajectory.trajectory_problem import TrajectoryProblem
 
 Point = tuple[Array, Array, Array]
 """States ``[T+1, n]``, inputs ``[T, m]`` and multipliers of the dynamics ``[T+1, n]``."""

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from functools import partial
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +13,13 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from lqrlab.compute import broadcast, jit_by_function, linalg, pytree
 from lqrlab.compute.checks import traced, whole
-from lqrlab.control.trajectory.arguments import Pair, as_arrays, as_pytree
-from lqrlab.control.trajectory.box_qp import solve_free
-from lqrlab.control.trajectory.search import Iterate, search, search_within, started
-from lqrlab.control.trajectory.sensitivity import free_inputs, moved
-from lqrlab.control.trajectory.state_limits import StateLimits
-from lqrlab.control.trajectory.trajectory_problem import TrajectoryProblem
+from lqrlab.extensions.predictive.trajectory.arguments import Pair, as_arrays, as_pytree
+from lqrlab.extensions.predictive.trajectory.box_qp import solve_free
+from lqrlab.extensions.predictive.trajectory.search import Iterate, search, search_within, started
+from lqrlab.extensions.predictive.trajectory.sensitivity import free_inputs, moved
+from lqrlab.extensions.predictive.trajectory.state_limits import StateLimits
+from lqrlab.extensions.predictive.trajectory.trajectory_problem import TrajectoryProblem
+from lqrlab.simulation import Policy, Problem, bind, tracking
 
 
 @pytree
@@ -47,6 +49,12 @@ class ILQR:
     converged: Bool[Array, "*batch"]
     iterations: Int[Array, "*batch"]
     violation: Float[Array, "*batch n"]
+    absolute: ClassVar[bool] = True
+
+
+@bind.register
+def _policy(plan: ILQR, problem: Problem) -> Policy:
+    return tracking(problem, plan)
 
 
 def ilqr(
@@ -198,7 +206,7 @@ def _of_optimum(substeps: int, primals: tuple, tangents: tuple) -> tuple[ILQR, I
 
 
 def _gains(problem: TrajectoryProblem, xs: Array, us: Array, free: Array) -> tuple[Array, Array]:
-    """K and V of :func:`~lqrlab.control.trajectory.search.backward` at an optimum, its free inputs known."""
+    """K and V of :func:`~lqrlab.predictive.trajectory.search.backward` at an optimum, its free inputs known."""
     n = xs.shape[-1]
     A, B, _, hessian = jax.vmap(problem.expand)(xs[:-1], us)
 

@@ -1,0 +1,1 @@
+"""Constrained linear-quadratic problems over a horizon, batch last: problem, optimality conditions, solvers."""

@@ -1,0 +1,1 @@
+"""Optimal trajectories of nonlinear plants within limits of inputs and states: iterative LQR."""
