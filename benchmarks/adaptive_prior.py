@@ -1,7 +1,7 @@
 """The recipe of the adaptive regulator's prior that comes with the package."""
 
 import jax
-from lqrlab.unknown.adaptive import Prior, families, wide
+from lqrlab.unknown import Prior, families, wide
 
 from lqrlab import systems
 from lqrlab.dataset.data_config import FAMILIES, HELD_OUT
