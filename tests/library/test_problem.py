@@ -10,7 +10,7 @@ import scipy_oracle
 
 from lqrlab import classical, control, dataset, evaluation, learning, predictive, simulation, systems, unknown
 from lqrlab.extensions import environments
-from lqrlab.simulation import LinearPolicy, Problem, bind, binding
+from lqrlab.simulation import LinearPolicy, Problem, bind
 from lqrlab.systems import M_MAX, N_MAX
 from lqrlab.workbench import widgets
 
@@ -334,7 +334,7 @@ def test_a_gain_of_one_plant_is_no_gain_for_plants_of_many_families():
 @pytest.mark.parametrize(
     ("controller", "words"),
     [
-        (3, "expected a policy, a gain K, .* a function from a problem to a policy, but found int"),
+        (3, "expected a policy, a gain K, a function from a problem to a policy, or one of .*LQG.*, but found int"),
         ({"K": K}, "but found dict"),
         (
             np.ones((3, 2)),
@@ -353,22 +353,20 @@ def test_what_is_no_controller_of_the_plant_is_refused_in_words(controller, word
         bind(controller, PLANT)
 
 
-def test_a_new_kind_of_controller_is_one_row(monkeypatch):
+def test_a_new_kind_of_controller_is_one_registration():
     """And everything takes it."""
 
     @dataclasses.dataclass(frozen=True)
     class Proportional:
         factor: float
 
-    row = binding.Kind(
-        "a proportion of the optimum",
-        lambda c: isinstance(c, Proportional),
-        lambda c, problem: LinearPolicy(c.factor * problem.solved().K),
-    )
-    monkeypatch.setattr(binding, "TABLE", [*binding.TABLE, row])
+    @bind.register
+    def _(controller: Proportional, problem: simulation.Problem):
+        return LinearPolicy(controller.factor * problem.solved().K)
+
     score = evaluation.evaluate(Proportional(1.0), systems.make("cart_pole"), key=KEY, num_initial=2)
     np.testing.assert_allclose(score.ratio, 1.0, rtol=1e-9)
-    with pytest.raises(ValueError, match="a proportion of the optimum"):
+    with pytest.raises(ValueError, match="Proportional"):
         bind(object(), PLANT)
 
 
