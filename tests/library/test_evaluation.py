@@ -455,7 +455,6 @@ def test_dense_systems_have_normal_entries_of_a_size_that_is_uniform(monkeypatch
 
 
 @pytest.mark.matrix
-@pytest.mark.timeout(900)  # the optimum within limits compiles for each of its horizons
 def test_with_limits_the_ladder_is_beside_the_constrained_optimum(monkeypatch):
     some = {name: textbook.DESIGNS[name].plant() for name in OUTSIDE}
     monkeypatch.setattr("lqrlab.evaluation.textbook.designs", lambda: some)

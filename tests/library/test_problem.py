@@ -273,7 +273,6 @@ def test_whatever_is_the_optimal_gain_runs_and_scores_as_it(controllers):
 
 
 @pytest.mark.matrix
-@pytest.mark.timeout(900)
 def test_everything_that_takes_a_controller_takes_every_kind(controllers):
     problem = Problem.of(PLANT, linear=True)
     env = environments.make(PLANT, linear=True, limits=None, horizon=8, dtype="float64")

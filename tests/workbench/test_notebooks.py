@@ -193,7 +193,6 @@ def assert_executed(folder: Path, name: str):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_all_in_order_from_an_empty_folder(lqrlab_run, tmp_path):
     folder = tmp_path / "run"
     lqrlab_run(folder)
@@ -207,7 +206,6 @@ def test_all_in_order_from_an_empty_folder(lqrlab_run, tmp_path):
 
 
 @pytest.mark.matrix
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [path.stem for path in PATHS if path not in CHAIN])
 def test_each_deeper_notebook_by_its_name(shared_kernel, monkeypatch, name, tmp_path):
     monkeypatch.setattr(execution, "_in_child_that_starts", shared_kernel.instead_of_a_process)
