@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import lqrlab
+from lqrlab.compute import names
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "lqrlab"
@@ -235,3 +236,25 @@ def test_extensions_are_names_of_the_package():
     code += "\nfrom lqrlab.predictive.design import MPC\nfrom lqrlab.predictive import MPC as same\nassert MPC is same"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_name_that_moved_says_where_it_is():
+    with pytest.raises(AttributeError, match=r"no attribute 'mpc': it is lqrlab\.predictive\.mpc now"):
+        _ = lqrlab.control.mpc
+    for home, by_room in names._MOVED.items():
+        for room, moved in by_room.items():
+            for name in moved.split():
+                old, _, new = name.partition(":")
+                assert hasattr(getattr(lqrlab, home), new or old)
+                assert not hasattr(getattr(lqrlab, room), old), (room, old)
+
+
+def test_public_names_are_there():
+    """Those that are loaded when they are first asked for; a module of one's name would hide it."""
+    for room in lqrlab.__all__:
+        subpackage = getattr(lqrlab, room)
+        inside = Path(subpackage.__file__)
+        late = "lazily(" in inside.read_text()
+        for name in getattr(subpackage, "__all__", ()):
+            found, module = getattr(subpackage, name), (inside.parent / f"{name}.py").exists()
+            assert not (late and module) or found.__name__.endswith(f".{name}"), f"{room}.{name}"

@@ -6,7 +6,6 @@ Names are loaded when they are first used, so that Gymnasium learns the ids of t
 import importlib
 from typing import TYPE_CHECKING
 
-# ruff: noqa: F401 (names for type checkers)
 from lqrlab.extensions.environments.ids import register
 
 if TYPE_CHECKING:
