@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from benchmarks import cortex_m4
 from lqrlab import control, deployment, learning, simulation, systems
 from lqrlab.compute import pytree
-from lqrlab.extensions.deployment import cortex_m4
 from lqrlab.extensions.deployment.export_command import export
 from lqrlab.extensions.deployment.exported_step import ExportedStep
 from lqrlab.simulation.sensors import measure
@@ -505,7 +505,7 @@ def test_on_a_cortex_m4(name, exported, tmp_path):
     if missing:
         pytest.skip(f"needs {cortex_m4.TOOLS[missing[0]]}")
     folder = deployment.to_c(*lqg_of_twelve(), tmp_path / "c") if name == "lqg12" else exported(name)
-    found = deployment.on_cortex_m4(folder)
+    found = cortex_m4.on_cortex_m4(folder)
     print(f"{name}: {found}")
     assert found.same
     assert found.answer == "200 steps, 0 wrong\n"
@@ -524,20 +524,20 @@ def test_on_a_cortex_m4_what_differs_is_seen(tmp_path):
     *head, last = lines[7].split(",")
     lines[7] = ",".join([*head, str(float(last) + 0.1)])
     vectors.write_text("\n".join(lines) + "\n")
-    found = deployment.on_cortex_m4(folder)
+    found = cortex_m4.on_cortex_m4(folder)
     assert not found.same
     assert found.answer.endswith("200 steps, 1 wrong\n")
     (folder / "controller.c").write_text("no C")
     with pytest.raises(RuntimeError, match="arm-none-eabi-gcc failed"):
-        deployment.on_cortex_m4(folder)
+        cortex_m4.on_cortex_m4(folder)
 
 
 def test_without_a_cross_compiler_the_package_is_named(exported, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RuntimeError, match="apt install gcc-arm-none-eabi"):
-        deployment.on_cortex_m4(exported("gain"))
+        cortex_m4.on_cortex_m4(exported("gain"))
     with pytest.raises(ValueError, match="expected one that deployment"):
-        deployment.on_cortex_m4(tmp_path)
+        cortex_m4.on_cortex_m4(tmp_path)
 
 
 assert os.name == "posix"  # what these tests call

@@ -17,7 +17,6 @@ from lqrlab import control
 from lqrlab.compute import checks
 from lqrlab.compute.files import write_atomic, write_json
 from lqrlab.dataset import shards
-from lqrlab.extensions.deployment import stablehlo
 from lqrlab.extensions.deployment.timed_run import TimedRun
 from lqrlab.simulation import LinearController, LinearPolicy, Problem
 from lqrlab.systems import Plant, Signal, families, from_matrices, matrix_files
@@ -30,28 +29,20 @@ Fields = dict[str, Any]
 """Arrays, numbers, texts, and lists of texts by name."""
 
 
-def save(thing: object, path: str | Path, problem: Problem | Plant | None = None) -> Path:
+def save(thing: object, path: str | Path) -> Path:
     """Write a gain, a controller, a plant or a log into a file that other tools read; :func:`load` reads it back.
 
     Args:
         thing: a gain K or an LQR design; a plant (its family and parameters in JSON, else its linearisation); an LQG
             design or another linear controller; a ``control.StateSpace`` of python-control; a log of
-            :mod:`lqrlab.identification`, or a run of :func:`realtime`. With the ending ``.stablehlo`` any controller.
-        path: of the file, ending in ``.mat`` (MATLAB), ``.json``, ``.npz`` (NumPy), ``.h5`` (Julia and others; arrays
-            are row by row there, so Julia shows them transposed) or ``.stablehlo`` (:func:`to_stablehlo`).
-        problem: what a controller is for, with ``.stablehlo``.
+            :mod:`lqrlab.identification`, or a run of :func:`realtime`.
+        path: of the file, ending in ``.mat`` (MATLAB), ``.json``, ``.npz`` (NumPy) or ``.h5`` (Julia and others; arrays
+            are row by row there, so Julia shows them transposed).
 
     Raises:
         ValueError: what is none of these, or is a batch; another ending.
     """
-    file = checks.path("path", path)
-    if file.suffix == ".stablehlo":
-        if problem is None:
-            raise ValueError("problem: say what the controller is for, save(controller, path, problem)")
-        return stablehlo.to_stablehlo(thing, problem, file)
-    if file.suffix not in _WRITERS:
-        known = ", ".join((*_WRITERS, ".stablehlo"))
-        raise ValueError(f"path: expected a file ending in {known}, but found {file.name!r}")
+    file = _checked(path)
     described = _family(thing) if file.suffix == ".json" else None
     return _WRITERS[file.suffix](file, described or _fields(thing))
 
@@ -64,17 +55,12 @@ def load(path: str | Path) -> Any:
         as a policy of outputs (:class:`lqrlab.simulation.LinearController`); a ``"system"`` as a
         ``control.StateSpace``; a ``"log"`` as columns by headings with units, which
         ``identification.read(load(path), inputs, outputs)`` takes. A file without ``kind`` is a gain if it holds K, a
-        system if it holds D, else a plant. Of ``.stablehlo`` the policy.
+        system if it holds D, else a plant.
 
     Raises:
         ValueError: naming the file and what is wrong with it.
     """
-    file = checks.path("path", path)
-    if file.suffix == ".stablehlo":
-        return stablehlo.load_stablehlo(file)
-    if file.suffix not in _WRITERS:
-        known = ", ".join((*_WRITERS, ".stablehlo"))
-        raise ValueError(f"path: expected a file ending in {known}, but found {file.name!r}")
+    file = _checked(path)
     fields = _hdf5_fields(file) if file.suffix == ".h5" else matrix_files.contents(file, keys=None)
     kind = next(iter(_texts(fields["kind"])), "") if "kind" in fields else _guessed(fields)
     try:
@@ -83,6 +69,13 @@ def load(path: str | Path) -> Any:
         raise ValueError(f"{file}: a {kind} needs {error.args[0]!r}, which is missing") from None
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(str(file)) else f"{file}: {error}") from None
+
+
+def _checked(path: str | Path) -> Path:
+    file = checks.path("path", path)
+    if file.suffix not in _WRITERS:
+        raise ValueError(f"path: expected a file ending in {', '.join(_WRITERS)}, but found {file.name!r}")
+    return file
 
 
 # From things to fields ----------------------------------------------------------------------------------------
@@ -110,7 +103,7 @@ def _fields(thing: Any) -> Fields:
         return {"kind": "gain", "K": K}
     raise ValueError(
         f"thing: expected a gain, a plant, a linear controller or a log, but found {type(thing).__name__}; any "
-        "controller is written with the ending .stablehlo"
+        "controller is written as C code by deployment.to_c"
     )
 
 
