@@ -1,4 +1,4 @@
-"""Exported C on an emulated Cortex-M4: test vectors, bytes, instructions a step: python -m benchmarks.cortex_m4 FOLDER."""
+"""Exported C on an emulated Cortex-M4: vectors, bytes, instructions a step: python -m benchmarks.cortex_m4 FOLDER."""
 
 import shutil
 import subprocess

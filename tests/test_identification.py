@@ -222,7 +222,7 @@ def test_the_column_of_the_very_heading_is_taken_and_of_two_that_fit_none():
         ({"source": pd.DataFrame(DEGREES).assign(force=1j)}, "force: expected a column of real numbers.*complex"),
         (
             {"source": pd.DataFrame(DEGREES).assign(force=np.array([np.complex128(1j)] * 5, object))},
-            "force: expected a column of real numbers, but found complex ones",
+            "force: expected a column of real numbers, but found complex128",
         ),
         ({"source": pd.DataFrame(np.eye(5), columns=["t", "force", "a", "a", "b"]), "outputs": ["a"]},
          "'a' is the name of 2 columns, 'a' and 'a'; give each a name of its own"),

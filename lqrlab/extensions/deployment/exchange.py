@@ -3,7 +3,6 @@
 A file holds named arrays and says in ``kind`` what they are. Names of signals stand there with their units.
 """
 
-import io
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,8 @@ import numpy as np
 
 from lqrlab import control
 from lqrlab.compute import checks
-from lqrlab.compute.files import write_atomic, write_json
+from lqrlab.compute.array_files import write_arrays
+from lqrlab.compute.files import write_json
 from lqrlab.dataset import shards
 from lqrlab.extensions.deployment.timed_run import TimedRun
 from lqrlab.simulation import LinearController, LinearPolicy, Problem
@@ -219,30 +219,12 @@ _KINDS: dict[str, Callable[[Fields, Path], Any]] = {
 # Kinds of files -----------------------------------------------------------------------------------------------
 
 
-def _as_texts(fields: Fields) -> Fields:
-    return {k: np.array(v) if isinstance(v, list | str) else v for k, v in fields.items()}
-
-
-def _npz(file: Path, fields: Fields) -> Path:
-    packed = io.BytesIO()
-    np.savez(packed, allow_pickle=False, **_as_texts(fields))
-    return write_atomic(file, packed.getvalue())
-
-
-def _mat(file: Path, fields: Fields) -> Path:
-    import scipy.io  # 0.2 s that only this format costs
-
-    packed = io.BytesIO()
-    scipy.io.savemat(packed, _as_texts(fields), oned_as="column")
-    return write_atomic(file, packed.getvalue())
-
-
 def _json(file: Path, fields: Fields) -> Path:
     return write_json(file, {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in fields.items()})
 
 
 def _hdf5(file: Path, fields: Fields) -> Path:
-    arrays = {k: np.asarray(v) for k, v in _as_texts(fields).items()}
+    arrays = {k: np.asarray(v) for k, v in fields.items()}
     arrays = {k: np.char.encode(a, "utf-8") if a.dtype.kind == "U" else a for k, a in arrays.items()}
     headings = [h for kind in ("states", "inputs", "outputs") for h in fields.get(kind, [])]
     units = {_variable(h.partition(" [")[0]): h.partition(" [")[2][:-1] for h in headings if " [" in h}
@@ -255,4 +237,6 @@ def _hdf5_fields(file: Path) -> Fields:
     return dict(shards.read_arrays(file, most=_MOST_BYTES))
 
 
-_WRITERS: dict[str, Callable[[Path, Fields], Path]] = {".mat": _mat, ".json": _json, ".npz": _npz, ".h5": _hdf5}
+_WRITERS: dict[str, Callable[[Path, Fields], Path]] = {
+    ".mat": write_arrays, ".json": _json, ".npz": write_arrays, ".h5": _hdf5
+}  # fmt: skip
