@@ -776,7 +776,6 @@ UNFIT = [
     ({"offsets": ["angle", "angle"]}, "offsets: expected each name once, but found angle twice"),
     ({"defect": -1.0}, "defect: expected a share of the states' scales above 0"),
     ({"segment": 0}, "segment: expected a whole number ≥ 1"),
-    ({"seed": -1}, "seed: expected a whole number ≥ 0"),
     ({"iterations": float("nan")}, "iterations: expected a whole number ≥ 1"),
     ({"log": lambda log: None}, "log: expected a log, as identification.read makes"),
     ({"log": lambda log: log.renamed({"torque": "moment"})}, "the input torque of pendulum, but found moment"),
