@@ -335,11 +335,6 @@ CALLS = {
         {"controller": K, "plant": PENDULUM, "rate": 50.0, "seconds": 0.1, "x0": [0.1, 0.0], "clock": "simulated"},
         anything,
     ),
-    "deployment.to_onnx": (
-        deployment.to_onnx,
-        {"network": K, "path": Path(FOLDER.name) / "gain.onnx", "problem": PENDULUM, "dtype": "float64"},
-        anything,
-    ),
     "deployment.to_fmu": (
         deployment.to_fmu,
         {"controller_or_plant": K, "path": Path(FOLDER.name) / "gain.fmu", "fmi": "3.0", "problem": PENDULUM},

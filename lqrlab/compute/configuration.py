@@ -62,8 +62,8 @@ class Config:
     """A frozen set of plain values; subclasses list the fields with their types, ranges and defaults.
 
     Types are ``int``, ``float``, ``bool``, ``str``, ``None``, unions of these and ``tuple[str, ...]``; a range is
-    said by ``Annotated`` (see :class:`Range`, :class:`OneOf`). What depends on two fields a subclass checks in
-    ``__post_init__``, after calling this one.
+    said by ``Annotated`` (see :class:`Range`, :class:`OneOf`). What depends on two fields, or is of ``Any`` type, a
+    subclass checks in ``__post_init__``, after calling this one.
     """
 
     def __post_init__(self) -> None:
@@ -134,6 +134,8 @@ def checked(name: str, value: object, kind: Any) -> Any:
         if isinstance(limit, OneOf):
             checks.choice(name, value, limit.options)
     bounds = next((limit for limit in limits if isinstance(limit, Range)), Range())
+    if kind is Any:  # which the subclass checks
+        return value
     if kind is int:
         low, high = (int(b) if abs(b) < float("inf") else None for b in (bounds.low, bounds.high))
         return checks.whole(name, value, low, high)

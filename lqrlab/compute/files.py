@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,37 +106,6 @@ def read_rows(path: str | Path, most: int = _MOST_BYTES) -> list[dict[str, Any] 
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return [_row(line) for line in lines]
-
-
-_COMPRESSED, _MOST_VARIABLES = 15, 10_000  # MATLAB's number of what went through zlib; variables of a file
-
-
-def matlab_bytes(path: Path, most: int) -> int:
-    """Bytes that the variables of a MATLAB file unpack to, counted up to ``most`` and a little; none is kept.
-
-    Raises:
-        ValueError: more than 10,000 variables.
-    """
-    size = count = 0
-    with path.open("rb") as file:
-        order = {b"IM": "little", b"MI": "big"}.get(file.read(128)[126:], "")
-        if not order:  # of version 4, in which nothing is packed
-            return path.stat().st_size
-        while size <= most and len(tag := file.read(8)) == 8:
-            if (count := count + 1) > _MOST_VARIABLES:
-                raise ValueError(f"{path}: expected at most {_MOST_VARIABLES} variables, but found more")
-            kind, length = (int.from_bytes(part, order) for part in (tag[:4], tag[4:]))  # type: ignore[arg-type]
-            after, unpack = file.tell() + length, zlib.decompressobj()
-            size += 0 if kind == _COMPRESSED else length
-            while kind == _COMPRESSED and size <= most and (left := after - file.tell()) > 0:
-                packed = file.read(min(left, 1 << 16))
-                if not packed:
-                    break
-                while packed and size <= most:
-                    size += len(unpack.decompress(packed, 1 << 20))
-                    packed = unpack.unconsumed_tail
-            file.seek(after)
-    return size
 
 
 def _row(line: bytes) -> dict[str, Any] | None:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
         sampled_noise,
     )
     from lqrlab.control.horizon import LQTracking, TimeVaryingLQR, continuous_horizon, finite_horizon, lq_tracking
-    from lqrlab.control.lyapunov import dlyap, lyap
     from lqrlab.control.kleinman import policy_iteration, spectral_radius
+    from lqrlab.control.lyapunov import dlyap, lyap
     from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd, unsaturated_level
     from lqrlab.control.riccati.equations import care, dare
     from lqrlab.control.servo import Integral, feedforward, lqi, place

@@ -14,8 +14,8 @@ from lqrlab.compute import linalg
 from lqrlab.control.analysis.frequency import frequency_response
 from lqrlab.control.analysis.stability_margins import Margins, margins
 from lqrlab.control.discretization import Sampled
-from lqrlab.control.lyapunov import solve_lyapunov
 from lqrlab.control.kleinman import spectral_radius
+from lqrlab.control.lyapunov import solve_lyapunov
 from lqrlab.control.regulator import LQR
 from lqrlab.control.weights import cost_to_go, stage_weight
 from lqrlab.extensions.classical.pid_controller import PID, controller_matrices, parts

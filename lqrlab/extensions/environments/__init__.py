@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lqrlab.extensions.environments.episode_recording import Recorder, play
     from lqrlab.extensions.environments.factory import make
     from lqrlab.extensions.environments.gymnax_adapter import gymnax
+    from lqrlab.extensions.environments.settings import Settings
     from lqrlab.extensions.environments.spaces import BoxSpace, Discrete
     from lqrlab.extensions.environments.state import State
     from lqrlab.extensions.environments.state_files import load, save
@@ -27,13 +28,13 @@ _MODULES = {
     "episode_recording": ("Recorder", "play"),
     "factory": ("make",),
     "gymnax_adapter": ("gymnax",),
+    "settings": ("Settings",),
     "spaces": ("BoxSpace", "Discrete"),
     "state": ("State",),
     "state_files": ("load", "save"),
     "vectorised": ("batch_reset", "batch_step"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
-_RENAMED = {"Box": "BoxSpace", "Channel": "InputChannel", "Range": "InputRange"}  # since version 0.2
 
 __all__ = [*_HOME]
 
@@ -41,7 +42,6 @@ register()
 
 
 def __getattr__(name: str) -> object:
-    name = _RENAMED.get(name, name)
     if name in _HOME:
         return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

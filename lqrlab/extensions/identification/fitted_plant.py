@@ -223,28 +223,6 @@ class FittedPlant:
             batch,
         )
 
-    def profile(self, name: str, num: int = 7, widths: float = 3.0) -> pd.DataFrame:
-        """The least sum of squares, in units of the noise, with one parameter held at values around its estimate.
-
-        Where it is a parabola, the standard error says all; where it is flat, it does not.
-        """
-        i = self.names.index(checks.choice("name", name, self.names))
-        c, others = self.segments.coordinates, tuple(n for n in self.names if n != name)
-        std = np.sqrt(min(self._covariance(prior=True)[i, i], 4.0))
-        checks.number("widths", widths, "a number of standard errors above 0", above=0)
-        grid = np.clip(self.z[i] + widths * std * np.linspace(-1, 1, checks.whole("num", num, 3)), c.low[i], c.high[i])
-        rows = []
-        for z in grid:
-            moved = self.z.copy()
-            moved[i] = z
-            held = {name: c.values(moved)[i]}
-            plant = dataclasses.replace(self.plant, **held)  # type: ignore[type-var]
-            own = dataclasses.replace(self.segments, plant=plant, coordinates=c.of(plant, others))
-            free = own.packed(np.zeros(len(others)), self.offsets, self.x0)
-            rows.append((float(c.values(moved)[i]), minimised(own, free, self.noise, 60)[1]))
-        values, costs = np.array(rows).T
-        return pd.DataFrame({name: values, "excess": 2 * (costs - costs.min())}).set_index(name)
-
 
 def in_words(names: Sequence[str], v: np.ndarray, logarithmic: np.ndarray) -> str:
     """The combination of parameters along v, along which the outputs hardly change."""
