@@ -488,7 +488,7 @@ def test_training_honours_its_backend(tmp_path, monkeypatch):
     model, train = learning.ModelConfig(), learning.TrainConfig()
     config = dataset.DataConfig(families=("pendulum",), held_out=(), variants=4, num_steps=20)
     sizes = {"batch_size": train.batch_size, "window": model.window}
-    source = dataset.source(config, kind="simulated", **sizes)
+    source = dataset.source(dataset.generate(config, tmp_path / "data"), **sizes)
     backend = compute.Backend(precision="highest", jit=False, debug="nans")
     with pytest.raises(LookedError) as looked:
         learning.fit(source, model, train, tmp_path, backend=backend)

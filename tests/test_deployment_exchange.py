@@ -163,7 +163,7 @@ def test_stablehlo_comes_back(controller, tmp_path):
     made = {
         "gain": lambda: PROBLEM.K,
         "lqg": lambda: LQG,
-        "network": lambda: models.build(learning.ModelConfig(kind="recurrent", window=3, width=8, hidden=8)),
+        "network": lambda: models.build(learning.ModelConfig(kind="mlp", window=3, width=8, depth=1, hidden=8)),
         "mpc": lambda: control.mpc(PROBLEM.A, PROBLEM.B, PROBLEM.Q, PROBLEM.R, 5, u_limits=(-8.0, 8.0)),
     }[controller]()
     policy = deployment.load(deployment.save(made, tmp_path / "c.stablehlo", PROBLEM))

@@ -72,7 +72,6 @@ SETTINGS = {
     "gain": {"hidden": 32},
     "matrix": {"width": 4, "depth": 1},
     "mlp": {"hidden": 32, "width": 16, "window": 4, "depth": 1},
-    "recurrent": {"hidden": 32, "width": 16, "window": 3},
     "transformer": {"hidden": 32, "width": 16, "window": 3, "depth": 1, "heads": 2},
 }
 
@@ -138,7 +137,7 @@ def test_policies_with_and_without_memory(tmp_path):
         "gain": problem.K,
         "estimator": lqg(plant),
         "plan": plan,
-        "network": network("recurrent", window=2, width=8, hidden=8),
+        "network": network("mlp", window=2, width=8, depth=1, hidden=8),
     }
     for name, controller in controllers.items():
         file = deployment.to_onnx(controller, tmp_path / f"{name}.onnx", problem, dtype="float64")

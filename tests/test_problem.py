@@ -245,7 +245,7 @@ OTHERS = {
     "MPC": lambda: control.mpc(*SAMPLED[:4], 4, N=SAMPLED[4], u_limits=(-9, 9)),
     "plan": lambda: control.finite_horizon(*SAMPLED[:4], 12, N=SAMPLED[4]),
     "network that is a gain": lambda: network("gain"),
-    "network with a history": lambda: network("recurrent", width=8),
+    "network with a history": lambda: network("mlp", width=8, depth=1),
     "bound network": lambda: learning.policy(network("gain"), PLANT),
     "adaptive regulator": lambda: lambda problem: learning.adaptive(problem, learning.ridge()),
 }

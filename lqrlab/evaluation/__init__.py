@@ -1,7 +1,9 @@
 """Closed-loop scores against the true optimum, and the baselines that give them meaning."""
 
 from lqrlab.control import settling_steps
+from lqrlab.evaluation import certificate
 from lqrlab.evaluation.baselines import baselines
+from lqrlab.evaluation.certificate import Certificate, certify
 from lqrlab.evaluation.first_contact import FirstContact, first_contact
 from lqrlab.evaluation.ladder import Ladder, ladder
 from lqrlab.evaluation.regions import Attraction, attraction, best_known_cost, recoveries
@@ -14,6 +16,7 @@ from lqrlab.evaluation.worst_case_gain import WorstCaseGain, worst_case_gain
 __all__ = [
     "Attraction",
     "BankPolicy",
+    "Certificate",
     "FirstContact",
     "Ladder",
     "Regret",
@@ -24,6 +27,8 @@ __all__ = [
     "attraction",
     "baselines",
     "best_known_cost",
+    "certificate",
+    "certify",
     "evaluate",
     "family_known",
     "first_contact",

@@ -12,9 +12,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from lqrlab import control, systems
 from lqrlab.compute import checks
 from lqrlab.compute.linalg import quadratic
-from lqrlab.evaluation import textbook
+from lqrlab.evaluation import certificate, textbook
 from lqrlab.evaluation.scores import Score, evaluate
-from lqrlab.learning import certificate, gain_repair
+from lqrlab.learning import gain_repair
 from lqrlab.simulation import LinearPolicy, Problem, Verdict, bind, binding, verdict
 from lqrlab.systems import Plant
 

@@ -1,6 +1,8 @@
 """One network for all plants: models, losses, closed-loop cost, the train step, fit, checkpoints."""
 
-from lqrlab.learning import batches, certificate, closed_loop_cost, gain_repair, losses, metrics, models
+from typing import Any
+
+from lqrlab.learning import batches, closed_loop_cost, gain_repair, losses, metrics, models
 from lqrlab.learning.adaptive import (
     AdaptiveOutputPolicy,
     AdaptivePolicy,
@@ -15,7 +17,6 @@ from lqrlab.learning.adaptive import (
     wide,
 )
 from lqrlab.learning.batches import TrainBatch, expert_std
-from lqrlab.learning.certificate import Certificate, certify
 from lqrlab.learning.checkpoints import load, settings
 from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit, stop
 from lqrlab.learning.gain_repair import repair
@@ -30,7 +31,6 @@ from lqrlab.learning.weight_files import card, pretrained
 __all__ = [
     "AdaptiveOutputPolicy",
     "AdaptivePolicy",
-    "Certificate",
     "Families",
     "Fit",
     "Imitation",
@@ -50,8 +50,6 @@ __all__ = [
     "adaptive_outputs",
     "batches",
     "card",
-    "certificate",
-    "certify",
     "closed_loop_cost",
     "expert_std",
     "families",
@@ -76,3 +74,11 @@ __all__ = [
     "train_step",
     "wide",
 ]
+
+_MOVED = {name: f"evaluation.{name}" for name in ("Certificate", "certificate", "certify")}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MOVED:
+        raise AttributeError(f"learning.{name} is now {_MOVED[name]}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,7 +24,6 @@ from lqrlab.learning.models.network import (
     split,
     used,
 )
-from lqrlab.learning.models.recurrent import Recurrent
 from lqrlab.learning.models.transformer import Attention, Transformer, block
 
 __all__ = [
@@ -36,7 +35,6 @@ __all__ = [
     "HistoryNetwork",
     "MatrixNetwork",
     "Model",
-    "Recurrent",
     "Transformer",
     "activation",
     "answer",
