@@ -41,10 +41,10 @@ class Fit:
     """Result of :func:`fit`.
 
     Attributes:
-        model: with the parameters of the last step, or their running mean if one is kept.
+        model: with the parameters of the last step.
         metrics: the rows of ``metrics.jsonl``.
         stopped: whether it was interrupted before it was done.
-        steps: steps taken; fewer than asked for if it was interrupted, no longer improved, or was told to stop.
+        steps: steps taken; fewer than asked for if it was interrupted or told to stop.
     """
 
     model: nnx.Module
@@ -122,8 +122,8 @@ def fit(
         run.resume()
         while not run.finished(interrupted):
             run.dispatch(interrupted, progress)
-        best = jax.tree.map(jnp.asarray, run.recipe.placement.whole(run.state.best))
-        trained = models.merge(run.recipe.graph, best)
+        params = jax.tree.map(jnp.asarray, run.recipe.placement.whole(run.state.params))
+        trained = models.merge(run.recipe.graph, params)
     return Fit(trained, run.rows, run.step < config.num_steps and not run.done, run.step)
 
 
@@ -165,8 +165,7 @@ class _Run:
         self.rows = log.cut_back(self.folder / log.FILE, self.step, kept, write=_writes())
         self.best = max((row["validation_efficiency"] for row in self.rows), default=-np.inf)
         self._mend_best()
-        requested = bool(self.rows) and _stop_file(self.folder).exists()
-        self.done = patience_exhausted(self.rows, self.config.patience) or requested
+        self.done = bool(self.rows) and _stop_file(self.folder).exists()
 
     def _save(self, which: str, state: object) -> None:
         """With all that a run goes on from, should the files beside the checkpoints be lost."""
@@ -183,7 +182,7 @@ class _Run:
                 f"{self.folder}: the 'best' checkpoint of step {step} is damaged ({flaw}); {what}", stacklevel=4
             )
             if step == self.step:
-                self._save("best", {"params": self.state.best})
+                self._save("best", {"params": self.state.params})
 
     def finished(self, interrupted: threading.Event) -> bool:
         """True if nothing is left to be done, or somebody has interrupted the run."""
@@ -211,7 +210,7 @@ class _Run:
                 raise NonFiniteLossError(self._why(row, first, metrics))
         if report:
             self._report(row, progress)
-            self.done = patience_exhausted(self.rows, config.patience) or requested
+            self.done = requested
             (self.ending,) = _agreed(self.ending or interrupted.is_set())
         if save or self.done or self.ending:
             self._save("last", self.state)
@@ -233,7 +232,7 @@ class _Run:
             if self.steps.report().eager:  # the steps have told of it
                 warnings.simplefilter("ignore", EagerFallbackWarning)
             known = self.held_out, self.table, self.validation_rows
-            judged = compiled_steps.validate(self.recipe, self.state.best, *known)
+            judged = compiled_steps.validate(self.recipe, self.state.params, *known)
         row |= {"epoch": self.step * self.config.batch_size / self.source.num_windows}
         row |= compiled_steps.summary(*self.recipe.placement.whole(judged))
         row |= {"learning_rate": float(learning_rate(self.config)(self.step))}
@@ -243,7 +242,7 @@ class _Run:
             log.append(self.folder / log.FILE, row)
         if row["validation_efficiency"] > self.best:
             self.best = row["validation_efficiency"]
-            self._save("best", {"params": self.state.best})
+            self._save("best", {"params": self.state.params})
         if progress and _writes():
             progress(row)
         self.watch.restart()
@@ -285,12 +284,6 @@ def steps_to_go(config: TrainConfig, step: int) -> int:
     rounds = [start for start in config.dagger_starts if start > step]
     ends = [config.num_steps - step, *(k - step % k for k in intervals), *(start - step for start in rounds)]
     return min(config.steps_per_dispatch, *ends)
-
-
-def patience_exhausted(rows: list[log.Row], patience: int) -> bool:
-    """True if the last ``patience`` reports brought nothing better."""
-    scores = [row["validation_efficiency"] for row in rows]
-    return bool(patience) and len(scores) > patience and len(scores) - 1 - int(np.argmax(scores)) >= patience
 
 
 @jax.jit

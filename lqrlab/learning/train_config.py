@@ -15,6 +15,21 @@ _FORMER = {
     "own_share": "on_policy_share",
     "own_steps": "on_policy_steps",
 }  # names of settings in version 0.2
+_GONE = {"remat": False, "ema": 0.0, "accumulate": 1, "patience": 0}
+"""Settings until version 0.3, with the values at which they did nothing."""
+
+
+def _of_today(values: object) -> object:
+    """A config's values without settings that are gone, of a run that did not use them; else refused in words."""
+    if not isinstance(values, Mapping):
+        return values
+    for key, value in values.items():
+        if key in _GONE and value != _GONE[key]:
+            raise ValueError(
+                f"{key}: expected {_GONE[key]!r}, as this setting is gone since version 0.3, but found {value!r}; version "
+                "0.2 reads a run that used it"
+            )
+    return {key: value for key, value in values.items() if key not in _GONE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +48,6 @@ class ModelConfig(Config):
         block: a registered block of the transformer.
         activation: a registered activation.
         stochastic: whether it also says how sure it is: a Gaussian policy, for losses between distributions.
-        remat: compute blocks again in the backward pass rather than keep what they computed: less memory.
         seed: of the initial parameters.
 
     >>> learning.ModelConfig(width=16, heads=2).to_json() == learning.ModelConfig(heads=2, width=16).to_json()
@@ -50,8 +64,12 @@ class ModelConfig(Config):
     block: str = "attention"
     activation: str = "gelu"
     stochastic: bool = False
-    remat: bool = False
     seed: Seed = 0
+
+    @classmethod
+    def from_dict(cls, values: object) -> Self:
+        """As :meth:`from_json`, of what JSON has been read to."""
+        return super().from_dict(_of_today(values))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,9 +94,6 @@ class TrainConfig(Config):
         dagger_rounds: times that the policy is run, what it met is labelled with the optimum, and that is trained on.
         on_policy_share: share of each batch that comes from the policy's own loops, once there are any.
         on_policy_steps: length of those loops.
-        accumulate: parts that a batch is gone through in; the gradient is the parts' mean.
-        ema: decay of a running mean of the parameters, which then is what is validated and kept; 0 for none.
-        patience: stop after so many reports without a better validation score; 0 for never.
         steps_per_dispatch: steps compiled into one program; fewer where a report or checkpoint comes first.
         report_every: steps between progress lines and validations.
         checkpoint_every: steps between checkpoints.
@@ -102,9 +117,6 @@ class TrainConfig(Config):
     dagger_rounds: Natural = 0
     on_policy_share: Share = 0.5
     on_policy_steps: Count = 32
-    accumulate: Count = 1
-    ema: Share = 0.0
-    patience: Natural = 0
     steps_per_dispatch: Count = 25
     report_every: Count = 100
     checkpoint_every: Count = 500
@@ -114,9 +126,6 @@ class TrainConfig(Config):
         super().__post_init__()
         weight = self.imitation + self.closed_loop
         self.require("closed_loop", weight > 0, "a weight above 0 with imitation = 0")
-        divides = self.batch_size % self.accumulate == 0
-        self.require("accumulate", divides, f"a divisor of batch_size = {self.batch_size}")
-        self.require("plants", self.plants % self.accumulate == 0, f"a multiple of accumulate = {self.accumulate}")
         self.require("plants", self.plants <= self.batch_size, f"at most batch_size = {self.batch_size}")
         fewer = self.dagger_rounds < self.num_steps
         self.require("dagger_rounds", fewer, f"fewer than num_steps = {self.num_steps}")
@@ -132,7 +141,7 @@ class TrainConfig(Config):
                 raise ValueError(
                     f"{key}: TrainConfig has no such setting; since version 0.2 it was renamed {_FORMER[key]}"
                 )
-        return super().from_dict(values)
+        return super().from_dict(_of_today(values))
 
     @property
     def dagger_starts(self) -> tuple[int, ...]:
