@@ -53,31 +53,25 @@ class DataConfig(Config):
 
     Attributes:
         families: names of plant families, held-out ones included.
-        held_out: families that no policy is trained on; they are in the data set with split ``"held_out"``. By
-            default those of ``HELD_OUT`` if all of them are in ``families``, else none.
+        held_out: families that no policy is trained on, split ``"held_out"``; by default those of ``HELD_OUT`` where
+            ``families`` has them all, else none.
         variants: plants drawn per family.
         spread: half-width of the parameters around their defaults, relative.
         validation: share of the variants of each trained family that is kept for validation.
         trajectories: closed loops per variant, each from another initial state.
         num_steps: sample times per trajectory.
-        keep_every: of every ``keep_every`` segments of a trajectory the first is kept; 1 keeps whole trajectories.
-            All steps are simulated in any case.
-        segment_length: steps in a segment. Each kept segment is a row with its initial state and cost; steps after
-            the last full segment are left out. Ignored with keep_every=1.
-        excitation: standard deviation of the noise that is added to the input, in units of the input's scale, so
-            that a policy sees states that the optimum would never visit.
-        noise: standard deviation of the disturbance of the state at each step, in units of the state's scale.
-        sensor_noise: standard deviation of the noise on the state that the controller sees, in the same units;
-            what is recorded is the state itself.
-        gain_error: relative standard deviation of a random error of each entry of a variant's gain in the loop;
-            the targets stay optimal.
+        keep_every: keep one segment in every so many of a trajectory, the first; 1 keeps whole trajectories.
+        segment_length: steps in a segment, a row with its own initial state and cost; ignored with keep_every=1.
+        excitation: standard deviation of the noise added to the input, in units of its scale.
+        noise: standard deviation of the disturbance of the state at each step, in units of its scale.
+        sensor_noise: standard deviation of the noise on the state that the controller sees, in units of its scale.
+        gain_error: relative standard deviation of each entry of a variant's gain in the loop; targets stay optimal.
         controller: ``"lqr"``, or a name for the policy that is given to ``generate`` and runs the loops.
         linear: simulate the linearised plants exactly; else the nonlinear ones by Runge-Kutta 4.
         saturation: limit of the inputs around the equilibrium, in units of the input's scale; None for none.
         seed: of all random numbers.
         variants_per_shard: variants in one file; there are at most 20,000 files.
-        compression: of trajectories on disk: None, or "blosc", which needs the package hdf5plugin to write and to
-            read. Excited trajectories are mostly noise and hardly shrink; those of a bare regulator do.
+        compression: of trajectories on disk: None, or ``"blosc"`` of the package hdf5plugin, to write and to read.
 
     >>> config = dataset.DataConfig(families=("pendulum",), variants=10)
     >>> config.num_validation, dataset.DataConfig.from_json(config.to_json()) == config

@@ -26,8 +26,8 @@ def _of_today(values: object) -> object:
     for key, value in values.items():
         if key in _GONE and value != _GONE[key]:
             raise ValueError(
-                f"{key}: expected {_GONE[key]!r}, as this setting is gone since version 0.3, but found {value!r}; version "
-                "0.2 reads a run that used it"
+                f"{key}: expected {_GONE[key]!r}, as this setting is gone since version 0.3, but found {value!r}; "
+                "version 0.2 reads a run that used it"
             )
     return {key: value for key, value in values.items() if key not in _GONE}
 

@@ -26,8 +26,6 @@ def source(
     seed: int = 0,
     device: jax.Device | str | None = None,
     pool_bytes: int = 1 << 26,
-    process_index: int = 0,
-    process_count: int = 1,
 ) -> Source:
     """Shuffled, scaled, padded, masked windows of a split, for a learner.
 
@@ -37,14 +35,12 @@ def source(
             pools of shuffled blocks from the disk as they are needed. ``"auto"`` is resident up to 1 GiB of windows,
             else streaming. All give the same batches; streaming only where one pool holds the whole split.
         split: ``"train"``, ``"validation"`` or ``"held_out"``.
-        batch_size: windows in a batch (of this process).
-        window: steps in a window. One window ends at each step of each trajectory at which an input is chosen; those
-            of a segment do not reach back over its start.
+        batch_size: windows in a batch.
+        window: steps in a window. One window ends at each step of each trajectory (or segment) at which an input is
+            chosen; none reaches back over its start.
         seed: of the shuffling.
         device: where batches are put, a device or its name, ``"cpu"`` or ``"gpu:1"``; JAX's default if left out.
         pool_bytes: host memory for a pool of a streaming source, which holds two.
-        process_index, process_count: which of several processes this is. Each gets every ``process_count``-th
-            trajectory, or block of trajectories if streaming; the parts are disjoint and together the whole.
 
     Raises:
         ValueError: an argument that does not fit, an empty split, a damaged file.
@@ -53,9 +49,7 @@ def source(
         raise ValueError(f"data: expected an opened data set, dataset.open(path), but found {type(data).__name__}")
     checks.choice("kind", kind, KINDS)
     checks.whole("pool_bytes", pool_bytes)
-    checks.whole("process_count", process_count)
-    part = (checks.whole("process_index", process_index, 0, process_count - 1), process_count)
-    spec = BatchSpec(split=split, window=window, batch_size=batch_size, seed=seed, device=device, part=part)
+    spec = BatchSpec(split=split, window=window, batch_size=batch_size, seed=seed, device=device)
     if kind == "auto":
         share = len(data.rows(split)) / max(len(data.variants), 1)
         size = share * data.num_trajectories * row_bytes(window, data.config.row_steps)
