@@ -551,8 +551,9 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(data, finished, tmp_pat
 
 
 @pytest.mark.matrix
-def test_a_run_killed_at_random_goes_on_as_if_it_had_not(data, tmp_path, kills=2):
+def test_a_run_killed_at_random_goes_on_as_if_it_had_not(data, tmp_path):
     """``kill -9`` at so many random moments, most of them within a save; ``make torture`` does it more often."""
+    kills = 2
     config = learning.TrainConfig(**{**json.loads(BRIEF.to_json()), "num_steps": 80 * (kills + 1)})
     model = GAIN
     script = textwrap.dedent(
@@ -849,7 +850,7 @@ def test_a_bad_model_config_is_refused(change, message):
         ({"own_steps": 1}, "own_steps: TrainConfig has no such setting; .* renamed on_policy_steps$"),
         (
             {"ema": 0.9},
-            "ema: expected 0.0, as this setting is gone since version 0.3, but found 0.9; version 0.2 reads",
+            "ema: expected 0.0, as this setting is gone since version 0.3, but found 0.9; version 0.2",
         ),
     ],
 )
