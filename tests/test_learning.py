@@ -848,10 +848,7 @@ def test_a_bad_model_config_is_refused(change, message):
         ({"learning_rat": 1}, "learning_rat: TrainConfig has no such setting; did you mean learning_rate"),
         ({"invented": 1}, "invented: TrainConfig has no such setting; .* renamed random_systems$"),
         ({"own_steps": 1}, "own_steps: TrainConfig has no such setting; .* renamed on_policy_steps$"),
-        (
-            {"ema": 0.9},
-            "ema: expected 0.0, as this setting is gone since version 0.3, but found 0.9; version 0.2",
-        ),
+        ({"ema": 0.9}, "ema: expected 0.0, as this setting is gone since version 0.3, but found 0.9; version 0.2"),
     ],
 )
 def test_a_bad_train_config_is_refused(change, message):
@@ -989,7 +986,7 @@ def test_wrong_shapes_are_told_in_terms_of_plants_windows_and_channels(data):
     for args, words in (
         (long, r"of 16 plants and at most 4 steps, but found windows of 5 steps; build .*window=5"),
         ((batch.x[..., :4], batch.u, batch.time_mask), r"x: expected .* with 12 channels \(the states, padded\)"),
-        ((batch.x[:3], batch.u[:3], batch.time_mask[:3]), "but found windows of 3 plants"),
+        ((batch.x[:3], batch.u[:3], batch.time_mask[:3]), r"12 channels \(the states, padded\), but found \(3, "),
     ):
         with pytest.raises(ValueError, match=words):
             net(*args, context)

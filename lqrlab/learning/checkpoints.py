@@ -124,15 +124,13 @@ class Checkpoints:
     def __init__(self, folder: Path):
         import orbax.checkpoint as ocp  # in functions: it takes 0.2 s, which not everyone who learns needs
 
-        def manager(name: str, keep: int) -> ocp.CheckpointManager:
+        self._folder = folder
+        self._managers = {}
+        for which, keep in (("last", 2), ("best", 1)):
             # not in the background: a save waits for the disk anyway, and its failure would be raised again at the end
             options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
-            return ocp.CheckpointManager(
-                (folder / name).absolute(), item_handlers=ocp.PyTreeCheckpointHandler(), options=options
-            )
-
-        self._folder = folder
-        self._managers = {"last": manager("last", 2), "best": manager("best", 1)}
+            handler, place = ocp.PyTreeCheckpointHandler(), (folder / which).absolute()
+            self._managers[which] = ocp.CheckpointManager(place, item_handlers=handler, options=options)
 
     def path(self, which: str, step: int) -> Path:
         """The folder of a checkpoint."""
@@ -283,13 +281,8 @@ def load(folder: str | Path, which: str = "last") -> nnx.Module:
             f"folder: {folder} holds no training run (no {SETTINGS} that is whole); run notebook 03_training first"
         )
     config = models.used(ModelConfig.from_dict(settings["model"]))  # former versions wrote what does nothing
-    store = Checkpoints(folder)
-    try:
-        if store.step(which) is None:
-            raise ValueError(f"which: {folder} holds no {which!r} checkpoint; train for longer first")
+    with contextlib.closing(Checkpoints(folder)) as store:
         kept = store.restore_params(which)
-    finally:
-        store.close()
     if not models.fits(config, {k: a.shape for k, a in kept.items()}):
         raise ValueError(f"folder: the checkpoint in {folder} does not fit the model that {SETTINGS} describes")
     graph, params = models.split(models.build(config))

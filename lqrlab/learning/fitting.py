@@ -18,7 +18,7 @@ from jax.experimental import multihost_utils
 
 from lqrlab.compute import Backend, EagerFallbackWarning, checks
 from lqrlab.compute.files import locked
-from lqrlab.dataset import Source, VariantTable, Windows
+from lqrlab.dataset import Source
 from lqrlab.learning import compiled_steps, models
 from lqrlab.learning import metrics as log
 from lqrlab.learning.batches import Mixture, check_source
@@ -83,23 +83,20 @@ def fit(
 ) -> Fit:
     """Train a model on windows, or go on where an earlier call with the same settings was cut off.
 
-    Every batch follows from the seed and the step, so a run that was stopped and resumed is the run that was
-    not stopped. Ctrl-C and SIGTERM save and return, to go on another time; :func:`stop` ends a run for good.
-
-    A loss with a Python ``if`` on an array is computed uncompiled; an ``EagerFallbackWarning`` tells of the line, once.
+    Every batch follows from the seed and the step: a run that was stopped and resumed is the run that was not stopped.
+    Ctrl-C and SIGTERM save and return, to go on another time; :func:`stop` ends a run for good. A loss with a Python
+    ``if`` on an array is computed uncompiled; an ``EagerFallbackWarning`` tells of the line, once.
 
     Args:
         source: the windows of the trained split, see :func:`lqrlab.dataset.source`; its seed is the order's.
-        model: what to train.
-        config: how.
+        model, config: what to train, and how.
         folder: where ``metrics.jsonl`` and ``checkpoints/`` go.
-        backend: where it is computed, and how exactly. On several devices the result is that of one but for
-            rounding, and a run may go on with another number of them. Of several processes each makes the same
-            call; the first writes.
-        progress: called with each row of metrics: step, epoch, loss and its parts (means since the last row, or
-            since it was resumed), validation_loss, validation_efficiency (mean of least over actual cost of unseen
-            variants, 1 at the optimum, a loop that does not converge counts 0), validation_diverged (share of those),
-            learning_rate, windows_per_second, seconds, and ``compilation`` (calls, programs, cache hits).
+        backend: where it is computed, and how exactly. On several devices the result is that of one but for rounding.
+            Of several processes each makes the same call; the first writes.
+        progress: called with each row of metrics: step, epoch, loss and its parts (means since the last row),
+            validation_loss, validation_efficiency (mean of least over actual cost of unseen variants; a loop that does
+            not converge counts 0), validation_diverged (share of those), learning_rate, windows_per_second, seconds,
+            and ``compilation`` (calls, programs, cache hits).
 
     Raises:
         ValueError: another training writes to the folder; it holds a run with other settings, or checkpoints of which
@@ -110,12 +107,14 @@ def fit(
     backend, folder = backend or Backend(), checks.path("folder", folder)
     checks.instance("backend", backend, Backend, "a Backend")
     check_source(source, model, config)
-    data = json.loads(source.data.config.to_json())
+    checkpoints, data = folder / "checkpoints", json.loads(source.data.config.to_json())
     order = source.shuffling | {"seed": source.spec.seed}
     with contextlib.ExitStack() as held:
-        held.enter_context(_alone(folder / "checkpoints"))
-        settings = write_settings(folder / "checkpoints", model, config, data, order, backend)
-        store = held.enter_context(contextlib.closing(Checkpoints(folder / "checkpoints")))
+        if _writes():
+            checkpoints.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(checkpoints))
+        settings = write_settings(checkpoints, model, config, data, order, backend)
+        store = held.enter_context(contextlib.closing(Checkpoints(checkpoints)))
         held.enter_context(backend.active())
         interrupted = held.enter_context(_interruptible())
         run = _Run(source, model, config, folder, backend, store, settings)
@@ -140,22 +139,24 @@ class _Run:
         store: Checkpoints,
         settings: dict[str, Any],
     ):
-        self.source, self.config, self.folder, self.store = source, config, folder, store
-        self.settings = settings
+        self.source, self.config, self.folder, self.store, self.settings = source, config, folder, store, settings
+        compiled_steps.check_settings(config, model, source.data.config.excitation, backend)
         built = models.build(model)
         graph, params = models.split(built)
-        compiled_steps.check_settings(config, model, source.data.config.excitation, backend)
         self.recipe = Recipe(graph, model, config, backend)
         params = jax.tree.map(lambda a: a.astype(backend.dtype), params)
         self.state = self.recipe.placement.put_state(initial(params, config))
         self.mixture = Mixture.of(source, config, backend.place, full_weights=getattr(built, "any_weights", False))
-        self.table = self.mixture.table
-        self.held_out = backend.put(validation_windows(source))
-        self.validation_rows = backend.put(validation_rows(self.table))
-        self.steps = compiled_steps.run_steps.fresh()
+        held_out = source.of_split("validation")
+        rows = np.asarray(self.mixture.table.validation)  # of the plants whose closed loops are costed
+        self.validation = (  # the same in each report
+            backend.put(held_out.windows(0, min(_WINDOWS, held_out.num_windows))),
+            self.mixture.table,
+            backend.put(rows[np.linspace(0, len(rows) - 1, min(_PLANTS, len(rows))).round().astype(int)]),
+        )
+        self.steps, self.watch = compiled_steps.run_steps.fresh(), log.Watch(config.batch_size)
         self.step, self.round, self.rows, self.best = 0, 0, list[log.Row](), -np.inf
         self.ending = self.done = False
-        self.watch = log.Watch(config.batch_size)
 
     def resume(self) -> None:
         """Go on from the newest whole checkpoint, if there is one."""
@@ -197,7 +198,7 @@ class _Run:
         count = steps_to_go(config, first)
         self._begin_round()
         windows = self.recipe.placement.put_batches(self.mixture.windows(first, count, config.seed))
-        self.state, metrics = self.steps(self.recipe, self.state, windows, self.table, np.uint32(config.seed))
+        self.state, metrics = self.steps(self.recipe, self.state, windows, self.mixture.table, np.uint32(config.seed))
         self.watch.add(count, metrics)
         self.step += count
         self.ending, requested = _agreed(interrupted.is_set(), _stop_file(self.folder).exists())
@@ -222,7 +223,7 @@ class _Run:
             self.state = dataclasses.replace(self.state, anchor=jax.tree.map(jnp.copy, self.state.params))
         if number > self.round:
             loops = compiled_steps.dagger_loops(
-                self.recipe, self.state.anchor, self.table, self.mixture.rows, np.int32(number)
+                self.recipe, self.state.anchor, self.mixture.table, self.mixture.rows, np.int32(number)
             )
             self.mixture = dataclasses.replace(self.mixture, on_policy=loops)
             self.round = number
@@ -231,8 +232,7 @@ class _Run:
         with warnings.catch_warnings():
             if self.steps.report().eager:  # the steps have told of it
                 warnings.simplefilter("ignore", EagerFallbackWarning)
-            known = self.held_out, self.table, self.validation_rows
-            judged = compiled_steps.validate(self.recipe, self.state.params, *known)
+            judged = compiled_steps.validate(self.recipe, self.state.params, *self.validation)
         row |= {"epoch": self.step * self.config.batch_size / self.source.num_windows}
         row |= compiled_steps.summary(*self.recipe.placement.whole(judged))
         row |= {"learning_rate": float(learning_rate(self.config)(self.step))}
@@ -252,7 +252,7 @@ class _Run:
         bad = np.flatnonzero(~np.isfinite(np.asarray(metrics["loss"])))
         step = first + int(bad[0]) if len(bad) else first + len(metrics["loss"])
         windows = self.mixture.windows(step, 1, self.config.seed)
-        batch = jax.tree.map(lambda a: a[0], windows).batch(self.table)
+        batch = jax.tree.map(lambda a: a[0], windows).batch(self.mixture.table)
         size = np.max(np.abs(np.nan_to_num(np.asarray(batch.target), nan=np.inf)), axis=(1, 2))
         of = int(batch.variant[int(np.argmax(size))])
         variants, kept = self.source.data.variants, self.store.step("last")
@@ -264,18 +264,6 @@ class _Run:
             + (f"The checkpoint of step {kept} is kept." if kept else "No checkpoint had been made yet.")
             + " Lower learning_rate or clip, and look at the data for values out of scale."
         )
-
-
-def validation_windows(source: Source) -> Windows:
-    """The windows of the validation split that a run is validated on, the same in each report."""
-    held_out = source.of_split("validation")
-    return held_out.windows(0, min(_WINDOWS, held_out.num_windows))
-
-
-def validation_rows(table: VariantTable) -> np.ndarray:
-    """Rows of the plants of the validation split whose closed loops are costed."""
-    rows = np.asarray(table.validation)
-    return rows[np.linspace(0, len(rows) - 1, min(_PLANTS, len(rows))).round().astype(int)]
 
 
 def steps_to_go(config: TrainConfig, step: int) -> int:
@@ -306,17 +294,6 @@ def _agreed(*heard: bool) -> tuple[bool, ...]:
     if jax.process_count() == 1:
         return heard
     return tuple(map(bool, multihost_utils.broadcast_one_to_all(np.array(heard))))
-
-
-@contextlib.contextmanager
-def _alone(checkpoints: Path) -> Iterator[None]:
-    """Keep the run for this training, of whose processes one writes; refuse if another one has it."""
-    if not _writes():
-        yield
-        return
-    checkpoints.mkdir(parents=True, exist_ok=True)
-    with locked(checkpoints):
-        yield
 
 
 @contextlib.contextmanager

@@ -24,25 +24,16 @@ _KINDS: dict[str, "Kind"] = {}
 
 
 class Kind(NamedTuple):
-    """A kind of weights: its class, and both ways between it and named arrays."""
+    """A kind of weights: its class, and both ways between it and named arrays, which may be a stranger's."""
 
     of: type
     read: Callable[[Mapping[str, np.ndarray]], Any]
     arrays: Callable[[Any], Mapping[str, Any]]
 
 
-def register(
-    kind: str, of: type, read: Callable[[Mapping[str, np.ndarray]], Any], arrays: Callable[[Any], Mapping[str, Any]]
-) -> None:
-    """Let files with the card of this kind be read and written.
-
-    Args:
-        kind: as the card says; its module stands in the table of homes.
-        of: class of the weights.
-        read: from arrays, which may be a stranger's, to the weights; raises a ``ValueError`` in words.
-        arrays: back.
-    """
-    _KINDS[kind] = Kind(of, read, arrays)
+def register(name: str, kind: Kind) -> None:
+    """Let weights of a kind, which the cards of their files name, be read and written."""
+    _KINDS[name] = kind
 
 
 def names() -> list[str]:
@@ -147,6 +138,6 @@ def write(file: str | Path, weights: Any, card: Mapping[str, Any]) -> None:
             arrays, told = kind.arrays(weights), dict[str, Any](kind=name)
             break
     else:
-        _, arrays = models.split(weights)
+        arrays = models.split(weights)[1]
         told = {"kind": "network", "model": json.loads(weights.config.to_json())}
     save_file({k: np.asarray(a, order="C") for k, a in arrays.items()}, file, {"card": json.dumps({**card, **told})})
