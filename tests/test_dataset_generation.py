@@ -92,7 +92,6 @@ def test_config_survives_json_and_hashes():
         ("sensor_noise", "0", "standard deviation"),
         ("saturation", 0.0, "limit > 0"),
         ("linear", 1, "True or False"),
-        ("gain_error", -1.0, "relative standard deviation"),
         ("controller", "", "policy's name"),
         ("keep_every", 0, r"whole number ≥ 1"),
         ("segment_length", 0, r"whole number ≥ 1"),
@@ -134,13 +133,16 @@ def test_the_defaults_of_a_config_are_those_of_notebook_02_and_of_its_documentat
     assert compared >= 7
     assert DataConfig(families=("pendulum",), variants=10).num_validation == 2
     config = DataConfig()
-    assert (config.linear, config.saturation, config.sensor_noise, config.gain_error) == (True, None, 0.0, 0.0)
-    assert (config.controller, config.compression, config.variants_per_shard) == ("lqr", None, 50)
+    assert (config.linear, config.saturation, config.sensor_noise) == (True, None, 0.0)
+    assert (config.controller, config.variants_per_shard) == ("lqr", 50)
 
 
 def test_config_refuses_foreign_json():
     with pytest.raises(ValueError, match="wariants: DataConfig has no such setting; did you mean variants"):
         DataConfig.from_json('{"wariants": 3}')
+    for text in ('{"gain_error": 0.1}', '{"compression": "blosc"}'):
+        with pytest.raises(ValueError, match=r"expected .*, as this setting is gone since version 0\.3, but found"):
+            DataConfig.from_json(text)
     for text in ("[]", "{", "null"):
         with pytest.raises(ValueError, match="JSON"):
             DataConfig.from_json(text)
@@ -295,7 +297,7 @@ def test_loops_are_judged_in_units_of_their_scales_and_at_their_limits_in_the_la
     problem = dataset.trajectories.posed(config, plants)
     scale_x, scale_u = (np.asarray(a) for a in plants.scales)
     key, x0 = jax.random.key(0), np.linspace(0.1, 1.0, 24).reshape(3, 4, 2) * scale_x
-    runs = dataset.trajectories.simulate(config, problem, x0, key, gain_key=key)
+    runs = dataset.trajectories.simulate(config, problem, x0, key)
     size = np.abs(runs["states"] / scale_x).max(-1)
     at_limit = np.abs(runs["controls"] / scale_u).max(-1) > 0.999
     expected = {
@@ -327,15 +329,14 @@ def test_the_card_tells_a_stranger_what_it_is_and_how_to_read_it(made, monkeypat
     assert found["train"].sum() == np.isin(found["of"], data.rows("train", "pendulum")).sum()
 
 
-def test_perturbed_regulators_and_policies_run_the_loops_while_the_optimum_stays(made, tmp_path):
+def test_a_policy_runs_the_loops_while_the_optimum_stays(made, tmp_path):
     config = changed(families=("two_link_arm",), held_out=(), excitation=0.0)
     clean = dataset.generate(config, tmp_path / "clean")
-    perturbed = dataset.generate(changed(**vars(config) | {"gain_error": 0.1}), tmp_path / "perturbed")
     named = changed(**vars(config) | {"controller": "three quarters"})
     with pytest.raises(ValueError, match="the config says 'three quarters', but the optimum runs"):
         dataset.generate(named, tmp_path / "policy")
     policy = dataset.generate(named, tmp_path / "policy", controller=three_quarters)
-    for data, off in ((clean, 0.0), (perturbed, 0.1), (policy, 0.25)):
+    for data, off in ((clean, 0.0), (policy, 0.25)):
         runs, K = data.trajectories(None, "two_link_arm"), data.column("K", None, "two_link_arm")
         np.testing.assert_array_equal(K, clean.column("K", None, "two_link_arm"))
         found = [np.linalg.lstsq(-x[:-1], u, rcond=None)[0].T for x, u in zip(runs.states, runs.controls)]
@@ -481,27 +482,6 @@ def test_an_address_without_a_scheduler_is_said_within_seconds(tmp_path, monkeyp
             assert answer.exit_code == 2
             assert answer.stderr.startswith(f"lqrlab: --scheduler {address}: {words}"), answer.stderr
             assert answer.stderr.count("\n") == 1
-
-
-def test_compressed_it_is_smaller_and_the_same(tmp_path, monkeypatch):
-    """Exact multiples of a few bytes shrink; what is read back is what was made, and what is missing is named."""
-    pytest.importorskip("hdf5plugin")
-    config = changed(families=("pendulum",), held_out=(), excitation=0.0, num_steps=200)
-    plain = dataset.generate(config, tmp_path / "plain")
-    packed = dataset.generate(dataclasses.replace(config, compression="blosc"), tmp_path / "packed")
-    for name in ("states", "controls", "cost"):
-        np.testing.assert_array_equal(
-            getattr(packed.trajectories(None, "pendulum"), name), getattr(plain.trajectories(None, "pendulum"), name)
-        )
-    sizes = [sum(f.stat().st_size for f in (tmp_path / n).glob("*.h5")) for n in ("plain", "packed")]
-    assert sizes[1] < 0.95 * sizes[0]
-    assert "hdf5plugin" in (tmp_path / "packed" / "card.md").read_text()
-    assert dataset.verify(tmp_path / "packed").ok
-    monkeypatch.setitem(sys.modules, "hdf5plugin", None)
-    with pytest.raises(ValueError, match=r"pip install 'lqrlab\[compression\]'"):
-        dataset.generate(dataclasses.replace(config, compression="blosc", seed=1), tmp_path / "other")
-    with pytest.raises(dataset.BadFile, match=r"pip install 'lqrlab\[compression\]'"):
-        dataset.open(tmp_path / "packed").trajectories(None, "pendulum")
 
 
 def test_a_shard_depends_on_itself_alone(made):

@@ -47,7 +47,6 @@ def write(data: "Dataset") -> str:
         "left_out": "\n".join(left_out) or "Nothing.",
         "config": config.to_json(),
         "row": "a segment of a closed loop, which begins at its step `start`" if config.segmented else "a closed loop",
-        "imports": "import h5py" + ", hdf5plugin  # the trajectories are compressed" * bool(config.compression),
         "file": data.shards[0]["file"],
     }
     return string.Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(dataclasses.asdict(config) | fields)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Self
 
 from lqrlab import systems
-from lqrlab.compute.configuration import Config, Count, OneOf, Range, Seed, Share
+from lqrlab.compute.configuration import Config, Count, Range, Seed, Share
 
 FAMILIES = (
     *("mass_spring_damper", "pendulum", "cart_pole", "furuta_pendulum", "acrobot", "ball_and_beam"),
@@ -44,6 +44,8 @@ MOST_BYTES = 1 << 17
 
 _Counted = Annotated[int, Range(1, 10**7)]  # so that what is counted in a foreign manifest fits into memory
 _FORMER = {"thinning": "keep_every", "stretch": "segment_length"}  # names of settings in version 0.2
+_GONE = {"gain_error": 0.0, "compression": None}
+"""Settings until version 0.3, at the values at which they did nothing; they are written on, for equal files."""
 _Deviation = Annotated[float, Range(0, words="a standard deviation ≥ 0 in units of the signal's scale")]
 
 
@@ -65,13 +67,11 @@ class DataConfig(Config):
         excitation: standard deviation of the noise added to the input, in units of its scale.
         noise: standard deviation of the disturbance of the state at each step, in units of its scale.
         sensor_noise: standard deviation of the noise on the state that the controller sees, in units of its scale.
-        gain_error: relative standard deviation of each entry of a variant's gain in the loop; targets stay optimal.
         controller: ``"lqr"``, or a name for the policy that is given to ``generate`` and runs the loops.
         linear: simulate the linearised plants exactly; else the nonlinear ones by Runge-Kutta 4.
         saturation: limit of the inputs around the equilibrium, in units of the input's scale; None for none.
         seed: of all random numbers.
         variants_per_shard: variants in one file; there are at most 20,000 files.
-        compression: of trajectories on disk: None, or ``"blosc"`` of the package hdf5plugin, to write and to read.
 
     >>> config = dataset.DataConfig(families=("pendulum",), variants=10)
     >>> config.num_validation, dataset.DataConfig.from_json(config.to_json()) == config
@@ -90,7 +90,6 @@ class DataConfig(Config):
     excitation: _Deviation = 0.3
     noise: _Deviation = 0.0
     sensor_noise: _Deviation = 0.0
-    gain_error: Annotated[float, Range(0, words="a relative standard deviation ≥ 0")] = 0.0
     controller: str = "lqr"
     linear: bool = True
     saturation: Annotated[float, Range(above=0, words="None or a limit > 0 in units of the input's scale")] | None = (
@@ -98,7 +97,6 @@ class DataConfig(Config):
     )
     seed: Seed = 0
     variants_per_shard: Count = 50
-    compression: Annotated[str | None, OneOf(None, "blosc")] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,10 +116,6 @@ class DataConfig(Config):
             f"at most num_steps = {self.num_steps} (else no segment fits into a trajectory)",
         )
         self.require("controller", 0 < len(self.controller) <= 200, "'lqr' or a policy's name")
-        if self.controller != "lqr" and self.gain_error:
-            raise ValueError(
-                f"gain_error: needs controller='lqr', whose gain it perturbs, but found {self.controller!r}"
-            )
         split = len(self.families) > len(self.held_out or ()) and self.validation > 0
         self.require(
             "variants",
@@ -189,13 +183,22 @@ class DataConfig(Config):
 
         Where whole trajectories are kept, the settings of segments are left out: older data sets keep their bytes.
         """
-        left_out = () if self.segmented else ("keep_every", "segment_length")
-        values = {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
-        return json.dumps(values, indent=2)
+        values = {}
+        for name, value in dataclasses.asdict(self).items():
+            if self.segmented or name not in ("keep_every", "segment_length"):
+                values[name] = value
+            if name == "sensor_noise":
+                values["gain_error"] = _GONE["gain_error"]
+        return json.dumps(values | _GONE, indent=2)
 
     @classmethod
     def from_dict(cls, values: object) -> Self:
         """The config of a JSON object, also of one that version 0.2 wrote."""
         if isinstance(values, Mapping):
-            values = {_FORMER.get(key, key): value for key, value in values.items()}
+            for key, idle in _GONE.items():
+                if values.get(key, idle) != idle:
+                    raise ValueError(
+                        f"{key}: expected {idle!r}, as this setting is gone since version 0.3, but found {values[key]!r}"
+                    )
+            values = {_FORMER.get(key, key): value for key, value in values.items() if key not in _GONE}
         return super().from_dict(values)

@@ -22,8 +22,7 @@ def make(config: DataConfig, shard: Shard, controller: object = None) -> shards.
         problem = trajectories.drawn(config, shard)
         _, begin, noise = keys(config, shard)
         x0 = trajectories.initial_states(problem, begin, config.trajectories)
-        error = jax.random.fold_in(begin, 1)
-        runs = trajectories.simulate(config, problem, x0, noise, gain_key=error, controller=controller)
+        runs = trajectories.simulate(config, problem, x0, noise, controller)
         # a whole block is computed and then cut: one compiled program for all shards, and the same bits in each
         first = slice(shard.count)
         problem, runs = problem[first], {name: a[first] for name, a in runs.items()}
@@ -65,7 +64,7 @@ def _content(
         "h5py": h5py.__version__,
         "platform": jax.default_backend(),
     }
-    return shards.Content(arrays, layout.units(config, plants), about, config.compression)
+    return shards.Content(arrays, layout.units(config, plants), about)
 
 
 def _columns(config: DataConfig, shard: Shard, problem: Problem) -> Columns:

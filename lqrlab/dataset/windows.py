@@ -63,7 +63,7 @@ class Batch:
         variant: row of the :class:`VariantTable`.
         signals: ``x`` and ``u`` concatenated.
         gain: optimal gain of each window's plant, scaled.
-        time_mask: 1 where the time exists, 0 before the trajectory began.
+        time_mask: 0 before the trajectory began, else 1.
         state_mask, input_mask: 1 where a state or input exists, 0 in padding.
     """
 
@@ -93,13 +93,11 @@ class Batch:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class WindowSet:
-    """All windows of some trajectories in one memory: they are gathered inside a compiled program.
-
-    Window i ends at time ``i % num_steps`` of trajectory ``i // num_steps``.
+    """All windows of some trajectories; window i ends at time ``i % num_steps`` of trajectory ``i // num_steps``.
 
     Attributes:
-        signals: state and the input before it at each time, after ``window − 1`` times of zeros, so that
-            each window is one piece of memory.
+        signals: state and the input before it at each time, after ``window − 1`` times of zeros: each window is one
+            piece of memory.
         variant: row of the table of each trajectory.
         window: steps in a window.
         num_steps: windows per trajectory.

@@ -251,7 +251,7 @@ def merge(graph: nnx.GraphDef, params: Mapping[str, ArrayLike]) -> Any:
 
 
 def fits(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """True if these are the shapes of the parameters of the config's model, of which, as a stranger's, nothing is made."""
+    """True if these are the shapes of the parameters of a config's model; nothing is made, it may be a stranger's."""
     config = used(config)
 
     def of(depth: int) -> dict[str, tuple[int, ...]]:
