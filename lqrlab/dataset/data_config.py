@@ -4,7 +4,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from lqrlab import systems
 from lqrlab.compute.configuration import Config, Count, Range, Seed, Share
@@ -44,8 +44,6 @@ MOST_BYTES = 1 << 17
 
 _Counted = Annotated[int, Range(1, 10**7)]  # so that what is counted in a foreign manifest fits into memory
 _FORMER = {"thinning": "keep_every", "stretch": "segment_length"}  # names of settings in version 0.2
-_GONE = {"gain_error": 0.0, "compression": None}
-"""Settings until version 0.3, at the values at which they did nothing; they are written on, for equal files."""
 _Deviation = Annotated[float, Range(0, words="a standard deviation ≥ 0 in units of the signal's scale")]
 
 
@@ -78,6 +76,7 @@ class DataConfig(Config):
     (2, True)
     """
 
+    gone: ClassVar = {"gain_error": 0.0, "compression": None}
     families: tuple[str, ...] = FAMILIES
     held_out: tuple[str, ...] | None = None
     variants: _Counted = 100
@@ -179,26 +178,18 @@ class DataConfig(Config):
             return False
 
     def to_json(self) -> str:
-        """As a JSON object; :meth:`from_json` reads it back.
-
-        Where whole trajectories are kept, the settings of segments are left out: older data sets keep their bytes.
-        """
+        """As a JSON object, to the byte as earlier versions wrote it: files carry it; :meth:`from_json` reads it back."""
         values = {}
         for name, value in dataclasses.asdict(self).items():
             if self.segmented or name not in ("keep_every", "segment_length"):
                 values[name] = value
             if name == "sensor_noise":
-                values["gain_error"] = _GONE["gain_error"]
-        return json.dumps(values | _GONE, indent=2)
+                values["gain_error"] = self.gone["gain_error"]
+        return json.dumps(values | self.gone, indent=2)
 
     @classmethod
     def from_dict(cls, values: object) -> Self:
         """The config of a JSON object, also of one that version 0.2 wrote."""
         if isinstance(values, Mapping):
-            for key, idle in _GONE.items():
-                if values.get(key, idle) != idle:
-                    raise ValueError(
-                        f"{key}: expected {idle!r}, as this setting is gone since version 0.3, but found {values[key]!r}"
-                    )
-            values = {_FORMER.get(key, key): value for key, value in values.items() if key not in _GONE}
+            values = {_FORMER.get(key, key): value for key, value in values.items()}
         return super().from_dict(values)

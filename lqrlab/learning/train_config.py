@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from lqrlab.compute.configuration import Config, Count, Natural, NonNegative, Positive, Range, Seed, Share
 
@@ -15,21 +15,6 @@ _FORMER = {
     "own_share": "on_policy_share",
     "own_steps": "on_policy_steps",
 }  # names of settings in version 0.2
-_GONE = {"remat": False, "ema": 0.0, "accumulate": 1, "patience": 0}
-"""Settings until version 0.3, with the values at which they did nothing."""
-
-
-def _of_today(values: object) -> object:
-    """A config's values without settings that are gone, of a run that did not use them; else refused in words."""
-    if not isinstance(values, Mapping):
-        return values
-    for key, value in values.items():
-        if key in _GONE and value != _GONE[key]:
-            raise ValueError(
-                f"{key}: expected {_GONE[key]!r}, as this setting is gone since version 0.3, but found {value!r}; "
-                "version 0.2 reads a run that used it"
-            )
-    return {key: value for key, value in values.items() if key not in _GONE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +39,7 @@ class ModelConfig(Config):
     True
     """
 
+    gone: ClassVar = {"remat": False}
     kind: str = "matrix"
     window: _Size = 1
     width: _Size = 16
@@ -65,11 +51,6 @@ class ModelConfig(Config):
     activation: str = "gelu"
     stochastic: bool = False
     seed: Seed = 0
-
-    @classmethod
-    def from_dict(cls, values: object) -> Self:
-        """As :meth:`from_json`, of what JSON has been read to."""
-        return super().from_dict(_of_today(values))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +81,7 @@ class TrainConfig(Config):
         seed: of all that a training draws; the order of the windows is that of the source's seed.
     """
 
+    gone: ClassVar = {"accumulate": 1, "ema": 0.0, "patience": 0}
     num_steps: Count = 2000
     batch_size: Count = 512
     learning_rate: Positive = 2e-3
@@ -141,7 +123,7 @@ class TrainConfig(Config):
                 raise ValueError(
                     f"{key}: TrainConfig has no such setting; since version 0.2 it was renamed {_FORMER[key]}"
                 )
-        return super().from_dict(_of_today(values))
+        return super().from_dict(values)
 
     @property
     def dagger_starts(self) -> tuple[int, ...]:
