@@ -178,7 +178,7 @@ class DataConfig(Config):
             return False
 
     def to_json(self) -> str:
-        """As a JSON object, to the byte as earlier versions wrote it: files carry it; :meth:`from_json` reads it back."""
+        """As a JSON object, to the byte as earlier versions wrote it, for files carry it."""
         values = {}
         for name, value in dataclasses.asdict(self).items():
             if self.segmented or name not in ("keep_every", "segment_length"):
