@@ -421,22 +421,6 @@ def test_an_order_is_that_of_the_published_cipher_in_whole_numbers():
             shuffling.shuffled_on_host(np.arange(1), num, 0, 0)
 
 
-def test_an_order_is_uniform():
-    """Where each index goes over many epochs, and how far neighbours are thrown apart, by χ² at six σ."""
-    num, epochs = 48, 4000
-    orders = np.stack([shuffling.shuffled_on_host(np.arange(num), num, 1, epoch) for epoch in range(epochs)])
-    counts = np.stack([np.bincount(orders[:, i], minlength=num) for i in range(num)])
-    chi = np.sum((counts - epochs / num) ** 2 / (epochs / num))
-    freedom = (num - 1) ** 2
-    assert abs(chi - freedom) < 6 * np.sqrt(2 * freedom)
-    gaps = np.bincount((orders[:, 1:] - orders[:, :-1]).ravel() + num, minlength=2 * num)
-    shifts = np.arange(-num, num)
-    expected = np.where(shifts == 0, 0, num - np.abs(shifts)) / (num * (num - 1)) * epochs * (num - 1)
-    seen = expected > 0
-    chi = np.sum((gaps[seen] - expected[seen]) ** 2 / expected[seen])
-    assert abs(chi - seen.sum()) < 6 * np.sqrt(2 * seen.sum())
-
-
 def test_pools_hold_all_blocks_once_no_more_than_fit_and_in_order_where_all_fit():
     sizes = np.random.default_rng(0).integers(1, 6, 20)
     blocks = tuple(streaming._Block(0, i, i + 1, np.arange(size)) for i, size in enumerate(sizes))

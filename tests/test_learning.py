@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -326,14 +325,11 @@ def assert_same_run(one, other):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda d: (d / "last/12/default/manifest.ocdbt").write_bytes(b"\x0c"), "manifest.ocdbt is not what"),
         (lambda d: (d / "last/12/default/_METADATA").unlink(), "_METADATA is missing"),
         (lambda d: emptied(d / "last/12"), "manifest.ocdbt is missing"),
         (lambda d: flipped(largest(d / "last/12")), "is not what was written"),
-        (lambda d: flipped(d / "last/12/metrics.jsonl"), "metrics.jsonl is not what was written"),
-        (lambda d: (d / "last/12/sha256.json").write_bytes(b""), "sha256.json cannot be read"),
     ],
-    ids=["cut short", "deleted", "emptied", "bit flip", "bit flip in the rows", "no digests"],
+    ids=["deleted", "emptied", "bit flip"],
 )
 def test_a_damaged_newest_checkpoint_costs_the_steps_since_the_one_before(damage, words, data, finished, tmp_path):
     whole, run = finished
@@ -398,7 +394,7 @@ def test_a_damaged_best_checkpoint_is_made_again(data, finished, tmp_path):
         np.testing.assert_array_equal(a[name], b[name])
 
 
-@pytest.mark.parametrize("content", ["", "[1]", '{"model": 1}', '{"model": {', None], ids=repr)
+@pytest.mark.parametrize("content", ['{"model": 1}', None], ids=repr)
 def test_damaged_settings_are_those_of_the_newest_checkpoint(content, data, finished, tmp_path):
     shutil.copytree(finished[0], tmp_path / "run")
     path = tmp_path / "run" / "checkpoints" / "settings.json"
@@ -414,16 +410,6 @@ def test_damaged_settings_are_those_of_the_newest_checkpoint(content, data, fini
     with pytest.warns(UserWarning, match="settings"):
         assert_same_run(fit(data, GAIN, BRIEF, tmp_path / "run"), finished[1])
     assert path.read_text() == original
-
-
-def test_settings_that_nothing_is_left_of_are_refused_with_what_to_do(data, finished, tmp_path):
-    shutil.copytree(finished[0], tmp_path / "run")
-    checkpoints = tmp_path / "run" / "checkpoints"
-    for path in checkpoints.rglob("settings.json"):
-        path.write_text("")
-    for call in (lambda: fit(data, GAIN, BRIEF, tmp_path / "run"), lambda: learning.load(checkpoints)):
-        with pytest.raises(ValueError, match=r"settings\.json is damaged or missing.*put a copy .* from scratch"):
-            call()
 
 
 def test_a_best_checkpoint_of_a_later_step_than_the_last_is_in_nobodys_way(data, finished, tmp_path):
@@ -483,11 +469,7 @@ def test_metrics_are_read_or_refused_whatever_they_are(case, tmp_path):
     hostile_files.met("metrics", case, tmp_path / "place")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [b"\xff\xfe", b"[1]", b"3", b'{"step": 4}', b'{"step": "4"}', b'{"step": 8, "loss', b"[" * 100_000],
-    ids=lambda line: repr(line)[:20],
-)
+@pytest.mark.parametrize("line", [b"[1]", b'{"step": "4"}', b'{"step": 8, "loss'], ids=lambda line: repr(line)[:20])
 def test_lines_that_are_no_rows_of_metrics_are_told_of_and_left_out(line, data, finished, tmp_path):
     shutil.copytree(finished[0], tmp_path / "run")
     log = tmp_path / "run" / "metrics.jsonl"
@@ -548,47 +530,6 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(data, finished, tmp_pat
     assert_same_run(rest, whole)
     steps = [json.loads(line)["step"] for line in (tmp_path / "part" / "metrics.jsonl").read_text().splitlines()]
     assert steps == [4, 8, 12]
-
-
-@pytest.mark.matrix
-def test_a_run_killed_at_random_goes_on_as_if_it_had_not(data, tmp_path):
-    """``kill -9`` at so many random moments, most of them within a save; ``make torture`` does it more often."""
-    kills = 2
-    config = learning.TrainConfig(**{**json.loads(BRIEF.to_json()), "num_steps": 80 * (kills + 1)})
-    model = GAIN
-    script = textwrap.dedent(
-        """
-        import sys
-        from lqrlab import compute, dataset, learning
-        compute.setup()
-        data, model, config = sys.argv[1], sys.argv[3], sys.argv[4]
-        model, config = learning.ModelConfig.from_json(model), learning.TrainConfig.from_json(config)
-        source = dataset.source(dataset.open(data), batch_size=config.batch_size, window=model.window)
-        learning.fit(source, model, config, sys.argv[2], progress=lambda r: print(r["step"], flush=True))
-        """
-    )
-    part = tmp_path / "killed"
-    command = [sys.executable, "-c", script, str(data.path), str(part), model.to_json(), config.to_json()]
-    seed = int.from_bytes(os.urandom(4))
-    rng = np.random.default_rng(seed)
-    for k in range(kills):
-        last, delay = 80 * k + int(rng.integers(4, 70)), rng.uniform(0, 0.15)
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            for line in process.stdout:
-                if int(line) >= last:
-                    break
-            time.sleep(delay)
-            process.kill()
-            assert process.wait() == -signal.SIGKILL, "it ended before it was killed"
-    rest = fit(data, model, config, part)
-    whole = fit(data, model, config, tmp_path / "whole")
-    a, b = (learning.models.split(f.model)[1] for f in (whole, rest))
-    for name in a:
-        np.testing.assert_array_equal(a[name], b[name], err_msg=f"seed {seed}")
-    for x, y in zip(whole.metrics, rest.metrics, strict=True):
-        assert [x[k] for k in ("step", "loss", "validation_loss")] == [
-            y[k] for k in ("step", "loss", "validation_loss")
-        ]
 
 
 def test_k_steps_in_one_dispatch_are_k_dispatches(data, tmp_path):
