@@ -54,10 +54,9 @@ class Fit:
 
 
 def stop(folder: str | Path) -> None:
-    """Tell the run in ``folder``, in this process or another, to stop.
+    """Tell the run in ``folder``, in this process or another, to stop after the steps under way, and to count as done.
 
-    :func:`fit` ends after the steps under way, validates and keeps the best, and counts the run as done: called again
-    it returns at once. Removing ``checkpoints/stop_requested`` takes the request back.
+    :func:`fit` called again returns at once; removing ``checkpoints/stop_requested`` takes the request back.
 
     Raises:
         ValueError: no training has begun there.
@@ -275,13 +274,9 @@ def steps_to_go(config: TrainConfig, step: int) -> int:
 
 
 @jax.jit
-def _all_finite(leaves: list[jax.Array]) -> jax.Array:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(a)) for a in leaves]))
-
-
-def _finite(state: TrainState) -> bool:
+def _finite(state: TrainState) -> jax.Array:
     """True if parameters and optimizer are numbers, so that training can resume from a checkpoint of them."""
-    return bool(_all_finite(jax.tree.leaves((state.params, state.opt_state))))
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves((state.params, state.opt_state))]))
 
 
 def _writes() -> bool:
