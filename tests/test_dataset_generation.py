@@ -40,7 +40,7 @@ CONFIG = DataConfig(
 
 
 def changed(**values):
-    return DataConfig(**{**json.loads(CONFIG.to_json()), **values})
+    return dataclasses.replace(CONFIG, **values)
 
 
 def files(folder):
