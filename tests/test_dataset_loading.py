@@ -200,12 +200,6 @@ def test_streaming_reads_little_at_a_time(data):
     assert any(len({block.shard for block in pool}) > 1 for pool in pools)
 
 
-def described(plants, *, scaled=False):
-    """What a network is told of plants; with ``scaled``, to control signals that are in units of their scales."""
-    problem = Problem.of(plants, linear=True, optimum=False)
-    return (problem.scaled() if scaled else problem).told()
-
-
 def test_the_description_is_that_of_the_plants(data):
     """A table from the matrices on disk equals one from the plants, which an unseen plant has too."""
     table = data.table()
@@ -214,7 +208,7 @@ def test_the_description_is_that_of_the_plants(data):
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7),
             table.told(at),
-            described(plants, scaled=True),
+            Problem.of(plants, linear=True, optimum=False).scaled().told(),
         )
         design = control.lqrd(*plants.matrices(), *plants.weights(), plants.dt)
         sx, su = (np.asarray(s) for s in plants.scales)
@@ -226,32 +220,6 @@ def test_the_description_is_that_of_the_plants(data):
     assert sorted(np.concatenate(splits).tolist()) == list(range(21))
     for split, at in zip(("train", "validation", "held_out"), splits):
         assert set(data.variants.split[at]) == {split}
-
-
-def test_description_is_exact_zero_order_hold():
-    plant = systems.make("cart_pole", pole_length=0.5)
-    told, (A, B) = described(plant), plant.matrices()
-    sx, su = (np.asarray(s) for s in plant.scales)
-    step = scipy.linalg.expm(np.block([[np.asarray(A), np.asarray(B)], [np.zeros((1, 5))]]) * plant.dt)
-    np.testing.assert_allclose(told.A[:4, :4], step[:4, :4] * sx / sx[:, None], rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(told.B[:4, :1], step[:4, 4:] * su / sx[:, None], rtol=1e-12, atol=1e-14)
-    outside = np.ones((12, 12), bool)
-    outside[:4, :4] = False
-    assert np.all(np.asarray(told.A)[outside] == 0)
-    assert np.asarray(told.state_mask).tolist() == [1.0] * 4 + [0.0] * 8
-
-
-def test_a_description_holds_any_weights_of_the_plant():
-    """dlqr of what is described, in the plant's units again, is lqrd of the plant."""
-    Q = np.array([[4.0, 1.0, 0.0], [1.0, 0.5, 0.0], [0.0, 0.0, 0.0]])
-    R, N = np.array([[2.0, 0.3], [0.3, 0.5]]), np.array([[0.4, 0.0], [0.1, 0.1], [0.0, 0.0]])
-    A, B = np.diag([0.5, -1.0, -3.0]) + np.eye(3, k=1), np.array([[0.0, 1.0], [1.0, 0.0], [2.0, 1.0]])
-    plant = systems.from_matrices(A, B, Q=Q, R=R, dt=0.1)
-    problem = Problem.of(plant, N=N, linear=True, optimum=False)
-    told = problem.told()
-    found = control.dlqr(told.A, told.B, told.Q, told.R, told.N).K
-    expected = control.lqrd(A, B, Q, R, 0.1, N).K
-    np.testing.assert_allclose(problem.units.unscale_gain(found, 3, 2), expected, rtol=1e-8, atol=1e-10)
 
 
 def test_windows_in_a_scan(data):
