@@ -146,7 +146,6 @@ NOT_IMPORTED = {
 }
 OPTIONAL = {
     "control": {"control"},  # its StateSpace, for who has python-control
-    "dataset": {"hdf5plugin"},  # files packed with blosc
     "extensions": {"control"},
     "systems": {"sympy"},  # equations as formulas
 }

@@ -795,7 +795,6 @@ WEIGHTS = [
             ("transformer", "depth", 10**9),
             ("transformer", "window", 10**9),
             ("transformer", "heads", 10**9),
-            ("recurrent", "width", 10**6),
             ("gain", "hidden", 10**9),
             ("matrix", "width", 10**12),
             ("matrix", "seed", -1),

@@ -1,6 +1,7 @@
 """Files that are whole or not there, and folders that one process holds at a time."""
 
 import contextlib
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ PART = ".part"
 """Ending of a file that is not whole yet."""
 LOCK = ".lock"
 """The file in a folder that whoever works there holds."""
+DIGESTS = "sha256.json"
+"""The file in a folder that lists its files with their digests."""
 PLANT_FILES = "LQRLAB_PLANTS"
 """Environment variable: files of the user's plants, for the processes that are started from one that was given them."""
 
@@ -106,6 +109,37 @@ def read_rows(path: str | Path, most: int = _MOST_BYTES) -> list[dict[str, Any] 
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return [_row(line) for line in lines]
+
+
+def write_digests(folder: Path) -> None:
+    """List all files of ``folder`` with their digests, so that later it can be seen whether it is whole."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    write_json(folder / DIGESTS, {path.relative_to(folder).as_posix(): digest(path) for path in files})
+
+
+def flaw(folder: Path) -> str:
+    """Faults of the files that :func:`write_digests` listed; empty if there are none, or if none were listed."""
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    for name, path in found.items():
+        if not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+            return f"{name} is no regular file"
+    if DIGESTS not in found:
+        return ""
+    try:
+        for name, expected in read_object(found[DIGESTS]).items():
+            if name not in found or found[name].is_dir():  # what lies elsewhere is not looked at
+                return f"{name} is missing"
+            if digest(found[name]) != expected:
+                return f"{name} is not what was written"
+    except (OSError, ValueError):
+        return f"{DIGESTS} cannot be read"
+    return ""
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _row(line: bytes) -> dict[str, Any] | None:

@@ -28,6 +28,7 @@ _MOVED = {
         "step_response tune",
         "simulation": "ScheduledPolicy scheduled",
     },
+    "evaluation": {"learning": "Certificate certificate certify"},
     "unknown": {
         "learning": "AdaptivePolicy Families LookAheadPolicy Prior adaptive families look_ahead ridge wide",
         "evaluation": "BankPolicy FirstContact Regret Trial family_known first_contact tune_baselines unknown:score "

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from lqrlab.compute.names import lazily
 
 if TYPE_CHECKING:
-    from lqrlab.learning import batches, certificate, closed_loop_cost, gain_repair, losses, metrics, models
+    from lqrlab.learning import batches, closed_loop_cost, gain_repair, losses, metrics, models
     from lqrlab.learning.batches import TrainBatch, expert_std
-    from lqrlab.learning.certificate import Certificate, certify
     from lqrlab.learning.checkpoints import load, settings
     from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit, stop
     from lqrlab.learning.gain_repair import repair

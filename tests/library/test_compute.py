@@ -14,11 +14,13 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 import scipy.stats
 from flax import nnx
 
 from lqrlab import compute, dataset, learning, simulation, systems
 from lqrlab.compute import debugging, pytree
+from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.random import normals, words
 from lqrlab.evaluation import regions
 from lqrlab.extensions.predictive.trajectory import solver
@@ -488,7 +490,7 @@ def test_training_honours_its_backend(tmp_path, monkeypatch):
     model, train = learning.ModelConfig(), learning.TrainConfig()
     config = dataset.DataConfig(families=("pendulum",), held_out=(), variants=4, num_steps=20)
     sizes = {"batch_size": train.batch_size, "window": model.window}
-    source = dataset.source(config, kind="simulated", **sizes)
+    source = dataset.source(dataset.generate(config, tmp_path / "data"), **sizes)
     backend = compute.Backend(precision="highest", jit=False, debug="nans")
     with pytest.raises(LookedError) as looked:
         learning.fit(source, model, train, tmp_path, backend=backend)
@@ -569,3 +571,18 @@ def test_a_schedulers_processes_are_asked_for_an_address(monkeypatch):
     monkeypatch.delenv("JAX_COORDINATOR_ADDRESS", raising=False)
     with pytest.raises(ValueError, match="JAX_COORDINATOR_ADDRESS: expected host:port of process 0"):
         compute.join()
+
+
+def test_cholesky_of_many_is_scipys_with_pivots_that_are_none_left_out_or_raised():
+    cholesky, rng = jax.jit(batch_last.cholesky), np.random.default_rng(0)
+    X = rng.normal(size=(5, 6, 40)) * 10.0 ** rng.uniform(-3, 3, (5, 1, 40))
+    L = np.asarray(cholesky(jnp.einsum("ikw,jkw->ijw", X, X)))
+    for w in range(40):
+        np.testing.assert_allclose(L[..., w], scipy.linalg.cholesky(X[..., w] @ X[..., w].T, lower=True), rtol=1e-8)
+    half = np.zeros((3, 3, 1))
+    half[[0, 2], [0, 2]] = 4.0
+    np.testing.assert_array_equal(cholesky(jnp.asarray(half))[..., 0], np.diag([2.0, 0.0, 2.0]))
+    # of a sum of costs whose least eigenvalue is known: one random system in a million stopped a training
+    W = np.array([[4.0, 1e-3, 0.0], [1e-3, -1e-3, 0.0], [0.0, 0.0, 0.0]])
+    L = cholesky(jnp.asarray(W, jnp.float32)[..., None], jnp.full((1, 1), 2.5e-3, jnp.float32))
+    np.testing.assert_allclose(L[..., 0], [[2, 0, 0], [5e-4, 0.05, 0], [0, 0, 0.05]], rtol=1e-6)

@@ -167,11 +167,11 @@ def test_inputs_are_drawn_with_a_stochastic_networks_own_deviation(data):
 
 def test_steps_with_a_python_if_are_the_compiled_ones():
     def steps(objective):
-        step = learning.train_step(objective, optax.sgd(0.1), accumulate=2)
+        step = learning.train_step(objective, optax.sgd(0.1))
         params = {"w": jnp.ones(2)}
         start = learning.TrainState(params, optax.sgd(0.1).init(params), jnp.int32(0))
         run = compute.compile(lambda state, xs: learning.training_step.scan(step, state, xs))
-        return run(start, jnp.arange(24.0).reshape(3, 4, 2))
+        return run(start, jnp.arange(12.0).reshape(3, 2, 2))
 
     def plain(params, x):
         return jnp.mean((x @ params["w"]) ** 2), {}
@@ -195,7 +195,7 @@ def test_a_loss_with_a_python_if_is_told_of_once_and_computed_step_by_step(data,
             return 0 * error
         return error
 
-    brief = {**BRIEF, "num_steps": 2, "accumulate": 2, "closed_loop": 0.0, "report_every": 2}
+    brief = {**BRIEF, "num_steps": 2, "closed_loop": 0.0, "report_every": 2}
     model = learning.ModelConfig(**SMALL)
     with pytest.warns(compute.EagerFallbackWarning) as told:
         run = fit(data, model, learning.TrainConfig(**brief, loss="branching"), tmp_path / "eager")
@@ -513,8 +513,8 @@ def test_a_training_learns_from_random_systems_and_from_its_own_loops(data, tmp_
 
 @pytest.mark.slow
 @pytest.mark.matrix
-def test_rounds_averages_and_random_systems_resume_to_the_bit(data, tmp_path):
-    config = learning.TrainConfig(**BRIEF, dagger_rounds=2, on_policy_steps=6, random_systems=20, ema=0.9)
+def test_rounds_and_random_systems_resume_to_the_bit(data, tmp_path):
+    config = learning.TrainConfig(**BRIEF, dagger_rounds=2, on_policy_steps=6, random_systems=20)
     model = learning.ModelConfig(**SMALL)
     whole = fit(data, model, config, tmp_path / "whole")
 

@@ -245,7 +245,7 @@ OTHERS = {
     "MPC": lambda: predictive.mpc(*SAMPLED[:4], 4, N=SAMPLED[4], u_limits=(-9, 9)),
     "plan": lambda: control.finite_horizon(*SAMPLED[:4], 12, N=SAMPLED[4]),
     "network that is a gain": lambda: network("gain"),
-    "network with a history": lambda: network("recurrent", width=8),
+    "network with a history": lambda: network("mlp", width=8, depth=1),
     "bound network": lambda: learning.policy(network("gain"), PLANT),
     "adaptive regulator": lambda: lambda problem: unknown.adaptive(problem, unknown.ridge()),
 }
@@ -283,7 +283,7 @@ def test_everything_that_takes_a_controller_takes_every_kind(controllers):
         assert score.ratio.shape == (2,), name
         region = evaluation.attraction(PLANT, controller, X0, num_steps=40)
         assert region.verdict.shape == (3,), name
-        certificate = learning.certify(controller, problem, loops=4)
+        certificate = evaluation.certify(controller, problem, loops=4)
         assert certificate.exact is isinstance(bind(controller, problem), LinearPolicy), name
         played = environments.play(env, controller, key=KEY, num=2)
         assert (played.ratio >= 1 - 1e-9).all(), name

@@ -71,8 +71,9 @@ def generate(path: Path, config: Path | None, overrides: dict[str, str], devices
 
 @data.command()
 @click.argument("path", type=PATH)
-def verify(path: Path) -> None:
-    """Check the data set in PATH, or in PATH/dataset of a run: checksums, counts, split, consistency of its numbers."""
+@click.option("--again", is_flag=True, help="Make every file again and compare it bit for bit.")
+def verify(path: Path, again: bool) -> None:
+    """Check the data set in PATH, or in PATH/dataset of a run, by its checksums or by making it again."""
     if not (path / "manifest.json").exists() and (path / "dataset").is_dir():
         path = path / "dataset"
     if not path.is_dir():
@@ -80,7 +81,7 @@ def verify(path: Path) -> None:
     from lqrlab import compute, dataset
 
     compute.setup()
-    verdict = dataset.verify(path)
+    verdict = dataset.verify(path, again=again)
     click.echo(verdict, err=not verdict.ok)
     if not verdict.ok:
         sys.exit(1)

@@ -269,11 +269,11 @@ def test_an_equilibrium_is_subtracted_and_added(tmp_path):
 
 
 def network(kind: str) -> object:
-    sizes = {"mlp": {"depth": 1}, "recurrent": {}, "transformer": {"depth": 1, "heads": 2}}[kind]
+    sizes = {"mlp": {"depth": 1}, "transformer": {"depth": 1, "heads": 2}}[kind]
     return learning.models.build(learning.ModelConfig(kind=kind, window=3, width=8, hidden=8, **sizes))
 
 
-@pytest.mark.parametrize("kind", ["mlp", "recurrent", pytest.param("transformer", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("kind", ["mlp", pytest.param("transformer", marks=pytest.mark.matrix)])
 def test_networks(kind, tmp_path):
     step = ExportedStep.of(network(kind), problem())
     folder = deployment.to_c(network(kind), problem(), tmp_path)
