@@ -155,11 +155,3 @@ def test_a_network_is_repaired_where_it_answers_with_a_gain(plants):
     history = learning.models.build(learning.ModelConfig(kind="transformer", window=2, width=8, depth=1, heads=2))
     with pytest.raises(ValueError, match="repair: expected a network that answers with a gain"):
         learning.policy(history, plants, repair=1)
-
-
-def test_the_old_place_of_certificates_says_the_new_one():
-    for name in ("certify", "Certificate", "certificate"):
-        with pytest.raises(AttributeError, match=rf"learning\.{name} is now evaluation\.{name}$"):
-            getattr(learning, name)
-    with pytest.raises(AttributeError, match="has no attribute 'certified'"):
-        _ = learning.certified
