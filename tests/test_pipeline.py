@@ -236,7 +236,7 @@ def test_no_command_runs_what_a_notebook_declares(tmp_path, monkeypatch, declara
     ):
         done = CliRunner().invoke(main, line)
         assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1), done.output
-        assert re.search(r"a plain value and a type made of|is not Python", done.stderr)
+        assert re.search(r"a plain value and a type of|is not Python", done.stderr)
     for words in ("run 01_hostile -p x", "sweep 01_hostile -p x"):
         assert offered(words).stdout.strip() == ""
     assert not mark.exists()
