@@ -112,7 +112,9 @@ def _in_child(job: Mapping[str, object], env: Mapping[str, str], ended: Callable
     command, why, poll = [sys.executable, "-P", "-m", __name__], "", 0.1
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         # a session of its own: Ctrl-C reaches the parent alone, which then ends the child in order
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=env, start_new_session=True)
+        child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=env, start_new_session=True
+        )
         assert child.stdin is not None
         try:
             with contextlib.suppress(BrokenPipeError):  # it ended at once: its exit code and log say why

@@ -3,8 +3,10 @@
 A notebook is finished when its process ended well *and* the last cell of that very execution wrote its result file.
 """
 
+import functools
 import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -139,30 +141,48 @@ def _steps(source: Path, profile: str, given: Mapping[str, object], only: Sequen
     others = {path.stem for path in source.glob(notebooks.NUMBERED)} - names
     settings = {k: v for k, v in notebooks.read_profile(source, profile).items() if k not in others}
     values = notebooks.effective(chain, settings, given)
-    check_families(values, given)
+    check_names(values, given)
     prints = notebooks.fingerprints(chain, values)
     wanted = {nb.name for nb in chosen or chain}
     return [Step(nb, values[nb.name], prints[nb.name]) for nb in chain if nb.name in wanted]
 
 
-def check_families(values: Mapping[str, Values], given: Iterable[str]) -> None:
-    """Refuse families of plants that do not exist, where somebody has ``given`` them.
+def check_names(values: Mapping[str, Values], given: Iterable[str]) -> None:
+    """Refuse families of plants and devices that do not exist, where somebody has ``given`` them.
 
     Args:
         values: notebook → parameter → value.
         given: ``parameter`` or ``notebook.parameter``.
     """
-    typed = {key.rpartition(".")[2] for key in given} & set(FAMILIES)
-    for notebook, parameters in values.items() if typed else ():
-        from lqrlab import compute, systems
+    typed = {key.rpartition(".")[2] for key in given}
+    for notebook, parameters in values.items():
+        for name in typed & {*parameters} & {*FAMILIES}:
+            _check_families(f"{notebook}.{name}", parameters[name], parameters)
+        if "device" in typed & {*parameters}:
+            _check_device(f"{notebook}.device", str(parameters["device"]))
 
-        compute.setup()
-        for name in typed & set(parameters):
-            chosen: Any = parameters[name]
-            for family in [chosen] if isinstance(chosen, str) else chosen:
-                if family not in (known := systems.names()) and chosen != ["all"]:
-                    hint = checks.did_you_mean(family, known) or "; lqrlab systems lists them"
-                    raise ValueError(f"{notebook}.{name}: no plant is called {family!r}{hint}")
+
+def _check_families(called: str, chosen: Any, others: Values) -> None:
+    from lqrlab import compute, systems
+
+    compute.setup()
+    known, among = systems.names(), others.get("families")
+    for family in [chosen] if isinstance(chosen, str) else chosen:
+        if family not in known and chosen != ["all"]:
+            hint = checks.did_you_mean(family, known) or "; lqrlab systems lists them"
+            raise ValueError(f"{called}: no plant is called {family!r}{hint}")
+        if called.endswith(".held_out") and among and among != ["all"] and not others.get("fold"):
+            checks.choice(called, family, among, "some of families:")  # type: ignore[arg-type]
+
+
+@functools.cache
+def _check_device(called: str, device: str) -> None:
+    """Look for a device in another process: in this one JAX would take it for itself."""
+    code = "import sys; from lqrlab import compute; compute.Backend(device=sys.argv[1]).jax_device"
+    if device not in ("auto", "cpu"):
+        done = subprocess.run([sys.executable, "-c", code, device], capture_output=True, text=True)
+        if done.returncode:
+            raise ValueError(f"{called}: {done.stderr.strip().splitlines()[-1].partition('device: ')[2]}")
 
 
 def execute(
