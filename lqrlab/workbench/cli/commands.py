@@ -264,7 +264,7 @@ STUDY = """# {name}
 
 Notebooks and profiles of lqrlab {version}, yours to change. `lqrlab run --profile tiny` executes 01 to 04 of this
 folder in a minute and `lqrlab run` at full size, `lqrlab run 15_swing_up` one that goes deeper; the report is in
-`data/runs/<profile>/report`. By hand: `jupyter lab notebooks`. Parameters and sweeps: `lqrlab list`, `lqrlab sweep --help`.
+`data/runs/<profile>/report`. By hand: `jupyter lab notebooks`. More: `lqrlab --help`.
 """
 
 

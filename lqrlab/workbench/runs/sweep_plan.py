@@ -87,9 +87,7 @@ class Plan:
         """The plan with the run that it reads from and the fingerprints of its results."""
         plan = dataclasses.replace(self, source=source)
         if gone := [file for file in plan.files() if source and not (source / file).exists()]:
-            raise ValueError(
-                f"{source}: {gone[0]}, made by {', '.join(self.needs)}, is gone; lqrlab run makes it again"
-            )
+            raise ValueError(f"{source}: {gone[0]}, which {self.name} reads, is gone; lqrlab run makes it again")
         package = notebooks.package_hash()
         made = [dataclasses.replace(p, fingerprint=plan.fingerprint(p.values, package)) for p in self.points]
         return dataclasses.replace(plan, points=made)
