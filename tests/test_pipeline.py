@@ -792,7 +792,7 @@ def test_a_person_who_looks_at_a_run_does_not_replace_its_results(opened, monkey
     session.begin("01_first", "latest")
     session.finish("01_first", folder, {"a": 2})
     assert numbers(folder, "01_first") == {"a": 1}
-    assert "is of lqrlab run and stays" in capsys.readouterr().out
+    assert "written by `lqrlab run`" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("headless", ["", "1"])

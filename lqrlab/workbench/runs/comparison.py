@@ -141,7 +141,10 @@ def write(folder: str | Path) -> Path:
         figures=_figures(frame, varying[:6], numbers[:4]),
         spread=None if head is None else [(name, *map(cell, row)) for name, *row in head.itertuples()],
         head=shown,
-        rows=[(None if plant else _page(folder, row["run"]), [cell(row[c]) for c in shown]) for row in rows[:_SHOWN]],
+        rows=[
+            ((None if plant else _page(folder, row["run"]), str(i)), *(cell(row[c]) for c in shown))
+            for i, row in enumerate(rows[:_SHOWN], 1)
+        ],
         more=max(len(rows) - _SHOWN, 0),
         errors=[(row["run"], row["status"], row["error"]) for row in rows if row["error"]][:_SHOWN],
         versions=record["versions"],

@@ -76,7 +76,7 @@ def write(folder: str | Path, *, whole: bool = False) -> Path:
             page.body = _within_one_file(page.name, page.body, [other.name for other in pages])
         script = design_page.SCRIPT if any(design_page.MARK in page.body for page in pages) else ""
         name = f"{shared['folder']}.html"
-        return fill(folder / "report" / name, "whole.html.j2", script, whole=True, **shared)
+        return fill(folder / "report" / name, "index.html.j2", script, whole=True, **shared)
     for page in pages:
         script = design_page.SCRIPT if design_page.MARK in page.body else ""
         fill(folder / "report" / f"{page.name}.html", "page.html.j2", script, page=page, **shared)
@@ -122,14 +122,19 @@ def index(data: str | Path) -> Path:
     old = data / "index.html"
     if old.exists() and _GENERATOR not in old.read_bytes()[:1000]:
         raise ValueError(f"{old}: expected a list of runs to write anew, but found another page; move it away")
-    listed: dict[str, list[dict[str, object]]] = {}
+    listed: dict[str, list[tuple[object, ...]]] = {}
     for kind, name in (("Runs", run_folder.RUN), ("Sweeps", run_folder.SWEEP)):
-        entries = []
-        for path in data.glob(f"{kind.lower()}/*/{name}"):
-            page = path.parent / "report" / "index.html"
-            where = page.relative_to(data).as_posix() if page.exists() else ""
-            entries.append({**run_folder.read(path), "name": path.parent.name, "page": where})
-        listed[kind] = sorted(entries, key=lambda entry: str(entry.get("started")), reverse=True)
+        records = [(run_folder.read(path), path.parent) for path in data.glob(f"{kind.lower()}/*/{name}")]
+        listed[kind] = []
+        for record, folder in sorted(records, key=lambda pair: str(pair[0].get("started")), reverse=True):
+            page = folder / "report" / "index.html"
+            link = page.relative_to(data).as_posix() if page.exists() else ""
+            about = record.get("profile") or "–"
+            if kind == "Sweeps":
+                about = f"{record.get('title')}, {len(record.get('runs', []))} points"
+            started = str(record.get("started") or "–").replace("T", " ")[:16]
+            head = (link, folder.name + " (no report yet)" * (not link))
+            listed[kind].append((head, record.get("status"), about, started, record.get("commit") or "–"))
     if not any(listed.values()):
         raise ValueError(f"{data}: no run and no sweep to list; lqrlab run makes one")
     return fill(data / "index.html", "runs.html.j2", listed=listed, versions=session.versions(), run={})
