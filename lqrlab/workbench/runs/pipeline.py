@@ -58,14 +58,10 @@ def run(
     Args:
         profile: file in ``notebooks/profiles`` that sets parameters: notebook → parameter → value.
         folder: what the run reads and writes, and what is returned; ``data/runs/<profile>`` by default.
-        overrides: ``"03_training.learning_rate"``, or ``"learning_rate"`` for all notebooks that have it →
-            value, as Python value or as typed on a command line.
+        overrides: ``"03_training.learning_rate"``, or ``"learning_rate"`` for all notebooks → value, also as typed.
         only: names or paths of the notebooks to execute; the whole main job if left out.
-        source: folder of the notebooks.
         fresh: remove what the record in ``folder`` lists as made by a run, and start from scratch.
-        report: write ``<folder>/report``.
         dry_run: check everything, print what would be executed and with which values, start nothing.
-        stream: where progress is shown.
 
     Raises:
         ValueError: a parameter, profile, notebook or the folder is refused (nothing was started).

@@ -29,12 +29,8 @@ _PATIENCE = 30.0  # seconds that a run waits for its folder: what a killed worke
 def sweep(asked: Sweep, stream: TextIO | None = None) -> Path:
     """Run a notebook, or design for a plant, at each point that has no result yet, and gather the results of all.
 
-    Returns:
-        The sweep's folder: ``results.csv``, and ``runs/`` or ``numbers.jsonl``.
-
-    Raises:
-        ValueError: a parameter is not right, an input is missing, another sweep holds the folder, or the folder is
-            not one for a sweep; nothing was started.
+    Returns the sweep's folder: ``results.csv``, and ``runs/`` or ``numbers.jsonl``. A ``ValueError`` says what was
+    refused: a parameter, an input that is missing, the folder; nothing was started.
     """
     plan = planned(asked)
     run_folder.refuse_foreign(plan.folder, plan.nb.path.parent if plan.nb else None, SWEEP)
