@@ -50,7 +50,7 @@ def table(folder: str | Path) -> "DataFrame":
     if record["kind"] == "plant":
         known = read_numbers(folder)
         return pd.DataFrame([_point_row(entry, known.get(entry["fingerprint"])) for entry in record["runs"]])
-    frame = pd.DataFrame([_run_row(folder, entry, record) for entry in record["runs"]])
+    frame = pd.DataFrame([_run_row(folder, entry, record) for entry in record["runs"]]).infer_objects()
     last = [c for c in _LAST if c in frame]
     return frame[[c for c in frame if c not in last] + last]
 
@@ -88,7 +88,7 @@ def save(folder: Path) -> None:
 def axes(frame: "DataFrame", record: Record) -> tuple[list[str], list[str]]:
     """Names of the parameters that differ between the runs, and of the numbers that do."""
     given = list(dict.fromkeys(k for entry in record["runs"] for k in entry["point"]))
-    rest = frame.infer_objects().select_dtypes("number").drop(columns=["seconds", *given], errors="ignore")
+    rest = frame.select_dtypes("number").drop(columns=["seconds", *given], errors="ignore")
     numbers = [c for c in rest if rest[c].nunique() > (len(frame) > 1)]
     return [k for k in given if frame[k].astype(str).nunique() > 1], numbers
 

@@ -79,6 +79,7 @@ def _run(plan: Plan, progress: Progress) -> None:
         notebook=str(plan.nb.path) if plan.nb else plan.name,
         title=plan.title,
         kind="notebook" if plan.nb else "plant",
+        units=dict(plan.units),
         inputs=str(plan.source) if plan.source else None,
         profile=plan.profile,
         commit=run_folder.commit(plan.nb.path.parent if plan.nb else session.project()),
@@ -124,8 +125,7 @@ def _run_designs(plan: Plan, missing: Sequence[Point], progress: Progress) -> No
         count += len(known)
         progress.step(count, "points")
     progress.end("✓", f"{count} points")
-    units = plant_designs.units(plan.name)
-    run_folder.note(plan.folder / SWEEP, units=units, device=f"1 × {jax.devices()[0].platform}")
+    run_folder.note(plan.folder / SWEEP, device=f"1 × {jax.devices()[0].platform}")
 
 
 def _run_notebooks(plan: Plan, missing: Sequence[Point], progress: Progress) -> None:

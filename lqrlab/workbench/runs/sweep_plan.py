@@ -62,6 +62,7 @@ class Plan:
     profile: str | None = None
     needs: Sequence[str] = ()  # the notebooks whose files are read
     source: Path | None = None  # the folder of the run that made these files
+    units: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of a plant's parameters and numbers
     plants: str = dataclasses.field(default_factory=lambda: os.environ.get(PLANT_FILES, ""))  # the user's files
 
     def place(self, point: Point) -> Path:
@@ -156,7 +157,8 @@ def _of_plant(asked: Sweep, name: str) -> Plan:
     plant_designs.batch(name, chosen)  # refuses what is out of range
     made = [Point(f"{i:05d}", point, point) for i, point in enumerate(chosen, 1)]
     title = re.split("[;:]", systems.family(name).title)[0]
-    return Plan(asked, name, title, made, _folder(asked, session.project(), name))
+    units = plant_designs.units(name)
+    return Plan(asked, name, title, made, _folder(asked, session.project(), name), units=units)
 
 
 def _of_notebook(asked: Sweep, nb: Notebook) -> Plan:
