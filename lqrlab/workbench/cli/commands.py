@@ -321,7 +321,7 @@ def pack(folder: Path, file: Path | None) -> None:
 def unpack(file: Path, folder: Path | None) -> None:
     """Check FILE, an archive of lqrlab pack, and make its run's FOLDER.  [default: data/runs/FILE]
 
-    Nothing of it is executed, or shown: it may be a stranger's.
+    The archive is untrusted: nothing in it is executed.
     """
     from lqrlab.workbench.runs import archive
 

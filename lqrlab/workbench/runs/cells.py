@@ -10,6 +10,7 @@ from bs4 import BeautifulSoup
 from markupsafe import Markup
 from nbconvert.filters import Highlight2HTML, ansi2html
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 from nbformat import NotebookNode
 
 from lqrlab.workbench.figures.formulas import mathml
@@ -52,7 +53,7 @@ class Cells:
     """
 
     def __init__(self, nb: NotebookNode) -> None:
-        self.nb = nb
+        self.nb, _ = CoalesceStreamsPreprocessor().preprocess(nb, {})  # text that was printed in pieces
         self.contents: list[tuple[int, str, str]] = []
         """Level, anchor and text of each heading."""
         self.lead = ""
@@ -89,9 +90,7 @@ class Cells:
         made = self._made[id(cell)] = []
         for output in cell.outputs:
             if output.output_type == "stream":
-                kind = "err" if output.name == "stderr" else "out"
-                joined = made.pop()[1] if made and made[-1][0] == kind else Markup()  # text printed in pieces
-                made.append((kind, joined + self.text(output.text)))
+                made.append(("err" if output.name == "stderr" else "out", self.text(output.text)))
             elif output.output_type == "error":
                 made.append(("error", self.text("\n".join(output.traceback))))
             else:

@@ -130,7 +130,8 @@ def _in_child(job: Mapping[str, object], env: Mapping[str, str], ended: Callable
             code = child.wait()
             ended()  # the cell that it came to
         log.seek(0)
-        return why or (log.read() or f"the process that runs the notebook ended with code {code}" if code else None)
+        said = log.read().strip() or f"the process that runs the notebook ended with code {code}"
+        return why or (said if code else None)
 
 
 def _code(notebook: Path) -> list[Cell]:
@@ -150,7 +151,7 @@ def _at(notebook: Path) -> tuple[int, str]:
 
 def _explained(notebook: Path, said: str) -> CellError:
     """The error of the cell that failed, else the last line that the process said."""
-    lines = said.strip().splitlines()
+    lines = said.splitlines()
     error = re.sub(r"^[\w.]+\.(?=\w+:)", "", lines[-1])
     if error.startswith((TIME_LIMIT, STOPPED)):
         return CellError(error)

@@ -118,7 +118,7 @@ def planned(asked: Sweep) -> Plan:
 
 
 def check_plant(name: str, others: Sequence[str]) -> None:
-    """Refuse the name of no plant, without importing JAX where it is none of the package's files either."""
+    """Reject unknown plant names, without importing JAX where that can be."""
     files = (Path(lqrlab.__file__).parent / "systems" / "catalogue").glob("*.py")
     classes = re.findall(r"^class (\w+)\(", "\n".join(file.read_text(encoding="utf-8") for file in files), re.M)
     # as Plant names its subclasses
