@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,8 +58,9 @@ def table(folder: str | Path) -> "DataFrame":
 
 def _point_row(entry: Record, known: Values | None) -> Values:
     status = "not started" if known is None else "failed" if "error" in known else "finished"
-    numbers = {"error": "", **(known or {})}
-    return {"run": entry["run"], "status": status, **entry["point"], **numbers}
+    numbers = dict(known or {})
+    error = numbers.pop("error", "")
+    return {"run": entry["run"], "status": status, **entry["point"], **numbers, "error": error}
 
 
 def _run_row(folder: Path, entry: Record, sweep: Record) -> Values:
@@ -109,7 +111,8 @@ def summary(folder: Path) -> str:
         return spread(frame, axes(frame, record)[1], record.get("units", {})).to_string(float_format="{:.4g}".format)
     kept = [c for c in frame.columns.difference(["run", "device", "error"], sort=False)]
     kept = [c for c in kept if c == "status" or frame[c].astype(str).nunique() > 1]
-    return frame[kept].to_string(index=False, max_rows=40, na_rep="", float_format="{:.6g}".format)
+    width = shutil.get_terminal_size().columns
+    return frame[kept].to_string(index=False, max_rows=40, na_rep="", float_format="{:.6g}".format, line_width=width)
 
 
 def write(folder: str | Path) -> Path:
