@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -591,15 +592,26 @@ def test_eight_devices_do_what_one_does_and_a_checkpoint_goes_from_one_to_the_ot
 
 @pytest.mark.matrix
 def test_two_processes_do_what_one_does(data, tmp_path):
-    """``lqrlab train --processes 2`` against ``fit`` in this process, on the same data."""
+    """``mpirun -n 2 lqrlab train`` against ``fit`` in this process, on the same data."""
     (tmp_path / "dataset").symlink_to(data.path)
     given = {"kind": "gain", "model_options": '{"hidden": 32}', "random_systems": 0, "batch_size": 32}
     given |= {"plants": 16, "num_steps": 30, "report_every": 10, "device": "cpu"}
-    command = [sys.executable, "-m", "lqrlab.workbench", "train", str(tmp_path), "--processes", "2"]
-    overrides = [word for name, value in given.items() for word in ("-p", f"{name}={value}")]
-    out = subprocess.run([*command, *overrides], capture_output=True, text=True, timeout=250)
-    assert out.returncode == 0, out.stderr[-2000:]
-    assert out.stdout.count("validation_efficiency") == 3  # one process speaks for both
+    command = [sys.executable, "-m", "lqrlab.workbench", "train", str(tmp_path)]
+    command += [word for name, value in given.items() for word in ("-p", f"{name}={value}")]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    group = {"OMPI_MCA_orte_hnp_uri": "4096.0;tcp://127.0.0.1:1", "OMPI_COMM_WORLD_SIZE": "2"}
+    group |= {"JAX_COORDINATOR_ADDRESS": address}
+    ranks = [{"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank} for rank in "01"]
+    both = [
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | group | rank
+        )
+        for rank in ranks
+    ]
+    said = [process.communicate(timeout=250) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert "".join(out for out, _ in said).count("validation_efficiency") == 3  # one process speaks for both
     settings = json.loads((tmp_path / "checkpoints" / "settings.json").read_text())
     assert settings["data"] == json.loads(data.config.to_json())
     model, config = learning.ModelConfig(**settings["model"]), learning.TrainConfig(**settings["train"])

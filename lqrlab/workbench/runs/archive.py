@@ -19,11 +19,7 @@ _DENSEST, _UNSUSPICIOUS = 200, 1 << 30  # what is packed more tightly is refused
 
 
 def pack(folder: Path, file: Path | None = None) -> Path:
-    """Write the run in ``folder`` to one file: its record, notebooks, data, checkpoints, results, copies of plants.
-
-    Args:
-        folder: of a run, which nothing works in meanwhile.
-        file: a zip archive, made whole or not at all; ``folder`` with ``.zip`` if left out.
+    """Write a run to a zip archive, made whole or not at all: its record, notebooks, data, results, copies of plants.
 
     Raises:
         ValueError: no run, or one that something works in; a file that is there already.
@@ -60,18 +56,14 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def unpack(file: Path, folder: Path) -> list[str]:
-    """Make the folder of a run from a file of :func:`pack`, which may be a stranger's; nothing of it runs.
-
-    Args:
-        file: the archive.
-        folder: new or empty; made whole or not at all.
+    """Make a new folder, whole or not at all, of an untrusted file of :func:`pack`; nothing in it is executed.
 
     Returns:
-        In sentences, in what this installation differs from the one that made the run.
+        Differences between this installation and the one that made the run.
 
     Raises:
-        ValueError: no such archive; files that are missing, changed, or have no business in a run; links; names that
-            lead out of the folder; more than fits on the disk, or is likely.
+        ValueError: no such archive; files that are missing, changed or foreign; links; names that lead out of the
+            folder; more than fits on the disk, or is likely.
     """
     from lqrlab.compute import files
 
