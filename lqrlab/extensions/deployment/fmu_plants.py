@@ -1,4 +1,4 @@
-"""Functional mock-up units as plants: their binaries are executed, so only those that somebody trusts."""
+"""Functional mock-up units as plants: their binaries are executed, so they must be declared trusted."""
 
 import ctypes
 import math
@@ -106,7 +106,7 @@ def described(file: Path, trusted: bool) -> Any:
     """FMPy's description of a unit whose binary may be executed; nothing is unpacked.
 
     Raises:
-        ValueError: no such file, a hostile archive, no unit, or one that nobody trusts.
+        ValueError: no such file, a hostile archive, not an FMU, or not declared trusted.
     """
     fmpy = extras.load("fmpy", "deployment", "a functional mock-up unit")
     if not file.is_file():

@@ -41,7 +41,7 @@ def optimal(env: Environment) -> OptimalAgent:
 
 
 def check_environment(env: object) -> None:
-    """Refuse what is no environment."""
+    """Raise ValueError unless this is an environment."""
     checks.instance("env", env, Environment, "an environment, as environments.make makes")
 
 

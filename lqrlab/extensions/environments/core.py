@@ -153,7 +153,7 @@ class Environment:
         return _reset(self, key, plant)
 
     def check_family(self, plant: Plant) -> None:
-        """Refuse what is no plant of the environment's family."""
+        """Raise ValueError unless this is a plant of the environment's family."""
         check_plant(plant)
         if type(plant) is not type(self.pool.plant) or (plant.n, plant.m) != (self.n, self.m):
             found = f"{plant.name} of {plant.n} states and {plant.m} inputs"
@@ -250,7 +250,7 @@ class Environment:
         return told(self, _step(self, key, state, action, again))
 
     def check_own(self, state: object) -> None:
-        """Refuse what is no state, and the states of other environments."""
+        """Raise ValueError unless this is a state of this environment."""
         checks.instance("state", state, State, "a state, as env.reset makes")
         if state.owner != self.digest:  # type: ignore[attr-defined]
             raise ValueError(
