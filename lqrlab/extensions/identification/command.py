@@ -27,7 +27,7 @@ def _units(context: click.Context, parameter: click.Parameter, value: Any) -> di
 @click.command()
 @click.argument("file", type=PATH, metavar="LOG")
 @click.option("--input", "inputs", multiple=True, required=True, callback=_listed, help="Input columns, as force.")
-@click.option("--output", "outputs", multiple=True, required=True, callback=_listed, help="Output columns, as position,angle.")
+@click.option("--output", "outputs", multiple=True, required=True, callback=_listed, help="Outputs, as position,angle.")
 @click.option("--plant", "family", help="Plant to fit, of the catalogue or a file.  [default: a linear model]")
 @click.option("--parameter", "parameters", multiple=True, callback=_listed, help="Parameters to fit.  [default: all]")
 @click.option("--order", type=click.IntRange(1), help="Model order.  [default: minimum BIC]")
