@@ -271,7 +271,6 @@ def test_structured_actions_address_what_they_name(wide):
     env, m = wide["zero"], wide["zero"].m
     held = jnp.arange(10.0, 10.0 + m, dtype=jnp.float32)
     cases = {
-        environments.Full: (environments.Full(held), held),
         environments.InputChannel: (environments.InputChannel(1, 3.0), jnp.zeros(m).at[1].set(3.0)),
         environments.InputRange: (environments.InputRange(1, 3, value=jnp.ones(2)), jnp.zeros(m).at[1:3].set(1.0)),
         environments.Mask: (environments.Mask(jnp.arange(m) == 0, jnp.ones(m)), jnp.zeros(m).at[0].set(1.0)),

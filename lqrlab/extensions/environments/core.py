@@ -261,7 +261,7 @@ class Environment:
     def _advance(self, key: PRNGKeyArray, state: State, action: Any) -> Step:
         """A sample time, whatever the action is."""
         f = self.dtype
-        asked, bad = actions.settled(actions.structured(action, self).to_input(self, state.held), self)
+        asked, bad = actions.settled(actions.input_of(action, self, state.held), self)
         problem, x = self.problem_of(state), state.x
         u = sent = problem.saturate(asked * jnp.asarray(self.unit_u, f))
         if self.settings.filter_horizon:

@@ -23,12 +23,7 @@ _FIELDS = tuple(f.name for f in dataclasses.fields(State) if f.name not in ("pro
 
 
 def save(state: State, path: str | Path, *, key: Any = None) -> Path:
-    """Write the state of one environment or many; those of a pool name their plant, others give its parameters.
-
-    Args:
-        state: of :meth:`Environment.reset` or ``step``, or of their batches.
-        path: of the file.
-        key: random key or keys to go on with.
+    """Write the state of one environment or many, as ``reset`` or ``step`` gives it, and a random key to go on with.
 
     Raises:
         ValueError: a state that is not finite: no episode goes on from there.
