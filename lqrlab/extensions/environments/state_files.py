@@ -71,8 +71,8 @@ def load(path: str | Path, env: Environment) -> tuple[State, Any]:
     key = jax.random.wrap_key_data(given["key_typed"]) if "key_typed" in given else given.get("key")
     problem = None
     if "plant0" in given:
-        tree = jax.tree.structure(env.pool.plant)
-        plant = jax.tree.unflatten(tree, [given[f"plant{i}"] for i in range(tree.num_leaves)])
+        leaves, tree = jax.tree.flatten(env.pool.plant)
+        plant = jax.tree.unflatten(tree, [given[f"plant{i}"] for i in range(len(leaves))])
         problem = problems(env, plant, given["time"].ndim)
     return State(**{name: given[name] for name in _FIELDS}, problem=problem, owner=env.digest), key
 
