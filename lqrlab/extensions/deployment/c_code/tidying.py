@@ -101,7 +101,7 @@ def share(block: CodeBlock, written_out: set[Node]) -> dict[str, str]:
             last[name] = place
     free: list[tuple[int, Declare]] = []
     slots: list[Declare] = []
-    for name in sorted(first, key=lambda name: first[name]):
+    for name in sorted(first, key=lambda name: (first[name], name)):  # the same in each process
         array = arrays[name]
         fitting = [k for k, (end, slot) in enumerate(free) if end < first[name] and slot.array.kind == array.kind]
         if fitting:
