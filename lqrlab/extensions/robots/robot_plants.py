@@ -58,7 +58,7 @@ def from_mujoco(
     >>> [signal.label for signal in (*plant.states, *plant.inputs)]
     ['pivot [rad]', 'pivot rate [rad/s]', 'motor [N·m]']
     """
-    m, file, seen = model_files.read(model, actuated, fixed)
+    m, file, seen = model_files.read_model(model, actuated, fixed)
     step = 0.01 if dt is None else checks.number("dt", dt, "a sample time above 0 s", above=0)
     try:
         model_checks.check_supported(m)
