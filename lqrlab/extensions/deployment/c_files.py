@@ -26,20 +26,15 @@ def to_c(controller: object, problem: Problem | Plant, folder: str | Path) -> Pa
     """Write a controller as C99: one step of it from absolute measurements to absolute inputs, in SI units.
 
     The code has no heap, no recursion and no library but ``math.h``; with ``CONTROLLER_FLOAT`` defined it computes in
-    float, else in double. The folder gets the code, test vectors with a program that repeats them on the target, a
-    CMake file and a README.
+    float, else in double. The folder gets a program with test vectors that repeats them on the target too.
 
     Args:
         controller: of any kind that :func:`lqrlab.simulation.bind` takes.
         problem: one plant, or the problem of it, whose limits of inputs the code keeps.
-        folder: a new or empty one, or one that this function wrote.
-
-    Returns:
-        The folder.
+        folder: a new or empty one, or one that this function wrote; it is returned.
 
     Raises:
-        ValueError: a batch of plants; a part of the controller that cannot be written in C; NaN in it; a folder that
-            holds other files.
+        ValueError: a batch of plants; NaN; a part that cannot be written in C; a folder that holds other files.
 
     >>> import tempfile
     >>> plant = systems.make("pendulum")

@@ -198,7 +198,7 @@ def _refusal(policy: Any, primitive: str) -> str:
 
 
 def _check_memory(policy: Any, start: Any) -> None:
-    """Refuse what is no number in C, and whole numbers that wrap around where C's do not."""
+    """Raise ValueError unless C has these numbers; whole ones of few bits wrap around where C's do not."""
     for a in map(jnp.asarray, jax.tree.leaves(start)):
         whole = jnp.issubdtype(a.dtype, jnp.signedinteger) and a.dtype.itemsize >= 4
         if not (whole or jnp.issubdtype(a.dtype, jnp.floating) or a.dtype == bool):

@@ -117,7 +117,7 @@ def to_fmu(
 
 
 def _check_path(path: Path) -> None:
-    """Refuse what is no .fmu, and a file that :func:`to_fmu` did not write."""
+    """Raise ValueError unless the path ends in .fmu and is free, or :func:`to_fmu` wrote it."""
     if path.suffix != ".fmu" or not path.stem:
         raise ValueError(f"path: expected the name of a file that ends in .fmu, but found {path}")
     if not path.exists():

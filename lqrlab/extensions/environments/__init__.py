@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lqrlab.extensions.environments.ids import register
 
 if TYPE_CHECKING:
-    from lqrlab.extensions.environments.actions import Action, Full, InputChannel, InputRange, Levels, Mask
+    from lqrlab.extensions.environments.actions import Action, InputChannel, InputRange, Levels, Mask
     from lqrlab.extensions.environments.agents import AgentPolicy, optimal
     from lqrlab.extensions.environments.core import Environment
     from lqrlab.extensions.environments.episode_recording import Recorder, play
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lqrlab.extensions.environments.vectorised import batch_reset, batch_step
 
 _MODULES = {
-    "actions": ("Action", "Full", "InputChannel", "InputRange", "Levels", "Mask"),
+    "actions": ("Action", "InputChannel", "InputRange", "Levels", "Mask"),
     "agents": ("AgentPolicy", "optimal"),
     "core": ("Environment",),
     "episode_recording": ("Recorder", "play"),

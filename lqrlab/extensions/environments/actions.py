@@ -24,25 +24,8 @@ class Action:
     """The decision of an agent in a step."""
 
     def to_input(self, env: "Environment", held: Array | None = None) -> Array:
-        """The input ``[m]`` in the environment's units, NaN where the action is invalid.
-
-        Args:
-            env: says how many inputs there are.
-            held: the last input ``[m]``, for an environment whose inputs hold.
-        """
+        """The input ``[m]`` in the environment's units, NaN if the action is invalid; ``held`` is the last one."""
         raise NotImplementedError
-
-
-@pytree
-@dataclasses.dataclass(frozen=True)
-class Full(Action):
-    """All inputs ``u [m]``."""
-
-    u: ArrayLike
-
-    def to_input(self, env: "Environment", held: Array | None = None) -> Array:
-        """``u`` itself."""
-        return _vector("action", self.u, env.m, env)
 
 
 @pytree
@@ -105,21 +88,21 @@ class Levels(Action):
 
     def to_input(self, env: "Environment", held: Array | None = None) -> Array:
         """The grid's point; the last input moves fastest."""
-        if not env.settings.levels:
+        levels = env.settings.levels
+        if not levels:
             raise ValueError("action: Levels needs a grid; make(..., action='levels:3') lays one")
-        index = _index("index", self.index, env.settings.levels**env.m, env)
-        places = (env.settings.levels ** np.arange(env.m)[::-1]).astype(np.int32)
-        digits = (index // places) % np.int32(env.settings.levels)
+        index = _index("index", self.index, levels**env.m, env)
+        places = (levels ** np.arange(env.m)[::-1]).astype(np.int32)
         low, high = (jnp.asarray(a, env.dtype) for a in (env.action_low, env.action_high))
-        u = low + (high - low) * digits.astype(env.dtype) / (env.settings.levels - 1)
-        return jnp.where((index >= 0) & (index < env.settings.levels**env.m), u, jnp.nan)
+        u = low + (high - low) * ((index // places) % np.int32(levels)).astype(env.dtype) / (levels - 1)
+        return jnp.where((index >= 0) & (index < levels**env.m), u, jnp.nan)
 
 
-def structured(action: Any, env: "Environment") -> Action:
-    """An action as one of these structures: a plain one is all inputs, or the index of a grid."""
-    if isinstance(action, Action):
-        return action
-    return (Levels if env.settings.levels else Full)(action)
+def input_of(action: Any, env: "Environment", held: Array | None = None) -> Array:
+    """The input of an action: of a structure, of all inputs, or of the index of a grid."""
+    if env.settings.levels and not isinstance(action, Action):
+        action = Levels(action)
+    return action.to_input(env, held) if isinstance(action, Action) else _vector("action", action, env.m, env)
 
 
 def _rest(env: "Environment", held: Array | None) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from lqrlab.compute import checks, jit_by_function, pytree
-from lqrlab.extensions.environments.actions import structured
+from lqrlab.extensions.environments.actions import input_of
 from lqrlab.extensions.environments.agents import FunctionAgent, PolicyAgent, acts_on_observations, check_environment
 from lqrlab.extensions.environments.core import Environment
 from lqrlab.extensions.environments.state import State
@@ -29,23 +29,18 @@ class Recorder:
         keep: ``"full"``, ``"every:10"`` (each tenth step), ``"ring:64"`` (the last 64), or ``"summary"`` (sum and
             peak of the states, and the cost).
         compact: keep actions as they were given (``log["action"]``) instead of all inputs (``log["u"]``).
-        steps: how many there will be at most; the horizon if left out.
     """
 
     env: Environment
     keep: str = "full"
     compact: bool = False
-    steps: int | None = None
 
     def __post_init__(self) -> None:
         check_environment(self.env)
         word, colon, number = checks.text("keep", self.keep).partition(":")
-        if self.steps is not None:
-            checks.whole("steps", self.steps)
-        counted = word in ("every", "ring")
-        if word not in ("full", "summary", "every", "ring") or counted != number.isdigit() or counted != bool(colon):
+        counted = word in ("every", "ring") and number.isdigit() and int(number) > 0
+        if not counted and (word not in ("full", "summary") or colon):
             raise ValueError(f"keep: expected 'full', 'every:10', 'ring:64' or 'summary', but found {self.keep!r}")
-        checks.whole("keep", self._word[1])
 
     @property
     def _word(self) -> tuple[str, int]:
@@ -55,14 +50,13 @@ class Recorder:
     @property
     def rows(self) -> int:
         """Number of steps that the log has room for."""
-        steps, (word, number) = self.steps or self.env.settings.horizon, self._word
+        steps, (word, number) = self.env.settings.horizon, self._word
         return {"full": steps, "every": math.ceil(steps / number), "ring": number, "summary": 0}[word]
 
     def _action(self, action: Any) -> Log:
-        action = structured(action, self.env)
         if self.compact:
             return {"action": jax.tree.map(jnp.asarray, action)}
-        return {"u": action.to_input(self.env, jnp.zeros(self.env.m, self.env.dtype))}
+        return {"u": input_of(action, self.env, jnp.zeros(self.env.m, self.env.dtype))}
 
     def init(self, state: State, action: Any) -> Log:
         """An empty log; the action says what form those of the episode will have."""

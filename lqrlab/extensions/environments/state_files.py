@@ -23,12 +23,7 @@ _FIELDS = tuple(f.name for f in dataclasses.fields(State) if f.name not in ("pro
 
 
 def save(state: State, path: str | Path, *, key: Any = None) -> Path:
-    """Write the state of one environment or many; those of a pool name their plant, others give its parameters.
-
-    Args:
-        state: of :meth:`Environment.reset` or ``step``, or of their batches.
-        path: of the file.
-        key: random key or keys to go on with.
+    """Write the state of one environment or many, as ``reset`` or ``step`` gives it, and a random key to go on with.
 
     Raises:
         ValueError: a state that is not finite: no episode goes on from there.
@@ -76,8 +71,8 @@ def load(path: str | Path, env: Environment) -> tuple[State, Any]:
     key = jax.random.wrap_key_data(given["key_typed"]) if "key_typed" in given else given.get("key")
     problem = None
     if "plant0" in given:
-        tree = jax.tree.structure(env.pool.plant)
-        plant = jax.tree.unflatten(tree, [given[f"plant{i}"] for i in range(tree.num_leaves)])
+        leaves, tree = jax.tree.flatten(env.pool.plant)
+        plant = jax.tree.unflatten(tree, [given[f"plant{i}"] for i in range(len(leaves))])
         problem = problems(env, plant, given["time"].ndim)
     return State(**{name: given[name] for name in _FIELDS}, problem=problem, owner=env.digest), key
 

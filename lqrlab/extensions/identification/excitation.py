@@ -109,7 +109,7 @@ class Experiment:
 
     @property
     def std(self) -> Float[np.ndarray, " k"]:
-        """Relative standard errors; large where nothing is told."""
+        """Relative standard errors; large where the data carry no information."""
         values, vectors = np.linalg.eigh(self.information)
         return np.sqrt(np.sum(vectors**2 / np.maximum(values, 1e-12 * values.max()), 1))
 

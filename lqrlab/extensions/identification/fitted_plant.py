@@ -199,9 +199,7 @@ class FittedPlant:
         """All plants within a box that holds what :meth:`sample` draws with this probability.
 
         The box lies along the principal axes of the estimates, so parameters that the log does not tell apart may be
-        far off together. ``robust.robust_stability(K, fit.uncertain(0.99)).certified`` is then a statement with a
-        probability of 99 %, given the log, the class of the plant and normal errors, as far as µ's frequencies and the
-        sampled remainder of its expansion can tell.
+        far off together. Robust stability over it holds with that probability, given the class of the plant.
         """
         probability = checks.number("probability", probability, "a share above 0 and below 1", above=0, below=1)
         k = len(self.z)

@@ -255,7 +255,7 @@ def _remarks_of(name: str, a: np.ndarray) -> list[str]:
 
 
 def check_log(log: object) -> None:
-    """Refuse what is no log."""
+    """Raise ValueError unless this is a log."""
     checks.instance("log", log, Log, "a log, as identification.read makes")
 
 

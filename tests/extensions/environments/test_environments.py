@@ -195,13 +195,8 @@ def test_a_spread_draws_another_variant_at_each_reset():
     assert (played.ratio > 1 + 1e-6).any()  # the first variant's gain is not the others'
 
 
-def test_noise_delay_and_outputs_are_in_what_is_seen():
+def test_noise_and_outputs_are_in_what_is_seen():
     quiet = environments.make("pendulum", linear=True, horizon=9, limits=None)
-    late = environments.make("pendulum", linear=True, horizon=9, delay=2, limits=None)
-    kicks = [one_step(env, jnp.full(1, 5.0, jnp.float32))[0] for env in (quiet, late)]
-    idle = one_step(quiet, jnp.zeros(1, jnp.float32))[0]
-    np.testing.assert_array_equal(kicks[1], idle)
-    assert kicks[0][1] > idle[1]
     noisy = environments.make("pendulum", linear=True, horizon=9, noise=0.1)
     assert (
         one_step(noisy, jnp.zeros(1), jax.random.key(1))[1].x[0]
@@ -271,7 +266,6 @@ def test_structured_actions_address_what_they_name(wide):
     env, m = wide["zero"], wide["zero"].m
     held = jnp.arange(10.0, 10.0 + m, dtype=jnp.float32)
     cases = {
-        environments.Full: (environments.Full(held), held),
         environments.InputChannel: (environments.InputChannel(1, 3.0), jnp.zeros(m).at[1].set(3.0)),
         environments.InputRange: (environments.InputRange(1, 3, value=jnp.ones(2)), jnp.zeros(m).at[1:3].set(1.0)),
         environments.Mask: (environments.Mask(jnp.arange(m) == 0, jnp.ones(m)), jnp.zeros(m).at[0].set(1.0)),
@@ -561,18 +555,13 @@ SAMPLE = ("cart_pole", "quadrotor", *(pytest.param(name, marks=pytest.mark.matri
 FAMILIES = ids.FAMILIES if os.environ.get("LQRLAB_FAMILIES") == "all" else SAMPLE
 
 
-@pytest.fixture
-def checked(request):
-    """A family's environment, while its checker may warn of spaces without bounds, and of none between -1 and 1."""
-    env = gymnasium.make(ids.gymnasium_id(request.param), horizon=20, disable_env_checker=True).unwrapped
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gymnasium_finds_nothing_wrong(family):
+    """Its checker warns of spaces without bounds, and of none between -1 and 1."""
+    env = gymnasium.make(ids.gymnasium_id(family), horizon=20, disable_env_checker=True).unwrapped
     with warnings.catch_warnings(), jax.numpy_dtype_promotion("standard"):
         warnings.simplefilter("ignore", UserWarning)
-        yield env
-
-
-@pytest.mark.parametrize("checked", FAMILIES, indirect=True)
-def test_gymnasium_finds_nothing_wrong(checked):
-    check_env(checked, skip_render_check=True)
+        check_env(env, skip_render_check=True)
 
 
 def test_gymnasium_finds_nothing_wrong_by_its_defaults():
@@ -659,32 +648,9 @@ def vectors(mode, num=3, **settings):
     return env, env.reset(seed=5)[0]
 
 
-def test_vectors_reset_at_the_next_step():
-    env, first = vectors(AutoresetMode.NEXT_STEP)
-    assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
-    action = np.zeros((3, 1), np.float32)
-    for _ in range(4):
-        obs, reward, terminated, truncated, _ = env.step(action)
-    assert truncated.all()
-    last = obs
-    obs, reward, terminated, truncated, _ = env.step(np.full((3, 1), 50, np.float32))
-    assert not truncated.any() | terminated.any()
-    assert (reward == 0).all()
-    assert (obs != last).all()
-    assert (obs != first).all()
-    assert np.abs(obs[:, 0]).max() < 2  # a start, not what the action would have made
-
-
-def test_vectors_reset_at_once_or_when_told():
-    env, _ = vectors(AutoresetMode.SAME_STEP)
-    action = np.zeros((3, 1), np.float32)
-    for _ in range(4):
-        obs, _, _, truncated, info = env.step(action)
-    assert truncated.all()
-    assert info["_final_obs"].all()
-    assert (info["final_obs"] != obs).all()
-    assert "final_obs" not in env.step(action)[4]
+def test_vectors_reset_when_told_where_they_do_not_by_themselves():
     env, _ = vectors(AutoresetMode.DISABLED)
+    action = np.zeros((3, 1), np.float32)
     for _ in range(4):
         last = env.step(action)[0]
     with pytest.raises(ValueError, match="reset_mask"):
@@ -713,6 +679,7 @@ def test_the_information_of_vectors_is_of_the_episode_that_is_shown(mode):
     least = lambda x: np.einsum("si,ij,sj->s", x, P, x)  # noqa: E731
     optimum, paid, over = least(obs), np.zeros(3), np.zeros(3, bool)
     close = functools.partial(np.testing.assert_allclose, rtol=1e-6)
+    assert env.metadata["autoreset_mode"] is mode
     for t in range(11):
         u, before = np.full((3, 1), 0.1 * t - 0.5), obs
         obs, reward, _, truncated, info = env.step(u)
@@ -725,6 +692,7 @@ def test_the_information_of_vectors_is_of_the_episode_that_is_shown(mode):
             close(final["optimum"], optimum)
             close(final["cost"], costs)
             close(final["ratio"], (paid + costs + least(moved)) / optimum)
+        assert ("final_obs" in info) == (mode is AutoresetMode.SAME_STEP and truncated.all())
         assert begins.all() == (np.abs(obs - moved).max() > 1e-3)
         paid, optimum = np.where(begins, 0, paid + costs), np.where(begins, least(obs), optimum)
         close(info["cost"], np.where(begins, 0, costs), atol=1e-12)
@@ -872,7 +840,7 @@ def test_an_agent_takes_a_missing_measurement_for_the_one_before_and_sends_its_l
         policy = environments.AgentPolicy.of(env, lambda obs, k=3 * late: -jnp.asarray(K) @ obs[k : k + 2])
         ask, carry = jax.jit(lambda carry, x, policy=policy: policy(carry, x)), policy.init(())
         for t, x in enumerate(states):
-            carry, u = ask(carry, np.where(t == 4, [np.nan, 0.0], x))
+            carry, u = ask(carry, np.where(t == 4, np.nan, x))
             if t > late and (t != 4 or not late):
                 seen = {0: 3 if t == 4 else t, 1: 3 if t == 5 else t - 1}[late]
                 np.testing.assert_allclose(u, -K @ states[seen], rtol=1e-9)

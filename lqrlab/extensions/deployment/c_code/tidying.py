@@ -1,4 +1,4 @@
-"""A program without what nobody reads, its arrays in as little memory as they need at once."""
+"""Dead-code elimination and buffer sharing."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -87,7 +87,7 @@ def _touched(item: Any, written_out: set[Node]) -> set[str]:
 
 
 def share(block: CodeBlock, written_out: set[Node]) -> dict[str, str]:
-    """Names of the arrays whose memory an array of the same block can have, because nobody reads them any more.
+    """Buffer sharing: for each array the array of the same block whose memory it takes over.
 
     Declarations move to the head of the block, each as long as the longest of its arrays; ``written_out`` are numbers
     without a name, which are computed where they are used.
@@ -101,7 +101,7 @@ def share(block: CodeBlock, written_out: set[Node]) -> dict[str, str]:
             last[name] = place
     free: list[tuple[int, Declare]] = []
     slots: list[Declare] = []
-    for name in sorted(first, key=lambda name: first[name]):
+    for name in sorted(first, key=lambda name: (first[name], name)):  # the same in each process
         array = arrays[name]
         fitting = [k for k, (end, slot) in enumerate(free) if end < first[name] and slot.array.kind == array.kind]
         if fitting:
