@@ -428,12 +428,6 @@ def test_a_wrong_request_gets_one_line(args, message):
         CliRunner().invoke(main, ["--traceback", *args], catch_exceptions=False)
 
 
-def test_a_training_by_fewer_processes_than_one_is_refused():
-    code, _, err = lqrlab_command("train", ".", "--processes", "-2")
-    assert code == 2
-    assert "-2 is not in the range x>=1" in err
-
-
 def test_a_value_without_its_p_and_a_misspelt_folder_are_recognized(tmp_path):
     code, _, err = lqrlab_command("sweep", "03_training", "learning_rate=1e-3")
     assert (code, "values are given with -p, as in -p learning_rate=1e-3" in err) == (2, True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lqrlab.compute.broadcasting import broadcast
     from lqrlab.compute.compilation import Compiled, CompileReport, EagerFallbackWarning, compile
     from lqrlab.compute.jit import jit_by_function, quick_jit
-    from lqrlab.compute.processes import grouped, join, start
+    from lqrlab.compute.processes import join
     from lqrlab.compute.pytrees import pytree
     from lqrlab.compute.timing import Timing, seconds, timeit
 
@@ -21,7 +21,7 @@ _HOME = {
     **dict.fromkeys(("Backend", "setup"), "backend"),
     **dict.fromkeys(("CompileReport", "Compiled", "EagerFallbackWarning", "compile"), "compilation"),
     **dict.fromkeys(("jit_by_function", "quick_jit"), "jit"),
-    **dict.fromkeys(("grouped", "join", "start"), "processes"),
+    **dict.fromkeys(("join",), "processes"),
     **dict.fromkeys(("Timing", "seconds", "timeit"), "timing"),
     **{"broadcast": "broadcasting", "pytree": "pytrees", "debugging": "", "linalg": ""},
 }
@@ -35,7 +35,6 @@ __all__ = [
     "broadcast",
     "compile",
     "debugging",
-    "grouped",
     "jit_by_function",
     "join",
     "linalg",
@@ -43,7 +42,6 @@ __all__ = [
     "quick_jit",
     "seconds",
     "setup",
-    "start",
     "timeit",
 ]
 

@@ -148,9 +148,11 @@ def lqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | N
         ValueError: bad arguments, or (a single problem, outside a trace) no stabilizing optimum: the mode at
             fault is named. In a batch or a trace such members carry NaN and ``stabilizing=False``; in a trace
             so do those that are answered with a warning outside. ``uncertified`` tells those of which a stable loop
-            is known, but too few digits of its gain: where P is some 10¹¹ times Q and more, as of a plant with an
-            unstable mode that its input hardly moves. Of 40,000 dense random problems of 4 or 6 states and one input
-            there is none; of two, P is some 10¹² and no stable loop is found either, inside a trace or outside.
+            is known, but too few digits of its gain: where P is some 10¹⁰ times Q and more, as of a plant with an
+            unstable mode that its input hardly moves.
+
+    Inside a program of your own a batch is solved on one core; ``compute.Backend(mesh="data=…").split`` shares it out
+    over the processor's devices (:func:`lqrlab.compute.setup`), as a call outside does by itself.
 
     Source: B. D. O. Anderson and J. B. Moore, Optimal Control: Linear Quadratic Methods (1990), section 3.2.
 

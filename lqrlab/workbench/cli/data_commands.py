@@ -90,12 +90,11 @@ def verify(path: Path) -> None:
 @click.argument("folder", type=PATH)
 @options.profile("Parameters to train with.", default="quick", show_default=True)
 @options.overrides("Set a parameter of 03_training.")
-@click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Those here that train as one.")
 @options.source
-def train(folder: Path, profile: str, overrides: dict[str, str], processes: int, source: Path | None) -> None:
+def train(folder: Path, profile: str, overrides: dict[str, str], source: Path | None) -> None:
     """Train on FOLDER/dataset as notebook 03 does, without the notebook, on one process or on several.
 
-    Several tasks of a Slurm step find each other: srun lqrlab train FOLDER. The same command resumes an interrupted
+    The tasks of srun or mpirun find each other: srun lqrlab train FOLDER. The same command resumes an interrupted
     training; lqrlab run 03_training --folder FOLDER then shows what was trained.
     """
     source = pipeline.find_source(source)
@@ -110,8 +109,6 @@ def train(folder: Path, profile: str, overrides: dict[str, str], processes: int,
         )
     from lqrlab import compute, dataset, learning
 
-    if processes > 1 and not compute.grouped():
-        sys.exit(compute.start([sys.executable, "-m", "lqrlab.workbench", *sys.argv[1:]], processes))
     compute.setup()
     compute.join()
 
