@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import gc
-import gzip
 import json
 import time
 import warnings
@@ -443,26 +442,6 @@ def test_switches_that_print_and_log(capsys, caplog):
             jax.random.normal(key)
 
 
-def test_programs_profiles_and_traces_can_be_read(tmp_path):
-    def named_step(x, k):
-        return jnp.sin(x) @ jnp.ones(k)
-
-    step = compute.compile(named_step, static="k")
-    assert "sin" in debugging.jaxpr(step, jnp.ones(3), 3)
-    assert "sin" in debugging.jaxpr(jnp.sin, 1.0)
-    before = debugging.hlo(step, jnp.ones(3), k=3, optimized=False)
-    assert "stablehlo.sine" in before
-    assert "HloModule jit_named_step" in debugging.hlo(step, jnp.ones(3), 3)
-    with debugging.trace(tmp_path / "trace") as path:
-        jax.block_until_ready(step(jnp.ones(3), 3))
-    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    assert any("named_step" in str(event.get("name")) for event in events)
-    kept = jnp.ones(12345)
-    profile = gzip.decompress(debugging.memory_profile(tmp_path / "memory.prof").read_bytes())
-    size = kept.nbytes  # as a number of protocol buffers: seven bits a byte, the lowest first
-    assert bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14]) in profile
-
-
 def test_training_honours_its_backend(tmp_path, monkeypatch):
     class LookedError(Exception):
         pass
@@ -532,9 +511,7 @@ def test_whatever_takes_a_plant_of_a_users_function_forgets_it(compiled):
 
 @pytest.mark.parametrize(
     ("environment", "address"),
-    [
-        ({"SLURM_STEP_NUM_TASKS": "2", "JAX_COORDINATOR_ADDRESS": "10.0.0.7:4711"}, "10.0.0.7:4711"),
-    ],
+    [({"SLURM_STEP_NUM_TASKS": "2", "JAX_COORDINATOR_ADDRESS": "10.0.0.7:4711"}, "10.0.0.7:4711")],
 )
 def test_the_first_of_several_processes_listens_on_one_address_alone(environment, address, monkeypatch):
     for name, value in environment.items():

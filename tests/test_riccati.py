@@ -199,7 +199,7 @@ def test_where_there_is_no_optimum_nothing_is_called_uncertified():
         assert found.stabilizing.tolist() == [False, False, True]
         assert not found.uncertified.any()
         assert np.isinf(found.residual).tolist() == [True, False, False]
-    with pytest.raises(ValueError, match="close to one that has none, or badly scaled|leaves a relative"):
+    with pytest.raises(ValueError, match=r"close to one that has none, or badly scaled|leaves a relative"):
         control.lqr(np.diag([1.0, 1.0 + 1e-6]), np.ones((2, 1)), np.eye(2), np.eye(1))
 
 

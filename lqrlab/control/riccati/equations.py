@@ -1,9 +1,9 @@
 """Algebraic Riccati equations as functions with derivatives, inside and outside a trace.
 
 Many problems, and all inside a trace, are solved by doubling, and by the matrix sign function where that stalls;
-outside a trace on all cores. Few are solved on the host (:mod:`lqrlab.control.riccati.on_host`), which compiles nothing. The
-derivative is that of the equation (a Lyapunov equation for the tangent), not of the iteration. Every answer carries
-the residual of its equation and whether its loop is stable; an answer without both is given to nobody.
+outside a trace on all cores. Few are solved on the host (:mod:`lqrlab.control.riccati.on_host`), which compiles
+nothing. The derivative is that of the equation (a Lyapunov equation for the tangent), not of the iteration. Every
+answer carries the residual of its equation and whether its loop is stable; an answer without both is given to nobody.
 """
 
 import math
