@@ -272,18 +272,18 @@ class Program:
         Raises:
             ValueError: inputs of other shapes than ``shapes``, or that are no numbers.
         """
-        return self._evaluate(*self._placed(params, inputs))
+        return self._called(self._evaluate, params, inputs)
 
     def gradients(self, params: PyTree, inputs: Sequence[Array], loss: Callable[[PyTree], Array]) -> PyTree:
         """Gradient with respect to the parameters of ``loss(outputs)``, a scalar."""
-        return self._gradients(*self._placed(params, inputs), checks.function("loss", loss))
+        return self._called(self._gradients, params, inputs, checks.function("loss", loss))
 
     def report(self) -> str:
         """The counts of both kinds of calls, and what ran eagerly."""
         return f"{self._evaluate.report()}\n{self._gradients.report()}"
 
-    def _placed(self, params: PyTree, inputs: Sequence[Array]) -> tuple[PyTree, list[Array]]:
-        """Parameters and checked inputs where the backend computes; on JAX's default device as they are."""
+    def _called(self, compiled: Compiled, params: PyTree, inputs: Sequence[Array], *static: Callable) -> PyTree:
+        """The result for checked inputs, where the backend computes."""
         if not isinstance(inputs, list | tuple) or len(inputs) != len(self.shapes):
             raise ValueError(f"inputs: expected a list of arrays of shapes {self.shapes}, but found {inputs!r}")
         arrays = [checks.real(f"inputs[{i}]", a) for i, a in enumerate(inputs)]
@@ -295,9 +295,11 @@ class Program:
                 known = "".join(f" with {name} = {sizes[name]}" for name in names if name in sizes)
                 raise ValueError(f"inputs[{i}]: expected shape [{', '.join(names)}]{known}, but found {a.shape}")
             sizes |= {name: k for name, k in zip(names, a.shape) if not name.isdecimal()}
-        if self._backend is None or (self._backend.device, self._backend.mesh) == ("auto", ""):
-            return params, arrays
-        return self._backend.put(params), self._backend.share(arrays)
+        backend = self._backend
+        if backend is None or backend == dataclasses.replace(backend, device="auto", mesh="", jit=True, debug="off"):
+            return compiled(params, arrays, *static)  # what is left of a backend the program holds
+        with backend.active():
+            return compiled(backend.put(params), backend.share(arrays), *static)
 
 
 def _separated(model: Any) -> tuple[Callable[..., PyTree], PyTree]:
