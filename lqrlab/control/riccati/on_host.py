@@ -119,11 +119,14 @@ def _answered(problem: Problem, P: np.ndarray, continuous: bool) -> tuple[Soluti
     A, B, Q, R, N = problem
     PA = P @ A
     S, M = (R, P @ B + N) if continuous else (R + B.T @ P @ B, A.T @ P @ B + N)
-    if not (np.isfinite(S).all() and np.isfinite(M).all() and np.linalg.eigvalsh((S + S.T) / 2)[0] > 0):
-        nan = np.full_like(A, np.nan)
-        return Solution(np.full_like(B.T, np.nan), nan, nan, np.array(np.nan), np.array(0.0)), np.inf
+    nan = np.full_like(A, np.nan)
+    nothing = Solution(np.full_like(B.T, np.nan), nan, nan, np.array(np.nan), np.array(0.0)), np.inf
+    if not (np.isfinite(S).all() and np.linalg.eigvalsh((S + S.T) / 2)[0] > 0):
+        return nothing
     K = np.linalg.solve(S, M.T)
     closed = A - B @ K
+    if not np.isfinite(closed).all():
+        return nothing
     terms = (*((PA, PA.T) if continuous else (A.T @ PA, -P)), -M @ K, Q)
     scale = max(np.abs(term).max() for term in terms)
     residual = np.abs(sum(terms)).max() / (scale if scale > 0 else 1.0)
