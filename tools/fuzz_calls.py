@@ -188,10 +188,10 @@ def objective(config):
     return learning.objective(learning.models.split(trained().model)[0], config)
 
 
-def setup(x64, cache, keep_pages):
+def setup(x64, cache):
     """compute.setup, undone."""
     try:
-        compute.setup(x64=x64, cache=cache, keep_pages=keep_pages)
+        compute.setup(x64=x64, cache=cache)
     finally:
         compute.setup()
 
@@ -387,8 +387,7 @@ CALLS = {
     "learning.policy": (learning.policy, {"model": Made(lambda: trained().model), "plants": PENDULUM}, anything),
     "learning.stop": (learning.stop, {"folder": Made(lambda: trained() and RUN)}, anything),
     "compute.Backend": (compute.Backend, _backend, anything),
-    "compute.setup": (setup, {"x64": True, "cache": False, "keep_pages": True}, anything),
-    "compute.start": (compute.start, {"command": ["true"], "count": 1}, anything),
+    "compute.setup": (setup, {"x64": True, "cache": False}, anything),
     "compute.timeit": (lambda repeats: compute.timeit(list, repeats=repeats), {"repeats": 2}, anything),
 }  # fmt: skip
 

@@ -1,4 +1,8 @@
-"""Optimal control of linear plants: batched over leading axes, differentiable."""
+"""Optimal control of linear plants.
+
+Designs, Riccati and Lyapunov equations, sampling and costs take leading axes, gradients and ``jit``. Analyses of one
+loop (margins, norms, zeros, modes, diagnosis) run on the host by NumPy and SciPy, and refuse traced arrays in words.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -596,22 +596,23 @@ def test_two_processes_do_what_one_does(data, tmp_path):
     (tmp_path / "dataset").symlink_to(data.path)
     given = {"kind": "gain", "model_options": '{"hidden": 32}', "random_systems": 0, "batch_size": 32}
     given |= {"plants": 16, "num_steps": 30, "report_every": 10, "device": "cpu"}
-    command = [sys.executable, "-m", "lqrlab.workbench", "train", str(tmp_path)]
-    command += [word for name, value in given.items() for word in ("-p", f"{name}={value}")]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    group = {"OMPI_MCA_orte_hnp_uri": "4096.0;tcp://127.0.0.1:1", "OMPI_COMM_WORLD_SIZE": "2"}
-    group |= {"JAX_COORDINATOR_ADDRESS": address}
-    ranks = [{"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank} for rank in "01"]
-    both = [
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | group | rank
-        )
-        for rank in ranks
-    ]
-    said = [process.communicate(timeout=250) for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
-    assert "".join(out for out, _ in said).count("validation_efficiency") == 3  # one process speaks for both
+    overrides = [word for name, value in given.items() for word in ("-p", f"{name}={value}")]
+    command = [sys.executable, "-m", "lqrlab.workbench", "train", str(tmp_path), *overrides]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    names = ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST")
+    step = os.environ | dict(zip(names, ("1", "2", "2", "1", "localhost"))) | {"JAX_COORDINATOR_ADDRESS": address}
+    ranks = [step | {"SLURM_PROCID": str(k), "SLURM_LOCALID": str(k)} for k in range(2)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    running = [subprocess.Popen(command, env=rank, **pipes) for rank in ranks]
+    try:
+        outs = [process.communicate(timeout=250) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    assert [process.returncode for process in running] == [0, 0], outs[0][1][-2000:] + outs[1][1][-2000:]
+    assert sum(out.count("validation_efficiency") for out, _ in outs) == 3  # one process speaks for both
     settings = json.loads((tmp_path / "checkpoints" / "settings.json").read_text())
     assert settings["data"] == json.loads(data.config.to_json())
     model, config = learning.ModelConfig(**settings["model"]), learning.TrainConfig(**settings["train"])
