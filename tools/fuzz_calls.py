@@ -454,8 +454,6 @@ NOT_CALLED = {
             "unknown.score",
             "unknown.baselines",
             "unknown.family_known",
-            "unknown.from_outputs",
-            "unknown.tune_baselines",
         ),
         "takes seconds to minutes a call; wrong arguments are in tests of their own",
     ),
