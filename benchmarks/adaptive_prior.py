@@ -1,11 +1,11 @@
 """The recipe of the adaptive regulator's prior that comes with the package."""
 
 import jax
-from lqrlab.unknown import Prior, families, wide
 
+from benchmarks import training_episodes
 from lqrlab import systems
 from lqrlab.dataset.data_config import FAMILIES, HELD_OUT
-from lqrlab.extensions.unknown import training_episodes
+from lqrlab.extensions.unknown import Prior, families, wide
 from lqrlab.simulation import Problem, Told
 
 TRAINED = tuple(name for name in FAMILIES if name not in HELD_OUT)
@@ -37,7 +37,7 @@ def adaptive_prior(
 
     Args:
         seed: of the draws.
-        num_updates, batch, num_steps: see :func:`.adaptive.training_episodes.learn`.
+        num_updates, batch, num_steps: see :func:`benchmarks.training_episodes.learn`.
         report: called after each update with step, mean loss and the share of loops that failed.
     """
     known = families([told(variants(name, _KNOWN, 100)) for name in TRAINED])

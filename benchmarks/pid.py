@@ -19,9 +19,9 @@ METHODS = ("optimal", "max_ki", "simc", "amigo", "ziegler_nichols")
 
 def _figures(plant: systems.Plant, output: int, method: str, num_starts: int, kind: str = "pid") -> dict[str, float]:
     """Cost over the regulator's and robustness of the best PID controller; none where there is no stable loop."""
-    ms = 2.0 if method == "optimal" else None
+    settings = {"num_starts": num_starts, "ms": 2.0} if method == "optimal" else {}
     try:
-        design = classical.pid(plant, method, kind=kind, pairs=[(output, 0)], num_starts=num_starts, ms=ms)
+        design = classical.pid(plant, method, kind=kind, pairs=[(output, 0)], **settings)
     except ValueError:
         return {}
     problem = control.discretize(*plant.matrices(), *plant.weights(), plant.dt)

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, PRNGKeyArray
-from lqrlab.unknown import problem_of
 
 from benchmarks.adaptive_prior import TRAINED, variants
 from benchmarks.unknown_plants import NOISES
@@ -50,7 +49,7 @@ def with_guess(network: Guess) -> unknown.Prior:
     return dataclasses.replace(prior(), guess=network)
 
 
-class Loops(NamedTuple):
+class TaughtPlants(NamedTuple):
     """Plants, scaled, with their optimum for Q = R = I, and what is told of them ``[num, …]``."""
 
     told: Told
@@ -73,13 +72,17 @@ class Loops(NamedTuple):
         return jax.tree.map(lambda *a: jnp.concatenate(a), *each)
 
 
-def plants(num: int, seed: int) -> tuple[Loops, Loops, Loops]:
+def plants(num: int, seed: int) -> tuple[TaughtPlants, TaughtPlants, TaughtPlants]:
     """Families ±20 %, plants like them, and random systems, none of them in a test."""
-    families = problem_of([variants(name, 121 + seed, -(-num // 40)) for name in TRAINED])
+    families = unknown.problem_of([variants(name, 121 + seed, -(-num // 40)) for name in TRAINED])
     random = random_systems(jax.random.key(77 + seed), 2 * num, dense=True).astype(float).limited((-20.0, 20.0))
     rng = np.random.default_rng(seed)
     alike = _alike(families, rng, num)
-    return Loops.of(families), Loops.of(*alike, moderate=10.0), Loops.of(random, _steps(random, rng), 10.0)
+    return (
+        TaughtPlants.of(families),
+        TaughtPlants.of(*alike, moderate=10.0),
+        TaughtPlants.of(random, _steps(random, rng), 10.0),
+    )
 
 
 def _steps(random: Problem, rng: np.random.Generator) -> Array:
@@ -135,9 +138,9 @@ class Lesson(NamedTuple):
 
 @partial(jax.jit, static_argnums=(3, 4))
 def lessons(
-    network: Guess, groups: tuple[Loops, ...], key: PRNGKeyArray, num: int, num_steps: int
-) -> tuple[Loops, Lesson]:
-    """Loops that the student runs, some of each group, and steps of them."""
+    network: Guess, groups: tuple[TaughtPlants, ...], key: PRNGKeyArray, num: int, num_steps: int
+) -> tuple[TaughtPlants, Lesson]:
+    """TaughtPlants that the student runs, some of each group, and steps of them."""
     pick, run = jax.random.split(key)
     chosen = []
     for group, share, each in zip(groups, _SHARES, jax.random.split(pick, len(groups))):
@@ -149,7 +152,7 @@ def lessons(
     return loops, jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), found)
 
 
-def _run(network: Guess, which: Array, loop: Loops, key: PRNGKeyArray, *, num_steps: int) -> Lesson:
+def _run(network: Guess, which: Array, loop: TaughtPlants, key: PRNGKeyArray, *, num_steps: int) -> Lesson:
     """One loop from x0 ~ N(0, I). Of some the noise is told too small or not at all, some are pushed, and of some the
     inputs reverse."""
     start, noise, late, rare, when, push = jax.random.split(key, 6)
@@ -179,7 +182,7 @@ def _run(network: Guess, which: Array, loop: Loops, key: PRNGKeyArray, *, num_st
     return jax.tree.map(lambda a: a[jnp.concatenate([jnp.arange(_EARLY), later])], found)
 
 
-def _loss(network: Guess, loop: Loops, lesson: Lesson) -> Array:
+def _loss(network: Guess, loop: TaughtPlants, lesson: Lesson) -> Array:
     """What the gain that is best for the network's plant, and the true cost to go, costs above the optimal one: for
     this state and for all directions alike, as logarithms; and the errors of θ and of the cost to go that follows."""
     told, caution = loop.told, prior().caution
@@ -208,7 +211,7 @@ def _size(seen: Seen, rows: Array) -> Array:
     return jnp.where(size > 0, size, jnp.inf)
 
 
-class Progress(NamedTuple):
+class StudentProgress(NamedTuple):
     """All that training goes on from."""
 
     network: Guess
@@ -221,7 +224,9 @@ _OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(b2=
 
 
 @jax.jit
-def taught(progress: Progress, loops: Loops, found: Lesson, rate: Array, key: PRNGKeyArray) -> tuple[Progress, Array]:
+def taught(
+    progress: StudentProgress, loops: TaughtPlants, found: Lesson, rate: Array, key: PRNGKeyArray
+) -> tuple[StudentProgress, Array]:
     """After each lesson has been gone through once; and the mean loss."""
     num = max(len(found.loop) // _BATCH, 1)
     order = jax.random.permutation(key, len(found.loop))[: num * _BATCH].reshape(num, -1)
@@ -229,14 +234,14 @@ def taught(progress: Progress, loops: Loops, found: Lesson, rate: Array, key: PR
     def mean_loss(network: Guess, some: Lesson) -> Array:
         return jnp.mean(jax.vmap(partial(_loss, network))(jax.tree.map(lambda a: a[some.loop], loops), some))
 
-    def step(state: Progress, rows: Array) -> tuple[Progress, Array]:
+    def step(state: StudentProgress, rows: Array) -> tuple[StudentProgress, Array]:
         loss, slope = jax.value_and_grad(mean_loss)(state.network, jax.tree.map(lambda a: a[rows], found))
         slope = jax.tree.map(jnp.nan_to_num, slope)
         with jax.numpy_dtype_promotion("standard"):  # Adam takes powers of its decay by a count of steps
             change, optimizer = _OPTIMIZER.update(slope, state.optimizer)
         network = jax.tree.map(lambda a, d: a - rate.astype(a.dtype) * d, state.network, change)
         mean = jax.tree.map(lambda a, b: a + 0.002 * (b - a), state.mean, network)
-        return Progress(network, optimizer, mean, state.round), loss
+        return StudentProgress(network, optimizer, mean, state.round), loss
 
     progress, losses = jax.lax.scan(step, progress, order)
     return progress._replace(round=progress.round + 1), jnp.mean(losses)
@@ -270,7 +275,7 @@ def train(
     online learning, AISTATS 2011 (DAgger).
     """
     network = Guess.untrained(jax.random.key(seed), width)
-    progress = Progress(network, _OPTIMIZER.init(network), network, jnp.zeros((), int))
+    progress = StudentProgress(network, _OPTIMIZER.init(network), network, jnp.zeros((), int))
     leaves, tree = jax.tree.flatten(progress)
     settings = f"{rounds} rounds, {loops} loops, {num_steps} steps, width {width}, {num} plants, seed {seed}, "
     settings += f"recipe {_RECIPE}"

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.adaptive_prior import TRAINED, told, variants
+from benchmarks.baseline_grid import BaselineTrial, tune_baselines
 from benchmarks.measurement import Parts, Row, main, row
 from lqrlab import learning, systems, unknown
 from lqrlab.dataset import random_systems
@@ -150,41 +150,6 @@ def bench_contact(
             yield ContactRow(name, kind, noise, claimed, episode, len(drawn[0][kind][0]), median, failed)
 
 
-def bench_outputs(num: int = 2, seeds: int = 3, families: tuple[str, ...] = ()) -> Iterator[Row]:
-    """Families of at most four states of which outputs alone are seen, beside the same with all states seen.
-
-    The cost is |y|² + |u|² and |x|² + |u|²; both over the LQR's, which sees all states and is told everything. With
-    noise, states are disturbed and measured with that standard deviation; in the loops that are pushed by one scale at
-    step 100, they are disturbed only.
-    """
-    small = families or tuple(name for name in systems.names() if len(systems.family(name).states) <= 4)
-    states = partial(unknown.adaptive, prior=dataclasses.replace(learning.pretrained("adaptive"), known=None))
-    for sigma, seen in itertools.product(NOISES, ("outputs", "states")):
-        found: list[tuple[float, ...]] = []
-        for seed in range(seeds):
-            groups = defaultdict(list)  # of one size, which are controlled together
-            for name in small:
-                plants = systems.sample(name, key=jax.random.key(_CONTACT + seed), num=num, spread=0.2)
-                groups[plants.n, plants.m, plants.output_matrix().shape[-2]].append(plants)
-            ratios, pushed = [], []
-            for batches in groups.values():
-                problem = unknown.problem_of(batches, outputs=seen == "outputs", noise=sigma)
-                controller = unknown.from_outputs(batches) if seen == "outputs" else states
-                key, measured = jax.random.key(seed), problem.disturbed(noise=sigma, sensor_noise=sigma)
-                ratios.append(unknown.score(controller, measured, key=key, num_initial=2).ratio.ravel())
-                pushed.append(unknown.first_contact(controller, problem, problem, key=key).ratio[:2])
-            before, after = np.concatenate(pushed, 1)
-            every = [100 * (ratio - 1) for ratio in (np.concatenate(ratios), before, after)]
-            found.append(tuple(float(a) for each in every for a in (100 * np.mean(np.isinf(each)), np.median(each))))
-        figures = itertools.product(("", ", until a push", ", until a push's end"), ("failed", "median"))
-        for (until, what), values in zip(figures, zip(*found)):
-            median, least, most = _spread([*values])
-            title = (
-                f"{len(small)} families of n ≤ 4, {seen} seen, σ = {sigma:g}{until}: {what} [{least:.3g}, {most:.3g}]"
-            )
-            yield row(title, median, "%")
-
-
 def bench_bound(num: int = 1000, seeds: int = 3) -> Iterator[Row]:
     """Dense systems: cost over the LQR's of the best controller that is told everything after its first step.
 
@@ -267,12 +232,12 @@ def _shipped() -> dict[str, Controller]:
     return {name: partial(unknown.adaptive, prior=prior) for name, prior in priors.items()}
 
 
-def tune_unknown() -> Iterator[unknown.Trial]:
+def tune_unknown() -> Iterator[BaselineTrial]:
     """Every setting of every baseline, on plants of the trained families that are in no table."""
     plants, family = _drawn([systems.names().index(name) for name in TRAINED], _TUNING, 4)
     chosen = np.tile(np.arange(len(plants)), len(NOISES))
     key = jax.random.key(_TUNING)
-    yield from unknown.tune_baselines(_training(), _noisy(plants), family[chosen], key=key)
+    yield from tune_baselines(_training(), _noisy(plants), family[chosen], key=key)
 
 
 def _drawn(which: list[int] | range, seed: int, num: int) -> tuple[Problem, np.ndarray]:
@@ -343,7 +308,6 @@ PARTS: Parts = {
     "table": (bench_unknown, {"size": QUICK, "controllers": {name: baseline(name, ()) for name in _FEW}}),
     "tune": (tune_unknown, {}),
     "contact": (bench_contact, {"num": 4, "seeds": 1, "conditions": CONDITIONS[1:2]}),
-    "outputs": (bench_outputs, {"num": 1, "seeds": 1, "families": ("pendulum", "hanging_pendulum")}),
     "bound": (bench_bound, {"num": 100, "seeds": 2}),
     "look_ahead": (bench_look_ahead, {"num": 2, "seeds": 1, "steps": 2}),
 }

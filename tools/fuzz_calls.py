@@ -233,8 +233,9 @@ _train = {"num_steps": 20, "batch_size": 8, "learning_rate": 1e-3, "warmup": 0.0
 _backend = {"device": "cpu", "mesh": "", "dtype": "float32", "jit": True, "seed": 0}
 _fit = {"source": Made(source), "model": MODEL, "config": TRAIN}
 
-_pid = {"plant": (STABLE, B, C), "method": "max_ki", "kind": "pi", "dt": DT, "delay": 0.2, "ms": 1.5, "b": 0.5,
-        "c": 0.0, "tracking_time": 1.0, "velocity": False}  # fmt: skip
+_pid = {"process": (STABLE, B, C), "rule": "max_ki", "kind": "pi", "dt": DT, "delay": 0.2, "ms": 1.5, "b": 0.5,
+        "tracking_time": 1.0}  # fmt: skip
+_lag = {"model": classical.ProcessModel(1.0, 2.0, 0.5), "kind": "pi"}
 _limited = {"x0": np.array([0.3, 0.1]), "num_steps": 3, "u_limits": (-1.0, 1.0)}
 
 CALLS = {
@@ -290,8 +291,12 @@ CALLS = {
     "control.settling_steps": (control.settling_steps, {"poles": np.array([0.9, 0.5]), "times": 2.0, "shortest": 100,
                                                         "longest": 2000}, anything),
     "classical.pid": (classical.pid, _pid, anything),
-    "classical.pid, plant": (classical.pid, {"plant": PENDULUM, "method": "optimal", "num_starts": 4, "Q": Q, "R": R,
-                                         "seed": 0}, anything),
+    "classical.pid, plant": (classical.pid, {"process": PENDULUM, "rule": "optimal", "num_starts": 4, "seed": 0},
+                             anything),
+    "classical.simc": (classical.simc, _lag | {"tau_c": 1.0}, anything),
+    "classical.amigo": (classical.amigo, _lag, anything),
+    "classical.ziegler_nichols": (classical.ziegler_nichols, _lag, anything),
+    "classical.cohen_coon": (classical.cohen_coon, _lag, anything),
     "classical.ProcessModel": (classical.ProcessModel, {"gain": 1.0, "time_constant": 2.0, "delay": 0.5, "second": 1.0},
                              anything),
     "classical.ProcessModel.of_record": (classical.ProcessModel.of_record, {"u": np.ones(9), "y": np.arange(9.0), "dt": DT},
@@ -440,8 +445,6 @@ NOT_CALLED = {
             "unknown.score",
             "unknown.baselines",
             "unknown.family_known",
-            "unknown.from_outputs",
-            "unknown.tune_baselines",
         ),
         "takes seconds to minutes a call; wrong arguments are in tests of their own",
     ),

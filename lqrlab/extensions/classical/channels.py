@@ -102,7 +102,7 @@ class Channel:
         if self.unstable:
             raise ValueError(
                 "plant: expected a stable one, but found a pole in the right half-plane: its gain cannot be raised "
-                'from zero to the limit of stability; use method="optimal"'
+                'from zero to the limit of stability; use rule="optimal"'
             )
         w, sign = self.frequencies(), self.sign()
 
@@ -118,7 +118,7 @@ class Channel:
         if not gains:
             raise ValueError(
                 "plant: no proportional gain makes the loop oscillate, so it has no ultimate gain; give its dead time "
-                'with delay=, or use method="simc" with tau_c'
+                'with delay=, or use rule="simc" with tau_c'
             )
         gain, at = min(gains)
         return sign * gain, 2 * np.pi / at
@@ -140,7 +140,7 @@ def real_lags(values: list[complex], what: str) -> np.ndarray:
     if (np.abs(s.imag) > _REAL * np.abs(s)).any():
         raise ValueError(
             f"plant: expected real {what}, but found {s[np.argmax(np.abs(s.imag))]:.3g} rad/s: the half rule "
-            'is for lags that do not oscillate; use method="optimal", or experiment="step" for a well damped plant'
+            'is for lags that do not oscillate; use rule="optimal", or experiment="step" for a well damped plant'
         )
     with np.errstate(divide="ignore"):
         return np.where(s.real == 0, np.inf, -1 / s.real)

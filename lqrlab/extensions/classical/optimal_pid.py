@@ -2,7 +2,7 @@
 
 import dataclasses
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from lqrlab.compute import linalg, optimization
+from lqrlab.compute import checks, linalg, optimization
 from lqrlab.control.analysis.frequency import frequency_response
 from lqrlab.control.analysis.stability_margins import Margins, margins
 from lqrlab.control.discretization import Sampled
@@ -27,7 +27,7 @@ _AS_FAST, _SLOW = 0.25, 100.0  # share of the rate of the regulator's slowest mo
 _NEAR = 0.15  # |log |L|| or angle within which a loop is about to cross one or the real axis
 
 
-class Limits(NamedTuple):
+class Bounds(NamedTuple):
     """Robustness that each loop keeps, the others closed.
 
     Attributes:
@@ -39,6 +39,15 @@ class Limits(NamedTuple):
     ms: float
     phase: float = 0.0
     gain: float = 1.0
+
+    @classmethod
+    def checked(cls, ms: float | None = None, phase_margin: float = 0.0, gain_margin: float = 1.0) -> Self:
+        """Bounds from the settings of :func:`lqrlab.classical.pid`; ms is 2 if left out."""
+        return cls(
+            2.0 if ms is None else checks.number("ms", ms, "above 1", above=1.0),
+            checks.number("phase_margin", phase_margin, "an angle from 0 to π rad", low=0, below=np.pi),
+            checks.number("gain_margin", gain_margin, "a factor ≥ 1", low=1),
+        )
 
     def met(self, margin: Margins) -> bool:
         """True if :class:`Margins` keep these limits."""
@@ -66,21 +75,21 @@ class _Setting(NamedTuple):
 
 
 def optimal(
-    problem: Sampled, optimum: LQR, C: np.ndarray, rates: np.ndarray, W: np.ndarray, design: PID, limits: Limits,
-    kind: str, *, filter_time: float | None, num_starts: int, seed: int,
+    problem: Sampled, optimum: LQR, outputs: tuple[np.ndarray, np.ndarray], W: np.ndarray, design: PID, kind: str,
+    filter_time: float | None, bounds: Bounds, num_starts: int, seed: int,
 ) -> PID:  # fmt: skip
-    """``design`` with the gains of least cost tr(PW) that keep the limits, of the starts that do.
+    """``design`` with the gains of least cost tr(PW) that keep the bounds, of the starts that do.
 
     Args:
         problem: sampled plant and weights, its dead time among the states; and its regulator.
-        C, rates: outputs of the loops and their derivatives ``[loops, n]``.
+        outputs: of the loops, and their derivatives ``[loops, n]``.
         W: second moment of the initial states ``[n, n]``.
         design: which outputs, inputs and sample time.
     """
-    setting = _setting(problem, optimum, C, rates, W, design, limits, kind, filter_time)
-    loops = len(C)
+    setting = _setting(problem, optimum, outputs[0], W, design, bounds, kind, filter_time)
+    loops = len(outputs[0])
     random = np.random.default_rng(seed)
-    guess = _guess(optimum, C, rates, design, setting)
+    guess = _guess(optimum, *outputs, design, setting)
     spread = guess[None] + random.normal(0, 1.0, (num_starts, 4 * loops))
     wild = random.normal(0, 3.0, (num_starts, 4 * loops))
     starts = np.where(np.arange(num_starts)[:, None] % 2, spread, wild)
@@ -88,7 +97,7 @@ def optimal(
     least = np.inf
     # a peak between the frequencies of the grid may be higher: then once more, further inside
     for inside in (1.0, 0.97):
-        tight = jnp.asarray([limits.ms * inside, limits.phase / inside, limits.gain / inside])
+        tight = jnp.asarray([bounds.ms * inside, bounds.phase / inside, bounds.gain / inside])
         found, losses = descend(jnp.asarray(starts), setting._replace(limits=tight), min(_FEW, num_starts))
         for theta in np.asarray(found)[np.argsort(losses)]:
             kp, ki, kd, Tf = (a[0] if loops == 1 else a for a in _gains(jnp.asarray(theta), setting))
@@ -100,7 +109,7 @@ def optimal(
                 continue
             if not np.isfinite(cost_to_go(joint, K)).all():
                 continue
-            if all(limits.met(m) for m in at_inputs):
+            if all(bounds.met(m) for m in at_inputs):
                 return candidate
             least = min(least, max(1 / m.modulus_margin for m in at_inputs))
     if least == np.inf:
@@ -109,15 +118,15 @@ def optimal(
             "choose other pairs of output and input, or more of them, more starts, or a shorter sample time"
         )
     raise ValueError(
-        f"ms, phase_margin, gain_margin: no PID controller was found that keeps Ms ≤ {limits.ms:g}, a phase margin of "
-        f"{limits.phase:.3g} rad and a gain margin of {limits.gain:g}; the least Ms reached is {least:.3g}; expected "
+        f"ms, phase_margin, gain_margin: no PID controller was found that keeps Ms ≤ {bounds.ms:g}, a phase margin of "
+        f"{bounds.phase:.3g} rad and a gain margin of {bounds.gain:g}; the least Ms reached is {least:.3g}; expected "
         "looser limits"
     )
 
 
 def _setting(
-    problem: Sampled, optimum: LQR, C: np.ndarray, rates: np.ndarray, W: np.ndarray, design: PID, limits: Limits,
-    kind: str, filter_time: float | None,
+    problem: Sampled, optimum: LQR, C: np.ndarray, W: np.ndarray, design: PID, bounds: Bounds, kind: str,
+    filter_time: float | None,
 ) -> _Setting:  # fmt: skip
     dt, loops = float(np.asarray(design.dt)), len(C)
     poles = np.abs(np.log(np.maximum(np.abs(np.linalg.eigvals(optimum.closed_loop)), 1e-6))) / dt
@@ -136,7 +145,7 @@ def _setting(
     arrays = (
         *(C, W, np.trace(np.asarray(optimum.P) @ W), dt, selection, G),
         (integral, z),
-        np.array([limits.ms, limits.phase, limits.gain]),
+        np.array(bounds),
         used,
         np.stack([kp, 0.1 * kp / time, 0.1 * kp * time]),
         dt if filter_time is None else filter_time,

@@ -3,7 +3,7 @@
 import dataclasses
 import html
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ipywidgets
@@ -11,7 +11,7 @@ import numpy as np
 
 from lqrlab import control
 from lqrlab.extensions import classical
-from lqrlab.extensions.classical import shaped_loop
+from lqrlab.extensions.classical import loop_pictures
 from lqrlab.extensions.classical.channels import revealing_output
 from lqrlab.extensions.classical.shaped_loop import LoopRequirements, ShapedLoop
 from lqrlab.simulation import Problem
@@ -63,11 +63,8 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         self._plant = one = loop_design.one_plant(plant)
         if one.m != 1:
             raise ValueError(f"plant: expected one input, but {one.name} has {one.m}: a loop is shaped one at a time")
-        at = (
-            revealing_output(*(np.asarray(a) for a in (one.matrices()[0], one.output_matrix())))
-            if output is None
-            else output
-        )
+        A, C = (np.asarray(a) for a in (one.matrices()[0], one.output_matrix()))
+        at = revealing_output(A, C) if output is None else output
         if not isinstance(at, int) or not 0 <= at < len(one.outputs):
             raise ValueError(f"output: expected a number from 0 to {len(one.outputs) - 1}, but found {output!r}")
         self._rules: dict[tuple[str, int, float], ShapedLoop] = {}
@@ -78,7 +75,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         # where the optimum's loop is about as fast
         poles = np.asarray(control.lqrd(*one.matrices(), *one.weights(), one.dt).poles)
         speed = np.median(np.abs(np.log(np.maximum(np.abs(poles), 1e-6)))) / float(one.dt)
-        nyquist, grows = np.pi / float(one.dt), np.linalg.eigvals(np.asarray(one.matrices()[0])).real.max()
+        nyquist, grows = np.pi / float(one.dt), np.linalg.eigvals(A).real.max()
         middle = float(np.clip(max(speed, 2 * grows), nyquist / 1e3, nyquist / 8))
         low, high = math.log10(middle) - 2, math.log10(nyquist)
         self.lead = controls.slider("lead [°]", 55.0, 0.0, 80.0)
@@ -99,9 +96,9 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
             **controls.WIDE,
         )
         self._held: str | None = None
-        self.plane = ClickPlane(frame=_shares(self._axes(), shaped_loop.BODE))
-        self._far = shaped_loop.reach(self._loop())
-        self.roots = ClickPlane(frame=_shares(shaped_loop.locus_plane(self._far), shaped_loop.LOCUS))
+        self.plane = ClickPlane(frame=_shares(self._axes(), loop_pictures.BODE))
+        self._far = self._loop().reach
+        self.roots = ClickPlane(frame=_shares(loop_pictures.locus_plane(self._far), loop_pictures.LOCUS))
         titles = {
             "compensator": ("gain", "lead", "at_lead", "integral", "roll_off"),
             "notch": ("notch", "at_notch"),
@@ -115,10 +112,12 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
             tools=self.pinning(lambda: ("", self._loop()), lambda: _MOST - 1 - bool(self.rule.value)),
             call=("loop_shaper", {"plant": plant, "output": output}),
         )
-        self.plane.observe(lambda _: self._guarded(self._taken)(), names="start")
-        self.plane.observe(lambda _: self._guarded(self._dragged)(), names="point")
-        self.roots.observe(lambda _: self._guarded(self._root_taken)(), names="start")
-        self.roots.observe(lambda _: self._guarded(self._root_dragged)(), names="point")
+        for plane, taken, dragged in (
+            (self.plane, self._taken, self._dragged),
+            (self.roots, self._root_taken, self._root_dragged),
+        ):
+            for name, act in (("start", taken), ("point", dragged)):
+                plane.observe(lambda _, act=act: self._guarded(act)(), names=name)
         self.track(**{name: control for page in pages.values() for name, control in page.items()})
         self.ask()
 
@@ -153,7 +152,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         return ShapedLoop(self._plant, self._compensator(decibels), self.dead_time.value)
 
     def _axes(self) -> Axes:
-        return shaped_loop.bode_plane(self._loop().frequencies)
+        return loop_pictures.bode_plane(self._loop().frequencies)
 
     def _corners(self) -> dict[str, tuple[float, str]]:
         """Roots of the compensator that can be taken hold of, by control: frequency [rad/s] and mark."""
@@ -183,7 +182,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
     def _question(self) -> Question:
         wanted = LoopRequirements(self.ms.value, self.phase.value, self.crossover.value)
         loop = self._loop()
-        far = shaped_loop.reach(loop)
+        far = loop.reach
         if not self._far / _ZOOM < far < self._far * _ZOOM:
             self._far = far
         locus = self._far, [(root, mark) for root, mark in self._roots().values()]
@@ -197,9 +196,9 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
                 loops[f"PID, {rule}"] = self._tuned(_RULES[rule], loop)
             except ValueError as error:
                 trouble = f"<br>PID, {rule}: {html.escape(str(error))}"
-        picture = shaped_loop.picture(loops, wanted)
+        picture = loop_pictures.picture(loops, wanted)
         picture = dataclasses.replace(picture, words=picture.words + trouble)
-        return shaped_loop.bode(loops, wanted, corners), shaped_loop.locus(loops, far, roots), picture
+        return loop_pictures.bode(loops, wanted, corners), loop_pictures.locus(loops, far, roots), picture
 
     def _tuned(self, rule: str, loop: ShapedLoop) -> ShapedLoop:
         """The PID loop of a rule from the same output with the same dead time, tuned once."""
@@ -214,29 +213,41 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         self.draw(picture)
 
     def _still(self) -> Picture:
-        below, right = self.roots.svg.replace("<svg", f'<svg y="{shaped_loop.BODE:g}"', 1), self._drawn
-        body = self.plane.svg + below + right.drawing.replace("<svg", f'<svg x="{shaped_loop.SIDE + 8:g}"', 1)
-        file = svg.document(body, shaped_loop.SIDE + 568, shaped_loop.BODE + shaped_loop.LOCUS, right.alt)
+        below, right = self.roots.svg.replace("<svg", f'<svg y="{loop_pictures.BODE:g}"', 1), self._drawn
+        body = self.plane.svg + below + right.drawing.replace("<svg", f'<svg x="{loop_pictures.SIDE + 8:g}"', 1)
+        file = svg.document(body, loop_pictures.SIDE + 568, loop_pictures.BODE + loop_pictures.LOCUS, right.alt)
         return dataclasses.replace(right, svg=file)
 
+    def _take(self, plane: ClickPlane, axes: Axes, roots: Mapping[str, list[complex]]) -> None:
+        """Take hold of the root, at these points of the axes, that is nearest to the click; of the gain if none is."""
+
+        def away(point: complex) -> float:
+            ends = zip((point.real, point.imag), (axes.x, axes.y), plane.start)
+            across, up = ((value - low) / (high - low) - share for value, (low, high), share in ends)
+            return math.hypot(across, up / axes.aspect)
+
+        far = {name: min(map(away, points)) for name, points in roots.items()}
+        nearest = min(far, key=lambda name: far[name], default=None)
+        self._held = nearest if nearest and far[nearest] < _NEAR else None
+
     def _taken(self) -> None:
-        """Take hold of the corner that is nearest to the click, or of the gain if none is near."""
-        axes, (x, y, _), loop = self._axes(), self.plane.start, self._loop()
-        away = {}
-        for name, (w, _) in self._corners().items():
-            level = np.clip(math.log10(abs(loop.gain_at(w)) + 1e-300), *axes.y)
-            across = (math.log10(w) - axes.x[0]) / (axes.x[1] - axes.x[0]) - x
-            away[name] = math.hypot(across, ((level - axes.y[0]) / (axes.y[1] - axes.y[0]) - y) / axes.aspect)
-        nearest = min(away, key=lambda name: away[name])
-        self._held = nearest if away[nearest] < _NEAR else None
+        axes, loop = self._axes(), self._loop()
+        level = {w: np.clip(math.log10(abs(loop.gain_at(w)) + 1e-300), *axes.y) for w, _ in self._corners().values()}
+        self._take(
+            self.plane, axes, {name: [complex(math.log10(w), level[w])] for name, (w, _) in self._corners().items()}
+        )
+
+    def _root_taken(self) -> None:
+        axes = loop_pictures.locus_plane(self._far)
+        self._take(self.roots, axes, {name: [s, s.conjugate()] for name, (s, _) in self._roots().items()})
 
     def _dragged(self) -> None:
         """Move what is held to where the plane is clicked: a corner, or the gain so that the loop gain passes there."""
-        axes, (x, y) = self._axes(), self.plane.point
-        at, level = 10 ** (axes.x[0] + x * (axes.x[1] - axes.x[0])), axes.y[0] + y * (axes.y[1] - axes.y[0])
+        clicked = _at(self._axes(), self.plane.point)
+        at = 10**clicked.real
 
         def over() -> float:
-            return 20 * (level - math.log10(abs(self._loop().gain_at(at))))
+            return 20 * (clicked.imag - math.log10(abs(self._loop().gain_at(at))))
 
         if self._held:
             with self.quietly():
@@ -246,6 +257,23 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
             self.ask()
         else:
             self.gain.value += over()
+
+    def _root_dragged(self) -> None:
+        """Move what is held to where the root locus is clicked: a root, or the gain so that a pole is nearest there."""
+        s = _at(loop_pictures.locus_plane(self._far), self.roots.point)
+        if self._held:
+            with self.quietly():
+                size = max(abs(s), 1e-9)
+                self._put(self._held, size if self._held == "at_notch" else max(-s.real, 1e-9))
+                if self._held == "at_notch":
+                    damping = np.clip(-s.real / size, 1e-3, _WIDTH)
+                    self.notch.value = min(-20 * math.log10(damping / _WIDTH), self.notch.max)
+            self.ask()
+            return
+        away = np.abs(self._loop().locus(_ALONG) - s).min(axis=1)
+        # where poles that do not move are nearest, all gains are as good: the present one then
+        away += 1e-3 * self._far * np.abs(np.log10(_ALONG))
+        self.gain.value += 20 * math.log10(_ALONG[np.argmin(away)])
 
     def _put(self, name: str, at: float) -> None:
         """Move a root of the compensator to a frequency [rad/s], the others staying where they are."""
@@ -262,39 +290,10 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         self.lead.value = math.degrees(math.asin((grown - 1) / (grown + 1)))
         _move_to(self.at_lead, math.sqrt(ends["pole"] * ends["zero"]))
 
-    def _root_taken(self) -> None:
-        """Take hold of the root of the compensator that is nearest to the click, or of the gain if none is near."""
-        axes = shaped_loop.locus_plane(self._far)
-        pressed = complex(
-            *(low + share * (high - low) for (low, high), share in zip((axes.x, axes.y), self.roots.start))
-        )
-        near = _NEAR * (axes.x[1] - axes.x[0])
-        away = {name: min(abs(s - pressed), abs(s.conjugate() - pressed)) for name, (s, _) in self._roots().items()}
-        nearest = min(away, key=lambda name: away[name], default=None)
-        self._held = nearest if nearest and away[nearest] < near else None
-
-    def _root_dragged(self) -> None:
-        """Move what is held to where the root locus is clicked: a root, or the gain so that a pole is nearest there."""
-        axes = shaped_loop.locus_plane(self._far)
-        s = complex(*(low + share * (high - low) for (low, high), share in zip((axes.x, axes.y), self.roots.point)))
-        if self._held:
-            with self.quietly():
-                size = max(abs(s), 1e-9)
-                self._put(self._held, size if self._held == "at_notch" else max(-s.real, 1e-9))
-                if self._held == "at_notch":
-                    damping = np.clip(-s.real / size, 1e-3, _WIDTH)
-                    self.notch.value = min(-20 * math.log10(damping / _WIDTH), self.notch.max)
-            self.ask()
-            return
-        away = np.abs(self._loop().locus(_ALONG) - s).min(axis=1)
-        # where poles that do not move are nearest, all gains are as good: the present one then
-        away += 1e-3 * self._far * np.abs(np.log10(_ALONG))
-        self.gain.value += 20 * math.log10(_ALONG[np.argmin(away)])
-
     def _codes(self, question: Question) -> list[str]:
         c = self._compensator()
         lines = [
-            "from lqrlab import compute, control, systems",
+            "from lqrlab import classical, compute, systems",
             "",
             "compute.setup()",
             f"plant = {copy_as_code.literal(self._plant) or '...  # your own plant'}",
@@ -307,10 +306,15 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         return question[0].compensator, Problem.of(self._plant, optimum=False)
 
 
+def _at(axes: Axes, point: Sequence[float]) -> complex:
+    """x + iy at shares of the axes' width and height."""
+    return complex(*(low + share * (high - low) for (low, high), share in zip((axes.x, axes.y), point)))
+
+
 def _shares(axes: Axes, height: float) -> list[float]:
     """Left, right, top and bottom of a plane as shares of its picture."""
     left, right, top, bottom = axes.edges
-    return [left / shaped_loop.SIDE, right / shaped_loop.SIDE, top / height, bottom / height]
+    return [left / loop_pictures.SIDE, right / loop_pictures.SIDE, top / height, bottom / height]
 
 
 def _lead_ratio(degrees: float) -> float:

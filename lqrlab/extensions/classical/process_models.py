@@ -13,6 +13,7 @@ from lqrlab.control.discretization import c2d
 from lqrlab.extensions.classical.channels import Channel, real_lags
 
 _STEPS, _PERIODS = 4000, 8  # of a step experiment; of a relay experiment
+EXPERIMENTS = ("half_rule", "step", "relay")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +112,7 @@ def half_rule(channel: Channel, order: int) -> ProcessModel:
     if (lags < 0).any():
         raise ValueError(
             f"plant: expected no pole in the right half-plane, but found {-1 / lags.min():.3g} rad/s, for which "
-            'there is no model of lags; use method="optimal"'
+            'there is no model of lags; use rule="optimal"'
         )
     gain = k * np.prod([-z.real for z in found]) / np.prod([-p.real for p in poles if p])
     inverse, late = -leads[leads < 0].sum(), channel.lateness
@@ -145,7 +146,7 @@ def _reduced(gain: float, lags: np.ndarray, leads: np.ndarray, late: float, gues
     if math.isinf(half):
         raise ValueError('plant: expected fewer integrators, but found one more than lags in the model; kind="pid"')
     if not lags_kept:
-        raise ValueError('plant: expected a lag, but its leads cancel all; use method="optimal"')
+        raise ValueError('plant: expected a lag, but its leads cancel all; use rule="optimal"')
     lags_kept[-1] += half
     second = lags_kept[1] if len(lags_kept) > 1 else 0.0
     first, second = max(lags_kept[0], second), min(lags_kept[0], second)
@@ -168,7 +169,7 @@ def of_step(channel: Channel) -> ProcessModel:
     if channel.unstable:
         raise ValueError(
             "plant: expected a stable one for a step experiment, but found a pole in the right half-plane: its output "
-            'grows without bound; use method="optimal"'
+            'grows without bound; use rule="optimal"'
         )
     _, _, poles = channel.transfer()
     integrators = sum(p == 0 for p in poles)
@@ -176,7 +177,7 @@ def of_step(channel: Channel) -> ProcessModel:
     if integrators > 1 or any(p and abs(p.real) <= 1e-9 * abs(p) for p in poles):
         raise ValueError(
             "plant: expected one that comes to rest or rises steadily after a step, but found two integrators or an "
-            'undamped oscillation; use method="optimal"'
+            'undamped oscillation; use rule="optimal"'
         )
     ts, y, rate = _stepped(channel, 40 / slow)
     if integrators:

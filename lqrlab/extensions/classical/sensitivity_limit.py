@@ -3,6 +3,7 @@
 import numpy as np
 import scipy  # its modules load when they are first used
 
+from lqrlab.compute import checks
 from lqrlab.extensions.classical.channels import Channel
 from lqrlab.extensions.classical.pid_controller import parts
 from lqrlab.extensions.classical.tuning_rules import Gains
@@ -98,12 +99,15 @@ class _Circle:
         self.set(np.unique(np.concatenate([self.w, *closer])))
 
 
-def max_ki(channel: Channel, ms: float, kind: str, filter_time: float | None) -> tuple[Gains, float]:
+def max_ki(channel: Channel, kind: str, filter_time: float | None, ms: float | None = None) -> tuple[Gains, float]:
     """The gains with the largest integral gain whose loop stays outside of the circle of radius 1/Ms about −1.
 
     With the other gains fixed, the circle excludes an interval of integral gains at each frequency, between the roots
     of a quadratic; the largest gain left below the limit of stability is exact. The other two gains are searched. A PID
     controller so tuned may have two peaks of the sensitivity, on the edge of a "derivative cliff".
+
+    Args:
+        ms: limit of the sensitivity; 1.4 if left out.
 
     Returns:
         The gains, and the filter's time [s] with which they were found: an eightieth of the ultimate period if it is
@@ -113,12 +117,12 @@ def max_ki(channel: Channel, ms: float, kind: str, filter_time: float | None) ->
     Automatica 34 (1998); H. Panagopoulos, K. J. Åström and T. Hägglund, Design of PID controllers based on constrained
     optimisation, IEE Proc. Control Theory Appl. 149 (2002).
     """
-    if kind not in ("pi", "pid"):
-        raise ValueError(f'kind: expected "pi" or "pid" for method="max_ki", but found {kind!r}')
+    checks.choice("kind", kind, ("pi", "pid"), 'for rule="max_ki" one of')
+    ms = 1.4 if ms is None else checks.number("ms", ms, "above 1", above=1.0)
     if channel.unstable:
         raise ValueError(
             "plant: expected a stable one, whose gains can grow from zero, but found a pole in the right half-plane; "
-            'use method="optimal"'
+            'use rule="optimal"'
         )
     if filter_time is None:
         filter_time = channel.ultimate()[1] / 80 if kind == "pid" else 0.0
@@ -152,6 +156,6 @@ def _near(circle: _Circle, low: float, high: float) -> float:
         return low
     return float(
         scipy.optimize.minimize_scalar(
-            lambda kd: -circle.best(kd, 4)[1], bounds=(low, high), method="bounded", options={"xatol": 1e-5 * high}
+            lambda kd: -circle.best(kd, 4)[1], bounds=(low, high), rule="bounded", options={"xatol": 1e-5 * high}
         ).x
     )

@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple
 
+from lqrlab.compute import checks
 from lqrlab.extensions.classical.process_models import ProcessModel
 
 KINDS = ("pid", "pi", "pd", "p")
@@ -27,9 +28,10 @@ class Gains(NamedTuple):
         return cls(K, K / Ti, K * Td, b)
 
 
-def _refuse(rule: str, kind: str, kinds: tuple[str, ...]) -> None:
-    if kind not in kinds:
-        raise ValueError(f'kind: expected one of {", ".join(kinds)} for method="{rule}", but found {kind!r}')
+def _check(rule: str, kind: str, kinds: tuple[str, ...], model: ProcessModel | None = None) -> None:
+    checks.choice("kind", kind, kinds, f'for rule="{rule}" one of')
+    if model is not None:
+        checks.instance("model", model, ProcessModel, "a process model, classical.ProcessModel")
 
 
 def _dead_time(rule: str, model: ProcessModel, *, integrating: bool = True) -> tuple[float, float, float]:
@@ -37,15 +39,15 @@ def _dead_time(rule: str, model: ProcessModel, *, integrating: bool = True) -> t
     model = model.first_order
     if not model.delay:
         raise ValueError(
-            f'plant: method="{rule}" is for processes with dead time, and this one has none, so its gain is unbounded; '
-            'give delay= (half a sample time where the loop is sampled), or use method="simc" with tau_c'
+            f'plant: rule="{rule}" is for processes with dead time, and this one has none, so its gain is unbounded; '
+            'give delay= (half a sample time where the loop is sampled), or use rule="simc" with tau_c'
         )
     if not integrating and math.isinf(model.time_constant):
-        raise ValueError(f'plant: method="{rule}" is for plants that come to rest, but found an integrator; use "simc"')
+        raise ValueError(f'plant: rule="{rule}" is for plants that come to rest, but found an integrator; use "simc"')
     return model.slope, model.time_constant, model.delay
 
 
-def simc(model: ProcessModel, kind: str, tau_c: float | None = None) -> Gains:
+def simc(model: ProcessModel, kind: str = "pid", tau_c: float | None = None) -> Gains:
     """Skogestad's rule: the loop that a set-point passes with one lag τc and the dead time.
 
     Args:
@@ -56,7 +58,9 @@ def simc(model: ProcessModel, kind: str, tau_c: float | None = None) -> Gains:
     Source: S. Skogestad, Simple analytic rules for model reduction and PID controller tuning, J. Process Control 13
     (2003), table 1 and eq. (22) to (24) and (36), whose series form is made an ideal one.
     """
-    _refuse("simc", kind, ("pi", "pid"))
+    _check("simc", kind, ("pi", "pid"), model)
+    if tau_c is not None:
+        checks.number("tau_c", tau_c)
     model = model.first_order if kind == "pi" else model
     if tau_c is None and not model.delay:
         raise ValueError("tau_c: expected the time constant of the closed loop [s], for the model has no dead time")
@@ -74,13 +78,13 @@ def _of_series(K: float, Ti: float, Td: float) -> Gains:
     return Gains(K * (1 + Td / Ti), K / Ti, K * Td)
 
 
-def amigo(model: ProcessModel, kind: str) -> Gains:
+def amigo(model: ProcessModel, kind: str = "pid") -> Gains:
     """Åström and Hägglund's approximate rule for largest integral gain with M = 1.4.
 
     Source: K. J. Åström and T. Hägglund, Advanced PID Control (2006), section 7.4 (PI) and 7.5 (PID); Revisiting the
     Ziegler-Nichols step response method for PID control, J. Process Control 14 (2004).
     """
-    _refuse("amigo", kind, ("pi", "pid"))
+    _check("amigo", kind, ("pi", "pid"), model)
     slope, T, L = _dead_time("amigo", model)
     if kind == "pi":
         if math.isinf(T):
@@ -94,13 +98,13 @@ def amigo(model: ProcessModel, kind: str) -> Gains:
     return Gains.ideal(K, Ti, 0.5 * L * T / (0.3 * L + T), b=0.0 if T >= L else 1.0)
 
 
-def ziegler_nichols(model: ProcessModel, kind: str) -> Gains:
+def ziegler_nichols(model: ProcessModel, kind: str = "pid") -> Gains:
     """Ziegler and Nichols' step response method: K = 1.2 / (slope L), Ti = 2 L, Td = L / 2.
 
     Source: J. G. Ziegler and N. B. Nichols, Optimum settings for automatic controllers, Trans. ASME 64 (1942), as in
     Åström and Hägglund (2006), table 6.1.
     """
-    _refuse("ziegler_nichols", kind, ("p", "pi", "pid"))
+    _check("ziegler_nichols", kind, ("p", "pi", "pid"), model)
     slope, _, L = _dead_time("ziegler_nichols", model)
     K, Ti, Td = {"p": (1.0, math.inf, 0.0), "pi": (0.9, 3 * L, 0.0), "pid": (1.2, 2 * L, L / 2)}[kind]
     return Gains.ideal(K / (slope * L), Ti, Td)
@@ -111,18 +115,18 @@ def ziegler_nichols_ultimate(gain: float, period: float, kind: str) -> Gains:
 
     Source: as :func:`ziegler_nichols`; PI as in the paper, 0.45 Ku and Tu / 1.2.
     """
-    _refuse("ziegler_nichols", kind, ("p", "pi", "pid"))
+    _check("ziegler_nichols", kind, ("p", "pi", "pid"))
     K, Ti, Td = {"p": (0.5, math.inf, 0.0), "pi": (0.45, 1 / 1.2, 0.0), "pid": (0.6, 0.5, 0.125)}[kind]
     return Gains.ideal(K * gain, Ti * period, Td * period)
 
 
-def cohen_coon(model: ProcessModel, kind: str) -> Gains:
+def cohen_coon(model: ProcessModel, kind: str = "pid") -> Gains:
     """Cohen and Coon's rule: a quarter of each oscillation is left after the next.
 
     Source: G. H. Cohen and G. A. Coon, Theoretical consideration of retarded control, Trans. ASME 75 (1953), as in
     D. E. Seborg, T. F. Edgar and D. A. Mellichamp, Process Dynamics and Control, 2nd ed. (2004), table 12.2.
     """
-    _refuse("cohen_coon", kind, ("p", "pi", "pid"))
+    _check("cohen_coon", kind, ("p", "pi", "pid"), model)
     slope, T, L = _dead_time("cohen_coon", model, integrating=False)
     q = L / T
     if kind == "p":

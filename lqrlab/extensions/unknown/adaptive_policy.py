@@ -1,4 +1,4 @@
-"""The adaptive regulator: it believes, designs for what it believes, and probes what it does not know."""
+"""Adaptive regulator: Bayesian estimate of A and B, a cautious design for it, probing inputs."""
 
 import dataclasses
 import math
@@ -27,7 +27,7 @@ SIGNS = np.random.default_rng(0).choice([-1.0, 1.0], (64, M_MAX))
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Memory:
+class RegulatorMemory:
     """Memory of an adaptive regulator, for each loop.
 
     Attributes:
@@ -52,7 +52,7 @@ class Memory:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class AdaptivePolicy:
-    """A regulator of plants that nobody has described to it; a :class:`lqrlab.simulation.Policy`.
+    """Adaptive regulator of plants with unknown A and B; a :class:`lqrlab.simulation.Policy`.
 
     At each step the belief in A and B takes in what the last input did (exact Bayesian regression), a step of policy
     iteration improves the cost to go of the likeliest plant, with what is not known about it as multiplicative noise
@@ -83,13 +83,13 @@ class AdaptivePolicy:
     doublings: int = dataclasses.field(default=2, metadata={"static": True})
     n: int = dataclasses.field(default=N_MAX, metadata={"static": True})
 
-    def init(self, batch_shape: tuple[int, ...]) -> Memory:
+    def init(self, batch_shape: tuple[int, ...]) -> RegulatorMemory:
         """The prior, for each loop."""
         told, lead = self.flat(batch_shape)
         memory = jax.vmap(lambda one: begin(self.prior, one))(told)
         return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), memory)
 
-    def __call__(self, carry: Memory, x: Array) -> tuple[Memory, Array]:
+    def __call__(self, carry: RegulatorMemory, x: Array) -> tuple[RegulatorMemory, Array]:
         """Learn from x ``[*batch, *extra, n]`` and answer with u ``[*batch, *extra, m]``."""
         gain_repair.require_states(x, self.n)
         told, lead = self.flat(x.shape[:-1])
@@ -112,18 +112,17 @@ class AdaptivePolicy:
         return jax.tree.map(spread, self.told), lead
 
 
-def begin(prior: Prior, told: Told) -> Memory:
+def begin(prior: Prior, told: Told) -> RegulatorMemory:
     """The memory of one loop before its first step."""
     belief = beliefs.start(prior, told)
     P = prior.start * jnp.diag(told.state_mask.astype(float))
     nothing, unseen = jnp.zeros(N_MAX), jnp.zeros((), bool)
-    return Memory(belief, jnp.zeros(Z), nothing, unseen, jnp.zeros((), int), P, jnp.full((), -1))
+    return RegulatorMemory(belief, jnp.zeros(Z), nothing, unseen, jnp.zeros((), int), P, jnp.full((), -1))
 
 
 def _settled(prior: Prior, told: Told, belief: Belief, P: Array, t: Array) -> Array:
-    """P, or in the first steps that of the plant that a network guesses: where policy iteration settles on one, and
-    what is not known of the plant would cost there less than half of what its states and inputs do. Of a plant that
-    counts as known its own, at every step."""
+    """P; in the first steps that of the guessed plant, if policy iteration on it converges and doubt adds less than
+    half of the cost. A plant that counts as known has its own, at every step."""
     if prior.guess is None or not len(belief.theta):
         return P
     # a loop of as many iterations as t says has no gradient
@@ -145,7 +144,7 @@ def _settled(prior: Prior, told: Told, belief: Belief, P: Array, t: Array) -> Ar
     return jnp.where(~jnp.any(spread) & (jnp.trace(own) < _LARGEST_COST / 2), own, settled)
 
 
-def step(prior: Prior, doublings: int, told: Told, memory: Memory, x: Array) -> tuple[Memory, Array]:
+def step(prior: Prior, doublings: int, told: Told, memory: RegulatorMemory, x: Array) -> tuple[RegulatorMemory, Array]:
     """One plant, one step, in scaled and padded coordinates.
 
     It learns from steps of which both states were measured: not from the first, which has none before it, and not from
@@ -169,11 +168,16 @@ def step(prior: Prior, doublings: int, told: Told, memory: Memory, x: Array) -> 
     u = jnp.clip(jnp.where(jnp.isfinite(u), u, 0.0), -told.limit, told.limit)
     z, (weights, theta, _) = jnp.concatenate([x, u]), guesses
     expected = jnp.einsum("f,fzn,z->n", weights, theta, z)
-    return Memory(belief, z, expected, measured, memory.t + 1, P, component), u
+    return RegulatorMemory(belief, z, expected, measured, memory.t + 1, P, component), u
 
 
 def _designed(
-    prior: Prior, doublings: int, told: Told, belief: Belief, memory: Memory, guesses: tuple[Array, Array, Array]
+    prior: Prior,
+    doublings: int,
+    told: Told,
+    belief: Belief,
+    memory: RegulatorMemory,
+    guesses: tuple[Array, Array, Array],
 ) -> tuple[Array, Array, Array]:
     """The gain, the likeliest hypothesis's cost to go, and that hypothesis where it is nearly certain, else −1.
 
@@ -243,7 +247,7 @@ def adaptive(
     limit: ArrayLike = np.inf,
     doublings: int = 2,
 ) -> AdaptivePolicy:
-    """A regulator for plants of which only units, sample time and noise are told.
+    """Adaptive regulator of plants of which only units, sample time and noise are known.
 
     Args:
         plants: a plant or a batch, whose equations are not looked at; or a problem, with its noise and limits, or what

@@ -1,4 +1,4 @@
-"""Plants drawn from what is believed of one, and their optima."""
+"""Plants drawn from a belief, and their optimal gains."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""First contact: an unknown plant that is regulated, then pushed, then replaced by another, in one run."""
+"""First contact: one run in which an unknown plant is regulated, then pushed, then replaced by another."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec, quadratic
-from lqrlab.extensions.unknown.regret import MOST, problem_of
+from lqrlab.extensions.unknown.regret import MOST, scaled_problem
 from lqrlab.simulation import Policy, Problem, bind
 from lqrlab.systems import Plant
 
@@ -26,7 +26,7 @@ class FirstContact:
     Attributes:
         ratio: cost of each episode, with the least that remains to be paid at its end, over that of the LQR, which is
             told the new plant at once ``[3, V]``; inf where the loop has failed by then.
-        failed: whether it has ``[3, V]``: an episode cost more than :data:`lqrlab.evaluation.MOST` times the LQR's.
+        failed: whether it has ``[3, V]``: an episode cost more than :data:`MOST` times the LQR's.
     """
 
     ratio: Float[Array, "3 V"]
@@ -53,12 +53,11 @@ def first_contact(
 ) -> FirstContact:
     """Run a controller on plants that it is not told, and do to them what it is not told either.
 
-    Three episodes follow one another without a word to the controller: regulation from x0 ~ N(0, I); a push of the
-    state; another plant, with a push. States and inputs are scaled; the cost is Σ |x|² + |u|²
-    or, of a problem with ``outputs``, Σ |y|² + |u|².
+    Three episodes, unannounced: regulation from x0 ~ N(0, I); a push of the state; another plant, with a push. States
+    and inputs are scaled; the cost is Σ |x|² + |u|².
 
     Args:
-        controller: a function from a problem to a policy, as for :func:`unknown`.
+        controller: a function from a problem to a policy, as for :func:`score`.
         plants: plants; or their problem, see :func:`problem_of`, with the noise *that the controller is told*.
         then: the plants of the last episode, as many and of the same sizes; if left out, the inputs are reversed.
         key: of initial states, pushes and noise.
@@ -77,8 +76,8 @@ def first_contact(
     """
     num_steps, push = checks.whole("num_steps", num_steps), checks.number("push", push, "a number ≥ 0", low=0)
     checks.random_key(key)
-    plants = _scaled("plants", plants)
-    then = dataclasses.replace(plants, B=-plants.B, K=-plants.K) if then is None else _scaled("then", then)
+    plants = scaled_problem("plants", plants)
+    then = dataclasses.replace(plants, B=-plants.B, K=-plants.K) if then is None else scaled_problem("then", then)
     if then.batch_shape != plants.batch_shape or not _alike(plants, then):
         raise ValueError(
             "then: expected one plant for each of plants, with as many states and inputs, but found others: the "
@@ -95,15 +94,6 @@ def first_contact(
     pushes = jnp.concatenate([jnp.zeros((1, *mask.shape)), pushes])
     w = jax.random.normal(keys[2], (3, num_steps, *mask.shape), float) * (mask * level[:, None])[None, None]
     return _episodes(plants, then, bind(controller, plants.hidden()), x0, pushes, w)
-
-
-def _scaled(name: str, plants: Plant | Sequence[Plant] | Problem) -> Problem:
-    problem = plants if isinstance(plants, Problem) else problem_of(plants)
-    if not problem.in_scales or problem.K is None or len(problem.batch_shape) != 1:
-        raise ValueError(
-            f"{name}: expected plants, or what unknown.problem_of makes of them, but found another problem"
-        )
-    return problem
 
 
 def _alike(a: Problem, b: Problem) -> bool:

@@ -1,4 +1,4 @@
-"""Looking ahead: what an input costs, and what it tells, if the adaptive regulator goes on after it."""
+"""Look-ahead: inputs of the adaptive regulator chosen by simulated loops on plants drawn from its belief."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ from jaxtyping import Array, PRNGKeyArray
 from lqrlab.compute import checks, pytree
 from lqrlab.extensions.unknown import adaptive_policy as regulators
 from lqrlab.extensions.unknown import belief as beliefs
-from lqrlab.extensions.unknown.adaptive_policy import AdaptivePolicy, Memory
+from lqrlab.extensions.unknown.adaptive_policy import AdaptivePolicy, RegulatorMemory
 from lqrlab.extensions.unknown.draws import drawn, likeliest_at_large, optimum
 from lqrlab.simulation import Told
 from lqrlab.systems import N_MAX
@@ -53,11 +53,11 @@ class LookAheadPolicy:
     n: int = dataclasses.field(metadata={"static": True})
     m: int = dataclasses.field(metadata={"static": True})
 
-    def init(self, batch_shape: tuple[int, ...]) -> Memory:
+    def init(self, batch_shape: tuple[int, ...]) -> RegulatorMemory:
         """As the regulator's."""
         return self.regulator.init(batch_shape)
 
-    def __call__(self, carry: Memory, x: Array) -> tuple[Memory, Array]:
+    def __call__(self, carry: RegulatorMemory, x: Array) -> tuple[RegulatorMemory, Array]:
         """Learn from x ``[*batch, *extra, n]`` and answer with u ``[*batch, *extra, m]``."""
         memory, u = self.regulator(carry, x)
         told, lead = self.regulator.flat(x.shape[:-1])
@@ -123,7 +123,7 @@ class _Start(NamedTuple):
     inputs: Array
 
 
-def _better(ahead: LookAheadPolicy, told: Told, memory: Memory, key: PRNGKeyArray) -> tuple[Array, Array]:
+def _better(ahead: LookAheadPolicy, told: Told, memory: RegulatorMemory, key: PRNGKeyArray) -> tuple[Array, Array]:
     """One plant's z and expected state with the best candidate; as they are where families are believed in."""
     n, m, regulator = ahead.n, ahead.m, ahead.regulator
     best = beliefs.guessed(beliefs.likeliest(memory.belief), regulator.prior, told, memory.t - 1)

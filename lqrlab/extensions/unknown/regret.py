@@ -1,7 +1,7 @@
-"""Regulating plants that nobody has described to the controller: what learning them costs above knowing them."""
+"""Regret: the cost of regulating plants without A and B, over that of the LQR that is told them."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +10,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, Int8, PRNGKeyArray
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec, quadratic
-from lqrlab.extensions.unknown import output_policy
-from lqrlab.simulation import LinearPolicy, Measured, Policy, Problem, Trajectory, Verdict, bind, rollout, verdict
-from lqrlab.systems import M_MAX, N_MAX, Plant, check_plant
+from lqrlab.simulation import LinearPolicy, Policy, Problem, Trajectory, Verdict, bind, rollout, verdict
+from lqrlab.systems import M_MAX, N_MAX, Plant
 
 MOST = 10.0
 """A loop that costs more than so many times the optimum has failed."""
@@ -69,17 +68,12 @@ class Regret(verdict.Judged):
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Fixed(LinearPolicy):
+class ConstantGain(LinearPolicy):
     """A constant gain; not of the type that takes another engine, which draws other noise."""
 
 
 def problem_of(
-    plants: Plant | Sequence[Plant],
-    *,
-    noise: ArrayLike = 0.0,
-    sensor_noise: ArrayLike = 0.0,
-    limit: float = 20.0,
-    outputs: bool = False,
+    plants: Plant | Sequence[Plant], *, noise: ArrayLike = 0.0, sensor_noise: ArrayLike = 0.0, limit: float = 20.0
 ) -> Problem:
     """The problem of regulating plants of which A and B are not given, in scaled, padded coordinates with Q = R = I.
 
@@ -88,7 +82,6 @@ def problem_of(
         noise: standard deviation of the disturbance of the scaled state at each step; one for all, or ``[V, 1]``.
         sensor_noise: the same of the measured state.
         limit: of the scaled inputs.
-        outputs: the cost is |y|² + |u|² instead, of the plants' own outputs in units of the scales: Q = CᵀC.
 
     >>> plants = [systems.sample(name, key=jax.random.key(0), num=2) for name in ("pendulum", "cart_pole")]
     >>> len(unknown.problem_of(plants, noise=0.01))
@@ -98,59 +91,18 @@ def problem_of(
     batches = [plants] if isinstance(plants, Plant) else plants
     scaled = Problem.of(batches, optimum=False).scaled()
     Q, R = (jnp.broadcast_to(jnp.eye(k), (len(scaled), k, k)) for k in (N_MAX, M_MAX))
-    if outputs:
-        Q = jnp.concatenate([_output_weight(batch) for batch in batches])
     unit = dataclasses.replace(scaled, Q=Q, R=R, N=jnp.zeros_like(scaled.B), continuous=None).solved()
     # nothing is paid for states that are padding
     unit = dataclasses.replace(unit, P=unit.coordinates.zero_padding(unit.P, "x", "x"))
     return unit.limited((-limit, limit)).disturbed(noise=noise, sensor_noise=sensor_noise)
 
 
-def scaled_outputs(plants: Plant) -> Float[Array, "V p n"]:
-    """C of a batch, from scaled states to outputs in units of their scales: rows of length one, in padding zero."""
-    C, scale = (jnp.asarray(a, float) for a in (plants.output_matrix(), plants.scales[0]))
-    lead = plants.batch_shape or (1,)
-    C = jnp.broadcast_to(C, (*lead, *C.shape[-2:])) * jnp.broadcast_to(scale, (*lead, plants.n))[..., None, :]
-    size = jnp.linalg.norm(C, axis=-1, keepdims=True)
-    C = C / jnp.where(size > 0, size, 1.0)
-    return jnp.pad(C, ((0, 0), (0, 0), (0, N_MAX - plants.n)))
-
-
-def from_outputs(plants: Plant | Sequence[Plant]) -> Callable[[Problem], Policy]:
-    """A controller for :func:`unknown` that sees outputs alone: :func:`lqrlab.unknown.adaptive_outputs`.
-
-    Args:
-        plants: those of the problem, a batch, or several in a list that have as many states, inputs and outputs.
-
-    >>> plants = systems.sample("pendulum", key=jax.random.key(0), num=2)
-    >>> problem = unknown.problem_of(plants, outputs=True)
-    >>> bool(unknown.score(unknown.from_outputs(plants), problem, key=jax.random.key(1)).failed.any())
-    False
-    """
-    batches: list[Plant] = list(plants) if isinstance(plants, (list, tuple)) else [plants]  # type: ignore[list-item]
-    for each in batches:
-        check_plant(each)
-    sizes = {(each.n, each.m, *each.output_matrix().shape[-2:-1]) for each in batches}
-    if len(sizes) != 1:
-        raise ValueError(
-            f"plants: expected one number of states, inputs and outputs, but found {sorted(sizes) or 'no plants'}"
-        )
-    n, m, _ = sizes.pop()
-    C = jnp.concatenate([scaled_outputs(each) for each in batches])
-    ones = jnp.ones((*C.shape[:-2], M_MAX))
-
-    def controller(problem: Problem) -> Policy:
-        if len(problem) != len(C):
-            raise ValueError(f"plants: expected those of the problem, {len(problem)}, but found {len(C)}")
-        policy = output_policy.of_outputs(problem.told("units"), jnp.ones(C.shape[:-1]), ones, n, m)
-        return Measured(policy, C)
-
-    return controller
-
-
-def _output_weight(plants: Plant) -> Float[Array, "V n n"]:
-    C = scaled_outputs(plants)
-    return C.mT @ C
+def scaled_problem(name: str, plants: Plant | Sequence[Plant] | Problem) -> Problem:
+    """The problem of the argument ``name``; ValueError unless it is one of :func:`problem_of`, or plants."""
+    problem = plants if isinstance(plants, Problem) else problem_of(plants)
+    if not problem.in_scales or problem.K is None or len(problem.batch_shape) != 1:
+        raise ValueError(f"{name}: expected plants or a problem of unknown.problem_of, but found another problem")
+    return problem
 
 
 def score(
@@ -183,9 +135,7 @@ def score(
     """
     num_initial, num_steps = checks.whole("num_initial", num_initial), checks.whole("num_steps", num_steps)
     checks.random_key(key)
-    problem = plants if isinstance(plants, Problem) else problem_of(plants)
-    if not problem.in_scales or problem.K is None or len(problem.batch_shape) != 1:
-        raise ValueError("plants: expected plants, or what unknown.problem_of makes of them, but found another problem")
+    problem = scaled_problem("plants", plants)
     policy = bind(controller, problem.hidden())
     start, noise = jax.random.split(key)
     x0 = jax.random.normal(start, (len(problem), num_initial, N_MAX), float)
@@ -195,7 +145,7 @@ def score(
     def run(policy: Policy) -> Trajectory:
         return rollout(problem, policy, x0, num_steps, key=noise if noisy else None)
 
-    return _compared(problem, run(policy), run(Fixed(problem.K)))
+    return _compared(problem, run(policy), run(ConstantGain(problem.K)))
 
 
 @jax.jit

@@ -1,4 +1,4 @@
-"""Control of an unknown plant for a draw from the belief in it: Thompson sampling, optimism, explore then commit."""
+"""Adaptive control by draws from the belief: Thompson sampling, optimism, explore then commit."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ from jaxtyping import Array
 from lqrlab.compute import pytree
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.extensions.unknown import belief as beliefs
-from lqrlab.extensions.unknown.adaptive_policy import AdaptivePolicy, Memory
+from lqrlab.extensions.unknown.adaptive_policy import AdaptivePolicy, RegulatorMemory
 from lqrlab.extensions.unknown.belief import Belief
 from lqrlab.extensions.unknown.draws import drawn, likeliest_at_large, optimum
 from lqrlab.extensions.unknown.prior import Prior
@@ -46,7 +46,7 @@ class SampledPolicy:
     explore: int = dataclasses.field(default=0, metadata={"static": True})
     amplitude: float = dataclasses.field(default=0.5, metadata={"static": True})
 
-    def init(self, batch_shape: tuple[int, ...]) -> tuple[Memory, Array]:
+    def init(self, batch_shape: tuple[int, ...]) -> tuple[RegulatorMemory, Array]:
         """The memory of :class:`lqrlab.unknown.AdaptivePolicy`, and a gain of zeros."""
         return self._regression.init(batch_shape), jnp.zeros((*batch_shape, M_MAX, N_MAX))
 
@@ -54,7 +54,7 @@ class SampledPolicy:
     def _regression(self) -> AdaptivePolicy:
         return AdaptivePolicy(self.prior, self.told, M_MAX, 0)
 
-    def __call__(self, carry: tuple[Memory, Array], x: Array) -> tuple[tuple[Memory, Array], Array]:
+    def __call__(self, carry: tuple[RegulatorMemory, Array], x: Array) -> tuple[tuple[RegulatorMemory, Array], Array]:
         """Learn from x ``[*batch, *extra, 12]``, draw if it is time, and answer with u ``[…, 6]``."""
         memory, K = carry
         steps = memory.t.ravel()[0]

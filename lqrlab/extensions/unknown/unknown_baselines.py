@@ -1,22 +1,22 @@
 """Baselines for a controller of unknown plants: the textbook's answers, tuned on training families only."""
 
 import dataclasses
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int
 
 from lqrlab import control
 from lqrlab.compute import pytree
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.extensions.unknown import prior as prior_module
 from lqrlab.extensions.unknown.adaptive_policy import AdaptivePolicy, adaptive
+from lqrlab.extensions.unknown.belief import told_variance
 from lqrlab.extensions.unknown.prior import Families, Prior, wide
-from lqrlab.extensions.unknown.regret import MOST, Fixed, Regret, score
+from lqrlab.extensions.unknown.regret import ConstantGain
 from lqrlab.extensions.unknown.sampled_policy import SampledPolicy
 from lqrlab.simulation import Policy, Problem, Told, sent_or
 from lqrlab.systems import M_MAX, N_MAX
@@ -24,7 +24,6 @@ from lqrlab.systems import M_MAX, N_MAX
 Controller = Callable[[Problem], Policy]
 """From the problem of plants that are not described to a policy for them."""
 
-_FLOOR = 1e-4
 DRAWS = {"Thompson sampling": 1, "optimism": 16, "explore, then commit": 0}
 """Plants that each draws from its belief."""
 _LAST = -1e6  # log odds of what is believed only where nothing else can be
@@ -40,7 +39,7 @@ SETTINGS: Mapping[str, Mapping[str, float]] = {
     "optimism": {"size": 0.1, "input_size": 1.0, "hold": 1},
     "explore, then commit": {"explore": 10, "amplitude": 0.3},
 }
-"""The best of :data:`GRID`, each, on plants of the training families."""
+"""The best of a grid each, on plants of the training families (``benchmarks/baseline_grid.py``)."""
 
 
 def baseline(
@@ -52,7 +51,7 @@ def baseline(
         name: which.
         training: plants of each family that may be known beforehand.
         family: from which of these families each plant to be controlled is; needed where the family is known.
-        settings: of :data:`GRID`.
+        settings: values in the place of these.
     """
     given: Mapping[str, Any] = {**SETTINGS[name], **settings}
     if name == "family known":
@@ -146,8 +145,7 @@ class BankPolicy:
     def __call__(self, carry: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:
         """Weigh the plants by how they explain x ``[*batch, *extra, 12]``, and answer with u ``[…, 6]``."""
         z, odds = carry
-        floor = _FLOOR**2 + self.told.noise**2 + 2 * self.told.sensor_noise**2
-        variance = expand_batch(floor, x.ndim - 1, 0) + self.misfit**2 * jnp.sum(z * z, -1)
+        variance = expand_batch(told_variance(self.told), x.ndim - 1, 0) + self.misfit**2 * jnp.sum(z * z, -1)
         flat = jnp.moveaxis(self.theta, 1, 0).reshape(N_MAX + M_MAX, -1)
         error = x[..., None, :] - (z @ flat).reshape(*x.shape[:-1], len(self.K), N_MAX)
         likelihood = -jnp.sum(error**2, -1) / (2 * variance[..., None])
@@ -215,67 +213,9 @@ def baselines(training: Sequence[Told]) -> dict[str, Controller]:
     Args:
         training: at least 50 plants of each family that may be known beforehand.
     """
-    nothing = {"no control": lambda problem: Fixed(jnp.zeros((*problem.batch_shape, M_MAX, N_MAX)))}
+    nothing = {"no control": lambda problem: ConstantGain(jnp.zeros((*problem.batch_shape, M_MAX, N_MAX)))}
     return nothing | {name: baseline(name, training) for name in SETTINGS if name != "family known"}
 
 
 def _size(d: Told) -> tuple[int, int]:
     return int(d.state_mask[0].sum()), int(d.input_mask[0].sum())
-
-
-_RIDGE = {"size": (0.03, 0.1, 0.3), "input_size": (0.3, 1.0), "probe": (0.05, 0.15), "doublings": (0, 1, 2, 5)}
-_SAMPLED = {"size": (0.03, 0.1), "input_size": (0.3, 1.0), "hold": (1, 3)}
-GRID: Mapping[str, Mapping[str, Sequence[float]]] = {
-    "ridge": _RIDGE,
-    "cautious ridge": {**_RIDGE, "caution": (0.1, 1.0)},
-    "training plants of this size": {"inflate": (1.0, 2.0, 4.0), "rank": (8, 24)},
-    "likeliest family": {"inflate": (1.0, 4.0, 16.0)},
-    "bank of 500": {"misfit": (0.01, 0.03, 0.1, 0.3)},
-    "family known": {"inflate": (1.0, 4.0, 16.0)},
-    "Thompson sampling": _SAMPLED,
-    "optimism": _SAMPLED,
-    "explore, then commit": {"explore": (10, 20, 40), "amplitude": (0.1, 0.3, 1.0)},
-}
-"""Values tried of each setting, all combinations."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """One setting of one baseline and how it did on the plants that it was tuned on.
-
-    Attributes:
-        controller: which baseline.
-        settings: name → value.
-        mean_ratio: geometric mean of the cost over the optimum, with ten for a loop that failed.
-        summary: see :meth:`Regret.summary`.
-    """
-
-    controller: str
-    settings: dict[str, float]
-    mean_ratio: float
-    summary: dict[str, float]
-
-
-def tune_baselines(
-    training: Sequence[Told], plants: Problem, family: Int[np.ndarray, " V"], *, key: PRNGKeyArray, num_initial: int = 2
-) -> Iterator[Trial]:
-    """Try every setting of :data:`GRID`; a baseline's best has the least ``mean_ratio``.
-
-    Args:
-        training: plants of each family that may be known beforehand.
-        plants: other plants of these families; no test plants.
-        family: from which of them each is.
-        key: of initial states and noise.
-        num_initial: loops a plant.
-    """
-    for name, grid in GRID.items():
-        for values in itertools.product(*grid.values()):
-            settings = dict(zip(grid, values))
-            controller = baseline(name, training, family, **settings)
-            regret = score(controller, plants, key=key, num_initial=num_initial)
-            yield Trial(name, settings, mean_ratio(regret), regret.summary())
-
-
-def mean_ratio(regret: Regret) -> float:
-    """Geometric mean of the cost over the optimum, with :data:`MOST` for a loop that failed."""
-    return float(np.exp(np.mean(np.log(np.minimum(np.asarray(regret.ratio), MOST)))))

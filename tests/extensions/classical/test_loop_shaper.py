@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from lqrlab import classical, control, deployment, simulation, systems
+from lqrlab.extensions.classical import loop_pictures
 from lqrlab.extensions.classical import panel as loop_shaper
-from lqrlab.extensions.classical import shaped_loop
 from lqrlab.extensions.classical.shaped_loop import LoopRequirements, ShapedLoop
 
 
@@ -83,7 +83,7 @@ def test_an_unstable_loop_is_said_and_costs_without_end(plant):
     loop = lead(plant, 1.0)
     assert not loop.stable
     assert loop.cost == math.inf
-    assert "not stable" in shaped_loop.words(loop, LoopRequirements())
+    assert "not stable" in loop_pictures.words(loop, LoopRequirements())
     assert np.isfinite(loop.step()[0]).all()
 
 
@@ -93,7 +93,7 @@ def test_what_is_broken_is_said(plant):
     crossed = loop.frequencies[np.flatnonzero(np.abs(loop.gain) < 1)[0]]
     kept = LoopRequirements(ms * 1.01, phase * 0.99, crossed * 0.99)
     assert loop.broken(kept) == []
-    assert "All requirements are kept" in shaped_loop.words(loop, kept)
+    assert "All requirements are kept" in loop_pictures.words(loop, kept)
     broken = loop.broken(LoopRequirements(ms * 0.99, phase * 1.01, crossed * 1.01))
     assert [said.split()[0:3] for said in broken] == [
         ["Ms", "is", f"{ms:.3g},"],
@@ -175,7 +175,7 @@ def test_zeros_poles_and_notch_are_dragged_and_leave_the_others(plant):
 
 def _drag_root(panel, start, to):
     """Press at s in the root locus and move to another s."""
-    axes = shaped_loop.locus_plane(panel._far)
+    axes = loop_pictures.locus_plane(panel._far)
 
     def shares(s):
         return [(v - low) / (high - low) for v, (low, high) in ((s.real, axes.x), (s.imag, axes.y))]

@@ -283,7 +283,7 @@ def test_the_velocity_form_is_tracking_at_once():
     policy = classical.pid_loops(MOTOR, design, r=0.7, limits=(-3.0, 2.0)).policy
     expected = by_hand(made(), ys, 0.7, -3.0, 2.0, velocity=True)
     np.testing.assert_allclose(run_controller(policy, ys[:, None])[:, 0], expected, atol=1e-12)
-    assert classical.pid(CUBE, velocity=True, tau_c=1.0).tracking_time == 0
+    assert classical.pid(CUBE, tracking_time=0.0, tau_c=1.0).tracking_time == 0
 
 
 def test_bumpless_transfer_and_a_missing_measurement():
@@ -480,9 +480,9 @@ def test_a_continuous_loop_with_dead_time_is_judged_by_its_frequency_response():
 
 PENDULUM = systems.make("pendulum")
 BAD = {
-    "method": (lambda: classical.pid(CUBE, "zn"), "method: expected one of simc, amigo"),
+    "rule": (lambda: classical.pid(CUBE, "zn"), "rule: expected one of simc, amigo"),
     "kind": (lambda: classical.pid(CUBE, kind="pdi"), "kind: expected one of pid, pi, pd, p"),
-    "plant": (lambda: classical.pid(3.0), "plant: expected a plant of systems.make"),
+    "plant": (lambda: classical.pid(3.0), "process: expected a problem, a plant of systems.make"),
     "no output": (
         lambda: classical.pid((*CUBE[:2], np.zeros((0, 3)))),
         "at least one state, input and measured output",
@@ -517,7 +517,7 @@ BAD = {
     "no largest": (lambda: classical.pid(lags(1.0), "max_ki", kind="pi"), "at any gain, so none is the largest"),
     "ms": (lambda: classical.pid(CUBE, "max_ki", ms=1.0), "ms: expected above 1"),
     "dt": (lambda: classical.pid(CUBE, "optimal"), "dt: expected a sample time"),
-    "velocity": (lambda: classical.pid(CUBE, kind="p", velocity=True), "velocity: expected integral action"),
+    "velocity": (lambda: classical.pid(CUBE, kind="p", tracking_time=0.0), "tracking_time: expected integral action"),
     "too tight": (
         lambda: classical.pid(MOTOR, "optimal", ms=1.0001, gain_margin=1e6, num_starts=64),
         "no PID controller was found",

@@ -176,17 +176,3 @@ def test_it_is_made_inside_jit_too():
         return policy(policy.init(()), x)[1]
 
     assert jnp.isfinite(first(jnp.array([0.2, 0.0]))).all()
-
-
-def test_what_cannot_look_ahead_is_said():
-    plant = systems.make("pendulum")
-    with pytest.raises(TypeError, match="policy: expected an adaptive regulator"):
-        unknown.look_ahead(unknown.score)
-    families = dataclasses.replace(
-        learning.pretrained("adaptive"), dense=jnp.zeros((0, 3)), kinematic=jnp.zeros((0, 4))
-    )
-    with pytest.raises(ValueError, match="families alone"):
-        unknown.look_ahead(unknown.adaptive(plant, families))
-    for name in ("num", "steps", "until"):
-        with pytest.raises(ValueError, match=f"{name}: expected a whole number"):
-            unknown.look_ahead(unknown.adaptive(plant, unknown.ridge()), **{name: 0})

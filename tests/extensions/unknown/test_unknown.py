@@ -12,11 +12,11 @@ import scipy.stats
 
 from lqrlab import learning, simulation, systems, unknown
 from lqrlab.extensions.unknown import belief as beliefs
-from lqrlab.extensions.unknown import draws, training_episodes
+from lqrlab.extensions.unknown import draws
 from lqrlab.extensions.unknown.guess import Guess
-from lqrlab.extensions.unknown.regret import Fixed
+from lqrlab.extensions.unknown.regret import ConstantGain
 from lqrlab.extensions.unknown.sampled_policy import SampledPolicy
-from lqrlab.extensions.unknown.unknown_baselines import DRAWS, GRID, SETTINGS, bank, baseline, ridge
+from lqrlab.extensions.unknown.unknown_baselines import DRAWS, SETTINGS, bank, baseline, ridge
 from lqrlab.learning import weight_files
 from lqrlab.simulation import Problem
 from lqrlab.systems import N_MAX
@@ -466,7 +466,7 @@ def test_a_loop_in_a_batch_is_the_same_alone(scaled, plants):
 def gains(plants, times=1.0):
     """A controller that knows too much: the optimal gains, multiplied."""
     K = plants.K * jnp.asarray(times, float).reshape(-1, 1, 1)
-    return lambda problem: Fixed(K)
+    return lambda problem: ConstantGain(K)
 
 
 def test_the_exact_gain_has_ratio_one_and_nothing_to_learn_whatever_the_noise(plants):
@@ -494,7 +494,7 @@ def test_the_excess_from_a_step_on_is_over_what_can_then_be_expected_to_be_paid(
     regret = unknown.score(gains(plants, 1.2), plants, key=KEY, num_initial=2, num_steps=T)
     start, noise = jax.random.split(KEY)
     x0 = jax.random.normal(start, (len(plants), 2, N_MAX)) * plants.coordinates.state_mask[:, None]
-    run = simulation.rollout(plants, Fixed(jnp.asarray(K)), x0, T, key=noise)
+    run = simulation.rollout(plants, ConstantGain(jnp.asarray(K)), x0, T, key=noise)
     B, P, optimal = (np.asarray(a) for a in (plants.B, plants.P, plants.K))
     for v in range(len(plants)):
         S = np.eye(6) + B[v].T @ P[v] @ B[v]
@@ -529,20 +529,10 @@ def test_a_loop_that_diverges_counts_and_leaves_its_neighbours_alone(plants, fac
     assert (regret.steps_until()[1] == 60).all()
 
 
-def test_at_first_contact_outputs_are_what_is_paid_for_where_a_problem_says_so():
-    """No other gain is cheaper than the optimal one of |y|² + |u|², that of |x|² + |u|² neither."""
-    plants = systems.sample("cart_pole", key=KEY, num=3)
-    states, outputs = (unknown.problem_of(plants, outputs=seen, limit=1e6) for seen in (False, True))
-    contact = unknown.first_contact(lambda _: Fixed(states.K), outputs, outputs, key=KEY, num_steps=60)
-    assert np.asarray(contact.ratio[0]).min() > 1
-    best = unknown.first_contact(lambda _: Fixed(outputs.K), outputs, outputs, key=KEY, num_steps=60)
-    np.testing.assert_allclose(best.ratio, 1, rtol=1e-9)
-
-
 def test_first_contact_is_the_loop_of_numpy_episode_by_episode(plants):
     """A gain that is not the best, pushed, and then on reversed inputs; the reference is told the new plant."""
     K = np.asarray(plants.K) * 1.1
-    contact = unknown.first_contact(lambda _: Fixed(jnp.asarray(K)), plants.disturbed(), key=KEY, num_steps=30)
+    contact = unknown.first_contact(lambda _: ConstantGain(jnp.asarray(K)), plants.disturbed(), key=KEY, num_steps=30)
     first, pushes, _ = jax.random.split(KEY, 3)
     mask = np.asarray(plants.coordinates.state_mask, float)
     x0 = np.asarray(jax.random.normal(first, mask.shape, float)) * mask
@@ -577,13 +567,6 @@ def test_the_regulator_survives_a_push_another_plant_and_noise_of_which_it_was_t
     assert not noisy.failed[:2].any()
 
 
-def test_first_contact_with_other_plants_is_refused_in_words(plants):
-    with pytest.raises(ValueError, match="then: expected one plant for each of plants"):
-        unknown.first_contact(lambda _: Fixed(plants.K), plants, plants[:1], key=KEY)
-    with pytest.raises(ValueError, match=r"then: expected plants, or what evaluation\.unknown_problem makes"):
-        unknown.first_contact(lambda _: Fixed(plants.K), plants, Problem.of(systems.make("pendulum")), key=KEY)
-
-
 def test_steps_until_learned_end_after_the_last_step_that_cost_too_much():
     excess = jnp.array([[[0.5, 0.05, 0.2, 0.01], [0.0, 0.0, 0.0, 0.0], [9.0, 9.0, 9.0, jnp.nan]]])
     verdict, failed = jnp.zeros((1, 3), jnp.int8), jnp.zeros((1, 3), bool)
@@ -608,35 +591,49 @@ def test_the_controller_sees_the_measured_state(plants):
     assert float(regret.excess.min()) > 0  # but the state's optimum pays less
 
 
+PENDULUM, PENDULUMS = systems.make("pendulum"), sampled("pendulum", 2)
+NO_PLANT_AT_LARGE = dataclasses.replace(unknown.wide(), dense=jnp.zeros((0, 3)), kinematic=jnp.zeros((0, 4)))
+
+
+def ahead(**settings):
+    return unknown.look_ahead(unknown.adaptive(PENDULUM, unknown.ridge()), **settings)
+
+
+def contact(plants, then):
+    return unknown.first_contact(simulation.no_control, plants, then, key=KEY)
+
+
 WRONG = {
     "no plants": (lambda: unknown.problem_of([]), "plants: expected a plant, or a list"),
-    "negative noise": (lambda: unknown.problem_of(sampled("pendulum", 1), noise=-1.0), "noise: expected a st"),
-    "noise of others": (
-        lambda: unknown.problem_of(sampled("pendulum", 2), noise=[[0.1]] * 3),
-        r"noise: expected leading axes \(2,\)",
-    ),
-    "no limit": (lambda: unknown.problem_of(sampled("pendulum", 1), limit=0.0), "limit: expected a number > 0"),
+    "negative noise": (lambda: unknown.problem_of(PENDULUMS, noise=-1.0), "noise: expected a st"),
+    "noise of others": (lambda: unknown.problem_of(PENDULUMS, noise=[[0.1]] * 3), r"noise: expected leading axes \(2,"),
+    "no limit": (lambda: unknown.problem_of(PENDULUMS, limit=0.0), "limit: expected a number > 0"),
     "plants in SI units": (
-        lambda: unknown.score(simulation.no_control, Problem.of(sampled("pendulum", 1)), key=KEY),
-        "plants: expected plants, or what unknown.problem_of makes",
+        lambda: unknown.score(simulation.no_control, Problem.of(PENDULUMS), key=KEY),
+        r"plants: expected plants or a problem of unknown\.problem_of, but found another",
     ),
+    "fewer plants then": (lambda: contact(PENDULUMS, PENDULUM), "then: expected one plant for each of plants"),
+    "then, in SI units": (lambda: contact(PENDULUMS, Problem.of(PENDULUM)), r"then: expected plants or a problem of"),
+    "a problem as controller": (lambda: unknown.score(lambda p: p, PENDULUMS, key=KEY), "but found Problem"),
+    "steps until less than optimal": (
+        lambda: unknown.Regret(*[jnp.ones((1, 1, 1))] * 5).steps_until(0.0),
+        "excess: expected a number > 0",
+    ),
+    "look-ahead of families alone": (
+        lambda: unknown.look_ahead(unknown.adaptive(PENDULUM, NO_PLANT_AT_LARGE)),
+        "policy: its prior knows families alone",
+    ),
+    **{name: (partial(ahead, **{name: 0}), f"{name}: expected a whole number") for name in ("num", "steps", "until")},
 }
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_wrong_plants_are_refused_in_words(wrong):
+def test_wrong_arguments_are_refused_in_words(wrong):
     call, words = WRONG[wrong]
     with pytest.raises(ValueError, match=words):
         call()
-
-
-def test_wrong_controllers_are_refused_in_words(plants):
-    wrong = {"expected a policy, a gain K": {}, "but found Problem": lambda problem: problem}
-    for words, controller in wrong.items():
-        with pytest.raises(ValueError, match=words):
-            unknown.score(controller, plants, key=KEY)
-    with pytest.raises(ValueError, match="excess: expected a number > 0"):
-        unknown.score(gains(plants), plants, key=KEY, num_steps=2).steps_until(0.0)
+    with pytest.raises(TypeError, match="policy: expected an adaptive regulator"):
+        unknown.look_ahead(unknown.score)
 
 
 def test_a_bank_that_holds_the_plant_soon_has_its_gain(plants):
@@ -747,103 +744,6 @@ def test_the_baselines_are_named_and_no_control_is_one(training, plants):
     found = unknown.baselines(training)
     assert found.keys() == {"no control", *SETTINGS} - {"family known"}
     assert unknown.score(found["no control"], plants, key=KEY, num_steps=60).failed.all()
-
-
-def test_settings_of_the_baselines_are_of_the_grid():
-    assert SETTINGS.keys() == GRID.keys()
-    for name, settings in SETTINGS.items():
-        assert settings.keys() == GRID[name].keys()
-        assert all(value in GRID[name][key] for key, value in settings.items())
-
-
-@pytest.fixture(scope="module")
-def loops():
-    """Loops to learn from, without and with noise: both families, each also taken out, and random systems."""
-    batches = [sampled(name, 3, seed=2) for name in FAMILIES]
-    return training_episodes.episodes(batches, jax.random.key(5), randoms=2, noises=(0.0, 0.01))
-
-
-@pytest.mark.matrix
-def test_loops_to_learn_from_have_scipys_optimum_and_each_kind_is_drawn_alike(loops):
-    episodes, weight = loops
-    A, B, K = (np.asarray(a) for a in (episodes.problem.A, episodes.problem.B, episodes.problem.K))
-    for i in range(len(episodes)):
-        P = scipy.linalg.solve_discrete_are(A[i], B[i], np.eye(12), np.eye(6))
-        np.testing.assert_allclose(K[i], np.linalg.solve(np.eye(6) + B[i].T @ P @ B[i], B[i].T @ P @ A[i]), atol=1e-6)
-    hidden, weight = np.asarray(episodes.hidden).reshape(2, -1), np.asarray(weight).reshape(2, -1)
-    assert hidden.tolist() == 2 * [6 * [-1] + 3 * [0] + 3 * [1] + 2 * [-1]]
-    assert weight[:, 12:].sum() == weight[hidden >= 0].sum() == weight[:, :12][hidden[:, :12] < 0].sum()
-
-
-@pytest.mark.matrix
-def test_the_slope_of_a_loops_cost_is_that_of_finite_differences(loops):
-    episodes, _ = loops
-    # of one hypothesis: where the likeliest of several changes, the cost jumps
-    prior, key = unknown.wide(), jax.random.key(8)
-    prior = dataclasses.replace(prior, dense=prior.dense[:0], kinematic=prior.kinematic[1:2])
-    values = training_episodes.numbers(prior)
-    direction = jax.tree.map(lambda a: jnp.linspace(0.5, 1.0, a.size).reshape(a.shape), values)
-
-    @jax.jit
-    def cost(size):
-        moved = jax.tree.map(lambda a, d: a + size * d, values, direction)
-        # a cart-pole, with noise
-        return training_episodes.excess(training_episodes.with_numbers(prior, moved), episodes[23], key, 10, 2)
-
-    slope = float(jax.jit(jax.grad(cost))(0.0))
-    assert slope == pytest.approx(float(cost(1e-5) - cost(-1e-5)) / 2e-5, rel=1e-4)
-    assert abs(slope) > 1e-3
-
-
-@pytest.mark.matrix
-def test_each_loops_gradient_is_cut_by_itself_and_a_lost_loop_counts_fifty_times_and_teaches_nothing(
-    loops, monkeypatch
-):
-    prior = unknown.wide()
-    fifty, ten = np.log(50.0), np.log(10.0)
-    shares = np.array([0.01, 0.5, 2.0, np.nan, np.inf])
-    episodes = dataclasses.replace(loops[0][jnp.zeros(5, int)], hidden=jnp.asarray(shares))
-
-    def excess(prior, episode, key, num_steps, doublings):
-        return episode.hidden * (jnp.sum(prior.probe**2) / 4 + jnp.sum(prior.kinematic[:, 3]) / 10 + 3.0)
-
-    monkeypatch.setattr(training_episodes, "excess", excess)
-    probe, odds = np.asarray(prior.probe), np.asarray(prior.kinematic)[:, 3]
-    whole = (probe**2).sum() / 4 + odds.sum() / 10 + 3.0
-    costs = shares[:3] * whole
-    assert costs[1] < ten < costs[1] * 5
-    assert costs[2] > ten
-    values, keys = training_episodes.numbers(prior), jax.random.split(KEY, 5)
-    loss, diverged, slopes = training_episodes._slope(values, prior, episodes, keys, 7, 2)
-    assert float(loss) == pytest.approx((np.minimum(costs, fifty).sum() + 2 * fifty) / 5)
-    assert float(diverged) == pytest.approx(np.mean([cost >= ten for cost in costs] + [True, True]))
-    expected, lengths = np.zeros(3), []
-    down = np.zeros(3)
-    for share, cost in zip(shares, costs):
-        if cost < fifty:
-            own, other = share * probe**2 / 2, share * np.full(3, 0.1)
-            lengths.append(np.linalg.norm([*own, *other]))
-            cut = min(1.0, 1.0 / lengths[-1]) / 5
-            expected, down = expected + cut * own, down + cut * other
-    assert lengths[0] < 1 < lengths[-1]
-    np.testing.assert_allclose(slopes["probe"], expected, rtol=1e-9)
-    np.testing.assert_allclose(slopes["kinematic"], np.column_stack([np.zeros((3, 3)), down]), rtol=1e-9)
-    assert not np.any(slopes["dense"])
-
-
-@pytest.mark.matrix
-def test_learning_a_prior_lowers_the_cost_of_its_loops(loops, training):
-    episodes, weight = loops
-    rows = np.asarray(episodes.hidden) >= 0
-    prior, seen = unknown.wide(unknown.families(training)), []
-    prior = dataclasses.replace(prior, probe=prior.probe.at[0].set(2.0))  # far too curious
-    better = training_episodes.learn(
-        prior, episodes[rows], weight[rows], key=KEY, num_updates=6, batch=8, num_steps=20, learning_rate=0.3,
-        report=seen.append,
-    )  # fmt: skip
-    assert better.probe[0] < 0.7 * prior.probe[0]
-    assert seen[-1]["loss"] < seen[0]["loss"]
-    assert [row["step"] for row in seen] == [1, 2, 3, 4, 5, 6]
 
 
 def test_weights_come_back_from_a_file_and_a_strangers_file_is_refused(tmp_path, training):

@@ -1,0 +1,155 @@
+"""Pictures and words of shaped loops: Bode plot, root locus, sensitivities, Nyquist curve, step."""
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Complex, Float
+
+from lqrlab.extensions.classical.pid_controller import PID
+from lqrlab.extensions.classical.shaped_loop import LoopRequirements, ShapedLoop
+from lqrlab.workbench.figures import charts, svg
+from lqrlab.workbench.figures.charts import Axes
+from lqrlab.workbench.figures.svg import Picture, Stroke
+
+SIDE, _WIDTH = 330.0, 560.0  # widths of Bode plot and root locus, and of the charts beside them [px]
+BODE, LOCUS = 276.0, 172.0  # heights of the first two [px]; a laptop's screen has to hold all
+_TALL = 172.0  # of the gain in it; the phase stands below [px]
+_DECADES = 3.0, 1.5  # of the loop gain that are shown above and below one
+_FACTORS = np.geomspace(1e-2, 1e2, 161)  # of the gain, along the root locus
+
+
+def words(loop: ShapedLoop, wanted: LoopRequirements) -> str:
+    """Margins, cost and broken requirements."""
+    broken = " ".join(f"<b>{html.escape(said)}</b>" for said in loop.broken(wanted))
+    if not loop.stable:
+        return f"{broken} Change the gain, or move the lead to where the loop gain passes one."
+    m = loop.margins
+    said = (
+        f"Gain margin {m.gain_down:.2g}–{m.gain_up:.3g}, phase margin ±{math.degrees(m.phase):.3g}°, Ms "
+        f"{1 / m.modulus_margin:.3g}, delay margin {charts.duration(m.delay_margin)}. "
+        f"Cost <b>{loop.cost:.3g} times</b> the optimum of a regulator that sees all states."
+    )
+    gains = None if isinstance(loop.compensator, PID) else loop.compensator.as_pid()
+    if gains:
+        kp, ki, kd, late = gains
+        said += f" As a PID: kp {kp:.3g}, ki {ki:.3g}, kd {kd:.3g}, filter time {charts.duration(late)}."
+    return f"{said}<br>{broken or 'All requirements are kept.'}"
+
+
+def _beside(name: str, loop: ShapedLoop) -> str:
+    """A stored design in a line."""
+    if not loop.stable:
+        return f"<br>{html.escape(name)}: not stable"
+    m = loop.margins
+    return (
+        f"<br>{html.escape(name)}: Ms {1 / m.modulus_margin:.3g}, phase margin ±{math.degrees(m.phase):.3g}°, "
+        f"cost {loop.cost:.3g} times the optimum"
+    )
+
+
+def bode_plane(w: Float[np.ndarray, " w"]) -> Axes:
+    """The plane of frequency and loop gain, both as log10."""
+    return Axes((0.0, 0.0, SIDE, _TALL), (math.log10(w[0]), math.log10(w[-1])), (-_DECADES[1], _DECADES[0]), logs="xy")
+
+
+def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements, corners: Sequence[tuple[float, str]] = ()) -> str:
+    """The loop gains' size and phase over frequency, with where the size is to be above one.
+
+    ``corners`` are frequencies [rad/s] of the newest loop with a mark, ○ or ×, that can be taken hold of.
+    """
+    newest = next(iter(loops.values()))
+    alt = f"{newest.plant.name}: size and phase of the loop gain over frequency"
+    axes, looks = bode_plane(newest.frequencies), svg.strokes(loops)
+    phases = Axes((0.0, _TALL, SIDE, BODE - _TALL), axes.x, (-360.0, 0.0), logs="x")
+    body, below = axes.cross(axes.x[0], 0.0), phases.cross(axes.x[0], -180.0)
+    if wanted.crossover:
+        body += axes.region((axes.x[0], math.log10(wanted.crossover)), (axes.y[0], 0.0))
+    for name, loop in loops.items():
+        x = np.log10(loop.frequencies)
+        body += axes.curve(x, np.log10(np.abs(loop.gain) + 1e-300), looks[name])
+        below += phases.curve(x, np.rad2deg(_downwards(np.angle(loop.gain))), looks[name])
+    for at, mark in corners:
+        level = float(np.clip(math.log10(abs(newest.gain_at(at)) + 1e-300), *axes.y))
+        body += axes.marks(np.array([math.log10(at)]), np.array([level]), mark, next(iter(looks.values())))
+    drawn = axes.frame("", "loop gain |L|", body)
+    drawn += phases.frame("frequency [rad/s]", "phase of L [°]", below)
+    return svg.document(drawn, SIDE, BODE, alt)
+
+
+def locus_plane(far: float) -> Axes:
+    """The s-plane about the origin, so far up and down [rad/s]."""
+    at = (0.0, 0.0, SIDE, LOCUS)
+    across = far * Axes(at, (0.0, 1.0), (0.0, 1.0)).aspect
+    return Axes(at, (-1.4 * across, 0.6 * across), (-far, far))
+
+
+def locus(loops: Mapping[str, ShapedLoop], far: float, roots: Sequence[tuple[complex, str]] = ()) -> str:
+    """Poles of the newest loop for gains a hundredth to a hundred times as large; those of all loops as they are now.
+
+    ``roots`` are the compensator's, with a mark, ○ or ×, that can be taken hold of.
+    """
+    newest, looks, axes = next(iter(loops.values())), svg.strokes(loops), locus_plane(far)
+    alt = f"{newest.plant.name}: root locus, and the poles of the loop"
+    look = next(iter(looks.values()))
+    body = _root_locus(axes, newest, Stroke(3))
+    for s, mark in roots:
+        body += axes.marks(*_split(np.unique([s, s.conjugate()])), mark, look)
+    for name, loop in loops.items():
+        body += axes.marks(*_split(loop.locus(np.ones(1))[0]), "+", looks[name])
+    drawn = axes.frame("Re s [rad/s]", "root locus, Im s [rad/s]; poles now +", body)
+    return svg.document(drawn, SIDE, LOCUS, alt)
+
+
+def picture(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements) -> Picture:
+    """Sensitivities, Nyquist curve and step of loops by name, the newest first, with words on that."""
+    newest, looks = next(iter(loops.values())), svg.strokes(loops)
+    wide, tall, logs = (_WIDTH - 10) / 2, 210.0, np.log10(newest.frequencies)
+    places = [(0.0, 18.0, wide, tall), (wide + 10, 18.0, wide, tall), (0.0, tall + 24, _WIDTH, tall)]
+    sensitive = Axes(places[0], (logs[0], logs[-1]), (-2.0, 1.0), logs="xy")
+    nyquist = Axes(places[1], (-1 - 2 * sensitive.aspect, -1 + 2 * sensitive.aspect), (-2.0, 2.0))
+    bodies = [sensitive.region(sensitive.x, (math.log10(wanted.ms), sensitive.y[1])), ""]
+    bodies[1] = nyquist.circle(-1.0, 0.0, 1 / wanted.ms).replace('class="lq-axis"', 'class="lq-forbidden"')
+    bodies[1] += nyquist.cross(-1.0, 0.0) + nyquist.circle(0.0, 0.0, 1.0, "2 3")
+    steps = []
+    for name, loop in loops.items():
+        L, x, look = loop.gain, np.log10(loop.frequencies), looks[name]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            S, T = 1 / (1 + L), L / (1 + L)
+        bodies[0] += sensitive.curve(x, np.log10(np.abs(S)), look)
+        bodies[0] += sensitive.curve(x, np.log10(np.abs(T)), Stroke(look.colour, "2 3"))
+        near = np.abs(L) < 50
+        bodies[1] += nyquist.curve(L.real[near], L.imag[near], look)
+        steps.append((*loop.step(), look))
+    drawn = [
+        sensitive.frame("frequency [rad/s]", "|S|, and |T| (dotted)", bodies[0]),
+        nyquist.frame("Re L", "Nyquist curve, Im L", bodies[1]),
+        charts.over_time(places[2], steps, "output: reference, then load", "1", float(steps[0][0][-1]))[0],
+    ]
+    alt = f"{newest.plant.name}: sensitivities, Nyquist curve and step response of a loop shaped by hand"
+    height = places[2][1] + tall + 4
+    body = svg.legend(2, 12, looks) + "".join(drawn)
+    said = words(newest, wanted) + "".join(_beside(name, loop) for name, loop in list(loops.items())[1:])
+    return Picture(svg.document(body, _WIDTH, height, alt), alt, said)
+
+
+def _root_locus(axes: Axes, loop: ShapedLoop, look: Stroke) -> str:
+    """Poles for gains a hundredth to a hundred times as large, with the open loop's poles (×) and zeros (○)."""
+    (left, right, top, bottom), (x, y) = axes.edges, axes.place(*_split(loop.locus(_FACTORS).ravel()))
+    seen = (x > left) & (x < right) & (y > top) & (y < bottom)
+    dots = "".join(f"M{svg.px(a)} {svg.px(b)}h.01" for a, b in zip(x[seen], y[seen]))
+    body = axes.cross(0.0, 0.0)
+    body += svg.element("path", {"class": "lq-soft", "d": dots, "stroke-width": "2", "stroke-linecap": "round"})
+    body += axes.marks(*_split(loop.locus(np.zeros(1))[0]), "×", look)
+    return body + axes.marks(*_split(loop.zeros), "○", look)
+
+
+def _split(s: Complex[np.ndarray, " k"]) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
+    return s.real, s.imag
+
+
+def _downwards(phase: Float[np.ndarray, " w"]) -> Float[np.ndarray, " w"]:
+    """Without jumps, beginning between −360° and 0°."""
+    phase = np.unwrap(phase)
+    return phase - 2 * np.pi * np.ceil(phase[0] / (2 * np.pi) - 1e-9)
