@@ -27,7 +27,6 @@ data = dataset.generate(config, folder + "/set")
 panels = {{
     "lqr_designer": widgets.lqr_designer({plant!r}),
     "mpc_designer": widgets.mpc_designer({plant!r}),
-    "plant_explorer": widgets.plant_explorer({plant!r}),
     "attraction_map": widgets.attraction_map({plant!r}, num=10_000),
     "policy_inspector": widgets.policy_inspector(simulation.no_control, {plant!r}),
     "data_browser": widgets.data_browser(folder + "/set"),

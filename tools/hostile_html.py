@@ -1,7 +1,6 @@
 """Names and markup that run a script where they are taken for HTML: number i sets ``ran<i>`` of the window."""
 
-import base64
-import gzip
+import html
 import json
 from pathlib import Path
 
@@ -91,18 +90,13 @@ def plant_file(path: Path) -> Path:
 
 
 def designs() -> str:
-    """What the script of a report's sliders looks for, with names and numbers that are none."""
-    rows = [{"label": text, "words": [text] * 3, "at": 0} for text in PAYLOADS]
-    chart = {"x": [text := "".join(PAYLOADS), text], "y": [text, text], "hold": True}
-    poles = {**chart, "mark": text, "at": [[[text, text]]] * 3}
-    scene = {**rows[0], "sizes": [3, 2, 2], "fine": 1, "fixed": [text] * 7, "moving": [], "poles": [[]] * 3, "every": 1}
-    data = {"axes": rows[:1], "charts": [chart], "curves": [[[text, text]] * 3], "poles": poles, "words": rows}
-    packed = base64.b64encode(gzip.compress(json.dumps(data | {"scene": scene}).encode())).decode()
-    row = '<div class="lq-row"><span></span><span class="lq-slot"></span><b></b></div>'
-    parts = '<circle class="lq-part"/><text class="lq-part"/><path class="lq-part" d="M0 0"/>'
-    lines = '<path class="lq-live"/><path class="lq-live"/><path class="lq-now"/>'
-    said = f'<div class="lq-said">{"<b></b>" * len(rows)}</div><p class="lq-note"><span></span></p>'
-    return f'<div class="lq-designs" data-designs="{packed}">{row * 2}<svg>{parts}{lines}</svg>{said}</div>'
+    """What the script of a report's sliders looks for, with words that are hostile."""
+    rows = "".join(
+        f'<div class="lq-row"><span>{text}</span><b></b><div class="lq-slot"></div></div>' for text in PAYLOADS
+    )
+    frames = "".join(f'<div class="lq-frame" aria-label="{html.escape(text)}">{text}</div>' for text in PAYLOADS)
+    group = f'<div class="lq-group">{frames}<div class="lq-frame"></div></div>'
+    return f'<div class="lq-strip">{rows}<div class="lq-still">{PAYLOADS[0]}</div>{group * 2}</div>'
 
 
 def run(folder: Path) -> Path:

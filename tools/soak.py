@@ -49,7 +49,6 @@ def panels(data: dataset.Dataset, place: Path, number: int) -> None:
         lambda: widgets.lqr_designer("pendulum", num_steps=20),
         lambda: widgets.mpc_designer("pendulum", num_steps=20),
         lambda: widgets.loop_shaper("pendulum"),
-        lambda: widgets.plant_explorer("pendulum", num_steps=20),
         lambda: widgets.policy_inspector(simulation.no_control, "pendulum", num_steps=20),
         lambda: widgets.attraction_map("pendulum", num=600, num_steps=20),
         lambda: widgets.data_browser(data.path),

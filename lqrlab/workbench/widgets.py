@@ -9,15 +9,7 @@ from typing import Any
 
 PANELS = "lqrlab.panels"
 """Entry points of extensions' panels."""
-_PANELS = (
-    "attraction_map",
-    "data_browser",
-    "live_figure",
-    "lqr_designer",
-    "plant_explorer",
-    "policy_inspector",
-    "training_monitor",
-)
+_PANELS = ("attraction_map", "data_browser", "live_figure", "lqr_designer", "policy_inspector", "training_monitor")
 __all__ = [*_PANELS]
 
 

@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 from lqrlab import control, simulation, systems
 from lqrlab.systems import drawing
-from lqrlab.workbench import widgets
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.figures import animation, catalogue_page, keyframes, loop_design
 from lqrlab.workbench.runs import cells
@@ -249,69 +248,3 @@ def test_the_responses_of_the_page_are_the_plants():
         u = float(plant.inputs[0].scale) * np.eye(plant.m)[:, :1]
         _, y = scipy.signal.step((A, B @ u, np.eye(plant.n), np.zeros((plant.n, 1))), T=pushed.ts)[:2]
         np.testing.assert_allclose(pushed.xs, y, atol=1e-6 * np.abs(y).max())
-
-
-@pytest.fixture(scope="module")
-def panel():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JPY_SESSION_NAME", "x")
-        patch.delenv("LQRLAB_HEADLESS", raising=False)
-        yield widgets.plant_explorer("pendulum", num_steps=60)
-
-
-def test_the_explorer_follows_its_sliders(panel):
-    plant = systems.make("pendulum")
-    panel.live.wait()
-    assert set(panel.parameters) == set(plant.parameters)
-    assert panel.live.status.value == ""
-    assert "one unstable real mode" in panel.words.value
-    before = panel.picture.value
-    panel.initial["angle"].value = -0.2
-    panel.live.wait()
-    assert "angle starts -0.2 rad" in panel.picture.value
-    assert panel.picture.value != before
-    words = panel.words.value
-    panel.parameters["length"].value *= 2
-    panel.live.wait()
-    assert panel.words.value != words
-    panel.loop.value = "no control"
-    panel.live.wait()
-    assert re.search(r"no control: angle starts -0.2 rad from the equilibrium, ends -?[1-9]", panel.picture.value)
-    panel.reset.click()
-    panel.live.wait()
-    assert panel.parameters["length"].value == float(plant.length)
-
-
-def test_the_explorer_stops_its_film_where_it_is_told(panel):
-    panel.live.wait()
-    panel.playing.value = True
-    assert panel.moment.value == ""
-    panel.time.value = 0.5 * panel.time.max
-    assert panel.playing.value is False
-    speed = panel.time.max / (60 * float(systems.make("pendulum").dt))
-    assert speed == pytest.approx(1)  # the slider runs in the plant's own time
-    delay = float(re.search(r"animation-delay:-([\d.]+)s", panel.moment.value)[1])
-    assert delay * panel._speed == pytest.approx(panel.time.value, abs=2e-3)
-
-
-def test_the_explorer_says_in_one_sentence_what_cannot_be(panel, monkeypatch):
-    def refuse(*args):
-        raise ValueError("mode at +4.2 rad/s is not stabilizable\nand more")
-
-    panel.live.wait()
-    before = panel.picture.value
-    with monkeypatch.context() as patch:
-        patch.setattr(control, "dlqr", refuse)
-        panel.initial["angle"].value = 0.11
-        panel.live.wait()
-    assert panel.live.status.value == "<b>mode at +4.2 rad/s is not stabilizable</b>"
-    assert panel.picture.value == before
-    panel.initial["angle"].value = 0.12
-    panel.live.wait()
-    assert panel.live.status.value == ""
-
-
-def test_with_nobody_there_the_explorer_is_a_drawing(monkeypatch):
-    monkeypatch.setenv("LQRLAB_HEADLESS", "1")
-    own = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], Q=np.eye(2), R=[[1.0]], dt=0.1)
-    assert isinstance(widgets.plant_explorer(own, num_steps=60), animation.Animation)

@@ -15,7 +15,6 @@ from lqrlab.workbench.figures import (
     loop_controllers,
     loop_design,
     loop_picture,
-    schedule_plot,
     step_picture,
     step_specifications,
 )
@@ -283,29 +282,6 @@ def test_robustness_is_that_of_each_variant(panel):
         assert found.excess[i] == pytest.approx(np.diagonal(price) @ sizes / (np.diagonal(least) @ sizes) - 1, rel=1e-5)
     assert found.stable == stable
     assert "∞" in design_sheet._robustness_words(dataclasses.replace(found, excess=np.full(3, np.inf)))
-
-
-def test_a_gain_schedule_is_each_plants_optimum_and_this_designs_cost():
-    s = dataclasses.replace(loop_design.LoopSetting.of("gantry_crane", 60), scheduled="rope_length")
-    s = dataclasses.replace(s, states=np.array([2.0, 1.0, 1.0, 1.0]))
-    gains, costs = schedule_plot.schedule(s, loop_design.design(s)).axes
-    x, u = (np.asarray(scale) for scale in s.plant.scales)
-    at = 30
-    length = gains.lines[0].get_xdata()[at]
-    other = systems.make("gantry_crane", rope_length=length)
-    (a, b), (q, r) = ([np.asarray(m) for m in pair] for pair in (other.matrices(), other.weights()))
-    factor = np.sqrt([2.0, 1.0, 1.0, 1.0])
-    found = control.lqrd(a, b, q * np.outer(factor, factor), r, s.dt)
-    np.testing.assert_allclose([line.get_ydata()[at] for line in gains.lines[:4]], found.K[0] * x / u[0], rtol=1e-6)
-    kept = loop_design.design(s).loop.K
-    ad, bd, qd, rd, nd = (np.asarray(m) for m in control.discretize(a, b, q * np.outer(factor, factor), r, s.dt))
-    weight = qd + kept.T @ rd @ kept - nd @ kept - kept.T @ nd.T
-    price = scipy.linalg.solve_discrete_lyapunov((ad - bd @ kept).T, weight)
-    excess = 100 * (np.diagonal(price) @ x**2 / (np.diagonal(found.P) @ x**2) - 1)
-    assert costs.lines[0].get_ydata()[at] == pytest.approx(excess, rel=1e-5)
-    assert excess > 1
-    with pytest.raises(ValueError, match="has no parameters"):
-        schedule_plot.schedule(setting("LQR"), None)
 
 
 def test_of_several_inputs_those_outputs_step_together_that_can_stand_still():

@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
-import control as python_control
 import jax.numpy as jnp
 import matplotlib
 
@@ -16,7 +15,7 @@ from PIL import Image
 
 from lqrlab import control, evaluation, simulation, systems, workbench
 from lqrlab.simulation.verdict import Verdict
-from lqrlab.workbench.figures import charts, loop_plots, plant_card, plots, tables
+from lqrlab.workbench.figures import charts, plant_card, plots, tables
 from lqrlab.workbench.runs import terminal
 
 
@@ -143,49 +142,10 @@ def test_a_table_is_cut_to_a_terminal_and_goes_whole_into_a_file(monkeypatch):
     assert len(terminal.table(rows)) > 300
 
 
-def test_pictures_of_a_loop_equal_python_controls():
-    A, B, C = np.array([[0.0, 1.0], [-4.0, -0.8]]), np.array([[0.0], [1.0]]), np.array([[2.0, -1.0]])
-    system = python_control.ss(A, B, C, 0)
-    above, below = loop_plots.bode({"loop": (A, B, C)}).axes
-    expected = system(1j * np.asarray(above.lines[0].get_xdata()))
-    np.testing.assert_allclose(above.lines[0].get_ydata(), 20 * np.log10(np.abs(expected)), rtol=1e-9)
-    np.testing.assert_allclose(below.lines[0].get_ydata(), np.rad2deg(np.unwrap(np.angle(expected))), rtol=1e-9)
-    (axis,) = loop_plots.nyquist({"loop": (A, B, C)}).axes
-    np.testing.assert_allclose(axis.lines[0].get_ydata(), expected.imag, rtol=1e-9)
-    (axis,) = loop_plots.pole_zero(A, B, C).axes
-    marks = {line.get_label(): line.get_xdata() + 1j * np.asarray(line.get_ydata()) for line in axis.lines[:2]}
-    np.testing.assert_allclose(np.sort_complex(marks["poles"]), np.sort_complex(system.poles()), rtol=1e-9)
-    np.testing.assert_allclose(marks["zeros"], system.zeros(), rtol=1e-9)
-    (axis,) = loop_plots.root_locus(A, B, C).axes
-    s = axis.lines[0].get_xdata() + 1j * axis.lines[0].get_ydata()
-    g = -1 / system(s[2:])  # on the locus 1 + g G(s) = 0; without the poles of G, at g = 0
-    np.testing.assert_allclose(g, np.repeat(np.geomspace(1e-3, 10.0, 600), 2), rtol=1e-6)
-    (axis,) = loop_plots.root_locus(A, B, C, cursor=3.0, zoom=4.0).axes
-    marked = next(line for line in axis.lines if line.get_label() == "g = 3")
-    found = marked.get_xdata() + 1j * np.asarray(marked.get_ydata())
-    np.testing.assert_allclose(np.sort_complex(found), np.sort_complex(np.linalg.eigvals(A - 3.0 * B @ C)))
-    whole = loop_plots.root_locus(A, B, C).axes[0].get_ylim()
-    assert np.ptp(axis.get_ylim()) == pytest.approx(np.ptp(whole) / 4)
-    figure = loop_plots.phase_plane(lambda x: x @ A.T, ((-1, 1), (-2, 2)), runs=[np.eye(2)])
-    np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), [0.0, 1.0])
-
-
 def test_percentages_are_written_as_people_do():
     values = (np.inf, 0.0, 4.14e-5, 0.00711, 0.0833, 5.83, 14.2, 1234.5, -0.5)
     words = ["∞", "0", "≤0.001", "0.00711", "0.0833", "5.83", "14.2", "1,234", "-0.5"]
     assert [charts.percent(value) for value in values] == words
-
-
-def test_margins_in_a_bode_plot_are_python_controls():
-    """Of 20 / (s (s + 1) (s + 10)) and of a loop that is unstable when its gain falls."""
-    for transfer in (python_control.tf(20, [1, 11, 10, 0]), python_control.tf([8, 8], [1, -1.0, 0.0])):
-        system = python_control.ss(transfer)
-        above, below = loop_plots.bode({"loop": (system.A, system.B, system.C)}, margins=True).axes
-        gain, phase, _, at = python_control.margin(transfer)
-        if np.isfinite(gain):
-            assert [float(t.get_text()[1:]) for t in above.texts] == pytest.approx([gain], rel=5e-3)
-        assert [float(t.get_text()[:-1]) for t in below.texts] == pytest.approx([phase], abs=0.6)
-        assert below.lines[-1].get_xdata()[0] == pytest.approx(at, rel=1e-3)
 
 
 def test_the_ladder_in_sentences_names_what_diverges_and_where_a_family_s_gain_is_better():

@@ -7,8 +7,8 @@ import math
 import numpy as np
 from jaxtyping import Float
 
+import lqrlab
 from lqrlab import control, systems
-from lqrlab.extensions import robust
 from lqrlab.simulation import Problem
 from lqrlab.workbench.figures import charts, loop_picture, svg
 from lqrlab.workbench.figures.loop_design import OVERVIEW, STEP, LoopDesign, LoopSetting
@@ -38,7 +38,7 @@ def robustness(s: LoopSetting, result: LoopDesign) -> Robustness | None:
     """The design on plants whose parameters lie within ±20 % and their ranges; None of a plant that has none."""
     if not any(f.metadata["vary"] for f in systems.parameter_fields(type(s.plant)).values()):
         return None
-    uncertain = robust.UncertainPlant.of(s.plant, SPREAD)
+    uncertain = lqrlab.robust.UncertainPlant.of(s.plant, SPREAD)
     plants = uncertain.moved(np.random.default_rng(0).uniform(-1, 1, (uncertain.directions, VARIANTS)).T)
     problem, sizes = Problem.of(plants, dt=s.dt, linear=True), np.asarray(s.plant.scales[0]) ** 2
     ticked = Problem.of(plants, dt=s.tick, linear=True, optimum=False).sampled

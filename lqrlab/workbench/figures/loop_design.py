@@ -8,15 +8,16 @@ for a new setting.
 import dataclasses
 import math
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Complex, Float
 
+import lqrlab
 from lqrlab import control, simulation, systems
 from lqrlab.compute import checks, jit_by_function
-from lqrlab.extensions import predictive
 from lqrlab.simulation import Problem, Trajectory, verdict
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures.loop_controllers import (
@@ -42,10 +43,6 @@ OVERVIEW = "overview"
 """The picture that shows a bit of all."""
 MOVES = "the plant moves"
 """The plant drawn along its run."""
-ROOTS = "root locus"
-"""The poles over the gain."""
-SCHEDULE = "gain schedule"
-"""The gain over a parameter of the plant."""
 STEP = "step and specifications"
 """The picture of a step of the set-point, with the regions that its specifications forbid."""
 
@@ -129,9 +126,6 @@ class LoopSetting:
     load: float = 0.0  # a constant addition to the inputs, in their scales
     specifications: Specifications = dataclasses.field(default_factory=Specifications)  # of a step of the set-point
     controller: ControllerChoice = dataclasses.field(default_factory=ControllerChoice)
-    cursor: float = 1.0  # factor on the gain whose poles the root locus marks
-    zoom: float = 1.0  # of the root locus
-    scheduled: str = ""  # parameter over which gains are drawn
     view: str = OVERVIEW  # which picture of the loop
 
     @classmethod
@@ -266,7 +260,7 @@ def _policy(loop: SampledLoop, s: LoopSetting) -> LateController:
 def _planned(problem: Problem, sampled: control.Sampled, s: LoopSetting) -> tuple[Trajectory, float]:
     """MPC's loop on the nonlinear plant, and the constrained optimum's cost of the linear one."""
     A, B, Q, R, N = sampled
-    design = predictive.mpc(A, B, Q, R, PLANNED, N=N, u_limits=(-s.limits, s.limits))
+    design = lqrlab.predictive.mpc(A, B, Q, R, PLANNED, N=N, u_limits=(-s.limits, s.limits))
     policy = HeldController(simulation.bind(design, problem), problem.m, jnp.asarray(s.sample))
     x0, longer = jnp.asarray(s.x0), dataclasses.replace(design, horizon=_LONG)
     run = _rollout(problem, policy, x0, ticks=s.ticks)
@@ -274,7 +268,7 @@ def _planned(problem: Problem, sampled: control.Sampled, s: LoopSetting) -> tupl
 
 
 @jax.jit
-def _least(design: predictive.MPC, x0: Array) -> Float[Array, ""]:
+def _least(design: Any, x0: Array) -> Float[Array, ""]:
     """The cost of a plan that is the optimum over all time; NaN of one that is not."""
     plan, _ = design.plan(x0)
     return jnp.where(design.exact(plan), plan.cost, jnp.nan)

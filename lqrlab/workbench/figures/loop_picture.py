@@ -3,24 +3,19 @@
 import dataclasses
 import html
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-import jax.numpy as jnp
 import numpy as np
-from matplotlib.figure import Figure
 
 from lqrlab import control
 from lqrlab.simulation import Trajectory, Verdict
-from lqrlab.workbench.figures import animation, charts, loop_plots, plots, step_picture, svg
+from lqrlab.workbench.figures import animation, charts, step_picture, svg
 from lqrlab.workbench.figures.charts import Axes, Rectangle
 from lqrlab.workbench.figures.loop_controllers import KINDS, SampledLoop
 from lqrlab.workbench.figures.loop_design import (
     FREE,
     MOVES,
-    OVERVIEW,
     PLANNED,
-    ROOTS,
-    SCHEDULE,
     STEP,
     LoopDesign,
     LoopSetting,
@@ -29,7 +24,6 @@ from lqrlab.workbench.figures.loop_design import (
     time_constant,
 )
 from lqrlab.workbench.figures.loop_sampling import LATE
-from lqrlab.workbench.figures.schedule_plot import schedule
 from lqrlab.workbench.figures.step_specifications import StepResponse, response
 from lqrlab.workbench.figures.svg import DASHES, Stroke
 
@@ -57,9 +51,6 @@ def picture(
     if setting.view == MOVES:
         runs = {"implemented": result.built} | {name: found.built for name, (_, found) in (pinned or {}).items()}
         return dataclasses.replace(animation.animation(plant, runs, width=_WIDTH), words=said)
-    if setting.view != OVERVIEW:
-        alt = f"{plant.title}: {setting.view} of the loop, {sampled}"
-        return dataclasses.replace(plots.picture(VIEWS[setting.view](setting, result), alt), words=said)
     others = {name: found for name, (_, found) in (pinned or {}).items()}
     runs = _runs(result) | {name: found.built for name, found in others.items()}
     said += "".join(f"<br>{_pinned_words(name, *both)}" for name, both in (pinned or {}).items())
@@ -251,55 +242,3 @@ def _percent(share: float) -> str:
     if abs(share) < 5e-5:
         return "exactly" if abs(share) < 1e-9 else "within 0.01 % of"
     return f"{charts.percent(100 * abs(share))} % {'above' if share > 0 else 'below'}"
-
-
-# Further figures of the loop ---------------------------------------------------------------------------------
-
-
-def _bode(s: LoopSetting, d: LoopDesign) -> Figure:
-    loops = {"loop gain": d.loop.opened, "closed loop": (d.loop.closed, d.loop.B, d.loop.K)}
-    return loop_plots.bode(loops, s.dt, margins=s.plant.m == 1)
-
-
-def _nyquist_plot(s: LoopSetting, d: LoopDesign) -> Figure:
-    return loop_plots.nyquist({"loop gain": d.loop.opened}, s.dt)
-
-
-def _root_locus(s: LoopSetting, d: LoopDesign) -> Figure:
-    return loop_plots.root_locus(*d.loop.opened, s.dt, cursor=s.cursor, zoom=s.zoom)
-
-
-def _pole_zero(s: LoopSetting, d: LoopDesign) -> Figure:
-    return loop_plots.pole_zero(d.loop.closed, d.loop.B, _first_output(s, d), dt=s.dt)
-
-
-def _first_output(s: LoopSetting, d: LoopDesign) -> np.ndarray:
-    return np.eye(s.plant.n, len(d.loop.A))[:1]
-
-
-def _phase_plane(s: LoopSetting, d: LoopDesign) -> Figure:
-    """The first state and that of the second half which is its rate in a mechanical plant; the others at rest."""
-    plant, pair = s.plant, [0, s.plant.n // 2]
-    x_eq, u_eq = (np.asarray(a) for a in plant.equilibrium())
-    size = 1.2 * np.maximum(np.nanmax(np.abs(d.built.xs[:, pair]), axis=0), 0.1 * np.asarray(plant.scales[0])[pair])
-
-    def rates(points: np.ndarray) -> np.ndarray:
-        x = np.zeros((len(points), plant.n))
-        x[:, pair] = points
-        u = np.clip(-x @ d.loop.on_state.T, -s.limits, s.limits)
-        return np.asarray(plant.dynamics(jnp.asarray(x_eq + x), jnp.asarray(u_eq + u)))[:, pair]
-
-    names = plant.states[pair[0]].label, plant.states[pair[1]].label
-    box = (-size[0], size[0]), (-size[1], size[1])
-    return loop_plots.phase_plane(rates, box, labels=names, runs=[d.built.xs[:, pair]])
-
-
-VIEWS: dict[str, Callable[[LoopSetting, LoopDesign], Figure]] = {
-    "Bode": _bode,
-    "Nyquist": _nyquist_plot,
-    ROOTS: _root_locus,
-    "poles and zeros": _pole_zero,
-    "phase plane": _phase_plane,
-    SCHEDULE: schedule,
-}
-"""Figures of a design that take the place of the overview."""

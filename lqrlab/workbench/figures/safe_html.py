@@ -84,15 +84,13 @@ def _kept(tag: str, name: str, value: str) -> str | None:
         return value if value.startswith("#") else None
     if name == "href":
         return None if re.sub(r"[\0-\x20]", "", value).lower().startswith("data:") else value
-    if name == "data-designs":
-        return value if re.fullmatch(r"[\w+/]*={0,2}", value, re.A) else None
     return None if name in _STYLED and not plain_css(value) else value
 
 
 _CLEANER = nh3.Cleaner(
     tags=set((_TEXT + _FORMULAS + _DRAWINGS).split()),
     clean_content_tags=set(_GONE.split()),
-    attributes={"*": set(_ATTRIBUTES.split()), "div": {"data-designs"}},  # numbers for design_page.js
+    attributes={"*": set(_ATTRIBUTES.split())},
     generic_attribute_prefixes={"aria-"},
     attribute_filter=_kept,
     set_tag_attribute_values={"input": {"type": "checkbox"}},

@@ -3,13 +3,13 @@
 import dataclasses
 import html
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
+import lqrlab
 from lqrlab import control
-from lqrlab.extensions import tuning
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures.loop_controllers import SampledLoop
 
@@ -33,10 +33,10 @@ class Specifications:
     effort: float = _FREE[1]
     margin: float = 0.0
 
-    def given(self, plant: Plant) -> tuning.StepSpecs:
+    def given(self, plant: Plant) -> Any:
         """Those that are specified."""
         scales = tuple(float(a) for a in self.effort * np.asarray(plant.scales[1]))
-        return tuning.StepSpecs(
+        return lqrlab.tuning.StepSpecs(
             self.settling,
             self.overshoot if self.overshoot < _FREE[0] else None,
             scales if self.effort < _FREE[1] else None,
@@ -115,7 +115,7 @@ def found_weights(
     (A, B), (Q, R) = plant.matrices(), plant.weights()
     rows = stepping_outputs(plant, control.discretize(A, B, Q, R, dt), held)
     r = np.eye(plant.m)[0] * plant.outputs[held].scale
-    tuned = tuning.tune(A, B, np.asarray(plant.output_matrix())[rows], Q, R, dt, specs.given(plant), r=r)
+    tuned = lqrlab.tuning.tune(A, B, np.asarray(plant.output_matrix())[rows], Q, R, dt, specs.given(plant), r=r)
     states, inputs = (
         np.divide(np.diagonal(new), np.diagonal(old), out=np.ones(len(old)), where=np.diagonal(old) > 0)
         for new, old in ((np.asarray(tuned.Q), np.asarray(Q)), (np.asarray(tuned.R), np.asarray(R)))

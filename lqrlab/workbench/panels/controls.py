@@ -92,6 +92,29 @@ def limit_slider(value: float, **options: object) -> ipywidgets.FloatLogSlider:
     return ipywidgets.FloatLogSlider(min(value, FREE), min=-1.5, max=2, step=0.05, **look)
 
 
+def positions(control: ipywidgets.Widget, most: int) -> dict[str, Any]:
+    """Some values of a control over its range, its own among them, by their words."""
+    options = list(getattr(control, "options", ()))
+    if options:
+        chosen = [option if isinstance(option, tuple) else (str(option), option) for option in options]
+        own = next(i for i, (_, value) in enumerate(chosen) if value == control.value)
+        at = {own, *np.linspace(0, len(chosen) - 1, min(most, len(chosen))).round().astype(int).tolist()}
+        return {str(chosen[i][0]): chosen[i][1] for i in sorted(at)}
+    if not hasattr(control, "max"):
+        return {str(value): value for value in (False, True)}
+    values = np.linspace(control.min, control.max, most)
+    if base := getattr(control, "base", None):
+        values = base**values
+    values[np.argmin(np.abs(values - control.value))] = control.value
+    if isinstance(control.value, int):
+        return {str(value): value for value in dict.fromkeys(round(float(v)) for v in values)}
+    for digits in range(3, 17):  # as many as keep the words different
+        words = [f"{value:.{digits}g}" for value in values]
+        if len(set(words)) == len(set(values)):
+            break
+    return {word: float(value) for word, value in zip(words, values)}
+
+
 def plane_choosers(states: Sequence[Signal], across: int, up: int) -> list[ipywidgets.Dropdown]:
     """Two lists of states, which make a plane."""
     options = [(s.label, i) for i, s in enumerate(states)]

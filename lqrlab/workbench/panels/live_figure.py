@@ -49,6 +49,7 @@ class LiveFigure(Panel[dict[str, Any], Picture]):
         }
         super().__init__([*self.sliders.values()], call=("live_figure", called), settle=0.1)
         self.track(**self.sliders)
+        self.moving = tuple(self.sliders)
         self.ask()
 
     def _question(self) -> dict[str, Any]:

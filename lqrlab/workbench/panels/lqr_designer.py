@@ -18,19 +18,8 @@ from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts, design_sheet, step_picture
 from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice
-from lqrlab.workbench.figures.loop_design import (
-    FREE,
-    MOVES,
-    OVERVIEW,
-    ROOTS,
-    SCHEDULE,
-    STEP,
-    LoopDesign,
-    LoopSetting,
-    design,
-    matrices,
-)
-from lqrlab.workbench.figures.loop_picture import VIEWS, picture, stepped
+from lqrlab.workbench.figures.loop_design import FREE, MOVES, OVERVIEW, STEP, LoopDesign, LoopSetting, design, matrices
+from lqrlab.workbench.figures.loop_picture import picture, stepped
 from lqrlab.workbench.figures.loop_sampling import LATE, TICKS
 from lqrlab.workbench.figures.step_specifications import Specifications, found_weights
 from lqrlab.workbench.figures.svg import Picture
@@ -70,10 +59,12 @@ def lqr_designer(
 class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
     """The panel; its controls are attributes, ``states``, ``inputs`` and ``parameters`` by name."""
 
+    moving = ("inputs", "sample", "delay", "limit")
+
     def __init__(self, plant: str | Plant, num_steps: int | None = None) -> None:
         self._default = default = LoopSetting.of(plant, num_steps)
         self.states, self.inputs = (
-            {s.name: controls.factor_slider(f"{s.name.replace('_', ' ')}, ×") for s in signals}
+            {s.name: controls.factor_slider(f"{s.name.replace('_', ' ')} weight ×") for s in signals}
             for signals in (default.plant.states, default.plant.inputs)
         )
         times = [(charts.duration(k * default.tick), k) for k in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)]
@@ -82,21 +73,14 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
         self.known = controls.checkbox("the design knows the delay")
         self.limit = controls.limit_slider(FREE)
         self.size = controls.slider("initial state, ×", 1.0, 0.05, 3.0)
-        self.view = ipywidgets.Dropdown(options=(OVERVIEW, STEP, MOVES, *VIEWS), description="picture", **controls.WIDE)
-        self.load = controls.slider("load at the inputs, × scale", 0.0, -1.0, 1.0)
-        self.cursor = controls.factor_slider("gain of the loop, ×")
-        self.zoom = controls.slider("zoom, ×", 1.0, 1.0, 20.0)
+        self.view = ipywidgets.Dropdown(options=(OVERVIEW, STEP, MOVES), description="picture", **controls.WIDE)
+        self.load = controls.slider("input disturbance, × scale", 0.0, -1.0, 1.0)
         self.parameters = controls.parameter_sliders(default.plant)
-        named = [(name.replace("_", " "), name) for name in self.parameters]
-        self.scheduled = ipywidgets.Dropdown(options=named or [("–", "")], description="over", **controls.WIDE)
         self._controller(default.plant)
         pages = {
             "weights": [*self.states.values(), *self.inputs.values()],
             "controller": [self.kind, *self._of_kind()],
-            "loop": [
-                *(self.sample, self.delay, self.known, self.limit, self.size, self.load, self.view),
-                *(self.cursor, self.zoom, self.scheduled),
-            ],
+            "loop": [*(self.sample, self.delay, self.known, self.limit, self.size, self.load, self.view)],
             "specifications": self._specified(default.specifications),
             "parameters": list(self.parameters.values()),
         }
@@ -111,8 +95,8 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
             tools=self.pinning(self._named, lambda: _MOST),
             call=("lqr_designer", {"plant": plant, "num_steps": num_steps}),
         )
-        names = ["states", "inputs", "sample", "delay", "known", "limit", "size", "load", "view", "cursor", "zoom"]
-        names += ["scheduled", "parameters", "kind"]
+        names = ["states", "inputs", "sample", "delay", "known", "limit", "size", "load", "view"]
+        names += ["parameters", "kind"]
         names += [*itertools.chain(*_SETTINGS.values()), "held", *_SPECIFIED]
         self.track(**{name: getattr(self, name) for name in names})
         for chooser in (self.kind, self.view):
@@ -126,7 +110,7 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
         """The controls of a kind of controller, and of its settings."""
         usual, outputs = ControllerChoice(), [o.name.replace("_", " ") for o in plant.outputs]
         self.kind = ipywidgets.Dropdown(options=KINDS, description="controller", **controls.WIDE)
-        self.faster = controls.slider("poles faster, ×", usual.faster, 0.25, 4.0)
+        self.faster = controls.slider("pole speed ×", usual.faster, 0.25, 4.0)
         self.damping = controls.slider("damping at least", usual.damping, 0.0, 0.99)
         numbered = [(name, i) for i, name in enumerate(outputs)]
         self.held = ipywidgets.Dropdown(options=numbered, description="output that is held", **controls.WIDE)
@@ -157,8 +141,6 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
 
     def _reveal(self) -> None:
         """Show the settings of the kind and the picture that are chosen alone."""
-        for control, view in ((self.cursor, ROOTS), (self.zoom, ROOTS), (self.scheduled, SCHEDULE)):
-            control.layout.display = None if self.view.value == view else "none"
         for kind, names in _SETTINGS.items():
             for control in (getattr(self, name) for name in names):
                 for one in control.values() if isinstance(control, dict) else [control]:
@@ -178,9 +160,6 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
             size=self.size.value,
             specifications=Specifications(*(getattr(self, name).value for name in _SPECIFIED)),
             load=self.load.value,
-            cursor=self.cursor.value,
-            zoom=self.zoom.value,
-            scheduled=self.scheduled.value,
             controller=ControllerChoice(
                 self.kind.value,
                 self.faster.value,

@@ -16,14 +16,16 @@ import traitlets
 
 import lqrlab
 from lqrlab.simulation import Problem
+from lqrlab.workbench.figures.strip import Axis, Strip
 from lqrlab.workbench.figures.svg import Picture
+from lqrlab.workbench.panels import controls as kinds
 from lqrlab.workbench.panels import copy_as_code
 from lqrlab.workbench.panels.controls import button, rows
 from lqrlab.workbench.panels.kept_designs import KeptDesigns
 from lqrlab.workbench.panels.live_panel import Answer, Check, Live, Question, sentence
 from lqrlab.workbench.runs.session import headless
 
-_STROKE = 1.0  # seconds within which further moves of the same control are one step to undo
+_POSITIONS, _SLOW = 5, 10.0  # of a control in a page; seconds of the processor after which three are enough
 
 
 class _Accessible(anywidget.AnyWidget):
@@ -40,9 +42,12 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
     picture, or what ``_show`` puts into the panel. Errors are shown there. The controls stand in rows above the
     picture, the last of them ``tools``; ``beside`` stand to its left, ``beneath`` and the words below it: a laptop's
     screen holds them together. ``picture`` and ``words`` are what is shown, ``live`` is the work:
-    ``live.wait()`` until it is done. ``undo``, ``reset``, ``code`` and ``designs`` are the same in all panels; ``call``
-    is the function that makes the panel and its arguments, which ``code`` writes.
+    ``live.wait()`` until it is done. ``reset``, ``code`` and ``designs`` are the same in all panels; ``call``
+    is the function that makes the panel and its arguments, which ``code`` writes. ``moving`` names the controls, or
+    groups of them, that are sliders in a page without a kernel too.
     """
+
+    moving: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -56,23 +61,18 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
     ) -> None:
         self.picture, self.words, self.code = ipywidgets.HTML(), ipywidgets.HTML(), ipywidgets.HTML()
         self.live = Live(self._compute, self._show, settle=settle)
-        self.undo = button("undo", self._guarded(self._undo))
         self.reset = button("back to the defaults", self._guarded(self._reset))
         self._quiet, self._call, self._drawn = False, call, Picture("", "")
         self._kept: dict[str, ipywidgets.Widget] = {}
         self._choosers: list[str] = []
         self._defaults: dict[str, Any] = {}
-        self._present: dict[str, Any] = {}
-        self._past: list[dict[str, Any]] = []
-        self._moved: tuple[set[str], float] = set(), 0.0
-        self.undo.disabled = True
         self.designs = KeptDesigns(copy_as_code.panel(*call, {}).splitlines()[-1], lambda: self.values, self.set)
         pages: dict[str, ipywidgets.Widget] = {"copy as code": self.code}
         pages |= {"keep designs": self.designs} if controls else {}
         if writers := self._writers():
             pages["export"] = self._exporting(writers)
         folded = ipywidgets.Accordion(list(pages.values()), titles=tuple(pages))
-        bar = ipywidgets.HBox([self.undo, self.reset, *tools, self.live.bar])
+        bar = ipywidgets.HBox([self.reset, *tools, self.live.bar])
         groups = itertools.groupby(controls, lambda control: isinstance(control, ipywidgets.Box))
         shown = [part for boxes, group in groups for part in (group if boxes else [rows(list(group))])]
         middle: ipywidgets.Widget = self.picture
@@ -111,7 +111,6 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         """Have the picture made that the controls now stand for."""
         if self._quiet:
             return
-        self._remember()
         try:
             question = self._question()
             self.code.value = "".join(map(_copied, self._codes(question)))
@@ -163,7 +162,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
     def track(
         self, then: Callable[[], None] | None = None, **controls: ipywidgets.Widget | Mapping[str, ipywidgets.Widget]
     ) -> None:
-        """Watch controls whose values are the panel's state: undone, reset, copied as code, taken as ``values``.
+        """Watch controls whose values are the panel's state: reset, copied as code, taken as ``values``.
 
         Their names are those of the panel's attributes; a group of controls goes by ``group.name`` and takes the place
         of the group that had its name before. Those with a ``then`` choose what other controls there are: a reset
@@ -202,9 +201,31 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         self.live.wait(600)
         if self.live.error:
             raise self.live.error
-        still = self._still()
+        still = self._strip() if self.moving else self._still()
         self.close()
         return still
+
+    def _strip(self) -> Strip:
+        """The picture, and those at other positions of the controls that a page without a kernel moves."""
+        begin, first, values = time.process_time(), self._still(), self.values
+        axes, most = [], _POSITIONS
+        for name in [name for name in values if name in self.moving or name.partition(".")[0] in self.moving]:
+            places, pictures = kinds.positions(self._kept[name], most), []
+            for value in places.values():
+                pictures.append(None if _same(value, values[name]) else self._at(name, value))
+                if time.process_time() - begin > _SLOW:
+                    most = 3  # the others are as slow
+            self.set({name: values[name]})
+            kept = [(word, p) for (word, v), p in zip(places.items(), pictures) if p or _same(v, values[name])]
+            label = self._kept[name].description
+            axes.append(Axis(label, [word for word, _ in kept], [picture for _, picture in kept]))
+        return Strip(first.svg, first.alt, first.words, axes)
+
+    def _at(self, name: str, value: Any) -> Picture | None:
+        """What the panel shows with one control elsewhere; None where that cannot be shown."""
+        self.set({name: value})
+        self.live.wait(600)
+        return None if self.live.error else self._still()
 
     def _still(self) -> Picture:
         """All that the panel shows in one picture."""
@@ -244,23 +265,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         except Exception as error:  # whatever it is, it stands where the button is
             self.exported.value = html.escape(sentence(error))
 
-    def _remember(self) -> None:
-        values, now = self.values, time.monotonic()
-        moved = set(_moved(self._present, values))
-        if moved and self._present:
-            if moved != self._moved[0] or now - self._moved[1] > _STROKE:
-                self._past.append(self._present)
-            self._moved = moved, now
-        self._present, self.undo.disabled = values, not self._past
-
-    def _undo(self) -> None:
-        if self._past:
-            self._present = self._past.pop()
-            self._moved = set(), 0.0
-            self.set(self._present)
-
     def _reset(self) -> None:
-        self._moved = set(), 0.0
         self.set({name: value for name, value in self._defaults.items() if name not in self._choosers})
 
     @contextlib.contextmanager

@@ -78,7 +78,7 @@ class Monitor(Panel[list[Row], Picture]):
         self.keep = ipywidgets.Button(description="stop and keep", icon="stop", tooltip=tooltip)
         self.keep.on_click(lambda _: self._guarded(self._stop)())
         super().__init__([], beneath=[self.keep], call=("training_monitor", {"run": self._run}))
-        self.undo.layout.display = self.reset.layout.display = "none"  # it has nothing to be moved
+        self.reset.layout.display = "none"  # it has nothing to be moved
         self.words.value = _waiting(self._run)
         self._closed = threading.Event()
         self._guarded(self.look)()
