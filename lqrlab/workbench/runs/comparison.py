@@ -71,7 +71,7 @@ def _run_row(folder: Path, entry: Record, sweep: Record) -> Values:
     row: Values = {"run": entry["run"], "status": run.get("status", "not started"), **entry["point"]}
     if run_folder.finished(place, name, entry["fingerprint"]):
         result = session.results(place, name)
-        flat = next(iter(pd.json_normalize(result["numbers"]).to_dict("records")), {})
+        flat: Values = next(iter(pd.json_normalize(result["numbers"]).to_dict("records")), {})
         plain = {k: float(v) if v in ("inf", "-inf", "nan") else v for k, v in flat.items() if not isinstance(v, list)}
         row = plain | row | {"status": "finished", "seconds": result["seconds"], "device": result["device"]}
         row = {key: row[key] for key in ("run", "status", *entry["point"], *row)}

@@ -36,7 +36,7 @@ BY_OPTION = {"run": "the run's folder (--folder)", "plants_file": "--plants FILE
 _TYPES: dict[str, Kind] = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
 _TYPES |= {str(kind): kind for kind in (list[int], list[float], list[str], list[list[float]])}
 _TYPES |= {str(kind): kind for kind in (dict[str, int], dict[str, float], dict[str, str], dict[str, list[str]])}
-_TYPES |= {f"{name} | None": kind | None for name, kind in _TYPES.items()}  # type: ignore[operator]
+_TYPES |= {f"{name} | None": kind | None for name, kind in _TYPES.items()}
 
 
 @dataclasses.dataclass(frozen=True)
