@@ -22,4 +22,4 @@ def updates(
         params: where it looks at them, as for the decay of weights.
     """
     with jax.numpy_dtype_promotion("standard"):
-        return optimizer.update(slope, state, params)  # type: ignore[return-value]
+        return optimizer.update(slope, state, params)
