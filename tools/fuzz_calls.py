@@ -373,6 +373,8 @@ CALLS = {
                                                                 "limit": 20.0}, anything),
     "evaluation.baselines": (evaluation.baselines, {"plants": {"pendulum": VARIANTS}}, anything),
     "evaluation.baselines, one": (baselines, {"plant": VARIANTS}, anything),
+    "evaluation.certify": (evaluation.certify, {"controller": GAIN, "plants": PENDULUM, "loops": 4, "key": KEY},
+                           anything),
     "evaluation.settling_steps": (evaluation.settling_steps, {"poles": np.array([0.9, 0.5]), "times": 2.0,
                                                               "shortest": 100, "longest": 2000}, anything),
     "dataset.DataConfig": (dataset.DataConfig, _data, anything),

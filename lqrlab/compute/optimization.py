@@ -11,7 +11,7 @@ Params = TypeVar("Params")
 def updates(
     optimizer: optax.GradientTransformation, slope: Params, state: optax.OptState, params: Params | None = None
 ) -> tuple[Params, optax.OptState]:
-    """What the optimiser adds to the parameters along their gradient, and its new state.
+    """Changes of the parameters along their gradient, and the new state of the optimiser.
 
     Adam takes powers of its decay by a count of steps: numbers of two types, which are not promoted elsewhere.
 
@@ -22,4 +22,4 @@ def updates(
         params: where it looks at them, as for the decay of weights.
     """
     with jax.numpy_dtype_promotion("standard"):
-        return optimizer.update(slope, state, params)  # type: ignore[return-value]
+        return optimizer.update(slope, state, params)

@@ -160,7 +160,7 @@ def faults(entry: Record, config: DataConfig) -> Iterator[str]:
 
 
 def changed(found: Headers, listed: Headers) -> str:
-    """Which arrays are others than those listed, in words; empty if none are."""
+    """Arrays that are others than those listed, in words; empty if none are."""
     odd = [name for name in sorted(found.keys() | listed.keys()) if found.get(name) != listed.get(name)]
     return f"{', '.join(odd[:5])} {'is' if len(odd) == 1 else 'are'} not what the manifest lists" if odd else ""
 

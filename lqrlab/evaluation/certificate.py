@@ -128,16 +128,21 @@ def certify(
     0.035
     """
     checks.on_host("certify", controller, plants, key)
+    checks.whole("loops", loops)
+    key = jax.random.key(0) if key is None else key
+    checks.random_key(key)
     problem = (plants if isinstance(plants, Problem) else Problem.of(plants, linear=True)).solved()
     problem = dataclasses.replace(problem, linear=True)
     policy = bind(controller, problem)
     if isinstance(policy, LinearPolicy):
         return _of_gain(policy.K, problem)
-    return _of_loops(policy, problem, checks.whole("loops", loops), jax.random.key(0) if key is None else key)
+    return _of_loops(policy, problem, loops, key)
 
 
 def _of_gain(K: Array, problem: Problem) -> Certificate:
-    scaled = problem.scaled()
+    scaled, K = problem.scaled(), jnp.asarray(K)
+    if K.ndim > problem.K.ndim:
+        raise ValueError(f"controller: expected gains {problem.K.shape}, one for each plant, but found {K.shape}")
     gain = problem.units.scale_gain(jnp.broadcast_to(K, problem.K.shape).astype(problem.K.dtype))
     closed, live = np.asarray(scaled.closed_loop(gain)), np.asarray(problem.coordinates.state_mask) > 0
     radius, distance = (np.zeros(closed.shape[:-2]) for _ in range(2))

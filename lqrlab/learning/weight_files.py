@@ -20,10 +20,10 @@ _MOST_BYTES = 1 << 26
 
 _HOMES = {"prior": "lqrlab.unknown"}
 """Module of each kind of weights that is no network; it registers them when it is imported."""
-_KINDS: dict[str, "Kind"] = {}
+_KINDS: dict[str, "WeightKind"] = {}
 
 
-class Kind(NamedTuple):
+class WeightKind(NamedTuple):
     """A kind of weights: its class, and both ways between it and named arrays, which may be a stranger's."""
 
     of: type
@@ -31,7 +31,7 @@ class Kind(NamedTuple):
     arrays: Callable[[Any], Mapping[str, Any]]
 
 
-def register(name: str, kind: Kind) -> None:
+def register(name: str, kind: WeightKind) -> None:
     """Let weights of a kind, which the cards of their files name, be read and written."""
     _KINDS[name] = kind
 
@@ -87,7 +87,7 @@ def read(file: str | Path) -> Any:
         raise ValueError(f"file: {file} holds no weights that can be used: {error}") from None
 
 
-def _registered(kind: object) -> Kind | None:
+def _registered(kind: object) -> WeightKind | None:
     """The kind that a card names, its module loaded; None if there is none of that name."""
     if not isinstance(kind, str) or kind not in _HOMES.keys() | _KINDS.keys():
         return None

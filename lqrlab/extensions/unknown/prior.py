@@ -250,4 +250,4 @@ def _read(arrays: Mapping[str, np.ndarray]) -> Prior:
     return Prior.of_arrays({k: jnp.asarray(a) for k, a in arrays.items()})
 
 
-weight_files.register("prior", weight_files.Kind(Prior, _read, Prior.to_arrays))
+weight_files.register("prior", weight_files.WeightKind(Prior, _read, Prior.to_arrays))
