@@ -262,7 +262,9 @@ class Program:
                 return _cast(fn(params, *inputs), backend.dtype)
 
         def gradients(params: PyTree, inputs: list[Array], loss: Callable[[PyTree], Array]) -> PyTree:
-            return _cast(jax.grad(lambda params: loss(evaluate(params, inputs)))(params), backend and backend.dtype)
+            return _cast(
+                jax.grad(lambda params: loss(evaluate(params, inputs)))(params), backend.dtype if backend else None
+            )
 
         self._evaluate, self._gradients = Compiled(evaluate), Compiled(gradients, static="loss")
 

@@ -34,7 +34,7 @@ def _improved(A: Array, B: Array, Q: Array, R: Array, N: Array, K: Array) -> Sol
 
 @jax.custom_jvp
 def newton_step(A: Array, B: Array, Q: Array, R: Array, N: Array, K: Array) -> Solution:
-    """One step from K ``[*batch, m, n]``, all leading axes alike: P is the cost to go of K, NaN where it has none.
+    """One step from K ``[*batch, m, n]``, all equal leading axes: P is the cost to go of K, NaN where it has none.
 
     With F = A − BK and D = dF = dA − dB K − B dK the tangent of P solves dP = FᵀdP F + sym(FᵀP D) + dW, where W is
     the stage weight of K and sym(X) = X + Xᵀ; that of the next gain is as in the Riccati equation.

@@ -109,7 +109,7 @@ _SOLVERS = {c: batch_last.solver(2, 2)(partial(_bounded, continuous=c)) for c in
 def solve_lyapunov(
     a: Float[Array, "*batch n n"], q: Float[Array, "*batch n n"], *, continuous: bool
 ) -> Float[Array, "*batch n n"]:
-    """X of a X + X aᵀ + q = 0 or of X = a X aᵀ + q, leading axes alike; differentiable to any order, being linear."""
+    """X of a X + X aᵀ + q = 0 or of X = a X aᵀ + q, equal leading axes; differentiable to any order, being linear."""
     solve = _SOLVERS[continuous]
     return jax.lax.custom_linear_solve(
         lambda x: -(a @ x + x @ a.mT) if continuous else x - a @ x @ a.mT,

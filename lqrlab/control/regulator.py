@@ -96,15 +96,18 @@ def _sound(holds: Any, weights: tuple[Array | np.ndarray, ...], *, singular_R: b
 
     The equation may have a solution although R > 0 or [Q N; Nᵀ R] ≥ 0 does not hold and the cost has no lower bound.
     """
-    single = np.ndim(holds) == 0  # its weights have been checked before
-    if not isinstance(holds, jax.Array):
-        full = [np.broadcast_to(a, (*np.shape(holds), *a.shape[-2:])) for a in map(np.asarray, weights)]
-        bounded = single or matrix_checks.bounded_below(*full)
-    elif traced(bounded := _bounded_in_a_program(*weights), holds):
-        return holds & bounded
-    holds, bounded = np.asarray(holds), np.asarray(bounded)
-    doubtful = np.asarray(holds & ~bounded)
-    return holds & ~doubtful | _taken(weights, doubtful, singular_R=singular_R)
+    if isinstance(holds, jax.Array):
+        bounded = _bounded_in_a_program(*weights)
+        if traced(bounded, holds):
+            return holds & bounded
+        holds, bounded = np.asarray(holds), np.asarray(bounded)
+    elif not np.ndim(holds):
+        return holds  # a single problem's weights have been checked before
+    else:
+        bounded = matrix_checks.bounded_below(
+            *(np.broadcast_to(a, (*holds.shape, *a.shape[-2:])) for a in map(np.asarray, weights))
+        )
+    return holds & (bounded | _taken(weights, holds & ~bounded, singular_R=singular_R))
 
 
 @jax.jit
@@ -121,8 +124,8 @@ def _design(args: tuple[Array | np.ndarray, ...], *, continuous: bool, singular_
     with jax.debug_nans(False):  # NaN marks what has no answer; a single problem's reason is said below
         solution = equations.solution(args, continuous=continuous)
         sound = _sound(equations.certain(solution), args[2:5], singular_R=singular_R)
-        K, P, closed, residual, _ = equations.certified(solution, sound)
-        design = LQR(*(matrix_checks.as_jax(a) for a in (K, P, closed, residual, sound)))
+        found = (*equations.certified(solution, sound)[:4], sound)
+        design = LQR(*(found if traced(*found) else jax.device_put(found)))
     if design.P.ndim == 2 and not traced(design) and not bool(design.stabilizing):
         A, B, Q = (np.asarray(a) for a in args[:3])
         why = float(design.residual) if bool(design.uncertified) else None

@@ -1,7 +1,7 @@
 """Plants as sampled problems with their optimum: those of all families by one compiled program.
 
 In scaled coordinates, padded to one size, all plants look alike, so few numbers of them make few programs; and scaled
-matrices lose the fewest digits. What is many, or larger than that size, is worked out as it is.
+matrices lose the fewest digits. Large batches and larger plants are solved without padding.
 """
 
 import math

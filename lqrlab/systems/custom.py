@@ -184,11 +184,13 @@ def _labels(states: Sequence[str], inputs: Sequence[str], n: int, m: int) -> Lab
     return tuple(states), tuple(inputs)
 
 
-def _declared(usual: str, n: int, m: int, dt: Numbers, name: str, *labels: Sequence[str]) -> dict[str, Any]:
+def _declared(
+    usual: str, n: int, m: int, dt: Numbers, name: str, states: Sequence[str], inputs: Sequence[str]
+) -> tuple[Array, Labels, str]:
     """Sample time, labels and name of a plant, checked; its kind's name where none is given."""
     good = isinstance(name, str) and (not name or name.isidentifier())
     _require(good, "name", f"expected letters, digits and _, such as 'my_plant', but found {name!r}")
-    return {"dt": _sample_time(dt), "labels": _labels(*labels, n, m), "name": name or usual}
+    return _sample_time(dt), _labels(states, inputs, n, m), name or usual
 
 
 def from_matrices(
@@ -229,10 +231,10 @@ def from_matrices(
     if C is not None:
         C = arrays["C"] = _finite("C", C, 2, "a matrix [p, n]")
         _require(C.shape[-1] == n, "C", f"expected {n} columns, one a state, but found {C.shape[-1]}")
-    given = _declared("linear", n, m, dt, name, states, inputs)
-    lead = jnp.broadcast_shapes(*(a.shape[:-2] for a in arrays.values()), given["dt"].shape)
+    step, labels, called = _declared("linear", n, m, dt, name, states, inputs)
+    lead = jnp.broadcast_shapes(*(a.shape[:-2] for a in arrays.values()), step.shape)
     full = {name: jnp.broadcast_to(a, lead + a.shape[-2:]) for name, a in arrays.items()}
-    return Linear(**full, **(given | {"dt": jnp.broadcast_to(given["dt"], lead)}))
+    return Linear(**full, dt=jnp.broadcast_to(step, lead), labels=labels, name=called)
 
 
 def from_dynamics(
@@ -274,8 +276,8 @@ def from_dynamics(
     _require(dx.shape == x.shape, "f", shape)
     moves = f"expected an equilibrium, but f(x_eq, u_eq) = {np.asarray(dx)}: the plant would drift away from it"
     _require(jnp.max(jnp.abs(dx)) < 1e-6, "x_eq, u_eq", moves)
-    weights, given = _weights(Q, R, len(x), len(u)), _declared("function", len(x), len(u), dt, name, states, inputs)
-    return Function(f=f, x_eq=x, u_eq=u, **weights, **given)
+    step, labels, called = _declared("function", len(x), len(u), dt, name, states, inputs)
+    return Function(f=f, x_eq=x, u_eq=u, dt=step, labels=labels, name=called, **_weights(Q, R, len(x), len(u)))
 
 
 def from_control(

@@ -226,7 +226,7 @@ def together(cores: Sequence[int], *arrays: Array) -> tuple[Array, ...]:
 
 
 def solver(*cores: int, rescue: Rescue | None = None) -> Callable[[Solve], Solve]:
-    """Decorate a solver that has the batch last: call it with any leading axes, alike, and any ``vmap``.
+    """Decorate a solver that has the batch last: call it with any equal leading axes, and any ``vmap``.
 
     Args:
         cores: core dimensions of each argument (2 for a matrix, 0 for a scalar).
@@ -247,7 +247,7 @@ def solver(*cores: int, rescue: Rescue | None = None) -> Callable[[Solve], Solve
 
 
 def flattened(*cores: int) -> Callable[[Solve], Solve]:
-    """Decorate a function of arrays with one leading axis: call it with any leading axes, alike, and any ``vmap``."""
+    """Decorate a function of arrays with one leading axis: call it with any equal leading axes, and any ``vmap``."""
 
     def decorate(flat: Solve) -> Solve:
         @custom_vmap
@@ -273,7 +273,7 @@ def rescued(
 ) -> PyTree[Array]:
     """``out`` with the members whose error, its last array, is above :func:`enough` solved again, ``size`` at a time.
 
-    The better answer stays; ``always`` the new one, for a method that goes on from where it was.
+    Keeps the better answer; with ``always`` the newer one, for a method that goes on from where it was.
     """
     count = args[0].shape[0]
     size = min(count, size)

@@ -86,7 +86,7 @@ def solve(a: Inexact[Array, "n n"], b: Array, *, definite: bool = False) -> Arra
 
 
 def solve_many(a: Inexact[Array, "*batch n n"], b: Inexact[Array, "*batch n k"]) -> Inexact[Array, "*batch n k"]:
-    """:func:`solve` over leading axes, which are alike."""
+    """:func:`solve` over equal leading axes."""
     many = solve
     for _ in a.shape[:-2]:
         many = jax.vmap(many)

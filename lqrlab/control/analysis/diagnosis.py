@@ -3,13 +3,13 @@
 import dataclasses
 
 import numpy as np
-import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike, Float
 
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.controllability import controllability_distance
 from lqrlab.control.analysis.eigenmodes import Mode, modes
 from lqrlab.control.regulator import dlqr, lqr
+from lqrlab.control.riccati import on_host
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ def diagnose(
     plant_modes = modes(a, dt)
     values = [m.pole if dt is None else np.exp(m.pole * dt) for m in plant_modes]
     controllable = np.array([controllability_distance(a, b, v) for v in values])
-    scaling = _scaling(problem)
+    scaling, _ = on_host.scales(problem)
     remarks = _remarks(plant_modes, controllable, scaling)
     try:
         residual = float((lqr if dt is None else dlqr)(A, B, Q, R, N).residual)
@@ -78,15 +78,3 @@ def _remarks(plant_modes: list[Mode], controllable: np.ndarray, scaling: np.ndar
         units = ", ".join(f"state {i} by {scaling[i]:.2g}" for i in worst)
         remarks.append(f"The scaling is bad by a factor of {ratio:.1g}: divide {units}.")
     return remarks
-
-
-def _scaling(problem: list[np.ndarray]) -> np.ndarray:
-    """Factors of the states that even out the Hamiltonian of the problem without its cross weight."""
-    a, b, q, r, cross = problem
-    inverse = np.linalg.pinv(r)
-    F, G, H = a - b @ inverse @ cross.T, b @ inverse @ b.T, q - cross @ inverse @ cross.T
-    sizes = np.abs(np.block([[F, -G], [-H, -F.T]]))
-    np.fill_diagonal(sizes, 0.0)  # no scaling changes it
-    _, (both, _) = scipy.linalg.matrix_balance(sizes, permute=False, separate=True)
-    n = len(a)
-    return 2.0 ** np.round(np.log2(both[:n] / both[n:]) / 2)  # of x and of Px, which has the inverse units

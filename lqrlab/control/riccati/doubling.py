@@ -8,7 +8,7 @@ and G. A. Hewer, ibid. 16 (1971) [Newton].
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,14 +27,15 @@ CORRECTION = 1e-3  # six digits of a Newton step are enough
 class Solution(NamedTuple):
     """Gain, cost to go, closed loop A − BK, relative residual and whether the loop is stable (1.0 or 0.0).
 
-    Here with the batch on the last axis; from :mod:`lqrlab.control.riccati.equations` on with leading axes.
+    Here with the batch on the last axis; from :mod:`lqrlab.control.riccati.equations` on with leading axes, JAX's
+    arrays or NumPy's.
     """
 
-    K: Array
-    P: Array
-    closed: Array
-    residual: Array
-    stable: Array
+    K: Any
+    P: Any
+    closed: Any
+    residual: Any
+    stable: Any
 
 
 def doubled(

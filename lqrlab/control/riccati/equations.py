@@ -61,7 +61,7 @@ _CERTAIN, _CERTIFIED = jax.jit(_certain), jax.jit(_certified)
 
 
 def _differentiable(*, continuous: bool) -> Callable[..., Solution]:
-    """The solver of problems whose leading axes are alike, with the derivative of its equation.
+    """The solver of problems with equal leading axes, with the derivative of its equation.
 
     Let F = A − BK, D = dA − dB K, and in discrete time E = F, S = R + BᵀPB (continuous: E = I, S = R). Then dP
     solves the Lyapunov equation of Fᵀ with the right-hand side sym(EᵀP D − dN K) + dQ + KᵀdR K, where sym(X) =

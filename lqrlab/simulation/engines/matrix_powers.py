@@ -1,7 +1,8 @@
 """Undisturbed linear loops within their limits, on a CPU: whole trajectories as powers of the closed loop.
 
 XLA's CPU compiler works the small products of a batch off one by one, several times as slowly as the BLAS under
-NumPy; so these are NumPy's. Nothing is compiled, and the states come out as they are returned.
+NumPy; so these are NumPy's, and nothing is compiled. Of 2,000 loops of one plant of four states, 500 samples, the
+batch-last engine takes 3.7 times as long (28 against 7.5 ms), and 1.3 s in its first call (7 s with twelve states).
 """
 
 import numpy as np
