@@ -156,6 +156,6 @@ def _near(circle: _Circle, low: float, high: float) -> float:
         return low
     return float(
         scipy.optimize.minimize_scalar(
-            lambda kd: -circle.best(kd, 4)[1], bounds=(low, high), rule="bounded", options={"xatol": 1e-5 * high}
+            lambda kd: -circle.best(kd, 4)[1], bounds=(low, high), method="bounded", options={"xatol": 1e-5 * high}
         ).x
     )
