@@ -11,8 +11,8 @@ export JUPYTER_PATH := $(CURDIR)/.venv/share/jupyter
 
 help:
 	@echo "make run    install into .venv if needed, then the main job (PROFILE=quick; tiny, full)"
-	@echo "make test   install if needed, then the tests that a change must pass (9 minutes on two cores)"
-	@echo "make check  what make test leaves out: the whole matrix, and make lint (10 minutes)"
+	@echo "make test   install if needed, then the tests that a change must pass: library, workbench, one of each extension"
+	@echo "make check  what make test leaves out: the extensions' suites, the whole matrix, and make lint"
 	@echo "make fuzz, make torture   wrong arguments; kills and damaged files: an hour each (CALLS=20000, KILLS=200, FLIPS=1000)"
 	@echo "make soak   everything again and again: does memory grow? (HOURS=4)"
 	@echo "make mutants   single faults in the package: do the tests notice? (NUM=400)"
@@ -35,7 +35,7 @@ run: env
 	$(BIN)/lqrlab run --profile $(PROFILE)
 
 # a file's tests share what its fixtures make and what its programs are compiled to: they stay in one process;
-# a worker that was killed (a test beyond its time limit) ends the run, because pytest-xdist may wait for ever after it
+# a worker that was killed (a test that hangs) ends the run, because pytest-xdist may wait for ever after it
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test: env

@@ -1,6 +1,5 @@
-"""Generation against raw files, and the sources that feed a learner: from the device, memory, disk, simulation."""
+"""Generation against raw files, and the sources that feed a learner: from the device, memory, disk."""
 
-import itertools
 import json
 import os
 import shutil
@@ -107,9 +106,7 @@ def bench_loading(*, trajectories: int = 100, repeats: int = 5) -> list[Row]:
     """All sources on a data set of 60 variants that fits everywhere (58 MB), one after the other."""
     with tempfile.TemporaryDirectory() as folder:
         data = dataset.generate(quadrotors(trajectories), Path(folder) / "data")
-        rows = source_rows(data, repeats=repeats)
-        fresh = dataset.source(data, kind="simulated", batch_size=BATCH, window=WINDOW)
-        return [*rows, row("loader, live: simulated as they come", _speed(fresh, 2, most=100), _UNIT)]
+        return source_rows(data, repeats=repeats)
 
 
 def source_rows(data: dataset.Dataset, *, batch: int = BATCH, repeats: int = 5) -> list[Row]:
@@ -132,15 +129,14 @@ def source_rows(data: dataset.Dataset, *, batch: int = BATCH, repeats: int = 5) 
     return rows
 
 
-def _speed(source: dataset.Source, repeats: int, most: int | None = None) -> float:
-    """Thousand windows/s in an epoch, or in its first ``most`` batches."""
+def _speed(source: dataset.Source, repeats: int) -> float:
+    """Thousand windows/s in an epoch."""
 
     def epoch() -> None:
-        for batch in itertools.islice(source, most):
+        for batch in source:
             jax.block_until_ready(batch)
 
-    batches = min(len(source), most or len(source))
-    return batches * source.batch_size / measure({"epoch": epoch}, repeats)["epoch"] / 1e3
+    return len(source) * source.batch_size / measure({"epoch": epoch}, repeats)["epoch"] / 1e3
 
 
 def _wait(source: dataset.Source, steps: int = 60) -> float:

@@ -97,8 +97,8 @@ def pretrain_regulator(file: Path, folder: Path, variants: int) -> None:
     settings: dict[str, Any] = read_object(folder / "checkpoints" / "settings.json")
     data, training = settings["data"], settings["train"]
     trained = [name for name in data["families"] if name not in data["held_out"]]
-    ladder = evaluation.ladder(model, trained=trained, key=jax.random.key(1), variants=variants)
-    wanted = ("network", "network, one Newton step")
+    wanted = {"network": model, "network, one Newton step": lambda problem: learning.policy(model, problem, repair=1)}
+    ladder = evaluation.ladder(wanted, trained=trained, key=jax.random.key(1), variants=variants)
     card = {
         "data": f"{len(trained)} families ±{100 * data['spread']:g} %, {training['random_systems']} random systems",
         "command": f"python -m benchmarks.pretrain regulator {file.name} --run {folder.name}",

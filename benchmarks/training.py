@@ -21,7 +21,7 @@ from lqrlab.learning.training_step import initial
 LARGE = ModelConfig(kind="transformer", window=32, width=128, depth=4, heads=4, description=False)
 SMALL = dataclasses.replace(LARGE, width=32, depth=2)
 SMALLEST = ModelConfig(kind="gain", window=1, hidden=16)
-KINDS = ("gain", "matrix", "mlp", "recurrent", "transformer")
+KINDS = ("gain", "matrix", "mlp", "transformer")
 _LARGE = 10_000  # windows times channels: from there on a dispatch of several steps saves nothing
 DISPATCH = 100  # steps that the smallest model takes in one program
 

@@ -4,6 +4,7 @@ import ctypes
 import gc
 import os
 import sys
+import time
 from pathlib import Path
 
 # before NumPy is there: its threads wait for cores that another worker's have
@@ -45,28 +46,33 @@ jax.config.update("jax_numpy_rank_promotion", "raise")  # (64, 1) - (64,) is a b
 jax.config.update("jax_numpy_dtype_promotion", "strict")  # float32 meeting float64 is a conversion that was forgotten
 
 
-GB = 1e9
-ONE_PROCESS = 4 * GB  # that a worker of the tests needs
-
-
-def room() -> float:
-    """Memory that a worker may take: what is compiled is kept as long as there is more of it."""
-    share = psutil.virtual_memory().available / int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    return min(max(share, ONE_PROCESS), 2 * ONE_PROCESS)
-
-
-ROOM = room()
-
-
+ONE_PROCESS = 2e9  # bytes that a worker may take: beyond it, programs are dropped
+MOST_SECONDS = 120  # of the processor that one test may take, on any machine; in `make test` they take 20 at most
+HERE = Path(__file__).parent
 LONGEST = ("notebooks", "learning", "identification", "problem", "learning_loops", "dataset_generation")
 LONGEST += ("docs", "browser", "unknown", "look_ahead", "robust_stability")
 """Files that take longest, which begin first: the workers then end together."""
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
+    """The suites of extensions and tools are of the matrix, but for one test of each extension."""
+    for item in items:
+        inside = item.path.is_relative_to(HERE / "extensions") or not item.path.is_relative_to(HERE)
+        if inside and item.path.name != "test_each_extension.py":
+            item.add_marker(pytest.mark.matrix)
     names = [f"test_{name}.py" for name in LONGEST]
     items.sort(key=lambda item: names.index(item.path.name) if item.path.name in names else len(names))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """A test may take so many seconds of the processor: those on the clock say how busy a machine is."""
+    begin = time.process_time()
+    result = yield
+    taken, most = time.process_time() - begin, item.get_closest_marker("processor")
+    assert taken < (most.args[0] if most else MOST_SECONDS), f"it took {taken:.0f} s of the processor"
+    return result
 
 
 def pytest_collection_finish():
@@ -97,9 +103,9 @@ def mappings() -> int:
 
 @pytest.fixture(autouse=True, scope="module")
 def programs_are_given_back():
-    """Compiled programs of a whole run are more than a process may map into memory: XLA crashes then."""
+    """Compiled programs of a whole run are more than a process may hold, or map into memory: XLA crashes then."""
     yield
-    if mappings() > 30_000:
+    if mappings() > 30_000 or in_use() > 0.5 * ONE_PROCESS:
         give_back()
 
 
@@ -114,17 +120,17 @@ def in_use() -> int:
     return psutil.Process().memory_info().rss
 
 
-limit = 0.7 * ROOM
+limit = 0.7 * ONE_PROCESS
 
 
 @pytest.fixture(autouse=True)
 def memory_is_bounded():
-    """Those of one module are gigabytes too."""
+    """Programs of one file are gigabytes too."""
     global limit
     yield
     if in_use() > limit:
         give_back()
-        limit = min(max(limit, in_use() + GB), ROOM)  # what stays is not asked for after each test
+        limit = max(limit, in_use() + 0.2 * ONE_PROCESS)  # what stays is not asked for after each test
 
 
 @pytest.hookimpl(trylast=True)

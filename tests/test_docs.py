@@ -24,6 +24,7 @@ from bs4 import BeautifulSoup
 
 import lqrlab
 from lqrlab import (
+    classical,
     compute,
     control,
     dataset,
@@ -32,9 +33,13 @@ from lqrlab import (
     evaluation,
     identification,
     learning,
+    predictive,
     robots,
+    robust,
     simulation,
     systems,
+    tuning,
+    unknown,
 )
 from lqrlab.workbench.cli import main
 
@@ -46,12 +51,17 @@ EXAMPLES = {  # public names that matter most: each has an example in its docstr
     systems: "Coordinates from_dynamics from_matrices make names open_loop_modes pad sample stack",
     control: "c2d care ctrb dare diagnose discretize dlqr dlyap feedforward finite_horizon "
     "frequency_response gram h2_norm hinf_norm lqe lqi lqr lqrd lyap margins obsv place settling_steps settling_time "
-    "step_info zeros",
+    "zeros",
     simulation: "Problem Trajectory bind",
     dataset: "DataConfig",
     identification: "Log excitation read",
     learning: "ModelConfig",
     evaluation: "attraction evaluate settling_steps",
+    predictive: "mpc optimum",
+    robust: "",
+    classical: "pid",
+    tuning: "step_info",
+    unknown: "score",
     environments: "make",
     robots: "from_mujoco",
     deployment: "load_c to_c",
@@ -107,7 +117,6 @@ def pages_with_code():
 def test_code_on_pages_runs(page, blocks, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(systems.families, "FAMILIES", dict(systems.families.FAMILIES))
-    monkeypatch.setattr(simulation.binding, "TABLE", list(simulation.binding.TABLE))
     for block in [block for block in BLOCK.findall(page.read_text()) if block not in blocks]:
         blocks.add(block)
         exec(compile(block.replace("num=1000", "num=10"), str(page), "exec"), {"__name__": page.stem})

@@ -1,8 +1,6 @@
 """What holds the project together: the rooms' order, the lists of packages, imports that change nothing."""
 
-import ast
 import contextlib
-import graphlib
 import importlib.metadata
 import json
 import os
@@ -24,58 +22,12 @@ import yaml
 from click.testing import CliRunner
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from test_architecture import MODULES, imports, room
 
-import lqrlab
 from lqrlab.systems import families, plant_files
 from lqrlab.workbench.cli import main
 
 ROOT = Path(__file__).parents[1]
-ROOMS = [*lqrlab.LIBRARY, "workbench", "extensions"]
-MODULES = sorted((ROOT / "lqrlab").rglob("*.py"))
-ONLY_IN = {
-    "h5py": {"dataset", "learning"},
-    **{package: {"workbench", "extensions"} for package in ("matplotlib", "ipywidgets", "IPython", "papermill")},
-}
-
-
-def imports(path: Path) -> set[str]:
-    """Full names of everything that a module imports, at its top or inside a function."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:  # relative: from the package that the module is in
-                parents = path.relative_to(ROOT).with_suffix("").parts[: -node.level]
-                base = ".".join([*parents, *base.split(".")]).rstrip(".")
-            found |= {base} | {f"{base}.{alias.name}" for alias in node.names}
-    return found
-
-
-def room(path: Path) -> str | None:
-    """The subpackage that a file of the package is in."""
-    parts = path.relative_to(ROOT).parts
-    return parts[1] if parts[1] in ROOMS else None
-
-
-def test_a_subpackage_imports_only_those_above_it():
-    for path in MODULES:
-        own, used = room(path), imports(path)
-        for other in {name.split(".")[1] for name in used if name.startswith("lqrlab.")} & set(ROOMS):
-            assert own is None or ROOMS.index(other) <= ROOMS.index(own), f"{path} must not import {other}"
-        for package, rooms in ONLY_IN.items():
-            allowed = own in rooms or package not in {name.split(".")[0] for name in used}
-            assert allowed, f"{path}: only {' and '.join(sorted(rooms))} may import {package}"
-
-
-def test_no_extension_imports_another():
-    for path in (ROOT / "lqrlab" / "extensions").rglob("*.py"):
-        own = path.relative_to(ROOT).parts[2]
-        others = {name.split(".")[2] for name in imports(path) if name.startswith("lqrlab.extensions.")}
-        assert others <= {own}, f"{path} imports {others}"
-
-
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -188,14 +140,12 @@ NOT_IMPORTED = {
     "jupyterlab": "what a person opens the notebooks in",
     "mujoco": "robots.from_mujoco asks for it when it is called",
     "moviepy": "Gymnasium makes films with it",
-    "onnx": "deployment.to_onnx asks for it when it is called",
     "pyarrow": "pandas reads and writes Parquet with it",
     "pyserial": "deployment.realtime asks for it when a plant is at a serial line",
     "rejax": "notebook 16 trains agents with it",
 }
 OPTIONAL = {
     "control": {"control"},  # its StateSpace, for who has python-control
-    "dataset": {"hdf5plugin"},  # files packed with blosc
     "extensions": {"control"},
     "systems": {"sympy"},  # equations as formulas
 }
@@ -271,58 +221,6 @@ def test_the_library_imports_nothing_of_the_extras():
     when_called = {"control", "slycot", "matplotlib"}  # python-control, which brings the latter
     refused = foreign - {"lqrlab"} | when_called
     assert python(f"REFUSED = {refused!r}\n" + REFUSING + ALL_MODULES) == "all"
-
-
-def test_functions_and_modules_are_one_thing():
-    """No module of several things, no function that fits no screen."""
-    for path in MODULES:
-        text = path.read_text()
-        assert len(text.splitlines()) <= 400, path
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines = node.end_lineno - node.lineno + 1
-                assert lines <= 80, f"{path}: {node.name} has {lines} lines"
-
-
-def test_no_class_name_means_two_things():
-    """Nor do a docstring's first words leave open what a thing is."""
-    found: dict[str, Path] = {}
-    for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                assert node.name not in found, f"{node.name} in {path} and in {found[node.name]}"
-                found[node.name] = path
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                words = (ast.get_docstring(node) or "").split(maxsplit=1)
-                assert words[:1] not in [["What"], ["How"], ["Where"], ["Which"], ["Whether"]], f"{path}: {words[0]}"
-
-
-def imported_at_once(tree: ast.AST) -> set[str]:
-    """Modules of lqrlab that a module imports while it is imported itself: not in functions, not for types alone."""
-    found, waiting = set(), list(ast.iter_child_nodes(tree))
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("lqrlab"):
-            found |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
-        elif not (isinstance(node, ast.FunctionDef | ast.If)):
-            waiting += ast.iter_child_nodes(node)
-    return found
-
-
-def test_modules_do_not_import_one_another_in_circles():
-    """A package's ``__init__`` gathers its modules, so it is left out."""
-    names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in MODULES}
-    graph = {
-        name: imported_at_once(ast.parse(path.read_text())) & (names.keys() - {name})
-        for name, path in names.items()
-        if path.name != "__init__.py"
-    }
-    graphlib.TopologicalSorter(graph).prepare()
-
-
-def test_no_two_modules_have_one_name():
-    names = [path.name for path in MODULES if path.name != "__init__.py"]
-    assert {name for name in names if names.count(name) > 1} <= set()
 
 
 ELSEWHERE = """
@@ -426,12 +324,6 @@ def test_a_wrong_request_gets_one_line(args, message):
     assert message in err
     with pytest.raises(ValueError, match=re.escape(message)):  # shown with all lines of code
         CliRunner().invoke(main, ["--traceback", *args], catch_exceptions=False)
-
-
-def test_a_training_by_fewer_processes_than_one_is_refused():
-    code, _, err = lqrlab_command("train", ".", "--processes", "-2")
-    assert code == 2
-    assert "-2 is not in the range x>=1" in err
 
 
 def test_a_value_without_its_p_and_a_misspelt_folder_are_recognized(tmp_path):

@@ -188,15 +188,10 @@ def objective(config):
     return learning.objective(learning.models.split(trained().model)[0], config)
 
 
-def train_step(accumulate, ema):
-    """learning.train_step of some objective."""
-    return learning.train_step(len, learning.optimizer(TRAIN), accumulate=accumulate, ema=ema)
-
-
-def setup(x64, cache, keep_pages):
+def setup(x64, cache):
     """compute.setup, undone."""
     try:
-        compute.setup(x64=x64, cache=cache, keep_pages=keep_pages)
+        compute.setup(x64=x64, cache=cache)
     finally:
         compute.setup()
 
@@ -226,8 +221,7 @@ _score_x0 = _score | {"x0": _x0[None]}
 _region = {"plant": PENDULUM, "controller": GAIN, "x0": _x0[None], "num_steps": 20, "dt": 0.02, "limits": (-9.0, 9.0)}
 _data = {"families": ("pendulum",), "variants": 3, "spread": 0.2, "trajectories": 2, "num_steps": 5, "seed": 0,
          "excitation": 0.1, "saturation": 5.0, "linear": True, "controller": "lqr"}  # fmt: skip
-_windows = {"kind": "auto", "split": "train", "batch_size": 2, "window": 2, "seed": 0, "pool_bytes": 10**6,
-            "loops": 4, "process_index": 0, "process_count": 1}  # fmt: skip
+_windows = {"kind": "auto", "split": "train", "batch_size": 2, "window": 2, "seed": 0, "pool_bytes": 10**6}
 _problem = {"plants": PENDULUM, "dt": DT, "linear": False, "limits": (-9.0, 9.0), "noise": 0.1, "substeps": 2}
 _declared = {"default": 1.0, "unit": "m²", "about": "area", "low": 0.1, "high": 10.0}
 _length = {"cls": type(PENDULUM), "key": "length", "value": 0.5}
@@ -235,7 +229,7 @@ _scheduled = {"plant": PENDULUM, "schedule": Made(schedule), "read": read}
 _stored = {"folder": Made(lambda: trained() and RUN / "checkpoints"), "which": "last"}
 _model = {"kind": "transformer", "window": 8, "width": 32, "heads": 4, "description": True, "seed": 0}
 _train = {"num_steps": 20, "batch_size": 8, "learning_rate": 1e-3, "warmup": 0.05, "loss": "masked_mse", "plants": 4,
-          "accumulate": 1, "ema": 0.0, "random_systems": 0}  # fmt: skip
+          "random_systems": 0}  # fmt: skip
 _backend = {"device": "cpu", "mesh": "", "dtype": "float32", "jit": True, "seed": 0}
 _fit = {"source": Made(source), "model": MODEL, "config": TRAIN}
 
@@ -340,11 +334,6 @@ CALLS = {
         {"controller": K, "plant": PENDULUM, "rate": 50.0, "seconds": 0.1, "x0": [0.1, 0.0], "clock": "simulated"},
         anything,
     ),
-    "deployment.to_onnx": (
-        deployment.to_onnx,
-        {"network": K, "path": Path(FOLDER.name) / "gain.onnx", "problem": PENDULUM, "dtype": "float64"},
-        anything,
-    ),
     "deployment.to_fmu": (
         deployment.to_fmu,
         {"controller_or_plant": K, "path": Path(FOLDER.name) / "gain.fmu", "fmi": "3.0", "problem": PENDULUM},
@@ -390,23 +379,20 @@ CALLS = {
     "dataset.random_systems": (dataset.random_systems, {"key": KEY, "num": 2}, anything),
     "dataset.generate": (dataset.generate, {"config": DATA, "path": Made(a_folder)}, anything),
     "dataset.open": (dataset.open, {"path": Made(lambda: data().path)}, anything),
-    "dataset.verify": (dataset.verify, {"path": Made(lambda: data().path)}, anything),
+    "dataset.verify": (dataset.verify, {"path": Made(lambda: data().path), "again": True}, anything),
     "dataset.source": (windows, {"data": Made(data)} | _windows, anything),
-    "dataset.source, simulated": (windows, {"data": DATA} | _windows | {"kind": "simulated"}, anything),
     "learning.ModelConfig": (learning.ModelConfig, _model, anything),
     "learning.TrainConfig": (learning.TrainConfig, _train, anything),
     "unknown.look_ahead": (unknown.look_ahead, {"policy": Made(learner), "num": 2, "steps": 2, "until": 2}, anything),
     "learning.learning_rate": (learning.learning_rate, {"config": TRAIN}, anything),
     "learning.optimizer": (learning.optimizer, {"config": TRAIN}, anything),
     "learning.objective": (objective, {"config": TRAIN}, anything),
-    "learning.train_step": (train_step, {"accumulate": 1, "ema": 0.5}, anything),
     "learning.fit": (learning.fit, _fit | {"folder": Made(a_folder)}, anything),
     "learning.load": (learning.load, _stored, anything),
     "learning.policy": (learning.policy, {"model": Made(lambda: trained().model), "plants": PENDULUM}, anything),
     "learning.stop": (learning.stop, {"folder": Made(lambda: trained() and RUN)}, anything),
     "compute.Backend": (compute.Backend, _backend, anything),
-    "compute.setup": (setup, {"x64": True, "cache": False, "keep_pages": True}, anything),
-    "compute.start": (compute.start, {"command": ["true"], "count": 1}, anything),
+    "compute.setup": (setup, {"x64": True, "cache": False}, anything),
     "compute.timeit": (lambda repeats: compute.timeit(list, repeats=repeats), {"repeats": 2}, anything),
 }  # fmt: skip
 

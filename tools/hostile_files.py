@@ -626,7 +626,7 @@ def notebook(declaration: str) -> Callable[[Path], object]:
 
 NO_NOTEBOOK = "not a notebook that can be read"
 NOTEBOOKS = [
-    *(Case(f"notebook: {line[:40]}", notebook(line), "a plain value and a type made of|is not Python", "01_a.ipynb")
+    *(Case(f"notebook: {line[:40]}", notebook(line), "a plain value and a type of|is not Python", "01_a.ipynb")
       for line in DECLARATIONS),
     *(Case(f"notebook: {name}", make, NO_NOTEBOOK, "01_a.ipynb") for name, make in (NO_FILE | NO_JSON).items()),
     Case("notebook: a terabyte", sparse, NO_NOTEBOOK, "01_a.ipynb"),
@@ -795,7 +795,6 @@ WEIGHTS = [
             ("transformer", "depth", 10**9),
             ("transformer", "window", 10**9),
             ("transformer", "heads", 10**9),
-            ("recurrent", "width", 10**6),
             ("gain", "hidden", 10**9),
             ("matrix", "width", 10**12),
             ("matrix", "seed", -1),

@@ -93,11 +93,10 @@ def designs(data: dataset.Dataset, place: Path, number: int) -> None:
 def sources(data: dataset.Dataset, place: Path, number: int) -> None:
     """Each kind of source: opened, read in part, left."""
     for kind in dataset.sources.KINDS:
-        opened = dataset.source(dataset.open(data.path), kind=kind, batch_size=4, window=3, seed=number, loops=8)
+        opened = dataset.source(dataset.open(data.path), kind=kind, batch_size=4, window=3, seed=number)
         reading = iter(opened)
         jax.block_until_ready([next(reading), next(reading)])
         reading.close()
-    dataset.source(_config(number), kind="simulated", batch_size=4, window=3, loops=8).batch(0)
 
 
 def training(data: dataset.Dataset, place: Path, number: int) -> None:

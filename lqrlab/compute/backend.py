@@ -1,11 +1,9 @@
 """The settings that a run computes under, and the one place that changes JAX's own."""
 
 import contextlib
-import ctypes
 import dataclasses
 import math
 import os
-import platform
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,11 +19,10 @@ from lqrlab.compute import checks, debugging
 from lqrlab.compute.configuration import Config, OneOf, Seed
 
 AXES = ("data", "fsdp")
-_KEEP_PAGES = {-1: 2**31 - 1, -4: 0, -8: 1}  # M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX
 T = TypeVar("T")
 
 
-def setup(*, x64: bool = True, cache: bool = True, keep_pages: bool = True, cpu_devices: int | None = None) -> None:
+def setup(*, x64: bool = True, cache: bool = True, cpu_devices: int | None = None) -> None:
     """Set JAX up for lqrlab; notebooks, command line and tests call it first. Importing changes nothing.
 
     >>> compute.setup()
@@ -36,16 +33,13 @@ def setup(*, x64: bool = True, cache: bool = True, keep_pages: bool = True, cpu_
         x64: allow float64. Riccati design needs it: in float32 a few loops in a thousand come out unstable.
         cache: keep compiled programs on disk (under ``$XDG_CACHE_HOME/lqrlab``). They are executed later, so the
             folder is made readable by its owner alone, and is not used if it belongs to somebody else.
-        keep_pages: let a process on Linux keep the memory that it has once used: mapping and clearing pages for
-            each call costs bulk rollouts up to half of their time. Not done where a variable ``MALLOC_…`` is set; of
-            little use after JAX has computed.
         cpu_devices: as how many devices the processor appears, so that a batch that :meth:`Backend.split` shares out
             over them takes as many cores within one program; as one if left out.
 
     Raises:
         ValueError: ``cpu_devices`` after JAX has computed.
     """
-    for name, given in (("x64", x64), ("cache", cache), ("keep_pages", keep_pages)):
+    for name, given in (("x64", x64), ("cache", cache)):
         checks.flag(name, given)
     if cpu_devices is not None:
         checks.whole("cpu_devices", cpu_devices)
@@ -57,9 +51,6 @@ def setup(*, x64: bool = True, cache: bool = True, keep_pages: bool = True, cpu_
                 "in use; restart the kernel and call setup first"
             ) from None
     jax.config.update("jax_enable_x64", x64)
-    if keep_pages and platform.libc_ver()[0] == "glibc" and not any(n.startswith("MALLOC_") for n in os.environ):
-        for option, value in _KEEP_PAGES.items():
-            ctypes.CDLL(None).mallopt(option, value)
     if cache and not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lqrlab" / "jax"
         with contextlib.suppress(OSError):  # a read-only or foreign home: compile anew each time

@@ -1,6 +1,5 @@
 """``jax.jit`` that counts its programs, says why there is one more, and runs eagerly what cannot be traced."""
 
-import contextlib
 import copy
 import dataclasses
 import functools
@@ -16,7 +15,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import PyTree
@@ -104,9 +102,9 @@ def compile(
     >>> double = compute.compile(lambda x: 2 * x)
     >>> double(jnp.ones(3)).tolist(), double.report().programs
     ([2.0, 2.0, 2.0], 1)
-    >>> scale = compute.compile(lambda k, x: k * x, shapes=("batch 4",))
-    >>> scale.outputs(jnp.ones(()), batch=3).shape
-    (3, 4)
+    >>> scale = compute.compile(lambda k, x: k * x, shapes=("batch 2",))
+    >>> scale.evaluate(3.0, [jnp.ones((1, 2))]).tolist()
+    [[3.0, 3.0]]
     """
     if fn is None:
         return functools.partial(compile, static=static, donate=donate, strict=strict)
@@ -239,6 +237,8 @@ def _differences(old: dict[str, str], new: dict[str, str]) -> str:
 class Program:
     """A network, a policy or a function that is evaluated and differentiated: :func:`compile` with ``shapes``.
 
+    The types of the backend are taken on inside the program, so a call costs what ``jax.jit`` costs.
+
     Attributes:
         params: the model's parameters: a network's state, a policy itself, None of a function.
         shapes: of the inputs, as it was given them.
@@ -247,22 +247,22 @@ class Program:
     def __init__(self, model: Any, backend: Backend | None, shapes: Sequence[str]):
         fn, self.params = _separated(model)
         words = "a text for each input, in order, of whole numbers and names of sizes, such as ('batch 4', 'batch 2')"
-        if not isinstance(shapes, list | tuple) or not all(isinstance(shape, str) for shape in shapes):
-            raise ValueError(f"shapes: expected {words}, but found {shapes!r}; inputs have no names")
-        if bad := [name for name in " ".join(shapes).split() if not (name.isdecimal() or name.isidentifier())]:
-            raise ValueError(f"shapes: expected {words}, but found {bad[0]!r} in {tuple(shapes)}")
-        if backend is not None:
-            checks.instance("backend", backend, Backend, "a compute.Backend")
-        self.shapes, self._backend = tuple(shapes), backend
+        texts = isinstance(shapes, list | tuple) and all(isinstance(shape, str) for shape in shapes)
+        names = " ".join(shapes).split() if texts else ()
+        if not texts or not all(name.isdecimal() or name.isidentifier() for name in names):
+            raise ValueError(f"shapes: expected {words}, but found {shapes!r}")
+        self.shapes = tuple(shapes)
+        self._backend = backend and checks.instance("backend", backend, Backend, "a compute.Backend")
 
         def evaluate(params: PyTree, inputs: list[Array]) -> PyTree:
             if backend is None:
                 return fn(params, *inputs)
-            params, inputs = _cast((params, inputs), backend.compute_dtype)
-            return _cast(fn(params, *inputs), backend.dtype)
+            with backend.active():
+                params, inputs = _cast(_cast((params, inputs), backend.dtype), backend.compute_dtype)
+                return _cast(fn(params, *inputs), backend.dtype)
 
         def gradients(params: PyTree, inputs: list[Array], loss: Callable[[PyTree], Array]) -> PyTree:
-            return jax.grad(lambda params: loss(evaluate(params, inputs)))(params)
+            return _cast(jax.grad(lambda params: loss(evaluate(params, inputs)))(params), backend and backend.dtype)
 
         self._evaluate, self._gradients = Compiled(evaluate), Compiled(gradients, static="loss")
 
@@ -270,63 +270,36 @@ class Program:
         """The model's outputs with these parameters; a policy's inputs from an empty memory.
 
         Raises:
-            ValueError: inputs of other shapes than ``shapes``, or that the model cannot take.
+            ValueError: inputs of other shapes than ``shapes``, or that are no numbers.
         """
-        return self._run(self._evaluate, params, inputs)
+        return self._called(self._evaluate, params, inputs)
 
     def gradients(self, params: PyTree, inputs: Sequence[Array], loss: Callable[[PyTree], Array]) -> PyTree:
         """Gradient with respect to the parameters of ``loss(outputs)``, a scalar."""
-        return self._run(self._gradients, params, inputs, checks.function("loss", loss))
-
-    def outputs(self, params: PyTree | None = None, **sizes: int) -> PyTree:
-        """Shapes and types of the outputs; nothing is computed. ``outputs(batch=3)`` for the shape ``"batch 4"``."""
-        params = self.params if params is None else params
-        names = dict.fromkeys(name for name in " ".join(self.shapes).split() if not name.isdecimal())
-        for name in names:
-            if name not in sizes:
-                raise ValueError(f"{name}: expected its size, as in outputs({name}=3)")
-        for name, size in sizes.items():
-            checks.choice("outputs", name, names, "sizes of")
-            checks.whole(name, size, 0)
-        of = [[int(n) if n.isdigit() else sizes[n] for n in shape.split()] for shape in self.shapes]
-        dtype = next((jax.typeof(a).dtype for a in jax.tree.leaves(params) if _is_real(a)), jnp.result_type(float))
-        return jax.eval_shape(self._evaluate, params, [jax.ShapeDtypeStruct(shape, dtype) for shape in of])
+        return self._called(self._gradients, params, inputs, checks.function("loss", loss))
 
     def report(self) -> str:
         """The counts of both kinds of calls, and what ran eagerly."""
         return f"{self._evaluate.report()}\n{self._gradients.report()}"
 
-    def _run(self, compiled: Compiled, params: PyTree, inputs: Sequence[Array], *static: Callable) -> PyTree:
-        if not isinstance(inputs, list | tuple):
-            raise ValueError(
-                f"inputs: expected a list of arrays of shapes {self.shapes}, in this order, but found {inputs!r}"
-            )
-        inputs = [_array(f"inputs[{i}]", a) for i, a in enumerate(inputs)]
-        self._check(inputs)
-        with self._backend.active() if self._backend else contextlib.nullcontext():
-            if self._backend:
-                params, inputs = _cast((params, inputs), self._backend.dtype)
-                params, inputs = self._backend.put(params), self._backend.share(inputs)
-            try:
-                return compiled(params, inputs, *static)
-            except SURVIVABLE:
-                raise
-            except (TypeError, ValueError) as error:
-                found = ", ".join(str(a.shape) for a in inputs)
-                says = f"the model cannot take {found} with these parameters: {str(error).splitlines()[0]}"
-                raise ValueError(f"inputs: {says}") from error
-
-    def _check(self, inputs: list[Array]) -> None:
-        if len(inputs) != len(self.shapes):
-            raise ValueError(f"inputs: expected {len(self.shapes)}, {self.shapes}, but found {len(inputs)}")
+    def _called(self, compiled: Compiled, params: PyTree, inputs: Sequence[Array], *static: Callable) -> PyTree:
+        """The result for checked inputs, where the backend computes."""
+        if not isinstance(inputs, list | tuple) or len(inputs) != len(self.shapes):
+            raise ValueError(f"inputs: expected a list of arrays of shapes {self.shapes}, but found {inputs!r}")
+        arrays = [checks.real(f"inputs[{i}]", a) for i, a in enumerate(inputs)]
         sizes: dict[str, int] = {}
-        for i, (shape, a) in enumerate(zip(self.shapes, inputs)):
+        for i, (shape, a) in enumerate(zip(self.shapes, arrays)):
             names = shape.split()
-            wanted = [int(n) if n.isdigit() else sizes.get(n) for n in names]
-            if len(names) != a.ndim or any(w not in (None, k) for w, k in zip(wanted, a.shape)):
-                known = "".join(f" with {n} = {sizes[n]}" for n in names if n in sizes)
+            wanted = [int(name) if name.isdecimal() else sizes.get(name, k) for name, k in zip(names, a.shape)]
+            if len(names) != a.ndim or wanted != list(a.shape):
+                known = "".join(f" with {name} = {sizes[name]}" for name in names if name in sizes)
                 raise ValueError(f"inputs[{i}]: expected shape [{', '.join(names)}]{known}, but found {a.shape}")
-            sizes |= {n: k for n, k in zip(names, a.shape) if not n.isdigit()}
+            sizes |= {name: k for name, k in zip(names, a.shape) if not name.isdecimal()}
+        backend = self._backend
+        if backend is None or backend == dataclasses.replace(backend, device="auto", mesh="", jit=True, debug="off"):
+            return compiled(params, arrays, *static)  # what is left of a backend the program holds
+        with backend.active():
+            return compiled(backend.put(params), backend.share(arrays), *static)
 
 
 def _separated(model: Any) -> tuple[Callable[..., PyTree], PyTree]:
@@ -341,23 +314,14 @@ def _separated(model: Any) -> tuple[Callable[..., PyTree], PyTree]:
     return checks.function("model", model, "a network, a policy or a function of (params, *inputs)"), None
 
 
-def _array(name: str, value: object) -> Array:
-    try:
-        array = value if checks.traced(value) or isinstance(value, Array) else np.asarray(value)
-        good = array.dtype.kind not in "OSUMm"  # type: ignore[attr-defined]
-    except ValueError:  # rows of several lengths
-        good = False
-    if not good:
-        raise ValueError(f"{name}: expected an array of numbers, but found {value!r}")
-    return jnp.asarray(array)
-
-
 def _is_real(a: ArrayLike) -> bool:
     return jnp.issubdtype(jax.typeof(a).dtype, jnp.floating)
 
 
-def _cast(tree: PyTree, dtype: str) -> PyTree:
-    """The real numbers of a pytree in another type."""
+def _cast(tree: PyTree, dtype: str | None) -> PyTree:
+    """The real numbers of a pytree in another type, if one is named."""
+    if dtype is None:
+        return tree
     return jax.tree.map(lambda a: jnp.asarray(a, dtype) if _is_real(a) else a, tree)
 
 

@@ -5,7 +5,7 @@ import json
 import types
 import typing
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from lqrlab.compute import checks
 
@@ -62,13 +62,17 @@ class Config:
     """A frozen set of plain values; subclasses list the fields with their types, ranges and defaults.
 
     Types are ``int``, ``float``, ``bool``, ``str``, ``None``, unions of these and ``tuple[str, ...]``; a range is
-    said by ``Annotated`` (see :class:`Range`, :class:`OneOf`). What depends on two fields a subclass checks in
-    ``__post_init__``, after calling this one.
+    said by ``Annotated`` (see :class:`Range`, :class:`OneOf`). What depends on two fields, or is of ``Any`` type, a
+    subclass checks in ``__post_init__``, after calling this one.
     """
 
+    gone: ClassVar[Mapping[str, object]] = {}
+    """Settings of earlier versions, with the values at which they did nothing: with these alone they are read."""
+
     def __post_init__(self) -> None:
-        for name, kind in typing.get_type_hints(type(self), include_extras=True).items():
-            object.__setattr__(self, name, checked(name, getattr(self, name), kind))
+        kinds = typing.get_type_hints(type(self), include_extras=True)
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, checked(field.name, getattr(self, field.name), kinds[field.name]))
 
     def to_json(self) -> str:
         """The fields as a JSON object."""
@@ -93,11 +97,13 @@ class Config:
         if not isinstance(values, Mapping):
             raise ValueError(f"{cls.__name__}: expected a JSON object, but found {type(values).__name__}")
         known = [f.name for f in dataclasses.fields(cls)]
-        for key in values:
-            if key not in known:
+        for key, value in values.items():
+            if key in cls.gone and value != cls.gone[key]:
+                raise ValueError(f"{key}: expected {cls.gone[key]!r}, as this setting is gone, but found {value!r}")
+            if key not in (*known, *cls.gone):
                 hint = checks.did_you_mean(key, known) or f"; there are {', '.join(known)}"
                 raise ValueError(f"{key}: {cls.__name__} has no such setting{hint}")
-        return cls(**values)
+        return cls(**{key: value for key, value in values.items() if key not in cls.gone})
 
     def differences(self: C, other: C) -> list[str]:
         """The fields in which another config differs, each with both values."""
@@ -134,6 +140,8 @@ def checked(name: str, value: object, kind: Any) -> Any:
         if isinstance(limit, OneOf):
             checks.choice(name, value, limit.options)
     bounds = next((limit for limit in limits if isinstance(limit, Range)), Range())
+    if kind is Any:  # which the subclass checks
+        return value
     if kind is int:
         low, high = (int(b) if abs(b) < float("inf") else None for b in (bounds.low, bounds.high))
         return checks.whole(name, value, low, high)

@@ -1,10 +1,13 @@
-"""One switch for each question that comes up when a computation goes wrong; JAX's tools behind all of them."""
+"""One switch for each question that comes up when a computation goes wrong; JAX's tools behind all of them.
+
+What JAX itself does in a line stays there: ``jax.make_jaxpr(fn)(x)``, ``jax.jit(fn).lower(x).compile().as_text()``,
+``jax.profiler.trace(folder, create_perfetto_trace=True)``, ``jax.profiler.save_device_memory_profile(file)``.
+"""
 
 import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Literal, TypeVar
 
 import jax
@@ -91,38 +94,3 @@ def _print_summary(label: str, value: Array) -> None:
     line = f"{label}: {a.dtype}{list(a.shape)}" + ("" if a.size else ", empty")
     line += f" from {np.nanmin(numbers):.4g} to {np.nanmax(numbers):.4g}" if bad < a.size else ""
     print(line + (f", {bad} of {a.size} NaN" if bad else ""))
-
-
-def _traced(fn: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> jax.stages.Traced:
-    return (fn if hasattr(fn, "trace") else jax.jit(fn)).trace(*args, **kwargs)
-
-
-def jaxpr(fn: Callable[..., object], *args: object, **kwargs: object) -> str:
-    """The operations that JAX sees when it traces ``fn`` (compiled or not) with these arguments."""
-    return _traced(fn, args, kwargs).jaxpr.pretty_print(use_color=False)
-
-
-def hlo(fn: Callable[..., object], *args: object, optimized: bool = True, **kwargs: object) -> str:
-    """The program that XLA is given for ``fn`` with these arguments or, optimised, what it makes of it."""
-    lowered = _traced(fn, args, kwargs).lower()
-    return lowered.compile().as_text() if optimized else lowered.as_text()
-
-
-def memory_profile(path: str | Path) -> Path:
-    """Write what the device's memory is taken by now, and which lines allocated it: gzipped, for ``pprof``."""
-    jax.profiler.save_device_memory_profile(str(path))
-    return Path(path)
-
-
-@contextlib.contextmanager
-def trace(folder: str | Path) -> Iterator[Path]:
-    """Record what runs when, as ``perfetto_trace.json.gz`` in ``folder``; drop it onto https://ui.perfetto.dev.
-
-    Results have to be waited for within the block (``jax.block_until_ready``). The path of the trace, which the block
-    is given, exists after the block; files for TensorBoard and XProf are written too.
-    """
-    path = Path(folder) / "perfetto_trace.json.gz"
-    with jax.profiler.trace(str(folder), create_perfetto_trace=True):
-        yield path
-    recorded = Path(folder).glob("plugins/profile/*/perfetto_trace.json.gz")
-    max(recorded, key=lambda p: p.stat().st_mtime).replace(path)

@@ -1,9 +1,9 @@
 """Files that are whole or not there, and folders that one process holds at a time."""
 
 import contextlib
+import hashlib
 import json
 import os
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ PART = ".part"
 """Ending of a file that is not whole yet."""
 LOCK = ".lock"
 """The file in a folder that whoever works there holds."""
+DIGESTS = "sha256.json"
+"""The file in a folder that lists its files with their digests."""
 PLANT_FILES = "LQRLAB_PLANTS"
 """Environment variable: files of the user's plants, for the processes that are started from one that was given them."""
 
@@ -109,35 +111,35 @@ def read_rows(path: str | Path, most: int = _MOST_BYTES) -> list[dict[str, Any] 
     return [_row(line) for line in lines]
 
 
-_COMPRESSED, _MOST_VARIABLES = 15, 10_000  # MATLAB's number of what went through zlib; variables of a file
+def write_digests(folder: Path) -> None:
+    """List all files of ``folder`` with their digests, so that later it can be seen whether it is whole."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    write_json(folder / DIGESTS, {path.relative_to(folder).as_posix(): digest(path) for path in files})
 
 
-def matlab_bytes(path: Path, most: int) -> int:
-    """Bytes that the variables of a MATLAB file unpack to, counted up to ``most`` and a little; none is kept.
+def flaw(folder: Path) -> str:
+    """Faults of the files that :func:`write_digests` listed; empty if there are none, or if none were listed."""
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    for name, path in found.items():
+        if not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+            return f"{name} is no regular file"
+    if DIGESTS not in found:
+        return ""
+    try:
+        for name, expected in read_object(found[DIGESTS]).items():
+            if name not in found or found[name].is_dir():  # what lies elsewhere is not looked at
+                return f"{name} is missing"
+            if digest(found[name]) != expected:
+                return f"{name} is not what was written"
+    except (OSError, ValueError):
+        return f"{DIGESTS} cannot be read"
+    return ""
 
-    Raises:
-        ValueError: more than 10,000 variables.
-    """
-    size = count = 0
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
     with path.open("rb") as file:
-        order = {b"IM": "little", b"MI": "big"}.get(file.read(128)[126:], "")
-        if not order:  # of version 4, in which nothing is packed
-            return path.stat().st_size
-        while size <= most and len(tag := file.read(8)) == 8:
-            if (count := count + 1) > _MOST_VARIABLES:
-                raise ValueError(f"{path}: expected at most {_MOST_VARIABLES} variables, but found more")
-            kind, length = (int.from_bytes(part, order) for part in (tag[:4], tag[4:]))  # type: ignore[arg-type]
-            after, unpack = file.tell() + length, zlib.decompressobj()
-            size += 0 if kind == _COMPRESSED else length
-            while kind == _COMPRESSED and size <= most and (left := after - file.tell()) > 0:
-                packed = file.read(min(left, 1 << 16))
-                if not packed:
-                    break
-                while packed and size <= most:
-                    size += len(unpack.decompress(packed, 1 << 20))
-                    packed = unpack.unconsumed_tail
-            file.seek(after)
-    return size
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _row(line: bytes) -> dict[str, Any] | None:

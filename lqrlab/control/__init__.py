@@ -1,76 +1,39 @@
-"""Optimal control of linear plants: batched over leading axes, differentiable."""
+"""Optimal control of linear plants.
 
-from lqrlab.control.analysis.controllability import ctrb, gram, obsv
-from lqrlab.control.analysis.diagnosis import Diagnosis, diagnose
-from lqrlab.control.analysis.eigenmodes import Mode, modes, settling_steps, settling_time
-from lqrlab.control.analysis.frequency import frequency_response, sensitivity, to_statespace
-from lqrlab.control.analysis.stability_margins import Disk, Margins, margins
-from lqrlab.control.analysis.system_norms import h2_norm, hinf_norm
-from lqrlab.control.analysis.transmission_zeros import zeros
-from lqrlab.control.delay import delay_cost, delayed, lqrd_delayed
-from lqrlab.control.discretization import Sampled, c2d, discretize
-from lqrlab.control.estimation import LQG, Estimator, TimeVaryingEstimator, dlqe, finite_dlqe, lqe, lqg, sampled_noise
-from lqrlab.control.horizon import LQTracking, TimeVaryingLQR, continuous_horizon, finite_horizon, lq_tracking
-from lqrlab.control.lyapunov import dlyap, lyap
-from lqrlab.control.policy_iteration import policy_iteration, spectral_radius
-from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd, unsaturated_level
-from lqrlab.control.riccati.equations import care, dare
-from lqrlab.control.servo import Integral, feedforward, lqi, place
-from lqrlab.control.weights import cost_to_go, stage_weight
+Designs, Riccati and Lyapunov equations, sampling and costs take leading axes, gradients and ``jit``. Analyses of one
+loop (margins, norms, zeros, modes, diagnosis) run on the host by NumPy and SciPy, and refuse traced arrays in words.
+"""
 
-__all__ = [
-    "LQG",
-    "LQR",
-    "Diagnosis",
-    "Disk",
-    "Estimator",
-    "Integral",
-    "LQTracking",
-    "Margins",
-    "Mode",
-    "Sampled",
-    "TimeVaryingEstimator",
-    "TimeVaryingLQR",
-    "c2d",
-    "care",
-    "continuous_horizon",
-    "cost_to_go",
-    "ctrb",
-    "dare",
-    "delay_cost",
-    "delayed",
-    "diagnose",
-    "discretize",
-    "dlqe",
-    "dlqr",
-    "dlyap",
-    "feedforward",
-    "finite_dlqe",
-    "finite_horizon",
-    "frequency_response",
-    "gram",
-    "h2_norm",
-    "hinf_norm",
-    "lq_tracking",
-    "lqe",
-    "lqg",
-    "lqi",
-    "lqr",
-    "lqrd",
-    "lqrd_delayed",
-    "lyap",
-    "margins",
-    "modes",
-    "obsv",
-    "place",
-    "policy_iteration",
-    "sampled_noise",
-    "sensitivity",
-    "settling_steps",
-    "settling_time",
-    "spectral_radius",
-    "stage_weight",
-    "to_statespace",
-    "unsaturated_level",
-    "zeros",
-]
+from typing import TYPE_CHECKING
+
+from lqrlab.compute.names import lazily
+
+if TYPE_CHECKING:
+    from lqrlab.control.analysis.controllability import ctrb, gram, obsv
+    from lqrlab.control.analysis.diagnosis import Diagnosis, diagnose
+    from lqrlab.control.analysis.eigenmodes import Mode, modes, settling_steps, settling_time
+    from lqrlab.control.analysis.frequency import frequency_response, sensitivity, to_statespace
+    from lqrlab.control.analysis.stability_margins import Disk, Margins, margins
+    from lqrlab.control.analysis.system_norms import h2_norm, hinf_norm
+    from lqrlab.control.analysis.transmission_zeros import zeros
+    from lqrlab.control.delay import delay_cost, delayed, lqrd_delayed
+    from lqrlab.control.discretization import Sampled, c2d, discretize
+    from lqrlab.control.estimation import (
+        LQG,
+        Estimator,
+        TimeVaryingEstimator,
+        dlqe,
+        finite_dlqe,
+        lqe,
+        lqg,
+        sampled_noise,
+    )
+    from lqrlab.control.horizon import LQTracking, TimeVaryingLQR, continuous_horizon, finite_horizon, lq_tracking
+    from lqrlab.control.kleinman import policy_iteration, spectral_radius
+    from lqrlab.control.lyapunov import dlyap, lyap
+    from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd, unsaturated_level
+    from lqrlab.control.riccati.equations import care, dare
+    from lqrlab.control.servo import Integral, feedforward, lqi, place
+    from lqrlab.control.weights import cost_to_go, stage_weight
+
+__getattr__, __dir__, __all__ = lazily(__name__)

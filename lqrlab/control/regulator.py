@@ -3,6 +3,7 @@
 import dataclasses
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,6 @@ from lqrlab.compute.linalg import batch_last
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis import controllability
 from lqrlab.control.riccati import equations
-from lqrlab.control.riccati.doubling import Solution
 
 _ONE_DIGIT = 0.1
 
@@ -71,22 +71,6 @@ def _eigenvalues(a: ArrayLike) -> np.ndarray:
     return np.where(good[..., 0], values, np.nan)
 
 
-@jax.jit
-def _certified(solution: Solution, Q: ArrayLike, R: ArrayLike, N: ArrayLike) -> tuple[LQR, Array]:
-    """The design, NaN where it is not certified: not stable, the equation does not hold, no bound below.
-
-    The equation may have a solution although R > 0 or [Q N; Nᵀ R] ≥ 0 does not hold and the cost has no lower
-    bound: which these are is the second result.
-    """
-    holds = equations.certain(solution)
-    Q, R, N = (jax.lax.stop_gradient(a) for a in matrix_checks.together(Q, R, N))
-    sound = holds & _bounded_below(Q, R, N)
-    nan = jnp.asarray(jnp.nan, solution.P.dtype)
-    K, P = (jnp.where(sound[..., None, None], a, nan) for a in (solution.K, solution.P))
-    residual = jnp.where(solution.stable > 0.5, solution.residual, jnp.inf)
-    return LQR(K, P, solution.closed, residual, sound), holds & ~sound
-
-
 @batch_last.solver(2, 2, 2)
 def _bounded_below(Q: Array, R: Array, N: Array) -> Array:
     """True where R > 0 and Q − NR⁻¹Nᵀ ≥ 0, to rounding; the batch on the last axis."""
@@ -107,38 +91,42 @@ def _taken(weights: tuple[Array | np.ndarray, ...], doubtful: np.ndarray, *, sin
     return taken
 
 
-def _certified_on_host(solution: Solution, weights: tuple[Array | np.ndarray, ...], *, singular_R: bool) -> LQR:
-    """As :func:`_certified`, by NumPy; a single problem's weights have been checked before."""
-    sound = np.asarray(equations.certain(solution))
-    if sound.ndim:
-        given = [np.broadcast_to(a, (*sound.shape, *a.shape[-2:])) for a in map(np.asarray, weights)]
-        bounded = matrix_checks.bounded_below(*given)
-        sound = sound & (bounded | _taken(weights, sound & ~bounded, singular_R=singular_R))
-    K, P = (np.where(sound[..., None, None], a, np.nan) for a in (solution.K, solution.P))
-    residual = np.where(solution.stable > 0.5, solution.residual, np.inf).astype(P.dtype)
-    return LQR(*jax.device_put((K, P, solution.closed, residual, sound)))
+def _sound(holds: Any, weights: tuple[Array | np.ndarray, ...], *, singular_R: bool) -> Any:
+    """Those answers whose equation ``holds`` and whose cost is bounded below.
+
+    The equation may have a solution although R > 0 or [Q N; Nᵀ R] ≥ 0 does not hold and the cost has no lower bound.
+    """
+    single = np.ndim(holds) == 0  # its weights have been checked before
+    if not isinstance(holds, jax.Array):
+        full = [np.broadcast_to(a, (*np.shape(holds), *a.shape[-2:])) for a in map(np.asarray, weights)]
+        bounded = single or matrix_checks.bounded_below(*full)
+    elif traced(bounded := _bounded_in_a_program(*weights), holds):
+        return holds & bounded
+    holds, bounded = np.asarray(holds), np.asarray(bounded)
+    doubtful = np.asarray(holds & ~bounded)
+    return holds & ~doubtful | _taken(weights, doubtful, singular_R=singular_R)
+
+
+@jax.jit
+def _bounded_in_a_program(*weights: ArrayLike) -> Array:
+    return _bounded_below(*(jax.lax.stop_gradient(a) for a in matrix_checks.together(*weights)))
 
 
 def _design(args: tuple[Array | np.ndarray, ...], *, continuous: bool, singular_R: bool = False) -> LQR:
     """The design of checked A, B, Q, R, N, and a sample time if that of the sampled problem is asked for.
 
-    A single problem outside a trace that has no answer is an error that says why.
+    NaN where it is not certified: not stable, the equation does not hold, no bound below. A single problem outside a
+    trace that has no answer is an error that says why.
     """
     with jax.debug_nans(False):  # NaN marks what has no answer; a single problem's reason is said below
         solution = equations.solution(args, continuous=continuous)
-        if isinstance(solution.P, np.ndarray):
-            design = _certified_on_host(solution, args[2:5], singular_R=singular_R)
-        else:
-            design, doubtful = _certified(solution, *args[2:5])
-            if not traced(solution) and np.any(doubtful):
-                taken = _taken(args[2:5], np.asarray(doubtful), singular_R=singular_R)
-                pairs = (solution.K, design.K), (solution.P, design.P)
-                K, P = (jnp.where(taken[..., None, None], a, b) for a, b in pairs)
-                design = dataclasses.replace(design, K=K, P=P, stabilizing=design.stabilizing | taken)
+        sound = _sound(equations.certain(solution), args[2:5], singular_R=singular_R)
+        K, P, closed, residual, _ = equations.certified(solution, sound)
+        design = LQR(*(matrix_checks.as_jax(a) for a in (K, P, closed, residual, sound)))
     if design.P.ndim == 2 and not traced(design) and not bool(design.stabilizing):
         A, B, Q = (np.asarray(a) for a in args[:3])
-        residual = float(design.residual) if bool(design.uncertified) else None
-        raise ValueError(controllability.why_not(A, B, Q, continuous=continuous, residual=residual))
+        why = float(design.residual) if bool(design.uncertified) else None
+        raise ValueError(controllability.why_not(A, B, Q, continuous=continuous, residual=why))
     return design
 
 
@@ -160,9 +148,11 @@ def lqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | N
         ValueError: bad arguments, or (a single problem, outside a trace) no stabilizing optimum: the mode at
             fault is named. In a batch or a trace such members carry NaN and ``stabilizing=False``; in a trace
             so do those that are answered with a warning outside. ``uncertified`` tells those of which a stable loop
-            is known, but too few digits of its gain: where P is some 10¹¹ times Q and more, as of a plant with an
-            unstable mode that its input hardly moves. Of 40,000 dense random problems of 4 or 6 states and one input
-            there is none; of two, P is some 10¹² and no stable loop is found either, inside a trace or outside.
+            is known, but too few digits of its gain: where P is some 10¹⁰ times Q and more, as of a plant with an
+            unstable mode that its input hardly moves.
+
+    Inside a program of your own a batch is solved on one core; ``compute.Backend(mesh="data=…").split`` shares it out
+    over the processor's devices (:func:`lqrlab.compute.setup`), as a call outside does by itself.
 
     Source: B. D. O. Anderson and J. B. Moore, Optimal Control: Linear Quadratic Methods (1990), section 3.2.
 

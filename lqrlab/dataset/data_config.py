@@ -4,10 +4,10 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from lqrlab import systems
-from lqrlab.compute.configuration import Config, Count, OneOf, Range, Seed, Share
+from lqrlab.compute.configuration import Config, Count, Range, Seed, Share
 
 FAMILIES = (
     *("mass_spring_damper", "pendulum", "cart_pole", "furuta_pendulum", "acrobot", "ball_and_beam"),
@@ -53,37 +53,30 @@ class DataConfig(Config):
 
     Attributes:
         families: names of plant families, held-out ones included.
-        held_out: families that no policy is trained on; they are in the data set with split ``"held_out"``. By
-            default those of ``HELD_OUT`` if all of them are in ``families``, else none.
+        held_out: families that no policy is trained on, split ``"held_out"``; by default those of ``HELD_OUT`` where
+            ``families`` has them all, else none.
         variants: plants drawn per family.
         spread: half-width of the parameters around their defaults, relative.
         validation: share of the variants of each trained family that is kept for validation.
         trajectories: closed loops per variant, each from another initial state.
         num_steps: sample times per trajectory.
-        keep_every: of every ``keep_every`` segments of a trajectory the first is kept; 1 keeps whole trajectories.
-            All steps are simulated in any case.
-        segment_length: steps in a segment. Each kept segment is a row with its initial state and cost; steps after
-            the last full segment are left out. Ignored with keep_every=1.
-        excitation: standard deviation of the noise that is added to the input, in units of the input's scale, so
-            that a policy sees states that the optimum would never visit.
-        noise: standard deviation of the disturbance of the state at each step, in units of the state's scale.
-        sensor_noise: standard deviation of the noise on the state that the controller sees, in the same units;
-            what is recorded is the state itself.
-        gain_error: relative standard deviation of a random error of each entry of a variant's gain in the loop;
-            the targets stay optimal.
+        keep_every: keep one segment in every so many of a trajectory, the first; 1 keeps whole trajectories.
+        segment_length: steps in a segment, a row with its own initial state and cost; ignored with keep_every=1.
+        excitation: standard deviation of the noise added to the input, in units of its scale.
+        noise: standard deviation of the disturbance of the state at each step, in units of its scale.
+        sensor_noise: standard deviation of the noise on the state that the controller sees, in units of its scale.
         controller: ``"lqr"``, or a name for the policy that is given to ``generate`` and runs the loops.
         linear: simulate the linearised plants exactly; else the nonlinear ones by Runge-Kutta 4.
         saturation: limit of the inputs around the equilibrium, in units of the input's scale; None for none.
         seed: of all random numbers.
         variants_per_shard: variants in one file; there are at most 20,000 files.
-        compression: of trajectories on disk: None, or "blosc", which needs the package hdf5plugin to write and to
-            read. Excited trajectories are mostly noise and hardly shrink; those of a bare regulator do.
 
     >>> config = dataset.DataConfig(families=("pendulum",), variants=10)
     >>> config.num_validation, dataset.DataConfig.from_json(config.to_json()) == config
     (2, True)
     """
 
+    gone: ClassVar = {"gain_error": 0.0, "compression": None}
     families: tuple[str, ...] = FAMILIES
     held_out: tuple[str, ...] | None = None
     variants: _Counted = 100
@@ -96,7 +89,6 @@ class DataConfig(Config):
     excitation: _Deviation = 0.3
     noise: _Deviation = 0.0
     sensor_noise: _Deviation = 0.0
-    gain_error: Annotated[float, Range(0, words="a relative standard deviation ≥ 0")] = 0.0
     controller: str = "lqr"
     linear: bool = True
     saturation: Annotated[float, Range(above=0, words="None or a limit > 0 in units of the input's scale")] | None = (
@@ -104,7 +96,6 @@ class DataConfig(Config):
     )
     seed: Seed = 0
     variants_per_shard: Count = 50
-    compression: Annotated[str | None, OneOf(None, "blosc")] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,10 +115,6 @@ class DataConfig(Config):
             f"at most num_steps = {self.num_steps} (else no segment fits into a trajectory)",
         )
         self.require("controller", 0 < len(self.controller) <= 200, "'lqr' or a policy's name")
-        if self.controller != "lqr" and self.gain_error:
-            raise ValueError(
-                f"gain_error: needs controller='lqr', whose gain it perturbs, but found {self.controller!r}"
-            )
         split = len(self.families) > len(self.held_out or ()) and self.validation > 0
         self.require(
             "variants",
@@ -191,13 +178,14 @@ class DataConfig(Config):
             return False
 
     def to_json(self) -> str:
-        """As a JSON object; :meth:`from_json` reads it back.
-
-        Where whole trajectories are kept, the settings of segments are left out: older data sets keep their bytes.
-        """
-        left_out = () if self.segmented else ("keep_every", "segment_length")
-        values = {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
-        return json.dumps(values, indent=2)
+        """As a JSON object, to the byte as earlier versions wrote it, for files carry it."""
+        values = {}
+        for name, value in dataclasses.asdict(self).items():
+            if self.segmented or name not in ("keep_every", "segment_length"):
+                values[name] = value
+            if name == "sensor_noise":
+                values["gain_error"] = self.gone["gain_error"]
+        return json.dumps(values | self.gone, indent=2)
 
     @classmethod
     def from_dict(cls, values: object) -> Self:

@@ -18,7 +18,6 @@ from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.layout import Shard, plan
 from lqrlab.dataset.manifest import Record
 from lqrlab.dataset.shards import BadFile
-from lqrlab.simulation import binding, is_policy
 
 Progress = Callable[[int, int, str], None]
 
@@ -42,18 +41,17 @@ def generate(
     """Make a data set, or finish one that was begun.
 
     Each shard is written to a temporary file, flushed and renamed; the manifest comes last. After a kill, the same
-    call keeps the files in which :func:`verify` finds nothing wrong, makes the others, and ends in the same bytes.
+    call keeps the files whose digests are right, makes the others, and ends in the same bytes.
 
     Args:
         config: what to make.
         path: a folder, made if it is missing.
         progress: called as ``(shards done, shards in all, what is being made)``.
-        engine: makes the shards elsewhere, see ``lqrlab.workbench.runs.cluster``; all its processes must see the
-            folder under the same path. By default threads of this process make them.
+        engine: makes the shards elsewhere, in processes that see the folder under the same path, see
+            ``lqrlab.workbench.runs.cluster``; threads of this process by default.
         devices: of this process, each computes a shard at a time; JAX's default one by default.
-        controller: runs the loops in place of the optimum, such as a network for rounds on its own loops, or a function
-            from a problem to a policy, see :func:`lqrlab.simulation.bind`; the config names it. Targets
-            remain the optimum's. To make the data set again, the same controller is needed.
+        controller: runs the loops in place of the optimum, which remains the target: a network, or a function from a
+            problem to a policy, see :func:`lqrlab.simulation.bind`; the config names it.
         say: called with a sentence about each file that was there but had to be made again.
 
     Returns:
@@ -67,7 +65,7 @@ def generate(
     config.check_registered()
     if engine and devices:
         raise ValueError("devices: are those of this process, and engine hands the work to others; give one")
-    _check_controller(config, controller)
+    shard_contents.check_controller(config, controller)
     folder = checks.path("path", path)
     folder.mkdir(parents=True, exist_ok=True)
     manifest.check_folder(folder, config)  # before the lock, whose file stays in the folder
@@ -86,20 +84,6 @@ def generate(
         data = store.open(folder)
         manifest.put(folder / manifest.CARD, card.write(data))
     return data
-
-
-def _check_controller(config: DataConfig, controller: object) -> None:
-    """Refuse a controller that the config does not name, or that is bound to some plants already."""
-    if (controller is None) != (config.controller == "lqr"):
-        runner = "the optimum" if controller is None else "the controller that was given"
-        raise ValueError(f"controller: the config says {config.controller!r}, but {runner} runs the loops")
-    if controller is not None:
-        binding.check_controller(controller)
-    if is_policy(controller):
-        raise ValueError(
-            "controller: expected what binds to the plants of each family, such as a network or a function from a "
-            f"problem to a policy, but found a policy, {type(controller).__name__}"
-        )
 
 
 def _report(progress: Progress | None, todo: Sequence[Shard], done: int) -> None:
@@ -130,14 +114,12 @@ def produce(
     controller: object = None,
     idle: "queue.SimpleQueue[jax.Device | None] | None" = None,
 ) -> Record:
-    """Make one shard, unless it is complete already, and return its entry of the manifest.
+    """Make one shard, unless its file is there and whole, and return its entry of the manifest.
 
-    A file that is there is kept if :func:`lqrlab.dataset.verify` finds nothing wrong with it; else the entry also says
-    what was wrong.
+    If there was another file, the entry also says what was wrong with it.
 
     Args:
-        config: of the data set.
-        folder: of the data set.
+        config, folder: of the data set.
         shard: which.
         controller: see :func:`generate`.
         idle: devices that compute nothing; one is taken while the shard is computed. By default JAX's default one.
@@ -146,7 +128,7 @@ def produce(
     why = ""
     if os.path.lexists(path):
         try:
-            return verification.examine(path, config, shard)[0]
+            return verification.examine(path, config, shard)
         except BadFile as error:
             why = error.why
     device = idle.get() if idle else None

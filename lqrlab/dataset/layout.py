@@ -132,17 +132,3 @@ def wrong(headers: Mapping[str, Mapping[str, Any]], config: DataConfig) -> Itera
             yield f"{name}: expected shape {shape}, but found {tuple(header['shape'])}"
         elif not re.fullmatch(kind, header["dtype"]):
             yield f"{name} holds {header['dtype']}, not the type of a data set"
-
-
-def changed(found: Mapping[str, Mapping[str, Any]], listed: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Arrays that are others than those listed, in words; checksums are compared where both are known."""
-    for name in sorted(found.keys() | listed.keys()):
-        here, there = found.get(name), listed.get(name)
-        if here is None:
-            yield f"{name} is missing"
-        elif there is None:
-            yield f"{name} is not in the manifest"
-        elif (here["shape"], here["dtype"]) != (there["shape"], there["dtype"]):
-            yield f"{name} is not what the manifest says it is"
-        elif here["sha256"] and there["sha256"] and here["sha256"] != there["sha256"]:
-            yield f"{name} has changed since it was written: its checksum differs"

@@ -1,16 +1,17 @@
 """Manifest of a folder: the config that claims it at the start, the contents that seal it at the end."""
 
+import contextlib
 import json
 import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lqrlab.compute.files import LOCK, PART, read_object, write_atomic
 from lqrlab.dataset import shards
 from lqrlab.dataset.data_config import MOST_BYTES, DataConfig
-from lqrlab.dataset.layout import FORMAT, REASONS, changed, plan, wrong
+from lqrlab.dataset.layout import FORMAT, REASONS, plan, wrong
 from lqrlab.dataset.shards import BadFile, Content
 
 CARD = "card.md"
@@ -19,6 +20,8 @@ _GROUPS = ("variants", "trajectories")
 
 Record = dict[str, Any]
 """The manifest, or its entry of a file."""
+Headers = Mapping[str, dict[str, Any]]
+"""Name of an array → its shape, type and digest."""
 
 
 def check_folder(folder: Path, config: DataConfig) -> None:
@@ -147,16 +150,19 @@ def faults(entry: Record, config: DataConfig) -> Iterator[str]:
     for group in _GROUPS:
         if [entry[group]] != entry["arrays"][f"{group}/variant"]["shape"]:
             yield f"{group} is {entry[group]}, but its arrays have another number of rows"
-    checksums = [entry["attributes"], *(header["sha256"] for header in entry["arrays"].values())]
-    if not all(isinstance(one, str) and re.fullmatch("[0-9a-f]{64}", one) for one in checksums):
+    digests = [entry["attributes"], *(header["sha256"] for header in entry["arrays"].values())]
+    if not all(isinstance(one, str) and re.fullmatch("[0-9a-f]{64}", one) for one in digests):
         yield "expected a SHA-256 checksum of the attributes and of each array"
-    reasons = entry["left_out"]
-    if not (
-        isinstance(reasons, dict)
-        and reasons.keys() == REASONS.keys()
-        and all(type(number) is int and number >= 0 for number in reasons.values())
-    ):
-        yield f"left_out: expected a count for each reason, but found {reasons!r:.100}"
+    counts = entry["left_out"]
+    known = isinstance(counts, dict) and counts.keys() == REASONS.keys()
+    if not known or not all(type(number) is int and number >= 0 for number in counts.values()):
+        yield f"left_out: expected a count for each reason, but found {counts!r:.100}"
+
+
+def changed(found: Headers, listed: Headers) -> str:
+    """Which arrays are others than those listed, in words; empty if none are."""
+    odd = [name for name in sorted(found.keys() | listed.keys()) if found.get(name) != listed.get(name)]
+    return f"{', '.join(odd[:5])} {'is' if len(odd) == 1 else 'are'} not what the manifest lists" if odd else ""
 
 
 def looked_over(folder: Path, entries: Iterable[Record]) -> Iterator[tuple[Path, str]]:
@@ -169,23 +175,17 @@ def looked_over(folder: Path, entries: Iterable[Record]) -> Iterator[tuple[Path,
 
 
 def _glance(file: Path, entry: Record, seen: dict[tuple[int, int], str]) -> str:
-    try:
-        found = file.stat()
-    except FileNotFoundError:
-        return "is missing"
-    except OSError as error:
-        return f"cannot be read ({error.strerror})"
-    if not stat.S_ISREG(found.st_mode):
-        return "is no regular file"
-    if found.st_size != entry["bytes"]:
-        return f"has {found.st_size} bytes where the manifest says {entry['bytes']}"
-    # some file systems number no files
-    same = seen.setdefault((found.st_dev, found.st_ino), file.name) if found.st_ino else file.name
-    if same != file.name:
-        return f"is the same file as {same}"
+    with contextlib.suppress(OSError):  # told below
+        about = file.stat()
+        if stat.S_ISREG(about.st_mode) and about.st_size != entry["bytes"]:
+            return f"has {about.st_size} bytes where the manifest says {entry['bytes']}"
+        # some file systems number no files
+        same = seen.setdefault((about.st_dev, about.st_ino), file.name) if about.st_ino else file.name
+        if same != file.name:
+            return f"is the same file as {same}"
     try:
         with shards.opened(file) as arrays:
-            headers = {name: shards.header(array) for name, array in arrays.items()}
+            found = {name: shards.header(array) for name, array in arrays.items()}
     except BadFile as error:
         return error.why
-    return next(changed(headers, entry["arrays"]), "")
+    return changed(found, {name: header | {"sha256": ""} for name, header in entry["arrays"].items()})

@@ -23,17 +23,15 @@ _SLOWEST = 1 - 2e-4  # mode of an optimal loop, a sample time
 def random_systems(key: PRNGKeyArray, num: int, *, full_weights: bool = False, dense: bool = False) -> Problem:
     """Random linear plants with their optimum, stable and unstable, of 1 to 12 states and 1 to 6 inputs.
 
-    They are drawn in coordinates in which one sample takes one unit of time, in equal shares of four kinds:
-    first-order systems coupled at random; mechanical ones, positions and rates with forces between them; chains of
-    masses on springs, some upside down; and modes of all kinds (decaying, growing, lightly damped, chains of
-    integrators) mixed by a random change of coordinates. Rates, frequencies up to about half a turn a sample, units of
-    states and strengths of inputs are drawn over orders of magnitude.
+    In equal shares of four kinds, one sample taking one unit of time: first-order systems coupled at random;
+    positions and rates with forces between them; chains of masses on springs, some upside down; and modes of all kinds
+    mixed by a random change of coordinates. Rates, units and strengths of inputs are drawn over orders of magnitude.
 
     Args:
         key: of all that is drawn.
         num: how many.
-        full_weights: half of them have weights drawn at random too: Q full or diagonal and often singular, R full,
-            some with a cross weight. Else Q and R are the identity, as the units of signals make them.
+        full_weights: half of them have random weights: Q often singular, R full, some with a cross weight. Else Q and R
+            are the identity, as the units of signals make them.
         dense: a fifth kind, of normal entries, half of whose modes grow; then gains up to 10,000 are kept.
 
     Returns:

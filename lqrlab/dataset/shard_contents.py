@@ -13,7 +13,7 @@ from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.layout import Shard, keys, splits
 from lqrlab.dataset.trajectories import Runs
 from lqrlab.dataset.variant_table import Columns
-from lqrlab.simulation import Problem
+from lqrlab.simulation import Problem, binding, is_policy
 
 
 def make(config: DataConfig, shard: Shard, controller: object = None) -> shards.Content:
@@ -22,16 +22,15 @@ def make(config: DataConfig, shard: Shard, controller: object = None) -> shards.
         problem = trajectories.drawn(config, shard)
         _, begin, noise = keys(config, shard)
         x0 = trajectories.initial_states(problem, begin, config.trajectories)
-        error = jax.random.fold_in(begin, 1)
-        runs = trajectories.simulate(config, problem, x0, noise, gain_key=error, controller=controller)
+        runs = trajectories.simulate(config, problem, x0, noise, controller)
         # a whole block is computed and then cut: one compiled program for all shards, and the same bits in each
         first = slice(shard.count)
         problem, runs = problem[first], {name: a[first] for name, a in runs.items()}
         chosen, left_out = trajectories.kept(config, problem, runs)
-        return content(config, shard, problem, runs, chosen, left_out)
+        return _content(config, shard, problem, runs, chosen, left_out)
 
 
-def content(
+def _content(
     config: DataConfig,
     shard: Shard,
     problem: Problem,
@@ -39,14 +38,14 @@ def content(
     chosen: Bool[np.ndarray, "v s"],
     left_out: dict[str, int],
 ) -> shards.Content:
-    """The contents of a shard's file: its plants that have an optimum, and the chosen loops."""
+    """Of the plants that have an optimum, and the chosen loops."""
     rows = {name: _chosen(chosen, a) for name, a in _rows(config, runs).items()}
     # rows of the table that is written, in which variants without an optimum are missing
     of = (np.cumsum(problem.has_optimum) - 1)[np.nonzero(chosen)[0]].astype(np.int32)
     written = {"variant": np.repeat(of, len(config.starts)), **rows}
     if config.segmented:
         written["start"] = np.tile(np.array(config.starts, np.int32), len(of))
-    arrays = {f"variants/{name}": a for name, a in columns(config, shard, problem).items()}
+    arrays = {f"variants/{name}": a for name, a in _columns(config, shard, problem).items()}
     arrays |= {f"trajectories/{name}": np.ascontiguousarray(a) for name, a in written.items()}
     plants = problem.plant
     assert plants is not None
@@ -65,10 +64,10 @@ def content(
         "h5py": h5py.__version__,
         "platform": jax.default_backend(),
     }
-    return shards.Content(arrays, layout.units(config, plants), about, config.compression)
+    return shards.Content(arrays, layout.units(config, plants), about)
 
 
-def columns(config: DataConfig, shard: Shard, problem: Problem) -> Columns:
+def _columns(config: DataConfig, shard: Shard, problem: Problem) -> Columns:
     """Group ``variants``, in SI units: one row for each plant of a shard that has an optimum."""
     plants, continuous, size = problem.plant, problem.continuous, len(problem)
     assert plants is not None
@@ -103,3 +102,17 @@ def _rows(config: DataConfig, runs: Runs) -> Runs:
 def _chosen(chosen: np.ndarray, a: np.ndarray) -> np.ndarray:
     """The rows of the loops that are kept, one after the other; uncopied where all are."""
     return (a if chosen.all() else a[chosen]).reshape(-1, *a.shape[3:])
+
+
+def check_controller(config: DataConfig, controller: object) -> None:
+    """Refuse a controller that the config does not name, or that is bound to some plants already."""
+    if (controller is None) != (config.controller == "lqr"):
+        runner = "the optimum" if controller is None else "the controller that was given"
+        raise ValueError(f"controller: the config says {config.controller!r}, but {runner} runs the loops")
+    if controller is not None:
+        binding.check_controller(controller)
+    if is_policy(controller):
+        raise ValueError(
+            "controller: expected what binds to the plants of each family, such as a network or a function from a "
+            f"problem to a policy, but found a policy, {type(controller).__name__}"
+        )

@@ -44,13 +44,11 @@ class Content:
         arrays: name with its groups (``"variants/A"``) → array.
         units: the same names → unit, where there is one.
         attributes: of the file as a whole: numbers and strings.
-        compression: of the arrays that are kept in chunks; see :class:`lqrlab.dataset.DataConfig`.
     """
 
     arrays: dict[str, np.ndarray]
     units: dict[str, str]
     attributes: dict[str, Any]
-    compression: str | None = None
 
     @functools.cached_property
     def headers(self) -> dict[str, dict[str, Any]]:
@@ -84,32 +82,19 @@ def chunk_rows(headers: Mapping[str, dict[str, Any]]) -> int:
     return min((max(1, min(_CHUNK // (math.prod(s[1:]) * size), s[0])) for s, size in large), default=1)
 
 
-def _filters(compression: str | None) -> dict[str, Any]:
-    """h5py's settings for compression; the import also registers the filter with HDF5."""
-    if compression is None:
-        return {}
-    try:
-        import hdf5plugin
-    except ImportError:
-        raise ValueError(
-            f"compression: {compression!r} takes hdf5plugin: pip install 'lqrlab[compression]', or leave it out"
-        ) from None
-    return dict(hdf5plugin.Blosc(cname="zstd", clevel=3, shuffle=hdf5plugin.Blosc.SHUFFLE))
-
-
 def write(path: Path, content: Content) -> None:
     """Write a file so that it is whole or not there.
 
     HDF5 builds it in memory: a write that fails inside that library, on a full disk, can end the process.
     """
     image, chunks = io.BytesIO(), chunk_rows(content.headers)
-    filters, before = _filters(content.compression), None
+    before = None
     with h5py.File(image, "w", libver=("earliest", "v110")) as file:
         # in a fixed order, so that the same content is the same bytes
         for name, array in sorted(content.arrays.items()):
             # arrays in chunks have checksums that HDF5 tests; the others are read whole and tested by their digests
             parted = name in _PARTED and array.size
-            layout = {"chunks": (chunks, *array.shape[1:]), "fletcher32": True, **filters} if parted else {}
+            layout = {"chunks": (chunks, *array.shape[1:]), "fletcher32": True} if parted else {}
             dataset = file.create_dataset(name, data=array, **layout)
             dataset.attrs["sha256"] = content.headers[name]["sha256"]
             if name in content.units:
@@ -204,13 +189,7 @@ def _refused(item: Any, size: int) -> str:
         return "keeps its values in another file, which is not read"
     if item.shape is None or item.dtype.kind not in _KINDS:
         return f"holds {item.dtype}, not plain numbers"
-    compressed = _compressed(item)
-    if compressed:
-        try:
-            import hdf5plugin  # noqa: F401
-        except ImportError:
-            return "is compressed; to read it: pip install 'lqrlab[compression]'"
-    if item.nbytes > size * (_SHRINKS if compressed else 1):
+    if item.nbytes > size * (_SHRINKS if _compressed(item) else 1):
         return f"claims {item.nbytes} bytes of shape {item.shape}, but the file has {size}"
     return ""
 

@@ -1,8 +1,7 @@
 """Shuffling without a list: the index at any position of any epoch, computed on its own.
 
-A permutation of 10⁸ windows as an array is 400 MB and a second of sorting for each epoch. A cipher on the
-numbers 0 … num−1 is one too, and each of its values can be had alone, in NumPy or inside a compiled step, so
-that a batch is a pure function of (seed, epoch, position) and a resumed run goes on where it stopped.
+A permutation of 10⁸ windows as an array is 400 MB and a second of sorting an epoch. A cipher on 0 … num−1 is one
+too, each value of which can be had alone: a batch is a pure function of (seed, epoch, position).
 
 Source: J. Black and P. Rogaway, Ciphers with arbitrary finite domains, CT-RSA 2002, section 3 (cycle walking)
 over a balanced Feistel network; the round function is the finaliser of MurmurHash3 (A. Appleby, 2011).

@@ -11,7 +11,7 @@ from jaxtyping import Float32, Float64, Int
 
 from lqrlab import systems
 from lqrlab.compute import checks
-from lqrlab.dataset import layout, manifest, shards, variant_table
+from lqrlab.dataset import manifest, shards, variant_table
 from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.manifest import Record
 from lqrlab.dataset.shards import BadFile
@@ -79,7 +79,7 @@ class Dataset:
         with shards.opened(path, only=names) as arrays:
             out = {name: shards.rows(path, arrays, name) for name in names}
         found = {name: shards.header(a, shards.digest(a)) for name, a in out.items()}
-        for why in layout.changed(found, {name: shard["arrays"][name] for name in names}):
+        if why := manifest.changed(found, {name: shard["arrays"][name] for name in names}):
             raise BadFile(path, why)
         return out
 

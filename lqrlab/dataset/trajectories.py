@@ -13,7 +13,7 @@ from lqrlab.compute.jit import KEPT
 from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.layout import REASONS, Shard, keys
 from lqrlab.simulation import Keep, LinearPolicy, Problem, verdict
-from lqrlab.systems import M_MAX, N_MAX, Plant
+from lqrlab.systems import N_MAX, Plant
 
 Runs = dict[str, np.ndarray]
 """Name → array ``[v, s, …]``: s loops of each of v plants."""
@@ -57,34 +57,24 @@ class _Units(NamedTuple):
 
 
 def simulate(
-    config: DataConfig,
-    problem: Problem,
-    x0: Float[np.ndarray, "v s n"],
-    key: PRNGKeyArray,
-    *,
-    gain_key: PRNGKeyArray,
-    controller: object = None,
+    config: DataConfig, problem: Problem, x0: Float[np.ndarray, "v s n"], key: PRNGKeyArray, controller: object = None
 ) -> Runs:
-    """Run the loops that the config describes.
+    """Run the loops that the config describes: what is written of each, and what decides whether it is kept.
 
     Args:
-        config: the gain's error, and what is kept of each loop.
+        config: what is kept of each loop.
         problem: the plants, their optimum, limits and noise.
         x0: initial deviations, in SI units.
         key: of the noise.
-        gain_key: of the errors of the gains, if the config wants any.
         controller: runs the loops in place of the optimum; see :func:`lqrlab.simulation.bind`.
 
     Returns:
-        The data of each loop that are written (``x0``, ``states``, ``controls``, ``cost``, of segments ``costs``); its
-        last state ``end``; and in scales, those that decide whether it is kept (``start``, ``peak``, ``before``,
-        ``last``, ``limited``).
+        ``x0``, ``states``, ``controls``, ``cost`` (of segments ``costs``) and the last state ``end``; in scales
+        ``start``, ``peak``, ``before``, ``last``, ``limited``.
     """
     units = _Units(problem.scale_x, problem.scale_u)
     if controller is None:
         gain = np.nan_to_num(np.asarray(problem.K))  # none where there is no optimum: nothing of it is written
-        if config.gain_error:  # in the loops alone: what is recorded as the optimum stays so
-            gain = gain * (1 + config.gain_error * np.asarray(_gain_errors(gain_key, gain.shape)))
         policy: simulation.Policy = LinearPolicy(jnp.asarray(gain))
     else:
         policy = simulation.bind(controller, problem)
@@ -102,12 +92,6 @@ def simulate(
     lead = x0.shape[:2]
     runs = {name: np.asarray(a).reshape(*lead, *a.shape[1:]) for name, a in out.items()}
     return runs | {"x0": x0, "start": x0 / np.asarray(units.x)[:, None]}
-
-
-def _gain_errors(key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
-    """Relative errors, drawn in one shape for all families."""
-    v, m, n = shape
-    return jax.random.normal(key, (v, M_MAX, N_MAX))[:, :m, :n]
 
 
 def _keep(config: DataConfig) -> Keep:

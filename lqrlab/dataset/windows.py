@@ -63,7 +63,7 @@ class Batch:
         variant: row of the :class:`VariantTable`.
         signals: ``x`` and ``u`` concatenated.
         gain: optimal gain of each window's plant, scaled.
-        time_mask: 1 where the time exists, 0 before the trajectory began.
+        time_mask: 0 before the trajectory began, else 1.
         state_mask, input_mask: 1 where a state or input exists, 0 in padding.
     """
 
@@ -93,13 +93,11 @@ class Batch:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class WindowSet:
-    """All windows of some trajectories in one memory: they are gathered inside a compiled program.
-
-    Window i ends at time ``i % num_steps`` of trajectory ``i // num_steps``.
+    """All windows of some trajectories; window i ends at time ``i % num_steps`` of trajectory ``i // num_steps``.
 
     Attributes:
-        signals: state and the input before it at each time, after ``window − 1`` times of zeros, so that
-            each window is one piece of memory.
+        signals: state and the input before it at each time, after ``window − 1`` times of zeros: each window is one
+            piece of memory.
         variant: row of the table of each trajectory.
         window: steps in a window.
         num_steps: windows per trajectory.
@@ -199,30 +197,24 @@ def put(
     np.multiply(controls[:, :-1], per_u[..., :m], out=to[:, 1:, N_MAX : N_MAX + m])
 
 
-def read(
-    dataset: Dataset, split: str, window: int, part: tuple[int, int] = (0, 1)
-) -> tuple[Rows, Int32[np.ndarray, " N"]]:
+def read(dataset: Dataset, split: str, window: int) -> tuple[Rows, Int32[np.ndarray, " N"]]:
     """The trajectories of a split in host memory, and the row of the table of each.
 
     Args:
         dataset: opened.
         split: ``"train"``, ``"validation"`` or ``"held_out"``.
         window: steps in a window.
-        part: (index, count) of this process: it takes each count-th trajectory.
 
     Raises:
         ValueError: an empty split, a damaged file.
     """
-    picks, seen, (index, count) = [], 0, part
+    picks = []
     for number, shard in enumerate(dataset.shards):
         variant = dataset.read(shard, ARRAYS[:1])[ARRAYS[0]]
-        keep = dataset.in_split(split, number, variant)
-        picks.append((variant, keep[(seen + np.arange(len(keep))) % count == index]))
-        seen += len(keep)
-    if not seen:
+        picks.append((variant, dataset.in_split(split, number, variant)))
+    if not any(len(keep) for _, keep in picks):
         raise ValueError(f"split: {dataset.path} has no trajectory in {split!r}")
-    firsts = dataset.first_rows
-    rows_of = [variant[keep] + first for (variant, keep), first in zip(picks, firsts)]
+    rows_of = [variant[keep] + first for (variant, keep), first in zip(picks, dataset.first_rows)]
     rows, at = zeros(sum(map(len, rows_of)), window, dataset.config.row_steps), 0
     for number, (_, keep) in enumerate(picks):
         if len(keep):

@@ -11,9 +11,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from lqrlab import systems
 from lqrlab.compute import checks
 from lqrlab.compute.linalg import quadratic
-from lqrlab.evaluation import textbook
+from lqrlab.evaluation import certificate, textbook
 from lqrlab.evaluation.scores import Score, evaluate
-from lqrlab.learning import certificate
 from lqrlab.simulation import LinearPolicy, Problem, Verdict, bind, verdict
 from lqrlab.simulation.binding import check_controller
 from lqrlab.systems import Plant

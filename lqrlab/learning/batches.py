@@ -183,7 +183,6 @@ def check_source(source: data.Source, model: ModelConfig, config: TrainConfig) -
         ("window", spec.window, model.window, "as the model sees"),
         ("batch_size", spec.batch_size, config.batch_size, "as in the config"),
         ("split", spec.split, "train", "the others are for validation and tests"),
-        ("part", spec.part, (0, 1), "each process of a training makes the same call"),
     ):
         if found != wanted:
             raise ValueError(f"source: expected {name} = {wanted!r}, {why}, but found {found!r}")

@@ -18,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from lqrlab.compute import Backend, checks
+from lqrlab.compute import Backend, checks, files
+from lqrlab.compute.configuration import Config
 from lqrlab.compute.files import read_bytes, read_object, write_atomic, write_json
-from lqrlab.learning import checksums, models
+from lqrlab.learning import models
 from lqrlab.learning.train_config import ModelConfig, TrainConfig
 
 T = TypeVar("T")
@@ -44,11 +45,12 @@ def write_settings(
     backend: Backend,
 ) -> dict[str, Any]:
     """Store what makes the run, and return it; refuse a folder of another run, naming the settings that differ."""
-    parts: dict[str, Any] = {"model": model, "train": train, "backend": backend}
-    new = {name: dataclasses.asdict(part) for name, part in parts.items()} | {"data": data, "source": source}
-    new = json.loads(json.dumps(new))  # as it will be read back: tuples as lists
+    configs = {"model": model, "train": train, "backend": backend}
+    new: dict[str, Any] = {part: _plain(config) for part, config in configs.items()} | {"data": data, "source": source}
     old = _read_settings(folder)
     if old is not None:
+        # an older version wrote more settings
+        old |= {part: _plain(type(configs[part]).from_dict(old[part])) for part in ("model", "train")}
         differ = [
             f"{part}.{key} was {old.get(part, {}).get(key)!r} and is now {new[part].get(key)!r}"
             for part in new
@@ -67,6 +69,11 @@ def write_settings(
     return new
 
 
+def _plain(config: Config) -> dict[str, Any]:
+    """As it will be read back: tuples as lists."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
 def settings(folder: str | Path) -> tuple[ModelConfig, TrainConfig] | None:
     """Record of the run whose ``checkpoints`` folder this is; None where nothing was trained."""
     found = _read_settings(checks.path("folder", folder))
@@ -83,7 +90,7 @@ def _read_settings(folder: Path) -> dict[str, Any] | None:
     beside = _parse_settings(path)
     for place in steps:
         kept = _parse_settings(place / SETTINGS)
-        if kept is not None and not checksums.flaw(place):
+        if kept is not None and not files.flaw(place):
             if kept != beside:
                 warnings.warn(
                     f"{path}: the file is damaged; the settings are those of the checkpoint of step {place.name}",
@@ -117,15 +124,13 @@ class Checkpoints:
     def __init__(self, folder: Path):
         import orbax.checkpoint as ocp  # in functions: it takes 0.2 s, which not everyone who learns needs
 
-        def manager(name: str, keep: int) -> ocp.CheckpointManager:
+        self._folder = folder
+        self._managers = {}
+        for which, keep in (("last", 2), ("best", 1)):
             # not in the background: a save waits for the disk anyway, and its failure would be raised again at the end
             options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
-            return ocp.CheckpointManager(
-                (folder / name).absolute(), item_handlers=ocp.StandardCheckpointHandler(), options=options
-            )
-
-        self._folder = folder
-        self._managers = {"last": manager("last", 2), "best": manager("best", 1)}
+            handler, place = ocp.PyTreeCheckpointHandler(), (folder / which).absolute()
+            self._managers[which] = ocp.CheckpointManager(place, item_handlers=handler, options=options)
 
     def path(self, which: str, step: int) -> Path:
         """The folder of a checkpoint."""
@@ -144,7 +149,7 @@ class Checkpoints:
             return
         try:
             with _quiet():
-                manager.save(step, args=ocp.args.StandardSave(state))
+                manager.save(step, args=ocp.args.PyTreeSave(state))
         except Exception as error:
             if code := _system_code(error):
                 why = f"could not be written: {os.strerror(code)}"
@@ -153,7 +158,7 @@ class Checkpoints:
         if not jax.process_index():
             for name, text in {**texts, _STEP: str(step)}.items():
                 write_atomic(self.path(which, step) / name, text)
-            checksums.write(self.path(which, step))
+            files.write_digests(self.path(which, step))
 
     def step(self, which: str) -> int | None:
         """The newest step that is there."""
@@ -176,8 +181,15 @@ class Checkpoints:
         return found
 
     def restore_params(self, which: str) -> dict[str, jax.Array]:
-        """The newest whole parameters alone, as host arrays; nothing is removed."""
-        found, flaws = self._newest(which, lambda step: self._params(which, step))
+        """The newest whole parameters alone, on this machine, wherever they were made; nothing is removed."""
+        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+
+        def read(step: int) -> dict[str, jax.Array]:
+            about = {"params": self._about(which, step)["params"]}
+            like = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=here), about)
+            return self._read(which, step, like)["params"]
+
+        found, flaws = self._newest(which, read)
         self._tell(which, found and found[0], flaws)
         if found is None:
             raise ValueError(f"which: {self._folder} holds no {which!r} checkpoint; train for longer first")
@@ -185,7 +197,7 @@ class Checkpoints:
 
     def remove_damaged(self, which: str) -> dict[int, str]:
         """Remove checkpoints that are not whole; their steps, with what is wrong with each."""
-        _, flaws = self._newest(which, lambda step: self._managers[which].item_metadata(step).tree)
+        _, flaws = self._newest(which, lambda step: None)
         self._remove(which, flaws)
         return flaws
 
@@ -194,20 +206,16 @@ class Checkpoints:
         for manager in self._managers.values():
             manager.close()
 
-    def _params(self, which: str, step: int) -> dict[str, jax.Array]:
-        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        # the devices that it was made on need not be there
-        target = jax.tree.map(
-            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=here),
-            self._managers[which].item_metadata(step).tree,
-        )
-        return self._read(which, step, target)["params"]
-
-    def _read(self, which: str, step: int, target: Any) -> Any:
-        """The arrays of a step, with the shapes, types and devices of ``target``."""
+    def _read(self, which: str, step: int, like: Any) -> Any:
+        """Those arrays of a step that ``like`` has, with its shapes, types and devices."""
         import orbax.checkpoint as ocp
 
-        return self._managers[which].restore(step, args=ocp.args.StandardRestore(target))
+        how = ocp.checkpoint_utils.construct_restore_args(like)
+        return self._managers[which].restore(step, args=ocp.args.PyTreeRestore(like, how, partial_restore=True))
+
+    def _about(self, which: str, step: int) -> Any:
+        """Shapes and types of the arrays of a step."""
+        return self._managers[which].item_metadata(step).tree
 
     def _newest(self, which: str, read: Callable[[int], T]) -> tuple[tuple[int, T] | None, dict[int, str]]:
         """The newest step that is whole with what is read there, and what is wrong with those after it."""
@@ -228,7 +236,7 @@ class Checkpoints:
 
     def _check_size(self, which: str, step: int) -> None:
         """Refuse arrays of many more bytes than the files have: to read them would take their memory."""
-        leaves = jax.tree.leaves(self._managers[which].item_metadata(step).tree)
+        leaves = jax.tree.leaves(self._about(which, step))
         claimed = sum(math.prod(a.shape) * np.dtype(a.dtype).itemsize for a in leaves)
         held = sum(path.stat().st_size for path in self.path(which, step).rglob("*") if path.is_file())
         if claimed > _SHRINKS * held:
@@ -273,13 +281,8 @@ def load(folder: str | Path, which: str = "last") -> nnx.Module:
             f"folder: {folder} holds no training run (no {SETTINGS} that is whole); run notebook 03_training first"
         )
     config = models.used(ModelConfig.from_dict(settings["model"]))  # former versions wrote what does nothing
-    store = Checkpoints(folder)
-    try:
-        if store.step(which) is None:
-            raise ValueError(f"which: {folder} holds no {which!r} checkpoint; train for longer first")
+    with contextlib.closing(Checkpoints(folder)) as store:
         kept = store.restore_params(which)
-    finally:
-        store.close()
     if not models.fits(config, {k: a.shape for k, a in kept.items()}):
         raise ValueError(f"folder: the checkpoint in {folder} does not fit the model that {SETTINGS} describes")
     graph, params = models.split(models.build(config))
@@ -288,33 +291,24 @@ def load(folder: str | Path, which: str = "last") -> nnx.Module:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep orbax from printing tracebacks of errors that it also raises."""
+    """Keep orbax from printing tracebacks of errors that it also raises, and of what ends after the first of them.
+
+    It closes its event loop at the first failure; arrays that are under way find it closed, and nobody can catch that.
+    """
     logger, told = logging.getLogger("absl"), sys.unraisablehook
     before = logger.level
+
+    def late(unraisable: "sys.UnraisableHookArgs") -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            told(unraisable)
+
     logger.setLevel(logging.CRITICAL)
-    if not isinstance(told, _WithoutLateAnswers):
-        sys.unraisablehook = _WithoutLateAnswers(told)
+    sys.unraisablehook = late
     try:
         yield
         sys.unraisablehook = told  # after a failure answers come for a second yet
     finally:
         logger.setLevel(before)
-
-
-@dataclasses.dataclass(frozen=True)
-class _WithoutLateAnswers:
-    """Keeps Python from printing a traceback for each array that was under way when another one failed.
-
-    Orbax raises at the first failure and closes its event loop. The others end later, find it closed, and nobody can
-    catch that.
-    """
-
-    otherwise: Callable[["sys.UnraisableHookArgs"], object]
-
-    def __call__(self, unraisable: "sys.UnraisableHookArgs", /) -> None:
-        error = unraisable.exc_value
-        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
-            self.otherwise(unraisable)
 
 
 def _system_code(error: Exception) -> int | None:
@@ -327,7 +321,7 @@ def _system_code(error: Exception) -> int | None:
 
 def _flaw(place: Path) -> str:
     """Faults of a checkpoint, as far as they are seen before its arrays are read; empty if there are none."""
-    if flaw := checksums.flaw(place):
+    if flaw := files.flaw(place):
         return flaw
     if not (place / _ARRAYS).is_file():  # tensorstore fails at this in hundreds of lines
         return f"{_ARRAYS} is missing"

@@ -50,9 +50,7 @@ def run_steps(
 ) -> tuple[TrainState, Metrics]:
     """As many steps as there are windows ``[steps, batch, …]``, in one program; metrics ``[steps]``."""
     config, placement = recipe.config, recipe.placement
-    step = train_step(
-        objective(recipe.graph, config, recipe.backend), optimizer(config), accumulate=config.accumulate, ema=config.ema
-    )
+    step = train_step(objective(recipe.graph, config, recipe.backend), optimizer(config))
 
     def body(state: TrainState, windows: Windows) -> tuple[TrainState, Metrics]:
         given = placement.constrain_batch(train_batch(table, windows, seed, state.step))
@@ -106,12 +104,9 @@ def check_settings(config: TrainConfig, model: ModelConfig, excitation: float, b
     mesh = backend.jax_mesh
     if mesh is not None:
         for name in ("batch_size", "plants"):
-            size = getattr(config, name) // config.accumulate
+            size = getattr(config, name)
             if size % mesh.size:
-                raise ValueError(
-                    f"{name}: expected a multiple of the mesh's {mesh.size} devices in each part of a step, but found "
-                    f"{size}"
-                )
+                raise ValueError(f"{name}: expected a multiple of the mesh's {mesh.size} devices, but found {size}")
 
 
 def summary(loss: ArrayLike, excess: ArrayLike, verdicts: ArrayLike) -> dict[str, float]:

@@ -18,7 +18,7 @@ from jax.experimental import multihost_utils
 
 from lqrlab.compute import Backend, EagerFallbackWarning, checks
 from lqrlab.compute.files import locked
-from lqrlab.dataset import Source, VariantTable, Windows
+from lqrlab.dataset import Source
 from lqrlab.learning import compiled_steps, models
 from lqrlab.learning import metrics as log
 from lqrlab.learning.batches import Mixture, check_source
@@ -41,10 +41,10 @@ class Fit:
     """Result of :func:`fit`.
 
     Attributes:
-        model: with the parameters of the last step, or their running mean if one is kept.
+        model: with the parameters of the last step.
         metrics: the rows of ``metrics.jsonl``.
         stopped: whether it was interrupted before it was done.
-        steps: steps taken; fewer than asked for if it was interrupted, no longer improved, or was told to stop.
+        steps: steps taken; fewer than asked for if it was interrupted or told to stop.
     """
 
     model: nnx.Module
@@ -54,10 +54,9 @@ class Fit:
 
 
 def stop(folder: str | Path) -> None:
-    """Tell the run in ``folder``, in this process or another, to stop.
+    """Tell the run in ``folder``, in this process or another, to stop after the steps under way, and to count as done.
 
-    :func:`fit` ends after the steps under way, validates and keeps the best, and counts the run as done: called again
-    it returns at once. Removing ``checkpoints/stop_requested`` takes the request back.
+    :func:`fit` called again returns at once; removing ``checkpoints/stop_requested`` takes the request back.
 
     Raises:
         ValueError: no training has begun there.
@@ -83,23 +82,20 @@ def fit(
 ) -> Fit:
     """Train a model on windows, or go on where an earlier call with the same settings was cut off.
 
-    Every batch follows from the seed and the step, so a run that was stopped and resumed is the run that was
-    not stopped. Ctrl-C and SIGTERM save and return, to go on another time; :func:`stop` ends a run for good.
-
-    A loss with a Python ``if`` on an array is computed uncompiled; an ``EagerFallbackWarning`` tells of the line, once.
+    Every batch follows from the seed and the step: a run that was stopped and resumed is the run that was not stopped.
+    Ctrl-C and SIGTERM save and return, to go on another time; :func:`stop` ends a run for good. A loss with a Python
+    ``if`` on an array is computed uncompiled; an ``EagerFallbackWarning`` tells of the line, once.
 
     Args:
         source: the windows of the trained split, see :func:`lqrlab.dataset.source`; its seed is the order's.
-        model: what to train.
-        config: how.
+        model, config: what to train, and how.
         folder: where ``metrics.jsonl`` and ``checkpoints/`` go.
-        backend: where it is computed, and how exactly. On several devices the result is that of one but for
-            rounding, and a run may go on with another number of them. Of several processes each makes the same
-            call; the first writes.
-        progress: called with each row of metrics: step, epoch, loss and its parts (means since the last row, or
-            since it was resumed), validation_loss, validation_efficiency (mean of least over actual cost of unseen
-            variants, 1 at the optimum, a loop that does not converge counts 0), validation_diverged (share of those),
-            learning_rate, windows_per_second, seconds, and ``compilation`` (calls, programs, cache hits).
+        backend: where it is computed, and how exactly. On several devices the result is that of one but for rounding.
+            Of several processes each makes the same call; the first writes.
+        progress: called with each row of metrics: step, epoch, loss and its parts (means since the last row),
+            validation_loss, validation_efficiency (mean of least over actual cost of unseen variants; a loop that does
+            not converge counts 0), validation_diverged (share of those), learning_rate, windows_per_second, seconds,
+            and ``compilation`` (calls, programs, cache hits).
 
     Raises:
         ValueError: another training writes to the folder; it holds a run with other settings, or checkpoints of which
@@ -110,20 +106,22 @@ def fit(
     backend, folder = backend or Backend(), checks.path("folder", folder)
     checks.instance("backend", backend, Backend, "a Backend")
     check_source(source, model, config)
-    data = json.loads(source.data.config.to_json())
+    checkpoints, data = folder / "checkpoints", json.loads(source.data.config.to_json())
     order = source.shuffling | {"seed": source.spec.seed}
     with contextlib.ExitStack() as held:
-        held.enter_context(_alone(folder / "checkpoints"))
-        settings = write_settings(folder / "checkpoints", model, config, data, order, backend)
-        store = held.enter_context(contextlib.closing(Checkpoints(folder / "checkpoints")))
+        if _writes():
+            checkpoints.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(checkpoints))
+        settings = write_settings(checkpoints, model, config, data, order, backend)
+        store = held.enter_context(contextlib.closing(Checkpoints(checkpoints)))
         held.enter_context(backend.active())
         interrupted = held.enter_context(_interruptible())
         run = _Run(source, model, config, folder, backend, store, settings)
         run.resume()
         while not run.finished(interrupted):
             run.dispatch(interrupted, progress)
-        best = jax.tree.map(jnp.asarray, run.recipe.placement.whole(run.state.best))
-        trained = models.merge(run.recipe.graph, best)
+        params = jax.tree.map(jnp.asarray, run.recipe.placement.whole(run.state.params))
+        trained = models.merge(run.recipe.graph, params)
     return Fit(trained, run.rows, run.step < config.num_steps and not run.done, run.step)
 
 
@@ -140,22 +138,24 @@ class _Run:
         store: Checkpoints,
         settings: dict[str, Any],
     ):
-        self.source, self.config, self.folder, self.store = source, config, folder, store
-        self.settings = settings
+        self.source, self.config, self.folder, self.store, self.settings = source, config, folder, store, settings
+        compiled_steps.check_settings(config, model, source.data.config.excitation, backend)
         built = models.build(model)
         graph, params = models.split(built)
-        compiled_steps.check_settings(config, model, source.data.config.excitation, backend)
         self.recipe = Recipe(graph, model, config, backend)
         params = jax.tree.map(lambda a: a.astype(backend.dtype), params)
         self.state = self.recipe.placement.put_state(initial(params, config))
         self.mixture = Mixture.of(source, config, backend.place, full_weights=getattr(built, "any_weights", False))
-        self.table = self.mixture.table
-        self.held_out = backend.put(validation_windows(source))
-        self.validation_rows = backend.put(validation_rows(self.table))
-        self.steps = compiled_steps.run_steps.fresh()
+        held_out = source.of_split("validation")
+        rows = np.asarray(self.mixture.table.validation)  # of the plants whose closed loops are costed
+        self.validation = (  # the same in each report
+            backend.put(held_out.windows(0, min(_WINDOWS, held_out.num_windows))),
+            self.mixture.table,
+            backend.put(rows[np.linspace(0, len(rows) - 1, min(_PLANTS, len(rows))).round().astype(int)]),
+        )
+        self.steps, self.watch = compiled_steps.run_steps.fresh(), log.Watch(config.batch_size)
         self.step, self.round, self.rows, self.best = 0, 0, list[log.Row](), -np.inf
         self.ending = self.done = False
-        self.watch = log.Watch(config.batch_size)
 
     def resume(self) -> None:
         """Go on from the newest whole checkpoint, if there is one."""
@@ -165,8 +165,7 @@ class _Run:
         self.rows = log.cut_back(self.folder / log.FILE, self.step, kept, write=_writes())
         self.best = max((row["validation_efficiency"] for row in self.rows), default=-np.inf)
         self._mend_best()
-        requested = bool(self.rows) and _stop_file(self.folder).exists()
-        self.done = patience_exhausted(self.rows, self.config.patience) or requested
+        self.done = bool(self.rows) and _stop_file(self.folder).exists()
 
     def _save(self, which: str, state: object) -> None:
         """With all that a run goes on from, should the files beside the checkpoints be lost."""
@@ -183,7 +182,7 @@ class _Run:
                 f"{self.folder}: the 'best' checkpoint of step {step} is damaged ({flaw}); {what}", stacklevel=4
             )
             if step == self.step:
-                self._save("best", {"params": self.state.best})
+                self._save("best", {"params": self.state.params})
 
     def finished(self, interrupted: threading.Event) -> bool:
         """True if nothing is left to be done, or somebody has interrupted the run."""
@@ -198,7 +197,7 @@ class _Run:
         count = steps_to_go(config, first)
         self._begin_round()
         windows = self.recipe.placement.put_batches(self.mixture.windows(first, count, config.seed))
-        self.state, metrics = self.steps(self.recipe, self.state, windows, self.table, np.uint32(config.seed))
+        self.state, metrics = self.steps(self.recipe, self.state, windows, self.mixture.table, np.uint32(config.seed))
         self.watch.add(count, metrics)
         self.step += count
         self.ending, requested = _agreed(interrupted.is_set(), _stop_file(self.folder).exists())
@@ -211,7 +210,7 @@ class _Run:
                 raise NonFiniteLossError(self._why(row, first, metrics))
         if report:
             self._report(row, progress)
-            self.done = patience_exhausted(self.rows, config.patience) or requested
+            self.done = requested
             (self.ending,) = _agreed(self.ending or interrupted.is_set())
         if save or self.done or self.ending:
             self._save("last", self.state)
@@ -223,7 +222,7 @@ class _Run:
             self.state = dataclasses.replace(self.state, anchor=jax.tree.map(jnp.copy, self.state.params))
         if number > self.round:
             loops = compiled_steps.dagger_loops(
-                self.recipe, self.state.anchor, self.table, self.mixture.rows, np.int32(number)
+                self.recipe, self.state.anchor, self.mixture.table, self.mixture.rows, np.int32(number)
             )
             self.mixture = dataclasses.replace(self.mixture, on_policy=loops)
             self.round = number
@@ -232,8 +231,7 @@ class _Run:
         with warnings.catch_warnings():
             if self.steps.report().eager:  # the steps have told of it
                 warnings.simplefilter("ignore", EagerFallbackWarning)
-            known = self.held_out, self.table, self.validation_rows
-            judged = compiled_steps.validate(self.recipe, self.state.best, *known)
+            judged = compiled_steps.validate(self.recipe, self.state.params, *self.validation)
         row |= {"epoch": self.step * self.config.batch_size / self.source.num_windows}
         row |= compiled_steps.summary(*self.recipe.placement.whole(judged))
         row |= {"learning_rate": float(learning_rate(self.config)(self.step))}
@@ -243,7 +241,7 @@ class _Run:
             log.append(self.folder / log.FILE, row)
         if row["validation_efficiency"] > self.best:
             self.best = row["validation_efficiency"]
-            self._save("best", {"params": self.state.best})
+            self._save("best", {"params": self.state.params})
         if progress and _writes():
             progress(row)
         self.watch.restart()
@@ -253,7 +251,7 @@ class _Run:
         bad = np.flatnonzero(~np.isfinite(np.asarray(metrics["loss"])))
         step = first + int(bad[0]) if len(bad) else first + len(metrics["loss"])
         windows = self.mixture.windows(step, 1, self.config.seed)
-        batch = jax.tree.map(lambda a: a[0], windows).batch(self.table)
+        batch = jax.tree.map(lambda a: a[0], windows).batch(self.mixture.table)
         size = np.max(np.abs(np.nan_to_num(np.asarray(batch.target), nan=np.inf)), axis=(1, 2))
         of = int(batch.variant[int(np.argmax(size))])
         variants, kept = self.source.data.variants, self.store.step("last")
@@ -267,18 +265,6 @@ class _Run:
         )
 
 
-def validation_windows(source: Source) -> Windows:
-    """The windows of the validation split that a run is validated on, the same in each report."""
-    held_out = source.of_split("validation")
-    return held_out.windows(0, min(_WINDOWS, held_out.num_windows))
-
-
-def validation_rows(table: VariantTable) -> np.ndarray:
-    """Rows of the plants of the validation split whose closed loops are costed."""
-    rows = np.asarray(table.validation)
-    return rows[np.linspace(0, len(rows) - 1, min(_PLANTS, len(rows))).round().astype(int)]
-
-
 def steps_to_go(config: TrainConfig, step: int) -> int:
     """Steps of the next dispatch: it ends where something is to be done."""
     intervals = (config.report_every, config.checkpoint_every)
@@ -287,20 +273,10 @@ def steps_to_go(config: TrainConfig, step: int) -> int:
     return min(config.steps_per_dispatch, *ends)
 
 
-def patience_exhausted(rows: list[log.Row], patience: int) -> bool:
-    """True if the last ``patience`` reports brought nothing better."""
-    scores = [row["validation_efficiency"] for row in rows]
-    return bool(patience) and len(scores) > patience and len(scores) - 1 - int(np.argmax(scores)) >= patience
-
-
 @jax.jit
-def _all_finite(leaves: list[jax.Array]) -> jax.Array:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(a)) for a in leaves]))
-
-
-def _finite(state: TrainState) -> bool:
+def _finite(state: TrainState) -> jax.Array:
     """True if parameters and optimizer are numbers, so that training can resume from a checkpoint of them."""
-    return bool(_all_finite(jax.tree.leaves((state.params, state.opt_state))))
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves((state.params, state.opt_state))]))
 
 
 def _writes() -> bool:
@@ -313,17 +289,6 @@ def _agreed(*heard: bool) -> tuple[bool, ...]:
     if jax.process_count() == 1:
         return heard
     return tuple(map(bool, multihost_utils.broadcast_one_to_all(np.array(heard))))
-
-
-@contextlib.contextmanager
-def _alone(checkpoints: Path) -> Iterator[None]:
-    """Keep the run for this training, of whose processes one writes; refuse if another one has it."""
-    if not _writes():
-        yield
-        return
-    checkpoints.mkdir(parents=True, exist_ok=True)
-    with locked(checkpoints):
-        yield
 
 
 @contextlib.contextmanager

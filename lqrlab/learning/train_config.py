@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from lqrlab.compute.configuration import Config, Count, Natural, NonNegative, Positive, Range, Seed, Share
 
@@ -33,13 +33,13 @@ class ModelConfig(Config):
         block: a registered block of the transformer.
         activation: a registered activation.
         stochastic: whether it also says how sure it is: a Gaussian policy, for losses between distributions.
-        remat: compute blocks again in the backward pass rather than keep what they computed: less memory.
         seed: of the initial parameters.
 
     >>> learning.ModelConfig(width=16, heads=2).to_json() == learning.ModelConfig(heads=2, width=16).to_json()
     True
     """
 
+    gone: ClassVar = {"remat": False}
     kind: str = "matrix"
     window: _Size = 1
     width: _Size = 16
@@ -50,7 +50,6 @@ class ModelConfig(Config):
     block: str = "attention"
     activation: str = "gelu"
     stochastic: bool = False
-    remat: bool = False
     seed: Seed = 0
 
 
@@ -76,15 +75,13 @@ class TrainConfig(Config):
         dagger_rounds: times that the policy is run, what it met is labelled with the optimum, and that is trained on.
         on_policy_share: share of each batch that comes from the policy's own loops, once there are any.
         on_policy_steps: length of those loops.
-        accumulate: parts that a batch is gone through in; the gradient is the parts' mean.
-        ema: decay of a running mean of the parameters, which then is what is validated and kept; 0 for none.
-        patience: stop after so many reports without a better validation score; 0 for never.
         steps_per_dispatch: steps compiled into one program; fewer where a report or checkpoint comes first.
         report_every: steps between progress lines and validations.
         checkpoint_every: steps between checkpoints.
         seed: of all that a training draws; the order of the windows is that of the source's seed.
     """
 
+    gone: ClassVar = {"accumulate": 1, "ema": 0.0, "patience": 0}
     num_steps: Count = 2000
     batch_size: Count = 512
     learning_rate: Positive = 2e-3
@@ -102,9 +99,6 @@ class TrainConfig(Config):
     dagger_rounds: Natural = 0
     on_policy_share: Share = 0.5
     on_policy_steps: Count = 32
-    accumulate: Count = 1
-    ema: Share = 0.0
-    patience: Natural = 0
     steps_per_dispatch: Count = 25
     report_every: Count = 100
     checkpoint_every: Count = 500
@@ -114,9 +108,6 @@ class TrainConfig(Config):
         super().__post_init__()
         weight = self.imitation + self.closed_loop
         self.require("closed_loop", weight > 0, "a weight above 0 with imitation = 0")
-        divides = self.batch_size % self.accumulate == 0
-        self.require("accumulate", divides, f"a divisor of batch_size = {self.batch_size}")
-        self.require("plants", self.plants % self.accumulate == 0, f"a multiple of accumulate = {self.accumulate}")
         self.require("plants", self.plants <= self.batch_size, f"at most batch_size = {self.batch_size}")
         fewer = self.dagger_rounds < self.num_steps
         self.require("dagger_rounds", fewer, f"fewer than num_steps = {self.num_steps}")

@@ -10,7 +10,7 @@ import optax
 from flax import nnx
 from jax import Array
 
-from lqrlab.compute import Backend, checks, pytree
+from lqrlab.compute import Backend, checks, optimization, pytree
 from lqrlab.learning import closed_loop_cost, losses, models
 from lqrlab.learning.batches import TrainBatch
 from lqrlab.learning.network_policy import NetworkPolicy
@@ -34,30 +34,19 @@ class TrainState:
         params: a flat dict, see ``models.split``.
         opt_state: the optimizer's.
         step: steps taken.
-        average: running mean of the parameters; empty where none is kept.
         anchor: parameters that the present DAgger round was run with; empty where there are no rounds.
     """
 
     params: dict[str, Array]
     opt_state: optax.OptState
     step: Array
-    average: dict[str, Array] = dataclasses.field(default_factory=dict)
     anchor: dict[str, Array] = dataclasses.field(default_factory=dict)
-
-    @property
-    def best(self) -> dict[str, Array]:
-        """The parameters to use: their mean if one is kept."""
-        return self.average or self.params
 
 
 def initial(params: dict[str, Array], config: TrainConfig) -> TrainState:
     """The state before the first step."""
-
-    def copy(wanted: bool) -> dict[str, Array]:
-        return jax.tree.map(jnp.copy, params) if wanted else {}
-
-    start = optimizer(config).init(params), jnp.zeros((), jnp.int32)
-    return TrainState(params, *start, copy(config.ema > 0), copy(config.dagger_rounds > 0))
+    anchor = jax.tree.map(jnp.copy, params) if config.dagger_rounds else {}
+    return TrainState(params, optimizer(config).init(params), jnp.zeros((), jnp.int32), anchor)
 
 
 def learning_rate(config: TrainConfig) -> optax.Schedule:
@@ -111,7 +100,7 @@ def objective(graph: nnx.GraphDef, config: TrainConfig, backend: Backend | None 
             metrics["imitation"] = loss(predictions(model, context, given))
             terms.append(config.imitation * metrics["imitation"])
         if config.closed_loop:
-            some = slice(config.plants // config.accumulate)
+            some = slice(config.plants)
             problem, x0, key, here = jax.tree.map(lambda a: a[some], (given.problem, given.x0, given.key, context))
             policy = NetworkPolicy(params, here, given.told[some].coordinates, graph, model.config.window)
             excess, verdicts = closed_loop_cost.closed_loop(
@@ -137,43 +126,23 @@ def scan(body: Callable[[C, X], tuple[C, Y]], carry: C, xs: X) -> tuple[C, Y]:
 
 
 def train_step(
-    objective: Objective, optimize: optax.GradientTransformation, *, accumulate: int = 1, ema: float = 0.0
+    objective: Objective, optimize: optax.GradientTransformation
 ) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
     """A pure function ``(state, train_batch) -> (state, metrics)`` that takes one optimizer step.
 
     Args:
         objective: see :data:`Objective`.
         optimize: an optax transformation.
-        accumulate: parts that the batch is gone through in, one after another, to save memory.
-        ema: decay of the running mean of the parameters.
     """
     checks.function("objective", objective)
     checks.instance("optimize", optimize, optax.GradientTransformation, "an optax transformation")
-    checks.whole("accumulate", accumulate)
-    checks.number("ema", ema, "a decay in [0, 1)", low=0, below=1)
     slope = jax.value_and_grad(objective, has_aux=True)
 
-    def gradient(params: dict[str, Array], given: Any) -> tuple[tuple[Array, Metrics], dict[str, Array]]:
-        if accumulate == 1:
-            return slope(params, given)
-        # every part takes each k-th member, so that it is mixed as the whole is
-        parts = jax.tree.map(lambda a: jnp.moveaxis(a.reshape(-1, accumulate, *a.shape[1:]), 1, 0), given)
-        first = jax.tree.map(lambda a: a[0], parts)
-        if checks.traced(params, given):
-            like = jax.eval_shape(slope, params, first)
-            start = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), like)
-        else:
-            start, parts = slope(params, first), jax.tree.map(lambda a: a[1:], parts)
-        total, _ = scan(lambda total, part: (jax.tree.map(jnp.add, total, slope(params, part)), None), start, parts)
-        return jax.tree.map(lambda a: a / accumulate, total)
-
     def step(state: TrainState, given: Any) -> tuple[TrainState, Metrics]:
-        (value, metrics), grads = gradient(state.params, given)
-        with jax.numpy_dtype_promotion("standard"):  # Adam takes powers of its decay by a count of steps
-            updates, opt_state = optimize.update(grads, state.opt_state, state.params)
+        (value, metrics), grads = slope(state.params, given)
+        updates, opt_state = optimization.updates(optimize, grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        average = jax.tree.map(lambda old, new: ema * old + (1 - ema) * new, state.average, params) if ema else {}
-        state = TrainState(params, opt_state, state.step + 1, average, state.anchor)
+        state = TrainState(params, opt_state, state.step + 1, state.anchor)
         return state, {"loss": value, "grad_norm": optax.tree.norm(grads), **metrics}
 
     return step

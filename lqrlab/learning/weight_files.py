@@ -1,45 +1,39 @@
-"""Trained weights that come with the package: safetensors, with a card in each file that says what they are."""
+"""Trained weights as safetensors, with a card in each file that says what they are; some come with the package."""
 
+import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from lqrlab.extensions.unknown.guess import SAID, SEEN
-from lqrlab.extensions.unknown.prior import Prior
 from lqrlab.learning import models
 from lqrlab.learning.train_config import ModelConfig
-from lqrlab.systems import M_MAX, N_MAX
 
 _FOLDER = "trained"
 _MOST_BYTES = 1 << 26
 
-_PRIOR = {
-    "dense": ("k", 3),
-    "kinematic": ("l", 4),
-    "half": (),
-    "caution": (),
-    "probe": (3,),
-    "start": (),
-    "inflate": (),
-}
-_FAMILIES = {
-    "families/mean": ("F", N_MAX + M_MAX, N_MAX),
-    "families/directions": ("F", "r", N_MAX + M_MAX, N_MAX),
-    "families/variance": ("F", "r"),
-    "families/rest": ("F",),
-    "families/sizes": ("F", 2),
-    "families/cost": ("F", N_MAX, N_MAX),
-}
-_GUESS = {"guess/first": (SEEN + 1, "w"), "guess/second": ("h", "w"), "guess/last": ("h", SAID)}
-"""Shapes of the arrays of a prior, of one that knows families of plants, and of its network; a letter is one number
-throughout."""
+_HOMES = {"prior": "lqrlab.unknown"}
+"""Module of each kind of weights that is no network; it registers them when it is imported."""
+_KINDS: dict[str, "Kind"] = {}
+
+
+class Kind(NamedTuple):
+    """A kind of weights: its class, and both ways between it and named arrays, which may be a stranger's."""
+
+    of: type
+    read: Callable[[Mapping[str, np.ndarray]], Any]
+    arrays: Callable[[Any], Mapping[str, Any]]
+
+
+def register(name: str, kind: Kind) -> None:
+    """Let weights of a kind, which the cards of their files name, be read and written."""
+    _KINDS[name] = kind
 
 
 def names() -> list[str]:
@@ -52,12 +46,12 @@ def pretrained(name: str) -> Any:
     """Trained weights that come with the package.
 
     Args:
-        name: ``"adaptive"``: a :class:`Prior` for :func:`lqrlab.unknown.adaptive`, which regulates plants that
-            nobody has described to it. ``"student"``: another, which knows no families; a network guesses the plant.
-            ``"regulator"``: a matrix network for :func:`lqrlab.learning.policy`, which is told A and B.
+        name: ``"adaptive"``: a prior for the adaptive regulator, which regulates plants that nobody has described to
+            it. ``"student"``: another, which knows no families; a network guesses the plant. ``"regulator"``: a matrix
+            network for :func:`lqrlab.learning.policy`, which is told A and B.
 
     >>> plant = systems.make("cart_pole")
-    >>> policy = unknown.adaptive(plant, learning.pretrained("adaptive"))
+    >>> policy = learning.policy(learning.pretrained("regulator"), plant)
     >>> simulation.rollout(plant, policy, 0.01 * jnp.ones(4), num_steps=2).us.shape
     (2, 1)
     """
@@ -76,7 +70,7 @@ def _file(name: str) -> Path:
 
 
 def read(file: str | Path) -> Any:
-    """The model or prior in a file of :func:`write`, which may be a stranger's: nothing in it runs.
+    """The weights in a file of :func:`write`, which may be a stranger's: nothing in it runs.
 
     Raises:
         ValueError: no such file, or no weights in it: without a card that says what they are, with arrays of other
@@ -87,28 +81,19 @@ def read(file: str | Path) -> Any:
         for name, array in arrays.items():
             if array.dtype.kind != "f" or not (np.abs(array) < np.finfo(np.float32).max).all():
                 raise ValueError(f"{name}: expected finite real numbers, but found an array of {array.dtype}")
-        return _prior(arrays) if card.get("kind") == "prior" else _network(arrays, card)
+        kind = _registered(card.get("kind"))
+        return kind.read(arrays) if kind else _network(arrays, card)
     except ValueError as error:
         raise ValueError(f"file: {file} holds no weights that can be used: {error}") from None
 
 
-def _prior(arrays: Mapping[str, np.ndarray]) -> Prior:
-    parts = {name.partition("/")[0] for name in arrays if "/" in name}
-    expected = _PRIOR | (_FAMILIES if "families" in parts else {}) | (_GUESS if "guess" in parts else {})
-    sizes: dict[str, int] = {}
-    for name in sorted(expected.keys() | arrays.keys()):
-        wanted, found = expected.get(name), arrays[name].shape if name in arrays else None
-        if wanted is not None and found is not None and len(wanted) == len(found):
-            known = (sizes.setdefault(a, size) if isinstance(a, str) else a for a, size in zip(wanted, found))
-            if tuple(known) == found and 0 not in found:
-                continue
-        raise ValueError(
-            f"{name}: expected {'no such array' if wanted is None else f'shape {wanted}'} in a prior, but found "
-            f"{'none' if found is None else f'shape {found}'}"
-        )
-    if "guess" in parts and sizes["h"] != sizes["w"] + 1:
-        raise ValueError(f"guess/second: expected {sizes['w'] + 1} rows, the last of biases, but found {sizes['h']}")
-    return Prior.of_arrays({k: jnp.asarray(a) for k, a in arrays.items()})
+def _registered(kind: object) -> Kind | None:
+    """The kind that a card names, its module loaded; None if there is none of that name."""
+    if not isinstance(kind, str) or kind not in _HOMES.keys() | _KINDS.keys():
+        return None
+    if kind not in _KINDS:
+        importlib.import_module(_HOMES[kind])
+    return _KINDS[kind]
 
 
 def _network(arrays: Mapping[str, np.ndarray], card: Mapping[str, Any]) -> Any:
@@ -141,17 +126,18 @@ def _opened(file: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 
 def write(file: str | Path, weights: Any, card: Mapping[str, Any]) -> None:
-    """Write a prior or a network with its card.
+    """Write a network, or weights of a registered kind, with their card.
 
     Args:
         file: ends in ``.safetensors``.
-        weights: a :class:`Prior`, or a network with its ``config``.
+        weights: a network with its ``config``, or of a class given to :func:`register`.
         card: what it was made from, how it scores, and where it must not be used.
     """
-    if isinstance(weights, Prior):
-        arrays: Mapping[str, Any] = weights.to_arrays()
-        told: dict[str, Any] = {"kind": "prior"}
+    for name, kind in _KINDS.items():
+        if isinstance(weights, kind.of):
+            arrays, told = kind.arrays(weights), dict[str, Any](kind=name)
+            break
     else:
-        _, arrays = models.split(weights)
+        arrays = models.split(weights)[1]
         told = {"kind": "network", "model": json.loads(weights.config.to_json())}
     save_file({k: np.asarray(a, order="C") for k, a in arrays.items()}, file, {"card": json.dumps({**card, **told})})

@@ -1,72 +1,39 @@
 """Closed loops: the problem, controllers bound to it as policies, one loop, one verdict."""
 
-from lqrlab.simulation import verdict
-from lqrlab.simulation.binding import bind, is_policy
-from lqrlab.simulation.estimators import (
-    ExtendedKalmanFilter,
-    OutputFeedback,
-    StateEstimator,
-    UnscentedKalmanFilter,
-    extended_kalman,
-    unscented_kalman,
-)
-from lqrlab.simulation.loop import Trajectory, record, rollout, step
-from lqrlab.simulation.memory_policies import LinearController, delayed, estimated, integrating
-from lqrlab.simulation.noise import Noise
-from lqrlab.simulation.policies import (
-    DelayedPolicy,
-    LinearPolicy,
-    Policy,
-    TrackingPolicy,
-    check_policy,
-    measured_or,
-    no_control,
-    sent_or,
-    tracking,
-)
-from lqrlab.simulation.problem import Problem
-from lqrlab.simulation.quadratic_regulator import QuadraticRegulator
-from lqrlab.simulation.recording import Keep
-from lqrlab.simulation.sensors import Delayed, Held, Measured, Outputs, outputs
-from lqrlab.simulation.told import Told
-from lqrlab.simulation.verdict import Verdict
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Delayed",
-    "DelayedPolicy",
-    "ExtendedKalmanFilter",
-    "Held",
-    "Keep",
-    "LinearController",
-    "LinearPolicy",
-    "Measured",
-    "Noise",
-    "OutputFeedback",
-    "Outputs",
-    "Policy",
-    "Problem",
-    "QuadraticRegulator",
-    "StateEstimator",
-    "Told",
-    "TrackingPolicy",
-    "Trajectory",
-    "UnscentedKalmanFilter",
-    "Verdict",
-    "bind",
-    "check_policy",
-    "delayed",
-    "estimated",
-    "extended_kalman",
-    "integrating",
-    "is_policy",
-    "measured_or",
-    "no_control",
-    "outputs",
-    "record",
-    "rollout",
-    "sent_or",
-    "step",
-    "tracking",
-    "unscented_kalman",
-    "verdict",
-]
+from lqrlab.compute.names import lazily
+
+if TYPE_CHECKING:
+    from lqrlab.simulation import verdict
+    from lqrlab.simulation.binding import bind, is_policy
+    from lqrlab.simulation.estimators import (
+        ExtendedKalmanFilter,
+        OutputFeedback,
+        StateEstimator,
+        UnscentedKalmanFilter,
+        extended_kalman,
+        unscented_kalman,
+    )
+    from lqrlab.simulation.loop import Trajectory, record, rollout, step
+    from lqrlab.simulation.memory_policies import LinearController, delayed, estimated, integrating
+    from lqrlab.simulation.noise import Noise
+    from lqrlab.simulation.policies import (
+        DelayedPolicy,
+        LinearPolicy,
+        Policy,
+        TrackingPolicy,
+        check_policy,
+        measured_or,
+        no_control,
+        sent_or,
+        tracking,
+    )
+    from lqrlab.simulation.problem import Problem
+    from lqrlab.simulation.quadratic_regulator import QuadraticRegulator
+    from lqrlab.simulation.recording import Keep
+    from lqrlab.simulation.sensors import Delayed, Held, Measured, Outputs, outputs
+    from lqrlab.simulation.told import Told
+    from lqrlab.simulation.verdict import Verdict
+
+__getattr__, __dir__, __all__ = lazily(__name__)

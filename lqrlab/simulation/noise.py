@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from lqrlab import control
 from lqrlab.compute import checks, pytree
-from lqrlab.compute.linalg import expand_batch
+from lqrlab.compute.linalg import batch_last, expand_batch
 from lqrlab.compute.random import normals
 
 
@@ -62,13 +62,8 @@ def drawn(
 
 def root(P: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
     """Lower triangular L with LLᵀ = P, without LAPACK; a direction without uncertainty has a column of zeros."""
-    L, n = jnp.zeros_like(P), P.shape[-1]
-    for j in range(n):
-        column = P[..., :, j] - (L @ L[..., j, :, None])[..., 0]
-        pivot = column[..., j, None]
-        scaled = jnp.where(pivot > 0, column / jnp.sqrt(jnp.where(pivot > 0, pivot, 1.0)), 0.0)
-        L = L.at[..., j:, j].set(scaled[..., j:])
-    return L
+    last = jnp.moveaxis(P.reshape(-1, *P.shape[-2:]), 0, -1)
+    return jnp.moveaxis(batch_last.cholesky(last), -1, 0).reshape(P.shape)
 
 
 def spread(

@@ -1,5 +1,6 @@
 """Plants: physical parameters with ranges and units, nonlinear dynamics, exact linearisation."""
 
+from lqrlab.compute.names import moved
 from lqrlab.systems import drawing
 from lqrlab.systems.coordinates import M_MAX, N_MAX, Coordinates, check_size, pad, pad_matrix
 from lqrlab.systems.custom import Linear, from_control, from_dynamics, from_matrices
@@ -55,3 +56,5 @@ __all__ = [
     "stack",
     "with_rates",
 ]
+
+__getattr__ = moved(__name__)

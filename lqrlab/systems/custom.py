@@ -184,11 +184,11 @@ def _labels(states: Sequence[str], inputs: Sequence[str], n: int, m: int) -> Lab
     return tuple(states), tuple(inputs)
 
 
-def _named(name: str, usual: str) -> str:
-    """The name of a plant, or that of its kind where none is given."""
+def _declared(usual: str, n: int, m: int, dt: Numbers, name: str, *labels: Sequence[str]) -> dict[str, Any]:
+    """Sample time, labels and name of a plant, checked; its kind's name where none is given."""
     good = isinstance(name, str) and (not name or name.isidentifier())
     _require(good, "name", f"expected letters, digits and _, such as 'my_plant', but found {name!r}")
-    return name or usual
+    return {"dt": _sample_time(dt), "labels": _labels(*labels, n, m), "name": name or usual}
 
 
 def from_matrices(
@@ -229,11 +229,10 @@ def from_matrices(
     if C is not None:
         C = arrays["C"] = _finite("C", C, 2, "a matrix [p, n]")
         _require(C.shape[-1] == n, "C", f"expected {n} columns, one a state, but found {C.shape[-1]}")
-    step = _sample_time(dt)
-    lead = jnp.broadcast_shapes(*(a.shape[:-2] for a in arrays.values()), step.shape)
+    given = _declared("linear", n, m, dt, name, states, inputs)
+    lead = jnp.broadcast_shapes(*(a.shape[:-2] for a in arrays.values()), given["dt"].shape)
     full = {name: jnp.broadcast_to(a, lead + a.shape[-2:]) for name, a in arrays.items()}
-    labels = _labels(states, inputs, n, m)
-    return Linear(**full, dt=jnp.broadcast_to(step, lead), labels=labels, name=_named(name, "linear"))
+    return Linear(**full, **(given | {"dt": jnp.broadcast_to(given["dt"], lead)}))
 
 
 def from_dynamics(
@@ -253,10 +252,7 @@ def from_dynamics(
     Args:
         f: ``(x [n], u [m]) -> ẋ [n]``, written with ``jax.numpy`` so that it can be differentiated.
         x_eq, u_eq: the equilibrium to control around, ``[n]`` and ``[m]``.
-        Q, R: weights; identity if left out.
-        dt: sample time [s].
-        name: what the plant is called in what is printed and drawn, and in the catalogue if it is registered.
-        states, inputs: names with units, as ``"angle [rad]"``.
+        Q, R, dt, name, states, inputs: as of :func:`from_matrices`.
 
     Raises:
         ValueError: f has the wrong shape or x_eq, u_eq is no equilibrium.
@@ -278,9 +274,8 @@ def from_dynamics(
     _require(dx.shape == x.shape, "f", shape)
     moves = f"expected an equilibrium, but f(x_eq, u_eq) = {np.asarray(dx)}: the plant would drift away from it"
     _require(jnp.max(jnp.abs(dx)) < 1e-6, "x_eq, u_eq", moves)
-    labels, weights = _labels(states, inputs, len(x), len(u)), _weights(Q, R, len(x), len(u))
-    called = _named(name, "function")
-    return Function(f=f, x_eq=x, u_eq=u, dt=_sample_time(dt), labels=labels, name=called, **weights)
+    weights, given = _weights(Q, R, len(x), len(u)), _declared("function", len(x), len(u), dt, name, states, inputs)
+    return Function(f=f, x_eq=x, u_eq=u, **weights, **given)
 
 
 def from_control(
@@ -297,9 +292,7 @@ def from_control(
 
     Args:
         ss: the state space; what feeds through (D) must be zero.
-        Q, R: weights; identity if left out.
-        dt: sample time [s] that it is to be controlled with.
-        name: what the plant is called.
+        Q, R, dt, name: as of :func:`from_matrices`.
         states, inputs: names with units, as ``"angle [rad]"``; those of ``ss`` if left out.
 
     Raises:

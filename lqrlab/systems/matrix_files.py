@@ -2,8 +2,6 @@
 
 import functools
 import importlib.metadata
-import math
-import zipfile
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from lqrlab.compute import checks
-from lqrlab.compute.files import matlab_bytes, read_object
+from lqrlab.compute.array_files import read_arrays
+from lqrlab.compute.files import read_object
 from lqrlab.systems.custom import from_matrices
 from lqrlab.systems.families import family, make
 from lqrlab.systems.plant import Plant, parameter_fields
 
 Contents = dict[str, Any]
-_CONTAINERS = ("struct", "cell", "object", "function", "opaque", "sparse")
-"""Kinds of MATLAB's variables whose size in memory their shape does not tell."""
 READERS = "lqrlab.plant_files"
 """Entry points that read plants from further kinds of files: a suffix, and a function ``(file, **options) → Plant``."""
 _LIMIT = 64 * 2**20
@@ -139,38 +136,16 @@ def _scalar(step: object) -> float:
     return float(array.item())
 
 
-def _check_size(size: int) -> None:
-    if size > _LIMIT:
-        raise ValueError(f"it unpacks to more than {_LIMIT >> 20} MiB")
-
-
-def _npz(file: Path, _: object) -> Contents:
-    with zipfile.ZipFile(file) as archive:
-        _check_size(sum(entry.file_size for entry in archive.infolist()))
-    with np.load(file, allow_pickle=False) as arrays:
-        return dict(arrays)
-
-
-def _mat(file: Path, keys: Collection[str] | None) -> Contents:
-    import scipy.io  # 0.2 s that only this format costs
-
-    _check_size(matlab_bytes(file, _LIMIT))
-    there = scipy.io.whosmat(file)
-    wanted = [name for name, _, kind in there if kind not in _CONTAINERS] if keys is None else keys
-    held = [(name, shape, kind) for name, shape, kind in there if name in wanted]
-    for name, _, kind in held:
-        if kind in _CONTAINERS:
-            raise ValueError(f"{name}: expected a full matrix, but found MATLAB's {kind}")
-    _check_size(8 * sum(math.prod(shape) for _, shape, _ in held))
-    names: Contents = {name: None for name, *_ in there}  # of those that are left unread too
-    return names | scipy.io.loadmat(file, variable_names=[name for name, *_ in held])
+def _arrays(file: Path, keys: Collection[str] | None) -> Contents:
+    return read_arrays(file, _LIMIT, keys)
 
 
 def _json(file: Path, _: object) -> Contents:
     return read_object(file, _JSON_LIMIT)
 
 
-_MATRICES: dict[str, Callable[[Path, Collection[str] | None], Contents]] = {".npz": _npz, ".mat": _mat, ".json": _json}
+Reader = Callable[[Path, Collection[str] | None], Contents]
+_MATRICES: dict[str, Reader] = {".npz": _arrays, ".mat": _arrays, ".json": _json}
 
 
 @functools.cache

@@ -76,22 +76,13 @@ def _chains(A: np.ndarray, near: float) -> list[int]:
     return [sum(count > i for count in longer) for i in range(longer[0])] if longer else []
 
 
-def _together(chains: list[int]) -> str:
-    """Chains of integrators in words, and their effect."""
-    if max(chains) == 1:
-        return ": what is put in stays"
-    if len(chains) == 1:
-        return " in a row: a push grows on"
-    *most, last = (_COUNT[length] for length in chains)
-    return f" in chains of {', '.join(most)} and {last}: a push grows on"
-
-
 def _mode(value: complex, count: int, near: float, chains: list[int]) -> OpenLoopMode:
     size, still, s = abs(value), abs(value.real) < near, "s" if count > 1 else ""
     time = float("inf") if still else 1 / abs(value.real)
     number = _COUNT[count] if count < len(_COUNT) else str(count)
     if size < near:
-        words = f"{number} integrator{s}{_together(chains)}"
+        lengths = ", ".join(map(str, chains))
+        words = "integrator (pole at 0)" if count == 1 else f"{count} poles at 0 (chains of {lengths})"
         return OpenLoopMode(value, count, 0.0, float("nan"), time, words)
     damping = 0.0 if still else -value.real / size
     if abs(value.imag) < near:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from lqrlab import compute, control, learning, simulation, systems
+from lqrlab import compute, control, evaluation, learning, simulation, systems
 
 KEY = jax.random.key(4)
 
@@ -38,7 +38,7 @@ def plants():
 
 def test_a_certificate_of_gains_is_exact(plants):
     K = optimum(plants).K * jnp.array([1.1, 0.8, 0.1])[:, None, None]
-    found = learning.certify(simulation.LinearPolicy(K), plants)
+    found = evaluation.certify(simulation.LinearPolicy(K), plants)
     assert found.exact
     assert found.stable.tolist() == [True, True, False]
     assert found.distance[2] == 0
@@ -60,32 +60,32 @@ def test_a_certificate_of_gains_is_exact(plants):
     words = found.words()
     assert words.startswith("Stable on 2 of 3 plants: the largest spectral radius of A - BK is 1.")
     assert "Exact for the linearised, sampled plants." in words
-    assert learning.certify(simulation.LinearPolicy(K[0]), plants[0]).words().startswith("Stable: the spectral")
+    assert evaluation.certify(simulation.LinearPolicy(K[0]), plants[0]).words().startswith("Stable: the spectral")
 
 
 def test_a_certificate_of_any_other_policy_is_a_statement_about_loops_like_those_simulated(plants):
     K = 0.9 * optimum(plants).K
-    found = learning.certify(Unrecognised(K), plants, key=KEY)
+    found = evaluation.certify(Unrecognised(K), plants, key=KEY)
     assert (found.exact, found.loops, found.failed) == (False, 300, 0)
     assert found.bound == pytest.approx(1 - 0.05 ** (1 / 300))
     assert "at most 0.99 % fail, with 95 % confidence" in found.words()
-    exact = learning.certify(simulation.LinearPolicy(K), plants)
+    exact = evaluation.certify(simulation.LinearPolicy(K), plants)
     assert found.excess.mean() == pytest.approx(exact.excess.mean(), rel=0.5)
     few, drawn = (
-        learning.certify(Unrecognised(K), plants, loops=30, **how) for how in ({}, {"key": jax.random.key(0)})
+        evaluation.certify(Unrecognised(K), plants, loops=30, **how) for how in ({}, {"key": jax.random.key(0)})
     )
     assert few.loops == 30
     np.testing.assert_array_equal(few.excess, drawn.excess)
-    other = learning.certify(Unrecognised(K), plants, loops=30, key=KEY)
+    other = evaluation.certify(Unrecognised(K), plants, loops=30, key=KEY)
     assert not np.any(other.excess == drawn.excess)
-    bad = learning.certify(Unrecognised(K * jnp.array([1.0, 1.0, 0.1])[:, None, None]), plants, key=KEY)
+    bad = evaluation.certify(Unrecognised(K * jnp.array([1.0, 1.0, 0.1])[:, None, None]), plants, key=KEY)
     assert bad.failed == 100
     assert 1 / 3 < bad.bound < 0.4
     assert bad.stable.tolist() == [True, True, False]
 
 
 def test_a_gain_that_is_no_number_is_certified_as_unstable(plants):
-    found = learning.certify(simulation.LinearPolicy(jnp.full((3, 1, 4), jnp.nan)), plants)
+    found = evaluation.certify(simulation.LinearPolicy(jnp.full((3, 1, 4), jnp.nan)), plants)
     assert not found.stable.any()
     assert np.isinf(found.radius).all()
     assert not found.distance.any()
@@ -95,7 +95,7 @@ def test_several_batches_are_certified_as_their_stack(plants):
     both = [plants, systems.sample("cart_pole", key=jax.random.key(9), num=2)]
     stacked = systems.stack(both)
     policy = Unrecognised(0.9 * optimum(stacked).K)
-    found, expected = (learning.certify(policy, given, loops=20) for given in (both, stacked))
+    found, expected = (evaluation.certify(policy, given, loops=20) for given in (both, stacked))
     assert found.excess.shape == (5,)
     np.testing.assert_allclose(found.excess, expected.excess, rtol=1e-10)  # sampled by two programs
 
@@ -143,8 +143,8 @@ def test_a_gain_that_cannot_be_repaired_is_nan_and_said_in_words():
 
 def test_a_network_is_repaired_where_it_answers_with_a_gain(plants):
     model = learning.models.build(learning.ModelConfig(kind="gain", window=1, hidden=8))
-    before = learning.certify(learning.policy(model, plants), plants)
-    after = learning.certify(learning.policy(model, plants, repair=8), plants)
+    before = evaluation.certify(learning.policy(model, plants), plants)
+    after = evaluation.certify(learning.policy(model, plants, repair=8), plants)
     assert not before.stable.any()
     assert after.stable.all()
     assert after.excess.max() < 1e-6

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from lqrlab import compute, control, dataset, simulation, systems
+from lqrlab import compute, control, dataset, systems
 from lqrlab.compute import memory
 from lqrlab.dataset import DataConfig, shuffling, sources, windows
-from lqrlab.dataset.sources import resident, simulated, streaming
+from lqrlab.dataset.sources import resident, streaming
 from lqrlab.simulation import Problem
 
 WINDOW, STEPS = 5, 12
@@ -200,12 +200,6 @@ def test_streaming_reads_little_at_a_time(data):
     assert any(len({block.shard for block in pool}) > 1 for pool in pools)
 
 
-def described(plants, *, scaled=False):
-    """What a network is told of plants; with ``scaled``, to control signals that are in units of their scales."""
-    problem = Problem.of(plants, linear=True, optimum=False)
-    return (problem.scaled() if scaled else problem).told()
-
-
 def test_the_description_is_that_of_the_plants(data):
     """A table from the matrices on disk equals one from the plants, which an unseen plant has too."""
     table = data.table()
@@ -214,7 +208,7 @@ def test_the_description_is_that_of_the_plants(data):
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7),
             table.told(at),
-            described(plants, scaled=True),
+            Problem.of(plants, linear=True, optimum=False).scaled().told(),
         )
         design = control.lqrd(*plants.matrices(), *plants.weights(), plants.dt)
         sx, su = (np.asarray(s) for s in plants.scales)
@@ -226,32 +220,6 @@ def test_the_description_is_that_of_the_plants(data):
     assert sorted(np.concatenate(splits).tolist()) == list(range(21))
     for split, at in zip(("train", "validation", "held_out"), splits):
         assert set(data.variants.split[at]) == {split}
-
-
-def test_description_is_exact_zero_order_hold():
-    plant = systems.make("cart_pole", pole_length=0.5)
-    told, (A, B) = described(plant), plant.matrices()
-    sx, su = (np.asarray(s) for s in plant.scales)
-    step = scipy.linalg.expm(np.block([[np.asarray(A), np.asarray(B)], [np.zeros((1, 5))]]) * plant.dt)
-    np.testing.assert_allclose(told.A[:4, :4], step[:4, :4] * sx / sx[:, None], rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(told.B[:4, :1], step[:4, 4:] * su / sx[:, None], rtol=1e-12, atol=1e-14)
-    outside = np.ones((12, 12), bool)
-    outside[:4, :4] = False
-    assert np.all(np.asarray(told.A)[outside] == 0)
-    assert np.asarray(told.state_mask).tolist() == [1.0] * 4 + [0.0] * 8
-
-
-def test_a_description_holds_any_weights_of_the_plant():
-    """dlqr of what is described, in the plant's units again, is lqrd of the plant."""
-    Q = np.array([[4.0, 1.0, 0.0], [1.0, 0.5, 0.0], [0.0, 0.0, 0.0]])
-    R, N = np.array([[2.0, 0.3], [0.3, 0.5]]), np.array([[0.4, 0.0], [0.1, 0.1], [0.0, 0.0]])
-    A, B = np.diag([0.5, -1.0, -3.0]) + np.eye(3, k=1), np.array([[0.0, 1.0], [1.0, 0.0], [2.0, 1.0]])
-    plant = systems.from_matrices(A, B, Q=Q, R=R, dt=0.1)
-    problem = Problem.of(plant, N=N, linear=True, optimum=False)
-    told = problem.told()
-    found = control.dlqr(told.A, told.B, told.Q, told.R, told.N).K
-    expected = control.lqrd(A, B, Q, R, 0.1, N).K
-    np.testing.assert_allclose(problem.units.unscale_gain(found, 3, 2), expected, rtol=1e-8, atol=1e-10)
 
 
 def test_windows_in_a_scan(data):
@@ -272,155 +240,31 @@ def test_windows_in_a_scan(data):
     assert float(total) == pytest.approx(float(jnp.sum(full.signals)), rel=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["memory", "streaming"])
-def test_processes_read_parts_that_are_disjoint_and_together_complete(kind, data):
-    held = source(data).held
-    expected = rows(held.gather(jnp.arange(held.num_windows)).batch(data.table()))
-    found = []
-    for index in range(3):
-        part = source(data, kind, batch_size=12, process_index=index, process_count=3)
-        found += rows(joined(part.batches(0, part.num_windows // 12)))
-    assert sorted(found) == expected  # each window in exactly one process: they are all different
-    assert len(set(found)) == len(found)
-
-
-def test_simulated_batches_are_loops_of_the_same_plants_each_time_others(data):
-    """Against the plants' own matrices, by NumPy: each window follows from one state to the next."""
-    arguments = {"batch_size": 36, "seed": 3, "loops": 12}
-    some = source(CONFIG, "simulated", **arguments)
-    jax.tree.map(np.testing.assert_array_equal, some.table, data.table())
-    assert len(some) == len(source(data, batch_size=36)) == 10
-    problem = data.table().problem
-    batches = list(some)
-    for batch in batches:
-        x, u, of = (np.asarray(a, float) for a in (batch.x, batch.u, batch.variant))
-        A, B = (np.asarray(a)[of.astype(int)] for a in (problem.A, problem.B))
-        after = np.einsum("bij,btj->bti", A, x[:, :-1]) + np.einsum("bij,btj->bti", B, u[:, 1:])
-        exists = np.asarray(batch.time_mask)[:, :-1, None] > 0
-        np.testing.assert_allclose(np.where(exists, x[:, 1:], 0), np.where(exists, after, 0), atol=2e-4)
-        assert set(data.variants.split[of.astype(int)]) == {"train"}
-        assert np.all(x[np.asarray(batch.time_mask) == 0] == 0)
-    seen = rows(joined(batches[:4]))  # the first round: 144 windows
-    assert len(set(seen)) == len(seen)
-    again = source(CONFIG, "simulated", **arguments)
-    jax.tree.map(np.testing.assert_array_equal, again.batch(5), batches[5])
-    parts = [{"process_index": 1, "process_count": 2}, {"seed": 4}]
-    others = [source(CONFIG, "simulated", **(arguments | part)).batch(0) for part in parts]
-    for other in (batches[4], some.batch(10), *others):
-        assert not set(rows(other)) & set(rows(batches[0]))
-    spread = np.asarray(joined(batches).u + 0.0)
-    assert np.std(spread[..., 0][np.abs(spread[..., 0]) > 0]) > 0.8 * CONFIG.excitation
-
-
-def test_loops_that_are_not_kept_give_their_places_to_those_that_are(monkeypatch):
-    stays = np.ones(5, bool)
-
-    def simulate(config, family, key, rows, window):
-        first = 10 * int(family.rows[0])
-        rows[:] = (first + np.arange(family.loops))[:, None, None]
-        return np.arange(family.loops) % len(family.rows), stays[: family.loops] if first else stays[3:]
-
-    monkeypatch.setattr(simulated, "_simulate_family", simulate)
-    families = tuple(simulated._Family(np.array(rows), None, loops) for rows, loops in (([0], 2), ([4, 9], 3)))
-    spec = simulated.BatchSpec(split="train", window=WINDOW, batch_size=4)
-
-    def round_of():
-        found = simulated._simulate(CONFIG, spec, families, 0)
-        assert found.signals.shape == (5, WINDOW - 1 + STEPS, 18)
-        assert np.ptp(np.asarray(found.signals), axis=(1, 2)).max() == 0
-        return np.asarray(found.signals)[:, 0, 0].tolist(), found.variant.tolist()
-
-    assert round_of() == ([0, 1, 40, 41, 42], [0, 0, 4, 9, 4])
-    stays[:] = True, False, True, False, True
-    assert round_of() == ([1, 40, 42, 1, 40], [0, 4, 4, 0, 4])
-    stays[:] = False
-    with pytest.raises(ValueError, match="all loops of a round diverge"):
-        round_of()
-
-
-def test_simulated_batches_of_nonlinear_plants_are_their_rollouts(data):
-    """Whole trajectories under saturation, against each plant's own rollout from where they began."""
-    config = changed(linear=False, saturation=0.3, excitation=0.0)
-    some = source(config, "simulated", batch_size=30, window=STEPS, seed=3, loops=20)
-    batches = list(some)
-    assert len(batches) == 12
-    all_windows, limited, seen = joined(batches), False, set()
-    whole = np.flatnonzero(np.asarray(all_windows.time_mask).all(axis=1))
-    for i in whole:
-        row = int(all_windows.variant[i])
-        family = data.variants.family[row]
-        at = list(data.rows(None, family)).index(row)
-        plant = data.plants(None, family)[at]
-        (K, sx, su) = (data.column(name, None, family)[at] for name in ("K", "scale_x", "scale_u"))
-        u_eq = np.asarray(plant.equilibrium()[1])
-        x = np.asarray(all_windows.x, float)[i, :, : plant.n] * sx
-        run = simulation.rollout(
-            plant, simulation.LinearPolicy(jnp.asarray(K)), x[0], STEPS, limits=(u_eq - 0.3 * su, u_eq + 0.3 * su)
-        )  # fmt: skip
-        np.testing.assert_allclose(x / sx, np.asarray(run.xs)[:-1] / sx, atol=1e-4 * np.abs(x / sx).max())
-        u = np.asarray(all_windows.u)[i, 1:, : plant.m]
-        np.testing.assert_allclose(u, np.asarray(run.us)[:-1] / su, atol=1e-4)
-        limited |= bool(np.any(np.abs(u) > 0.2999))
-        seen.add(row)
-    assert limited
-    assert len(whole) > 20
-    assert {data.variants.split[row] for row in seen} == {"train"}
-    assert {data.variants.family[row] for row in seen} == {"pendulum", "two_link_arm"}
-
-
-@pytest.mark.matrix
-def test_simulated_batches_of_nonlinear_plants_are_disturbed_as_the_config_says(data):
-    """What a plant's own step leaves over is the noise, what −Kx leaves over the excitation."""
-    config = changed(linear=False, noise=0.05, excitation=0.4, families=("pendulum",), held_out=())
-    batch = source(config, "simulated", batch_size=180, window=2, loops=300).batch(0)
-    pairs = np.asarray(batch.time_mask).all(axis=1)
-    family = data.plants(None, "pendulum")  # the same: a family's plants do not depend on the others
-    of = np.asarray(batch.variant)[pairs]
-    x, u, K = (np.asarray(a, float)[pairs] for a in (batch.x[..., :2], batch.u[..., :1], batch.gain[:, :1, :2]))
-    sx, su = (data.column(name, None, "pendulum")[of] for name in ("scale_x", "scale_u"))
-    plants = Problem.of(family[of], optimum=False)
-    after, _ = plants.step(jnp.asarray(x[:, 0] * sx), jnp.asarray(u[:, 1] * su))
-    assert np.std(x[:, 1] - np.asarray(after) / sx) == pytest.approx(0.05, rel=0.15)
-    assert np.std(u[:, 1, 0] + np.einsum("bij,bj->bi", K, x[:, 0])[:, 0]) == pytest.approx(0.4, rel=0.15)
-    # loops that diverge give their places to those that do not
-    rough = dataclasses.replace(config, gain_error=2.0, num_steps=100)
-    some = source(rough, "simulated", batch_size=1500, window=1, loops=15)
-    assert np.abs(some.batch(0).x).max() < 1e3
-    wild = dataclasses.replace(config, gain_error=50.0, num_steps=100)
-    with pytest.raises(ValueError, match="all loops of a round diverge"):
-        source(wild, "simulated", batch_size=20, window=2, loops=20).batch(0)
-
-
-@pytest.mark.parametrize("kind", ["file", "live"])
-def test_linear_loops_are_disturbed_and_limited_as_the_config_says(kind, data, tmp_path):
+@pytest.mark.parametrize("linear", [True, False])
+def test_loops_are_disturbed_and_limited_as_the_config_says(linear, data, tmp_path):
     """What x[t+1] leaves over is the disturbance; −Kx, where no limit is near, the noise of the sensors times K."""
     values = {"noise": 0.03, "sensor_noise": 0.1, "saturation": 1.0, "excitation": 0.0, "trajectories": 40}
-    config = changed(families=("pendulum",), held_out=(), **values)
-    if kind == "file":
-        made = dataset.generate(config, tmp_path).trajectories(None, "pendulum")
-        of = np.repeat(made.variant, STEPS)
-    else:
-        batch = source(config, "simulated", batch_size=3000, window=2, loops=300).batch(0)
-        pairs = np.asarray(batch.time_mask).all(axis=1)
-        of = np.asarray(batch.variant)[pairs]
+    config = changed(families=("pendulum",), held_out=(), linear=linear, **values)
+    made = dataset.generate(config, tmp_path).trajectories(None, "pendulum")
+    of = np.repeat(made.variant, STEPS)
     # the plants are those of the other data set: a family's do not depend on the other families
     A, B, K, sx, su = (data.column(name, None, "pendulum")[of] for name in ("A", "B", "K", "scale_x", "scale_u"))
-    if kind == "file":
-        x, after = (a.reshape(-1, 2) / sx for a in (made.states[:, :-1], made.states[:, 1:]))
-        u = made.controls.reshape(-1, 1) / su
+    x, after = (a.reshape(-1, 2) / sx for a in (made.states[:, :-1], made.states[:, 1:]))
+    u = made.controls.reshape(-1, 1) / su
+    if linear:
+        flow = np.concatenate([np.concatenate([A, B], axis=2), np.zeros((len(A), 1, 3))], axis=1)
+        flow = scipy.linalg.expm(flow * float(systems.make("pendulum").dt))
+        moved = np.einsum("pij,pj->pi", flow, np.hstack([x * sx, u * su]))[:, :2] / sx
     else:
-        x, after = (np.asarray(batch.x, float)[pairs, i, :2] for i in (0, 1))
-        u = np.asarray(batch.u, float)[pairs, 1, :1]
-    dt = float(systems.make("pendulum").dt)
-    flow = np.concatenate([np.concatenate([A, B], axis=2), np.zeros((len(A), 1, 3))], axis=1)
-    moved = np.einsum("pij,pj->pi", scipy.linalg.expm(flow * dt), np.hstack([x * sx, u * su]))[:, :2] / sx
+        plants = Problem.of(data.plants(None, "pendulum")[of], optimum=False)
+        moved = np.asarray(plants.step(jnp.asarray(x * sx), jnp.asarray(u * su))[0]) / sx
     np.testing.assert_allclose((after - moved).std(0), 0.03, rtol=0.1)
     K = K[:, 0] / su * sx
     wanted, sensed = -np.sum(K * x, axis=1), 0.1 * np.linalg.norm(K, axis=1)
-    free, cut = (np.abs(wanted) + 4 * sensed < 1.0, np.abs(wanted) - 4 * sensed > 1.0)
-    assert min(free.sum(), cut.sum()) > 200
+    free, limited = (np.abs(wanted) + 4 * sensed < 1.0, np.abs(wanted) - 4 * sensed > 1.0)
+    assert min(free.sum(), limited.sum()) > 200
     assert np.std((u[free, 0] - wanted[free]) / sensed[free]) == pytest.approx(1.0, rel=0.15)
-    np.testing.assert_allclose(u[cut, 0], np.sign(wanted[cut]), rtol=1e-5)
+    np.testing.assert_allclose(u[limited, 0], np.sign(wanted[limited]), rtol=1e-5)
 
 
 def test_placing_on_the_cpu_copies_nothing(data, monkeypatch):
@@ -454,10 +298,6 @@ def test_a_device_is_given_by_its_name_or_as_jaxs_own(data):
         ({"window": 0}, "window: expected a whole number"),
         ({"seed": -1}, "seed: expected"),
         ({"seed": 2**32}, "seed: expected"),
-        ({"process_index": 2, "process_count": 2}, r"process_index: expected a whole number in \[0, 1\]"),
-        ({"process_count": 0}, "process_count: expected a whole number ≥ 1"),
-        ({"kind": "streaming", "process_count": 9}, "4 blocks, too few for 9 parts"),
-        ({"kind": "memory", "process_index": 77, "process_count": 99}, "too few trajectories for 99 parts"),
         ({"kind": "streaming", "pool_bytes": 100}, "pool_bytes: expected at least"),
     ],
 )
@@ -466,7 +306,7 @@ def test_bad_arguments(arguments, words, data):
         source(data, **arguments)
 
 
-@pytest.mark.parametrize("kind", [*FROM_FILES, "simulated"])
+@pytest.mark.parametrize("kind", FROM_FILES)
 def test_positions_before_the_first_and_after_the_last_epoch_are_refused(kind, data):
     some = source(data, kind)
     last = some.num_positions // some.batch_size - 1
@@ -479,13 +319,7 @@ def test_positions_before_the_first_and_after_the_last_epoch_are_refused(kind, d
         some.windows(0, 0)
     with pytest.raises(ValueError, match="start: expected a whole number ≥ 0"):
         some.batches(-1)
-    if kind != "simulated":  # which compiles for seconds
-        assert np.isfinite(some.batch(last).signals).all()
-
-
-def test_a_config_has_nothing_to_read():
-    with pytest.raises(ValueError, match="a source of kind 'resident' reads a data set"):
-        source(CONFIG)
+    assert np.isfinite(some.batch(last).signals).all()
 
 
 def test_an_empty_split_is_refused(tmp_path):
@@ -494,8 +328,6 @@ def test_an_empty_split_is_refused(tmp_path):
     for kind in FROM_FILES:
         with pytest.raises(ValueError, match="has no trajectory in 'held_out'"):
             source(opened, kind, split="held_out")
-    with pytest.raises(ValueError, match="split: the config has no variant in 'held_out'"):
-        source(config, "simulated", split="held_out")
 
 
 def test_leaving_an_epoch_early_ends_its_thread(data):
@@ -555,22 +387,6 @@ def test_an_order_is_that_of_the_published_cipher_in_whole_numbers():
     for num in (0, 2**32):
         with pytest.raises(ValueError, match="num: expected between 1 and"):
             shuffling.shuffled_on_host(np.arange(1), num, 0, 0)
-
-
-def test_an_order_is_uniform():
-    """Where each index goes over many epochs, and how far neighbours are thrown apart, by χ² at six σ."""
-    num, epochs = 48, 4000
-    orders = np.stack([shuffling.shuffled_on_host(np.arange(num), num, 1, epoch) for epoch in range(epochs)])
-    counts = np.stack([np.bincount(orders[:, i], minlength=num) for i in range(num)])
-    chi = np.sum((counts - epochs / num) ** 2 / (epochs / num))
-    freedom = (num - 1) ** 2
-    assert abs(chi - freedom) < 6 * np.sqrt(2 * freedom)
-    gaps = np.bincount((orders[:, 1:] - orders[:, :-1]).ravel() + num, minlength=2 * num)
-    shifts = np.arange(-num, num)
-    expected = np.where(shifts == 0, 0, num - np.abs(shifts)) / (num * (num - 1)) * epochs * (num - 1)
-    seen = expected > 0
-    chi = np.sum((gaps[seen] - expected[seen]) ** 2 / expected[seen])
-    assert abs(chi - seen.sum()) < 6 * np.sqrt(2 * seen.sum())
 
 
 def test_pools_hold_all_blocks_once_no_more_than_fit_and_in_order_where_all_fit():
@@ -639,11 +455,6 @@ def test_what_could_not_be_read_is_read_when_it_is_there_again(tmp_path):
         some.batch(0)
     (tmp_path / "away").rename(tmp_path / "set")
     assert some.batch(0).x.shape == (32, WINDOW, 12)
-
-
-def test_a_policys_loops_are_not_simulated_as_the_optimums():
-    with pytest.raises(ValueError, match="run by the policy 'mine'"):
-        source(changed(controller="mine"), "simulated")
 
 
 def test_a_path_is_no_opened_data_set(tmp_path):

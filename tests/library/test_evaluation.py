@@ -15,7 +15,7 @@ import scipy.integrate
 import scipy.linalg
 import scipy.stats
 
-from lqrlab import classical, compute, control, evaluation, simulation, systems
+from lqrlab import classical, compute, control, evaluation, learning, predictive, simulation, systems
 from lqrlab.evaluation import scores, textbook
 from lqrlab.simulation import Verdict
 
@@ -338,8 +338,13 @@ def ladders():
         patch.setattr(LADDER, "_SIZES", ((3, 2),))
         patch.setattr(systems, "names", lambda: ("pendulum", "cart_pole", "two_mass_spring", "dc_motor"))
         options = {"trained": ("pendulum", "cart_pole"), "key": KEY, "variants": 3, "starts": 2}
-        found = {name: evaluation.ladder(bind, **options) for name, bind in binds.items()}
-        return found | {"still": evaluation.ladder(binds["gains"], spread=0.0, **options)}
+        contenders = {
+            "gains": {"network": binds["gains"], "repaired": lambda p: learning.repair(0.9 * p.K, p, 1)},
+            "any": {"network": binds["any"]},
+            "none": {"network": binds["none"], "repaired": lambda p: learning.repair(0.0 * p.K, p, 1)},
+        }
+        found = {name: evaluation.ladder(of, **options) for name, of in contenders.items()}
+        return found | {"still": evaluation.ladder(contenders["gains"], spread=0.0, **options)}
 
 
 @pytest.mark.matrix
@@ -354,13 +359,11 @@ def test_the_ladder_has_all_other_families_and_designs_from_outside(ladders):
         ["3 states, 2 inputs"],
     ]
     home, *_, outside, dense = found.scores.values()
-    assert list(home) == [
-        "network", "network, one Newton step", "nominal gain", "nearest neighbour", "optimal",
-    ]  # fmt: skip
+    assert list(home) == ["network", "repaired", "nominal gain", "nearest neighbour", "optimal"]
     assert "nominal gain" not in {*outside, *dense}
     for by in found.summary().values():
         assert by["optimal"]["worst"] == pytest.approx(0, abs=1e-6)
-        assert 0 < by["network, one Newton step"]["median"] < by["network"]["median"]
+        assert 0 < by["repaired"]["median"] < by["network"]["median"]
     assert home["nominal gain"].ratio.min() > 1 + 1e-6
     assert home["nearest neighbour"].ratio.shape == (6, 2)
     assert len(found.rows()) == 5 + 5 + 5 + 4 + 4
@@ -379,7 +382,6 @@ def test_at_the_default_parameters_nominal_gain_and_nearest_neighbour_are_the_op
 @pytest.mark.slow
 def test_the_ladder_scores_gains_exactly_and_other_policies_as_evaluate_does(ladders):
     for rung, by in ladders["any"].scores.items():
-        assert "network, one Newton step" not in by
         exact = ladders["gains"].scores[rung]["network"]
         simulated = by["network"]
         assert (exact.converged == simulated.converged).all()
@@ -393,7 +395,7 @@ def test_a_pid_controller_on_the_ladder_costs_what_its_loops_cost(monkeypatch):
     monkeypatch.setattr(systems, "names", lambda: ("pendulum", "dc_motor"))
     tuned = {"dc_motor": classical.pid(systems.make("dc_motor"), "simc", pairs=[(0, 0)])}
     found = evaluation.ladder(
-        lambda p: p.K, trained=("pendulum", "dc_motor"), key=KEY, variants=3, starts=2, pids=tuned
+        {"gain": lambda p: p.K, "PID": tuned}, trained=("pendulum", "dc_motor"), key=KEY, variants=3, starts=2
     )
     home, names = next(iter(found.scores.values())), next(iter(found.plants.values()))
     of_motor = np.flatnonzero(np.array(names) == "dc_motor")
@@ -405,16 +407,13 @@ def test_a_pid_controller_on_the_ladder_costs_what_its_loops_cost(monkeypatch):
     normal = np.asarray(jax.random.normal(jax.random.fold_in(KEY, 7), (len(names) * 2, 2, systems.N_MAX)))
     x0 = normal[of_motor][..., : problem.n] * np.asarray(problem.scale_x)[:, None]
     simulated = evaluation.evaluate(tuned["dc_motor"], problem, key=KEY, x0=x0, num_steps=4000)
-    np.testing.assert_allclose(home["PID"].ratio, simulated.ratio, rtol=1e-6)
+    np.testing.assert_allclose(home["PID"].ratio, simulated.ratio, rtol=1e-3)  # the rest is paid at the least price
     for wrong, words in (
-        ({"dc_motor": None}, "pids: expected of dc_motor what classical.pid makes of a plant, but found None"),
-        (["dc_motor"], "pids: expected a table of families"),
-        ({"pendulum": tuned["dc_motor"]}, "pids: expected of pendulum one for 2 states and 1 inputs every"),
+        ({"dc_motor": None}, "controller: expected a policy, .*but found NoneType"),
+        ({"pendulum": tuned["dc_motor"]}, "expected 2 states and 1 inputs, as pendulum has"),
     ):
         with pytest.raises(ValueError, match=words):
-            evaluation.ladder(lambda p: p.K, trained=("pendulum",), key=KEY, pids=wrong)
-    with pytest.raises(ValueError, match="pids: expected none where inputs are limited"):
-        evaluation.ladder(lambda p: p.K, trained=("pendulum",), key=KEY, limit=1.0, pids=tuned)
+            evaluation.ladder({"PID": wrong}, trained=("pendulum",), key=KEY)
 
 
 @pytest.mark.slow
@@ -422,22 +421,22 @@ def test_loops_that_diverge_are_infinite_on_the_ladder_and_repaired(ladders):
     first = next(iter(ladders["none"].scores.values()))
     assert first["network"].diverged.all()
     assert first["network"].summary()["median"] == np.inf
-    assert first["network, one Newton step"].converged.all()
+    assert first["repaired"].converged.all()
 
 
 def test_loops_of_the_ladder_begin_at_standard_normal_states_in_their_scales(monkeypatch):
     class SeenError(Exception):
         """The starts, before anything is simulated."""
 
-    def see(controller, problem, x0):
+    def see(controllers, gains, problem, scaled, x0, reference):
         raise SeenError(problem, x0)
 
-    monkeypatch.setattr(LADDER, "_of_controller", see)
+    monkeypatch.setattr(LADDER, "_scores", see)
     monkeypatch.setattr("lqrlab.evaluation.textbook.designs", dict)
     monkeypatch.setattr(LADDER, "_SIZES", ((3, 2), (5, 1)))
     monkeypatch.setattr(systems, "names", lambda: ("pendulum", "cart_pole"))
     with pytest.raises(SeenError) as seen:
-        evaluation.ladder(lambda problem: problem.K, trained=("pendulum",), key=KEY, variants=3, starts=200)
+        evaluation.ladder({"K": lambda problem: problem.K}, trained=("pendulum",), key=KEY, variants=3, starts=200)
     problem, x0 = seen.value.args
     for loops, mask in zip(np.asarray(x0), np.asarray(problem.scaled().coordinates.state_mask)):
         assert (loops[:, ~mask.astype(bool)] == 0).all()
@@ -456,15 +455,17 @@ def test_dense_systems_have_normal_entries_of_a_size_that_is_uniform(monkeypatch
 
 
 @pytest.mark.matrix
-@pytest.mark.timeout(900)  # the optimum within limits compiles for each of its horizons
 def test_with_limits_the_ladder_is_beside_the_constrained_optimum(monkeypatch):
     some = {name: textbook.DESIGNS[name].plant() for name in OUTSIDE}
     monkeypatch.setattr("lqrlab.evaluation.textbook.designs", lambda: some)
     monkeypatch.setattr(LADDER, "_SIZES", ((2, 1),))
     monkeypatch.setattr(systems, "names", lambda: ("pendulum", "double_integrator"))
     options = {"trained": ("double_integrator",), "key": KEY, "variants": 1, "starts": 2, "spread": 0.0}
-    free, far, near = (
-        evaluation.ladder(lambda problem: 0.9 * problem.K, limit=limit, **options) for limit in (None, 1e6, 0.3)
+    gain = {"network": lambda problem: 0.9 * problem.K}
+    free = evaluation.ladder(gain, **options)
+    gain["MPC 20"] = lambda p: predictive.mpc(p.A, p.B, p.Q, p.R, 20, N=p.N)
+    far, near = (
+        evaluation.ladder(gain, limit=limit, reference=predictive.reference, **options) for limit in (1e6, 0.3)
     )
     assert {*free.scores} - {*near.scores} == {"dense systems"}
     for rung, by in far.scores.items():
@@ -485,18 +486,22 @@ def test_with_limits_the_ladder_is_beside_the_constrained_optimum(monkeypatch):
     alone = simulation.Problem.of(first, limits=(u_eq - edge, u_eq + edge), linear=True)
     drawn = np.asarray(jax.random.normal(jax.random.fold_in(KEY, 7), (5, 2, systems.N_MAX)))[0, :, :2]
     drawn = drawn * np.asarray(first.scales[0])
-    own = evaluation.evaluate(0.9 * alone.K, alone, key=KEY, x0=drawn, reference="constrained")
+    own = evaluation.evaluate(0.9 * alone.K, alone, key=KEY, x0=drawn, reference=predictive.reference(alone))
     assert np.all(np.isfinite(own.ratio))
     np.testing.assert_allclose(next(iter(near.scores.values()))["network"].ratio[0], own.ratio, rtol=1e-6)
 
 
 def test_the_ladder_refuses_what_is_no_policy_and_no_family():
-    with pytest.raises(ValueError, match="limit: expected a number above 0"):
-        evaluation.ladder(simulation.no_control, trained=("pendulum",), key=KEY, limit=0.0)
-    with pytest.raises(ValueError, match=r"controller: expected a policy, .* a network, .*, but found float"):
-        evaluation.ladder(3.0, trained=("pendulum",), key=KEY)
-    with pytest.raises(ValueError, match="no plant is called 'pendulums'"):
-        evaluation.ladder(simulation.no_control, trained=("pendulums",), key=KEY)
+    none = {"none": simulation.no_control}
+    for contenders, options, words in (
+        (none, {"limit": 0.0}, "limit: expected a number above 0"),
+        (none, {"limit": 1.0}, "limit, reference: expected both or none"),
+        ({}, {}, "controllers: expected a table of names and controllers"),
+        ({"three": 3.0}, {}, r"controller: expected a policy, .* of .*LQG.*, but found float"),
+        (none, {"trained": ("pendulums",)}, "no plant is called 'pendulums'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            evaluation.ladder(contenders, **{"trained": ("pendulum",), "key": KEY} | options)
 
 
 @pytest.mark.parametrize("name", [name for name, design in textbook.DESIGNS.items() if design.K])

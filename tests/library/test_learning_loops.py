@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -167,11 +168,11 @@ def test_inputs_are_drawn_with_a_stochastic_networks_own_deviation(data):
 
 def test_steps_with_a_python_if_are_the_compiled_ones():
     def steps(objective):
-        step = learning.train_step(objective, optax.sgd(0.1), accumulate=2)
+        step = learning.train_step(objective, optax.sgd(0.1))
         params = {"w": jnp.ones(2)}
         start = learning.TrainState(params, optax.sgd(0.1).init(params), jnp.int32(0))
         run = compute.compile(lambda state, xs: learning.training_step.scan(step, state, xs))
-        return run(start, jnp.arange(24.0).reshape(3, 4, 2))
+        return run(start, jnp.arange(12.0).reshape(3, 2, 2))
 
     def plain(params, x):
         return jnp.mean((x @ params["w"]) ** 2), {}
@@ -195,7 +196,7 @@ def test_a_loss_with_a_python_if_is_told_of_once_and_computed_step_by_step(data,
             return 0 * error
         return error
 
-    brief = {**BRIEF, "num_steps": 2, "accumulate": 2, "closed_loop": 0.0, "report_every": 2}
+    brief = {**BRIEF, "num_steps": 2, "closed_loop": 0.0, "report_every": 2}
     model = learning.ModelConfig(**SMALL)
     with pytest.warns(compute.EagerFallbackWarning) as told:
         run = fit(data, model, learning.TrainConfig(**brief, loss="branching"), tmp_path / "eager")
@@ -513,8 +514,8 @@ def test_a_training_learns_from_random_systems_and_from_its_own_loops(data, tmp_
 
 @pytest.mark.slow
 @pytest.mark.matrix
-def test_rounds_averages_and_random_systems_resume_to_the_bit(data, tmp_path):
-    config = learning.TrainConfig(**BRIEF, dagger_rounds=2, on_policy_steps=6, random_systems=20, ema=0.9)
+def test_rounds_and_random_systems_resume_to_the_bit(data, tmp_path):
+    config = learning.TrainConfig(**BRIEF, dagger_rounds=2, on_policy_steps=6, random_systems=20)
     model = learning.ModelConfig(**SMALL)
     whole = fit(data, model, config, tmp_path / "whole")
 
@@ -591,15 +592,27 @@ def test_eight_devices_do_what_one_does_and_a_checkpoint_goes_from_one_to_the_ot
 
 @pytest.mark.matrix
 def test_two_processes_do_what_one_does(data, tmp_path):
-    """``lqrlab train --processes 2`` against ``fit`` in this process, on the same data."""
+    """``mpirun -n 2 lqrlab train`` against ``fit`` in this process, on the same data."""
     (tmp_path / "dataset").symlink_to(data.path)
     given = {"kind": "gain", "model_options": '{"hidden": 32}', "random_systems": 0, "batch_size": 32}
     given |= {"plants": 16, "num_steps": 30, "report_every": 10, "device": "cpu"}
-    command = [sys.executable, "-m", "lqrlab.workbench", "train", str(tmp_path), "--processes", "2"]
     overrides = [word for name, value in given.items() for word in ("-p", f"{name}={value}")]
-    out = subprocess.run([*command, *overrides], capture_output=True, text=True, timeout=250)
-    assert out.returncode == 0, out.stderr[-2000:]
-    assert out.stdout.count("validation_efficiency") == 3  # one process speaks for both
+    command = [sys.executable, "-m", "lqrlab.workbench", "train", str(tmp_path), *overrides]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    names = ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST")
+    step = os.environ | dict(zip(names, ("1", "2", "2", "1", "localhost"))) | {"JAX_COORDINATOR_ADDRESS": address}
+    ranks = [step | {"SLURM_PROCID": str(k), "SLURM_LOCALID": str(k)} for k in range(2)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    running = [subprocess.Popen(command, env=rank, **pipes) for rank in ranks]
+    try:
+        outs = [process.communicate(timeout=250) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    assert [process.returncode for process in running] == [0, 0], outs[0][1][-2000:] + outs[1][1][-2000:]
+    assert sum(out.count("validation_efficiency") for out, _ in outs) == 3  # one process speaks for both
     settings = json.loads((tmp_path / "checkpoints" / "settings.json").read_text())
     assert settings["data"] == json.loads(data.config.to_json())
     model, config = learning.ModelConfig(**settings["model"]), learning.TrainConfig(**settings["train"])

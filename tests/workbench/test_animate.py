@@ -191,8 +191,7 @@ def test_what_cannot_be_drawn_is_refused_in_words(loops):
 
 def cleaned(markup):
     """What a report keeps of an output."""
-    styles, rest = cells.clean(markup)
-    return BeautifulSoup("".join([*styles, rest]), "html.parser")
+    return BeautifulSoup(cells.clean(markup), "html.parser")
 
 
 def test_a_report_keeps_it_playing_and_loads_nothing(loops):

@@ -142,7 +142,7 @@ class SharedKernel:
         finally:
             client.kc.stop_channels()
 
-    def instead_of_a_process(self, job, env, on_event, time_limit, unwanted):
+    def instead_of_a_process(self, job, env, ended):
         """What ``execution`` does in a process for each notebook, here."""
         own = {key: value for key, value in env.items() if key.startswith("LQRLAB_")}
         first = NEW_NAMESPACE + f"os.environ.update({own})"
@@ -168,7 +168,7 @@ def lqrlab_run(request, monkeypatch):
     """``lqrlab run --profile tiny``: in one kernel for all notebooks, and in ``make check`` as for a person."""
     if request.param == "one kernel":
         shared = request.getfixturevalue("shared_kernel")
-        monkeypatch.setattr(execution, "_in_child_that_starts", shared.instead_of_a_process)
+        monkeypatch.setattr(execution, "_in_child", shared.instead_of_a_process)
     return run_tiny
 
 
@@ -193,7 +193,6 @@ def assert_executed(folder: Path, name: str):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_all_in_order_from_an_empty_folder(lqrlab_run, tmp_path):
     folder = tmp_path / "run"
     lqrlab_run(folder)
@@ -207,10 +206,9 @@ def test_all_in_order_from_an_empty_folder(lqrlab_run, tmp_path):
 
 
 @pytest.mark.matrix
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [path.stem for path in PATHS if path not in CHAIN])
 def test_each_deeper_notebook_by_its_name(shared_kernel, monkeypatch, name, tmp_path):
-    monkeypatch.setattr(execution, "_in_child_that_starts", shared_kernel.instead_of_a_process)
+    monkeypatch.setattr(execution, "_in_child", shared_kernel.instead_of_a_process)
     run_tiny(tmp_path, name)
     assert [p.stem for p in (tmp_path / "results").iterdir()] == [name]
     assert_executed(tmp_path, name)

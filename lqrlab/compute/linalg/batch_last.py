@@ -160,6 +160,33 @@ def positive(a: Float[Array, "n n width"]) -> Bool[Array, " width"]:
     return jax.lax.fori_loop(0, len(a), eliminated, (a, jnp.ones(a.shape[2:], bool)))[1]
 
 
+def cholesky(a: Float[Array, "n n width"], least: ArrayLike | None = None) -> Float[Array, "n n width"]:
+    """The lower triangular L with LLᵀ = a, of symmetric a.
+
+    Args:
+        a: positive definite; semidefinite where ``least`` is left out: a pivot that is not positive leaves a column of
+            zeros.
+        least: eigenvalues are at least this, so a pivot that rounding has made less counts as it ``[width]``.
+    """
+    n = a.shape[0]
+    rows = jnp.arange(n)[:, None]
+    if least is not None:
+        least = jnp.maximum(least, float(jnp.finfo(a.dtype).tiny))
+
+    def column(k: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        a, L = state
+        c = jnp.where(rows >= k, jax.lax.dynamic_index_in_dim(a, k, 1, keepdims=False), 0.0)
+        pivot = jax.lax.dynamic_index_in_dim(c, k, 0, keepdims=True)
+        if least is None:
+            c = jnp.where(pivot > 0, c * jax.lax.rsqrt(jnp.where(pivot > 0, pivot, 1.0)), 0.0)
+        else:
+            pivot = jnp.maximum(pivot, least)
+            c = jnp.where(rows == k, pivot, c) * jax.lax.rsqrt(pivot)
+        return a - c[:, None] * c[None], jax.lax.dynamic_update_index_in_dim(L, c, k, 1)
+
+    return jax.lax.fori_loop(0, n, column, (a, jnp.zeros_like(a)))[1]
+
+
 # Solvers for any leading axes -------------------------------------------------------------------------------
 
 

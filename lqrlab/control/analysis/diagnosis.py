@@ -3,13 +3,13 @@
 import dataclasses
 
 import numpy as np
+import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike, Float
 
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.controllability import controllability_distance
 from lqrlab.control.analysis.eigenmodes import Mode, modes
 from lqrlab.control.regulator import dlqr, lqr
-from lqrlab.control.riccati import on_host
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,5 +84,9 @@ def _scaling(problem: list[np.ndarray]) -> np.ndarray:
     """Factors of the states that even out the Hamiltonian of the problem without its cross weight."""
     a, b, q, r, cross = problem
     inverse = np.linalg.pinv(r)
-    blocks = a - b @ inverse @ cross.T, b @ inverse @ b.T, q - cross @ inverse @ cross.T
-    return on_host.scales(*(x[None] for x in blocks))[0]
+    F, G, H = a - b @ inverse @ cross.T, b @ inverse @ b.T, q - cross @ inverse @ cross.T
+    sizes = np.abs(np.block([[F, -G], [-H, -F.T]]))
+    np.fill_diagonal(sizes, 0.0)  # no scaling changes it
+    _, (both, _) = scipy.linalg.matrix_balance(sizes, permute=False, separate=True)
+    n = len(a)
+    return 2.0 ** np.round(np.log2(both[:n] / both[n:]) / 2)  # of x and of Px, which has the inverse units

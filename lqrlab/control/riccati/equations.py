@@ -1,9 +1,9 @@
 """Algebraic Riccati equations as functions with derivatives, inside and outside a trace.
 
-Doubling solves most problems, the matrix sign function those on which it stalls. Outside a trace few problems are
-solved on the host (:mod:`lqrlab.control.riccati.on_host`), which compiles nothing, and many on all cores. The
-derivative is that of the equation (a Lyapunov equation for the tangent), not of the iteration. Every answer carries
-the residual of its equation and whether its loop is stable; an answer without both is given to nobody.
+Many problems, and all inside a trace, are solved by doubling, and by the matrix sign function where that stalls;
+outside a trace on all cores. Few are solved on the host (:mod:`lqrlab.control.riccati.on_host`), which compiles
+nothing. The derivative is that of the equation (a Lyapunov equation for the tangent), not of the iteration. Every
+answer carries the residual of its equation and whether its loop is stable; an answer without both is given to nobody.
 """
 
 import math
@@ -27,7 +27,6 @@ from lqrlab.control.riccati import on_host
 from lqrlab.control.riccati.doubling import Solution, by_doubling
 from lqrlab.control.riccati.matrix_sign import by_sign_function
 
-_TOGETHER = 8  # problems that are refined at once
 _CORES = (2, 2, 2, 2, 2, 0)  # core dimensions of A, B, Q, R, N and a sample time
 
 
@@ -38,9 +37,27 @@ def accepted(dtype: np.dtype) -> float:
 
 def certain(solution: Solution) -> Any:
     """True where the equation holds to a small relative residual and the loop is stable ``[...]``; NumPy's or JAX's."""
+    return (_certain if isinstance(solution.P, np.ndarray) else _CERTAIN)(solution)
+
+
+def certified(solution: Solution, good: Any) -> Solution:
+    """NaN for K and P of members that are not ``good``, an infinite residual where no stable loop was found."""
+    return _certified(solution, good, np) if isinstance(solution.P, np.ndarray) else _CERTIFIED(solution, good)
+
+
+def _certain(solution: Solution) -> Any:
     P = solution.P
     holds = (abs(P) < np.inf).all((-1, -2)) & (solution.residual < accepted(P.dtype))
     return holds & (solution.stable > 0.5)
+
+
+def _certified(solution: Solution, good: Any, library: Any = jnp) -> Solution:
+    K, P = (library.where(good[..., None, None], a, np.nan).astype(a.dtype) for a in (solution.K, solution.P))
+    residual = library.where(solution.stable > 0.5, solution.residual, np.inf).astype(P.dtype)
+    return solution._replace(K=K, P=P, residual=residual)
+
+
+_CERTAIN, _CERTIFIED = jax.jit(_certain), jax.jit(_certified)
 
 
 def _differentiable(*, continuous: bool) -> Callable[..., Solution]:
@@ -115,36 +132,33 @@ def _concrete(args: tuple[Array | np.ndarray, ...], *, continuous: bool) -> Solu
     enough = batch_last.enough(dtype)
     if matrix_checks.few(lead):
         problems = _gathered(args, lead, np.arange(math.prod(lead)))
-        found, error = on_host.solved(problems, continuous=continuous, enough=enough)
-        _refine(problems, found, error, continuous=continuous)
+        found, _ = on_host.solved(problems, continuous=continuous, enough=enough)
         return Solution(*(a.reshape((*lead, *a.shape[1:])).astype(dtype) for a in found))
     doubling, matrices = _SAMPLED_DOUBLING if sampling else _DOUBLING[continuous], map(as_jax, args)
     answer, error = on_all_cores(doubling, *zip(matrices, _CORES))
     failed = np.flatnonzero(~(np.asarray(error) <= enough))
     if not len(failed):
         return answer
-    error = np.nan_to_num(np.asarray(error).ravel()[failed].astype(float), nan=np.inf)
     whole = [np.array(a).reshape(-1, *a.shape[len(lead) :]) for a in answer]
-    some: on_host.Answer = Solution(*(a[failed].astype(float) for a in whole))  # type: ignore[arg-type]
-    problems = _gathered(args, lead, failed)
-    on_host.retry(on_host.Equations.of(problems, continuous=continuous), some, error, enough)
-    _refine(problems, some, error, continuous=continuous)
-    for old, new in zip(whole, some):
-        old[failed] = new
+    before = np.nan_to_num(np.asarray(error).ravel()[failed], nan=np.inf)
+    again, left = _solved_again(_gathered(args, lead, failed), continuous=continuous, enough=enough)
+    better = left < before
+    for old, new in zip(whole, again):
+        old[failed[better]] = new[better]
     return Solution(*(as_jax(a.reshape((*lead, *a.shape[1:]))) for a in whole))
 
 
-def _refine(problems: tuple[np.ndarray, ...], answer: on_host.Answer, error: np.ndarray, *, continuous: bool) -> None:
-    """Replace what the host found but cannot certify by the compiled program's, whose residuals have more digits."""
-    doubtful = np.flatnonzero((error > accepted(np.dtype(float))) & (error < np.inf))
-    if not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
-        return
-    for first in range(0, len(doubtful), _TOGETHER):
-        rows = np.resize(doubtful[first : first + _TOGETHER], _TOGETHER)  # one program for any number
-        found = _inside_a_trace(tuple(jnp.asarray(a[rows]) for a in problems), continuous=continuous)
-        for k in np.flatnonzero(certain(found)):
-            for old, new in zip(answer, found):
-                old[rows[k]] = new[k]
+def _solved_again(
+    problems: tuple[np.ndarray, ...], *, continuous: bool, enough: float
+) -> tuple[Solution, Float[np.ndarray, " failed"]]:
+    """Problems on which doubling stalls, and their errors: few on the host, many by the sign function."""
+    count = len(problems[0])
+    if matrix_checks.few((count,)):
+        return on_host.solved(problems, continuous=continuous, enough=enough)
+    rows = np.resize(np.arange(count), 1 << (count - 1).bit_length())  # few sizes make few programs
+    found = _inside_a_trace(tuple(jnp.asarray(a[rows]) for a in problems), continuous=continuous)
+    found = Solution(*(np.asarray(a)[:count] for a in found))
+    return found, np.where((found.stable > 0.5) & (found.residual < np.inf), found.residual, np.inf)
 
 
 def _gathered(
@@ -177,14 +191,7 @@ def solution(args: tuple[Array | np.ndarray, ...], *, continuous: bool) -> Solut
 def _stabilizing(args: tuple[Array, ...], *, continuous: bool) -> Array:
     with jax.debug_nans(False):  # NaN is the answer where there is none
         found = solution(args, continuous=continuous)
-        if isinstance(found.P, np.ndarray):
-            return as_jax(np.where(certain(found)[..., None, None], found.P, np.nan))
-        return _certified(found)
-
-
-@jax.jit
-def _certified(solution: Solution) -> Array:
-    return jnp.where(certain(solution)[..., None, None], solution.P, jnp.nan)
+        return as_jax(certified(found, certain(found)).P)
 
 
 def dare(

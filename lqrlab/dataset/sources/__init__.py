@@ -1,17 +1,15 @@
-"""Sources of windows for a learner: one protocol, four kinds."""
+"""Sources of windows for a learner: one protocol, three kinds."""
 
 import jax
 
 from lqrlab.compute import checks
-from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.sources.protocol import BatchSpec, Source
 from lqrlab.dataset.sources.resident import resident_source
-from lqrlab.dataset.sources.simulated import simulated_source
 from lqrlab.dataset.sources.streaming import streaming_source
 from lqrlab.dataset.store import Dataset
 from lqrlab.dataset.windows import row_bytes
 
-KINDS = ("auto", "resident", "memory", "streaming", "simulated")
+KINDS = ("auto", "resident", "memory", "streaming")
 
 _RESIDENT_BYTES = 1 << 30  # of windows that "auto" keeps on a device
 
@@ -19,7 +17,7 @@ __all__ = ["KINDS", "BatchSpec", "Source", "source"]
 
 
 def source(
-    data: Dataset | DataConfig,
+    data: Dataset,
     *,
     kind: str = "auto",
     split: str = "train",
@@ -28,46 +26,30 @@ def source(
     seed: int = 0,
     device: jax.Device | str | None = None,
     pool_bytes: int = 1 << 26,
-    loops: int = 1024,
-    process_index: int = 0,
-    process_count: int = 1,
 ) -> Source:
     """Shuffled, scaled, padded, masked windows of a split, for a learner.
 
     Args:
-        data: an opened data set; for ``"simulated"`` its config is enough.
+        data: an opened data set.
         kind: ``"resident"`` keeps all windows on the device, ``"memory"`` all in host memory, ``"streaming"`` reads
-            pools of shuffled blocks from the disk as they are needed, ``"simulated"`` reads nothing and simulates new
-            loops of the same plants. ``"auto"`` is resident up to 1 GiB of windows, else streaming. The first two
-            give the same batches; so does the third where one pool holds the whole split.
+            pools of shuffled blocks from the disk as they are needed. ``"auto"`` is resident up to 1 GiB of windows,
+            else streaming. All give the same batches; streaming only where one pool holds the whole split.
         split: ``"train"``, ``"validation"`` or ``"held_out"``.
-        batch_size: windows in a batch (of this process).
-        window: steps in a window. One window ends at each step of each trajectory at which an input is chosen; those
-            of a segment do not reach back over its start.
-        seed: of the shuffling, and of the simulated loops.
+        batch_size: windows in a batch.
+        window: steps in a window. One window ends at each step of each trajectory (or segment) at which an input is
+            chosen; none reaches back over its start.
+        seed: of the shuffling.
         device: where batches are put, a device or its name, ``"cpu"`` or ``"gpu:1"``; JAX's default if left out.
         pool_bytes: host memory for a pool of a streaming source, which holds two.
-        loops: simulated in a round of a simulated source.
-        process_index, process_count: which of several processes this is. Each gets every ``process_count``-th
-            trajectory, or block of trajectories if streaming; the parts are disjoint and together the whole.
 
     Raises:
         ValueError: an argument that does not fit, an empty split, a damaged file.
     """
-    if not isinstance(data, Dataset | DataConfig):
-        raise ValueError(
-            f"data: expected an opened data set, dataset.open(path), or a DataConfig, but found {type(data).__name__}"
-        )
+    if not isinstance(data, Dataset):
+        raise ValueError(f"data: expected an opened data set, dataset.open(path), but found {type(data).__name__}")
     checks.choice("kind", kind, KINDS)
-    for name, value in (("loops", loops), ("pool_bytes", pool_bytes)):
-        checks.whole(name, value)
-    checks.whole("process_count", process_count)
-    part = (checks.whole("process_index", process_index, 0, process_count - 1), process_count)
-    spec = BatchSpec(split=split, window=window, batch_size=batch_size, seed=seed, device=device, part=part)
-    if kind == "simulated":
-        return simulated_source(data, spec, loops=loops)
-    if isinstance(data, DataConfig):
-        raise ValueError(f"data: a source of kind {kind!r} reads a data set; open one, or take kind='simulated'")
+    checks.whole("pool_bytes", pool_bytes)
+    spec = BatchSpec(split=split, window=window, batch_size=batch_size, seed=seed, device=device)
     if kind == "auto":
         share = len(data.rows(split)) / max(len(data.variants), 1)
         size = share * data.num_trajectories * row_bytes(window, data.config.row_steps)

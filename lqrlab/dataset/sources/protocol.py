@@ -29,7 +29,6 @@ class BatchSpec:
         batch_size: windows in a batch.
         seed: of the shuffling.
         device: where batches are put: a device, or its name as of a backend, ``"cpu"``; JAX's default if None.
-        part: (index, count) of this process; the windows of different processes are disjoint.
     """
 
     split: str
@@ -37,7 +36,6 @@ class BatchSpec:
     batch_size: int
     seed: int = 0
     device: jax.Device | None = None
-    part: tuple[int, int] = (0, 1)
 
     def __post_init__(self) -> None:
         checks.choice("split", self.split, SPLITS)
@@ -59,7 +57,7 @@ class Source(abc.ABC):
         data: the data set that the windows are of.
         spec: which windows.
         table: all plants; windows point into its rows.
-        num_windows: in an epoch (of this part).
+        num_windows: in an epoch.
     """
 
     data: Dataset

@@ -5,7 +5,7 @@ import concurrent.futures
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -67,7 +67,7 @@ class StreamingSource(Source):
 
     Attributes:
         pool_bytes: host memory for one pool; two are held.
-        blocks: of this process.
+        blocks: of the split.
     """
 
     pool_bytes: int
@@ -196,7 +196,7 @@ def _shuffled(count: int, steps: int, seed: int, epoch: int) -> tuple[np.ndarray
     return trajectory, t
 
 
-def _blocks(data: Dataset, split: str) -> Sequence[_Block]:
+def _blocks(data: Dataset, split: str) -> _Blocks:
     """Chunks of the files, as HDF5 reads them, with those of their trajectories that are in the split."""
     blocks = []
     for number, shard in enumerate(data.shards):
@@ -207,26 +207,23 @@ def _blocks(data: Dataset, split: str) -> Sequence[_Block]:
             keep = data.in_split(split, number, variant[first:last])
             if len(keep):
                 blocks.append(_Block(number, first, last, keep))
-    return blocks
+    return tuple(blocks)
 
 
 def streaming_source(data: Dataset, spec: BatchSpec, *, pool_bytes: int) -> StreamingSource:
     """List the blocks to read; see :func:`lqrlab.dataset.source`."""
-    blocks, (index, count) = _blocks(data, spec.split), spec.part
+    blocks = _blocks(data, spec.split)
     if not blocks:
         raise ValueError(f"split: {data.path} has no trajectory in {spec.split!r}")
-    if len(blocks) < count:
-        raise ValueError(f"process_count: {spec.split!r} has {len(blocks)} blocks, too few for {count} parts")
     steps = data.config.row_steps
     needed = max(map(len, blocks)) * windows.row_bytes(spec.window, steps)
     if pool_bytes < needed:
         raise ValueError(f"pool_bytes: expected at least {needed}, one block of trajectories, but found {pool_bytes}")
-    mine = tuple(blocks[index::count])
     return StreamingSource(
         data=data,
         spec=spec,
         table=jax.device_put(data.table(), spec.device),
-        num_windows=steps * sum(map(len, mine)),
+        num_windows=steps * sum(map(len, blocks)),
         pool_bytes=pool_bytes,
-        blocks=mine,
+        blocks=blocks,
     )

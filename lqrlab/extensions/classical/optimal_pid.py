@@ -10,12 +10,12 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from lqrlab.compute import checks, linalg
+from lqrlab.compute import checks, linalg, optimization
 from lqrlab.control.analysis.frequency import frequency_response
 from lqrlab.control.analysis.stability_margins import Margins, margins
 from lqrlab.control.discretization import Sampled
+from lqrlab.control.kleinman import spectral_radius
 from lqrlab.control.lyapunov import solve_lyapunov
-from lqrlab.control.policy_iteration import spectral_radius
 from lqrlab.control.regulator import LQR
 from lqrlab.control.weights import cost_to_go, stage_weight
 from lqrlab.extensions.classical.pid_controller import PID, controller_matrices, parts
@@ -263,8 +263,7 @@ def descend(starts: Array, setting: _Setting, few: int) -> tuple[Array, Array]:
             best, least = jnp.where(better[:, None], thetas, best), jnp.where(better, losses, least)
             size = jnp.sqrt(jnp.sum(slopes**2, axis=1, keepdims=True))
             slopes = jnp.where(jnp.isfinite(size), slopes / jnp.maximum(size, 1.0), 0.0)
-            with jax.numpy_dtype_promotion("standard"):  # Adam takes powers of its decay by a count of steps
-                change, memory = optimiser.update(slopes, memory)
+            change, memory = optimization.updates(optimiser, slopes, memory)
             return (jnp.clip(thetas + change, -30.0, 30.0), memory, best, least), None
 
         far = jnp.full(len(thetas), jnp.inf, thetas.dtype)

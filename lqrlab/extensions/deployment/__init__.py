@@ -1,32 +1,23 @@
-"""Controllers outside the notebook: C code, FMUs, ONNX, files of other tools, loops in real time."""
+"""Controllers outside the notebook: C code, FMUs, files of other tools, loops in real time."""
 
 from lqrlab.extensions.deployment.c_files import to_c
 from lqrlab.extensions.deployment.c_loading import ExportedController, load_c
-from lqrlab.extensions.deployment.cortex_m4 import ProcessorRun, on_cortex_m4
 from lqrlab.extensions.deployment.exchange import load, save
 from lqrlab.extensions.deployment.fmu_devices import CoSimulation
 from lqrlab.extensions.deployment.fmu_export import to_fmu
 from lqrlab.extensions.deployment.fmu_plants import from_fmu
-from lqrlab.extensions.deployment.onnx_files import to_onnx
 from lqrlab.extensions.deployment.realtime import realtime
-from lqrlab.extensions.deployment.stablehlo import StoredPolicy, load_stablehlo, to_stablehlo
 from lqrlab.extensions.deployment.timed_run import TimedRun
 
 __all__ = [
     "CoSimulation",
     "ExportedController",
-    "ProcessorRun",
-    "StoredPolicy",
     "TimedRun",
     "from_fmu",
     "load",
     "load_c",
-    "load_stablehlo",
-    "on_cortex_m4",
     "realtime",
     "save",
     "to_c",
     "to_fmu",
-    "to_onnx",
-    "to_stablehlo",
 ]

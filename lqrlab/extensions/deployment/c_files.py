@@ -14,33 +14,27 @@ from lqrlab.compute.files import write_atomic
 from lqrlab.extensions.deployment.c_code.expressions import TYPES, kind_of, literal
 from lqrlab.extensions.deployment.c_code.operations import HELPERS
 from lqrlab.extensions.deployment.exported_step import ExportedStep, TranslatedStep
-from lqrlab.simulation import Outputs, Problem, bind, rollout
+from lqrlab.simulation import Outputs, Problem, Verdict, bind, rollout, verdict
 from lqrlab.simulation.sensors import measure
 from lqrlab.systems import Plant
 
 _MARK = "written by lqrlab.deployment.to_c"
 _STEPS, _MOST = 200, 200  # test vectors; numbers of the memory in each
-_FAR = 1e3  # beside the scales of the states: the loop diverges
 
 
 def to_c(controller: object, problem: Problem | Plant, folder: str | Path) -> Path:
     """Write a controller as C99: one step of it from absolute measurements to absolute inputs, in SI units.
 
     The code has no heap, no recursion and no library but ``math.h``; with ``CONTROLLER_FLOAT`` defined it computes in
-    float, else in double. The folder gets the code, test vectors with a program that repeats them on the target, a
-    CMake file and a README.
+    float, else in double. The folder gets a program with test vectors that repeats them on the target too.
 
     Args:
         controller: of any kind that :func:`lqrlab.simulation.bind` takes.
         problem: one plant, or the problem of it, whose limits of inputs the code keeps.
-        folder: a new or empty one, or one that this function wrote.
-
-    Returns:
-        The folder.
+        folder: a new or empty one, or one that this function wrote; it is returned.
 
     Raises:
-        ValueError: a batch of plants; a part of the controller that cannot be written in C; NaN in it; a folder that
-            holds other files.
+        ValueError: a batch of plants; NaN; a part that cannot be written in C; a folder that holds other files.
 
     >>> import tempfile
     >>> plant = systems.make("pendulum")
@@ -60,16 +54,18 @@ def to_c(controller: object, problem: Problem | Plant, folder: str | Path) -> Pa
     if not stable:
         warnings.warn(f"controller: the loop with {step.problem.name} diverges; exported all the same", stacklevel=2)
     folder.mkdir(parents=True, exist_ok=True)
+    compared = {
+        "MEMORY": _compared(step),
+        "FIELDS": ", ".join(map(str, _fields(step))),
+        "DOUBLE": f"{tolerances[0]:.1e}",
+        "FLOAT": f"{tolerances[1]:.1e}",
+    }
     contents = {
         "controller.h": header(step, translated),
         "controller.c": code(step, translated),
         "test_vectors.csv": _vectors(ys, memories, us),
-        "main_test.c": _template("main_test.c")
-        .replace("@MEMORY@", _compared(step))
-        .replace("@FIELDS@", ", ".join(map(str, _fields(step))))
-        .replace("@DOUBLE@", f"{tolerances[0]:.1e}")
-        .replace("@FLOAT@", f"{tolerances[1]:.1e}"),
-        "CMakeLists.txt": _template("CMakeLists.txt"),
+        "main_test.c": filled("main_test.c", **compared),
+        "CMakeLists.txt": filled("CMakeLists.txt"),
         "README.md": _readme(step, translated, tolerances),
     }
     for name, text in contents.items():
@@ -90,8 +86,12 @@ def _check_folder(folder: Path) -> None:
         )
 
 
-def _template(name: str) -> str:
-    return resources.files(__package__).joinpath("templates", f"{name}.txt").read_text().replace("@MARK@", _MARK)
+def filled(name: str, **values: object) -> str:
+    """A template with its places ``@NAME@`` filled in."""
+    text = resources.files(__package__).joinpath("templates", f"{name}.txt").read_text()
+    for place, value in ({"MARK": _MARK} | values).items():
+        text = text.replace(f"@{place}@", str(value))
+    return text
 
 
 # Test vectors ------------------------------------------------------------------------------------------------
@@ -103,10 +103,9 @@ def _measurements(step: ExportedStep, policy: object) -> tuple[np.ndarray, bool]
     scale = np.asarray(problem.scale_x)
     x0 = 0.1 * scale * np.asarray(jax.random.normal(key, (problem.n,)))
     run = rollout(problem, bind(policy, problem), x0, _STEPS, key=key, noise=0.01 * scale, keep=("xs", "us"))
-    xs = np.asarray(run.xs[:-1])
-    size = np.abs(xs / scale).max(axis=1)
-    stable = bool(np.all(size < _FAR))
-    xs = xs if stable else np.random.default_rng(0).normal(size=xs.shape) * 0.1 * scale
+    judged = verdict.of_sizes(verdict.size(run.xs, problem.scale_x), disturbed=True)
+    stable = int(judged) != Verdict.DIVERGED
+    xs = np.asarray(run.xs[:-1]) if stable else 0.1 * scale * np.random.default_rng(0).normal(size=(_STEPS, problem.n))
     seen = xs if step.sensor is None else np.asarray(measure(step.sensor, jnp.asarray(xs)))
     seen = np.array(seen)
     seen[_STEPS // 4 : _STEPS // 4 + 2] *= 10  # outliers, and actuators in saturation
@@ -188,97 +187,42 @@ def header(step: ExportedStep, translated: TranslatedStep) -> str:
     problem, sensor = step.problem, step.sensor
     kind = 0 if sensor is None else 2 if isinstance(sensor, Outputs) else 1
     fields = [f"    {TYPES[kind_of(a.dtype)]} {name}[{max(a.size, 1)}];" for name, a in step.start.items()]
-    matrix = "" if kind != 1 else f"#define CONTROLLER_SENSOR_MATRIX {_inline(np.asarray(sensor))}\n"
-    return f"""/* A controller of {comment(problem.name)}, {_MARK}; README.md says what its signals are. */
-#ifndef CONTROLLER_H
-#define CONTROLLER_H
-
-#include <math.h>
-#include <stdbool.h>
-#include <stdint.h>
-
-#ifdef CONTROLLER_FLOAT
-typedef float real_t;
-#else
-typedef double real_t;
-#endif
-
-#define CONTROLLER_DT {float(problem.dt)!r} /* sample time [s] */
-#define CONTROLLER_NUM_MEASURED {len(step.y_eq)}
-#define CONTROLLER_NUM_INPUTS {len(step.u_eq)}
-#define CONTROLLER_OPERATIONS {translated.operations} /* of a step, at most */
-#define CONTROLLER_SENSOR {kind} /* what is measured: 0 the state, 1 a matrix times the state, 2 the plant's outputs */
-#define CONTROLLER_Y_EQUILIBRIUM {_inline(step.y_eq)}
-#define CONTROLLER_U_EQUILIBRIUM {_inline(step.u_eq)}
-{matrix}
-/* What is remembered from one step to the next. */
-typedef struct {{
-{chr(10).join(fields) or "    char nothing;"}
-}} controller_t;
-
-#ifdef __cplusplus
-extern "C" {{
-#endif
-
-/* Before the first step, and to start again. */
-void controller_init(controller_t *c);
-
-/* One sample: from the measurements y to the inputs u, absolute and in SI units. */
-void controller_step(controller_t *c, const real_t y[], real_t u[]);
-
-#ifdef __cplusplus
-}}
-#endif
-
-#endif
-"""
+    return filled(
+        "controller.h",
+        DT=repr(float(problem.dt)),
+        MEASURED=len(step.y_eq),
+        INPUTS=len(step.u_eq),
+        OPERATIONS=translated.operations,
+        SENSOR=kind,
+        Y_EQUILIBRIUM=inline(step.y_eq),
+        U_EQUILIBRIUM=inline(step.u_eq),
+        MATRIX="" if kind != 1 else f"#define CONTROLLER_SENSOR_MATRIX {inline(np.asarray(sensor))}\n",
+        FIELDS="\n".join(fields) or "    char nothing;",
+        NAME=comment(problem.name),
+    )
 
 
-def _inline(a: np.ndarray) -> str:
+def inline(a: np.ndarray) -> str:
+    """Numbers as the start of an array in C."""
     return "{" + ", ".join(repr(float(v)) for v in np.asarray(a).ravel()) + "}"
 
 
 def code(step: ExportedStep, translated: TranslatedStep) -> str:
     """The text of ``controller.c``."""
     body = "\n".join(translated.lines)
-    helpers = [text for name, text in HELPERS.items() if f"{name}(" in body]
     tables = [
         f"static const {TYPES[kind_of(a.dtype)]} {name}[{max(a.size, 1)}] = {{\n{_numbers(a)}\n}};"
         for name, a in translated.tables.items()
     ]
+    helpers = [text for name, text in HELPERS.items() if f"{name}(" in body]
+    unused = [f"    (void){name};" for name, mark in (("c", "c->"), ("y", "y[")) if mark not in body]
     start = [line for name, a in step.start.items() for line in _initial(name, a)]
-    return "\n".join([
-        f"/* {_MARK}; changes are lost when it is written again. */",
-        '#include "controller.h"',
-        "",
-        "#ifdef CONTROLLER_FLOAT",
-        "#define M(name) name##f",
-        "#else",
-        "#define M(name) name",
-        "#endif",
-        "#define R(number) ((real_t)(number))",
-        "",
-        "/* Loops stay loops, where compilers would call memcpy and memset. */",
-        "#if defined(__clang__)",
-        '#define PLAIN __attribute__((no_builtin("memcpy", "memset")))',
-        "#elif defined(__GNUC__)",
-        '#define PLAIN __attribute__((optimize("no-tree-loop-distribute-patterns")))',
-        "#else",
-        "#define PLAIN",
-        "#endif",
-        "",
-        *(part + "\n" for part in (*tables, *helpers)),
-        "PLAIN void controller_init(controller_t *c) {",
-        *(start or ["    c->nothing = 0;"]),
-        "}",
-        "",
-        "PLAIN void controller_step(controller_t *c, const real_t y[], real_t u[]) {",
-        *([] if "c->" in body else ["    (void)c;"]),
-        *([] if "y[" in body else ["    (void)y;"]),
-        body,
-        "}",
-        "",
-    ])  # fmt: skip
+    return filled(
+        "controller.c",
+        TABLES="".join(f"{part}\n\n" for part in (*tables, *helpers)),
+        START="\n".join(start or ["    c->nothing = 0;"]),
+        STEP="\n".join([*unused, body]),
+    )
 
 
 def _initial(name: str, a: np.ndarray) -> list[str]:
@@ -338,7 +282,7 @@ def _readme(step: ExportedStep, translated: TranslatedStep, tolerances: tuple[fl
     ]
     memory = [f"- `{name}`: {a.size} × {TYPES[kind_of(a.dtype)]}" for name, a in step.start.items()]
     constants = sum(a.size for a in translated.tables.values())
-    return _template("README.md").format(
+    return filled("README.md").format(
         name=comment(problem.name),
         policy=type(step.policy).__name__,
         dt=float(problem.dt),

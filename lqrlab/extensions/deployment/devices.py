@@ -7,6 +7,7 @@ are absolute, in SI units.
 """
 
 import contextlib
+import dataclasses
 import os
 import select
 import shlex
@@ -17,7 +18,7 @@ import time
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,14 +29,16 @@ from lqrlab.compute import checks, extras
 from lqrlab.simulation import Problem, Trajectory, loop
 
 
-class Device(Protocol):
+class Device:
     """A plant in a loop; what it measures and is given are absolute, or deviations if it is simulated."""
 
     def measure(self, tick: int) -> Float[np.ndarray, " p"] | None:
         """The measurement of a tick; None if it did not arrive."""
+        raise NotImplementedError
 
     def actuate(self, tick: int, u: Float[np.ndarray, " m"]) -> None:
         """Set the input that acts from this tick on."""
+        raise NotImplementedError
 
     def rest(self) -> None:
         """Do what can be done before the next tick."""
@@ -44,11 +47,11 @@ class Device(Protocol):
         """End the connection."""
 
 
-class _Probe:
+@dataclasses.dataclass
+class _GivenInput:
     """A policy that answers with a given input and remembers what it saw."""
 
-    def __init__(self, u: Array) -> None:
-        self.u = u
+    u: Array
 
     def __call__(self, carry: PyTree, x: Array) -> tuple[Array, Array]:
         return x, self.u
@@ -57,11 +60,11 @@ class _Probe:
 def _sample(problem: Problem, x: Array, u: Array, key: PRNGKeyArray | None, tick: Array) -> tuple[Array, ...]:
     """The measurement at a tick; the next state, the input that reached the plant, the cost: one step of a rollout."""
     at = None if key is None else jax.random.fold_in(key, tick)
-    after, seen, (u, cost) = loop.step(problem, _Probe(u), x, None, at)  # type: ignore[arg-type]
+    after, seen, (u, cost) = loop.step(problem, _GivenInput(u), x, None, at)  # type: ignore[arg-type]
     return seen, after, u, cost
 
 
-class SimulatedPlant:
+class SimulatedPlant(Device):
     """A problem, step by step as :func:`lqrlab.simulation.rollout` does it, in deviations from the equilibrium."""
 
     def __init__(self, problem: Problem, x0: Float[np.ndarray, " n"], key: PRNGKeyArray | None) -> None:
@@ -108,9 +111,6 @@ class SimulatedPlant:
         self.x.block_until_ready()
         self.tick += 1
 
-    def close(self) -> None:
-        """Nothing to end."""
-
     def trajectory(self, ts: Array) -> Trajectory:
         """States, inputs and costs at these times."""
         xs, seen = (jnp.asarray(np.array(a)) for a in zip(*self.rows))
@@ -119,7 +119,7 @@ class SimulatedPlant:
         return Trajectory(ts, xs, us, costs, seen=None if self.problem.noise.sensor is None else seen[:-1])
 
 
-class CalledPlant:
+class CalledPlant(Device):
     """A function of the input since the tick before (None at first) that returns the measurement, as a device."""
 
     def __init__(self, function: Callable[[np.ndarray | None], Any]) -> None:
@@ -135,9 +135,6 @@ class CalledPlant:
         """Keep u for the next call."""
         self.u = u
 
-    def rest(self) -> None:
-        """Nothing to do."""
-
     def close(self) -> None:
         """Call it with the last input; whatever it says, the loop is over."""
         if self.u is not None:
@@ -145,7 +142,7 @@ class CalledPlant:
                 self.function(self.u)
 
 
-class MessageLine:
+class MessageLine(Device):
     """A plant that is asked and told in messages.
 
     Args:
@@ -177,9 +174,6 @@ class MessageLine:
         """Tell."""
         self.send(struct.pack(f"<cI{len(u)}d", b"u", tick, *u.tolist()))
 
-    def rest(self) -> None:
-        """Nothing to do."""
-
     def close(self) -> None:
         """End the connection."""
         self.end()
@@ -210,7 +204,7 @@ def connect(plant: object, num_outputs: int, patience: float) -> Device:
     return CalledPlant(checks.function("plant", plant, "a plant, a problem, a function, a device or an address"))
 
 
-class _Instrument:
+class _Instrument(Device):
     """An object of the user's with ``measure()`` and ``actuate(u)``."""
 
     def __init__(self, plant: Any) -> None:
@@ -222,9 +216,6 @@ class _Instrument:
 
     def actuate(self, tick: int, u: np.ndarray) -> None:
         self.plant.actuate(u)
-
-    def rest(self) -> None:
-        pass
 
     def close(self) -> None:
         getattr(self.plant, "close", self.rest)()

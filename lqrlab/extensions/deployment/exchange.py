@@ -3,7 +3,6 @@
 A file holds named arrays and says in ``kind`` what they are. Names of signals stand there with their units.
 """
 
-import io
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +14,9 @@ import numpy as np
 
 from lqrlab import control
 from lqrlab.compute import checks
-from lqrlab.compute.files import write_atomic, write_json
+from lqrlab.compute.array_files import write_arrays
+from lqrlab.compute.files import write_json
 from lqrlab.dataset import shards
-from lqrlab.extensions.deployment import stablehlo
 from lqrlab.extensions.deployment.timed_run import TimedRun
 from lqrlab.simulation import LinearController, LinearPolicy, Problem
 from lqrlab.systems import Plant, Signal, families, from_matrices, matrix_files
@@ -30,28 +29,20 @@ Fields = dict[str, Any]
 """Arrays, numbers, texts, and lists of texts by name."""
 
 
-def save(thing: object, path: str | Path, problem: Problem | Plant | None = None) -> Path:
+def save(thing: object, path: str | Path) -> Path:
     """Write a gain, a controller, a plant or a log into a file that other tools read; :func:`load` reads it back.
 
     Args:
         thing: a gain K or an LQR design; a plant (its family and parameters in JSON, else its linearisation); an LQG
             design or another linear controller; a ``control.StateSpace`` of python-control; a log of
-            :mod:`lqrlab.identification`, or a run of :func:`realtime`. With the ending ``.stablehlo`` any controller.
-        path: of the file, ending in ``.mat`` (MATLAB), ``.json``, ``.npz`` (NumPy), ``.h5`` (Julia and others; arrays
-            are row by row there, so Julia shows them transposed) or ``.stablehlo`` (:func:`to_stablehlo`).
-        problem: what a controller is for, with ``.stablehlo``.
+            :mod:`lqrlab.identification`, or a run of :func:`realtime`.
+        path: of the file, ending in ``.mat`` (MATLAB), ``.json``, ``.npz`` (NumPy) or ``.h5`` (Julia and others; arrays
+            are row by row there, so Julia shows them transposed).
 
     Raises:
         ValueError: what is none of these, or is a batch; another ending.
     """
-    file = checks.path("path", path)
-    if file.suffix == ".stablehlo":
-        if problem is None:
-            raise ValueError("problem: say what the controller is for, save(controller, path, problem)")
-        return stablehlo.to_stablehlo(thing, problem, file)
-    if file.suffix not in _WRITERS:
-        known = ", ".join((*_WRITERS, ".stablehlo"))
-        raise ValueError(f"path: expected a file ending in {known}, but found {file.name!r}")
+    file = _checked(path)
     described = _family(thing) if file.suffix == ".json" else None
     return _WRITERS[file.suffix](file, described or _fields(thing))
 
@@ -64,17 +55,12 @@ def load(path: str | Path) -> Any:
         as a policy of outputs (:class:`lqrlab.simulation.LinearController`); a ``"system"`` as a
         ``control.StateSpace``; a ``"log"`` as columns by headings with units, which
         ``identification.read(load(path), inputs, outputs)`` takes. A file without ``kind`` is a gain if it holds K, a
-        system if it holds D, else a plant. Of ``.stablehlo`` the policy.
+        system if it holds D, else a plant.
 
     Raises:
         ValueError: naming the file and what is wrong with it.
     """
-    file = checks.path("path", path)
-    if file.suffix == ".stablehlo":
-        return stablehlo.load_stablehlo(file)
-    if file.suffix not in _WRITERS:
-        known = ", ".join((*_WRITERS, ".stablehlo"))
-        raise ValueError(f"path: expected a file ending in {known}, but found {file.name!r}")
+    file = _checked(path)
     fields = _hdf5_fields(file) if file.suffix == ".h5" else matrix_files.contents(file, keys=None)
     kind = next(iter(_texts(fields["kind"])), "") if "kind" in fields else _guessed(fields)
     try:
@@ -83,6 +69,13 @@ def load(path: str | Path) -> Any:
         raise ValueError(f"{file}: a {kind} needs {error.args[0]!r}, which is missing") from None
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(str(file)) else f"{file}: {error}") from None
+
+
+def _checked(path: str | Path) -> Path:
+    file = checks.path("path", path)
+    if file.suffix not in _WRITERS:
+        raise ValueError(f"path: expected a file ending in {', '.join(_WRITERS)}, but found {file.name!r}")
+    return file
 
 
 # From things to fields ----------------------------------------------------------------------------------------
@@ -110,7 +103,7 @@ def _fields(thing: Any) -> Fields:
         return {"kind": "gain", "K": K}
     raise ValueError(
         f"thing: expected a gain, a plant, a linear controller or a log, but found {type(thing).__name__}; any "
-        "controller is written with the ending .stablehlo"
+        "controller is written as C code by deployment.to_c"
     )
 
 
@@ -226,30 +219,12 @@ _KINDS: dict[str, Callable[[Fields, Path], Any]] = {
 # Kinds of files -----------------------------------------------------------------------------------------------
 
 
-def _as_texts(fields: Fields) -> Fields:
-    return {k: np.array(v) if isinstance(v, list | str) else v for k, v in fields.items()}
-
-
-def _npz(file: Path, fields: Fields) -> Path:
-    packed = io.BytesIO()
-    np.savez(packed, allow_pickle=False, **_as_texts(fields))
-    return write_atomic(file, packed.getvalue())
-
-
-def _mat(file: Path, fields: Fields) -> Path:
-    import scipy.io  # 0.2 s that only this format costs
-
-    packed = io.BytesIO()
-    scipy.io.savemat(packed, _as_texts(fields), oned_as="column")
-    return write_atomic(file, packed.getvalue())
-
-
 def _json(file: Path, fields: Fields) -> Path:
     return write_json(file, {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in fields.items()})
 
 
 def _hdf5(file: Path, fields: Fields) -> Path:
-    arrays = {k: np.asarray(v) for k, v in _as_texts(fields).items()}
+    arrays = {k: np.asarray(v) for k, v in fields.items()}
     arrays = {k: np.char.encode(a, "utf-8") if a.dtype.kind == "U" else a for k, a in arrays.items()}
     headings = [h for kind in ("states", "inputs", "outputs") for h in fields.get(kind, [])]
     units = {_variable(h.partition(" [")[0]): h.partition(" [")[2][:-1] for h in headings if " [" in h}
@@ -262,4 +237,6 @@ def _hdf5_fields(file: Path) -> Fields:
     return dict(shards.read_arrays(file, most=_MOST_BYTES))
 
 
-_WRITERS: dict[str, Callable[[Path, Fields], Path]] = {".mat": _mat, ".json": _json, ".npz": _npz, ".h5": _hdf5}
+_WRITERS: dict[str, Callable[[Path, Fields], Path]] = {
+    ".mat": write_arrays, ".json": _json, ".npz": write_arrays, ".h5": _hdf5
+}  # fmt: skip

@@ -10,9 +10,9 @@ from lqrlab.workbench.cli.options import PATH
 @click.command()
 @click.argument("source", metavar="PLANT|RUN")
 @click.option("-o", "--output", "folder", type=PATH, required=True, help="New folder of the C code.")
-@click.option("--plant", "family", help="What a network controls: a plant of the catalogue, or a file of one.")
+@click.option("--plant", "family", help="Plant that a network controls, of the catalogue or a file.")
 @click.option("--dt", type=float, help="Sample time [s].  [default: the plant's]")
-@click.option("--limit", type=float, help="Inputs are cut to ± this.  [default: none]")
+@click.option("--limit", type=float, help="Input limit, ± this.  [default: none]")
 def export(source: str, folder: Path, family: str | None, dt: float | None, limit: float | None) -> None:
     """Write a controller as C99, with test vectors: of a PLANT its sampled LQR, of a training RUN its network.
 

@@ -57,14 +57,7 @@ class ExportedStep:
             )
         policy: Any = _in_double(bind(controller, problem))
         problem = problem.astype(float)
-        sensor = None
-        if isinstance(policy, Measured):  # the sensor is outside: what it shows arrives
-            policy, sensor = policy.policy, policy.sensor
-        x_eq = np.zeros(problem.n) if problem.x_eq is None else np.asarray(problem.x_eq)
-        u_eq = np.zeros(problem.m) if problem.u_eq is None else np.asarray(problem.u_eq)
-        y_eq = x_eq
-        if sensor is not None:
-            y_eq = np.asarray(sensor.y_eq) if isinstance(sensor, Outputs) else np.asarray(sensor) @ x_eq
+        policy, sensor, y_eq, u_eq = interface(policy, problem)
         if y_eq.ndim != 1:
             raise ValueError(f"controller: expected one of a single plant, but found sensors of shape {sensor.shape}")  # type: ignore[union-attr]
         start = policy.init(())
@@ -140,6 +133,19 @@ class TranslatedStep:
     tables: dict[str, np.ndarray]
 
 
+def interface(policy: Any, problem: Problem) -> tuple[Any, Array | Outputs | None, np.ndarray, np.ndarray]:
+    """A policy without its sensor, which is outside of the program; the sensor; measurements and inputs at rest."""
+    x_eq, u_eq = (
+        np.zeros(size) if a is None else np.asarray(a, float)
+        for a, size in ((problem.x_eq, problem.n), (problem.u_eq, problem.m))
+    )
+    if not isinstance(policy, Measured):
+        return policy, None, x_eq, u_eq
+    sensor = policy.sensor
+    y_eq = np.asarray(sensor.y_eq, float) if isinstance(sensor, Outputs) else np.asarray(sensor, float) @ x_eq
+    return policy.policy, sensor, y_eq, u_eq
+
+
 def _in_double(policy: Any) -> Any:
     """The policy with all its numbers in double precision."""
     bad = [
@@ -192,7 +198,7 @@ def _refusal(policy: Any, primitive: str) -> str:
 
 
 def _check_memory(policy: Any, start: Any) -> None:
-    """Refuse what is no number in C, and whole numbers that wrap around where C's do not."""
+    """Raise ValueError unless C has these numbers; whole ones of few bits wrap around where C's do not."""
     for a in map(jnp.asarray, jax.tree.leaves(start)):
         whole = jnp.issubdtype(a.dtype, jnp.signedinteger) and a.dtype.itemsize >= 4
         if not (whole or jnp.issubdtype(a.dtype, jnp.floating) or a.dtype == bool):

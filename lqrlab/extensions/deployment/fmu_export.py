@@ -10,8 +10,7 @@ import sys
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Sequence
-from importlib import resources
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
@@ -32,6 +31,7 @@ from lqrlab.systems import Plant
 
 VERSIONS = ("2.0", "3.0")
 _TOOL = "lqrlab"
+_SOURCES = ("controller.c", "model.c")
 _SYSTEMS = {
     "linux": ("linux", "linux", "so"),
     "darwin": ("darwin", "darwin", "dylib"),
@@ -82,19 +82,14 @@ def to_fmu(
     """Write a controller, or a plant, as a unit for co-simulation: its C source, and a program for this machine.
 
     Signals are absolute and in SI units. A unit takes steps of whole sample times, between which its inputs are held:
-    ask a plant for its state, give that to the controller, let it do its step, give its inputs to the plant, let that
-    do its step: this loop is :func:`lqrlab.simulation.rollout`. The state of a plant can be set before the simulation.
+    plant and controller in turns are :func:`lqrlab.simulation.rollout`. The state of a plant can be set before.
 
     Args:
-        controller_or_plant: what :func:`to_c` takes, with ``problem``;
-            or a plant, or the problem of one, alone: its nonlinear equations by Runge-Kutta steps, or, of a problem
-            with ``linear=True``, exactly sampled, within the limits of the problem.
-        path: of the file, ``.fmu``.
+        controller_or_plant: what :func:`to_c` takes, with ``problem``; or a plant, or the problem of one, alone:
+            its nonlinear equations, or, of a problem with ``linear=True``, exactly sampled, within its limits.
+        path: of the file, ``.fmu``. Without a C compiler the unit has source alone, and a warning says so.
         fmi: version of the standard, ``"2.0"`` or ``"3.0"``.
         problem: what a controller is for.
-
-    Returns:
-        The path. Without a C compiler the unit has source alone, and a warning says so.
 
     Raises:
         ValueError: as of ``to_c``; a path with another file.
@@ -122,7 +117,7 @@ def to_fmu(
 
 
 def _check_path(path: Path) -> None:
-    """Refuse what is no .fmu, and a file that :func:`to_fmu` did not write."""
+    """Raise ValueError unless the path ends in .fmu and is free, or :func:`to_fmu` wrote it."""
     if path.suffix != ".fmu" or not path.stem:
         raise ValueError(f"path: expected the name of a file that ends in .fmu, but found {path}")
     if not path.exists():
@@ -199,47 +194,42 @@ def _distinct(given: list[UnitSignal], results: list[UnitSignal]) -> tuple[list[
 def _description(unit: ExportedUnit, fmi: str, token: str) -> Element:
     """``modelDescription.xml``."""
     two, dt = fmi == "2.0", repr(float(unit.step.problem.dt))
-    root = Element(
-        "fmiModelDescription",
-        {
-            "fmiVersion": fmi,
-            "modelName": unit.name,
-            "guid" if two else "instantiationToken": token,
-            "description": f"{'Plant' if unit.holds_state else 'Controller'} {c_files.comment(unit.step.problem.name)}",
-            "generationTool": f"{_TOOL} {__version__}",
-            "variableNamingConvention": "flat",
-        },
-    )
-    state = "State" if not two else "state"
+    about = {
+        "fmiVersion": fmi,
+        "modelName": unit.name,
+        "guid" if two else "instantiationToken": token,
+        "description": f"{'Plant' if unit.holds_state else 'Controller'} {c_files.comment(unit.step.problem.name)}",
+        "generationTool": f"{_TOOL} {__version__}",
+        "variableNamingConvention": "flat",
+    }
+    root, state = Element("fmiModelDescription", about), "state" if two else "State"
     can = {"modelIdentifier": unit.name, "canHandleVariableCommunicationStepSize": "false"}
     can |= {f"canGetAndSetFMU{state}": "true", f"canSerializeFMU{state}": "true"}
     simulated = SubElement(root, "CoSimulation", can | ({} if two else {"fixedInternalStepSize": dt}))
     if two:
-        files = SubElement(simulated, "SourceFiles")
-        for name in ("controller.c", "model.c"):
-            SubElement(files, "File", {"name": name})
+        _listed(SubElement(simulated, "SourceFiles"), "File", _SOURCES)
     units = [v.unit for v in [*unit.given, *unit.results] if v.unit]
     if units := list(dict.fromkeys(units if two else [*units, "s"])):
-        known = SubElement(root, "UnitDefinitions")
-        for name in units:
-            SubElement(known, "Unit", {"name": name})
+        _listed(SubElement(root, "UnitDefinitions"), "Unit", units)
     SubElement(root, "DefaultExperiment", {"startTime": "0", "stepSize": dt})
     _variables(root, unit, two)
     structure = SubElement(root, "ModelStructure")
-    unknown = [len(unit.given) + k + 1 for k in range(len(unit.results))]
-    if two:
-        outputs = SubElement(structure, "Outputs")
-        for index in unknown:
-            SubElement(outputs, "Unknown", {"index": str(index)})
-        if not unit.holds_state:
-            first = SubElement(structure, "InitialUnknowns")
-            for index in unknown:
-                SubElement(first, "Unknown", {"index": str(index), "dependencies": ""})
-        return root
+    unknown = [str(len(unit.given) + k + 1) for k in range(len(unit.results))]
     for kind in ["Output"] + ["InitialUnknown"] * (not unit.holds_state):
-        for index in unknown:
-            SubElement(structure, kind, {"valueReference": str(index)})
+        if two:
+            depends = {} if kind == "Output" else {"dependencies": ""}
+            _listed(SubElement(structure, f"{kind}s"), "Unknown", unknown, "index", depends)
+        else:
+            _listed(structure, kind, unknown, "valueReference")
     return root
+
+
+def _listed(
+    parent: Element, tag: str, values: Sequence[str], attribute: str = "name", more: Mapping[str, str] | None = None
+) -> None:
+    """One element for each value."""
+    for value in values:
+        SubElement(parent, tag, {attribute: value, **(more or {})})
 
 
 def _variables(root: Element, unit: ExportedUnit, two: bool) -> None:
@@ -265,9 +255,7 @@ def _build(unit: ExportedUnit) -> Element:
     """``buildDescription.xml``: which sources make the program."""
     root = Element("fmiBuildDescription", {"fmiVersion": "3.0"})
     configuration = SubElement(root, "BuildConfiguration", {"modelIdentifier": unit.name})
-    sources = SubElement(configuration, "SourceFileSet", {"language": "C99"})
-    for name in ("controller.c", "model.c"):
-        SubElement(sources, "SourceFile", {"name": name})
+    _listed(SubElement(configuration, "SourceFileSet", {"language": "C99"}), "SourceFile", _SOURCES)
     return root
 
 
@@ -281,36 +269,17 @@ def _xml(root: Element) -> bytes:
 
 def _sources(unit: ExportedUnit, fmi: str) -> dict[str, str]:
     """Names and texts of the source files."""
-    step = unit.step
-    translated = step.translated()
-
-    def numbers(values: Sequence[float]) -> str:
-        return "{" + ", ".join(repr(float(v)) for v in values) + "}"
-
-    settable = ""
-    if unit.holds_state:
-        settable = (
-            "        } else if (refs[k] > NUM_GIVEN && refs[k] <= NUM_GIVEN + NUM_RESULTS && !m->now.running) {\n"
-            "            static const real_t equilibrium[NUM_RESULTS] = START_RESULTS;\n"
-            "            unsigned i = refs[k] - NUM_GIVEN - 1;\n"
-            "            m->now.results[i] = (real_t)values[k];\n"
-            "            m->now.model.x[i] = (real_t)values[k] - equilibrium[i];\n"
-        )
-    replaced = {
-        "@MARK@": f"written by {_TOOL}.deployment.to_fmu",
-        "@START_GIVEN@": numbers([v.start for v in unit.given]),
-        "@START_RESULTS@": numbers([v.start for v in unit.results]),
-        "@SET_START@": settable,
+    translated = unit.step.translated()
+    places = {
+        "MARK": f"written by {_TOOL}.deployment.to_fmu",
+        "START_GIVEN": c_files.inline(np.array([v.start for v in unit.given])),
+        "START_RESULTS": c_files.inline(np.array([v.start for v in unit.results])),
+        "SETTABLE": int(unit.holds_state),
     }
-    templates = resources.files(__package__).joinpath("templates")
-    names = ("fmi_model.c.txt", f"fmi{fmi[0]}.c.txt")
-    text = "".join(templates.joinpath(name).read_text() for name in names)
-    for mark, value in replaced.items():
-        text = text.replace(mark, value)
     return {
-        "controller.h": c_files.header(step, translated),
-        "controller.c": c_files.code(step, translated),
-        "model.c": text,
+        "controller.h": c_files.header(unit.step, translated),
+        "controller.c": c_files.code(unit.step, translated),
+        "model.c": "".join(c_files.filled(name, **places) for name in ("fmi_model.c", f"fmi{fmi[0]}.c")),
     }
 
 
@@ -329,7 +298,7 @@ def _binary(unit: ExportedUnit, fmi: str, sources: dict[str, str]) -> dict[str, 
             (Path(build) / name).write_text(text)
         target = Path(build) / f"{unit.name}.{suffix}"
         options = ["-std=c99", "-O2", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-shared", "-s"]
-        command = [cc, *options, "controller.c", "model.c", "-lm", "-o", str(target)]
+        command = [cc, *options, *_SOURCES, "-lm", "-o", str(target)]
         done = subprocess.run(command, cwd=build, capture_output=True, text=True, check=False)
         if done.returncode:
             words = next(iter(done.stderr.strip().splitlines()), "no reason given")

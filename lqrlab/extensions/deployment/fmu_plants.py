@@ -1,4 +1,4 @@
-"""Functional mock-up units as plants: their binaries are executed, so only those that somebody trusts."""
+"""Functional mock-up units as plants: their binaries are executed, so they must be declared trusted."""
 
 import ctypes
 import math
@@ -49,8 +49,7 @@ def from_fmu(
     """A plant from a functional mock-up unit for model exchange, FMI 2.0 or 3.0; ``systems.load("x.fmu")`` calls it.
 
     Its rates ẋ = f(x, u) are asked of its binary, one at a time, at time zero and with its parameters at their start
-    values; it simulates, is linearised and is controlled like other plants, some hundred times more slowly. It
-    measures all states.
+    values. It measures all states.
 
     Args:
         path: of the file.
@@ -62,9 +61,8 @@ def from_fmu(
         states, inputs: names with units; those of the unit if left out.
 
     Raises:
-        ValueError: an archive with paths outside of it, links, or more than 256 MiB, before anything is unpacked; a
-            unit for co-simulation alone, without states or inputs, or without a binary for this computer; no
-            equilibrium.
+        ValueError: a hostile archive, before anything is unpacked; a unit for co-simulation alone, without states or
+            inputs, or without a binary for this computer; no equilibrium.
         ImportError: without the package ``fmpy``, which the extra ``deployment`` installs.
     """
     file = checks.path("path", path)
@@ -106,7 +104,7 @@ def described(file: Path, trusted: bool) -> Any:
     """FMPy's description of a unit whose binary may be executed; nothing is unpacked.
 
     Raises:
-        ValueError: no such file, a hostile archive, no unit, or one that nobody trusts.
+        ValueError: no such file, a hostile archive, not an FMU, or not declared trusted.
     """
     fmpy = extras.load("fmpy", "deployment", "a functional mock-up unit")
     if not file.is_file():

@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree
 from lqrlab.compute import checks, jit_by_function
 from lqrlab.extensions.deployment.c_loading import ExportedController
 from lqrlab.extensions.deployment.devices import Device, SimulatedPlant, connect
+from lqrlab.extensions.deployment.exported_step import interface
 from lqrlab.extensions.deployment.timed_run import TimedRun
 from lqrlab.simulation import Measured, Policy, Problem, Trajectory, bind, rollout
 from lqrlab.simulation.noise import drawn
@@ -39,32 +40,23 @@ def realtime(
 ) -> TimedRun:
     """Run a controller against a clock: at each tick it measures, answers, and its input acts until the next one.
 
-    It sleeps until shortly before a tick and then watches the clock; memory is not tidied up meanwhile. That is good
-    on an idle computer with an ordinary operating system, and no more: nothing here is *hard* real time, a sample may
-    be late by milliseconds at any moment, and the run says which were. For guarantees give the C code to a
-    microcontroller, or to a real-time kernel. A tick that goes by while the loop is busy is skipped, the input held;
-    a simulated plant moves on in it.
+    Nothing here is *hard* real time: a sample may be late by milliseconds at any moment, and the run says which were.
+    A tick that goes by while the loop is busy is skipped, the input held; a simulated plant moves on in it.
 
     Args:
         controller: whatever :func:`lqrlab.simulation.bind` takes, compiled before the first tick; or what
             :func:`load_c` gives, whose C code is called without JAX.
         plant: a plant or a problem, simulated here; or the thing itself, which needs ``problem``: an object with
             ``measure()`` and ``actuate(u)``, a function from the input since the tick before (None at first) to the
-            measurement, or the address of one: ``"udp://127.0.0.1:5005"``, ``"serial:/dev/ttyUSB0?baud=115200"``,
-            ``"program:./plant"`` (see :mod:`lqrlab.extensions.deployment.devices` for its messages). It measures what
-            the controller sees, the sensors' outputs or the state, absolute and in SI units, and is given absolute
-            inputs; at the end that of the equilibrium. :class:`CoSimulation` makes a function of an FMU.
+            measurement, as :class:`CoSimulation`, or an address (:func:`.devices.connect`). It measures what the
+            controller sees, absolute and in SI units, and is given absolute inputs; at the end the equilibrium's.
         rate: ticks a second; that of the problem if left out.
         seconds: how long.
         problem: what the controller is bound to, where the plant is not one itself. Its excitation is added to the
             inputs, as in a rollout; its other noises are the plant's own affair.
         x0: initial deviation of a simulated plant ``[n]``; the equilibrium if left out.
         key: random key of a simulated plant's noises, and of the excitation.
-        clock: ``"real"``; or ``"simulated"``: nothing waits, and no sample is late. With a simulated plant that is
-            ``rollout``, bit for bit.
-
-    Returns:
-        The trajectory and the timing of each sample.
+        clock: ``"real"``; or ``"simulated"``: nothing waits. With a simulated plant that is ``rollout``, bit for bit.
 
     Raises:
         ValueError: another sample time than the controller's, or measurements of another length; the program ended.
@@ -136,16 +128,12 @@ class _Side:
     def __init__(self, problem: Problem, policy: Policy, absolute: bool = False) -> None:
         plant = problem.plant
         self.problem, self.absolute = problem, absolute
-        self.sensor = policy.sensor if absolute and isinstance(policy, Measured) else None
-        self.policy = policy if self.sensor is None else policy.policy  # type: ignore[attr-defined]
-        zeros = [np.zeros(k) for k in (problem.n, problem.m)]
-        given = (problem.x_eq, problem.u_eq)
-        x_eq, self.u_eq = (zero if a is None else np.asarray(a, float) for a, zero in zip(given, zeros))
-        self.y_eq, names = x_eq, "x"
-        if isinstance(self.sensor, Outputs):
-            self.y_eq, names = np.asarray(self.sensor.y_eq, float), "y"
-        elif self.sensor is not None:
-            self.y_eq, names = np.asarray(self.sensor, float) @ x_eq, "y"
+        inner, sensor, y_eq, self.u_eq = interface(policy, problem)
+        if absolute:
+            self.policy, self.sensor, self.y_eq = inner, sensor, y_eq
+        else:  # a simulated plant's sensors are in its policy
+            self.policy, self.sensor, self.y_eq = policy, None, interface(None, problem)[2]
+        names = "x" if self.sensor is None else "y"
         self.inputs = _signals("u", problem.m) if plant is None else tuple(plant.inputs)
         named = () if plant is None else {"x": plant.states, "y": plant.outputs}[names]
         self.outputs = tuple(named) if len(named) == len(self.y_eq) else _signals(names, len(self.y_eq))

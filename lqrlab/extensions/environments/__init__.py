@@ -6,35 +6,35 @@ Names are loaded when they are first used, so that Gymnasium learns the ids of t
 import importlib
 from typing import TYPE_CHECKING
 
-# ruff: noqa: F401 (names for type checkers)
 from lqrlab.extensions.environments.ids import register
 
 if TYPE_CHECKING:
-    from lqrlab.extensions.environments.actions import Action, Full, InputChannel, InputRange, Levels, Mask
+    from lqrlab.extensions.environments.actions import Action, InputChannel, InputRange, Levels, Mask
     from lqrlab.extensions.environments.agents import AgentPolicy, optimal
     from lqrlab.extensions.environments.core import Environment
     from lqrlab.extensions.environments.episode_recording import Recorder, play
     from lqrlab.extensions.environments.factory import make
     from lqrlab.extensions.environments.gymnax_adapter import gymnax
+    from lqrlab.extensions.environments.settings import Settings
     from lqrlab.extensions.environments.spaces import BoxSpace, Discrete
     from lqrlab.extensions.environments.state import State
     from lqrlab.extensions.environments.state_files import load, save
     from lqrlab.extensions.environments.vectorised import batch_reset, batch_step
 
 _MODULES = {
-    "actions": ("Action", "Full", "InputChannel", "InputRange", "Levels", "Mask"),
+    "actions": ("Action", "InputChannel", "InputRange", "Levels", "Mask"),
     "agents": ("AgentPolicy", "optimal"),
     "core": ("Environment",),
     "episode_recording": ("Recorder", "play"),
     "factory": ("make",),
     "gymnax_adapter": ("gymnax",),
+    "settings": ("Settings",),
     "spaces": ("BoxSpace", "Discrete"),
     "state": ("State",),
     "state_files": ("load", "save"),
     "vectorised": ("batch_reset", "batch_step"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
-_RENAMED = {"Box": "BoxSpace", "Channel": "InputChannel", "Range": "InputRange"}  # since version 0.2
 
 __all__ = [*_HOME]
 
@@ -42,7 +42,6 @@ register()
 
 
 def __getattr__(name: str) -> object:
-    name = _RENAMED.get(name, name)
     if name in _HOME:
         return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,7 +7,7 @@ decides what becomes of that. A wrong shape is refused at once, also inside ``ji
 
 import dataclasses
 import functools
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -15,56 +15,17 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from lqrlab.compute import checks, pytree
-from lqrlab.extensions.environments.settings import Settings
 
-
-class Actuators(Protocol):
-    """An environment as an action sees it."""
-
-    @property
-    def settings(self) -> Settings:
-        """The task: treatment of invalid actions and of inputs not addressed, levels of a grid."""
-
-    @property
-    def m(self) -> int:
-        """Number of inputs."""
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Type of all numbers."""
-
-    @property
-    def action_low(self) -> np.ndarray:
-        """Lowest inputs ``[m]``."""
-
-    @property
-    def action_high(self) -> np.ndarray:
-        """Highest inputs ``[m]``."""
+if TYPE_CHECKING:
+    from lqrlab.extensions.environments.core import Environment
 
 
 class Action:
     """The decision of an agent in a step."""
 
-    def to_input(self, env: Actuators, held: Array | None = None) -> Array:
-        """The input ``[m]`` in the environment's units, NaN where the action is invalid.
-
-        Args:
-            env: says how many inputs there are.
-            held: the last input ``[m]``, for an environment whose inputs hold.
-        """
+    def to_input(self, env: "Environment", held: Array | None = None) -> Array:
+        """The input ``[m]`` in the environment's units, NaN if the action is invalid; ``held`` is the last one."""
         raise NotImplementedError
-
-
-@pytree
-@dataclasses.dataclass(frozen=True)
-class Full(Action):
-    """All inputs ``u [m]``."""
-
-    u: ArrayLike
-
-    def to_input(self, env: Actuators, held: Array | None = None) -> Array:
-        """``u`` itself."""
-        return _vector("action", self.u, env.m, env)
 
 
 @pytree
@@ -75,7 +36,7 @@ class InputChannel(Action):
     index: ArrayLike
     value: ArrayLike
 
-    def to_input(self, env: Actuators, held: Array | None = None) -> Array:
+    def to_input(self, env: "Environment", held: Array | None = None) -> Array:
         """``value`` at ``index``."""
         index, value = _index("index", self.index, env.m, env), jnp.asarray(self.value, env.dtype)
         if value.ndim:
@@ -93,7 +54,7 @@ class InputRange(Action):
     stop: int = dataclasses.field(metadata={"static": True})
     value: ArrayLike
 
-    def to_input(self, env: Actuators, held: Array | None = None) -> Array:
+    def to_input(self, env: "Environment", held: Array | None = None) -> Array:
         """``value`` there."""
         start = checks.whole("start", self.start, 0, env.m - 1)
         stop = checks.whole("stop", self.stop, start + 1, env.m)
@@ -108,7 +69,7 @@ class Mask(Action):
     mask: ArrayLike
     values: ArrayLike
 
-    def to_input(self, env: Actuators, held: Array | None = None) -> Array:
+    def to_input(self, env: "Environment", held: Array | None = None) -> Array:
         """``values`` where the mask is True."""
         mask = jnp.asarray(self.mask)
         if mask.shape != (env.m,) or mask.dtype != bool:
@@ -125,26 +86,26 @@ class Levels(Action):
 
     index: ArrayLike
 
-    def to_input(self, env: Actuators, held: Array | None = None) -> Array:
+    def to_input(self, env: "Environment", held: Array | None = None) -> Array:
         """The grid's point; the last input moves fastest."""
-        if not env.settings.levels:
+        levels = env.settings.levels
+        if not levels:
             raise ValueError("action: Levels needs a grid; make(..., action='levels:3') lays one")
-        index = _index("index", self.index, env.settings.levels**env.m, env)
-        places = (env.settings.levels ** np.arange(env.m)[::-1]).astype(np.int32)
-        digits = (index // places) % np.int32(env.settings.levels)
+        index = _index("index", self.index, levels**env.m, env)
+        places = (levels ** np.arange(env.m)[::-1]).astype(np.int32)
         low, high = (jnp.asarray(a, env.dtype) for a in (env.action_low, env.action_high))
-        u = low + (high - low) * digits.astype(env.dtype) / (env.settings.levels - 1)
-        return jnp.where((index >= 0) & (index < env.settings.levels**env.m), u, jnp.nan)
+        u = low + (high - low) * ((index // places) % np.int32(levels)).astype(env.dtype) / (levels - 1)
+        return jnp.where((index >= 0) & (index < levels**env.m), u, jnp.nan)
 
 
-def structured(action: Any, env: Actuators) -> Action:
-    """An action as one of these structures: a plain one is all inputs, or the index of a grid."""
-    if isinstance(action, Action):
-        return action
-    return (Levels if env.settings.levels else Full)(action)
+def input_of(action: Any, env: "Environment", held: Array | None = None) -> Array:
+    """The input of an action: of a structure, of all inputs, or of the index of a grid."""
+    if env.settings.levels and not isinstance(action, Action):
+        action = Levels(action)
+    return action.to_input(env, held) if isinstance(action, Action) else _vector("action", action, env.m, env)
 
 
-def _rest(env: Actuators, held: Array | None) -> Array:
+def _rest(env: "Environment", held: Array | None) -> Array:
     """Values of the inputs that are not addressed."""
     if env.settings.unaddressed == "zero":
         return jnp.zeros(env.m, env.dtype)
@@ -153,7 +114,7 @@ def _rest(env: Actuators, held: Array | None) -> Array:
     return held
 
 
-def _vector(name: str, value: ArrayLike, size: int, env: Actuators) -> Array:
+def _vector(name: str, value: ArrayLike, size: int, env: "Environment") -> Array:
     array = jnp.asarray(checks.real(name, value))
     if array.shape != (size,):
         raise ValueError(
@@ -163,7 +124,7 @@ def _vector(name: str, value: ArrayLike, size: int, env: Actuators) -> Array:
     return array.astype(env.dtype)
 
 
-def _index(name: str, value: ArrayLike, size: int, env: Actuators) -> Array:
+def _index(name: str, value: ArrayLike, size: int, env: "Environment") -> Array:
     """A whole number as int32; clipped where the environment clips."""
     array = jnp.asarray(value)
     if array.shape != () or not jnp.issubdtype(array.dtype, jnp.integer):
@@ -174,7 +135,7 @@ def _index(name: str, value: ArrayLike, size: int, env: Actuators) -> Array:
     return jnp.clip(array, 0, size - 1) if env.settings.on_error == "clip" else array
 
 
-def settled(u: Array, env: Actuators) -> tuple[Array, Array]:
+def settled(u: Array, env: "Environment") -> tuple[Array, Array]:
     """An input ``[m]`` as ``on_error`` wants it, and whether it was invalid."""
     bad = ~jnp.all(jnp.isfinite(u))
     if env.settings.on_error == "clip":

@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec
-from lqrlab.extensions.environments.actions import Action, structured
+from lqrlab.extensions.environments.actions import Action, input_of
 from lqrlab.extensions.environments.core import Environment
 from lqrlab.simulation import Policy, Problem, bind, is_policy, measured_or
 from lqrlab.simulation.binding import recognised
@@ -42,7 +42,7 @@ def optimal(env: Environment) -> OptimalAgent:
 
 
 def check_environment(env: object) -> None:
-    """Refuse what is no environment."""
+    """Raise ValueError unless this is an environment."""
     checks.instance("env", env, Environment, "an environment, as environments.make makes")
 
 
@@ -86,7 +86,7 @@ class AgentPolicy:
             if env.settings.memory:
                 history = jnp.concatenate([jnp.concatenate([obs, sent])[None], history[:-1]])
                 obs = history.reshape(-1)
-            asked = structured(self.agent(obs), env).to_input(env, sent)
+            asked = input_of(self.agent(obs), env, sent)
             sent = jnp.where(jnp.all(jnp.isfinite(x)), asked, sent)
             u = problem.saturate(sent * unit_u)
             return (history, u / unit_u), u.astype(x.dtype)

@@ -154,7 +154,7 @@ class Environment:
         return _reset(self, key, plant)
 
     def check_family(self, plant: Plant) -> None:
-        """Refuse what is no plant of the environment's family."""
+        """Raise ValueError unless this is a plant of the environment's family."""
         check_plant(plant)
         if type(plant) is not type(self.pool.plant) or (plant.n, plant.m) != (self.n, self.m):
             found = f"{plant.name} of {plant.n} states and {plant.m} inputs"
@@ -251,7 +251,7 @@ class Environment:
         return told(self, _step(self, key, state, action, again))
 
     def check_own(self, state: object) -> None:
-        """Refuse what is no state, and the states of other environments."""
+        """Raise ValueError unless this is a state of this environment."""
         checks.instance("state", state, State, "a state, as env.reset makes")
         if state.owner != self.digest:  # type: ignore[attr-defined]
             raise ValueError(
@@ -262,7 +262,7 @@ class Environment:
     def _advance(self, key: PRNGKeyArray, state: State, action: Any) -> Step:
         """A sample time, whatever the action is."""
         f = self.dtype
-        asked, bad = actions.settled(actions.structured(action, self).to_input(self, state.held), self)
+        asked, bad = actions.settled(actions.input_of(action, self, state.held), self)
         problem, x = self.problem_of(state), state.x
         u = sent = problem.saturate(asked * jnp.asarray(self.unit_u, f))
         if self.settings.filter_horizon:

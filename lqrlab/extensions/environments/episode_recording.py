@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from lqrlab.compute import checks, jit_by_function, pytree
-from lqrlab.extensions.environments.actions import Action, InputChannel, InputRange, Levels, Mask, structured
+from lqrlab.extensions.environments.actions import input_of
 from lqrlab.extensions.environments.agents import FunctionAgent, PolicyAgent, acts_on_observations, check_environment
 from lqrlab.extensions.environments.core import Environment
 from lqrlab.extensions.environments.state import State
@@ -28,24 +28,19 @@ class Recorder:
         env: whose episodes are recorded.
         keep: ``"full"``, ``"every:10"`` (each tenth step), ``"ring:64"`` (the last 64), or ``"summary"`` (sum and
             peak of the states, and the cost).
-        compact: keep the action as it was given (a channel's number and value) instead of all inputs.
-        steps: how many there will be at most; the horizon if left out.
+        compact: keep actions as they were given (``log["action"]``) instead of all inputs (``log["u"]``).
     """
 
     env: Environment
     keep: str = "full"
     compact: bool = False
-    steps: int | None = None
 
     def __post_init__(self) -> None:
         check_environment(self.env)
         word, colon, number = checks.text("keep", self.keep).partition(":")
-        if self.steps is not None:
-            checks.whole("steps", self.steps)
-        counted = word in ("every", "ring")
-        if word not in ("full", "summary", "every", "ring") or counted != number.isdigit() or counted != bool(colon):
+        counted = word in ("every", "ring") and number.isdigit() and int(number) > 0
+        if not counted and (word not in ("full", "summary") or colon):
             raise ValueError(f"keep: expected 'full', 'every:10', 'ring:64' or 'summary', but found {self.keep!r}")
-        checks.whole("keep", self._word[1])
 
     @property
     def _word(self) -> tuple[str, int]:
@@ -55,14 +50,13 @@ class Recorder:
     @property
     def rows(self) -> int:
         """Number of steps that the log has room for."""
-        steps, (word, number) = self.steps or self.env.settings.horizon, self._word
+        steps, (word, number) = self.env.settings.horizon, self._word
         return {"full": steps, "every": math.ceil(steps / number), "ring": number, "summary": 0}[word]
 
     def _action(self, action: Any) -> Log:
-        action = structured(action, self.env)
         if self.compact:
-            return narrowed(action, self.env)
-        return {"u": action.to_input(self.env, jnp.zeros(self.env.m, self.env.dtype))}
+            return {"action": jax.tree.map(jnp.asarray, action)}
+        return {"u": input_of(action, self.env, jnp.zeros(self.env.m, self.env.dtype))}
 
     def init(self, state: State, action: Any) -> Log:
         """An empty log; the action says what form those of the episode will have."""
@@ -71,7 +65,7 @@ class Recorder:
         if not self.rows:
             x, zero = jnp.zeros_like(state.x), jnp.zeros_like(state.paid)
             return log | {"sum": x, "peak": x, "cost": zero, "last": jax.tree.map(jnp.zeros_like, self._action(action))}
-        return log | {name: jnp.zeros((self.rows, *a.shape), a.dtype) for name, a in one.items()}
+        return log | jax.tree.map(lambda a: jnp.zeros((self.rows, *a.shape), a.dtype), one)
 
     def add(self, log: Log, state: State, action: Any, cost: Array) -> Log:
         """The log after a step from ``state``."""
@@ -84,25 +78,8 @@ class Recorder:
         row = count % number if word == "ring" else count // number
         row = jnp.where((count % number == 0) | (word == "ring"), row, self.rows)  # beyond the last: dropped
         new = {"x": state.x, **self._action(action), "cost": cost}
-        return done | {name: log[name].at[row].set(a, mode="drop") for name, a in new.items()}
-
-
-def narrowed(action: Action, env: Environment) -> Log:
-    """An action in as few bytes as hold it."""
-
-    def small(index: Any, size: int) -> Array:
-        return jnp.asarray(index).astype(np.min_scalar_type(size - 1))
-
-    match action:
-        case InputChannel(index, value):
-            return {"index": small(index, env.m), "value": jnp.asarray(value, env.dtype)}
-        case Levels(index):
-            return {"index": small(index, env.settings.levels**env.m)}
-        case Mask(mask, values):
-            return {"mask": jnp.packbits(jnp.asarray(mask)), "values": jnp.asarray(values, env.dtype)}
-        case InputRange(_, _, value):
-            return {"value": jnp.asarray(value, env.dtype)}
-    return {"u": action.to_input(env)}
+        kept = {name: log[name] for name in new}
+        return done | jax.tree.map(lambda rows, a: rows.at[row].set(a, mode="drop"), kept, new)
 
 
 @pytree

@@ -1,7 +1,7 @@
 """Making of environments: arguments checked, plants drawn, linearised and solved once."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,38 +28,21 @@ def make(
     task: str = "regulate",
     linear: bool = False,
     horizon: int = 200,
-    dt: float | None = None,
     spread: float = 0.0,
-    variants: int = 256,
-    seed: int = 0,
-    start: float = 1.0,
-    noise: float | Sequence[float] = 0.0,
-    sensor_noise: float | Sequence[float] = 0.0,
-    delay: int = 0,
     limits: str | Limits | None = "plant",
     observe: str = "state",
-    action: str = "full",
-    unaddressed: str = "zero",
     units: str = "physical",
     reward: str | Callable = "cost",
-    terminate: str | float = "diverged",
-    reference: Sequence | np.ndarray | None = None,
-    optimum: str = "unconstrained",
-    starts: int = 256,
-    x_limits: Limits | None = None,
-    violation_weight: float = 0.0,
-    filter_horizon: int = 0,
-    on_error: str | None = None,
-    dtype: str = "float32",
+    **more: Any,
 ) -> Environment:
     """A plant as an environment: signals are deviations from the equilibrium, u = −Kx is the optimum's action.
 
     Args:
         plant: a family's name, a plant or a batch of plants (each reset draws one), a class of plants, or a file with
             matrices.
-        task, linear, horizon, dt, spread, variants, seed, start, noise, sensor_noise, delay, limits, observe, action,
-            unaddressed, units, reward, terminate, reference, optimum, starts, x_limits, violation_weight,
-            filter_horizon, on_error, dtype: see :class:`Settings`.
+        task, linear, horizon, spread, limits, observe, units, reward: see :class:`Settings`.
+        more: the other fields of :class:`Settings`: sample time, starts, noise, delay, actions, the end of an episode,
+            a reference, limits of states, what an invalid action does, precision.
 
     Raises:
         ValueError: says which argument is wrong, and what to do; a plant without a stabilizing optimum.
@@ -70,20 +53,25 @@ def make(
     >>> obs.shape, bool(terminated), bool(info["ratio"] > 1)
     ((2,), False, True)
     """
-    given = {name: value for name, value in locals().items() if name != "plant"}
-    settings = Settings(**given)
+    everyday = {"task": task, "linear": linear, "horizon": horizon, "spread": spread, "limits": limits}
+    return _made(plant, Settings.from_dict(more | everyday | {"observe": observe, "units": units, "reward": reward}))
+
+
+def _made(plant: Any, settings: Settings) -> Environment:
+    dtype = settings.dtype
     with jax.enable_x64(True):
         plants = _plants(plant, settings)
         pool = _pool(plants, settings)
         track = _track(pool, plants, settings)
-        offset, (unit_x, unit_u) = _offset(plants, task), _units(pool, plants, settings)
+        offset, (unit_x, unit_u) = _offset(plants, settings.task), _units(pool, plants, settings)
         box = None if settings.x_limits is None else safety_filter.boxes_of(pool, settings.x_limits)["x_limits"]
         ends = None if box is None else (np.asarray(box[0][0, 0], dtype), np.asarray(box[1][0, 0], dtype))
         known = _known_starts(pool, settings) if settings.optimum == "constrained" else None
         pool = jax.tree.map(np.asarray, pool.astype(np.dtype(dtype)))
     if settings.levels:
         _check_levels(settings.levels, pool, plants.m)
-    sensor = np.broadcast_to(np.asarray(settings.sensor_noise), unit_x.shape) if np.any(sensor_noise) else None
+    noise = np.asarray(settings.sensor_noise)
+    sensor = np.broadcast_to(noise, unit_x.shape) if noise.any() else None
     leaves, tree = jax.tree.flatten(pool)
     identity = (tree, *((a.dtype.str, a.shape, a.tobytes()) for a in leaves), settings)
     return Environment(pool, settings, plants.name, offset, unit_x, unit_u, sensor, track, known, ends, identity)

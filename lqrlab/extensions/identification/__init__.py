@@ -14,9 +14,6 @@ from lqrlab.extensions.identification.residuals import Residuals
 from lqrlab.extensions.identification.subspace import orders, subspace
 from lqrlab.extensions.identification.uncertainty import CostUncertainty, regret, robust_gain, under_uncertainty
 
-under_doubt = under_uncertainty
-"""The former name of :func:`under_uncertainty`."""
-
 __all__ = [
     "CostUncertainty",
     "Experiment",

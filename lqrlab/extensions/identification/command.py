@@ -26,15 +26,15 @@ def _units(context: click.Context, parameter: click.Parameter, value: Any) -> di
 
 @click.command()
 @click.argument("file", type=PATH, metavar="LOG")
-@click.option("--input", "inputs", multiple=True, required=True, callback=_listed, help="Columns, as force.")
-@click.option("--output", "outputs", multiple=True, required=True, callback=_listed, help="As position,angle.")
-@click.option("--plant", "family", help="A plant of the catalogue, or a file of one; else a linear model.")
-@click.option("--parameter", "parameters", multiple=True, callback=_listed, help="Those that are free.  [default: all]")
-@click.option("--order", type=click.IntRange(1), help="Of the linear model.  [default: of the least BIC]")
+@click.option("--input", "inputs", multiple=True, required=True, callback=_listed, help="Input columns, as force.")
+@click.option("--output", "outputs", multiple=True, required=True, callback=_listed, help="Outputs, as position,angle.")
+@click.option("--plant", "family", help="Plant to fit, of the catalogue or a file.  [default: a linear model]")
+@click.option("--parameter", "parameters", multiple=True, callback=_listed, help="Parameters to fit.  [default: all]")
+@click.option("--order", type=click.IntRange(1), help="Model order.  [default: minimum BIC]")
 @click.option("--dt", type=float, help="Sample time [s].  [default: from the time column]")
 @click.option("--time", help="Name of the time column.")
-@click.option("--unit", "units", multiple=True, callback=_units, help="Of a column, as angle=deg.")
-@click.option("--validation", default=0.3, show_default=True, help="Share of each record that is held out.")
+@click.option("--unit", "units", multiple=True, callback=_units, help="Unit of a column, as angle=deg.")
+@click.option("--validation", default=0.3, show_default=True, help="Held-out share of each record.")
 @click.option("-o", "target", type=PATH, help="Write the plant as JSON, for systems.load and lqrlab systems.")
 @as_json
 def identify(

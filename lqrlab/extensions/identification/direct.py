@@ -13,9 +13,7 @@ def direct_lqr(log: Log, Q: ArrayLike, R: ArrayLike, *, robustness: float = 0.0)
     """The gain K, u = −Kx, that is optimal for x[t+1] = Ax + Bu as a persistently exciting record shows it.
 
     With U, X, X₊ the record's inputs, states and next states as columns, any loop is X₊G with XG = I and −K = UG.
-    Minimised over G is the cost Σ xᵀQx + uᵀRu + ``robustness`` · ‖Gx‖²; its last term keeps out combinations of many
-    samples, which noise would make look better than they are. That is a linear-quadratic problem in the free part of G,
-    so one Riccati equation solves the semidefinite program.
+    Minimised over G is the cost Σ xᵀQx + uᵀRu + ``robustness`` · ‖Gx‖², by one Riccati equation.
 
     Args:
         log: whose outputs are all the states, as deviations from the equilibrium (:meth:`Log.detrended`).

@@ -109,7 +109,7 @@ class Experiment:
 
     @property
     def std(self) -> Float[np.ndarray, " k"]:
-        """Relative standard errors; large where nothing is told."""
+        """Relative standard errors; large where the data carry no information."""
         values, vectors = np.linalg.eigh(self.information)
         return np.sqrt(np.sum(vectors**2 / np.maximum(values, 1e-12 * values.max()), 1))
 
@@ -163,7 +163,6 @@ def design(
     parameters: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
     gain: ArrayLike | None = None,
-    seed: int = 0,
     iterations: int = 40,
 ) -> Experiment:
     """The multisine of so many lines, within limits, whose log tells most: D-optimal.
@@ -174,7 +173,6 @@ def design(
         amplitude: largest absolute value of each input.
         num_lines: frequencies, spread logarithmically from one period in the record to a fifth of the sampling rate.
         state_limits: largest deviation of each state; five scales if left out.
-        seed: of the phases that the search starts from.
         iterations: of L-BFGS.
 
     Source: R. Mehra, Optimal input signals for parameter estimation in dynamic systems, IEEE Trans. Autom. Control
@@ -209,7 +207,7 @@ def design(
         value, g = slope(jnp.asarray(v))
         return (float(value) if np.isfinite(value) else 1e9), np.nan_to_num(np.asarray(g))
 
-    begin = np.random.default_rng(seed).normal(size=2 * len(lines) * m)
+    begin = np.random.default_rng(0).normal(size=2 * len(lines) * m)
     found = scipy.optimize.minimize(flat, begin, jac=True, method="L-BFGS-B", options={"maxiter": iterations})
     return probe.experiment(inputs(jnp.asarray(found.x)))
 

@@ -199,9 +199,7 @@ class FittedPlant:
         """All plants within a box that holds what :meth:`sample` draws with this probability.
 
         The box lies along the principal axes of the estimates, so parameters that the log does not tell apart may be
-        far off together. ``robust.robust_stability(K, fit.uncertain(0.99)).certified`` is then a statement with a
-        probability of 99 %, given the log, the class of the plant and normal errors, as far as µ's frequencies and the
-        sampled remainder of its expansion can tell.
+        far off together. Robust stability over it holds with that probability, given the class of the plant.
         """
         probability = checks.number("probability", probability, "a share above 0 and below 1", above=0, below=1)
         k = len(self.z)
@@ -222,28 +220,6 @@ class FittedPlant:
             lambda a: jnp.broadcast_to(jnp.asarray(a), (num, *np.shape(a)[1:])) if np.ndim(a) else jnp.full(num, a),
             batch,
         )
-
-    def profile(self, name: str, num: int = 7, widths: float = 3.0) -> pd.DataFrame:
-        """The least sum of squares, in units of the noise, with one parameter held at values around its estimate.
-
-        Where it is a parabola, the standard error says all; where it is flat, it does not.
-        """
-        i = self.names.index(checks.choice("name", name, self.names))
-        c, others = self.segments.coordinates, tuple(n for n in self.names if n != name)
-        std = np.sqrt(min(self._covariance(prior=True)[i, i], 4.0))
-        checks.number("widths", widths, "a number of standard errors above 0", above=0)
-        grid = np.clip(self.z[i] + widths * std * np.linspace(-1, 1, checks.whole("num", num, 3)), c.low[i], c.high[i])
-        rows = []
-        for z in grid:
-            moved = self.z.copy()
-            moved[i] = z
-            held = {name: c.values(moved)[i]}
-            plant = dataclasses.replace(self.plant, **held)  # type: ignore[type-var]
-            own = dataclasses.replace(self.segments, plant=plant, coordinates=c.of(plant, others))
-            free = own.packed(np.zeros(len(others)), self.offsets, self.x0)
-            rows.append((float(c.values(moved)[i]), minimised(own, free, self.noise, 60)[1]))
-        values, costs = np.array(rows).T
-        return pd.DataFrame({name: values, "excess": 2 * (costs - costs.min())}).set_index(name)
 
 
 def in_words(names: Sequence[str], v: np.ndarray, logarithmic: np.ndarray) -> str:

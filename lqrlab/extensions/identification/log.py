@@ -132,11 +132,10 @@ class Log:
     def split(self, share: float = 0.5) -> tuple[Self, Self]:
         """Estimation and validation: the first ``share`` of each record, and the rest."""
         checks.number("share", share, "a share in (0, 1)", above=0, below=1)
-        cuts = [round(share * len(u)) for u, _ in self.records]
+        if any(round(share * len(u)) in (0, len(u)) for u, _ in self.records):
+            raise ValueError("share: one of the two parts would have a record without samples")
         first = self._each(lambda a: a[: round(share * len(a))])
         second = self._each(lambda a: a[round(share * len(a)) :])
-        if min(cuts) == 0 or any(c == len(u) for c, (u, _) in zip(cuts, self.records)):
-            raise ValueError("share: one of the two parts would have a record without samples")
         return (self._changed(*first, f"first {share:.0%}"), self._changed(*second, f"last {1 - share:.0%}"))
 
     def cut(self, start: float = 0.0, stop: float | None = None) -> Self:
@@ -151,60 +150,48 @@ class Log:
 
     def renamed(self, names: Mapping[str, str]) -> Self:
         """With other names: ``{"pos_mm": "position"}``."""
+        self._check_known("names", names, "new names by the old ones, such as {'pos_mm': 'position'}")
+        inputs, outputs = (
+            tuple(dataclasses.replace(s, name=names.get(s.name, s.name)) for s in given)
+            for given in (self.inputs, self.outputs)
+        )
+        return dataclasses.replace(self, inputs=inputs, outputs=outputs)
+
+    def _check_known(self, kind: str, names: object, what: str) -> None:
         known = [s.name for s, _ in self.signals]
-        checks.instance("names", names, Mapping, "new names by the old ones, such as {'pos_mm': 'position'}")  # type: ignore[type-abstract]
-        for name in names:
+        for name in checks.instance(kind, names, Mapping, what):  # type: ignore[type-abstract]
             if name not in known:
-                raise ValueError(f"names: the log has no signal {name!r}{checks.did_you_mean(name, known)}")
-
-        def rename(given: tuple[Signal, ...]) -> tuple[Signal, ...]:
-            return tuple(dataclasses.replace(s, name=names.get(s.name, s.name)) for s in given)
-
-        return dataclasses.replace(self, inputs=rename(self.inputs), outputs=rename(self.outputs))
+                raise ValueError(f"{kind}: the log has no signal {name!r}{checks.did_you_mean(name, known)}")
 
     def converted(self, to: Mapping[str, str]) -> Self:
         """With signals in other units: ``{"angle": "deg"}``; one without a unit is taken to be in it already."""
-        known = {s.name: s for s, _ in self.signals}
-        checks.instance("to", to, Mapping, "units by names, such as {'angle': 'deg'}")  # type: ignore[type-abstract]
-        scales = {}
-        for name, wanted in to.items():
-            if name not in known:
-                raise ValueError(f"to: the log has no signal {name!r}{checks.did_you_mean(name, known)}")
-            checks.text(f"to: {name}", wanted, "a unit such as 'deg'")
-            unit = known[name].unit or wanted
-            scales[name] = units.conversion(unit, wanted)
-            if scales[name] is None:
-                raise ValueError(f"to: {name} is in {unit}, which cannot be converted to {wanted}")
-
-        def change(given: tuple[Signal, ...], a: np.ndarray) -> tuple[tuple[Signal, ...], np.ndarray]:
-            by = [scales.get(s.name) or (1.0, 0.0) for s in given]
-            named = (
-                Signal(s.name, to.get(s.name, s.unit), factor * s.scale, factor * s.at + zero)
-                for s, (factor, zero) in zip(given, by)
-            )
-            factors, zeros = np.array(by).T
-            return tuple(named), a * factors + zeros
-
-        (inputs, us), (outputs, ys) = change(self.inputs, self.us), change(self.outputs, self.ys)
+        self._check_known("to", to, "units by names, such as {'angle': 'deg'}")
+        signals, columns = [], []
+        for s, a in self.signals:
+            if s.name in to:
+                wanted = checks.text(f"to: {s.name}", to[s.name], "a unit such as 'deg'")
+                if (found := units.conversion(s.unit or wanted, wanted)) is None:
+                    raise ValueError(f"to: {s.name} is in {s.unit}, which cannot be converted to {wanted}")
+                factor, zero = found
+                s, a = Signal(s.name, wanted, factor * s.scale, factor * s.at + zero), factor * a + zero
+            signals.append(s)
+            columns.append(a)
+        m, values = len(self.inputs), np.stack(columns, 1)
         note = f"converted: {', '.join(f'{name} to {unit}' for name, unit in to.items())}"
-        return self._changed(us, ys, self.first, note, inputs=inputs, outputs=outputs)
+        inputs, outputs = tuple(signals[:m]), tuple(signals[m:])
+        return self._changed(values[:, :m], values[:, m:], self.first, note, inputs=inputs, outputs=outputs)
 
     def chosen(self, inputs: Sequence[str], outputs: Sequence[str]) -> Self:
         """With these signals alone."""
-        kept = []
-        for kind, given, wanted in (("inputs", self.inputs, inputs), ("outputs", self.outputs, outputs)):
+        changed: dict[str, Any] = {}
+        for kind, samples, wanted in (("inputs", "us", inputs), ("outputs", "ys", outputs)):
+            given = getattr(self, kind)
             known = [s.name for s in given]
             if not wanted:
                 raise ValueError(f"{kind}: expected one or more of {', '.join(known)}, but found none chosen")
-            kept.append([known.index(checks.choice(kind, name, known)) for name in wanted])
-        i, j = kept
-        return dataclasses.replace(
-            self,
-            us=self.us[:, i],
-            ys=self.ys[:, j],
-            inputs=tuple(self.inputs[k] for k in i),
-            outputs=tuple(self.outputs[k] for k in j),
-        )
+            at = [known.index(checks.choice(kind, name, known)) for name in wanted]
+            changed |= {kind: tuple(given[k] for k in at), samples: getattr(self, samples)[:, at]}
+        return dataclasses.replace(self, **changed)
 
     def remarks(self) -> list[str]:
         """Remarks of a careful engineer on the signals: notes of reading, constants, saturation, steps.
@@ -227,13 +214,13 @@ class Log:
 
     def spectra(self) -> tuple[np.ndarray, np.ndarray]:
         """Frequencies [Hz] and power densities ``[m + p, f]`` of all signals by Welch's method, means removed."""
-        z = np.concatenate([np.concatenate(r, 1) for r in self.records]).T
+        z = np.concatenate([self.us, self.ys], 1).T
         return scipy.signal.welch(z, 1 / self.dt, nperseg=self._segment, detrend="constant")
 
     def coherence(self) -> tuple[np.ndarray, np.ndarray]:
         """Frequencies [Hz] and the multiple coherence ``[p, f]``: the share of each output that inputs explain."""
         segment, m = self._segment, len(self.inputs)
-        z = np.concatenate([np.concatenate(r, 1) for r in self.records]).T
+        z = np.concatenate([self.us, self.ys], 1).T
         f, S = scipy.signal.csd(z[:, None], z[None], 1 / self.dt, nperseg=segment, detrend="constant")
         S = np.moveaxis(S, -1, 0)  # [f, m + p, m + p]
         Suu, Suy = S[:, :m, :m], S[:, :m, m:]
@@ -268,7 +255,7 @@ def _remarks_of(name: str, a: np.ndarray) -> list[str]:
 
 
 def check_log(log: object) -> None:
-    """Refuse what is no log."""
+    """Raise ValueError unless this is a log."""
     checks.instance("log", log, Log, "a log, as identification.read makes")
 
 

@@ -36,14 +36,12 @@ def fit(
     defect: float = DEFECT,
     segment: int | None = None,
     substeps: int | None = None,
-    seed: int = 0,
     iterations: int = 100,
 ) -> FittedPlant:
     """Physical parameters of a plant from a log of its inputs and (some) outputs, named as the plant names them.
 
     Minimised is the sum of squares of the outputs' errors in units of their noise, which is estimated along, over the
-    parameters, the initial state of each record, and offsets. SciPy's trust-region least squares is the solver: it
-    keeps bounds, needs no new dependency, and gets exact Jacobians from JAX; starts are compared under ``vmap``.
+    parameters, the initial state of each record, and offsets: SciPy's trust-region least squares, Jacobians from JAX.
 
     Args:
         plant: of any class, with values to start from.
@@ -51,17 +49,12 @@ def fit(
         parameters: names of those that are free; all that vary between variants if left out.
         method: ``"single"`` shooting simulates each record in one go; ``"multiple"`` in segments that have to meet,
             which unstable plants and long records need; ``"auto"`` looks at how errors grow. ``"filter"``
-            goes on from there by prediction error: the likelihood of an extended Kalman filter, with process noise, for
-            plants that are disturbed; without it disturbances make the errors look smaller than they are.
-        starts: searches at most: two from the plant's own values or others around them, and, unless these explain the
-            log, those from all over the declared ranges that promise most.
+            goes on from there by the likelihood of an extended Kalman filter, for plants that are disturbed.
+        starts: searches at most: from the plant's own values, others around them, and all over the declared ranges.
         offsets: free constant offsets, of all outputs or of those named.
         defect: by how much segments may fail to meet, relative to the states' scales: larger allows for disturbances.
-        segment: samples in a segment; if left out, as many as errors of the state take to grow 150-fold, or fewer where
-            the plant as given would leave the log far behind.
-        substeps: Runge-Kutta steps in a sample time; enough for the plant's fastest mode at its operating point if left
-            out.
-        seed: of the starts.
+        segment: samples in a segment; if left out, as many as errors of the state take to grow 150-fold, or fewer.
+        substeps: Runge-Kutta steps in a sample time; enough for the plant's fastest mode if left out.
         iterations: at most so many evaluations from each start.
 
     Raises:
@@ -76,7 +69,6 @@ def fit(
     checks.whole("starts", starts)
     checks.choice("method", method, METHODS)
     checks.number("defect", defect, "a share of the states' scales above 0", above=0)
-    checks.whole("seed", seed, 0)
     checks.whole("iterations", iterations)
     defect = max(defect, _LOOSE) if method == "filter" else defect
     segments = _cut(plant, log, names, method, segment, _offset(log, offsets), substeps)
@@ -86,7 +78,7 @@ def fit(
     # segments that need not meet at once converge from afar
     gaps = np.geomspace(max(_LOOSE, defect), defect, 4)
     sigma = np.maximum(_ROUGH * log.ys.std(0), 1e-12)
-    candidates = _candidates(segments, starts, seed)
+    candidates = _candidates(segments, starts)
     best, costs = _best_of_starts(segments, candidates, begin, sigma, iterations, gaps[0])
     for gap in gaps:  # the noise, and what it weighs, are found along
         sigma = _noise(segments, best, len(names))
@@ -200,9 +192,9 @@ def _plausible(segments: Segments, log: Log) -> None:
             )
 
 
-def _candidates(segments: Segments, starts: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _candidates(segments: Segments, starts: int) -> tuple[np.ndarray, np.ndarray]:
     """The plant's own values and others within a factor of some four of them; more, all over the declared ranges."""
-    c, random = segments.coordinates, np.random.default_rng(seed)
+    c, random = segments.coordinates, np.random.default_rng(0)
     near = random.uniform(-1.4, 1.4, (starts, len(c.names)))
     near[:, c.span != 0] = np.abs(near[:, c.span != 0]) * 2 - 1
     near[0] = 0.0

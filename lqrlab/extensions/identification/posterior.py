@@ -61,9 +61,8 @@ def posterior(
 ) -> Posterior:
     """Draws from all parameters, initial states and offsets that explain a fit's log, by the No-U-Turn Sampler.
 
-    The likelihood is that of :func:`fit`: normal errors of the outputs, with the standard deviations that the fit
-    found. Before the log, all values of a parameter within its declared range are equally likely (of its logarithm,
-    where the range is above zero). Where the log tells much, :meth:`FittedPlant.sample` gives the same at once.
+    The likelihood is that of :func:`fit`. Before the log, all values of a parameter within its declared range are
+    equally likely (of its logarithm, where the range is above zero).
 
     Args:
         fit: of physical parameters, not by ``method="filter"``.

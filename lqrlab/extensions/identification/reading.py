@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,13 +11,13 @@ from lqrlab.compute import checks
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.extensions.identification import units as units_of
 from lqrlab.extensions.identification.log import Log, check_log, signals_of
-from lqrlab.extensions.identification.table_files import is_number, table
+from lqrlab.extensions.identification.table_files import table
 from lqrlab.simulation import Trajectory
 from lqrlab.systems import Plant, Signal, check_plant
 
 _CLOCKS = ("time", "t")
 _BLOCK = 8  # steps in a row of another length are another sample time
-Source = str | Path | np.ndarray | pd.DataFrame | Trajectory | Mapping[str, Any]
+_BLANK = ("", "nan", "none", "<na>", "nat")
 
 
 class Column(NamedTuple):
@@ -27,7 +26,7 @@ class Column(NamedTuple):
     heading: str
     name: str
     unit: str
-    values: np.ndarray
+    values: pd.Series
 
 
 def read(
@@ -43,21 +42,18 @@ def read(
 ) -> Log:
     """A log from a file, a table, arrays, or a trajectory; or one log of several records from a list of them.
 
-    Columns are named by their headings, with or without a unit in brackets; those of a table without headings, and of
-    an array ``[T, m + p]``, are the inputs and outputs in the order given. Values are converted to SI units; a unit
-    that is not known is remarked on. Where the time column jumps, or a row is not a number, a new record begins:
-    nothing is filled in.
+    Values are converted to SI units; a unit that is not known is remarked on. Where the time column jumps, or a row is
+    not a number, a new record begins: nothing is filled in.
 
     Args:
         source: a path (.csv, .parquet, .h5, .hdf5, .mat, .txt, .dat, .npz), a DataFrame, a dictionary of columns, an
-            array, a :class:`~lqrlab.simulation.Trajectory`, or a list of these.
-        inputs, outputs: names of columns. ``"angle [deg]"`` is the column of that heading; else it says the unit of
-            a column ``angle`` that has none.
+            array ``[T, m + p]``, a :class:`~lqrlab.simulation.Trajectory` (what its controller saw), or a list of them.
+        inputs, outputs: names of columns, in their order if they have no headings. ``"angle [deg]"`` is the column of
+            that heading; else it says the unit of a column ``angle`` that has none.
         dt: sample time [s]; from the time column if left out.
         time: name of the time column; ``"time"`` or ``"t"`` if there is one.
         units: name → unit of what the file holds, where it does not say so itself.
-        plant: names inputs and outputs that are left out (all states of a trajectory), and turns a trajectory's
-            deviations into absolute values. A trajectory is what the controller saw of it, noise of sensors included.
+        plant: names inputs and outputs that are left out, and turns a trajectory's deviations into absolute values.
         gap: a step of the time column above so many sample times begins a new record.
 
     Raises:
@@ -81,45 +77,28 @@ def read(
     if plant is not None:
         inputs = inputs or [s.name for s in plant.inputs]
         outputs = outputs or [s.name for s in plant.outputs]
-    _check_names(inputs=inputs, outputs=outputs)
+    for name, names in (("inputs", inputs), ("outputs", outputs)):
+        if isinstance(names, str | None) or not len(names) or not all(isinstance(n, str) for n in names):
+            raise ValueError(f"{name}: expected a list of column names, such as ['force'], but found {names!r}")
     if time is not None:
         checks.text("time", time, "the name of the time column")
     checks.number("gap", gap, "a number of sample times above 1", above=1)
-    where, frame = table(source, [*inputs, *outputs])
+    wanted = [*inputs, *outputs]
+    where, frame = table(source, wanted)
     columns = _columns(frame)
-    said = _said_units(where, columns, units)
-    asked = [_found(where, columns, text) for text in (*inputs, *outputs)]
+    said, asked = _said_units(columns, units), [_found(where, columns, text) for text in wanted]
     names = [column.name for column in asked]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"inputs, outputs: expected each signal once, but found {name} {names.count(name)} times")
     notes: list[str] = []
-    signals, arrays = zip(
-        *(_in_si(c, said.get(c.name, ""), s.unit, notes) for c, s in zip(asked, signals_of([*inputs, *outputs])))
-    )
-    clocks = [time] if time is not None else _clocks(where, [c for c in columns if c.name not in names])
-    times = _times(_found(where, columns, clocks[0]), said, notes) if clocks else None
+    signals, arrays = zip(*(_in_si(c, said.get(c.name, ""), s.unit, notes) for c, s in zip(asked, signals_of(wanted))))
+    clock = _clock(where, [c for c in columns if time is not None or c.name not in names], time)
+    times = None if clock is None else _times(clock, said, notes)
     values, m = np.stack(arrays, 1), len(inputs)
     step, first, rows = _sampling(where, values, times, dt, gap, notes)
     values = values[rows]
     return Log(values[:, :m], values[:, m:], step, signals[:m], signals[m:], first, tuple(notes))
-
-
-def _clocks(where: str, columns: Sequence[Column]) -> list[str]:
-    """The heading of the time column, if there is one: ``"time"`` before ``"t"``, which may be another signal."""
-    for name in _CLOCKS:
-        found = [c.heading for c in columns if c.name.lower() == name]
-        if len(found) > 1:
-            raise ValueError(f"time: {where} has the time columns {' and '.join(found)}; say which by its heading")
-        if found:
-            return found
-    return []
-
-
-def _check_names(**given: Any) -> None:
-    for name, names in given.items():
-        if isinstance(names, str | None) or not len(names) or not all(isinstance(n, str) for n in names):
-            raise ValueError(f"{name}: expected a list of column names, such as ['force'], but found {names!r}")
 
 
 def join(logs: Sequence[Log]) -> Log:
@@ -172,13 +151,21 @@ def _of_trajectory(run: Trajectory, plant: Plant | None, inputs: Sequence[str], 
 
 def _columns(frame: pd.DataFrame) -> list[Column]:
     headings = [str(heading).strip() for heading in frame.columns]
-    signals = signals_of(headings)
-    return [Column(h, s.name, s.unit, _values(frame.iloc[:, i])) for i, (h, s) in enumerate(zip(headings, signals))]
+    return [Column(h, s.name, s.unit, frame.iloc[:, i]) for i, (h, s) in enumerate(zip(headings, signals_of(headings)))]
 
 
-def _values(column: pd.Series) -> np.ndarray:
-    """Values of a column; of times in a time zone those of UTC."""
-    return column.to_numpy("datetime64[ns]" if isinstance(column.dtype, pd.DatetimeTZDtype) else None)
+def _clock(where: str, columns: Sequence[Column], time: str | None) -> Column | None:
+    """The time column, if there is one: ``"time"`` before ``"t"``, which may be another signal."""
+    if time is not None:
+        return _found(where, columns, time)
+    for name in _CLOCKS:
+        found = [c for c in columns if c.name.lower() == name]
+        if len(found) > 1:
+            headings = " and ".join(c.heading for c in found)
+            raise ValueError(f"time: {where} has the time columns {headings}; say which by its heading")
+        if found:
+            return found[0]
+    return None
 
 
 def _found(where: str, columns: Sequence[Column], text: str) -> Column:
@@ -202,7 +189,7 @@ def _found(where: str, columns: Sequence[Column], text: str) -> Column:
     return found[0]
 
 
-def _said_units(where: str, columns: Sequence[Column], units: Any) -> dict[str, str]:
+def _said_units(columns: Sequence[Column], units: Any) -> dict[str, str]:
     """Units that the caller says, by name; refuses those of no column, and those that are not known."""
     if units is not None and not isinstance(units, Mapping):
         raise ValueError(f"units: expected units by names, such as {{'angle': 'deg'}}, but found {units!r}")
@@ -246,30 +233,23 @@ def _in_si(column: Column, said: str, asked: str, notes: list[str]) -> tuple[Sig
 def _numbers(column: Column) -> np.ndarray:
     """Values as real numbers; blanks are none."""
     values = column.values
-    mixed = values.dtype.kind == "O" and any(np.iscomplexobj(v) for v in values)
-    if values.dtype.kind in "cmM" or mixed:
-        found = "complex ones" if mixed else values.dtype
-        raise ValueError(f"{column.name}: expected a column of real numbers, but found {found}")
-    try:
-        return values.astype(float)
-    except (TypeError, ValueError):
-        texts = [str(v) for v in values]
-        missing = ("", "None", "<NA>", "nan", "NaT")
-        for text in texts:
-            if not is_number(text) and text not in missing:
-                raise ValueError(
-                    f"{column.name}: expected a column of numbers, but found {text!r} in it; is the decimal mark "
-                    "a comma?"
-                ) from None
-        return np.array([float(t) if t.strip() and t not in missing else np.nan for t in texts])
+    numbers = values if values.dtype.kind in "mM" else pd.to_numeric(values, errors="coerce")
+    if numbers.dtype.kind in "cmM":
+        raise ValueError(f"{column.name}: expected a column of real numbers, but found {numbers.dtype}")
+    if values.dtype.kind not in "fiub":
+        words = values[numbers.isna() & values.notna()].astype(str).str.strip()
+        for word in words[~words.str.lower().isin(_BLANK)]:
+            raise ValueError(
+                f"{column.name}: expected a column of numbers, but found {word!r} in it; is the decimal mark a comma?"
+            )
+    return numbers.to_numpy(float, na_value=np.nan)
 
 
 def _times(column: Column, said: Mapping[str, str], notes: list[str]) -> np.ndarray:
-    kind = column.values.dtype.kind
-    if kind == "M":
-        return (column.values - np.nanmin(column.values)) / np.timedelta64(1, "s")
-    if kind == "m":
-        return column.values / np.timedelta64(1, "s")
+    """Seconds, of time stamps since the first."""
+    if (kind := column.values.dtype.kind) in "mM":
+        elapsed = column.values - column.values.min() if kind == "M" else column.values
+        return elapsed.dt.total_seconds().to_numpy()
     return _in_si(column, said.get(column.name, ""), "s", notes)[1]
 
 

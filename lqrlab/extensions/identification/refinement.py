@@ -23,9 +23,8 @@ def refine(
 ) -> LinearModel:
     """The model nearby that misses the log least, with the covariance of its entries.
 
-    All entries of A, B, C, D, K, an initial state for each record and the outputs' mean are free; SciPy's trust region
-    (Levenberg and Marquardt's idea, with a singular value decomposition, so that coordinates of the state that no
-    data can tell stay where they are) gets exact Jacobians from JAX, through the filter.
+    All entries of A, B, C, D, K, an initial state for each record and the outputs' mean are free: SciPy's trust region,
+    with exact Jacobians from JAX. Coordinates of the state that no data can tell stay where they are.
 
     Args:
         model: to start from, as :func:`subspace` finds it.

@@ -40,12 +40,6 @@ class Residuals:
         """True if no more autocorrelations are outside of the band than chance allows."""
         return bool(np.all(_share(self.auto, self.band) <= 0.05))
 
-    @property
-    def independent(self) -> bool:
-        """True if past inputs explain nothing that the model left."""
-        lags = len(self.auto)
-        return bool(np.all(_share(self.cross[lags + 1 :], self.band) <= 0.1))
-
     @classmethod
     def of(cls, log: Log, values: Float[np.ndarray, "T p"], lags: int = 25) -> Self:
         """The tests of the residuals of a log."""

@@ -1,10 +1,10 @@
 """Tables of numbers, in memory and in files that anyone may have written: what a file unpacks to is limited before."""
 
 import codecs
+import collections
 import csv
+import itertools
 import re
-import zipfile
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from lqrlab.compute import checks
-from lqrlab.compute.files import matlab_bytes
+from lqrlab.compute.array_files import read_arrays
 from lqrlab.extensions.identification.log import signals_of
 
 _MOST_BYTES = 1 << 30
@@ -28,12 +28,12 @@ def table(source: Any, names: Sequence[str]) -> tuple[str, pd.DataFrame]:
     if isinstance(source, pd.DataFrame):
         return "the DataFrame", source
     if isinstance(source, Mapping):
-        return "the dictionary", _frame("the dictionary", source)
+        return "the dictionary", _of_arrays("the dictionary", source)
     if not isinstance(source, str | Path):
-        array = checks.real("source", source)
+        array = np.atleast_2d(np.asarray(checks.real("source", source), float))
         if array.ndim > 2:
             raise ValueError(f"source: expected an array of samples by signals, but found shape {array.shape}")
-        return "the array", _headed("the array", pd.DataFrame(np.atleast_2d(np.asarray(array, float))), names)
+        return "the array", _headed("the array", pd.DataFrame(array), names)
     path = checks.path("source", source)
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
@@ -44,21 +44,12 @@ def table(source: Any, names: Sequence[str]) -> tuple[str, pd.DataFrame]:
         raise ValueError(f"{path}: expected a log of at most 1 GiB, but found {path.stat().st_size / 2**30:.1f} GiB")
     try:
         frame = reader(path)
-        _require_size(path, 8 * frame.size)  # bytes and bits become numbers of eight bytes
+        _check_size(path, 8 * frame.size)  # bytes and bits become numbers of eight bytes
         return str(path), _headed(str(path), frame, names)
     except Exception as error:
         if str(error).startswith(str(path)):
             raise
         raise ValueError(f"{path}: cannot be read as {path.suffix} ({type(error).__name__}: {error})") from error
-
-
-def is_number(word: str) -> bool:
-    """True if a field of a file is a number, or empty."""
-    try:
-        float(word)
-    except ValueError:
-        return not word.strip()
-    return True
 
 
 def _headed(where: str, frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
@@ -72,30 +63,25 @@ def _headed(where: str, frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFra
     return frame.set_axis([s.name for s in signals_of(names)], axis=1)
 
 
-def _frame(where: str, arrays: Mapping[str, Any]) -> pd.DataFrame:
-    """One-dimensional arrays of one length as columns; of a matrix ``name`` the columns ``name1``, ``name2``, …"""
-    columns: dict[str, np.ndarray] = {}
+def _of_arrays(where: str, arrays: Mapping[str, Any]) -> pd.DataFrame:
+    """Vectors of one length as columns; of a matrix ``name`` the columns ``name1``, ``name2``, …"""
+    columns: list[tuple[str, np.ndarray]] = []
     for name, value in arrays.items():
         checks.text(where, name, "the names of columns")
         try:
             a = np.asarray(value)
         except ValueError:
             raise ValueError(f"{where}: expected an array of numbers, but {name} has rows of several lengths") from None
-        if name.startswith("__") or a.dtype.kind not in "fiubcmM" or a.ndim == 0:
+        if name.startswith("__") or a.dtype.kind not in "fiubcmM" or a.ndim not in (1, 2):
             continue
-        a = a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a[0] if a.ndim == 2 and a.shape[0] == 1 else a
-        new = {name: a} if a.ndim == 1 else {}
-        if a.ndim == 2:
-            _require_few(where, a.shape[1])
-            new = {f"{name}{i + 1}": a[:, i] for i in range(a.shape[1])}
-        if twice := sorted(new.keys() & columns.keys()):
-            raise ValueError(f"{where}: two columns are called {twice[0]}; give each a name of its own")
-        columns |= new
-    lengths = [len(a) for a in columns.values()]
+        a = a.ravel() if 1 in a.shape else a
+        _check_columns(where, 1 if a.ndim == 1 else a.shape[1])
+        columns += [(name, a)] if a.ndim == 1 else [(f"{name}{i + 1}", column) for i, column in enumerate(a.T)]
     if not columns:
         raise ValueError(f"{where}: expected arrays of numbers, but found none")
-    most = max(set(lengths), key=lengths.count)
-    return pd.DataFrame({k: a for k, a in columns.items() if len(a) == most})
+    _check_distinct(where, [name for name, _ in columns])
+    ((most, _),) = collections.Counter(len(a) for _, a in columns).most_common(1)
+    return pd.DataFrame({name: a for name, a in columns if len(a) == most})
 
 
 # Limits -------------------------------------------------------------------------------------------------------
@@ -105,7 +91,7 @@ def _most(path: Path) -> int:
     return min(_MOST_BYTES, max(_SMALL, _SHRINKS * path.stat().st_size))
 
 
-def _require_size(path: Path, held: float) -> None:
+def _check_size(path: Path, held: float) -> None:
     if held > _most(path):
         raise ValueError(
             f"{path}: unpacks to more than {_most(path) / 2**20:.0f} MiB, which is not believed of a file of "
@@ -113,61 +99,67 @@ def _require_size(path: Path, held: float) -> None:
         )
 
 
-def _require_few(where: object, columns: int) -> None:
+def _check_columns(where: object, columns: int) -> None:
     if columns > _MOST_COLUMNS:
         raise ValueError(f"{where}: expected at most {_MOST_COLUMNS} columns, but found {columns}")
+
+
+def _check_distinct(where: object, names: Sequence[str]) -> None:
+    if twice := [name for name, count in collections.Counter(names).items() if name and count > 1]:
+        raise ValueError(f"{where}: two columns are called {twice[0]}; give each a name of its own")
 
 
 # Kinds of files -----------------------------------------------------------------------------------------------
 
 
 def _csv(path: Path) -> pd.DataFrame:
-    """With or without headings, whatever separates the columns."""
-    encoding = _encoding(path)
-    with path.open(encoding=encoding, errors="replace") as file:
-        head, second = file.readline(_LONGEST_LINE), file.readline(_LONGEST_LINE)
-    if max(len(head), len(second)) >= _LONGEST_LINE:
+    """With or without headings; ``;``, tab or comma between the columns, else blanks."""
+    with path.open("rb") as file:
+        encoding = _encoding(head := file.read(_LONGEST_LINE))
+        counts = [
+            (b.count(b"\n"), b.count(b"\r"))
+            for b in itertools.chain([head], iter(lambda: file.read(_LONGEST_LINE), b""))
+        ]
+    with path.open(encoding=encoding, errors="replace") as text:
+        lines = [text.readline(_LONGEST_LINE) for _ in range(2)]
+    if max(map(len, lines)) >= _LONGEST_LINE:
         raise ValueError(f"{path}: expected rows of numbers, but found one of more than 1 MiB")
-    separator = next((s for s in (";", "\t", ",") if s in head and path.suffix.lower() == ".csv"), r"\s+")
-    words, values = _split(head.lstrip("#%"), separator), _split(second, separator)
-    headed = not all(is_number(w) for w in words)
-    columns = max(len(words), len(values))
-    _require_few(path, columns)
-    _require_size(path, 8 * columns * _count_lines(path))
-    if headed and (twice := [w for w, count in Counter(w for w in words if w).items() if count > 1]):
-        raise ValueError(f"{path}: two columns are called {twice[0]}; give each a name of its own")
-    names: list[Any] = [word or f"column {i + 1}" for i, word in enumerate(words)] if headed else []
-    names += range(columns - len(names))
+    separator = next((s for s in ";\t," if s in lines[0] and path.suffix.lower() == ".csv"), r"\s+")
+    names, values = _split(lines[0].lstrip("#%"), separator), _split(lines[1], separator)
+    width = max(len(names), len(values))
+    _check_columns(path, width)
+    _check_size(path, 8 * width * (1 + max(map(sum, zip(*counts)))))
+    headed = pd.to_numeric(pd.Series(names), errors="coerce").isna().any()
+    if headed:
+        _check_distinct(path, names)
     frame = pd.read_csv(
         path,
         sep=separator,
-        header=None,
+        names=range(width),
         skiprows=int(headed),
-        names=names,
         index_col=False,
         skipinitialspace=True,
         encoding=encoding,
+        encoding_errors="replace",
     )
-    beyond = [name for name in names if headed and not isinstance(name, str)]
-    lacking = separator == r"\s+" and len(values) < len(words)  # blanks hold no place
-    if headed and (lacking or frame[beyond].notna().any(axis=None)):  # what ends with separators has nothing there
-        raise ValueError(f"{path}: expected a value for each of {len(words)} headings, but found {len(values)}")
-    return frame.drop(columns=beyond)
+    if not headed:
+        return frame
+    beyond, lacking = frame.iloc[:, len(names) :], separator == r"\s+" and len(values) < len(names)
+    if lacking or beyond.notna().any(axis=None):  # a line that ends with separators has nothing there
+        raise ValueError(f"{path}: expected a value for each of {len(names)} headings, but found {len(values)}")
+    return frame.iloc[:, : len(names)].set_axis([name or f"column {i + 1}" for i, name in enumerate(names)], axis=1)
 
 
-def _encoding(path: Path) -> str:
+def _encoding(head: bytes) -> str:
     """UTF-8, or UTF-16 where its mark says so; else Latin-1, in which many a logger and spreadsheet writes ° and µ."""
-    with path.open("rb") as file:
-        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            return "utf-16"
-        file.seek(0)
-        decoder = codecs.getincrementaldecoder("utf-8")()
-        try:
-            while block := file.read(1 << 20):
-                decoder.decode(block)
-            decoder.decode(b"", final=True)
-        except UnicodeDecodeError:
-            return "utf-8" if re.search(rb"[\0-\x08\x80-\x9f]", block) else "latin-1"  # the former is no text of either
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        if re.search(rb"[\0-\x08\x80-\x9f]", head):  # which is no text in Latin-1 either
+            raise
+        return "latin-1"
     return "utf-8-sig"
 
 
@@ -177,37 +169,8 @@ def _split(line: str, separator: str) -> list[str]:
     return [word.strip() for word in next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])]
 
 
-def _count_lines(path: Path) -> int:
-    count = Counter[bytes]()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            count += Counter({end: block.count(end) for end in (b"\n", b"\r")})
-    return 1 + max(count.values(), default=0)
-
-
-def _npz(path: Path) -> pd.DataFrame:
-    with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-    _require_few(path, len(members))
-    _require_size(path, sum(member.file_size for member in members))
-    if len({member.filename for member in members}) < len(members):
-        raise ValueError(f"{path}: two of its arrays have the same name; give each a name of its own")
-    with np.load(path, allow_pickle=False) as arrays:
-        return _frame(str(path), arrays)
-
-
-_MATLAB_NUMBERS = {"double", "single", "logical", *(f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64))}
-
-
-def _mat(path: Path) -> pd.DataFrame:
-    import scipy.io  # 0.2 s that only this format costs
-
-    if scipy.io.matlab.matfile_version(path)[0] != 1:
-        raise ValueError(f"{path}: expected a file of MATLAB's versions 5 to 7; write it with save -v7")
-    _require_size(path, matlab_bytes(path, _most(path)))
-    # structures and cells would become objects, many times as large as what they hold
-    kept = [name for name, _, kind in scipy.io.whosmat(path) if kind in _MATLAB_NUMBERS]
-    return _frame(str(path), scipy.io.loadmat(path, variable_names=kept))
+def _arrays(path: Path) -> pd.DataFrame:
+    return _of_arrays(str(path), {k: a for k, a in read_arrays(path, _most(path)).items() if a is not None})
 
 
 def _parquet(path: Path) -> pd.DataFrame:
@@ -215,11 +178,11 @@ def _parquet(path: Path) -> pd.DataFrame:
 
     file = pyarrow.parquet.ParquetFile(path)
     about, schema = file.metadata, file.schema
-    _require_few(path, about.num_columns * about.num_row_groups)
+    _check_columns(path, about.num_columns * about.num_row_groups)
     groups = [about.row_group(i) for i in range(about.num_row_groups)]
-    _require_size(path, 8 * about.num_rows * about.num_columns)
-    _require_size(path, sum(g.column(j).total_uncompressed_size for g in groups for j in range(g.num_columns)))
-    flat = [schema.column(j) for j in range(about.num_columns) if schema.column(j).max_repetition_level == 0]
+    _check_size(path, 8 * about.num_rows * about.num_columns)
+    _check_size(path, sum(g.column(j).total_uncompressed_size for g in groups for j in range(g.num_columns)))
+    flat = [c for j in range(about.num_columns) if (c := schema.column(j)).max_repetition_level == 0]
     kept = [c.path for c in flat if c.physical_type != "BYTE_ARRAY"]
     return file.read(columns=kept).to_pandas(ignore_metadata=True)
 
@@ -228,10 +191,10 @@ def _hdf5(path: Path) -> pd.DataFrame:
     from lqrlab import dataset  # the only subpackage that reads HDF5
 
     arrays = dataset.read_arrays(path, most=_most(path), units=True)
-    return _frame(str(path), {re.sub(r"^\w+/", "", k): a for k, a in arrays.items()})
+    return _of_arrays(str(path), {re.sub(r"^\w+/", "", k): a for k, a in arrays.items()})
 
 
 _READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
     ".csv": _csv, ".txt": _csv, ".dat": _csv, ".parquet": _parquet, ".h5": _hdf5, ".hdf5": _hdf5,
-    ".mat": _mat, ".npz": _npz,
+    ".mat": _arrays, ".npz": _arrays,
 }  # fmt: skip

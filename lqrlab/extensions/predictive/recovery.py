@@ -21,7 +21,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lqrlab import simulation
-from lqrlab.compute import pytree
+from lqrlab.compute import optimization, pytree
 from lqrlab.compute.configuration import Config, Count, Positive, Range, Seed
 from lqrlab.compute.linalg import quadratic
 from lqrlab.extensions.predictive.recovery_policy import Layers, RecoveryPolicy, Regulator, applied, perceptron
@@ -293,8 +293,7 @@ def updated(
     """A step of Adam; none along a gradient that is not finite."""
     finite = jnp.isfinite(optax.tree.norm(grad))
     grad = jax.tree.map(lambda a: jnp.where(finite, a, jnp.zeros_like(a)), grad)
-    with jax.numpy_dtype_promotion("standard"):  # Adam takes powers of its decay by a count of steps
-        updates, state = opt.update(grad, state, params)
+    updates, state = optimization.updates(opt, grad, state, params)
     return optax.apply_updates(params, updates), state
 
 

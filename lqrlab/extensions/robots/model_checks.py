@@ -1,4 +1,4 @@
-"""Checks of robots: parts that no plant can have, and parts that are left out, each with its way out."""
+"""Checks of MuJoCo models: unsupported and ignored features, with a fix for each."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ _MOTORS = "replace it by a <motor>, <position> or <velocity> on a joint"
 
 
 def check_supported(m: Any) -> None:
-    """Refuse what is no tree of hinges and slides with motors on them, naming the joint or actuator.
+    """Raise ValueError unless this is a tree of hinges and slides with motors, naming the joint or actuator.
 
     Raises:
         ValueError: says what the model has, and the way out.

@@ -27,7 +27,9 @@ def library() -> ModuleType:
     return extras.load("mujoco", "robots", "from_mujoco")
 
 
-def read(model: Any, actuated: Sequence[str] = (), fixed: Sequence[str] = ()) -> tuple[Any, str, Callable[[], Any]]:
+def read_model(
+    model: Any, actuated: Sequence[str] = (), fixed: Sequence[str] = ()
+) -> tuple[Any, str, Callable[[], Any]]:
     """A compiled ``mujoco.MjModel``, the name of its file, and what makes the model to draw.
 
     Args:

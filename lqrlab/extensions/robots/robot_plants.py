@@ -33,24 +33,21 @@ def from_mujoco(
 ) -> Plant:
     """A robot from a file, in MuJoCo's format or URDF, as a plant; or from a ``mujoco.MjModel``.
 
-    States are the joints' positions, then their rates; inputs are the actuators' controls, which act within
-    their ``ctrlrange``; measured are the positions. Bodies' masses, joints' dampings, actuators' gears and gravity are
-    parameters, so the plant's class makes variants. Motion is smooth: contacts, the joints' stops and dry friction
-    are left out (``plant.limits`` says which of them the model has), and a warning says which would act at rest.
+    States are the joints' positions, then their rates; inputs are the actuators' controls within their ``ctrlrange``;
+    measured are the positions. Masses, dampings, gears and gravity are parameters. Motion is smooth: contacts, stops
+    and dry friction are left out (``plant.limits`` names them), and a warning says which would act at rest.
 
     Args:
         model: a file ending in ``.xml``, ``.mjcf`` or ``.urdf``, or a compiled model.
-        at: where to control around: a key frame's name, or the joints' positions. The first key frame, or
-            the pose in which the model is drawn, if left out. The inputs that hold it are solved for.
+        at: where to control around: a key frame's name, or the joints' positions; the first key frame, or the pose in
+            which the model is drawn, if left out. The inputs that hold it are solved for.
         actuated: joints that a motor is added to, limited by their ``effort``; a URDF file has no actuators.
-        fixed: joints that are left out, with what acts on them, so that their bodies stand as drawn: a floating base,
-            a gripper's fingers, or what is more than the 12 states and 6 inputs that data sets take.
+        fixed: joints that are left out, with what acts on them: their bodies stand as drawn.
         dt: sample time [s], 0.01 if left out.
         name: what the plant is called; as the file, or the model, if left out.
 
     Raises:
-        ValueError: what cannot be read, or is no tree of hinges and slides driven at its joints, or cannot be held
-            at rest there: which joint or actuator, and the way out.
+        ValueError: not readable, not a tree of hinges and slides driven at its joints, or not held at rest there.
         ImportError: without the package ``mujoco``, which the extra ``robots`` installs.
 
     >>> import mujoco
@@ -61,7 +58,7 @@ def from_mujoco(
     >>> [signal.label for signal in (*plant.states, *plant.inputs)]
     ['pivot [rad]', 'pivot rate [rad/s]', 'motor [N·m]']
     """
-    m, file, seen = model_files.read(model, actuated, fixed)
+    m, file, seen = model_files.read_model(model, actuated, fixed)
     step = 0.01 if dt is None else checks.number("dt", dt, "a sample time above 0 s", above=0)
     try:
         model_checks.check_supported(m)

@@ -10,7 +10,8 @@ from jaxtyping import Array, Float
 
 from lqrlab import control
 from lqrlab.compute import pytree
-from lqrlab.extensions.unknown.guess import Guess, Z, pairs
+from lqrlab.extensions.unknown.guess import SAID, SEEN, Guess, Z, pairs
+from lqrlab.learning import weight_files
 from lqrlab.simulation import Told
 from lqrlab.systems import M_MAX, N_MAX
 
@@ -203,3 +204,50 @@ def ridge(*, size: float = 0.3, caution: float = 0.0, probe: float = 0.15) -> Pr
         caution=jnp.asarray(caution),
         probe=jnp.array([probe, 0.0, 1.0]),
     )
+
+
+# In a file of weights --------------------------------------------------------------------------------------
+
+_SHAPES = {
+    "dense": ("k", 3),
+    "kinematic": ("l", 4),
+    "half": (),
+    "caution": (),
+    "probe": (3,),
+    "start": (),
+    "inflate": (),
+}
+_FAMILIES = {
+    "families/mean": ("F", N_MAX + M_MAX, N_MAX),
+    "families/directions": ("F", "r", N_MAX + M_MAX, N_MAX),
+    "families/variance": ("F", "r"),
+    "families/rest": ("F",),
+    "families/sizes": ("F", 2),
+    "families/cost": ("F", N_MAX, N_MAX),
+}
+_GUESS = {"guess/first": (SEEN + 1, "w"), "guess/second": ("h", "w"), "guess/last": ("h", SAID)}
+"""Shapes of the arrays of a prior, of one that knows families of plants, and of its network; a letter is one number
+throughout."""
+
+
+def _read(arrays: Mapping[str, np.ndarray]) -> Prior:
+    """The prior of a file, whose arrays may be a stranger's."""
+    parts = {name.partition("/")[0] for name in arrays if "/" in name}
+    expected = _SHAPES | (_FAMILIES if "families" in parts else {}) | (_GUESS if "guess" in parts else {})
+    sizes: dict[str, int] = {}
+    for name in sorted(expected.keys() | arrays.keys()):
+        wanted, found = expected.get(name), arrays[name].shape if name in arrays else None
+        if wanted is not None and found is not None and len(wanted) == len(found):
+            known = (sizes.setdefault(a, size) if isinstance(a, str) else a for a, size in zip(wanted, found))
+            if tuple(known) == found and 0 not in found:
+                continue
+        raise ValueError(
+            f"{name}: expected {'no such array' if wanted is None else f'shape {wanted}'} in a prior, but found "
+            f"{'none' if found is None else f'shape {found}'}"
+        )
+    if "guess" in parts and sizes["h"] != sizes["w"] + 1:
+        raise ValueError(f"guess/second: expected {sizes['w'] + 1} rows, the last of biases, but found {sizes['h']}")
+    return Prior.of_arrays({k: jnp.asarray(a) for k, a in arrays.items()})
+
+
+weight_files.register("prior", weight_files.Kind(Prior, _read, Prior.to_arrays))

@@ -4,9 +4,7 @@ One file a model; ``@models.register("name")`` enters one of your own, ``@models
 transformer, ``@models.activation("name")`` an activation.
 """
 
-from lqrlab.learning.models.gain import GainNetwork
-from lqrlab.learning.models.matrix import MatrixNetwork
-from lqrlab.learning.models.mlp import MLP
+from lqrlab.learning.models import gain, matrix, mlp  # each registers itself
 from lqrlab.learning.models.network import (
     Context,
     Described,
@@ -17,36 +15,31 @@ from lqrlab.learning.models.network import (
     apply_gain,
     build,
     count,
-    features,
     fits,
     merge,
     register,
     split,
     used,
 )
-from lqrlab.learning.models.recurrent import Recurrent
-from lqrlab.learning.models.transformer import Attention, Transformer, block
+from lqrlab.learning.models.transformer import Attention, block
 
 __all__ = [
-    "MLP",
     "Attention",
     "Context",
     "Described",
-    "GainNetwork",
     "HistoryNetwork",
-    "MatrixNetwork",
     "Model",
-    "Recurrent",
-    "Transformer",
     "activation",
     "answer",
     "apply_gain",
     "block",
     "build",
     "count",
-    "features",
     "fits",
+    "gain",
+    "matrix",
     "merge",
+    "mlp",
     "register",
     "split",
     "used",

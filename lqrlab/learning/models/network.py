@@ -58,10 +58,7 @@ def _options(config: ModelConfig) -> tuple[str, ...]:
 
 
 def features(d: Told) -> Array:
-    """A description as one vector ``[*batch, 450]``: what a step changes, twice, small entries also seen.
-
-    A − I and B are of order one for some plants and of order 0.01 for others; the arcsinh shows both.
-    """
+    """A description as one vector ``[*batch, 450]``: A − I and B, once through an arcsinh that shows small entries."""
     lead = d.A.shape[:-2]
     eye = jnp.broadcast_to(jnp.eye(N_MAX, dtype=d.A.dtype), d.A.shape)
     change = d.A - eye * d.state_mask[..., None]
@@ -72,13 +69,13 @@ def features(d: Told) -> Array:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """A model's encoding of a description, once for all steps; each field ``[b, …]``.
+    """A model's encoding of a description, once for all steps.
 
     Attributes:
         prefix: what the history's reader is told of the plant ``[b, width]`` (none for a gain network).
         gain: what the description alone says, flat ``[b, 72]``.
         log_std: logarithm of the policy's standard deviation around its answer ``[b, 6]``.
-        state_mask, input_mask: the masks.
+        state_mask, input_mask: ``[b, 12]``, ``[b, 6]``.
     """
 
     prefix: Array
@@ -91,10 +88,11 @@ class Context:
 class Model(Protocol):
     """Interface of a registered class.
 
-    ``config`` is what it was built from. ``linear`` says that its answer is −K x̃ with the context's gain
-    whatever the history: then a closed loop's cost is exact, by a Lyapunov equation. ``any_weights`` says that it
-    reads the weights of a description; else plants are refused whose weights the scaled coordinates do not absorb.
-    ``options`` names the settings of a config that it has beside :data:`COMMON`; all, where a class does not say.
+    Attributes:
+        config: what it was built from.
+        linear: its answer is −K x̃ with the context's gain, so that a closed loop's cost is exact.
+        any_weights: it reads the weights of a description; else only such are taken as the scaled coordinates absorb.
+        options: settings of a config that it has beside :data:`COMMON`; all, where a class does not say.
     """
 
     config: ModelConfig
@@ -105,40 +103,31 @@ class Model(Protocol):
         """From descriptions ``[b, …]``, what need not be done at each step."""
 
     def __call__(self, x: Array, u: Array, time_mask: Array, context: Any, *, last: bool = False) -> Array:
-        """Inputs for every step of a window.
+        """Inputs for every step of a window ``[b, W, 6]``, or the last ``[b, 1, 6]``; zero where there is none.
 
         Args:
-            x: scaled states ``[b, W, 12]``, oldest first.
-            u: scaled inputs that led to them ``[b, W, 6]``.
+            x, u: scaled states, oldest first, and the inputs that led to them ``[b, W, 12]``, ``[b, W, 6]``.
             time_mask: ``[b, W]``, 0 before the episode began.
             context: from :meth:`encode`.
             last: answer for the last step alone.
-
-        Returns:
-            ũ ``[b, W, 6]`` (``[b, 1, 6]`` if ``last``), zero where an input or a step does not exist.
         """
 
 
 def answer(model: Any, d: Told) -> Context:
-    """A model's best answer to descriptions ``[b, …]``: of a kind that has several, that whose loop costs least.
-
-    Networks see float32; loops are judged in the type of d. Training asks :meth:`Model.encode`.
-    """
+    """A model's best answer to descriptions ``[b, …]``: networks see float32, loops are judged in the type of d."""
     seen = d.astype(jnp.dtype(jnp.float32))
     return model.decide(seen, d) if hasattr(model, "decide") else model.encode(seen)
 
 
 def check_shapes(x: Array, u: Array, time_mask: Array, context: Context, window: int) -> None:
-    """Refuse what is not windows of these plants, in those words."""
+    """Raise ValueError unless these are windows of the context's plants."""
     plants = context.state_mask.shape[0]
     expected = f"windows [plants, steps, channels] of {plants} plants and at most {window} steps"
     for name, a, channels, of in (("x", x, N_MAX, "states"), ("u", u, M_MAX, "inputs")):
-        if a.ndim != 3 or a.shape[2] != channels:
+        if a.ndim != 3 or (a.shape[0], a.shape[2]) != (plants, channels):
             raise ValueError(
                 f"{name}: expected {expected} with {channels} channels (the {of}, padded), but found {a.shape}"
             )
-        if a.shape[0] != plants:
-            raise ValueError(f"{name}: expected {expected}, but found windows of {a.shape[0]} plants")
     if x.shape[1] > window:
         raise ValueError(
             f"x: expected {expected}, but found windows of {x.shape[1]} steps; build the model with "
@@ -262,10 +251,7 @@ def merge(graph: nnx.GraphDef, params: Mapping[str, ArrayLike]) -> Any:
 
 
 def fits(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """True if these are the shapes of the parameters of the model that a config describes.
-
-    Nothing is made, whatever sizes the config says: it may be a stranger's, and its few bytes a terabyte's model.
-    """
+    """True if these are the shapes of the parameters of a config's model; nothing is made, it may be a stranger's."""
     config = used(config)
 
     def of(depth: int) -> dict[str, tuple[int, ...]]:

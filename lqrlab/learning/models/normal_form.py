@@ -56,7 +56,7 @@ class NormalForm:
 def _normal(A: Array, B: Array, Q: Array, R: Array, N: Array, live: Array) -> NormalForm:
     """:meth:`NormalForm.of` with the batch on the last axis."""
     one = batch_last.eye(len(A), A) * live[None]
-    root = t(batch_last.inverse(cholesky(R)))
+    root = t(batch_last.inverse(batch_last.cholesky(R, 0.0)))
     B, cross = mul(B, root), mul(t(root), t(N))
     D = A - one - mul(B, cross)
     H = batch_last.symmetric(Q - mul(t(cross), cross))
@@ -65,7 +65,7 @@ def _normal(A: Array, B: Array, Q: Array, R: Array, N: Array, live: Array) -> No
     cost, effect = jnp.trace(W) / count, jnp.sum(B * B, axis=(0, 1)) / count
     least = _FLOOR * (cost + 1 / (effect + _FAINT))
     W = W + least[None, None] * one + batch_last.eye(len(A), A) * (1 - live)[None]
-    into = t(cholesky(W, least[None]))
+    into = t(batch_last.cholesky(W, least[None]))
     out = batch_last.inverse(into)
     D, B, H = mul(into, mul(D, out)), mul(into, B), mul(t(out), mul(H, out))
     return NormalForm(D, B, H, into * live[:, None] * live[None], root, cross)
@@ -78,22 +78,3 @@ def _cost_ahead(F: Array, H: Array) -> Array:
     for _ in range(_DOUBLINGS):
         H, F = H + mul(t(F), mul(H, F)), mul(F, F)
     return batch_last.symmetric(H)
-
-
-def cholesky(a: Array, least: Array | float = 0.0) -> Array:
-    """The lower triangular factor of symmetric positive definite a, the batch on the last axis.
-
-    Eigenvalues of a are at least ``least``, so its pivots are too: one that rounding has made less counts as that.
-    """
-    least = jnp.maximum(least, float(jnp.finfo(a.dtype).tiny))
-    n = a.shape[0]
-    rows = jnp.arange(n)[:, None]
-
-    def column(k: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        a, L = state
-        c = jnp.where(rows >= k, jax.lax.dynamic_index_in_dim(a, k, 1, keepdims=False), 0.0)
-        pivot = jnp.maximum(jax.lax.dynamic_index_in_dim(c, k, 0, keepdims=True), least)
-        c = jnp.where(rows == k, pivot, c) * jax.lax.rsqrt(pivot)
-        return a - c[:, None] * c[None], jax.lax.dynamic_update_index_in_dim(L, c, k, 1)
-
-    return jax.lax.fori_loop(0, n, column, (a, jnp.zeros_like(a)))[1]

@@ -45,7 +45,7 @@ class Attention(nnx.Module):
 class Transformer(HistoryNetwork):
     """Causal transformer over the history; what is known of the plant is added to every token."""
 
-    options = (*HistoryNetwork.options, "depth", "heads", "block", "remat")
+    options = (*HistoryNetwork.options, "depth", "heads", "block")
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
         super().__init__(config, rngs=rngs)
@@ -62,8 +62,5 @@ class Transformer(HistoryNetwork):
         allowed = jnp.tril(jnp.ones((w, w), bool))[None] & exists[:, None, :]
         for i, one in enumerate(self.blocks):
             kept = rows if i == len(self.blocks) - 1 else w
-            if self.config.remat:  # computed again in the backward pass, so that it need not be kept
-                h = nnx.remat(type(one).__call__, static_argnums=(3,))(one, h, allowed[:, -kept:], kept)
-            else:
-                h = one(h, allowed[:, -kept:], kept)
+            h = one(h, allowed[:, -kept:], kept)
         return self.norm(h)

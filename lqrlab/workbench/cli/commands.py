@@ -35,13 +35,11 @@ class _Group(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands with their short help; those of extensions by name, or asking for help would import them."""
-        names = self.list_commands(ctx)
-        width = formatter.width - 6 - max(map(len, names))
+        own = [name for name in self.list_commands(ctx) if name in self.commands and not self.commands[name].hidden]
         with formatter.section("Commands"):
-            own = [name for name in names if name in self.commands and not self.commands[name].hidden]
-            formatter.write_dl([(name, self.commands[name].get_short_help_str(width)) for name in own])
-        if added := ", ".join(name for name in names if name not in self.commands):
-            formatter.write_text(f"Commands of extensions: {added}.")
+            formatter.write_dl([(name, self.commands[name].get_short_help_str(formatter.width - 16)) for name in own])
+        added = ", ".join(importlib.metadata.entry_points(group=COMMANDS).names)
+        formatter.write_text(f"Commands of extensions: {added}.")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of the commands, the most important first; then those of extensions."""
@@ -50,13 +48,10 @@ class _Group(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """A command by its name, of this package or of an extension."""
-        if (found := super().get_command(ctx, name)) is not None:
-            return found
-        added = importlib.metadata.entry_points(group=COMMANDS, name=name)
-        for point in added:
-            options.with_plants(command := point.load())
-            return command
-        return None
+        found = super().get_command(ctx, name)
+        for point in importlib.metadata.entry_points(group=COMMANDS, name=name) if found is None else ():
+            options.with_plants(found := point.load())
+        return found
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **kwargs: Any) -> Any:
         args = sys.argv[1:] if args is None else args
@@ -67,7 +62,7 @@ class _Group(click.Group):
                 raise
             failed = not isinstance(error, ValueError)
             words = _in_words(error) if isinstance(error, OSError) else str(error)
-            click.echo(("\n" if failed else "") + f"lqrlab: {words}", err=True)
+            click.echo("\n" * failed + f"lqrlab: {words}", err=True)
             sys.exit(1 if failed else 2)
 
     def invoke(self, ctx: click.Context) -> object:
@@ -128,20 +123,14 @@ def run(profile: str, folder: Path | None, overrides: dict[str, str], like: Path
 @options.overrides("Values, as in 1e-3,3e-4.", metavar="NAME=VALUES", shell_complete=complete("parameter"))
 @click.option("--list", "listed", type=PATH, help="CSV or JSON file, one point a row.")
 @click.option("--random", "num_random", type=int, metavar="N", help="N points drawn from values and ranges.")
-@click.option("--seed", default=0, show_default=True, help="Of the draws.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the draws.")
 @options.profile("Parameters that all runs have.  [default: quick]")
-@click.option(
-    "--from",
-    "inputs",
-    type=PATH,
-    metavar="RUN",
-    help="Folder of the run whose data set (checkpoints, …) is used.  [default: data/runs/PROFILE]",
-)
-@options.folder("Of the sweep.  [default: data/sweeps/NOTEBOOK]")
-@click.option("--workers", type=click.IntRange(1), help="Runs at a time.  [default: half the cores]")
+@click.option("--from", "inputs", type=PATH, metavar="RUN", help="Run that is read.  [default: data/runs/PROFILE]")
+@options.folder("Output folder.  [default: data/sweeps/NOTEBOOK]")
+@click.option("--workers", type=click.IntRange(1), help="Number of worker processes.  [default: half the cores]")
 @click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
-@click.option("--time-limit", type=float, metavar="SECONDS", help="Of each run.")
-@click.option("--retries", type=click.IntRange(0), default=1, show_default=True, help="Of a run that fails.")
+@click.option("--time-limit", type=float, metavar="SECONDS", help="Time limit of each run.")
+@click.option("--retries", type=click.IntRange(0), default=1, show_default=True, help="Retries of a failed run.")
 @click.option("--fresh", is_flag=True, help="Remove what earlier runs left at these points.")
 @click.option("--report/--no-report", default=True, help="Compare the runs on a page.  [default: yes]")
 @click.option("--dry-run", is_flag=True, help="Say what would run, and start nothing.")
@@ -156,10 +145,10 @@ def sweep(target: str, overrides: dict[str, str], listed: Path | None, as_json: 
     factors of the weights (q_STATE, r_INPUT) can be set: lqrlab sweep cart_pole -p pole_length=0.1:1 -p
     q_angle=0.1:10:log --random 5000
     """
-    from lqrlab.workbench.runs import comparison, points, sweep, sweep_plan
+    from lqrlab.workbench.runs import comparison, points, sweep
 
     rows = points.read_list(listed) if listed else ({},)
-    asked = sweep_plan.Sweep(target, overrides, rows, **kwargs)
+    asked = sweep.Sweep(target, overrides, rows, **kwargs)
     folder = sweep.sweep(asked, stream=sys.stderr if as_json else None)
     if asked.dry_run:
         return
@@ -273,15 +262,9 @@ def _described(plant: "type[Plant]") -> dict[str, object]:
 
 STUDY = """# {name}
 
-Notebooks and profiles of lqrlab {version}. They are yours to change; `lqrlab run` executes those of this folder.
-
-    lqrlab run                    # 01 to 04 and a report: data/runs/quick/report/index.html
-    lqrlab run --profile tiny     # the same in a minute, to see that everything works
-    lqrlab run 15_swing_up        # one that goes deeper
-    lqrlab doctor                 # is the installation whole?
-    jupyter lab notebooks         # by hand
-
-What a run makes is in `data/runs/<profile>`. `lqrlab run --help`, `lqrlab sweep --help`: parameters and sweeps.
+Notebooks and profiles of lqrlab {version}, yours to change. `lqrlab run --profile tiny` executes 01 to 04 of this
+folder in a minute and `lqrlab run` at full size, `lqrlab run 15_swing_up` one that goes deeper; the report is in
+`data/runs/<profile>/report`. By hand: `jupyter lab notebooks`. More: `lqrlab --help`.
 """
 
 
@@ -326,10 +309,7 @@ def new(name: str) -> None:
 @click.argument("folder", type=PATH)
 @click.argument("file", type=PATH, required=False)
 def pack(folder: Path, file: Path | None) -> None:
-    """Write the run in FOLDER to one FILE, a zip archive, for another machine.  [default: FOLDER.zip]
-
-    With its notebooks, parameters, data set, checkpoints, results, and your files of plants.
-    """
+    """Write the run in FOLDER, with your files of plants, to one FILE, a zip archive.  [default: FOLDER.zip]"""
     from lqrlab.workbench.runs import archive
 
     click.echo(archive.pack(folder, file))
@@ -341,7 +321,7 @@ def pack(folder: Path, file: Path | None) -> None:
 def unpack(file: Path, folder: Path | None) -> None:
     """Check FILE, an archive of lqrlab pack, and make its run's FOLDER.  [default: data/runs/FILE]
 
-    Nothing of it is executed, or shown: it may be a stranger's.
+    The archive is untrusted: nothing in it is executed.
     """
     from lqrlab.workbench.runs import archive
 

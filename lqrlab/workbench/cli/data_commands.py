@@ -21,9 +21,9 @@ def data() -> None:
 
 @data.command()
 @click.argument("path", type=PATH)
-@click.option("--config", type=PATH, help="JSON file with what to make.")
-@options.overrides("Set a part of the config.")
-@click.option("--workers", type=click.IntRange(1), help="Make it in so many processes of this machine.")
+@click.option("--config", type=PATH, help="JSON file with the config.")
+@options.overrides("Set a field of the config.")
+@click.option("--workers", type=click.IntRange(1), help="Number of worker processes.")
 @click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
 @click.option("--devices", is_flag=True, help="Use all devices that JAX sees here, a shard on each.")
 def generate(path: Path, config: Path | None, overrides: dict[str, str], devices: bool, **engine_options: Any) -> None:
@@ -31,7 +31,7 @@ def generate(path: Path, config: Path | None, overrides: dict[str, str], devices
 
     What is not set has its default; -p families=pendulum,cart_pole -p variants=10. With
     -p keep_every=10 -p segment_length=64 one segment of 64 steps in every ten is kept of each trajectory.
-    Whoever makes it, in one process or many, the bytes are the same.
+    The bytes do not depend on the number of processes.
     """
     import jax
 
@@ -50,13 +50,12 @@ def generate(path: Path, config: Path | None, overrides: dict[str, str], devices
     kinds = typing.get_type_hints(dataset.DataConfig)
     typed = {name: notebooks.from_text(value, kinds.get(name, str)) for name, value in overrides.items()}
     wanted = dataset.DataConfig.from_json(json.dumps(given | typed))
-    name = str(path)
     with contextlib.ExitStack() as held:
         progress = held.enter_context(Progress(even=True))
 
         def show(done: int, total: int, what: str) -> None:
             if done == 0:
-                progress.begin(name, total)
+                progress.begin(str(path), total)
             progress.step(min(done + 1, total), what)
 
         asked = any(value is not None for value in engine_options.values())
@@ -64,15 +63,15 @@ def generate(path: Path, config: Path | None, overrides: dict[str, str], devices
         local = jax.local_devices() if devices else None
         made = dataset.generate(wanted, path, progress=show, engine=engine, devices=local, say=progress.say)
         rows = "segments of trajectories" if wanted.segmented else "trajectories"
-        counts = f"{made.record['variants']} variants, {made.record['trajectories']} {rows}"
-        progress.end("✓", counts)
+        progress.end("✓", f"{made.record['variants']} variants, {made.record['trajectories']} {rows}")
     click.echo(f"card: {data_card.write(made)}")
 
 
 @data.command()
 @click.argument("path", type=PATH)
-def verify(path: Path) -> None:
-    """Check the data set in PATH, or in PATH/dataset of a run: checksums, counts, split, consistency of its numbers."""
+@click.option("--again", is_flag=True, help="Make every file again and compare it bit for bit.")
+def verify(path: Path, again: bool) -> None:
+    """Check the data set in PATH, or in PATH/dataset of a run, by its checksums or by making it again."""
     if not (path / "manifest.json").exists() and (path / "dataset").is_dir():
         path = path / "dataset"
     if not path.is_dir():
@@ -80,7 +79,7 @@ def verify(path: Path) -> None:
     from lqrlab import compute, dataset
 
     compute.setup()
-    verdict = dataset.verify(path)
+    verdict = dataset.verify(path, again=again)
     click.echo(verdict, err=not verdict.ok)
     if not verdict.ok:
         sys.exit(1)
@@ -90,13 +89,12 @@ def verify(path: Path) -> None:
 @click.argument("folder", type=PATH)
 @options.profile("Parameters to train with.", default="quick", show_default=True)
 @options.overrides("Set a parameter of 03_training.")
-@click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Those here that train as one.")
 @options.source
-def train(folder: Path, profile: str, overrides: dict[str, str], processes: int, source: Path | None) -> None:
-    """Train on FOLDER/dataset as notebook 03 does, without the notebook, on one process or on several.
+def train(folder: Path, profile: str, overrides: dict[str, str], source: Path | None) -> None:
+    """Train on FOLDER/dataset as notebook 03 does, without the notebook.
 
-    Several tasks of a Slurm step find each other: srun lqrlab train FOLDER. The same command resumes an interrupted
-    training; lqrlab run 03_training --folder FOLDER then shows what was trained.
+    Several tasks of a Slurm step or of mpirun train as one: srun lqrlab train FOLDER. The same command resumes an
+    interrupted training; lqrlab run 03_training --folder FOLDER then shows what was trained.
     """
     source = pipeline.find_source(source)
     chain, given = notebooks.named(source, ("03_training",)), notebooks.read_profile(source, profile)
@@ -110,8 +108,6 @@ def train(folder: Path, profile: str, overrides: dict[str, str], processes: int,
         )
     from lqrlab import compute, dataset, learning
 
-    if processes > 1 and not compute.grouped():
-        sys.exit(compute.start([sys.executable, "-m", "lqrlab.workbench", *sys.argv[1:]], processes))
     compute.setup()
     compute.join()
 

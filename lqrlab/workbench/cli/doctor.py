@@ -61,7 +61,7 @@ def python() -> Inspection:
 
 
 def packages() -> Inspection:
-    """Inspect whether what lqrlab asks for is installed in versions that satisfy it."""
+    """Required packages and their versions."""
     from packaging.requirements import Requirement
 
     lacking = []
@@ -70,15 +70,12 @@ def packages() -> Inspection:
             continue
         try:
             version = importlib.metadata.version(wanted.name)
+            if not wanted.specifier.contains(version, prereleases=True):
+                lacking.append(f"{wanted.name} {version} is not {wanted.specifier}")
         except importlib.metadata.PackageNotFoundError:
             lacking.append(f"{wanted.name} is missing")
-            continue
-        if not wanted.specifier.contains(version, prereleases=True):
-            lacking.append(f"{wanted.name} {version} is not {wanted.specifier}")
-    if lacking:
-        return Inspection("packages", False, "; ".join(lacking), _install())
-    seen = session.versions()
-    return Inspection("packages", True, ", ".join(f"{k} {seen[k]}" for k in session.PACKAGES if k in seen))
+    text = "; ".join(lacking) or ", ".join(f"{k} {v}" for k, v in session.versions().items() if k in session.PACKAGES)
+    return Inspection("packages", not lacking, text, _install() if lacking else "")
 
 
 def devices() -> Inspection:
@@ -96,13 +93,10 @@ def devices() -> Inspection:
 
 
 def kernel() -> Inspection:
-    """Inspect whether notebooks run in this very environment, by a kernel as the pipeline starts it."""
-    ask = (
-        "import sys; from jupyter_client.kernelspec import KernelSpecManager as M; "
-        f"print(M().get_kernel_spec({execution.KERNEL!r}).argv[0])"
-    )
-    command, env = [sys.executable, "-P", "-c", ask], execution.environment()
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+    """The kernel that ``lqrlab run`` starts: of this environment or another."""
+    ask = "from jupyter_client.kernelspec import get_kernel_spec as spec; "
+    command = [sys.executable, "-P", "-c", f"{ask}print(spec({execution.KERNEL!r}).argv[0])"]
+    done = subprocess.run(command, capture_output=True, text=True, env=execution.environment(), timeout=60)
     if done.returncode:
         tail = "".join(done.stderr.strip().splitlines()[-1:])
         return Inspection("kernel", False, f"none named {execution.KERNEL}: {tail}", f"{_install()} installs it")

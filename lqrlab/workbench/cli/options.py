@@ -12,8 +12,9 @@ from lqrlab.workbench.runs import notebooks, pipeline
 if TYPE_CHECKING:
     from lqrlab.systems import Plant
 
+Decorator = Callable[[Callable], Callable]
 PATH = click.Path(path_type=Path)
-EXAMPLES = {"run": "learning_rate=1e-3", "sweep": "learning_rate=1e-3,3e-4", "generate": "variants=10"}
+EXAMPLES = {"sweep": "learning_rate=1e-3,3e-4", "generate": "variants=10"}
 
 
 def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
@@ -46,18 +47,18 @@ def _settings(context: click.Context, parameter: click.Parameter, items: tuple[s
     for item in items:
         name, equals, value = item.partition("=")
         if not equals or not name:
-            example = EXAMPLES.get(str(context.info_name), EXAMPLES["run"])
+            example = EXAMPLES.get(str(context.info_name), "learning_rate=1e-3")
             raise ValueError(f"-p {item}: expected NAME=VALUE, as in -p {example}")
         given[name.strip()] = value
     return given
 
 
-def overrides(what: str, metavar: str = "NAME=VALUE", **options: Any) -> Callable[[Callable], Callable]:
+def overrides(what: str, metavar: str = "NAME=VALUE", **options: Any) -> Decorator:
     """``-p NAME=VALUE``; the command gets a dictionary."""
     return click.option("-p", "overrides", multiple=True, metavar=metavar, help=what, callback=_settings, **options)
 
 
-def profile(what: str, **options: Any) -> Callable[[Callable], Callable]:
+def profile(what: str, **options: Any) -> Decorator:
     """``--profile``."""
     return click.option("--profile", help=what, shell_complete=complete("profile"), **options)
 
@@ -77,23 +78,13 @@ def with_plants(command: click.Command) -> None:
     if any(each.name == "plants" for each in command.params):  # loaded before, in this process
         return
     what = "Your plants: .toml, .py, .json of identify, .xml, .urdf."
-    command.params.append(
-        click.Option(
-            ["--plants"],
-            type=PATH,
-            multiple=True,
-            metavar="FILE",
-            help=what,
-            is_eager=True,
-            expose_value=False,
-            callback=_enter_plants,
-        )
-    )
+    how: dict[str, Any] = {"is_eager": True, "expose_value": False, "callback": _enter_plants}
+    command.params.append(click.Option(["--plants"], type=PATH, multiple=True, metavar="FILE", help=what, **how))
     for below in getattr(command, "commands", {}).values():
         with_plants(below)
 
 
-def folder(what: str) -> Callable[[Callable], Callable]:
+def folder(what: str) -> Decorator:
     """``--folder``."""
     return click.option("--folder", type=PATH, help=what)
 

@@ -60,7 +60,7 @@ def answer(found: Ladder) -> str:
     for rung in found.scores:
         by = summary[rung]
         mine, loops = by["network"], found.scores[rung]["network"].ratio.size
-        plants = found.by_plant(rung)
+        plants = found.by_plant(rung, "network")
         worst = max(plants, key=lambda name: plants[name]["worst"])
         said = f"**{rung[0].upper()}{rung[1:]}:** over {loops:,} loops the network costs "
         said += f"{percent(mine['median'])} % more than the optimum (median; p99 {percent(mine['p99'])} %, worst "

@@ -10,9 +10,9 @@ from typing import Any
 
 import ipywidgets
 import numpy as np
-import scipy  # its modules load when they are first used
 
 from lqrlab.compute import files
+from lqrlab.compute.array_files import write_arrays
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts, design_sheet, step_picture
@@ -283,8 +283,7 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
     def _write_mat(self, path: Path) -> Path:
         """Plant, weights and controller as a file for MATLAB, which SciPy reads as well."""
         s, path = self._question(), self._place(path, ".mat")
-        scipy.io.savemat(path, matrices(s, design(s)))
-        return path
+        return write_arrays(path, matrices(s, design(s)))
 
     def _write_script(self, path: Path) -> Path:
         """Plant and controller as a script for python-control."""

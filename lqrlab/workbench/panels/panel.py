@@ -2,7 +2,6 @@
 
 import contextlib
 import html
-import importlib.metadata
 import itertools
 import math
 import time
@@ -15,6 +14,7 @@ import anywidget
 import ipywidgets
 import traitlets
 
+import lqrlab
 from lqrlab.simulation import Problem
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import copy_as_code
@@ -23,8 +23,6 @@ from lqrlab.workbench.panels.kept_designs import KeptDesigns
 from lqrlab.workbench.panels.live_panel import Answer, Check, Live, Question, sentence
 from lqrlab.workbench.runs.session import headless
 
-EXPORTERS = "lqrlab.exporters"
-"""Entry points of functions that write a controller into a folder: ``c(controller, problem, folder)``."""
 _STROKE = 1.0  # seconds within which further moves of the same control are one step to undo
 
 
@@ -224,13 +222,10 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
 
     def _writers(self) -> dict[str, Callable[[Path], Path]]:
         """Functions that *export* has buttons for, by their words: each writes at a path and returns it."""
-        known = type(self)._exported is not Panel._exported
-        there = known and importlib.metadata.entry_points(group=EXPORTERS, name="c")
-        return {"write C code": self._write_c} if there else {}
+        return {"write C code": self._write_c} if type(self)._exported is not Panel._exported else {}
 
     def _write_c(self, folder: Path) -> Path:
-        (exporter,) = importlib.metadata.entry_points(group=EXPORTERS, name="c")
-        written: Path = exporter.load()(*self._exported(self._question()), str(folder))
+        written: Path = lqrlab.deployment.to_c(*self._exported(self._question()), str(folder))
         return written
 
     def _exporting(self, writers: Mapping[str, Callable[[Path], Path]]) -> ipywidgets.Widget:

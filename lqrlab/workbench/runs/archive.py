@@ -19,16 +19,12 @@ _DENSEST, _UNSUSPICIOUS = 200, 1 << 30  # what is packed more tightly is refused
 
 
 def pack(folder: Path, file: Path | None = None) -> Path:
-    """Write the run in ``folder`` to one file: its record, notebooks, data, checkpoints, results, copies of plants.
-
-    Args:
-        folder: of a run, which nothing works in meanwhile.
-        file: a zip archive, made whole or not at all; ``folder`` with ``.zip`` if left out.
+    """Write a run to a zip archive, made whole or not at all: its record, notebooks, data, results, copies of plants.
 
     Raises:
         ValueError: no run, or one that something works in; a file that is there already.
     """
-    from lqrlab.learning import checksums
+    from lqrlab.compute import files
 
     run_folder.require_record(folder)
     folder = folder.resolve()
@@ -41,8 +37,8 @@ def pack(folder: Path, file: Path | None = None) -> Path:
             digests = {}
             for name, path in _files(folder):
                 archive.write(path, name)
-                digests[name] = checksums.digest(path)
-            archive.writestr(checksums.FILE, json.dumps(digests))
+                digests[name] = files.digest(path)
+            archive.writestr(files.DIGESTS, json.dumps(digests))
         part.replace(file)
     return file
 
@@ -60,20 +56,16 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def unpack(file: Path, folder: Path) -> list[str]:
-    """Make the folder of a run from a file of :func:`pack`, which may be a stranger's; nothing of it runs.
-
-    Args:
-        file: the archive.
-        folder: new or empty; made whole or not at all.
+    """Make a new folder, whole or not at all, of an untrusted file of :func:`pack`; nothing in it is executed.
 
     Returns:
-        In sentences, in what this installation differs from the one that made the run.
+        Differences between this installation and the one that made the run.
 
     Raises:
-        ValueError: no such archive; files that are missing, changed, or have no business in a run; links; names that
-            lead out of the folder; more than fits on the disk, or is likely.
+        ValueError: no such archive; files that are missing, changed or foreign; links; names that lead out of the
+            folder; more than fits on the disk, or is likely.
     """
-    from lqrlab.learning import checksums
+    from lqrlab.compute import files
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{short(folder)}: is there already and not empty; give a new folder")
@@ -88,10 +80,10 @@ def unpack(file: Path, folder: Path) -> list[str]:
                     target.parent.mkdir(parents=True, exist_ok=True)
                     with archive.open(member) as source, target.open("xb") as out:
                         shutil.copyfileobj(source, out)
-                fault = checksums.flaw(place) or _strange(place)
+                fault = files.flaw(place) or _strange(place)
                 if fault:
                     raise ValueError(f"{short(file)}: {fault}; nothing was unpacked")
-                (place / checksums.FILE).unlink()
+                (place / files.DIGESTS).unlink()
                 if folder.is_dir():
                     folder.rmdir()
                 place.replace(folder)
@@ -106,7 +98,7 @@ def unpack(file: Path, folder: Path) -> list[str]:
 
 def _checked(archive: zipfile.ZipFile, file: Path, place: Path) -> list[zipfile.ZipInfo]:
     """The members of an archive, if all of them are files that a run has."""
-    from lqrlab.learning import checksums
+    from lqrlab.compute import files
 
     members, seen = archive.infolist(), set()
     for member in members:
@@ -115,14 +107,14 @@ def _checked(archive: zipfile.ZipFile, file: Path, place: Path) -> list[zipfile.
         plain = (
             not set(name) & set('\\:\0<>"|?*') and all(part.strip(". ") for part in parts) and name == "/".join(parts)
         )
-        if not plain or parts[0] not in (RUN, checksums.FILE, *_KEPT) or kind not in (0, stat.S_IFREG):
+        if not plain or parts[0] not in (RUN, files.DIGESTS, *_KEPT) or kind not in (0, stat.S_IFREG):
             raise ValueError(f"{short(file)}: holds {name!r:.200}, which is no file of a run; nothing was unpacked")
         if name.casefold() in seen:
             raise ValueError(f"{short(file)}: holds {name!r:.200} twice; nothing was unpacked")
         seen.add(name.casefold())
-    if not {RUN, checksums.FILE} <= {member.filename for member in members}:
+    if not {RUN, files.DIGESTS} <= {member.filename for member in members}:
         raise ValueError(
-            f"{short(file)}: expected an archive of lqrlab pack, but found no {RUN} or no {checksums.FILE} in it"
+            f"{short(file)}: expected an archive of lqrlab pack, but found no {RUN} or no {files.DIGESTS} in it"
         )
     size, room = sum(member.file_size for member in members), shutil.disk_usage(place).free
     if len(members) > _MOST_FILES or size > min(room, _MOST_BYTES):
@@ -137,10 +129,9 @@ def _checked(archive: zipfile.ZipFile, file: Path, place: Path) -> list[zipfile.
 
 def _strange(place: Path) -> str:
     """Why a folder is no run, empty if it is one: files that its list does not know, a record that is none."""
-    from lqrlab.compute.files import read_object
-    from lqrlab.learning import checksums
+    from lqrlab.compute import files
 
-    known = {*read_object(place / checksums.FILE), checksums.FILE}
+    known = {*files.read_object(place / files.DIGESTS), files.DIGESTS}
     for path in place.rglob("*"):
         if path.is_file() and path.relative_to(place).as_posix() not in known:
             return f"{path.relative_to(place).as_posix()} is not in its list of files"

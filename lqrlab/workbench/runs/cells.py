@@ -1,32 +1,31 @@
 """The cells of an executed notebook as HTML that loads nothing, runs nothing and can be read by anyone."""
 
+import base64
 import re
-import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from bs4 import BeautifulSoup
-from nbconvert.exporters import HTMLExporter
+from markupsafe import Markup
+from nbconvert.filters import Highlight2HTML, ansi2html
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 from nbformat import NotebookNode
-from traitlets.config import Config
 
 from lqrlab.workbench.figures.formulas import mathml
 from lqrlab.workbench.figures.safe_html import plain_css, sanitise
-from lqrlab.workbench.runs import notebooks
 
-TEMPLATES = Path(__file__).parent / "templates"
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _SHOWN = ("text/html", "text/markdown", "image/svg+xml", "text/latex", "image/png", "image/jpeg", "text/plain")
+_LIVE = r"<Figure size |<IPython\.core"  # what stands for things that only a live page can show
 
 
 class _Renderer(IPythonRenderer):
     """Markdown with formulas as MathML and headings that can be linked to."""
 
     def __init__(self, contents: list[tuple[int, str, str]], **options: Any) -> None:
-        super().__init__(embed_images=True, exclude_anchor_links=True, **options)
+        super().__init__(embed_images=True, exclude_anchor_links=True, escape=False, **options)
         self.contents = contents
 
     def heading(self, text: str, level: int, **attrs: object) -> str:
@@ -47,106 +46,86 @@ class _Renderer(IPythonRenderer):
         return self.block_math(rf"\begin{{{name}}}{body}\end{{{name}}}")
 
 
-class Exporter(HTMLExporter):
-    """nbconvert with our template; ``contents``, ``lead``: headings and first paragraph of the notebook exported last.
+class Cells:
+    """The cells of a notebook as pieces of HTML, for ``templates/cells.html.j2``.
 
-    Each output and each piece of Markdown is cleaned by itself, so that a tag left open in one does not swallow the
-    next, and the page around them once more. Outputs are put into it at the end: they can be megabytes, and nbconvert
-    parses a page whole.
+    Each piece is cleaned by itself, so that a tag left open in one does not swallow the next.
     """
 
-    def __init__(self, **options: object) -> None:
-        ours = {"template_file": "cells.html.j2", "extra_template_paths": [str(TEMPLATES)]}
-        super().__init__(template_name="base", **ours, **options)
+    def __init__(self, nb: NotebookNode) -> None:
+        self.nb, _ = CoalesceStreamsPreprocessor().preprocess(nb, {})  # text that was printed in pieces
         self.contents: list[tuple[int, str, str]] = []
+        """Level, anchor and text of each heading."""
         self.lead = ""
-        self._styles: list[str] = []
-        self._outputs: dict[str, str] = {}
+        """The first paragraph."""
+        self.heading = ""
+        self._made: dict[int, list[tuple[str, Markup]]] = {}
+        source = nb.metadata.get("papermill", {}).get("input_path")
+        # pictures in Markdown are named from the folder of the notebook before it was executed
+        self._folder = str(Path(source).parent) if source else ""
+        self._highlight = Highlight2HTML(pygments_lexer=nb.metadata.get("language_info", {}).get("pygments_lexer"))
 
-    @property
-    def default_config(self) -> Config:
-        """nbconvert's settings, with the order in which we prefer one form of an output to another."""
-        config = super().default_config
-        config.NbConvertBase.display_data_priority = list(_SHOWN)
-        config.CoalesceStreamsPreprocessor.enabled = True  # text that was printed in pieces
-        return config
+    def markdown(self, source: str, attachments: Mapping[str, Any] | None = None) -> Markup:
+        """Prose with formulas."""
+        renderer = _Renderer(self.contents, attachments=attachments or {}, path=self._folder)
+        made = clean(MarkdownWithMath(renderer=renderer).render(source))
+        self.heading = BeautifulSoup(self.contents[-1][2], "html.parser").get_text() if self.contents else ""
+        if not self.lead:
+            paragraphs = BeautifulSoup(made, "html.parser").find_all("p", recursive=False)
+            self.lead = str(next((p for p in paragraphs if p.get_text(strip=True)), ""))
+        return Markup(made)
 
-    def default_filters(self) -> Iterable[tuple[str, Callable[..., str]]]:
-        """nbconvert's filters, three of them ours."""
-        yield from super().default_filters()
-        yield "markdown2html", self._markdown
-        yield "latex2html", lambda text: self._cleaned(_latex_output(text))
-        yield "clean", self._placeholder
+    def code(self, source: str) -> Markup:
+        """Code in colours."""
+        return Markup(clean(self._highlight(source)))
 
-    @jinja2.pass_context
-    def _markdown(self, context: Mapping[str, dict], source: str) -> str:
-        attachments = context.get("cell", {}).get("attachments", {})
-        path = context.get("resources", {}).get("metadata", {}).get("path", "")
-        renderer = _Renderer(self.contents, escape=False, attachments=attachments, path=path)
-        return self._cleaned(MarkdownWithMath(renderer=renderer).render(source))
+    def text(self, text: str) -> Markup:
+        """What was printed, with its colours."""
+        return Markup(clean(ansi2html(text)))
 
-    def _cleaned(self, markup: str) -> str:
-        styles, markup = clean(markup)
-        self._styles += styles
-        return markup
-
-    def _placeholder(self, markup: str) -> str:
-        """Placeholder of an output until the page is made; nobody can guess it, and so write it elsewhere."""
-        name = secrets.token_hex(16)
-        self._outputs[name] = self._cleaned(markup)
-        return name
-
-    def from_notebook_node(self, nb: NotebookNode, *more: Any, **options: Any) -> Any:
-        """The body as HTML, and nbconvert's resources."""
-        for made in (self.contents, self._styles, self._outputs):
-            made.clear()
-        body, resources = super().from_notebook_node(nb, *more, **options)
-        body = sanitise(body)
-        paragraphs = BeautifulSoup(body, "html.parser").select(".prose > p")
-        self.lead = sanitise(str(next((p for p in paragraphs if p.get_text(strip=True)), "")))
-        body = re.sub("[0-9a-f]{32}", lambda found: self._outputs.get(found[0], found[0]), body)
-        return "".join(self._styles) + body, resources
-
-
-def tidy(nb: NotebookNode) -> None:
-    """Drop outputs that only a live page could show; give each image a text that stands for it."""
-    heading = ""
-    for cell in nb.cells:
-        heading = [heading, *(text for _, text in notebooks.headings(cell))][-1]
-        if cell.cell_type != "code":
-            continue
-        cell.outputs = [output for output in map(_static, cell.outputs) if output is not None]
-        default = f"Figure in the section “{heading}”" if heading else "Figure"
+    def outputs(self, cell: NotebookNode) -> list[tuple[str, Markup]]:
+        """What a cell put out: kind and HTML of each, made once, for the page and for the summary."""
+        if id(cell) in self._made:
+            return self._made[id(cell)]
+        made = self._made[id(cell)] = []
         for output in cell.outputs:
-            for kind in {"image/png", "image/jpeg", "image/svg+xml"} & set(output.get("data", {})):
-                about = output.metadata.setdefault(kind, {})
-                words = (about.get("alt"), output.metadata.get("alt"), cell.metadata.get("alt"), default)
-                about["alt"] = next(filter(None, words))
+            if output.output_type == "stream":
+                made.append(("err" if output.name == "stderr" else "out", self.text(output.text)))
+            elif output.output_type == "error":
+                made.append(("error", self.text("\n".join(output.traceback))))
+            else:
+                made += self._data(output, cell.metadata.get("alt"))
+        return made
+
+    def _data(self, output: NotebookNode, said: str | None) -> list[tuple[str, Markup]]:
+        """The form of an output that we prefer; none of what only a live page could show."""
+        hidden = ("text/plain", "text/html") if _WIDGET in output.data else ()
+        kind = next((k for k in _SHOWN if k in output.data and k not in hidden), None)
+        if kind is None or (kind == "text/plain" and re.match(_LIVE, str(output.data[kind]))):
+            return []
+        data = output.data[kind]
+        if kind.startswith("image/"):
+            about = output.metadata.get(kind, {})
+            default = f"Figure in the section “{self.heading}”" if self.heading else "Figure"
+            words = next(filter(None, (about.get("alt"), output.metadata.get("alt"), said, default)))
+            return [("image", _image(kind, str(data), str(words), about.get("width")))]
+        if kind == "text/html":
+            return [("html", Markup(clean(data)))]
+        if kind == "text/markdown":
+            return [("prose", self.markdown(data))]
+        if kind == "text/latex":
+            return [("formula", Markup(clean(_formulas(data))))]
+        return [("plain", self.text(data))]
 
 
-def _static(output: NotebookNode) -> NotebookNode | None:
-    data = output.get("data")
-    if data is None:
-        return output
-    hidden = ("text/plain", "text/html") if _WIDGET in data else ()
-    kept = {k: v for k, v in data.items() if k in _SHOWN and k not in hidden}
-    if set(kept) == {"text/plain"} and re.match(r"<Figure size |<IPython\.core", str(kept["text/plain"])):
-        kept = {}
-    output["data"] = NotebookNode(kept)
-    return output if kept else None
+def _image(kind: str, data: str, words: str, width: object) -> Markup:
+    encoded = base64.b64encode(data.encode()).decode() if kind == "image/svg+xml" else data.replace("\n", "")
+    wide = Markup(' width="{}"').format(width) if width else ""
+    return Markup('<img src="data:{};base64,{}"{} alt="{}">').format(kind, encoded, wide, words)
 
 
-def origin(nb: NotebookNode) -> str:
-    """The folder that pictures in Markdown are named from: the one of the notebook before it was executed."""
-    source = nb.metadata.get("papermill", {}).get("input_path")
-    return str(Path(source).parent) if source else ""
-
-
-def clean(body: str) -> tuple[list[str], str]:
-    """Keep what neither loads nor runs anything; let wide tables scroll; point at pages, not notebooks.
-
-    Returns the style elements that are kept, and the rest.
-    """
+def clean(body: str) -> str:
+    """Keep what neither loads nor runs anything; let wide tables scroll; point at pages, not notebooks."""
     soup = BeautifulSoup(body, "html.parser")
     styles = []
     for tag in soup.find_all("style"):  # kept: those that speak of one table (pandas' Styler) or of drawings
@@ -166,15 +145,13 @@ def clean(body: str) -> tuple[list[str], str]:
         label = caption.get_text(" ", strip=True) if caption else "Table"
         around = {"class": "scroll", "tabindex": "0", "role": "group", "aria-label": label}
         table.wrap(soup.new_tag("div", attrs=around))
-    return styles, sanitise(str(soup))  # last: nothing is written after it that it has not seen
+    return "".join(styles) + sanitise(str(soup))  # last: nothing is written after it that it has not seen
 
 
-def _latex_output(text: str) -> str:
+def _formulas(text: str) -> str:
     """A ``text/latex`` output: one formula, or prose with formulas in it."""
     text = text.strip()
     inner = re.fullmatch(r"(\$\$?)(?:\\displaystyle)?([^$]*)\1", text, flags=re.S)
-    if inner:
-        return mathml(inner[2], display=True)
-    if "$" in text:
-        return MarkdownWithMath(renderer=_Renderer([], escape=False)).render(text)
-    return mathml(text, display=True)
+    if inner or "$" not in text:
+        return mathml(inner[2] if inner else text, display=True)
+    return MarkdownWithMath(renderer=_Renderer([])).render(text)

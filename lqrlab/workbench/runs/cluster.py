@@ -33,21 +33,16 @@ def client(scheduler: str | None, workers: int, *, failures: int = 0) -> Iterato
     import dask
     import distributed
 
-    if scheduler is not None:
-        with _connected(scheduler) as connected:
-            yield connected
-        return
     settings = {"distributed.scheduler.allowed-failures": failures, "distributed.logging.distributed": "critical"}
     with contextlib.ExitStack() as held:
+        if scheduler is not None:
+            yield held.enter_context(_connected(scheduler))
+            return
         held.enter_context(dask.config.set(settings))
         try:
+            # a notebook computes in another process: the worker's memory says nothing
             cluster = distributed.LocalCluster(
-                n_workers=workers,
-                threads_per_worker=1,
-                processes=True,
-                memory_limit=0,  # a notebook computes in another process: the worker's memory says nothing
-                silence_logs=logging.CRITICAL,
-                dashboard_address=None,
+                workers, threads_per_worker=1, memory_limit=0, silence_logs=logging.CRITICAL, dashboard_address=None
             )
             connected = held.enter_context(distributed.Client(held.enter_context(cluster)))
         except Exception as error:
@@ -82,8 +77,7 @@ def _connected(address: str) -> "Client":
     attempt = threading.Thread(target=connect, daemon=True)
     attempt.start()
     attempt.join(2 * _PATIENCE)
-    silence = TimeoutError(f"connected, but heard nothing for {_PATIENCE} s: another service?")
-    answer = outcome[0] if outcome else silence
+    answer = outcome[0] if outcome else TimeoutError(f"nothing heard for {_PATIENCE} s: another service?")
     if isinstance(answer, Exception):
         raise ValueError(
             f"--scheduler {address}: no dask scheduler answers there ({answer}); `dask scheduler` starts one"
@@ -99,12 +93,11 @@ def engine(
 
     They are processes of this machine, as many as it has cores by default, or those of a dask scheduler, which must
     have this package and see the data set's folder under the same path. A shard whose worker died is tried again, at
-    most three times in all; any other error ends all. Where no worker is left it waits for one and says so.
+    most three times in all. Without a worker it waits for one and says so.
 
     Raises:
         ValueError: there is no scheduler at the address.
-        RunError: a shard could not be made: its workers died, a worker lacks the package or the folder, or the
-            scheduler is gone.
+        RunError: a shard could not be made; says why.
     """
     from distributed import wait
 
@@ -129,7 +122,7 @@ def engine(
                     except ValueError:
                         raise
                     except Exception as error:
-                        raise RunError(_explanation(shard.name, error)) from error
+                        raise RunError(f"{shard.name}: {_reason(error)}") from error
                     yield made
             finally:
                 with contextlib.suppress(OSError):  # where the scheduler is gone
@@ -138,21 +131,22 @@ def engine(
         yield run
 
 
-def _explanation(name: str, error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     """Reason why a shard was not made, and what to do."""
     from distributed import CancelledError, KilledWorker
     from distributed.comm import CommClosedError
 
-    if isinstance(error, OSError) and not isinstance(error, CommClosedError):
-        return f"{error}, said the worker that made {name}; all workers must see the folder under this path"
     again = "repeat the command: it resumes from here"
-    reasons: dict[type | tuple[type, ...], str] = {
-        KilledWorker: f"the workers that made it died three times over; out of memory? With fewer --workers, {again}",
-        (CancelledError, CommClosedError): f"the scheduler is gone; start it again and {again}",
-        ImportError: f"its worker lacks what is needed ({error}); install lqrlab {__version__} there",
-    }
-    reason = next((words for kind, words in reasons.items() if isinstance(error, kind)), None)
-    return f"{name}: {reason or f'{type(error).__name__}: {error}'}"
+    match error:
+        case KilledWorker():
+            return f"the workers that made it died three times over; out of memory? With fewer --workers, {again}"
+        case CancelledError() | CommClosedError():
+            return f"the scheduler is gone; start it again and {again}"
+        case ImportError():
+            return f"its worker lacks what is needed ({error}); install lqrlab {__version__} there"
+        case OSError():
+            return f"{error}, said its worker; all workers must see the folder under this path"
+    return f"{type(error).__name__}: {error}"
 
 
 def _prepared(shard: object, function: Callable, plants: str) -> object:

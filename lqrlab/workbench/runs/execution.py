@@ -1,15 +1,15 @@
 """One notebook, executed by papermill in a process of its own.
 
-papermill changes the working directory of its whole process, and a kernel may crash it. The parent (:func:`execute`)
-starts ``python -m lqrlab.workbench.runs.execution``, hands it a job as one line of JSON and reads events back, one line
-of JSON each. The child holds on to the pipe: when the parent ends, however it ends, the pipe closes and the child takes
-its kernel down with it.
+papermill changes the working directory of its process, and a kernel may crash it. The child holds on to a pipe: when
+the parent ends, however it ends, the pipe closes and the child takes its kernel down with it. How far it came, and the
+error of a cell, are read from the notebook that papermill writes.
 """
 
 import contextlib
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,21 +17,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import IO, Any
+from typing import Any
 
-from lqrlab.workbench.runs import run_folder, session
-from lqrlab.workbench.runs.notebooks import Notebook, Values
+from lqrlab.compute.files import read_object
+from lqrlab.workbench.runs import notebooks, run_folder, session
+from lqrlab.workbench.runs.notebooks import Cell, Notebook, Values
 
 KERNEL = "python3"
 TIME_LIMIT, STOPPED = "TimeLimit", "Stopped"
-"""First word of the error of a notebook that took too long, and of one whose result nobody waits for any more."""
-_POLL = 1.0  # seconds between two looks whether it is still wanted
-Event = dict[str, Any]
-"""From the child: ``cell``, the number of the cell that starts; ``note``, a line that it prints; or ``error`` with
-``source`` and ``traceback``."""
+"""First word of the error of a notebook that took too long, and of one whose sweep was stopped."""
+_NEVER_STARTED, _STARTS = "Kernel died before replying to kernel_info", 3
 _PLAIN = ["--InteractiveShell.automagic=False"]  # else a cell of one line, run: str = "…", is the magic %run
-_STARTS, _NEVER_STARTED = 3, "Kernel died before replying to kernel_info"
 
 
 class CellError(RuntimeError):
@@ -43,7 +39,7 @@ class CellError(RuntimeError):
 
 
 def environment() -> dict[str, str]:
-    """The environment of a notebook that runs with nobody there."""
+    """Environment variables of a headless notebook."""
     # First on Jupyter's path, so that the kernel `python3` is this environment's, whatever else is installed.
     ours = str(Path(sys.prefix) / "share" / "jupyter")
     paths = [ours, *filter(None, os.environ.get("JUPYTER_PATH", "").split(os.pathsep))]
@@ -61,22 +57,19 @@ def execute(
     values: Values,
     fingerprint: str,
     *,
-    on_event: Callable[[Event], None] = lambda event: None,
+    on_step: Callable[[int, str], None] = lambda number, printed: None,
     time_limit: float | None = None,
     unwanted: Callable[[], bool] = lambda: False,
 ) -> None:
     """Execute one notebook in a folder that is held, and make sure that it came to its end.
 
-    Args:
-        nb, folder, values: notebook, folder and parameters.
-        fingerprint: filed with the result.
-        on_event: called with each event.
-        time_limit: seconds after which the notebook is ended.
-        unwanted: asked every second; the notebook is ended when it says True.
+    ``fingerprint`` is filed with the result. Every second ``on_step`` is called with the number of the cell that runs
+    and the last line that it printed, and ``unwanted``: when it says True, or after ``time_limit`` seconds, the
+    notebook is ended.
 
     Raises:
-        CellError: a cell failed, the kernel died, the time was over, it was ended, papermill could not start, or the
-            last cell wrote no result. ``notebooks/<name>.failed.ipynb`` is executed up to there.
+        CellError: a cell failed, the kernel died, it was ended, papermill could not start, or the last cell wrote no
+            result. ``notebooks/<name>.failed.ipynb`` is executed up to there.
     """
     executed = folder / "notebooks" / f"{nb.name}.ipynb"
     failed, partial = executed.with_suffix(".failed.ipynb"), executed.with_name(f".{nb.name}.partial.ipynb")
@@ -84,11 +77,24 @@ def execute(
     result = session.result_path(folder, nb.name)
     result.unlink(missing_ok=True)  # so that a result is one of this execution
     given = {k: v for k, v in values.items() if v != nb.parameters[k].default} | {"run": str(folder)}
-    paths = {"source": nb.path, "target": partial, "cwd": nb.path.parent.parent, "folder": folder}
-    job = {name: str(path) for name, path in paths.items()} | {"parameters": given}
+    job = {"source": str(nb.path), "target": str(partial), "folder": str(folder), "parameters": given}
+    env = environment() | {"LQRLAB_FINGERPRINT": fingerprint}
+
+    def ended() -> str:
+        on_step(*_at(partial))
+        if time.monotonic() >= deadline:
+            return f"{TIME_LIMIT}: not finished after {time_limit:g} s"
+        return f"{STOPPED}: its sweep was stopped" if unwanted() else ""
+
     try:
-        own = {"LQRLAB_FINGERPRINT": fingerprint}
-        _in_child_that_starts(job, environment() | own, on_event, time_limit, unwanted)
+        deadline = time.monotonic() + (time_limit or math.inf)
+        for _ in range(_STARTS):
+            partial.unlink(missing_ok=True)
+            failure = _in_child(job, env, ended)
+            if failure is None or _NEVER_STARTED not in failure:  # as when another process took the kernel's ports
+                break
+        if failure is not None:
+            raise _explained(partial, failure)
         if session.fingerprint(folder, nb.name) != fingerprint:
             error = f"the notebook ended without writing {run_folder.short(result)}"
             raise CellError(error, traceback="its last cell has to be session.finish(...)")
@@ -101,79 +107,60 @@ def execute(
     os.replace(failed, executed)
 
 
-def _in_child_that_starts(job: Mapping[str, object], *args: Any) -> None:
-    """:func:`_in_child`; again if its kernel never started, as when another process took the ports that it chose."""
-    for _ in range(_STARTS - 1):
-        try:
-            return _in_child(job, *args)
-        except CellError as error:
-            if _NEVER_STARTED not in error.error:
-                raise
-    return _in_child(job, *args)
-
-
-def _in_child(
-    job: Mapping[str, object],
-    env: Mapping[str, str],
-    on_event: Callable[[Event], None],
-    time_limit: float | None,
-    unwanted: Callable[[], bool],
-) -> None:
-    failure = Event()
+def _in_child(job: Mapping[str, object], env: Mapping[str, str], ended: Callable[[], str]) -> str | None:
+    """Do a job in a process: None, or why it was ``ended``, or what it said before it failed."""
+    command, why, poll = [sys.executable, "-P", "-m", __name__], "", 0.1
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+        # a session of its own: Ctrl-C reaches the parent alone, which then ends the child in order
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env=env,
-            start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends the child in order
+            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=env, start_new_session=True
         )
         assert child.stdin is not None
-        assert child.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it ended at once: its exit code and log say why
-            child.stdin.write(json.dumps(job) + "\n")
-            child.stdin.flush()
-        over, why = threading.Event(), list[str]()
-        threading.Thread(target=_watch, args=(child.stdin, over, why, time_limit, unwanted), daemon=True).start()
         try:
-            with child.stdout:
-                for line in child.stdout:
-                    event = json.loads(line)
-                    if "error" in event:
-                        failure = event
-                    else:
-                        on_event(event)
+            with contextlib.suppress(BrokenPipeError):  # it ended at once: its exit code and log say why
+                child.stdin.write(json.dumps(job).encode() + b"\n")
+                child.stdin.flush()
+            while not why and child.poll() is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(poll)
+                why, poll = ended(), min(1.0, 1.5 * poll)
         finally:
-            over.set()
             with contextlib.suppress(BrokenPipeError):
                 child.stdin.close()  # should it still run, it ends now, its kernel first
             code = child.wait()
-        if why:
-            failure = {"error": why[0]}
-        if failure or code:
-            log.seek(0)
-            error = failure.get("error") or f"the process that runs the notebook ended with code {code}"
-            raise CellError(error, failure.get("source", ""), failure.get("traceback") or _tail(log.read(), 8))
+            ended()  # the cell that it came to
+        log.seek(0)
+        said = log.read().strip() or f"the process that runs the notebook ended with code {code}"
+        return why or (said if code else None)
 
 
-def _watch(
-    pipe: IO[str], over: threading.Event, why: list[str], time_limit: float | None, unwanted: Callable[[], bool]
-) -> None:
-    """End a child that is late or not wanted any more by closing the pipe to it, and say why."""
-    deadline = time.monotonic() + (time_limit or math.inf)
-    while not over.wait(min(_POLL, max(deadline - time.monotonic(), 0.0))):
-        if time.monotonic() >= deadline:
-            why.append(f"{TIME_LIMIT}: not finished after {time_limit:g} s")
-        elif unwanted():
-            why.append(f"{STOPPED}: its sweep was stopped")
-        if why:
-            return pipe.close()
+def _code(notebook: Path) -> list[Cell]:
+    """The cells of code in a notebook that papermill writes; none while it does."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        return [cell for cell in read_object(notebook)["cells"] if cell["cell_type"] == "code"]
+    return []
 
 
-def _tail(text: str, lines: int = 12) -> str:
-    return "\n".join(text.strip().splitlines()[-lines:])
+def _at(notebook: Path) -> tuple[int, str]:
+    """The number of the cell that runs, and the last line that it printed."""
+    begun = [cell for cell in _code(notebook) if cell["metadata"].get("papermill", {}).get("start_time")]
+    outputs = begun[-1]["outputs"] if begun else []
+    lines = [line for out in outputs for line in "".join(out.get("text", "")).splitlines() if line.strip()]
+    return len(begun), lines[-1].strip() if lines else ""
+
+
+def _explained(notebook: Path, said: str) -> CellError:
+    """The error of the cell that failed, else the last line that the process said."""
+    lines = said.splitlines()
+    error = re.sub(r"^[\w.]+\.(?=\w+:)", "", lines[-1])
+    if error.startswith((TIME_LIMIT, STOPPED)):
+        return CellError(error)
+    for cell in _code(notebook):
+        for output in cell["outputs"]:
+            if output["output_type"] == "error":
+                error, trace = f"{output['ename']}: {output['evalue']}", "\n".join(output["traceback"])
+                return CellError(error, notebooks.source(cell), "\n".join(trace.strip().splitlines()[-12:]))
+    return CellError(error, traceback="\n".join(lines[-8:]))
 
 
 def _end_with_parent() -> None:
@@ -188,49 +175,26 @@ def _end_with_parent() -> None:
     os._exit(130)
 
 
-def main() -> int:
-    """Run the job on standard input; events go to standard output, everything else to standard error."""
-    job = json.loads(sys.stdin.readline())
+def main() -> None:
+    """Run the job on standard input."""
+    job: dict[str, Any] = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-
-    def send(**event: object) -> None:
-        events.write(json.dumps(event) + "\n")
-        events.flush()
-
-    def note(text: str) -> None:
-        if lines := [line.strip() for line in text.splitlines() if line.strip()]:
-            send(note=lines[-1])
-
     # checks web addresses in a notebook's metadata, and takes a second to import
     sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     import papermill
-    from papermill.exceptions import PapermillExecutionError
 
-    cells = iter(range(1, 1_000_000))
-    try:
-        with run_folder.use(Path(job["folder"])):
-            papermill.execute_notebook(
-                job["source"],
-                job["target"],
-                job["parameters"],
-                kernel_name=KERNEL,
-                extra_arguments=_PLAIN,
-                cwd=job["cwd"],
-                progress_bar=False,
-                stdout_file=SimpleNamespace(write=note, flush=lambda: None),
-                on_cell_execute=lambda **kwargs: send(cell=next(cells)),
-            )
-    except PapermillExecutionError as error:
-        traceback = _tail("\n".join(error.traceback))
-        send(error=f"{error.ename}: {error.evalue}", source=error.source, traceback=traceback)
-        return 1
-    except Exception as error:  # a dead kernel, a full disk: said in one line by the parent
-        send(error=f"{type(error).__name__}: {error}")
-        return 1
-    return 0
+    with run_folder.use(Path(job["folder"])):
+        papermill.execute_notebook(
+            job["source"],
+            job["target"],
+            job["parameters"],
+            kernel_name=KERNEL,
+            extra_arguments=_PLAIN,
+            cwd=str(Path(job["source"]).parents[1]),
+            progress_bar=False,
+            autosave_cell_every=10,
+        )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

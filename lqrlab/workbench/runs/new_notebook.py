@@ -14,9 +14,7 @@ _FIRST, _LAST = 40, 99  # numbers of notebooks; those below are the workbench's
 
 
 def create(name: str, folder: Path) -> tuple[Path, Path]:
-    """Make ``NN_name.ipynb`` in a folder of notebooks, NN the next number that is free, and its test.
-
-    It has parameters, a session, a panel, a figure and a result, and answers a question at once.
+    """Make ``NN_name.ipynb``, which answers a question at once, and its test; NN is the next number that is free.
 
     Raises:
         ValueError: a name that is none, or is there already; no number is left.

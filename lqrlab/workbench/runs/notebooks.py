@@ -1,8 +1,7 @@
 """A notebook as a file: its parameters with their types, the values that it runs with, the hash of its inputs.
 
-Everything here reads files and runs nothing, so a wrong parameter is refused before anything starts. The cell of
-parameters is parsed here and not by papermill's inspection, which takes two seconds to import, gives defaults as text
-and passes over what it does not understand.
+Everything here reads files and runs nothing, so a wrong parameter is refused before anything starts. Not papermill's
+inspection: it takes 1.7 s to import, at each Tab key too, gives types and defaults as text, and passes over unions.
 """
 
 import ast
@@ -25,18 +24,19 @@ from lqrlab.compute.files import plant_files, read_object
 from lqrlab.workbench.runs import plant_copies
 
 Cell = Mapping[str, Any]
-Kind = type | types.GenericAlias | types.UnionType | None
+Kind = type | types.GenericAlias | types.UnionType
 """The type that a parameter is declared with."""
 Values = dict[str, object]
 """Parameters by name."""
-Profile = Mapping[str, Mapping[str, object]]
-"""Notebook → parameter → value."""
 Config = typing.TypeVar("Config")
 MAIN_JOB, NUMBERED = "0[0-9]_*.ipynb", "[0-9][0-9]_*.ipynb"
 _BOUNDS = {"≥": "low", ">": "above", "≤": "high", "<": "below"}
 BY_OPTION = {"run": "the run's folder (--folder)", "plants_file": "--plants FILE"}
 """Parameters that a person sets in a notebook, and the command line by an option."""
-_TYPES: dict[str, type] = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
+_TYPES: dict[str, Kind] = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
+_TYPES |= {str(kind): kind for kind in (list[int], list[float], list[str], list[list[float]])}
+_TYPES |= {str(kind): kind for kind in (dict[str, int], dict[str, float], dict[str, str], dict[str, list[str]])}
+_TYPES |= {f"{name} | None": kind | None for name, kind in _TYPES.items()}  # type: ignore[operator]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Parameter:
     about: str = ""
 
     @property
-    def limits(self) -> tuple[Range | OneOf, ...]:
-        """Limits that its comment names: bounds as ``≥ 0`` and ``< 1``, or ``one of a, b`` up to a semicolon."""
+    def limited(self) -> Any:
+        """Its type, with the limits that its comment names: bounds as ``≥ 0`` and ``< 1``, or ``one of a, b;``."""
         if choices := re.search(r"\bone of ([^;]+)", self.about):
-            return (OneOf(*(word.strip() for word in choices[1].split(","))),)
+            return Annotated[self.type, OneOf(*(word.strip() for word in choices[1].split(",")))]
         found = re.findall(r"([≥>≤<]) (-?\d[\d.e+-]*)", self.about)
         bounds: dict[str, Any] = {_BOUNDS[sign]: float(end.rstrip(".")) for sign, end in found}
-        return (Range(**bounds),) if bounds else ()
+        return Annotated[self.type, Range(**bounds)] if bounds else self.type
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,12 +194,13 @@ def _parameters(path: Path, text: str) -> dict[str, Parameter]:
             continue
         try:
             default = ast.literal_eval(value)
-            kind = _kind(annotation) if annotation else type(default)
+            # looked up by its form: evaluating it could run anything
+            kind = _TYPES[ast.unparse(annotation)] if annotation else type(default)
             default = checked(name, default, kind)
-        except (ValueError, TypeError, RecursionError, MemoryError):
+        except (ValueError, TypeError, KeyError, RecursionError, MemoryError):
             raise ValueError(
-                f"{path}, parameter {name}: expected 'name: type = value', a plain value and a type made of "
-                f"{', '.join(_TYPES)} and None, but found {ast.get_source_segment(text, node)!r}"
+                f"{path}, parameter {name}: expected 'name: type = value', a plain value and a type of "
+                f"{', '.join(_TYPES)}, but found {ast.get_source_segment(text, node)!r}"
             ) from None
         lines = range(node.lineno, 1 + (node.end_lineno or 0))  # a formatter may break a long one
         about = " ".join(comments[line] for line in lines if line in comments)
@@ -207,23 +208,7 @@ def _parameters(path: Path, text: str) -> dict[str, Parameter]:
     return parameters
 
 
-def _kind(node: ast.expr) -> Kind:
-    """The type that an annotation stands for, found by its form: evaluating it could run anything."""
-    match node:
-        case ast.Name(id=name) if name in _TYPES:
-            return _TYPES[name]
-        case ast.Constant(value=None):
-            return None
-        case ast.Subscript(value=ast.Name(id="list"), slice=item):
-            return types.GenericAlias(list, (_kind(item),))
-        case ast.Subscript(value=ast.Name(id="dict"), slice=ast.Tuple(elts=[key, item])):
-            return types.GenericAlias(dict, (_kind(key), _kind(item)))
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _kind(left) | _kind(right)  # type: ignore[operator]
-    raise ValueError("not a plain type")
-
-
-def read_profile(source: Path, name: str) -> Profile:
+def read_profile(source: Path, name: str) -> Mapping[str, Values]:
     """The parameters that a profile, ``profiles/<name>.json`` in the notebooks' folder, sets."""
     path = source / "profiles" / f"{name}.json"
     if not path.exists():
@@ -238,7 +223,9 @@ def read_profile(source: Path, name: str) -> Profile:
     return content
 
 
-def effective(chain: Sequence[Notebook], profile: Profile, given: Mapping[str, object]) -> dict[str, Values]:
+def effective(
+    chain: Sequence[Notebook], profile: Mapping[str, Values], given: Mapping[str, object]
+) -> dict[str, Values]:
     """The parameters that each notebook will run with: its defaults, then the profile, then what was given.
 
     ``given`` maps ``"notebook.parameter"``, or ``"parameter"`` for all notebooks that declare it, to values; text is
@@ -270,14 +257,9 @@ def effective(chain: Sequence[Notebook], profile: Profile, given: Mapping[str, o
 def check_value(
     owner: str, known: Mapping[str, Parameter], key: str, value: object, *, typed: bool = False, what: str = "notebook"
 ) -> object:
-    """The value of one parameter, refused in words unless it fits.
+    """The value of one parameter of a notebook or plant, refused in words unless it fits.
 
-    Args:
-        owner: name of the notebook or plant, for the message.
-        known: its parameters.
-        key, value: what is set.
-        typed: whether a text is a value as typed on a command line.
-        what: notebook or plant.
+    ``typed``: a text is a value as typed on a command line.
     """
     if key in BY_OPTION:
         raise ValueError(f"{owner}.{key}: is set by {BY_OPTION[key]}, not as a parameter")
@@ -285,11 +267,8 @@ def check_value(
         raise ValueError(f"{owner}.{key}: the {what} has no such parameter{near(key, known)}")
     parameter = known[key]
     about = f" ({parameter.about})" if parameter.about else ""
-    kind: Any = parameter.type
-    for limit in parameter.limits:
-        kind = Annotated[kind, limit]
     value = from_text(value, parameter.type) if typed and isinstance(value, str) else value
-    return checked(f"{owner}.{key}{about}", value, kind)
+    return checked(f"{owner}.{key}{about}", value, parameter.limited)
 
 
 def from_text(text: str, kind: Kind) -> object:
@@ -318,10 +297,7 @@ def config(kind: type[Config], values: Mapping[str, Any], options: str = "") -> 
 
 
 def package_hash(root: Path = Path(lqrlab.__file__).parent) -> str:
-    """Hash of lqrlab's version and source files, and of the user's files of plants.
-
-    The workbench is left out: starting and showing change no result.
-    """
+    """Hash of lqrlab's version, its sources without the workbench, which changes no result, and the user's plants."""
     digest = hashlib.sha256(lqrlab.__version__.encode())
     for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".toml")):
         name = path.relative_to(root).as_posix()
@@ -344,11 +320,7 @@ def fingerprints(chain: Sequence[Notebook], values: Mapping[str, Values]) -> dic
 
 
 def fingerprint(nb: Notebook, values: Values, inputs: Sequence[str | None], package: str) -> str:
-    """The hash that says whether a result is up to date: of the notebook's source, its parameters and its inputs.
-
-    ``inputs`` are the fingerprints of the results that it reads, ``package`` is that of the package (see
-    :func:`package_hash`).
-    """
+    """Hash of what a result depends on: source and parameters of the notebook, fingerprints of its inputs, package."""
     cells = [(cell["cell_type"], tags(cell), source(cell)) for cell in nb.cells]
     content = json.dumps([cells, package, without_run(values), list(inputs)], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]

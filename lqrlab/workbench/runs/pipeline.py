@@ -1,7 +1,6 @@
 """The main job: notebooks one after another, each handing the next files in one run folder.
 
-:func:`run` checks all parameters, executes what is not finished yet, and writes the report. A notebook is finished
-when its process ended well *and* the last cell of that very execution wrote its result file.
+A notebook is finished when its process ended well *and* the last cell of that very execution wrote its result file.
 """
 
 import functools
@@ -23,7 +22,7 @@ from lqrlab.workbench.runs.terminal import Progress, clock
 
 FAMILIES = ("family", "families", "held_out", "others", "pages", "films")
 """Parameters that name families of plants."""
-ERRORS: dict[str, Status] = {
+_STATUS: dict[str, Status] = {
     execution.TIME_LIMIT: "timed out",
     execution.STOPPED: "stopped",
     "DeadKernelError": "kernel died",
@@ -54,27 +53,18 @@ def run(
     dry_run: bool = False,
     stream: TextIO | None = None,
 ) -> Path:
-    """Execute the notebooks in order, each unless its result is there and up to date, then write the report.
+    """Execute the notebooks in order, each unless its result is there and up to date; write the report.
 
     Args:
-        profile: name of a file in ``notebooks/profiles`` that sets parameters: notebook → parameter → value.
-        folder: what the run reads and writes; ``data/runs/<profile>`` in the project's folder by default.
-        overrides: ``"03_training.learning_rate"``, or ``"learning_rate"`` for all notebooks that have it →
-            value, as Python value or as typed on a command line.
-        only: names or paths of the notebooks to execute, of the main job or of those numbered from 10; the whole
-            main job if left out. What they read from others is to be there already.
-        source: the folder of the notebooks.
+        profile: file in ``notebooks/profiles`` that sets parameters: notebook → parameter → value.
+        folder: what the run reads and writes, and what is returned; ``data/runs/<profile>`` by default.
+        overrides: ``"03_training.learning_rate"``, or ``"learning_rate"`` for all notebooks → value, also as typed.
+        only: names or paths of the notebooks to execute; the whole main job if left out.
         fresh: remove what the record in ``folder`` lists as made by a run, and start from scratch.
-        report: write ``<folder>/report``.
-        dry_run: check everything, say what would be executed and with which values, and start nothing.
-        stream: where progress is shown.
-
-    Returns:
-        The run's folder.
+        dry_run: check everything, print what would be executed and with which values, start nothing.
 
     Raises:
-        ValueError: a parameter, profile or notebook is not right (nothing was started), or another run holds
-            the folder, or the folder is not one for a run (:func:`run_folder.refuse_foreign`).
+        ValueError: a parameter, profile, notebook or the folder is refused (nothing was started).
         RunError: a notebook failed; those before it are kept.
     """
     source = find_source(source)
@@ -83,7 +73,8 @@ def run(
     folder = Path(os.path.realpath(folder))  # which ends, even where a link leads to itself
     run_folder.refuse_foreign(folder, source)
     if dry_run:
-        return _only_say(steps, folder, fresh, stream)
+        (stream or sys.stdout).write("\n".join(_planned(steps, folder, fresh)) + "\n")
+        return folder
     with run_folder.hold(folder), Progress(stream) as progress:
         what = f"{len(steps)} notebooks" if len(steps) > 1 else steps[0].nb.name
         progress.say(f"lqrlab run · profile {profile} · {what} → {short(folder)}")
@@ -99,7 +90,9 @@ def run(
             from lqrlab.workbench.runs import report as reports
 
             progress.say(f"report: {short(reports.write(folder))}")
-            progress.say(_next(folder))
+            place = "" if [folder] == session.runs()[:1] else f' with run = "{short(folder)}"'
+            look = f"lqrlab report {short(folder)} --open"
+            progress.say(f"next: {look}; then 04_performance_analysis (jupyter lab notebooks){place}")
     return folder
 
 
@@ -123,23 +116,16 @@ def recorded_values(folder: Path, only: Sequence[str]) -> tuple[tuple[str, ...],
     return wanted, {f"{name}.{key}": value for name in wanted for key, value in known[name].items()}
 
 
-def _next(folder: Path) -> str:
-    """Hint at what to open after a run."""
-    place = "" if [folder] == session.runs()[:1] else f' with run = "{short(folder)}"'
-    look = f"lqrlab report {short(folder)} --open"
-    return f"next: {look}; then 04_performance_analysis (jupyter lab notebooks){place}"
-
-
-def _only_say(steps: Sequence[Step], folder: Path, fresh: bool, stream: TextIO | None) -> Path:
-    """Say what would become of each notebook, and its values, those marked that are not its defaults."""
+def _planned(steps: Sequence[Step], folder: Path, fresh: bool) -> list[str]:
+    """What would become of each notebook, and its values, those marked that are not its defaults."""
+    lines = []
     for step in steps:
         kept = not fresh and run_folder.finished(folder, step.nb.name, step.fingerprint)
-        lines = [f"{step.nb.name}: {'finished before, is kept' if kept else 'would run'} in {short(folder)}"]
+        lines.append(f"{step.nb.name}: {'finished before, is kept' if kept else 'would run'} in {short(folder)}")
         for name, value in notebooks.without_run(step.values).items():
             usual = step.nb.parameters[name].default
             lines.append(f"  {name} = {value!r}" + ("" if value == usual else f"  (default {usual!r})"))
-        (stream or sys.stdout).write("\n".join(lines) + "\n")
-    return folder
+    return lines
 
 
 def _steps(source: Path, profile: str, given: Mapping[str, object], only: Sequence[str]) -> list[Step]:
@@ -164,41 +150,35 @@ def check_names(values: Mapping[str, Values], given: Iterable[str]) -> None:
         values: notebook → parameter → value.
         given: ``parameter`` or ``notebook.parameter``.
     """
-    typed = set(given)
+    typed = {key.rpartition(".")[2] for key in given}
     for notebook, parameters in values.items():
-        for name in typed & {*parameters, *(f"{notebook}.{name}" for name in parameters)}:
-            name = name.removeprefix(f"{notebook}.")
-            if name in FAMILIES:
-                _check_families(f"{notebook}.{name}", parameters[name], parameters)
-            elif name == "device":
-                _check_device(f"{notebook}.device", str(parameters[name]))
+        for name in typed & {*parameters} & {*FAMILIES}:
+            _check_families(f"{notebook}.{name}", parameters[name], parameters)
+        if "device" in typed & {*parameters}:
+            _check_device(f"{notebook}.device", str(parameters["device"]))
 
 
-def _check_families(called: str, chosen: object, others: Values) -> None:
+def _check_families(called: str, chosen: Any, others: Values) -> None:
     from lqrlab import compute, systems
 
     compute.setup()
-    families = [chosen] if isinstance(chosen, str) else list(chosen)  # type: ignore[call-overload]
-    known = systems.names()
-    for family in families if families != ["all"] else ():
-        if family not in known:
+    known, among = systems.names(), others.get("families")
+    for family in [chosen] if isinstance(chosen, str) else chosen:
+        if family not in known and chosen != ["all"]:
             hint = checks.did_you_mean(family, known) or "; lqrlab systems lists them"
             raise ValueError(f"{called}: no plant is called {family!r}{hint}")
-    among = others.get("families")
-    if called.endswith(".held_out") and among and among != ["all"] and not others.get("fold"):
-        for family in families:
+        if called.endswith(".held_out") and among and among != ["all"] and not others.get("fold"):
             checks.choice(called, family, among, "some of families:")  # type: ignore[arg-type]
 
 
 @functools.cache
 def _check_device(called: str, device: str) -> None:
     """Look for a device in another process: in this one JAX would take it for itself."""
-    if device in ("auto", "cpu"):
-        return
     code = "import sys; from lqrlab import compute; compute.Backend(device=sys.argv[1]).jax_device"
-    done = subprocess.run([sys.executable, "-c", code, device], capture_output=True, text=True)
-    if done.returncode:
-        raise ValueError(f"{called}: {done.stderr.strip().splitlines()[-1].partition('device: ')[2]}")
+    if device not in ("auto", "cpu"):
+        done = subprocess.run([sys.executable, "-c", code, device], capture_output=True, text=True)
+        if done.returncode:
+            raise ValueError(f"{called}: {done.stderr.strip().splitlines()[-1].partition('device: ')[2]}")
 
 
 def execute(
@@ -222,7 +202,7 @@ def execute(
             device = session.results(folder, step.nb.name)["device"]
         status = "finished"
     except execution.CellError as problem:
-        status = ERRORS.get(problem.error.partition(":")[0], "failed")
+        status = _STATUS.get(problem.error.partition(":")[0], "failed")
         error = f"{step.nb.name} failed: {problem.error}"
         failed = folder / "notebooks" / f"{step.nb.name}.failed.ipynb"
         raise RunError(_explanation(error, problem, failed)) from None
@@ -238,14 +218,14 @@ def _execute(step: Step, folder: Path, progress: Progress | None, **ending: Any)
         return execution.execute(nb, folder, step.values, step.fingerprint, **ending)
     progress.begin(nb.name, len(titles), "starting Python")
 
-    def show(event: execution.Event) -> None:
-        if number := event.get("cell"):
+    def show(number: int, printed: str) -> None:
+        if number:
             progress.step(number, titles[min(number, len(titles)) - 1])  # more if it was edited meanwhile
-        progress.note = event.get("note", progress.note)
+        progress.note = printed
 
     mark, text = "■", "interrupted at"
     try:
-        execution.execute(nb, folder, step.values, step.fingerprint, on_event=show, **ending)
+        execution.execute(nb, folder, step.values, step.fingerprint, on_step=show, **ending)
         mark, text = "✓", f"{len(titles)} steps"
     except execution.CellError:
         mark, text = "✗", "stopped at"

@@ -18,6 +18,7 @@ from lqrlab.workbench.runs.notebooks import Parameter, Values
 Checked = Callable[[Values], Values]
 """Takes what a point sets, as typed or as values, and returns all values, or refuses in words."""
 _RANGE = re.compile(r"([^:]+):([^:]+?)(:log)?")
+_COMMA = re.compile(r",(?=(?:[^\[\]{}\"]|\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\")*$)")  # outside of brackets and quotes
 _Axis = list[object] | tuple[float, float, bool, bool]
 """Values, or a range: low, high, logarithmic, whole numbers."""
 
@@ -41,15 +42,14 @@ def points(
     """
     if twice := {key for row in rows for key in row} & set(given):
         raise ValueError(f"{min(twice)}: is set by the list and by -p; leave one of them out")
-    axes = {
-        key: _axis(parameters.get(key), check, key, text, ranges=num_random is not None) for key, text in given.items()
-    }
     if num_random is not None and not given:
         raise ValueError(f"--random {num_random}: expected values or ranges to draw from, as in -p NAME=LOW:HIGH")
+    if num_random is not None and num_random < 1:
+        raise ValueError(f"--random: expected a number of points from 1 on, but found {num_random}")
+    ranges = num_random is not None
+    axes = {key: _axis(parameters.get(key), check, key, text, ranges) for key, text in given.items()}
     if num_random is None:
         drawn: Iterable[Sequence[object]] = itertools.product(*axes.values())
-    elif num_random < 1:
-        raise ValueError(f"--random: expected a number of points from 1 on, but found {num_random}")
     else:  # each parameter has a stream of its own, so that adding one leaves the others as they were
         drawn = ([_draw(axis, f"{seed}/{i}/{key}") for key, axis in axes.items()] for i in range(num_random))
     made: dict[str, Values] = {}
@@ -61,10 +61,10 @@ def points(
     return list(made.values())
 
 
-def _axis(parameter: Parameter | None, check: Checked, key: str, text: str, *, ranges: bool) -> _Axis:
+def _axis(parameter: Parameter | None, check: Checked, key: str, text: str, ranges: bool) -> _Axis:
     between = _RANGE.fullmatch(text.strip())
     if parameter is None or parameter.type not in (int, float) or between is None:
-        return [check({key: part})[key] for part in _split(text)]
+        return [check({key: part.strip()})[key] for part in _COMMA.split(text)]
     if not ranges:
         raise ValueError(f"{key}={text}: a range is for a random search, as with --random 20")
     low, high = (float(str(check({key: part})[key])) for part in between.groups()[:2])
@@ -86,32 +86,20 @@ def _draw(axis: _Axis, seed: str) -> object:
     return round(value) if whole else value
 
 
-def _split(text: str) -> list[str]:
-    """``text`` at its commas, apart from those inside brackets, braces and quotes."""
-    parts, depth, quoted = [""], 0, False
-    for c in text:
-        quoted ^= c == '"'
-        depth += 0 if quoted else (c in "[{") - (c in "]}")
-        if c == "," and not depth and not quoted:
-            parts.append("")
-        else:
-            parts[-1] += c
-    return [part.strip() for part in parts]
-
-
 def read_list(path: Path) -> list[dict[str, object]]:
     """The points of a CSV file (a header of parameters) or of a JSON file (a list of objects)."""
+    is_json = path.suffix.lower() == ".json"
     try:
         text = read_bytes(path).decode("utf-8-sig")
         lines = csv.DictReader(text.splitlines(), skipinitialspace=True, strict=True)
-        rows = json.loads(text) if path.suffix.lower() == ".json" else list(lines)
+        rows = json.loads(text) if is_json else list(lines)
     except OSError as error:
         raise ValueError(f"--list {path}: cannot be read ({error.strerror})") from None
     except (ValueError, csv.Error) as error:
         raise ValueError(f"--list {path}: {error}") from None
     if not (isinstance(rows, list) and rows and all(isinstance(row, dict) and row for row in rows)):
         raise ValueError(f"--list {path}: expected points, a CSV with a header or a JSON list of objects")
-    for number, row in enumerate(rows, 2) if path.suffix.lower() != ".json" else ():
-        if None in row or None in row.values():
+    for number, row in enumerate(rows, 2):
+        if not is_json and (None in row or None in row.values()):
             raise ValueError(f"--list {path}: line {number} has not as many values as the header")
     return rows

@@ -1,8 +1,7 @@
 """Executed notebooks as a report: HTML files that need no network and no other file, and can be read without a script.
 
-nbconvert walks through the notebooks with a template of ours (``templates/cells.html.j2``), LaTeX becomes
-MathML, images are inlined with a text that stands for them, and what would load anything from elsewhere is
-taken out. The front page gathers the outputs of the cells that are tagged ``summary``.
+LaTeX becomes MathML, images are inlined with a text that stands for them, and what would load anything from elsewhere
+is taken out. The front page gathers the outputs of the cells that are tagged ``summary``.
 """
 
 import contextlib
@@ -19,9 +18,11 @@ from lqrlab.compute import files
 from lqrlab.workbench.figures import design_page
 from lqrlab.workbench.figures.safe_html import policy
 from lqrlab.workbench.runs import notebooks, plant_copies, run_folder, session
-from lqrlab.workbench.runs.cells import TEMPLATES, Exporter, origin, tidy
+from lqrlab.workbench.runs.cells import Cells
 from lqrlab.workbench.runs.session import Result
 from lqrlab.workbench.runs.terminal import clock
+
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclasses.dataclass
@@ -75,7 +76,7 @@ def write(folder: str | Path, *, whole: bool = False) -> Path:
             page.body = _within_one_file(page.name, page.body, [other.name for other in pages])
         script = design_page.SCRIPT if any(design_page.MARK in page.body for page in pages) else ""
         name = f"{shared['folder']}.html"
-        return fill(folder / "report" / name, "whole.html.j2", script, whole=True, **shared)
+        return fill(folder / "report" / name, "index.html.j2", script, whole=True, **shared)
     for page in pages:
         script = design_page.SCRIPT if design_page.MARK in page.body else ""
         fill(folder / "report" / f"{page.name}.html", "page.html.j2", script, page=page, **shared)
@@ -98,13 +99,17 @@ def _within_one_file(name: str, body: str, names: Sequence[str]) -> str:
 
 def fill(path: Path, template: str, script: str = "", **values: object) -> Path:
     """Write a page from one of our templates, in one piece; nothing is loaded, and no script but this one runs."""
-    loader = jinja2.FileSystemLoader(TEMPLATES)
-    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
-    environment.filters["value"] = _value
     style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
     path.parent.mkdir(parents=True, exist_ok=True)
     ours = {"style": style, "script": script, "policy": policy(script)}
-    return files.write_atomic(path, environment.get_template(template).render(**ours, **values))
+    return files.write_atomic(path, _filled(template, **ours, **values))
+
+
+def _filled(template: str, **values: object) -> str:
+    loader = jinja2.FileSystemLoader(TEMPLATES)
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
+    environment.filters["value"] = _value
+    return environment.get_template(template).render(**values)
 
 
 def index(data: str | Path) -> Path:
@@ -117,14 +122,19 @@ def index(data: str | Path) -> Path:
     old = data / "index.html"
     if old.exists() and _GENERATOR not in old.read_bytes()[:1000]:
         raise ValueError(f"{old}: expected a list of runs to write anew, but found another page; move it away")
-    listed: dict[str, list[dict[str, object]]] = {}
+    listed: dict[str, list[tuple[object, ...]]] = {}
     for kind, name in (("Runs", run_folder.RUN), ("Sweeps", run_folder.SWEEP)):
-        entries = []
-        for path in data.glob(f"{kind.lower()}/*/{name}"):
-            page = path.parent / "report" / "index.html"
-            where = page.relative_to(data).as_posix() if page.exists() else ""
-            entries.append({**run_folder.read(path), "name": path.parent.name, "page": where})
-        listed[kind] = sorted(entries, key=lambda entry: str(entry.get("started")), reverse=True)
+        records = [(run_folder.read(path), path.parent) for path in data.glob(f"{kind.lower()}/*/{name}")]
+        listed[kind] = []
+        for record, folder in sorted(records, key=lambda pair: str(pair[0].get("started")), reverse=True):
+            page = folder / "report" / "index.html"
+            link = page.relative_to(data).as_posix() if page.exists() else ""
+            about = record.get("profile") or "–"
+            if kind == "Sweeps":
+                about = f"{record.get('title')}, {len(record.get('runs', []))} points"
+            started = str(record.get("started") or "–").replace("T", " ")[:16]
+            head = (link, folder.name + " (no report yet)" * (not link))
+            listed[kind].append((head, record.get("status"), about, started, record.get("commit") or "–"))
     if not any(listed.values()):
         raise ValueError(f"{data}: no run and no sweep to list; lqrlab run makes one")
     return fill(data / "index.html", "runs.html.j2", listed=listed, versions=session.versions(), run={})
@@ -132,24 +142,20 @@ def index(data: str | Path) -> Path:
 
 def render(path: Path) -> NotebookPage:
     """Render one executed notebook, ``<run>/notebooks/<name>.ipynb`` or ``<name>.failed.ipynb``."""
-    nb, declared, name = nbformat.read(path, 4), notebooks.read(path), path.name.partition(".")[0]
-    given = nb.metadata.get("papermill", {}).get("parameters", {})
-    tidy(nb)
-    exporter = Exporter()
-    body, _ = exporter.from_notebook_node(nb, {"metadata": {"path": origin(nb)}})
-    contents, lead = list(exporter.contents), exporter.lead
-    front = [cell for cell in nb.cells if cell.cell_type == "code" and "summary" in notebooks.tags(cell)]
-    summary, _ = exporter.from_notebook_node(nbformat.v4.new_notebook(cells=front), {"outputs_only": True})
+    declared, name = notebooks.read(path), path.name.partition(".")[0]
+    cells = Cells(nbformat.read(path, 4))
+    given = cells.nb.metadata.get("papermill", {}).get("parameters", {})
+    body = _filled("cells.html.j2", cells=cells, outputs_only=False)
     result = None
     with contextlib.suppress(ValueError):
         result = session.results(path.parents[1], name)
     return NotebookPage(
         name=name,
         title=declared.title,
-        lead=lead,
+        lead=cells.lead,
         body=body,
-        summary=summary,
-        contents=contents,
+        summary=_filled("cells.html.j2", cells=cells, outputs_only=True),
+        contents=cells.contents,
         parameters=[
             (p.name, given.get(p.name, p.default), p.default, p.about)
             for p in declared.parameters.values()

@@ -22,8 +22,6 @@ PRODUCTS = ("notebooks", "report", *_BY_HAND)
 USERS = ".in_use"
 
 Status = Literal["not started", "running", "finished", "failed", "stopped", "timed out", "kernel died", "worker died"]
-
-
 Record = dict[str, Any]
 """Record of a run (``run.json``) or sweep (``sweep.json``): status, error, started, ended, seconds, versions,
 profile, commit, device and copies of the user's files of plants. A run adds its parameters, what it made, and in a
@@ -87,16 +85,10 @@ def finished(folder: Path, name: str, fingerprint: str) -> bool:
 
 
 def refuse_foreign(folder: Path, source: Path | None = None, record: str = RUN) -> None:
-    """Refuse a folder that is not for a run (for a sweep with its ``record``) to write to; nothing is touched.
+    """Raise ValueError unless a run, or the sweep of a ``record``, may write to a resolved ``folder``; touch nothing.
 
-    Args:
-        folder: where results are to go, resolved. It may be new, empty, a run's, or hold nothing but what a data set, a
-            training or notebooks that were run by hand left there.
-        source: the folder of the notebooks.
-        record: the file that says of a folder that it is a run's, or a sweep's.
-
-    Raises:
-        ValueError: the folder holds the notebooks, or is inside of their folder; it is a file; it holds other things.
+    It may be new, empty, a run's, or hold nothing but what a data set, a training or notebooks run by hand left there.
+    It may not hold the notebooks (``source``), or be inside of their folder.
     """
     name = f"--folder {short(folder)}"
     if source is not None:
@@ -137,11 +129,7 @@ def _made(folder: Path) -> list[str]:
 
 
 def clear(folder: Path) -> None:
-    """Remove what the record of a folder lists as made by runs; without a record nothing.
-
-    Raises:
-        ValueError: something is there of which the record does not say that a run made it; nothing was removed.
-    """
+    """Remove what the record of a folder lists as made by runs, without a record nothing; else a ``ValueError``."""
     if not recorded(folder / RUN):
         return
     made = _made(folder)
@@ -169,8 +157,7 @@ def short(path: Path) -> str:
 def hold(folder: Path, patience: float = 0.0) -> Iterator[None]:
     """Keep the folder, which is made if need be, for one process that writes to it.
 
-    For so many seconds it waits for those that write to it or read from it, and for the notebooks that they started;
-    then a ``ValueError`` names them.
+    It waits ``patience`` seconds for those that :func:`use` or hold it; then a ``ValueError`` names them.
     """
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + patience

@@ -1,7 +1,4 @@
-"""The beginning and the end of a notebook's work: its folder first, its numbers last.
-
-The same in a notebook that somebody has open as in one that papermill or ``lqrlab run`` executes.
-"""
+"""The beginning and the end of a notebook's work, by hand or headless: its folder first, its numbers last."""
 
 import contextlib
 import dataclasses
@@ -29,16 +26,14 @@ DESIGNS = "designs.json"
 DATASET, BY_HAND = "dataset", "by_hand"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy")
 
+Result = dict[str, Any]
+"""Content of ``results/<name>.json``, see :func:`finish`."""
 _started: dict[str, "tuple[float, str, Backend | None]"] = {}
 _begun: list[Path] = []
 
 
-Result = dict[str, Any]
-"""Content of ``results/<name>.json``, see :func:`finish`."""
-
-
 def headless() -> bool:
-    """True if nobody is there to move a slider: widgets then draw a static figure."""
+    """True in runs without a person: widgets then draw a static figure."""
     someone = "JPY_SESSION_NAME" in os.environ or "VSCODE_PID" in os.environ
     return "LQRLAB_HEADLESS" in os.environ or not someone
 
@@ -64,7 +59,7 @@ def runs() -> list[Path]:
 def settings(folder: Path, asked: Sequence[C], found: Sequence[C] | None) -> Sequence[C]:
     """The settings to go on with: those ``asked`` for, or for a person those with which the folder was ``found``.
 
-    With nobody there, the difference is left to whoever refuses it.
+    In headless runs ``fit`` raises if the settings differ.
     """
     differ = [] if found is None else [d for a, f in zip(asked, found) for d in f.differences(a)]  # type: ignore[attr-defined]
     if found is None or not differ or headless():
@@ -79,7 +74,7 @@ def settings(folder: Path, asked: Sequence[C], found: Sequence[C] | None) -> Seq
 def _folder(run: str | Path, reads: Sequence[str]) -> Path:
     """The folder of a run; ``"latest"`` is the newest that has what is read, and a line names it and the others.
 
-    What reads nothing gets a new folder where nobody is there to look at a run.
+    A notebook that reads nothing gets a new folder in headless runs.
     """
     if str(run) != LATEST:
         return (project() / Path(run).expanduser()).resolve()
@@ -111,16 +106,11 @@ def begin(
 ) -> Path:
     """Start a notebook's work: set JAX up and return the folder that the run reads and writes.
 
-    A relative folder is meant from the project's folder (:func:`project`), so that it is the same one in JupyterLab, in
-    papermill and in a pipeline. ``"latest"`` is the newest run that has what the notebook ``reads``; where there is
-    none, and for a notebook that reads nothing with nobody there, it is ``data/runs/default``. The backend is recorded
-    with the result; its device and precision hold from here on, all of it where a function is given it, or within
-    ``with backend.active()``.
-
     Args:
         name: of the notebook.
-        run: the folder, or ``"latest"``.
-        backend: where and how to compute.
+        run: the folder, relative to the project's (:func:`project`), or ``"latest"``: the newest run that has what the
+            notebook ``reads``, else ``data/runs/default``.
+        backend: where and how to compute: device and precision hold from here on, it is recorded with the result.
         reads: what the folder has to hold, as ``"dataset"`` or ``("dataset", "checkpoints")``; a person's new folder
             gets a link to the data set of the latest run.
         plants: a file of plants (:func:`lqrlab.systems.register_file`), relative to the project's folder.
@@ -164,25 +154,18 @@ def output(name: str, folder: Path) -> Path:
     """The folder for files that a notebook writes: ``folder``, or ``folder/by_hand`` for a look at a finished run.
 
     So the figures of a run stay those of its numbers, whoever runs its notebooks again with other parameters.
-
-    Args:
-        name, folder: as given to and returned by :func:`begin`.
     """
     if not _kept(folder, name):
         return folder
-    print(f"{folder} is of lqrlab run and stays; files of this look go to {folder / BY_HAND}")
+    print(f"{folder} was made by `lqrlab run` and is not changed; new files go to {folder / BY_HAND}")
     return folder / BY_HAND
 
 
 def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequence[str | Path] = ()) -> Path:
     """End a notebook's work: write its numbers, atomically, to ``<folder>/results/<name>.json``, which is returned.
 
-    Args:
-        name, folder: as given to and returned by :func:`begin`.
-        numbers: numbers, strings, arrays, nested as they like.
-        files: what the notebook made in ``folder`` for those after it; where one is missing it is not finished.
-
-    A result of ``lqrlab run`` stays when somebody runs the notebook on that run.
+    ``files`` is what the notebook made in ``folder`` for those after it; where one is missing it is not finished. A
+    result of ``lqrlab run`` stays when somebody runs the notebook on that run.
     """
     import jax
 
@@ -194,7 +177,7 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
         raise ValueError(f"{name}: says that it made {', '.join(missing)}, but {folder} has no such file")
     path = result_path(folder, name)
     if _kept(folder, name):
-        print(f"{path} is of lqrlab run and stays; for a result of your own, give another folder as run")
+        print(f"Kept {path}, written by `lqrlab run`. Set `run` to another folder for your own result")
         return path
     device = jax.devices()[0]
     kind = f" ({device.device_kind})" if device.device_kind != device.platform else ""

@@ -13,7 +13,7 @@ from pathlib import Path
 import lqrlab
 from lqrlab.compute import checks
 from lqrlab.compute.files import PLANT_FILES, plant_files
-from lqrlab.workbench.runs import notebooks, pipeline, run_folder, session
+from lqrlab.workbench.runs import comparison, notebooks, pipeline, run_folder, session
 from lqrlab.workbench.runs.notebooks import Notebook, Values
 from lqrlab.workbench.runs.points import points
 
@@ -41,22 +41,16 @@ class Sweep:
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One run of a sweep."""
+    """One run of a sweep: its name, what it sets, all its parameters, the fingerprint of its result."""
 
     name: str
-    given: Values  # what it sets
-    values: Values  # all its parameters
-    folder: Path  # of its own; of a plant the sweep's
-    fingerprint: str = ""  # of its result
-
-    @property
-    def record(self) -> Path:
-        """The file that says how far it came."""
-        return self.folder / run_folder.RUN
+    given: Values
+    values: Values
+    fingerprint: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
-class SweepPlan:
+class Plan:
     """A sweep's points and places, checked."""
 
     asked: Sweep
@@ -68,9 +62,17 @@ class SweepPlan:
     profile: str | None = None
     needs: Sequence[str] = ()  # the notebooks whose files are read
     source: Path | None = None  # the folder of the run that made these files
-    links: Mapping[str, Path] = dataclasses.field(default_factory=dict)  # to them, in each run's folder
-    units: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of parameters and numbers, where known
+    units: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of a plant's parameters and numbers
     plants: str = dataclasses.field(default_factory=lambda: os.environ.get(PLANT_FILES, ""))  # the user's files
+
+    def place(self, point: Point) -> Path:
+        """The folder of a run."""
+        return self.folder / "runs" / point.name
+
+    def files(self) -> list[str]:
+        """Files that the runs read, by their paths in the folder of the run that made them."""
+        assert self.source is not None or not self.needs
+        return [f for name in self.needs if self.source for f in session.results(self.source, name)["files"]]
 
     def fingerprint(self, values: Values, package: str) -> str:
         """Of the result at a point, with the notebook and the inputs as they are now."""
@@ -82,71 +84,63 @@ class SweepPlan:
         inputs = [result["fingerprint"] or result["started"] for result in results]
         return notebooks.fingerprint(notebooks.read(self.nb.path), values, inputs, package)
 
-    def reading(self, source: Path | None) -> "SweepPlan":
+    def reading(self, source: Path | None) -> "Plan":
         """The plan with the run that it reads from and the fingerprints of its results."""
-        files = [(name, f) for name in self.needs if source for f in session.results(source, name)["files"]]
-        links = {}
-        for name, file in files:
-            assert source is not None
-            if not (source / file).exists():
-                raise ValueError(f"{source}: {file}, made by {name}, is gone; lqrlab run makes it again")
-            links[Path(file).parts[0]] = source / Path(file).parts[0]
-        plan = dataclasses.replace(self, source=source, links=links)
+        plan = dataclasses.replace(self, source=source)
+        if gone := [file for file in plan.files() if source and not (source / file).exists()]:
+            raise ValueError(f"{source}: {gone[0]}, which {self.name} reads, is gone; lqrlab run makes it again")
         package = notebooks.package_hash()
         made = [dataclasses.replace(p, fingerprint=plan.fingerprint(p.values, package)) for p in self.points]
         return dataclasses.replace(plan, points=made)
 
+    def missing(self) -> list[Point]:
+        """The points without a result."""
+        if self.nb is None:
+            known = comparison.read_numbers(self.folder)
+            return [point for point in self.points if point.fingerprint not in known]
+        return [p for p in self.points if not run_folder.finished(self.place(p), self.name, p.fingerprint)]
 
-def planned(asked: Sweep) -> SweepPlan:
+
+def planned(asked: Sweep) -> Plan:
     """Check everything that is asked for; a ``ValueError`` names the option or parameter and what was expected."""
     if asked.time_limit is not None and not asked.time_limit > 0:
         raise ValueError(f"--time-limit: expected seconds above 0, but found {asked.time_limit:g}")
-    path = Path(asked.target).expanduser()
+    path, source = Path(asked.target).expanduser(), None
     if path.suffix == ".ipynb" and path.exists():
         return _of_notebook(asked, notebooks.read(path.resolve()))
-    name, source = str(asked.target), None
     with contextlib.suppress(ValueError):  # a plant can be swept over where there are no notebooks
         source = pipeline.find_source()
     known = [path.stem for path in source.glob(notebooks.NUMBERED)] if source else []
     if source and (notebooks.beginning(path.stem, known) or path.suffix == ".ipynb"):
-        return _of_notebook(asked, *notebooks.named(source, [name]))
-    _check_plant(name, known)
-    return _of_plant(asked, name)
+        return _of_notebook(asked, *notebooks.named(source, [str(asked.target)]))
+    check_plant(str(asked.target), known)
+    return _of_plant(asked, str(asked.target))
 
 
-def _check_plant(name: str, others: Sequence[str]) -> None:
-    """Refuse the name of no plant, before a second of imports where it is none of the package's files either."""
+def check_plant(name: str, others: Sequence[str]) -> None:
+    """Reject unknown plant names, without importing JAX where that can be."""
     files = (Path(lqrlab.__file__).parent / "systems" / "catalogue").glob("*.py")
-    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    classes = re.findall(r"^class (\w+)\(", "\n".join(file.read_text(encoding="utf-8") for file in files), re.M)
     # as Plant names its subclasses
-    known = [
-        re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", word).lower()
-        for word in re.findall(r"^class (\w+)\(", text, re.M)
-    ]
+    known = [re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", word).lower() for word in classes]
     if name in known or plant_files() or importlib.metadata.entry_points(group="lqrlab.plants"):
         from lqrlab import compute, systems
 
         compute.setup()
         known = systems.names()
     if name not in known:
-        hint = checks.did_you_mean(name, [*known, *others])
-        raise ValueError(
-            f"{name}: is neither a notebook nor a plant{hint or '; lqrlab list and lqrlab systems show them'}"
-        )
+        hint = checks.did_you_mean(name, [*known, *others]) or "; lqrlab list and lqrlab systems show them"
+        raise ValueError(f"{name}: is neither a notebook nor a plant{hint}")
 
 
-def _of_plant(asked: Sweep, name: str) -> SweepPlan:
+def _of_plant(asked: Sweep, name: str) -> Plan:
+    from lqrlab import systems
     from lqrlab.workbench.runs import plant_designs
 
-    options = {
-        "--profile": asked.profile,
-        "--from": asked.inputs,
-        "--workers": asked.workers,
-        "--scheduler": asked.scheduler,
-        "--time-limit": asked.time_limit,
-    }
-    if wrong := [option for option, value in options.items() if value is not None]:
-        raise ValueError(f"{wrong[0]}: is for notebooks, but {name} is a plant")
+    for field in ("profile", "inputs", "workers", "scheduler", "time_limit"):
+        if getattr(asked, field) is not None:
+            option = {"inputs": "from"}.get(field, field.replace("_", "-"))
+            raise ValueError(f"--{option}: is for notebooks, but {name} is a plant")
     known = plant_designs.parameters(name)
 
     def check(chosen: Values) -> Values:
@@ -160,13 +154,14 @@ def _of_plant(asked: Sweep, name: str) -> SweepPlan:
             f"there are {', '.join(known)}"
         )
     chosen = points(known, check, given, rows, asked.num_random, asked.seed)
-    plant_designs.plants(name, chosen)  # refuses what is out of range
-    folder = _folder(asked, session.project(), name)
-    made = [Point(f"{i:05d}", point, point, folder) for i, point in enumerate(chosen, 1)]
-    return SweepPlan(asked, name, plant_designs.title(name), made, folder, units=plant_designs.units(name))
+    plant_designs.batch(name, chosen)  # refuses what is out of range
+    made = [Point(f"{i:05d}", point, point) for i, point in enumerate(chosen, 1)]
+    title = re.split("[;:]", systems.family(name).title)[0]
+    units = plant_designs.units(name)
+    return Plan(asked, name, title, made, _folder(asked, session.project(), name), units=units)
 
 
-def _of_notebook(asked: Sweep, nb: Notebook) -> SweepPlan:
+def _of_notebook(asked: Sweep, nb: Notebook) -> Plan:
     source, profile, common = nb.path.parent, asked.profile, Values()
     if profile is None and (source / "profiles" / "quick.json").exists():
         profile = "quick"
@@ -180,15 +175,12 @@ def _of_notebook(asked: Sweep, nb: Notebook) -> SweepPlan:
     given, rows = _without_prefix(asked, nb.name)
     chosen = points(nb.parameters, check, given, rows, asked.num_random, asked.seed)
     values = [check(point) for point in chosen]
-    listed = {key for row in rows for key in row}
     for each in values:
-        pipeline.check_names({nb.name: each}, {*given, *listed})
-    folder = _folder(asked, source.parent, nb.name)
-    names = [_called(*pair) for pair in zip(chosen, values)]
-    made = [Point(*fields, folder / "runs" / fields[0]) for fields in zip(names, chosen, values)]
+        pipeline.check_names({nb.name: each}, {*given, *(key for row in rows for key in row)})
+    made = [Point(_called(*pair), *pair) for pair in zip(chosen, values)]
     before = [path.stem for path in sorted(source.glob(notebooks.MAIN_JOB)) if path.stem < nb.name]
     needs = nb.metadata.get("needs", before if re.match("0[0-9]_", nb.name) else [])
-    return SweepPlan(asked, nb.name, nb.title, made, folder, nb, profile, needs)
+    return Plan(asked, nb.name, nb.title, made, _folder(asked, source.parent, nb.name), nb, profile, needs)
 
 
 def _without_prefix(asked: Sweep, name: str) -> tuple[dict[str, str], list[dict[str, object]]]:

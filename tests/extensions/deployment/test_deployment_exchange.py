@@ -1,8 +1,6 @@
 """Files of other tools: what is written is read back, by us and by who shares no code with us."""
 
 import json
-import subprocess
-import sys
 
 import h5py
 import jax
@@ -12,8 +10,7 @@ import pytest
 import scipy.io
 import scipy.linalg
 
-from lqrlab import control, deployment, identification, learning, predictive, simulation, systems
-from lqrlab.learning import models
+from lqrlab import control, deployment, identification, simulation, systems
 from lqrlab.simulation import Problem
 
 RNG = np.random.default_rng(0)
@@ -155,64 +152,12 @@ def test_files_that_others_wrote(tmp_path):
     assert float(plant.dt) == 0.05
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.matrix) for name in ("network", "mpc")]
-
-
-@pytest.mark.parametrize("controller", ["gain", "lqg", *SLOW])
-def test_stablehlo_comes_back(controller, tmp_path):
-    made = {
-        "gain": lambda: PROBLEM.K,
-        "lqg": lambda: LQG,
-        "network": lambda: models.build(learning.ModelConfig(kind="recurrent", window=3, width=8, hidden=8)),
-        "mpc": lambda: predictive.mpc(PROBLEM.A, PROBLEM.B, PROBLEM.Q, PROBLEM.R, 5, u_limits=(-8.0, 8.0)),
-    }[controller]()
-    policy = deployment.load(deployment.save(made, tmp_path / "c.stablehlo", PROBLEM))
-    x0 = 0.05 * RNG.normal(size=(2, 4))
-    for start in (x0, x0[0]):
-        runs = [simulation.rollout(PROBLEM, c, start, 20) for c in (made, policy)]
-        np.testing.assert_allclose(runs[0].us, runs[1].us, atol=1e-9)
-
-
-ALONE = """
-import sys, zipfile, json
-import jax, jax.numpy as jnp
-jax.config.update("jax_enable_x64", True)
-with zipfile.ZipFile(sys.argv[1]) as archive:
-    init, step = (jax.export.deserialize(archive.read(name)).call for name in ("init", "step"))
-memory, us = init(), []
-for x in json.loads(sys.argv[2]):
-    memory, u = step(memory, jnp.array(x))
-    us.append(u.tolist())
-assert not [name for name in sys.modules if name.startswith("lqrlab")]
-print(json.dumps(us))
-"""
-
-
-def test_stablehlo_in_a_process_without_lqrlab(tmp_path):
-    path = deployment.to_stablehlo(LQG, PROBLEM, tmp_path / "c.stablehlo")
-    xs = 0.1 * RNG.normal(size=(6, 4))
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE.replace("import jax,", "import jax, jax.export,"), path, json.dumps(xs.tolist())],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    policy = simulation.bind(LQG, PROBLEM)
-    carry = policy.init(())
-    for x, u in zip(xs, json.loads(done.stdout)):
-        carry, own = policy(carry, jnp.asarray(x))
-        np.testing.assert_allclose(u, own, rtol=1e-12, atol=1e-12)
-
-
 def test_what_is_refused_in_words(tmp_path):
     for thing, name, words in (
         (PROBLEM.K, "k.xls", "ending in .mat, .json"),
         (np.zeros((2, 1, 4)), "k.mat", "one gain"),
         (lambda p: p.K, "k.mat", "expected a gain, a plant"),
         (systems.sample("pendulum", key=jax.random.key(0), num=2), "p.mat", "found a batch"),
-        (PROBLEM.K, "k.stablehlo", "problem: say what"),
         ("text", "k.json", "thing"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -221,12 +166,10 @@ def test_what_is_refused_in_words(tmp_path):
     (tmp_path / "bad.mat").write_bytes(b"nonsense")
     (tmp_path / "odd.json").write_text('{"kind": "cake", "A": [[1]]}')
     (tmp_path / "half.json").write_text('{"kind": "controller", "A": [[1]]}')
-    (tmp_path / "bad.stablehlo").write_bytes(b"PK nonsense")
     for name, words in (
         ("bad.mat", "cannot be read as .mat"),
         ("odd.json", "kind"),
         ("half.json", "a controller needs 'B'"),
-        ("bad.stablehlo", "cannot be read as a policy"),
         ("none.json", "there is no such file"),
         ("none.h5", "none.h5"),
         ("k.xls", "ending in"),

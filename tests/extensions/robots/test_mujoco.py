@@ -246,20 +246,18 @@ def test_a_pose_that_cannot_be_held_is_refused_with_the_nearest_one(tmp_path):
         robots.from_mujoco(weak, actuated=["pivot"])
 
 
-def test_dry_friction_is_left_out_with_a_warning():
-    rubbing = LEVER.replace("damping", 'frictionloss="0.1" damping')
-    with pytest.warns(UserWarning, match="dry friction acts in pivot where the robot is to be held; lqrlab leaves"):
-        plant = robots.from_mujoco(mujoco.MjModel.from_xml_string(rubbing))
-    assert "dry friction" in plant.limits
-
-
-def test_a_robot_that_touches_or_is_at_a_stop_where_it_rests_is_taken_with_a_warning():
+def test_what_smooth_motion_leaves_out_is_warned_of_where_it_acts_at_rest():
     lying = LEVER.replace("<worldbody>", '<worldbody><geom type="plane" size="1 1 1" pos="0 0 -.01"/>')
     stopped = lying.replace('name="pivot" axis', 'name="pivot" range="0 90" axis').replace("-.01", "-1")
-    for text, words in ((lying, "world and lever touch"), (stopped, "joint 'pivot' is at its stop")):
-        with pytest.warns(UserWarning, match=f"{words} where the robot is to be held"):
+    rubbing = LEVER.replace("damping", 'frictionloss="0.1" damping')
+    for text, words, left_out in (
+        (lying, "world and lever touch", "contacts"),
+        (stopped, "joint 'pivot' is at its stop", "contacts, stops"),
+        (rubbing, "dry friction acts in pivot", "dry friction"),
+    ):
+        with pytest.warns(UserWarning, match=f"{words} where the robot is to be held; lqrlab leaves"):
             plant = robots.from_mujoco(mujoco.MjModel.from_xml_string(text))
-        assert "left out of the model are its contacts" in plant.limits
+        assert f"left out of the model are its {left_out}" in plant.limits
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):

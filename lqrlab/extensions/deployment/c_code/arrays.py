@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lqrlab.extensions.deployment.c_code.expressions import Block, Declare, For, Node, Statements, kind_of
+from lqrlab.extensions.deployment.c_code.expressions import CodeBlock, Declare, For, Node, Statements, kind_of
 
 Index = tuple[Node | int, ...]
 _RUN = 4  # entries that are written by a loop
@@ -26,7 +26,7 @@ class Array:
 
     shape: tuple[int, ...]
     kind: str
-    block: Block
+    block: CodeBlock
     uses: int = 1
     memory: "StoredArray | None" = None
 
@@ -48,7 +48,7 @@ class StoredArray(Array):
     name: str
     shape: tuple[int, ...]
     kind: str
-    home: Block
+    home: CodeBlock
     version: int = 0
 
     def __post_init__(self) -> None:
@@ -91,7 +91,7 @@ class Scalars(Array):
     program: "ArrayProgram"
     nodes: np.ndarray
     kind: str
-    block: Block
+    block: CodeBlock
 
     def __post_init__(self) -> None:
         self.shape = self.nodes.shape
@@ -120,7 +120,7 @@ class Lazy(Array):
     entry: Callable[[Index], Node]
     shape: tuple[int, ...]
     kind: str
-    block: Block
+    block: CodeBlock
     moves: bool = False
     of: Sequence[Array] = ()
 
@@ -144,7 +144,7 @@ class Lazy(Array):
 class Nest:
     """Loops over the entries of an array: where they stand, their counters, and what is computed in them."""
 
-    block: Block
+    block: CodeBlock
     index: Index
     shape: tuple[int, ...]
     seen: dict[Lazy, int] = dataclasses.field(default_factory=dict)
@@ -166,7 +166,7 @@ class ArrayProgram(Statements):
         self.contents: dict[str, np.ndarray] = {}
         self.labels: dict[tuple, str] = {}
 
-    def new(self, shape: tuple[int, ...], kind: str, block: Block | None = None) -> StoredArray:
+    def new(self, shape: tuple[int, ...], kind: str, block: CodeBlock | None = None) -> StoredArray:
         """Memory that belongs to a block."""
         block = block or self.block
         memory = StoredArray(self, self.fresh("a"), shape, kind, block)
@@ -232,7 +232,7 @@ class ArrayProgram(Statements):
             self.store(memory, flat(self, place(index) if place else index, memory.shape), node)
 
     @contextlib.contextmanager
-    def nested(self, block: Block, index: Index, shape: tuple[int, ...]) -> Iterator[None]:
+    def nested(self, block: CodeBlock, index: Index, shape: tuple[int, ...]) -> Iterator[None]:
         """Loops in which lazy arrays are computed along; what is needed again afterwards is kept."""
         before, self.nest = self.nest, Nest(block, index, shape)
         yield
@@ -277,13 +277,13 @@ class LoopNest:
 
     def __enter__(self) -> Index:
         self.outer = self.program.block
-        self.made: list[tuple[Node, int, Block]] = []
+        self.made: list[tuple[Node, int, CodeBlock]] = []
         index: list[Node | int] = []
         for size in self.shape:
             if size == 1:
                 index.append(0)
                 continue
-            body = Block(self.program.block)
+            body = CodeBlock(self.program.block)
             counter = self.program.counter(body)
             self.made.append((counter, size, body))
             self.program.block = body

@@ -8,12 +8,12 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from lqrlab.extensions.deployment.c_code.arrays import Array, ArrayProgram, Constant, Index, StoredArray
-from lqrlab.extensions.deployment.c_code.expressions import Block, Break, For, If, Node, kind_of
+from lqrlab.extensions.deployment.c_code.expressions import Break, CodeBlock, For, If, Node, kind_of
 from lqrlab.extensions.deployment.c_code.flattening import Equation, Known, Value, Variable, flatten, inner
 from lqrlab.extensions.deployment.c_code.translation import Translator, UnsupportedStepError, rule, values_of
 
 
-def _in_body(memories: Sequence[StoredArray], body: Block) -> list[StoredArray]:
+def _in_body(memories: Sequence[StoredArray], body: CodeBlock) -> list[StoredArray]:
     """Memories as they are in a loop that writes them at its end."""
     return [dataclasses.replace(m, home=body, version=m.version + 1) for m in memories]
 
@@ -24,7 +24,7 @@ def _scan(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     first, length = q["num_consts"], q["length"]
     consts, start, xs = a[:first], a[first : first + q["num_carry"]], a[first + q["num_carry"] :]
     counts = _counting(program, consts, start, xs)
-    outer, body = p.block, Block(p.block)
+    outer, body = p.block, CodeBlock(p.block)
     counter = p.counter(body)
     memories = [None if k in counts else t.copied(s) for k, s in enumerate(start)]
     stacked = [p.new(v.shape, kind_of(v.dtype)) for v in step.outputs[len(start) :]]
@@ -90,7 +90,7 @@ def _while(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     of_test, of_body, start = a[:tests], a[tests : tests + bodies], a[tests + bodies :]
     test, program = inner(q["cond_jaxpr"]), inner(q["body_jaxpr"])
     times = _bound(test, program, of_test, of_body, start)
-    outer, body = p.block, Block(p.block)
+    outer, body = p.block, CodeBlock(p.block)
     counter = p.counter(body)
     memories = [t.copied(s) for s in start]
     p.block = body
@@ -165,7 +165,7 @@ def _cond(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     memories = [p.new(v.shape, kind_of(v.dtype)) for v in step.outputs]
     blocks = []
     for branch in branches:
-        p.block = Block(outer, conditional=True)
+        p.block = CodeBlock(outer, conditional=True)
         for memory, out in zip(memories, t.run(inner(branch), given)):
             t.copy(memory, out)
         blocks.append(p.block)

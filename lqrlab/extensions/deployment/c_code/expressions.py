@@ -40,13 +40,13 @@ class Node:
     op: str
     args: tuple
     kind: str
-    home: "Block"
+    home: "CodeBlock"
     inline: bool
     order: int = 0
 
 
 @dataclasses.dataclass(eq=False)
-class Block:
+class CodeBlock:
     """Statements between braces.
 
     Attributes:
@@ -54,7 +54,7 @@ class Block:
         conditional: it is not always executed, so nothing leaves it.
     """
 
-    parent: "Block | None" = None
+    parent: "CodeBlock | None" = None
     conditional: bool = False
     items: list = dataclasses.field(default_factory=list)
     defined: set[Node] = dataclasses.field(default_factory=set)
@@ -62,9 +62,9 @@ class Block:
     def __post_init__(self) -> None:
         self.depth: int = 0 if self.parent is None else self.parent.depth + 1
 
-    def outward(self) -> "Iterator[Block]":
+    def outward(self) -> "Iterator[CodeBlock]":
         """This block and those around it."""
-        block: Block | None = self
+        block: CodeBlock | None = self
         while block is not None:
             yield block
             block = block.parent
@@ -101,7 +101,7 @@ class For:
 
     counter: Node
     times: int
-    body: Block
+    body: CodeBlock
 
 
 @dataclasses.dataclass(eq=False)
@@ -116,7 +116,7 @@ class If:
     """Branches: the first whose condition holds, else the last."""
 
     conditions: list[Node]
-    branches: list[Block]
+    branches: list[CodeBlock]
 
 
 class Statements:
@@ -126,7 +126,7 @@ class Statements:
     """
 
     def __init__(self) -> None:
-        self.root = self.block = Block()
+        self.root = self.block = CodeBlock()
         self._nodes: dict[tuple, Node] = {}
         self._names = self.made = 0
 
@@ -140,7 +140,7 @@ class Statements:
         value = {"real": float, "int": int, "bool": bool}[kind](value)
         return self._one("lit", (value, data), kind, self.root, True, (repr(value), data))
 
-    def counter(self, block: Block) -> Node:
+    def counter(self, block: CodeBlock) -> Node:
         """The counter of a loop whose body is the block."""
         return Node("counter", (self.fresh("i"),), "int", block, True)
 
@@ -169,7 +169,7 @@ class Statements:
             args = tuple(sorted(args, key=lambda a: (a.op == "lit", a.order)))
         return self._one(name, args, kind, home, counted, (*map(id, args), kind))
 
-    def _one(self, op: str, args: tuple, kind: str, home: Block, inline: bool, key: tuple) -> Node:
+    def _one(self, op: str, args: tuple, kind: str, home: CodeBlock, inline: bool, key: tuple) -> Node:
         key = (op, kind, *key)
         if key not in self._nodes:
             self._nodes[key] = Node(op, args, kind, home, inline, len(self._nodes))
@@ -258,17 +258,17 @@ def uses(item: Any) -> list[Node]:
     return [item.condition] if isinstance(item, Break) else []
 
 
-def inside(item: Any) -> list[Block]:
+def inside(item: Any) -> list[CodeBlock]:
     """Blocks of a statement."""
     return item.branches if isinstance(item, If) else [item.body] if isinstance(item, For) else []
 
 
-def used_once(root: Block) -> set[Node]:
+def used_once(root: CodeBlock) -> set[Node]:
     """Numbers that one statement of their own block uses, and nothing else does."""
     total: Counter[Node] = Counter()
     at_home: set[Node] = set()
 
-    def visit(block: Block) -> None:
+    def visit(block: CodeBlock) -> None:
         for item in block.items:
             waiting = list(uses(item))
             while waiting:
@@ -299,7 +299,7 @@ class Writer:
         self.written_out, self.shared = written_out, shared
         self.count = self._number = 0
 
-    def text(self, block: Block, indent: str = "    ") -> list[str]:
+    def text(self, block: CodeBlock, indent: str = "    ") -> list[str]:
         """The lines of a block."""
         lines, before = [], set(self.names)
         for item in block.items:

@@ -1,4 +1,4 @@
-"""A traced function as a list of steps: calls written out, what is known computed, what nobody needs left out."""
+"""A traced function as a list of steps: calls inlined, constants folded, dead code left out."""
 
 import dataclasses
 from collections.abc import Sequence

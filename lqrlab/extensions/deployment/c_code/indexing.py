@@ -6,7 +6,7 @@ from typing import Any
 from jax.lax import GatherScatterMode
 
 from lqrlab.extensions.deployment.c_code.arrays import Array, Constant, Index, flat
-from lqrlab.extensions.deployment.c_code.expressions import Block, If, Node
+from lqrlab.extensions.deployment.c_code.expressions import CodeBlock, If, Node
 from lqrlab.extensions.deployment.c_code.flattening import Equation
 from lqrlab.extensions.deployment.c_code.primitives import _shifted as shifted
 from lqrlab.extensions.deployment.c_code.translation import Translator, rule
@@ -93,7 +93,7 @@ def _scattered(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
         outer, tests = p.block, [] if cut or step.params["mode"] == GatherScatterMode.PROMISE_IN_BOUNDS else inside
         if tests:
             p.demand(*tests)
-            p.block = Block(outer, conditional=True)
+            p.block = CodeBlock(outer, conditional=True)
         at = tuple(shifted(p, offset.get(k, 0), first.get(k, 0)) for k in range(len(one.shape)))
         node = new.at(i)
         p.store(memory, flat(p, at, one.shape), p.op(op, t.now(memory).at(at), node) if op else node)

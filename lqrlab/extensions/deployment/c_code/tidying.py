@@ -1,26 +1,26 @@
-"""A program without what nobody reads, its arrays in as little memory as they need at once."""
+"""Dead-code elimination and buffer sharing."""
 
 from collections.abc import Iterator
 from typing import Any
 
-from lqrlab.extensions.deployment.c_code.expressions import Block, Declare, Define, Node, Store, inside, uses
+from lqrlab.extensions.deployment.c_code.expressions import CodeBlock, Declare, Define, Node, Store, inside, uses
 
 
-def _statements(block: Block) -> Iterator[Any]:
+def _statements(block: CodeBlock) -> Iterator[Any]:
     for item in block.items:
         yield item
         for inner in inside(item):
             yield from _statements(inner)
 
 
-def prune(root: Block) -> None:
+def prune(root: CodeBlock) -> None:
     """Leave out numbers and arrays that nothing is made of; what has no declaration is what the program is for."""
     before = -1
     while before != (before := sum(1 for _ in _statements(root))):  # a loop that is left out needed something too
         _prune(root)
 
 
-def _prune(root: Block) -> None:
+def _prune(root: CodeBlock) -> None:
     declared = {item.array.name for item in _statements(root) if isinstance(item, Declare)}
     stores: dict[str, list[Store]] = {}
     for item in _statements(root):
@@ -40,7 +40,7 @@ def _prune(root: Block) -> None:
             read.add(name)
             waiting += [n for s in stores.get(name, ()) if name in declared for n in uses(s)]
 
-    def clean(block: Block) -> set[Node]:
+    def clean(block: CodeBlock) -> set[Node]:
         """Leave out of a block what nothing after it uses; numbers from outside that it uses."""
         kept, used = [], set[Node]()
         for item in reversed(block.items):
@@ -86,8 +86,8 @@ def _touched(item: Any, written_out: set[Node]) -> set[str]:
     return names
 
 
-def share(block: Block, written_out: set[Node]) -> dict[str, str]:
-    """Names of the arrays whose memory an array of the same block can have, because nobody reads them any more.
+def share(block: CodeBlock, written_out: set[Node]) -> dict[str, str]:
+    """Buffer sharing: for each array the array of the same block whose memory it takes over.
 
     Declarations move to the head of the block, each as long as the longest of its arrays; ``written_out`` are numbers
     without a name, which are computed where they are used.
@@ -101,7 +101,7 @@ def share(block: Block, written_out: set[Node]) -> dict[str, str]:
             last[name] = place
     free: list[tuple[int, Declare]] = []
     slots: list[Declare] = []
-    for name in sorted(first, key=lambda name: first[name]):
+    for name in sorted(first, key=lambda name: (first[name], name)):  # the same in each process
         array = arrays[name]
         fitting = [k for k, (end, slot) in enumerate(free) if end < first[name] and slot.array.kind == array.kind]
         if fitting:

@@ -1,9 +1,9 @@
-"""The processor in the loop: exported C on an emulated microcontroller."""
+"""Exported C on an emulated Cortex-M4: vectors, bytes, instructions a step: python -m benchmarks.cortex_m4 FOLDER."""
 
 import shutil
 import subprocess
+import sys
 import tempfile
-from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ TOOLS = {"arm-none-eabi-gcc": "gcc-arm-none-eabi, libnewlib-arm-none-eabi", "qem
 _TARGET = ["-mcpu=cortex-m4", "-mthumb", "-mfpu=fpv4-sp-d16", "-mfloat-abi=hard", "-Os", "-DCONTROLLER_FLOAT"]
 _STRICT = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Wdouble-promotion", "-Werror"]
 _BOARD = ["-M", "mps2-an386", "-cpu", "cortex-m4", "-nographic", "-icount", "shift=10"]
+_BOARD_FILES = Path(__file__).with_name("cortex_m4_board")
 _CALLS = ["-semihosting-config", "enable=on,target=native"]
 
 
@@ -38,7 +39,7 @@ class ProcessorRun(NamedTuple):
 
 
 def on_cortex_m4(folder: str | Path) -> ProcessorRun:
-    """Compile a folder of :func:`to_c` for a Cortex-M4 and run it in QEMU: its test vectors, then 10,000 timed steps.
+    """Compile a folder of ``deployment.to_c`` for a Cortex-M4, run it in QEMU: its test vectors, then 10,000 steps.
 
     QEMU counts instructions, not cycles: a step of them takes some 1 to 2 cycles each on the silicon.
 
@@ -56,8 +57,7 @@ def on_cortex_m4(folder: str | Path) -> ProcessorRun:
         here = Path(build)
         shutil.copy(folder / "test_vectors.csv", here)
         for name in ("board.ld", "start.c", "count.c"):
-            text = resources.files(__package__).joinpath("templates", f"cortex_m4_{name}.txt").read_text()
-            (here / name).write_text(text)
+            shutil.copy(_BOARD_FILES / name, here)
         (here / "memory.c").write_text('#include "controller.h"\ncontroller_t c;\n')
         compiler = ["arm-none-eabi-gcc", *_TARGET, f"-I{folder}"]
         sizes = []
@@ -79,3 +79,11 @@ def _run(where: Path, *command: object, wrong_too: bool = False) -> str:
         words = next(iter(done.stderr.strip().splitlines()), "no reason given")
         raise RuntimeError(f"on_cortex_m4: {command[0]} failed: {words}")
     return done.stdout
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    found = on_cortex_m4(sys.argv[1])
+    print(f"test vectors: {found.answer}{found.code} bytes of code and constants, {found.memory} of memory")
+    print(f"{found.least} to {found.most} instructions a step")

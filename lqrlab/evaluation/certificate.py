@@ -121,7 +121,7 @@ def certify(
 
     >>> plant = systems.make("pendulum")
     >>> optimum = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
-    >>> certificate = learning.certify(simulation.LinearPolicy(0.8 * optimum.K), plant)
+    >>> certificate = evaluation.certify(simulation.LinearPolicy(0.8 * optimum.K), plant)
     >>> bool(certificate.stable), bool(certificate.distance < 1 - certificate.radius)
     (True, True)
     >>> round(float(certificate.excess), 3)
