@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -30,7 +31,6 @@ RULES = {
     "optimal": ("ms", "phase_margin", "gain_margin", "num_starts", "seed"),
 }
 """The settings of each rule."""
-ARRAYS = ("kp", "ki", "kd", "filter_time", "b", "c", "tracking_time")
 _ROUNDING = 1e-12  # as near to one a mode may be an integral that nothing moves
 
 
@@ -146,12 +146,7 @@ def _stacked(designs: list[PID | None], lead: tuple[int, ...]) -> PID:
     nan = jnp.full_like(good.kp, jnp.nan)
     bad = dataclasses.replace(good, kp=nan, ki=nan, kd=nan)
     full = [bad if d is None else d for d in designs]
-
-    def stacked(name: str) -> Any:
-        values = [np.asarray(getattr(d, name)) for d in full]
-        return jnp.asarray(np.stack(values).reshape(*lead, *values[0].shape))
-
-    return dataclasses.replace(good, **{name: stacked(name) for name in (*ARRAYS, "C", "dt")})
+    return jax.tree.map(lambda *a: jnp.asarray(np.stack(a).reshape(*lead, *np.shape(a[0]))), *full)
 
 
 # What is given ------------------------------------------------------------------------------------------------
@@ -277,10 +272,10 @@ def _designed(
     b = b if chosen["b"] is None else np.full_like(b, chosen["b"])
     Tt = Tt if chosen["tracking_time"] is None else np.full_like(Tt, chosen["tracking_time"])
     arrays = (kp, ki, kd, Tf, b, np.zeros_like(kp), Tt)
-    values: dict[str, Any] = dict(zip(ARRAYS, (jnp.asarray(a[0] if len(a) == 1 else a, float) for a in arrays)))
+    values = (jnp.asarray(a[0] if len(a) == 1 else a, float) for a in arrays)
     C = None if plant.model is not None else jnp.asarray(plant.C)
     dt = None if plant.dt is None else jnp.asarray(plant.dt, float)
-    return PID(**values, C=C, dt=dt, inputs=plant.inputs, m=plant.B.shape[1])
+    return PID(*values, C=C, dt=dt, inputs=plant.inputs, m=plant.B.shape[1])
 
 
 def _optimal(

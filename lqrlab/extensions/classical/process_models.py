@@ -9,7 +9,6 @@ import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike
 
 from lqrlab.compute import checks
-from lqrlab.control.discretization import c2d
 from lqrlab.extensions.classical.channels import Channel, real_lags
 
 _STEPS, _PERIODS = 4000, 8  # of a step experiment; of a relay experiment
@@ -197,13 +196,11 @@ def of_step(channel: Channel) -> ProcessModel:
 
 def _stepped(channel: Channel, horizon: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Times, output and its slope after a unit step without dead time, exactly."""
-    h = horizon / _STEPS
-    A, b = (np.asarray(a) for a in c2d(channel.A, channel.b, h))
-    xs = np.zeros((_STEPS + 1, len(A)))
-    for i in range(_STEPS):
-        xs[i + 1] = A @ xs[i] + b[:, 0]
-    slopes = xs @ channel.A.T + channel.b[:, 0]
-    return h * np.arange(_STEPS + 1), xs @ channel.c[0], slopes @ channel.c[0]
+    ts, one = np.linspace(0, horizon, _STEPS + 1), np.ones(_STEPS + 1)
+    plant = channel.A, channel.b, channel.c, np.zeros((1, 1))
+    _, y, xs = scipy.signal.lsim(plant, one, ts, interp=False)
+    slopes = xs.reshape(len(ts), -1) @ channel.A.T + channel.b[:, 0]
+    return ts, y, slopes @ channel.c[0]
 
 
 def of_relay(channel: Channel) -> ProcessModel:

@@ -96,11 +96,9 @@ def inverse_lqr(
 ) -> Inverse:
     """Q and R for which u = −Kx is optimal; where there are none, those whose optimum comes near. On the host.
 
-    The cost P of a *given* loop is linear in (Q, R), and so is its derivative with respect to K, which has to
-    vanish. The rest is a convex problem: the weights, positive definite and of fixed trace, that bring the
-    derivative's norm to its minimum. It is solved by following the analytic centre, so of the many weights that
-    explain a gain those are found that are farthest from being singular (in coordinates in which the closed
-    loop moves all states and inputs alike).
+    The cost of a *given* loop and its derivative with respect to K are linear in (Q, R): the weights, positive definite
+    and of fixed trace, that bring the derivative's norm to its minimum are a convex problem. Of the many that explain a
+    gain those are found that are farthest from being singular.
 
     Args:
         A, B: of ẋ = Ax + Bu, ``[..., n, n]``, ``[..., n, m]``.
@@ -114,10 +112,9 @@ def inverse_lqr(
     Raises:
         ValueError: bad shapes; a single loop that is not stable.
 
-    Sources: R. E. Kalman, When is a linear control system optimal?, J. Basic Eng. 86 (1964) [the question, the
-    return difference]; A. Jameson and E. Kreindler, Inverse problem of linear optimal control, SIAM J. Control 11
-    (1973) [several inputs]; S. Boyd et al., Linear Matrix Inequalities in System and Control Theory (1994),
-    section 10.6 [convexity].
+    Sources: R. E. Kalman, When is a linear control system optimal?, J. Basic Eng. 86 (1964); A. Jameson and
+    E. Kreindler, SIAM J. Control 11 (1973) [several inputs]; S. Boyd et al., Linear Matrix Inequalities in System and
+    Control Theory (1994), section 10.6 [convexity].
     """
     matrix_checks.on_host("inverse_lqr", A, B, K, dt)
     flag("diagonal", diagonal)
