@@ -271,11 +271,11 @@ def _designed(
     Tf = np.array([t if given is None else given for t, given in zip(Td / 10, filter_times)])
     b = b if chosen["b"] is None else np.full_like(b, chosen["b"])
     Tt = Tt if chosen["tracking_time"] is None else np.full_like(Tt, chosen["tracking_time"])
-    arrays = (kp, ki, kd, Tf, b, np.zeros_like(kp), Tt)
-    values = (jnp.asarray(a[0] if len(a) == 1 else a, float) for a in arrays)
+    arrays = {"kp": kp, "ki": ki, "kd": kd, "filter_time": Tf, "b": b, "c": np.zeros_like(kp), "tracking_time": Tt}
+    values: dict[str, Any] = {name: jnp.asarray(a[0] if len(a) == 1 else a, float) for name, a in arrays.items()}
     C = None if plant.model is not None else jnp.asarray(plant.C)
     dt = None if plant.dt is None else jnp.asarray(plant.dt, float)
-    return PID(*values, C=C, dt=dt, inputs=plant.inputs, m=plant.B.shape[1])
+    return PID(**values, C=C, dt=dt, inputs=plant.inputs, m=plant.B.shape[1])
 
 
 def _optimal(
