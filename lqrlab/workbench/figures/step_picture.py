@@ -5,11 +5,10 @@ import html
 import numpy as np
 
 from lqrlab import control
-from lqrlab.extensions import tuning
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts, svg
 from lqrlab.workbench.figures.charts import Axes
-from lqrlab.workbench.figures.step_specifications import Specifications, StepResponse
+from lqrlab.workbench.figures.step_specifications import Specifications, StepResponse, tuning
 from lqrlab.workbench.figures.svg import Picture, Stroke
 
 WIDTH, HEIGHT = 720.0, 330.0
@@ -20,7 +19,7 @@ _TALL = 190.0  # of the output's chart
 def words(step: StepResponse, specs: Specifications, plant: Plant, margins: list[control.Margins]) -> str:
     """Each specification and what the loop reaches."""
     given = specs.given(plant)
-    info = tuning.step_info(step.y[:, None], float(step.ts[1]), np.ones(1), within=given.within)
+    info = tuning().step_info(step.y[:, None], float(step.ts[1]), np.ones(1), within=given.within)
     reached = {
         "settling": float(info.settling[0]),
         "overshoot": float(info.overshoot[0]),

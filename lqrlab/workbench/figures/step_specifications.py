@@ -2,19 +2,24 @@
 
 import dataclasses
 import html
+import importlib
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from lqrlab import control
-from lqrlab.extensions import tuning
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures.loop_controllers import SampledLoop
 
 _SINGULAR = 1e10  # condition of the equations of rest from which on they have no answer
 _FREE = (4.0, 100.0)  # overshoot and effort from which on they are not specified
+
+
+def tuning() -> Any:
+    """The extension whose specifications these are, found by its name when they are asked for."""
+    return importlib.import_module("lqrlab.tuning")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,10 +38,10 @@ class Specifications:
     effort: float = _FREE[1]
     margin: float = 0.0
 
-    def given(self, plant: Plant) -> tuning.StepSpecs:
-        """Those that are specified."""
+    def given(self, plant: Plant) -> Any:
+        """Those that are specified, as ``tuning.StepSpecs``."""
         scales = tuple(float(a) for a in self.effort * np.asarray(plant.scales[1]))
-        return tuning.StepSpecs(
+        return tuning().StepSpecs(
             self.settling,
             self.overshoot if self.overshoot < _FREE[0] else None,
             scales if self.effort < _FREE[1] else None,
@@ -115,7 +120,7 @@ def found_weights(
     (A, B), (Q, R) = plant.matrices(), plant.weights()
     rows = stepping_outputs(plant, control.discretize(A, B, Q, R, dt), held)
     r = np.eye(plant.m)[0] * plant.outputs[held].scale
-    tuned = tuning.tune(A, B, np.asarray(plant.output_matrix())[rows], Q, R, dt, specs.given(plant), r=r)
+    tuned = tuning().tune(A, B, np.asarray(plant.output_matrix())[rows], Q, R, dt, specs.given(plant), r=r)
     states, inputs = (
         np.divide(np.diagonal(new), np.diagonal(old), out=np.ones(len(old)), where=np.diagonal(old) > 0)
         for new, old in ((np.asarray(tuned.Q), np.asarray(Q)), (np.asarray(tuned.R), np.asarray(R)))
