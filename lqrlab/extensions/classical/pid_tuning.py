@@ -113,7 +113,7 @@ def pid(
     checks.choice("rule", rule, RULES)
     checks.choice("kind", kind, KINDS)
     for name in settings:
-        checks.choice("settings", name, RULES[rule], f"for {rule} one of")
+        checks.choice("settings", name, RULES[rule], f'for rule="{rule}" one of')
     if settings.get("experiment") is not None:
         checks.choice("experiment", settings["experiment"], EXPERIMENTS)
     for name, value in {"filter_time": filter_time, "tracking_time": tracking_time}.items():

@@ -60,9 +60,8 @@ def pareto(
     if start.shape != problem.Q.shape:
         raise ValueError(f"X0: expected a covariance of shape {problem.Q.shape}, but found {start.shape}")
     matrix_checks.weight("X0", start)
-    costs = [
-        np.asarray(jnp.sum(cost_to_go(p, K) * start, (-1, -2))) for p in (problem._replace(R=problem.R - held), effort)
-    ]
+    both = (np.asarray(cost_to_go(p, K)) for p in (problem._replace(R=problem.R - held), effort))
+    costs = [np.sum(P * np.asarray(start), axis=(-1, -2)) for P in both]
     first, second = (np.where(np.isnan(cost), np.inf, cost) for cost in costs)
     # the largest kᵀx over the ellipsoid is √(kᵀX0 k), and a row k of the gain acts on x[t] as (Fᵀ)ᵗ k does on x0
     peak = _peak(*matrix_checks.together(problem.A, problem.B, K), start)

@@ -508,7 +508,6 @@ BAD = {
     ),
     "two sample times": (lambda: classical.pid(PROBLEM, dt=0.1), "dt: the problem already has a sample time"),
     "problem of matrices": (lambda: classical.pid(PROBLEM.scaled()), "process: expected the problem of one plant"),
-    "model": (lambda: classical.simc(CUBE, "pi"), "model: expected a process model"),
     "delay": (lambda: classical.pid(CUBE, delay=-1.0), "delay: expected a dead time ≥ 0 s, but found -1.0"),
     "nan": (lambda: classical.pid((np.full((3, 3), np.nan), *CUBE[1:])), "A: expected finite numbers"),
     "nan time": (lambda: classical.pid(CUBE, tau_c=np.nan), "tau_c: expected a finite number, but found nan"),
