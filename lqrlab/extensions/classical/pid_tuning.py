@@ -16,7 +16,7 @@ from lqrlab.extensions.classical import tuning_rules
 from lqrlab.extensions.classical.channels import Channel
 from lqrlab.extensions.classical.optimal_pid import Bounds, optimal
 from lqrlab.extensions.classical.pid_controller import PID
-from lqrlab.extensions.classical.process_models import EXPERIMENTS, ProcessModel, process_model
+from lqrlab.extensions.classical.process_models import ProcessModel, half_rule, of_step
 from lqrlab.extensions.classical.sensitivity_limit import max_ki
 from lqrlab.extensions.classical.tuning_rules import KINDS, Gains
 from lqrlab.simulation import Problem
@@ -96,7 +96,7 @@ def pid(
         b: weight of the set-point in the proportional part; the rule's if left out.
         tracking_time: of the anti-windup [s]: √(Ti Td), or Ti of a PI controller, if left out; 0 for the velocity form.
         settings: of the rule. ``tau_c``: time constant of the closed loop [s], the dead time if left out;
-            ``experiment``: how rules get their model, ``"half_rule"``, ``"step"`` or ``"relay"``, simulated; ``ms``,
+            ``experiment``: how rules get their model, ``"half_rule"`` or a simulated ``"step"``; ``ms``,
             ``phase_margin``, ``gain_margin``; ``num_starts`` (256) and ``seed`` of the descent of ``"optimal"``.
 
     Returns:
@@ -115,7 +115,7 @@ def pid(
     for name in settings:
         checks.choice("settings", name, RULES[rule], f'for rule="{rule}" one of')
     if settings.get("experiment") is not None:
-        checks.choice("experiment", settings["experiment"], EXPERIMENTS)
+        checks.choice("experiment", settings["experiment"], ("half_rule", "step"))
     for name, value in {"filter_time": filter_time, "tracking_time": tracking_time}.items():
         if value is not None:
             checks.number(name, value, "a time ≥ 0 s", low=0, finite=False)
@@ -254,8 +254,8 @@ def _ruled(
         return tuning_rules.ziegler_nichols_ultimate(*channel.ultimate(), kind), filter_time
     model = plant.model
     if model is None or experiment is not None:
-        default = "half_rule" if rule == "simc" else "step"
-        model = process_model(channel, experiment or default, 1 if kind == "pi" else 2)
+        experiment = experiment or ("half_rule" if rule == "simc" else "step")
+        model = of_step(channel) if experiment == "step" else half_rule(channel, 1 if kind == "pi" else 2)
     return getattr(tuning_rules, rule)(model, kind, **settings), filter_time
 
 
