@@ -31,8 +31,8 @@ _MOVED = {
     "evaluation": {"learning": "Certificate certificate certify"},
     "unknown": {
         "learning": "AdaptivePolicy Families LookAheadPolicy Prior adaptive families look_ahead ridge wide",
-        "evaluation": "BankPolicy FirstContact Regret Trial family_known first_contact tune_baselines unknown:score "
-        "unknown_baselines:baselines unknown_problem:problem_of",
+        "evaluation": "FirstContact Regret family_known first_contact unknown:score unknown_baselines:baselines "
+        "unknown_problem:problem_of",
     },
 }
 """Subpackage → where its names were, and by which name, if by another."""

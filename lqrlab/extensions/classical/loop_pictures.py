@@ -69,7 +69,7 @@ def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements, corners: Seq
     for name, loop in loops.items():
         x = np.log10(loop.frequencies)
         body += axes.curve(x, np.log10(np.abs(loop.gain) + 1e-300), looks[name])
-        below += phases.curve(x, np.rad2deg(_downwards(np.angle(loop.gain))), looks[name])
+        below += phases.curve(x, loop.phase, looks[name])
     for at, mark in corners:
         level = float(np.clip(math.log10(abs(newest.gain_at(at)) + 1e-300), *axes.y))
         body += axes.marks(np.array([math.log10(at)]), np.array([level]), mark, next(iter(looks.values())))
@@ -115,8 +115,7 @@ def picture(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements) -> Pictur
     steps = []
     for name, loop in loops.items():
         L, x, look = loop.gain, np.log10(loop.frequencies), looks[name]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            S, T = 1 / (1 + L), L / (1 + L)
+        S, T = loop.sensitivities
         bodies[0] += sensitive.curve(x, np.log10(np.abs(S)), look)
         bodies[0] += sensitive.curve(x, np.log10(np.abs(T)), Stroke(look.colour, "2 3"))
         near = np.abs(L) < 50
@@ -147,9 +146,3 @@ def _root_locus(axes: Axes, loop: ShapedLoop, look: Stroke) -> str:
 
 def _split(s: Complex[np.ndarray, " k"]) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
     return s.real, s.imag
-
-
-def _downwards(phase: Float[np.ndarray, " w"]) -> Float[np.ndarray, " w"]:
-    """Without jumps, beginning between −360° and 0°."""
-    phase = np.unwrap(phase)
-    return phase - 2 * np.pi * np.ceil(phase[0] / (2 * np.pi) - 1e-9)

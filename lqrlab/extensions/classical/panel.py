@@ -38,16 +38,16 @@ _NOW = "this design"
 def loop_shaper(
     plant: str | Plant, *, output: int | None = None, values: Mapping[str, Any] | None = None
 ) -> "LoopShaper | Picture":
-    """A panel to shape a loop by hand, from one measured output of a plant with one input.
+    """Panel to shape a loop by hand, from one measured output of a plant with one input; the picture without a person.
 
-    The compensator is a gain with a lead, integral action, roll-off and a notch. In the Bode plot its zeros (○) and
-    poles (×) are dragged along the frequencies, the notch also up and down, and all else of the curve is the gain. In
-    the root locus its zeros and poles are dragged as well; all else there moves a pole of the loop along its branch.
-    Requirements are regions that curves have to stay out of, and what breaks one is said in words. The cost stands
-    beside that of the LQR, which sees all states and knows the input's dead time. A PID controller tuned by a rule is
-    drawn as well, and what the compensator is as a PID is said. ``output`` is the measured output; if left out, the
-    first that sees all modes that do not decay. ``values`` is what the controls begin at, as *copy as code* writes it.
-    Without a person it is the picture.
+    The compensator is a gain with a lead, integral action, roll-off and a notch. Its zeros (○) and poles (×) are
+    dragged in the Bode plot and the root locus; all else of the curve is the gain, or moves a pole along its branch.
+    Requirements are regions that curves have to stay out of. The cost stands beside that of the LQR, which sees all
+    states and knows the input's dead time; a PID controller tuned by a rule is drawn as well.
+
+    Args:
+        output: the measured output; if left out, the first that sees all modes that do not decay.
+        values: what the controls begin at, as *copy as code* writes it.
     """
     return LoopShaper(plant, output).at(values)
 
@@ -137,16 +137,12 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
                 part = complex(-damping, math.sqrt(1 - damping**2)) * at
                 roots += [part, part.conjugate()]
         C = np.asarray(self._plant.output_matrix())[[self.output.value]]
-        return classical.Compensator(C, self._sign() * gain, zeros, poles)
-
-    def _sign(self) -> float:
-        """The direction in which the output goes under the input: in the end, of an unstable plant at first."""
-        C = np.asarray(self._plant.output_matrix())[[self.output.value]]
         channel = ShapedLoop(self._plant, classical.Compensator(C)).channel
-        try:
-            return float(np.sign(channel.transfer()[0])) if channel.unstable else channel.sign()
+        try:  # the direction in which the output goes: in the end, of an unstable plant at first
+            sign = float(np.sign(channel.transfer()[0])) if channel.unstable else channel.sign()
         except ValueError:  # it does not react
-            return 1.0
+            sign = 1.0
+        return classical.Compensator(C, sign * gain, zeros, poles)
 
     def _loop(self, decibels: float | None = None) -> ShapedLoop:
         return ShapedLoop(self._plant, self._compensator(decibels), self.dead_time.value)

@@ -22,11 +22,8 @@ class PID:
     """u = kp (b r − y) + ki ∫ (r − y) dt + kd s/(1 + filter_time s) (c r − y), one loop or several.
 
     Arrays are ``[*batch]`` for one loop, ``[*batch, loops]`` for several, which may share outputs and inputs: those
-    that drive one input are added. :func:`lqrlab.simulation.bind` makes the policy; :meth:`loop` is for the analysis.
-
-    Sampled, the integral is exact for an error that is held (zero-order hold), and the filtered derivative for an
-    output that is linear between samples (first-order hold; one of zeroth order would make the derivative too large
-    by (dt/Tf)/(1 − exp(−dt/Tf))); without filter it is the backward difference.
+    that drive one input are added. Sampled, the integral is exact for an error that is held, the filtered derivative
+    for an output that is linear between samples; without filter it is the backward difference.
 
     Attributes:
         kp, ki, kd: gains [u/y], [u/(y s)], [u s/y], of the parallel form; NaN for a member of a batch without answer.

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,7 +16,7 @@ from lqrlab.extensions.classical import tuning_rules
 from lqrlab.extensions.classical.channels import Channel
 from lqrlab.extensions.classical.optimal_pid import Bounds, optimal
 from lqrlab.extensions.classical.pid_controller import PID
-from lqrlab.extensions.classical.process_models import EXPERIMENTS, ProcessModel, process_model
+from lqrlab.extensions.classical.process_models import ProcessModel, half_rule, of_step
 from lqrlab.extensions.classical.sensitivity_limit import max_ki
 from lqrlab.extensions.classical.tuning_rules import KINDS, Gains
 from lqrlab.simulation import Problem
@@ -30,7 +31,6 @@ RULES = {
     "optimal": ("ms", "phase_margin", "gain_margin", "num_starts", "seed"),
 }
 """The settings of each rule."""
-ARRAYS = ("kp", "ki", "kd", "filter_time", "b", "c", "tracking_time")
 _ROUNDING = 1e-12  # as near to one a mode may be an integral that nothing moves
 
 
@@ -96,7 +96,7 @@ def pid(
         b: weight of the set-point in the proportional part; the rule's if left out.
         tracking_time: of the anti-windup [s]: √(Ti Td), or Ti of a PI controller, if left out; 0 for the velocity form.
         settings: of the rule. ``tau_c``: time constant of the closed loop [s], the dead time if left out;
-            ``experiment``: how rules get their model, ``"half_rule"``, ``"step"`` or ``"relay"``, simulated; ``ms``,
+            ``experiment``: how rules get their model, ``"half_rule"`` or a simulated ``"step"``; ``ms``,
             ``phase_margin``, ``gain_margin``; ``num_starts`` (256) and ``seed`` of the descent of ``"optimal"``.
 
     Returns:
@@ -113,9 +113,9 @@ def pid(
     checks.choice("rule", rule, RULES)
     checks.choice("kind", kind, KINDS)
     for name in settings:
-        checks.choice("settings", name, RULES[rule], f"for {rule} one of")
+        checks.choice("settings", name, RULES[rule], f'for rule="{rule}" one of')
     if settings.get("experiment") is not None:
-        checks.choice("experiment", settings["experiment"], EXPERIMENTS)
+        checks.choice("experiment", settings["experiment"], ("half_rule", "step"))
     for name, value in {"filter_time": filter_time, "tracking_time": tracking_time}.items():
         if value is not None:
             checks.number(name, value, "a time ≥ 0 s", low=0, finite=False)
@@ -146,12 +146,7 @@ def _stacked(designs: list[PID | None], lead: tuple[int, ...]) -> PID:
     nan = jnp.full_like(good.kp, jnp.nan)
     bad = dataclasses.replace(good, kp=nan, ki=nan, kd=nan)
     full = [bad if d is None else d for d in designs]
-
-    def stacked(name: str) -> Any:
-        values = [np.asarray(getattr(d, name)) for d in full]
-        return jnp.asarray(np.stack(values).reshape(*lead, *values[0].shape))
-
-    return dataclasses.replace(good, **{name: stacked(name) for name in (*ARRAYS, "C", "dt")})
+    return jax.tree.map(lambda *a: jnp.asarray(np.stack(a).reshape(*lead, *np.shape(a[0]))), *full)
 
 
 # What is given ------------------------------------------------------------------------------------------------
@@ -259,8 +254,8 @@ def _ruled(
         return tuning_rules.ziegler_nichols_ultimate(*channel.ultimate(), kind), filter_time
     model = plant.model
     if model is None or experiment is not None:
-        default = "half_rule" if rule == "simc" else "step"
-        model = process_model(channel, experiment or default, 1 if kind == "pi" else 2)
+        experiment = experiment or ("half_rule" if rule == "simc" else "step")
+        model = of_step(channel) if experiment == "step" else half_rule(channel, 1 if kind == "pi" else 2)
     return getattr(tuning_rules, rule)(model, kind, **settings), filter_time
 
 
@@ -276,8 +271,8 @@ def _designed(
     Tf = np.array([t if given is None else given for t, given in zip(Td / 10, filter_times)])
     b = b if chosen["b"] is None else np.full_like(b, chosen["b"])
     Tt = Tt if chosen["tracking_time"] is None else np.full_like(Tt, chosen["tracking_time"])
-    arrays = (kp, ki, kd, Tf, b, np.zeros_like(kp), Tt)
-    values: dict[str, Any] = dict(zip(ARRAYS, (jnp.asarray(a[0] if len(a) == 1 else a, float) for a in arrays)))
+    arrays = {"kp": kp, "ki": ki, "kd": kd, "filter_time": Tf, "b": b, "c": np.zeros_like(kp), "tracking_time": Tt}
+    values: dict[str, Any] = {name: jnp.asarray(a[0] if len(a) == 1 else a, float) for name, a in arrays.items()}
     C = None if plant.model is not None else jnp.asarray(plant.C)
     dt = None if plant.dt is None else jnp.asarray(plant.dt, float)
     return PID(**values, C=C, dt=dt, inputs=plant.inputs, m=plant.B.shape[1])

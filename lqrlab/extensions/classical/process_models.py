@@ -1,4 +1,4 @@
-"""Process models, of one or two lags and a dead time: from a transfer function, from a step, from any record."""
+"""Process models, of one or two lags and a dead time: from a transfer function, a step, or any record."""
 
 import dataclasses
 import math
@@ -9,11 +9,9 @@ import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike
 
 from lqrlab.compute import checks
-from lqrlab.control.discretization import c2d
 from lqrlab.extensions.classical.channels import Channel, real_lags
 
-_STEPS, _PERIODS = 4000, 8  # of a step experiment; of a relay experiment
-EXPERIMENTS = ("half_rule", "step", "relay")
+_STEPS = 4000  # of a step experiment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,31 +195,11 @@ def of_step(channel: Channel) -> ProcessModel:
 
 def _stepped(channel: Channel, horizon: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Times, output and its slope after a unit step without dead time, exactly."""
-    h = horizon / _STEPS
-    A, b = (np.asarray(a) for a in c2d(channel.A, channel.b, h))
-    xs = np.zeros((_STEPS + 1, len(A)))
-    for i in range(_STEPS):
-        xs[i + 1] = A @ xs[i] + b[:, 0]
-    slopes = xs @ channel.A.T + channel.b[:, 0]
-    return h * np.arange(_STEPS + 1), xs @ channel.c[0], slopes @ channel.c[0]
-
-
-def of_relay(channel: Channel) -> ProcessModel:
-    """The model of one lag that is nearest to a relay experiment: an input of ±1 that pushes the output back.
-
-    Source: K. J. Åström and T. Hägglund, Automatic tuning of simple regulators with specifications on phase and
-    amplitude margins, Automatica 20 (1984).
-    """
-    gain, period = channel.ultimate()
-    step = period / 100
-    A, b, c = dataclasses.replace(channel, dt=step, delay=channel.lateness).sampled()
-    x, u, y = np.zeros(len(A)), [], []
-    for i in range(100 * _PERIODS):
-        y.append(float(c[0] @ x))
-        # the first half-period is longer, so that what the input does in the mean is seen too
-        u.append(math.copysign(1.0, -y[-1] * gain) if i > 50 else 1.0)
-        x = A @ x + b[:, 0] * u[-1]
-    return ProcessModel.of_record(np.array(u), np.array(y), step)
+    ts, one = np.linspace(0, horizon, _STEPS + 1), np.ones(_STEPS + 1)
+    plant = channel.A, channel.b, channel.c, np.zeros((1, 1))
+    _, y, xs = scipy.signal.lsim(plant, one, ts, interp=False)
+    slopes = xs.reshape(len(ts), -1) @ channel.A.T + channel.b[:, 0]
+    return ts, y, slopes @ channel.c[0]
 
 
 def _nearest(u: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
@@ -254,10 +232,3 @@ def _nearest(u: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
     found = [scipy.optimize.least_squares(error, s, x_scale=scale, xtol=1e-14, ftol=1e-14) for s in starts]
     best = min(found, key=lambda f: f.cost)
     return float(fit(best.x)[0][0]), math.exp(best.x[0]), abs(float(best.x[1]))
-
-
-def process_model(channel: Channel, experiment: str, order: int) -> ProcessModel:
-    """The model of a channel: by the half rule, after a step, or from a relay experiment."""
-    if experiment == "half_rule":
-        return half_rule(channel, order)
-    return of_step(channel) if experiment == "step" else of_relay(channel)

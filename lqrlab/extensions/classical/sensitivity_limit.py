@@ -102,16 +102,12 @@ class _Circle:
 def max_ki(channel: Channel, kind: str, filter_time: float | None, ms: float | None = None) -> tuple[Gains, float]:
     """The gains with the largest integral gain whose loop stays outside of the circle of radius 1/Ms about −1.
 
-    With the other gains fixed, the circle excludes an interval of integral gains at each frequency, between the roots
-    of a quadratic; the largest gain left below the limit of stability is exact. The other two gains are searched. A PID
-    controller so tuned may have two peaks of the sensitivity, on the edge of a "derivative cliff".
+    The integral gain is exact for the other two, which are searched: at each frequency the circle excludes an interval
+    of integral gains. A PID controller so tuned may have two peaks of the sensitivity (a "derivative cliff").
 
     Args:
+        filter_time: of the derivative [s]; an eightieth of the ultimate period if left out. Returned with the gains.
         ms: limit of the sensitivity; 1.4 if left out.
-
-    Returns:
-        The gains, and the filter's time [s] with which they were found: an eightieth of the ultimate period if it is
-        not given.
 
     Source: K. J. Åström, H. Panagopoulos and T. Hägglund, Design of PI controllers based on non-convex optimization,
     Automatica 34 (1998); H. Panagopoulos, K. J. Åström and T. Hägglund, Design of PID controllers based on constrained
@@ -156,6 +152,6 @@ def _near(circle: _Circle, low: float, high: float) -> float:
         return low
     return float(
         scipy.optimize.minimize_scalar(
-            lambda kd: -circle.best(kd, 4)[1], bounds=(low, high), rule="bounded", options={"xatol": 1e-5 * high}
+            lambda kd: -circle.best(kd, 4)[1], bounds=(low, high), method="bounded", options={"xatol": 1e-5 * high}
         ).x
     )

@@ -82,6 +82,18 @@ class ShapedLoop:
         """The loop gain, GK."""
         return self._gains(self.frequencies)
 
+    @property
+    def phase(self) -> Float[np.ndarray, " w"]:
+        """Of the loop gain [°], without jumps, beginning between −360° and 0°."""
+        phase = np.unwrap(np.angle(self.gain))
+        return np.rad2deg(phase - 2 * np.pi * np.ceil(phase[0] / (2 * np.pi) - 1e-9))
+
+    @property
+    def sensitivities(self) -> tuple[Complex[np.ndarray, " w"], Complex[np.ndarray, " w"]]:
+        """1/(1 + L) and L/(1 + L)."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return 1 / (1 + self.gain), self.gain / (1 + self.gain)
+
     def _gains(self, w: Float[np.ndarray, " w"]) -> Complex[np.ndarray, " w"]:
         z = np.exp(1j * w * float(self.plant.dt))
         a, b, c, d = self.sampled

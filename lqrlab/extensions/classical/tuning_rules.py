@@ -28,10 +28,9 @@ class Gains(NamedTuple):
         return cls(K, K / Ti, K * Td, b)
 
 
-def _check(rule: str, kind: str, kinds: tuple[str, ...], model: ProcessModel | None = None) -> None:
+def _check(rule: str, kind: str, kinds: tuple[str, ...], model: ProcessModel) -> None:
     checks.choice("kind", kind, kinds, f'for rule="{rule}" one of')
-    if model is not None:
-        checks.instance("model", model, ProcessModel, "a process model, classical.ProcessModel")
+    checks.instance("model", model, ProcessModel, "a process model, classical.ProcessModel")
 
 
 def _dead_time(rule: str, model: ProcessModel, *, integrating: bool = True) -> tuple[float, float, float]:
@@ -115,7 +114,7 @@ def ziegler_nichols_ultimate(gain: float, period: float, kind: str) -> Gains:
 
     Source: as :func:`ziegler_nichols`; PI as in the paper, 0.45 Ku and Tu / 1.2.
     """
-    _check("ziegler_nichols", kind, ("p", "pi", "pid"))
+    checks.choice("kind", kind, ("p", "pi", "pid"), 'for rule="ziegler_nichols" one of')
     K, Ti, Td = {"p": (0.5, math.inf, 0.0), "pi": (0.45, 1 / 1.2, 0.0), "pid": (0.6, 0.5, 0.125)}[kind]
     return Gains.ideal(K * gain, Ti * period, Td * period)
 

@@ -18,7 +18,7 @@ _NEWTON = 50  # steps for one barrier parameter; some five are usual
 _SAME = 1e-6  # relative error of a gain that counts as reproduced: badly conditioned designs know K no better
 
 
-class _Loops(NamedTuple):
+class _ObservedLoops(NamedTuple):
     """Loops u = −Kx of continuous plants, sampled where there is a dt; ``[N, ...]``."""
 
     A: np.ndarray
@@ -42,7 +42,7 @@ class _Loops(NamedTuple):
         poles = np.linalg.eigvals(np.where(finite[:, None, None], closed, 0.0))
         return finite & ((poles.real < 0) if self.dt is None else (np.abs(poles) < 1)).all(1)
 
-    def scaled(self, x: np.ndarray, u: np.ndarray) -> "_Loops":
+    def scaled(self, x: np.ndarray, u: np.ndarray) -> "_ObservedLoops":
         """The same loops with states in units of x ``[N, n]`` and inputs in units of u ``[N, m]``."""
         A, B = self.A * x[:, None] / x[..., None], self.B * u[:, None] / x[..., None]
         return self._replace(A=A, B=B, K=self.K * x[:, None] / u[..., None])
@@ -96,11 +96,9 @@ def inverse_lqr(
 ) -> Inverse:
     """Q and R for which u = −Kx is optimal; where there are none, those whose optimum comes near. On the host.
 
-    The cost P of a *given* loop is linear in (Q, R), and so is its derivative with respect to K, which has to
-    vanish. The rest is a convex problem: the weights, positive definite and of fixed trace, that bring the
-    derivative's norm to its minimum. It is solved by following the analytic centre, so of the many weights that
-    explain a gain those are found that are farthest from being singular (in coordinates in which the closed
-    loop moves all states and inputs alike).
+    The cost of a *given* loop and its derivative with respect to K are linear in (Q, R): the weights, positive definite
+    and of fixed trace, that bring the derivative's norm to its minimum are a convex problem. Of the many that explain a
+    gain those are found that are farthest from being singular.
 
     Args:
         A, B: of ẋ = Ax + Bu, ``[..., n, n]``, ``[..., n, m]``.
@@ -114,10 +112,9 @@ def inverse_lqr(
     Raises:
         ValueError: bad shapes; a single loop that is not stable.
 
-    Sources: R. E. Kalman, When is a linear control system optimal?, J. Basic Eng. 86 (1964) [the question, the
-    return difference]; A. Jameson and E. Kreindler, Inverse problem of linear optimal control, SIAM J. Control 11
-    (1973) [several inputs]; S. Boyd et al., Linear Matrix Inequalities in System and Control Theory (1994),
-    section 10.6 [convexity].
+    Sources: R. E. Kalman, When is a linear control system optimal?, J. Basic Eng. 86 (1964); A. Jameson and
+    E. Kreindler, SIAM J. Control 11 (1973) [several inputs]; S. Boyd et al., Linear Matrix Inequalities in System and
+    Control Theory (1994), section 10.6 [convexity].
     """
     matrix_checks.on_host("inverse_lqr", A, B, K, dt)
     flag("diagonal", diagonal)
@@ -127,7 +124,7 @@ def inverse_lqr(
     a, b, k = (np.broadcast_to(x, lead + x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (a, b, k))
     if dt is not None:
         dt = np.broadcast_to(np.asarray(matrix_checks.sample_time(dt, np.dtype(float))), lead).reshape(-1)
-    loops = _Loops(a, b, k, dt)
+    loops = _ObservedLoops(a, b, k, dt)
     stable = loops.stable()
     if not lead and not stable[0]:
         raise ValueError("K: the loop A − BK is not stable, so its cost is infinite whatever the weights")
@@ -135,7 +132,7 @@ def inverse_lqr(
     return Inverse(*(x.reshape(lead + x.shape[1:]) for x in explained))
 
 
-def _best_explanation(loops: _Loops, stable: np.ndarray, diagonal: bool) -> tuple[np.ndarray, ...]:
+def _best_explanation(loops: _ObservedLoops, stable: np.ndarray, diagonal: bool) -> tuple[np.ndarray, ...]:
     """Q, R, K, error, optimal and return difference of each loop ``[N, ...]``; NaN where it is not stable."""
     count, m, n = loops.K.shape
     Q, R, gain = (np.full((count, *s), np.nan) for s in ((n, n), (m, m), (m, n)))
@@ -166,7 +163,7 @@ def _basis(n: int, diagonal: bool) -> np.ndarray:
     return basis
 
 
-def _scales(loops: _Loops) -> tuple[np.ndarray, np.ndarray]:
+def _scales(loops: _ObservedLoops) -> tuple[np.ndarray, np.ndarray]:
     """Sizes of states ``[N, n]`` and inputs ``[N, m]`` that noise at all inputs brings about in the loop.
 
     The Gramian X of the closed loop gives both, but needs the sizes of the inputs: a few rounds of a fixed point.
@@ -214,7 +211,7 @@ def _costs(closed: np.ndarray, W: np.ndarray, *, discrete: bool) -> np.ndarray:
     return (P + P.mT) / 2
 
 
-def _weights(loops: _Loops, q: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _weights(loops: _ObservedLoops, q: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Q, R among the combinations of q and r, and the return difference, of stable loops ``[N, ...]``.
 
     With P the cost to go of the loop, K is optimal where the gradient G = RK − Nᵀ − BᵀPF vanishes, F = A − BK in
@@ -249,7 +246,7 @@ def _weights(loops: _Loops, q: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, n
     return Q / unit, R / unit, difference
 
 
-def _return_difference(loops: _Loops, inner: np.ndarray, least: np.ndarray) -> np.ndarray:
+def _return_difference(loops: _ObservedLoops, inner: np.ndarray, least: np.ndarray) -> np.ndarray:
     """Least singular value of inner^½ (I + L) least^−½ over frequencies ``[N]``."""
     (A, B), K, dt = loops.plant(), loops.K, loops.dt
     closed = A - B @ K

@@ -1,14 +1,15 @@
-"""Pareto fronts of weights: state cost against effort, for thousands of designs at once."""
+"""Pareto fronts of weights: state cost against effort of many designs."""
 
 import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from lqrlab.compute import pytree
 from lqrlab.control import matrix_checks
-from lqrlab.control.discretization import Sampled, discretize
+from lqrlab.control.discretization import discretize
 from lqrlab.control.regulator import lqrd
 from lqrlab.control.weights import cost_to_go
 
@@ -22,10 +23,9 @@ class Front:
 
     Attributes:
         K: gains.
-        state_cost: ∫ xᵀQx dt, summed over the initial states that make up X0.
-        effort: ∫ uᵀRu dt, the same.
+        state_cost, effort: ∫ xᵀQx dt and ∫ uᵀRu dt, summed over the initial states that make up X0.
         peak: largest |u| at any sample from any x0 with x0ᵀX0⁻¹x0 ≤ 1, each input for itself.
-        dominated: another loop has less of one cost and no more of the other.
+        dominated: another loop has less of one cost and no more of the other, by more than rounding.
     """
 
     K: Float[Array, "N m n"]
@@ -36,60 +36,44 @@ class Front:
 
 
 def pareto(
-    A: ArrayLike,
-    B: ArrayLike,
-    Q: ArrayLike,
-    R: ArrayLike,
-    dt: ArrayLike,
-    Qs: ArrayLike,
-    Rs: ArrayLike,
-    *,
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, Qs: ArrayLike, Rs: ArrayLike, *,
     X0: ArrayLike | None = None,
-) -> Front:
-    """Design with each of many weights and measure all loops by the same Q and R.
+) -> Front:  # fmt: skip
+    """Design with each of many weights, in one batched :func:`lqrd`, and measure all loops by the same Q and R.
+
+    The front of the two costs is convex, and all of it comes from Qs = Q, Rs = ρ R: other weights lie above it. They
+    may still be better in another respect, such as the peak.
 
     Args:
         A, B, dt: one plant and its sample time [s], as in :func:`lqrd`.
         Q, R: the weights that all loops are measured with ``[n, n]``, ``[m, m]``.
         Qs, Rs: weights to design with ``[N, n, n]``, ``[N, m, m]``; either may be one for all.
         X0: initial states as a covariance ``[n, n]``; the identity if left out.
-
-    Returns:
-        :class:`Front`. The front of the two costs is convex, and all of it comes from Qs = Q, Rs = ρ R: other
-        weights lie above it. They may still be better in another respect, such as the peak.
     """
-    designs = lqrd(A, B, Qs, Rs, dt)
-    if designs.K.ndim != 3:
-        raise ValueError(f"Qs, Rs: expected a batch of weights [N, …], but found {designs.K.shape[:-2]}")
+    K = lqrd(A, B, Qs, Rs, dt).K
+    if K.ndim != 3:
+        raise ValueError(f"Qs, Rs: expected a batch of weights [N, …], but found {K.shape[:-2]}")
     problem = discretize(A, B, Q, R, dt)
     held = jnp.asarray(dt) * jnp.broadcast_to(jnp.asarray(R), problem.R.shape)  # ∫ R over a held input
-    state = problem._replace(R=problem.R - held)
     effort = problem._replace(Q=jnp.zeros_like(problem.Q), R=held, N=jnp.zeros_like(problem.N))
     start = jnp.eye(len(problem.Q)) if X0 is None else jnp.asarray(matrix_checks.real("X0", X0))
     if start.shape != problem.Q.shape:
         raise ValueError(f"X0: expected a covariance of shape {problem.Q.shape}, but found {start.shape}")
     matrix_checks.weight("X0", start)
-    return _measured(designs.K, state, effort, start)
+    both = (np.asarray(cost_to_go(p, K)) for p in (problem._replace(R=problem.R - held), effort))
+    costs = [np.sum(P * np.asarray(start), axis=(-1, -2)) for P in both]
+    first, second = (np.where(np.isnan(cost), np.inf, cost) for cost in costs)
+    # the largest kᵀx over the ellipsoid is √(kᵀX0 k), and a row k of the gain acts on x[t] as (Fᵀ)ᵗ k does on x0
+    peak = _peak(*matrix_checks.together(problem.A, problem.B, K), start)
+    order = np.lexsort((second, first))
+    worse = np.minimum.accumulate(second[order]) < second[order] * (1 - 1e-9)  # of all that have no more of the first
+    dominated = np.isinf(first)
+    dominated[order] |= worse
+    return Front(K, jnp.asarray(first), jnp.asarray(second), peak, jnp.asarray(dominated))
 
 
 @jax.jit
-def _measured(K: Array, state: Sampled, effort: Sampled, X0: Array) -> Front:
-    def cost(problem: Sampled) -> Array:
-        P = cost_to_go(problem, K)
-        total = jnp.sum(P * jnp.broadcast_to(X0, P.shape), axis=(-1, -2))
-        return jnp.where(jnp.isnan(total), jnp.inf, total)
-
-    first, second = cost(state), cost(effort)
-    # the largest kᵀx over the ellipsoid is √(kᵀX0 k), and a row k of the gain acts on x[t] as (Fᵀ)ᵗ k does on x0
-    A, B, gains = matrix_checks.together(state.A, state.B, K)
-    turned = (A - B @ gains).mT
-    _, squares = jax.lax.scan(lambda k, _: (turned @ k, jnp.sum((X0 @ k) * k, axis=-2)), gains.mT, None, length=_STEPS)
-    return Front(K, first, second, jnp.sqrt(jnp.max(squares, axis=0)), _dominated(first, second))
-
-
-def _dominated(first: Array, second: Array) -> Array:
-    """True if another member is better in one and no worse in the other, by more than rounding."""
-    order = jnp.lexsort((second, first))
-    least = jax.lax.cummin(second[order])  # of all that have no more of the first
-    worse = least < second[order] * (1 - 1e-9)
-    return jnp.zeros(len(first), bool).at[order].set(worse) | jnp.isinf(first)
+def _peak(A: Array, B: Array, K: Array, X0: Array) -> Array:
+    turned = (A - B @ K).mT
+    _, squares = jax.lax.scan(lambda k, _: (turned @ k, jnp.sum((X0 @ k) * k, axis=-2)), K.mT, None, length=_STEPS)
+    return jnp.sqrt(jnp.max(squares, axis=0))

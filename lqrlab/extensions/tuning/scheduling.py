@@ -68,9 +68,8 @@ def gain_schedule(
 ) -> Schedule:
     """Regulators over a grid of parameters or operating points, designed in one batched call.
 
-    Guarantees: each point of the grid is optimal for its own frozen plant. Between points, and while the
-    parameter moves, there are none: let it move slowly against the loop, and simulate. Scheduling on a state
-    adds terms that no frozen design sees.
+    Each point of the grid is optimal for its own frozen plant; between points, and while the parameter moves, nothing
+    is guaranteed: simulate. Scheduling on a state adds terms that no frozen design sees.
 
     Args:
         grid: values of the parameter ``[g]``, rising; or one such array for each of several parameters.

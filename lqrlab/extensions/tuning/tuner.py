@@ -60,9 +60,8 @@ def tune(
 ) -> Tuned:
     """Weights of :func:`lqrd` for a loop that meets specifications when y = Cx steps from rest to r.
 
-    The weights are D Q D and E R E with diagonal D and E. Their logarithms descend the excess over the
-    specifications, differentiated through the Riccati equation, from several starts at once; and once more with
-    each specification left out in turn, to tell which of them stand in each other's way.
+    The weights are D Q D and E R E with diagonal D and E, whose logarithms descend the excess over the specifications
+    from several starts; and again with each specification left out in turn, to tell which exclude each other.
 
     Args:
         A, B, Q, R, dt: one plant, the weights to start from and the sample time [s], as in :func:`lqrd`.

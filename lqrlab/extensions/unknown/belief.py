@@ -15,7 +15,7 @@ from lqrlab.systems import N_MAX
 FLOOR = 1e-4
 """Noise that is assumed at least, in units of the state: without it the first exact equation ends all doubt."""
 
-_LEVELS, _LOUD = 5, 0.1  # of the noise: from what is told to this, which nobody needs to say
+_LEVELS, _LOUD = 5, 0.1  # of the noise: from the one that is told to this
 _UNTOLD = 10.0  # −log of the weight of a level that is not the one that is told
 RARE, OUTLIER = 7.0, 1.0
 """−log of the share of steps in which a plant is pushed, and how far, in scales."""
