@@ -88,8 +88,8 @@ class Lessons:
     @classmethod
     def none(cls, design: MPC, num: int) -> "Lessons":
         """Room for so many."""
-        n, m = design.B.shape
-        x, u, one = (jnp.zeros((num, *size), design.A.dtype) for size in ((n,), (m,), ()))
+        n, m = design.problem.B.shape
+        x, u, one = (jnp.zeros((num, *size), design.problem.A.dtype) for size in ((n,), (m,), ()))
         return cls(x, u, u, one, one)
 
     def including(self, new: "Lessons", first: int) -> "Lessons":
@@ -111,8 +111,8 @@ def imitate(
     learned.
 
     Args:
-        design: the teacher, :func:`lqrlab.predictive.mpc` without a reference, a disturbance and limits of changes, which
-            a state alone does not tell.
+        design: the teacher, of :func:`mpc`, without a reference, a disturbance and limits of changes, which a state
+            alone does not tell.
         problem: of one plant, with the limits of its inputs.
         config: see there.
         progress: called with each row of the metrics.
@@ -122,13 +122,13 @@ def imitate(
     """
     config = config or ImitationConfig()
     checks.instance("design", design, MPC, "a predictive controller, as predictive.mpc makes")
-    if design.target is not None or design.L is not None or "du_limits" in design.box:
+    if design.target is not None or design.L is not None or design.limits.du is not None:
         raise ValueError(
             "design: expected a controller of the state alone, but found a reference, a disturbance, an estimator or "
             "limits of the inputs' changes; a network without a memory cannot follow what the state does not show"
         )
-    if design.B.shape != problem.B.shape:
-        raise ValueError(f"design: expected one of B {problem.B.shape}, as the problem's, but found {design.B.shape}")
+    if (shape := design.problem.B.shape) != problem.B.shape:
+        raise ValueError(f"design: expected one of B {problem.B.shape}, as the problem's, but found {shape}")
     keys = jax.random.split(jax.random.key(config.seed), config.rounds + 1)
     policy = RecoveryPolicy.start(Regulator.of(problem), config.width, key=keys[0])
     optimizer = _optimizer(config)
@@ -182,15 +182,14 @@ def _asked(design: MPC, x: Float[Array, "num n"]) -> Lessons:
 
 def excess_by_plan(design: MPC, lessons: Lessons, u: Float[Array, "num m"]) -> Float[Array, " num"]:
     """The cost of inputs within the limits above the teacher's, to second order."""
-    S = design.R + design.B.mT @ design.P @ design.B
-    return quadratic(S, u - lessons.u) - jnp.sum(lessons.price * (u - lessons.u), -1)
+    return quadratic(design.problem.S, u - lessons.u) - jnp.sum(lessons.price * (u - lessons.u), -1)
 
 
 def excess_by_next(design: MPC, lessons: Lessons, u: Float[Array, "num m"]) -> Float[Array, " num"]:
     """The same by the plan from where they lead, differentiated through the solver; 0 where there is none."""
-    x = lessons.x
-    stage = quadratic(design.Q, x) + quadratic(design.R, u) + 2 * jnp.sum(matvec(design.N.mT, x) * u, -1)
-    plan, _ = design.plan(matvec(design.A, x) + matvec(design.B, u))
+    x, p = lessons.x, design.problem
+    stage = quadratic(p.Q, x) + quadratic(p.R, u) + 2 * jnp.sum(matvec(p.N.mT, x) * u, -1)
+    plan, _ = design.plan(matvec(p.A, x) + matvec(p.B, u))
     return jnp.where(plan.solved, stage + plan.cost - lessons.cost, 0)
 
 
