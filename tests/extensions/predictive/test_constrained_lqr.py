@@ -236,9 +236,9 @@ def test_most_starts_of_one_plant_are_solved_in_the_limits_alone(monkeypatch):
         qp, _ = constrained._program(*told[0])
         nothing = jnp.zeros(qp.limits.shape, bool)
         found = jax.jit(shared_plant.search)(qp, ActiveSet(nothing, nothing))
-    solved = np.asarray(found.residual) < 1e-11
-    assert solved.mean() > 0.9
-    np.testing.assert_allclose(found.point.us[solved], given["u_1"][solved], atol=2e-8)
+    good = np.asarray(found.residual) < 1e-11
+    assert good.mean() > 0.9
+    np.testing.assert_allclose(found.point.us[good], given["u_1"][good], atol=2e-8)
 
 
 @pytest.mark.matrix
@@ -399,9 +399,9 @@ def test_gradients_are_those_of_the_dense_optimality_conditions():
     adjoint = np.linalg.solve(K, right)  # of the gradient in f: −adjoint
 
     given, _ = differentiable(problem)
-    gradient = jax.grad(
-        lambda r: jnp.sum(weight * solved(**given | {"r": r}, num_steps=problem["num_steps"]).us)
-    )(given["r"])
+    gradient = jax.grad(lambda r: jnp.sum(weight * solved(**given | {"r": r}, num_steps=problem["num_steps"]).us))(
+        given["r"]
+    )
     np.testing.assert_allclose(gradient, -2 * adjoint[: weight.size].reshape(weight.shape).sum(0), rtol=1e-7)
 
 
@@ -447,9 +447,9 @@ def test_vmap_over_other_axes():
     given = stacked(problems)
     T, starts = given.pop("num_steps"), given.pop("x0")
     batch = solved(**given, x0=starts, num_steps=T)
-    last = jax.vmap(
-        lambda x0, given: solved(**given, x0=x0, num_steps=T), in_axes=(1, 0), out_axes=-1
-    )(jnp.asarray(starts.T), given)
+    last = jax.vmap(lambda x0, given: solved(**given, x0=x0, num_steps=T), in_axes=(1, 0), out_axes=-1)(
+        jnp.asarray(starts.T), given
+    )
     np.testing.assert_allclose(np.moveaxis(last.us, -1, 0), batch.us, rtol=1e-9, atol=1e-12)
     first = jax.tree.map(lambda a: a[0], given)
     both = jax.vmap(lambda x0: solved(**first, x0=x0, num_steps=T).cost)(jnp.asarray(starts))
