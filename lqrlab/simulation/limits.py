@@ -49,7 +49,7 @@ class Limits:
             self, **{name: _ends(name, pair, sizes[name], num_steps, dtype) for name, pair in self.signals().items()}
         )
 
-    def signals(self) -> dict[str, Pair]:
+    def signals(self) -> dict[str, tuple]:
         """Those limits that there are, by name."""
         pairs = {"u": self.u, "x": self.x, "y": self.y, "du": self.du}
         return {name: pair for name, pair in pairs.items() if pair is not None}
@@ -96,7 +96,8 @@ def carried(limits: Limits | Pair, problem: Any) -> Limits:
     rest = {"x": x_eq, "du": jnp.zeros_like(u_eq)}
     if others.y is not None:
         outputs = ("C", limits.C, x_eq), ("D", limits.D, u_eq)
-        found = {name: jnp.asarray(checks.real(name, a), dtype) for name, a, _ in outputs if a is not None}
+        given = {name: jnp.asarray(checks.real(name, a), dtype) for name, a, _ in outputs if a is not None}
+        found = {name: jnp.broadcast_to(a, (*batch, *a.shape[-2:])) for name, a in given.items()}
         rest["y"] = sum(jnp.einsum("...pk,...k->...p", found[name], at) for name, _, at in outputs if name in found)
     for name, pair in others.signals().items():
         full = (jnp.broadcast_to(end, (*batch, *end.shape[-2:])) for end in pair)
@@ -109,7 +110,7 @@ def carried(limits: Limits | Pair, problem: Any) -> Limits:
     return limits
 
 
-def _ends(name: str, limits: Pair, size: int, T: int | None, dtype: np.dtype) -> tuple[Array, Array]:
+def _ends(name: str, limits: Any, size: int, T: int | None, dtype: np.dtype) -> tuple[Array, Array]:
     """Low and high ``[..., T or 1, size]``, checked."""
     if not isinstance(limits, tuple | list) or len(limits) != 2:
         raise ValueError(f"limits.{name}: expected (low, high), but found {limits!r:.80}")

@@ -79,6 +79,7 @@ def _policy(design: MPC | NonlinearMPC, problem: Problem) -> Policy:
         limits = dataclasses.replace(design.limits, u=u)
         design = dataclasses.replace(design, problem=dataclasses.replace(design.problem, limits=limits))
     policy = PredictivePolicy(design)
+    policy.check_step(problem.dt)
     return policy if design.sensor is None else Measured(policy, design.sensor)
 
 

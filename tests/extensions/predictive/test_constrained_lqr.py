@@ -203,7 +203,7 @@ def test_a_state_that_is_zero_but_for_rounding_is_no_violation(share):
 
 def test_steps_taken_for_a_batch_are_refused_in_words():
     one = np.eye(1)
-    with pytest.raises(ValueError, match=r"found r \(30, 5\), x0 \(30,\); an axis of steps needs time_varying=True"):
+    with pytest.raises(ValueError, match=r"found x0 \(30,\), r \(30, 5\); an axis of steps needs time_varying=True"):
         solved(one, one, one, one, np.zeros((30, 1)), 5, r=np.zeros((30, 5, 1)), u_limits=(-1, 1))
 
 
