@@ -76,7 +76,7 @@ def _above(cost: np.ndarray, best: np.ndarray) -> float:
 
 def config_of(family: str, seed: int, num_steps: int | None = None) -> predictive.RecoveryConfig:
     """The settings for a family."""
-    config = predictive.RecoveryConfig(seed=seed, **SETTINGS.get(family, {}))  # type: ignore[arg-type]
+    config = predictive.RecoveryConfig(seed=seed, **SETTINGS.get(family, {}))
     if num_steps is None:
         return config
     every = math.gcd(num_steps, config.report_every)

@@ -13,6 +13,7 @@ from lqrlab.systems import M_MAX, N_MAX
 from lqrlab.systems.coordinates import widened
 
 Pair = tuple[ArrayLike, ArrayLike]
+_Ends = tuple[Any, ...]  # a Pair as it is given, arrays once it is checked
 
 
 @pytree
@@ -28,12 +29,12 @@ class Limits:
         C, D: outputs ``[..., p, n]``, ``[..., p, m]``; without D those of x[1] … x[T], as the states.
     """
 
-    u: Pair | None = None
-    x: Pair | None = None
-    y: Pair | None = None
-    du: Pair | None = None
-    C: ArrayLike | None = None
-    D: ArrayLike | None = None
+    u: _Ends | None = None
+    x: _Ends | None = None
+    y: _Ends | None = None
+    du: _Ends | None = None
+    C: Any = None
+    D: Any = None
 
     def checked(self, n: int, m: int, dtype: np.dtype, num_steps: int | None = None) -> Self:
         """With ends as arrays ``[..., T or 1, signals]``.
@@ -43,7 +44,7 @@ class Limits:
         """
         if self.y is not None and self.C is None:
             raise ValueError("limits.C: expected the outputs that limits.y are of")
-        p = (np.shape(self.C)[-2] if np.ndim(self.C) > 1 else 1) if self.C is not None else 0  # type: ignore[arg-type]
+        p = (np.shape(self.C)[-2] if np.ndim(self.C) > 1 else 1) if self.C is not None else 0
         sizes = {"u": m, "x": n, "y": p, "du": m}
         return dataclasses.replace(
             self, **{name: _ends(name, pair, sizes[name], num_steps, dtype) for name, pair in self.signals().items()}

@@ -195,13 +195,13 @@ class Problem(QuadraticRegulator):
         return "the plant" if self.plant is None else self.plant.name
 
     @property
-    def low(self) -> Float[Array, "*batch m"] | None:
-        """The least that the actuators can do, as a deviation; None for no limits."""
+    def low(self) -> Any:
+        """The least that the actuators can do ``[*batch, m]``, as a deviation; None for no limits."""
         return None if self.limits is None or self.limits.u is None else self.limits.u[0][..., 0, :]
 
     @property
-    def high(self) -> Float[Array, "*batch m"] | None:
-        """The most that they can do."""
+    def high(self) -> Any:
+        """The most that they can do ``[*batch, m]``."""
         return None if self.limits is None or self.limits.u is None else self.limits.u[1][..., 0, :]
 
     def __getitem__(self, index: Any) -> Self:

@@ -125,7 +125,7 @@ def _pool(plants: Plant, settings: Settings) -> Problem:
     ends = None if isinstance(limits, str | None) else (np.asarray(limits[0]), np.asarray(limits[1]))
     at = np.asarray(plants.equilibrium()[0])[..., None, :]
     of_states = None if settings.x_limits is None else tuple(np.asarray(end) + at for end in settings.x_limits)
-    given, noise = simulation.Limits(u=ends, x=of_states), np.asarray(settings.noise)  # type: ignore[arg-type]
+    given, noise = simulation.Limits(u=ends, x=of_states), np.asarray(settings.noise)
     pool = Problem.of(plants, dt=settings.dt, linear=settings.linear, limits=given, noise=noise)
     if not pool.batch_shape:
         pool = jax.tree.map(lambda a: a[None], pool)

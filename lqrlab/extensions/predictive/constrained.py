@@ -163,7 +163,7 @@ def constrained_lqr(
     if Qf is None and varying:
         raise ValueError("Qf: expected a terminal weight: a time-varying problem has no LQR to take it from")
     ends = limits.checked(n, m, dtype, T)
-    p = 0 if ends.y is None else ends.y[0].shape[-1]  # type: ignore[union-attr]
+    p = 0 if ends.y is None else ends.y[0].shape[-1]
     horizon = Horizon(
         A, B, Q, R, N, vector("x0", x0, n),  # type: ignore[arg-type]
         dlqr(*(a[..., 0, :, :] for a in (A, B, Q, R, N))).P if Qf is None else matrix_checks.terminal_weight(Qf, Q, Q),
@@ -192,7 +192,7 @@ def _same_batch(horizon: Horizon, limits: Limits) -> None:
     """Raise ValueError unless leading axes go together: steps, perhaps, that were taken for a batch."""
     fields = zip(Horizon._fields[:-1], horizon, _CORES)
     leads = {name: a.shape[: a.ndim - core] for name, a, core in fields if a is not None}  # type: ignore
-    leads |= {f"limits.{name}": a.shape[:-2] for name, pair in limits.signals().items() for a in pair}  # type: ignore
+    leads |= {f"limits.{name}": a.shape[:-2] for name, pair in limits.signals().items() for a in pair}
     try:
         np.broadcast_shapes(*leads.values())
     except ValueError:
@@ -297,8 +297,8 @@ def _program(h: Horizon, limits: Limits, T: int) -> tuple[HorizonQP, tuple[int, 
     rows: list[Any] = [(-free, free) if limits.u is None else limits.u]
     if limits.x is not None:
         rows.append(limits.x)
-    if p:
-        rows.append(tuple(end - shift for end in limits.y))  # type: ignore[arg-type]
+    if limits.y is not None:
+        rows.append(tuple(end - shift for end in limits.y))
     changes = 0
     if limits.du is not None:
         A, B, Q, N, c, q, Qf, qf, C, D, x0 = _remembering(A, B, Q, N, c, q, Qf, qf, C, D, x0, last)
@@ -306,7 +306,7 @@ def _program(h: Horizon, limits: Limits, T: int) -> tuple[HorizonQP, tuple[int, 
         if last is None:
             low, high = low.at[..., 0, :].set(-jnp.inf), high.at[..., 0, :].set(jnp.inf)
         if limits.x is not None:
-            rows[1] = tuple(_side_by_side(a, s * free) for a, s in zip(rows[1], (-1, 1)))  # type: ignore[assignment]
+            rows[1] = tuple(_side_by_side(a, s * free) for a, s in zip(rows[1], (-1, 1)))
         rows.append((low, high))
         changes = m
     lead = jnp.broadcast_shapes(

@@ -43,7 +43,7 @@ class Answer(NamedTuple):
 def none_active(limits: Limits, batch: tuple[int, ...], T: int, n: int, m: int) -> ActiveSet:
     """The guess that no limit is active, of problems with n states and m inputs."""
     changes = 0 if limits.du is None else m
-    states, outputs = 0 if limits.x is None else n + changes, 0 if limits.y is None else limits.y[0].shape[-1]  # type: ignore[union-attr]
+    states, outputs = 0 if limits.x is None else n + changes, 0 if limits.y is None else limits.y[0].shape[-1]
     nothing = jnp.zeros((*batch, 2, T, m + states + outputs + changes), bool)
     return ActiveSet(nothing, nothing)
 

@@ -61,7 +61,7 @@ def as_arrays(
         raise ValueError(f"limits: expected those of inputs and states, but found {', '.join(sorted(others))} too")
     ends = {name: tuple(a[..., 0, :] for a in pair) for name, pair in limits.checked(n, m, dtype, 1).signals().items()}
     low, high = ends.get("u", (jnp.full(m, -jnp.inf, dtype), jnp.full(m, jnp.inf, dtype)))
-    inside: tuple[Array, Array] | None = ends.get("x")  # type: ignore[assignment]
+    inside: tuple[Array, Array] | None = ends.get("x")
     if inside is not None and not traced(x0, *inside):
         start, *edges = np.broadcast_arrays(x0, *inside)
         out = np.argwhere((start < edges[0]) | (start > edges[1]))
