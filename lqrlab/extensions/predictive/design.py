@@ -13,7 +13,7 @@ from lqrlab.compute.linalg import matvec, quadratic
 from lqrlab.control import matrix_checks
 from lqrlab.control.estimation import dlqe
 from lqrlab.extensions.predictive import constrained
-from lqrlab.extensions.predictive.constrained import ConstrainedLQR, Horizon, block
+from lqrlab.extensions.predictive.horizon import ConstrainedLQR, Horizon, block, solved_from
 from lqrlab.extensions.predictive.quadratic_program import active_set
 from lqrlab.extensions.predictive.quadratic_program.active_set import ActiveSet
 from lqrlab.simulation import Limits, Problem
@@ -100,7 +100,7 @@ class MPC:
         if limits.du is not None:
             last = jnp.zeros((*x.shape[:-1], p.m), x.dtype) if u_last is None else jnp.asarray(u_last, x.dtype)
             horizon = horizon._replace(last=last)
-        return constrained.solved_from(guess, horizon, dataclasses.replace(limits, C=None, D=None), self.horizon)
+        return solved_from(guess, horizon, dataclasses.replace(limits, C=None, D=None), self.horizon)
 
     def begin(self, batch: tuple[int, ...]) -> ActiveSet:
         """The guess that no limit is active, to start the first plan from."""

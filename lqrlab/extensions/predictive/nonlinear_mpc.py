@@ -11,7 +11,7 @@ from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.control import matrix_checks
 from lqrlab.extensions.predictive import constrained
-from lqrlab.extensions.predictive.constrained import Horizon
+from lqrlab.extensions.predictive.horizon import Horizon, solved_from
 from lqrlab.extensions.predictive.quadratic_program.active_set import ActiveSet, none_active
 from lqrlab.simulation import Limits, Problem
 
@@ -88,7 +88,7 @@ class NonlinearMPC:
             q = along_x / 2 - matvec(problem.Q, xs) - matvec(problem.N, us)
             r = along_u / 2 - matvec(problem.R, us) - matvec(problem.N.mT, xs)
             horizon = Horizon(A, B, Q, R, N, x, Qf, c, q, r, C=C, D=D, last=last, soft=self.soft)
-            found, active = constrained.solved_from(plan.active, horizon, limits, self.horizon)
+            found, active = solved_from(plan.active, horizon, limits, self.horizon)
             us = found.us
             if limits.u is not None:  # a program that was not solved may ask for more
                 us = jnp.clip(us, *(jnp.broadcast_to(a, us.shape) for a in limits.u))

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PyTree
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.extensions.predictive import constrained
-from lqrlab.extensions.predictive.constrained import Horizon
+from lqrlab.extensions.predictive.horizon import Horizon, solved_from
 from lqrlab.simulation import Limits, Policy, Problem, bind, measured_or
 from lqrlab.simulation.memory_policies import limits_of
 
@@ -71,7 +71,7 @@ def nearest_safe(
     C, D = (None if a is None else a[..., None, :, :] for a in (limits.C, limits.D))
     r = -weight * wanted[..., None, :]
     program = Horizon(A[..., None, :, :], B[..., None, :, :], Q, R, N, x, _SLIGHT * P, r=r, C=C, D=D)
-    plan, _ = constrained.solved_from(None, program, dataclasses.replace(limits, C=None, D=None), horizon)
+    plan, _ = solved_from(None, program, dataclasses.replace(limits, C=None, D=None), horizon)
     return plan.us[..., 0, :], plan.xs[..., 1, :]
 
 

@@ -12,7 +12,7 @@ import pytest
 from calls import solved
 
 from lqrlab import control, simulation, systems
-from lqrlab.extensions.predictive import constrained
+from lqrlab.extensions.predictive import constrained, horizon
 from lqrlab.extensions.predictive.quadratic_program import shared_plant
 from lqrlab.extensions.predictive.quadratic_program.active_set import ActiveSet
 
@@ -233,7 +233,7 @@ def test_most_starts_of_one_plant_are_solved_in_the_limits_alone(monkeypatch):
     limits = {"c": given["b"], "Qf": np.eye(8), "u_limits": (-1, 1)}
     solved(given["A"], given["B"], np.eye(8), np.eye(4), given["x0"], 20, **limits)
     with jax.numpy_rank_promotion("allow"):
-        qp, _ = constrained._program(*told[0])
+        qp, _ = horizon._program(*told[0])
         nothing = jnp.zeros(qp.limits.shape, bool)
         found = jax.jit(shared_plant.search)(qp, ActiveSet(nothing, nothing))
     good = np.asarray(found.residual) < 1e-11

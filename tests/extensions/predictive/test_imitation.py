@@ -1,6 +1,5 @@
 """Networks taught by a predictive controller: what an input costs more, against plans with it; what they learn."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np
