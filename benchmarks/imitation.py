@@ -37,20 +37,19 @@ def bench_imitation(
     for family in families:
         setting, plant = SETTINGS[family], systems.make(family)
         u_eq = np.asarray(plant.equilibrium()[1])
-        problem = simulation.Problem.of(plant, limits=(u_eq - setting.u, u_eq + setting.u), linear=True)
         high = np.full(plant.n, np.inf)
         high[[state.name for state in plant.states].index(setting.state)] = setting.x
+        x_eq = np.asarray(plant.equilibrium()[0])
+        limits = simulation.Limits(u=(u_eq - setting.u, u_eq + setting.u), x=(x_eq - high, x_eq + high))
+        problem = simulation.Problem.of(plant, limits=limits, linear=True)
         scale = np.asarray(problem.scale_x)
         x0 = np.random.default_rng(1).normal(size=(starts, plant.n)) * scale * setting.start
         x0 = np.clip(x0, -high, high)
-        best = problem.constrained_optimum(x0, x_limits=(-high, high), longest=256)
+        best = predictive.optimum(problem, x0, longest=256)
         held = np.asarray(best.found)
         yield row(f"{family}: starts that have an optimum", 100 * float(held.mean()), "%")
         price = 1e3 * float(jnp.max(jnp.diag(problem.Q)))
-        teacher = predictive.mpc(
-            *problem.sampled[:4], HORIZON, N=problem.N, u_limits=(-setting.u, setting.u), x_limits=(-high, high),
-            soft=(0.0, price),
-        )  # fmt: skip
+        teacher = predictive.mpc(problem, HORIZON, soft=(0.0, price))
         config = predictive.ImitationConfig(seed=seed, spread=2 * setting.start)
         if brief:
             config = predictive.ImitationConfig(rounds=1, loops=8, samples=10, labels=32, num_steps=2, width=8)
@@ -59,7 +58,7 @@ def bench_imitation(
             "clipped LQR": problem.K,
             f"MPC {HORIZON}": teacher,
             "network": network,
-            "network, filtered": predictive.filtered(network, problem, x_limits=(-high, high)),
+            "network, filtered": predictive.filtered(network, problem),
         }
         for name, controller in contenders.items():
             run = simulation.rollout(problem, controller, jnp.asarray(x0[held]), SAMPLES)

@@ -23,7 +23,7 @@ import scipy.linalg
 import scipy.sparse
 
 from benchmarks.measurement import Call, Parts, Row, last_line, main, measure, row
-from lqrlab import control, predictive, simulation, systems
+from lqrlab import predictive, simulation, systems
 from lqrlab.compute import seconds, setup
 from lqrlab.evaluation import Score, evaluate
 from lqrlab.simulation import Problem
@@ -82,16 +82,8 @@ def ours(batch: Batch) -> Solver:
 def _solve(A: Any, B: Any, c: Any, x0: Any, Q: Any = None, R: Any = None, *, num_steps: int) -> Any:
     n, m = B.shape[-2:]
     Q, R = jnp.eye(n) if Q is None else Q, jnp.eye(m) if R is None else R
-    return _constrained_lqr()(A, B, Q, R, x0, num_steps, c=c, Qf=jnp.eye(n), u_limits=(-1.0, 1.0))
-
-
-def _constrained_lqr() -> Callable:
-    try:
-        return predictive.constrained_lqr  # type: ignore[attr-defined, no-any-return, unused-ignore]
-    except AttributeError:
-        raise SystemExit(
-            "predictive.constrained_lqr: not in this version of lqrlab; only the part speed runs"
-        ) from None
+    limits, terms = simulation.Limits(u=(-1.0, 1.0)), predictive.Terms(c=c)
+    return predictive.constrained_lqr(A, B, Q, R, x0, num_steps, Qf=jnp.eye(n), limits=limits, terms=terms)
 
 
 # Others ---------------------------------------------------------------------------------------------------------------
@@ -333,10 +325,9 @@ def _speeds(sizes: Sequence[int], steps: int, differ: bool, loops: int, repeats:
     batch = published(max(sizes), steps, differ=differ)
     name = f"N={steps}, {'plants that differ' if differ else 'one plant'}"
     solvers = others(batch, loops)
-    if hasattr(control, "constrained_lqr"):
-        for num in sizes:
-            x0, A = batch.x0[:num], batch.A[:num] if differ else batch.A
-            solvers[f"ours, {num} starts"] = ours(batch._replace(A=A, x0=x0))
+    for num in sizes:
+        x0, A = batch.x0[:num], batch.A[:num] if differ else batch.A
+        solvers[f"ours, {num} starts"] = ours(batch._replace(A=A, x0=x0))
     good = []
     for other, solver in solvers.items():
         left = residual(batch, *solver.answer(solver.call()))
@@ -428,13 +419,13 @@ def bench_first(num: int = 128, repeats: int = 200) -> Iterator[Row]:
 def bench_nonlinear(steps: int = 20, repeats: int = 200) -> Iterator[Row]:
     """Measure one step of nonlinear MPC, compiled: the real-time iteration of a cart-pole; and of linear MPC."""
     problem = Problem.of(systems.make("cart_pole"), limits=(-15.0, 15.0))
-    linear = predictive.mpc(*problem.sampled[:4], steps, N=problem.N)
-    policies = {
+    designs: dict[str, object] = {
         "nonlinear MPC": predictive.nonlinear_mpc(problem, steps),
-        "linear MPC": simulation.bind(linear, problem),
+        "linear MPC": predictive.mpc(problem, steps),
     }
     x0 = jnp.array([0.1, 0.3, 0.0, 0.0])
-    for name, policy in policies.items():
+    for name, design in designs.items():
+        policy = simulation.bind(design, problem)
         step = jax.jit(lambda policy, memory, x: policy(memory, x))
         memory, _ = step(policy, policy.init(()), x0)
         call = partial(step, policy, memory, x0)
@@ -498,8 +489,8 @@ def bench_families(
         lost += int(np.sum(~held))
         runs: dict[str, Any] = {"clipped LQR": problem.K}
         for T in horizons:
-            runs[f"MPC {T}"] = predictive.mpc(problem.A, problem.B, problem.Q, problem.R, T, N=problem.N)
-        best = problem.constrained_optimum(x0)
+            runs[f"MPC {T}"] = predictive.mpc(problem, T)
+        best = predictive.reference(problem)
         for name, one in runs.items():
             score = evaluate(one, problem, key=jax.random.key(0), x0=x0, num_steps=num_steps, reference=best)
             ratio = np.where(held, score.ratio, np.nan)
@@ -555,7 +546,7 @@ def nonlinear_family(name: str, horizon: int, num: int, num_steps: int, asked: f
     x0 *= asked / np.abs(x0 @ (problem.K / problem.scale_u[:, None]).T).max(-1, keepdims=True)
     controllers = {
         "clipped LQR": simulation.LinearPolicy(problem.K),
-        f"MPC {horizon}": predictive.mpc(*problem.sampled[:4], horizon, N=problem.N),
+        f"MPC {horizon}": predictive.mpc(problem, horizon),
         f"nonlinear MPC {horizon}": predictive.nonlinear_mpc(problem, horizon),
     }
     found = {}
@@ -586,7 +577,7 @@ def _limited(names: Sequence[str], n: int, m: int) -> Problem:
     A, Q = (a[:, :n, :n] for a in (padded.A, padded.Q))
     B, N = padded.B[:, :n, :m], padded.N[:, :n, :m]
     limit = jnp.where(padded.coordinates.input_mask[:, :m] > 0, 1.0, jnp.inf)
-    return Problem.from_matrices(A, B, Q, padded.R[:, :m, :m], N, dt=padded.dt, limit=limit)
+    return Problem.from_matrices(A, B, Q, padded.R[:, :m, :m], N, dt=padded.dt, limits=(-limit, limit))
 
 
 def _starts(problem: Problem, num: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
@@ -595,7 +586,7 @@ def _starts(problem: Problem, num: int, longest: int) -> tuple[np.ndarray, np.nd
     exists = np.any(np.asarray(problem.A) != 0, axis=-1) | np.any(np.asarray(problem.B) != 0, axis=-1)
     x0 = normal * exists[:, None]
     x0 /= np.abs(np.einsum("fmn,fsn->fsm", problem.K, x0)).max(-1, keepdims=True)
-    found = np.stack([problem.constrained_optimum(size * x0, longest=longest).found for size in ASKED])
+    found = np.stack([predictive.optimum(problem, size * x0, longest=longest).found for size in ASKED])
     first = np.argmax(found, axis=0)
     return np.array(ASKED)[first][..., None] * x0, np.any(found, axis=0)
 

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
-from jax.typing import ArrayLike
 
 from benchmarks.measurement import Parts, Row, main, row
-from lqrlab import control, predictive, simulation, systems
+from lqrlab import predictive, simulation, systems
 
 FAMILIES = ("cart_pole", "furuta_pendulum", "acrobot", "pendulum", "quadrotor")
 SETTINGS: dict[str, dict[str, float]] = {
@@ -37,31 +36,28 @@ def bench_recovery(
     for family in families:
         plant = systems.make(family)
         u_eq, scale = plant.equilibrium()[1], plant.scales[1]
-        limits = u_eq - scale, u_eq + scale
-        gain = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
-        policies: dict[str, simulation.Policy] = {"LQR": simulation.LinearPolicy(gain)}
+        problem = simulation.Problem.of(plant, limits=(u_eq - scale, u_eq + scale))
+        policies: dict[str, simulation.Policy] = {"LQR": simulation.LinearPolicy(problem.K)}
         for seed in range(seeds):
             config = config_of(family, seed, num_steps)
-            policies[f"seed {seed}"] = predictive.train_recovery(plant, limits, config).policy
-        yield from measured(plant, policies, limits)
+            policies[f"seed {seed}"] = predictive.train_recovery(problem, config).policy
+        yield from measured(problem, policies)
 
 
-def measured(
-    plant: systems.Plant, policies: Mapping[str, simulation.Policy], limits: tuple[ArrayLike, ArrayLike]
-) -> Iterator[Row]:
+def measured(problem: simulation.Problem, policies: Mapping[str, simulation.Policy]) -> Iterator[Row]:
     """The rows of one plant; the first policy is the LQR."""
     key = jax.random.key(0)
-    found = predictive.recoveries(plant, policies, key=key, limits=limits, sizes=_SIZES)
+    found = predictive.recoveries(problem, policies, key=key, sizes=_SIZES)
     for i, size in enumerate(_SIZES):
         lqr, *trained = (100 * float(each.converged[i].mean()) for each in found.values())
-        target = _TIMES.get(plant.name, 1.0) * lqr if size == 2 else lqr
-        yield from _rows(f"{plant.name}: starts at {size:g} scales recovered", lqr, trained, min(target, 100.0))
-    if plant.name in _COSTED:
-        size, num = _COSTED[plant.name]
-        starts = size * plant.initial_state(key=key, num=num)
-        best, paid = predictive.best_known_cost(plant, policies, starts, limits=limits, key=key)
+        target = _TIMES.get(problem.name, 1.0) * lqr if size == 2 else lqr
+        yield from _rows(f"{problem.name}: starts at {size:g} scales recovered", lqr, trained, min(target, 100.0))
+    if problem.name in _COSTED:
+        size, num = _COSTED[problem.name]
+        starts = size * problem.initial_state(key=key, num=num)
+        best, paid = predictive.best_known_cost(problem, policies, starts, key=key)
         lqr, *trained = (_above(cost, best) for cost in paid.values())
-        name = f"{plant.name}: recoveries from {size:g} scales above the best known cost"
+        name = f"{problem.name}: recoveries from {size:g} scales above the best known cost"
         yield from _rows(name, lqr, trained, 10.0, least=False)
 
 
@@ -80,7 +76,7 @@ def _above(cost: np.ndarray, best: np.ndarray) -> float:
 
 def config_of(family: str, seed: int, num_steps: int | None = None) -> predictive.RecoveryConfig:
     """The settings for a family."""
-    config = predictive.RecoveryConfig(seed=seed, **SETTINGS.get(family, {}))  # type: ignore[arg-type]
+    config = predictive.RecoveryConfig(seed=seed, **SETTINGS.get(family, {}))
     if num_steps is None:
         return config
     every = math.gcd(num_steps, config.report_every)

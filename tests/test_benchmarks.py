@@ -1,7 +1,6 @@
 """What the rows of a benchmark mean; how fast anything is, no test says."""
 
 import dataclasses
-import functools
 import importlib
 import json
 import sys
@@ -357,37 +356,6 @@ def test_osqp_and_qpax_solve_the_published_problem():
 
 @pytest.mark.matrix
 def test_constrained_lqr_is_measured_in_all_respects(monkeypatch):
-    """With accelerated projected gradients in its place."""
-
-    def one(A, B, Q, R, x0, c, num_steps):
-        def path(us):
-            def step(x, u):
-                return A @ x + B @ u + c, x
-
-            last, xs = jax.lax.scan(step, x0, us)
-            return jnp.concatenate([xs, last[None]])
-
-        def cost(us):
-            xs = path(us)
-            return jnp.einsum("ti,ij,tj", xs[:-1], Q, xs[:-1]) + jnp.einsum("ti,ij,tj", us, R, us) + xs[-1] @ xs[-1]
-
-        def descend(carry, _):  # the Hessian's eigenvalues are 3 to 1300
-            us, ahead = carry
-            new = jnp.clip(ahead - jax.grad(cost)(ahead) / 2000, -1, 1)
-            return (new, new + 0.925 * (new - us)), None
-
-        start = jnp.zeros((num_steps, B.shape[1]))
-        (us, _), _ = jax.lax.scan(descend, (start, start), length=500)
-        return us, path(us)
-
-    def stand_in(A, B, Q, R, x0, num_steps, *, c, Qf, u_limits):
-        assert u_limits == (-1.0, 1.0)
-        batched = [0 if jnp.ndim(a) > rank else None for a, rank in ((A, 2), (B, 2), (Q, 2), (R, 2), (x0, 1))]
-        solve = functools.partial(one, c=c, num_steps=num_steps)
-        us, xs = (jax.vmap(solve, batched) if x0.ndim > 1 else solve)(A, B, Q, R, x0)
-        return types.SimpleNamespace(us=us, xs=xs)
-
-    monkeypatch.setattr(mpc.control, "constrained_lqr", stand_in, raising=False)
     monkeypatch.setattr(mpc, "last_line", lambda *_, **__: "1.0")  # other processes know nothing of it
     rows = {row.name: row for part in mpc.PARTS.values() for row in part[0](**part[1])}
     assert rows["N=5, plants that differ: ours, 4 starts: relative KKT residual"].value < 1e-5

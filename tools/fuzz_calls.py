@@ -236,7 +236,7 @@ _fit = {"source": Made(source), "model": MODEL, "config": TRAIN}
 _pid = {"process": (STABLE, B, C), "rule": "max_ki", "kind": "pi", "dt": DT, "delay": 0.2, "ms": 1.5, "b": 0.5,
         "tracking_time": 1.0}  # fmt: skip
 _lag = {"model": classical.ProcessModel(1.0, 2.0, 0.5), "kind": "pi"}
-_limited = {"x0": np.array([0.3, 0.1]), "num_steps": 3, "u_limits": (-1.0, 1.0)}
+_limited = {"x0": np.array([0.3, 0.1]), "num_steps": 3}
 
 CALLS = {
     "control.lqr": (control.lqr, _design | {"N": N}, gain()),
@@ -251,8 +251,16 @@ CALLS = {
     "control.cost_to_go": (cost_to_go, _sampled | _costs, anything),
     "control.stage_weight": (control.stage_weight, _costs, anything),
     "control.finite_horizon": (control.finite_horizon, _sampled | {"num_steps": 3, "Qf": Q}, anything),
-    "predictive.constrained_lqr": (predictive.constrained_lqr, _sampled | _limited, anything),
-    "predictive.mpc": (predictive.mpc, _sampled | {"horizon": 3, "u_limits": (-1.0, 1.0), "x_limits": (-2.0, 2.0)}, anything),
+    "predictive.constrained_lqr": (
+        lambda low, high, **given: predictive.constrained_lqr(**given, limits=simulation.Limits(u=(low, high))),
+        _sampled | _limited | {"low": -1.0, "high": 1.0}, anything,
+    ),
+    "predictive.mpc": (
+        lambda problem, low, high, **given: predictive.mpc(
+            problem.limited(simulation.Limits(u=(low, high), x=(-2.0, 2.0))), **given
+        ),
+        {"problem": Made(lambda: simulation.Problem.of(PENDULUM)), "low": -1.0, "high": 1.0, "horizon": 3}, anything,
+    ),
     "control.delayed": (control.delayed, _design | {"dt": DT, "delay": 0.05}, anything),
     "control.delay_cost": (control.delay_cost, _design | {"dt": DT, "delay": 0.05}, anything),
     "control.lqrd_delayed": (control.lqrd_delayed, _design | {"dt": DT, "delay": 0.05}, anything),
@@ -420,16 +428,10 @@ NOT_CALLED = {
     "systems.register_file": "names families for the whole process",
     "control.lq_tracking": "its sequences of matrices are refused in words in test_control_designs",
     **dict.fromkeys(
-        (
-            "simulation.delayed",
-            "simulation.estimated",
-            "simulation.integrating",
-            "classical.pid_loops",
-            "predictive.receding_horizon",
-        ),
+        ("simulation.delayed", "simulation.estimated", "simulation.integrating", "classical.pid_loops"),
         "takes a design, which is called; another plant's is refused in words in test_simulation_policies",
     ),
-    "predictive.constrained_optimum": "is predictive.mpc, which is called, for several horizons",
+    "predictive.optimum": "is predictive.mpc, which is called, for several horizons",
     "predictive.nonlinear_mpc": "takes a problem, which is called; its limits are those of predictive.mpc",
     "predictive.filtered": "takes a problem and a controller, which are called; its limits are in test_mpc",
     **dict.fromkeys(

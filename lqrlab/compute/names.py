@@ -9,10 +9,10 @@ from typing import Any
 
 _MOVED = {
     "predictive": {
-        "control": "ILQR MPC ConstrainedLQR ConstrainedOptimum Multipliers constrained_lqr constrained_optimum ilqr "
-        "mpc",
+        "control": "ILQR MPC ConstrainedLQR ConstrainedOptimum Multipliers constrained_lqr ilqr mpc "
+        "constrained_optimum:optimum",
         "simulation": "FilteredPolicy NonlinearMPC NonlinearPlan PredictivePolicy SwitchingPolicy filtered "
-        "nonlinear_mpc predictive:receding_horizon",
+        "nonlinear_mpc",
         "learning": "Imitation ImitationConfig Recovery RecoveryConfig RecoveryPolicy imitate train_recovery",
         "evaluation": "best_known_cost recoveries",
     },

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         extended_kalman,
         unscented_kalman,
     )
+    from lqrlab.simulation.limits import Limits
     from lqrlab.simulation.loop import Trajectory, record, rollout, step
     from lqrlab.simulation.memory_policies import LinearController, delayed, estimated, integrating
     from lqrlab.simulation.noise import Noise

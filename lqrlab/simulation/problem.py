@@ -15,6 +15,7 @@ from lqrlab.compute.differentiation import derivative
 from lqrlab.compute.integration import rk4
 from lqrlab.compute.linalg import expand_batch, matvec, quadratic
 from lqrlab.simulation import sampling, scaling
+from lqrlab.simulation.limits import Limits, Pair, carried
 from lqrlab.simulation.noise import NONE, Noise, drawn, mean_size, spread
 from lqrlab.simulation.quadratic_regulator import QuadraticRegulator
 from lqrlab.simulation.sampling import Continuous, Part
@@ -35,7 +36,7 @@ class Problem(QuadraticRegulator):
         coordinates, dt, A, B, Q, R, N, K, P, in_scales: see :class:`QuadraticRegulator`.
         continuous: A, B of the linearised plant and the weights of the continuous cost; None for matrices alone.
         x_eq, u_eq: equilibrium; None for matrices alone.
-        low, high: what the actuators can do, as deviations from u_eq; None for no limits.
+        limits: of inputs (what the actuators can do), states, outputs and changes of inputs, as deviations; or None.
         noise: standard deviations of what disturbs the loop.
         linear: step the linearised plant by exact zero-order hold; else the nonlinear one by Runge-Kutta 4.
         substeps: Runge-Kutta steps in a sample time.
@@ -49,8 +50,7 @@ class Problem(QuadraticRegulator):
     continuous: Continuous | None = None
     x_eq: Float[Array, "*batch n"] = None  # type: ignore[assignment]
     u_eq: Float[Array, "*batch m"] = None  # type: ignore[assignment]
-    low: Float[Array, "*batch m"] = None  # type: ignore[assignment]
-    high: Float[Array, "*batch m"] = None  # type: ignore[assignment]
+    limits: Limits | None = None
     noise: Noise = NONE
     linear: bool = dataclasses.field(default=True, metadata={"static": True})
     substeps: int = dataclasses.field(default=1, metadata={"static": True})
@@ -63,7 +63,7 @@ class Problem(QuadraticRegulator):
         plants: Plant | Sequence[Plant],
         *,
         dt: ArrayLike | None = None,
-        limits: tuple[ArrayLike, ArrayLike] | None = None,
+        limits: Limits | Pair | None = None,
         noise: ArrayLike = 0.0,
         sensor_noise: ArrayLike = 0.0,
         excitation: ArrayLike = 0.0,
@@ -80,7 +80,7 @@ class Problem(QuadraticRegulator):
                 linear problems, padded to 12 states and 6 inputs.
             dt: sample time [s], one, or one for each plant of the batch; the plant's if left out. Several for one plant
                 make a batch of it.
-            limits: ``(low, high)`` of the actuators, absolute, scalars or ``[m]``.
+            limits: ``(low, high)`` of the actuators, absolute, scalars or ``[m]``; or :class:`Limits`, absolute.
             noise: standard deviation of the disturbance of the state at each step, scalar, ``[n]``, ``[*batch, n]``; or
                 its covariance ``[*batch, n, n]``, as :func:`lqrlab.control.sampled_noise` makes it.
             sensor_noise: the same of what a policy sees of the state.
@@ -107,9 +107,7 @@ class Problem(QuadraticRegulator):
         found, best = sampling.sample(part, design=optimum)
         if not linear and N is not None:
             raise ValueError("N: a cross weight is paid by the linearised plant; give linear=True")
-        steps = 1
-        if not linear:
-            steps = sampling.substeps_of(plants, part.plant.A, plants.dt if dt is None else dt, substeps)
+        steps = 1 if linear else sampling.substeps_of(plants, part.plant.A, plants.dt if dt is None else dt, substeps)
         K, P = best or (None, None)
         problem = cls(
             part.coordinates,
@@ -128,7 +126,7 @@ class Problem(QuadraticRegulator):
 
     @classmethod
     def _of_list(
-        cls, plants: Sequence[Plant], dt: ArrayLike | None, limits: tuple[ArrayLike, ArrayLike] | None, optimum: bool
+        cls, plants: Sequence[Plant], dt: ArrayLike | None, limits: Limits | Pair | None, optimum: bool
     ) -> Self:
         made = [sampling.linearised(plant, dt, None, None) for plant in plants]
         problem = cls.together([part for (_, part), _ in made], optimum=optimum)
@@ -154,7 +152,7 @@ class Problem(QuadraticRegulator):
         N: ArrayLike | None = None,
         *,
         dt: ArrayLike = 1.0,
-        limit: ArrayLike | None = None,
+        limits: Limits | Pair | None = None,
         coordinates: Coordinates | None = None,
         optimum: bool = True,
     ) -> Self:
@@ -163,7 +161,7 @@ class Problem(QuadraticRegulator):
         Args:
             A, B, Q, R, N: x[t+1] = A x[t] + B u[t] and the weights of a step ``[*batch, …]``.
             dt: sample time [s].
-            limit: of the inputs, as deviations: ±, scalar or ``[*batch, m]``.
+            limits: as in :meth:`of`, deviations here.
             coordinates: units of the signals; one of each if left out.
             optimum: whether K and P are designed.
         """
@@ -175,10 +173,7 @@ class Problem(QuadraticRegulator):
             ones = jnp.ones((*lead, n), dtype), jnp.ones((*lead, m), dtype)
             coordinates = Coordinates.from_scales(*ones, n_max=max(n, N_MAX), m_max=max(m, M_MAX))
         times = jnp.broadcast_to(jnp.asarray(dt, dtype), lead)
-        problem = cls(coordinates, times, *sampled)
-        if limit is not None:
-            high = jnp.broadcast_to(jnp.asarray(limit, dtype), (*lead, m))
-            problem = dataclasses.replace(problem, low=-high, high=high)
+        problem = cls(coordinates, times, *sampled).limited(limits)
         return problem.solved(check=False) if optimum else problem
 
     @classmethod
@@ -198,6 +193,16 @@ class Problem(QuadraticRegulator):
     def name(self) -> str:
         """The plant's, for messages."""
         return "the plant" if self.plant is None else self.plant.name
+
+    @property
+    def low(self) -> Any:
+        """The least that the actuators can do ``[*batch, m]``, as a deviation; None for no limits."""
+        return None if self.limits is None or self.limits.u is None else self.limits.u[0][..., 0, :]
+
+    @property
+    def high(self) -> Any:
+        """The most that they can do ``[*batch, m]``."""
+        return None if self.limits is None or self.limits.u is None else self.limits.u[1][..., 0, :]
 
     def __getitem__(self, index: Any) -> Self:
         """Some members of the batch: a whole number, a slice, a mask, an array."""
@@ -235,14 +240,9 @@ class Problem(QuadraticRegulator):
         nothing: Any = dict.fromkeys(("plant", "continuous", "x_eq", "u_eq"))
         return dataclasses.replace(self, **told, **nothing, linear=True, substeps=1)
 
-    def limited(self, limits: tuple[ArrayLike, ArrayLike] | None) -> Self:
-        """The same with other limits of the actuators: ``(low, high)``, absolute, scalars or ``[m]``; None for none."""
-        if limits is None:
-            return dataclasses.replace(self, low=None, high=None)  # type: ignore[arg-type]
-        u_eq = jnp.zeros((*self.batch_shape, self.m), self.B.dtype) if self.u_eq is None else self.u_eq
-        exists = jnp.broadcast_to(self.coordinates.input_mask[..., : self.m] > 0, u_eq.shape)
-        low, high = sampling.input_limits(limits, u_eq, exists)
-        return dataclasses.replace(self, low=low, high=high)
+    def limited(self, limits: Limits | Pair | None) -> Self:
+        """The same with other limits, absolute, as in :meth:`of`; None for none."""
+        return dataclasses.replace(self, limits=None if limits is None else carried(limits, self))
 
     def disturbed(self, *, noise: ArrayLike = 0.0, sensor_noise: ArrayLike = 0.0, excitation: ArrayLike = 0.0) -> Self:
         """The same under other noise, see :meth:`of`."""

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from lqrlab.simulation.limits import Limits
 from lqrlab.simulation.noise import Correlated, Noise
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, check_size, pad_matrix
 from lqrlab.systems.coordinates import widened
@@ -40,9 +41,8 @@ def scaled(problem: Any) -> Any:
         wide = _padded(name, a * across / up if name in "ABK" else a * across * up)
         changed[name] = problem.coordinates.zero_padding(wide, rows, columns)
     changed["R"] += _missing_inputs(problem)
-    for name, end in (("low", -jnp.inf), ("high", jnp.inf)):
-        if (a := getattr(problem, name)) is not None:
-            changed[name] = widened(a / scale["u"], M_MAX, end)
+    if problem.limits is not None:
+        changed["limits"] = problem.limits.scaled(scale["x"], scale["u"])
     units = (scale["x"], scale["x"], scale["u"])
     noise = Noise(*(jax.tree.map(lambda s, u=unit: s / _core(u, s), a) for a, unit in zip(problem.noise, units)))
     return dataclasses.replace(problem, **changed, **_BARE, noise=_padded_noise(noise), in_scales=True)
@@ -71,9 +71,12 @@ def _in_a_row(problem: Any, noise: Noise, kinds: list[set[type]]) -> Any:
         if (a := getattr(problem, name)) is not None:
             changed[name] = _padded(name, a)
     changed["R"] = problem.coordinates.zero_padding(changed["R"], "u", "u") + _missing_inputs(problem)
-    for name, end in (("low", -jnp.inf), ("high", jnp.inf)):
-        a = getattr(problem, name)
-        changed[name] = jnp.full((*batch, M_MAX), end, dtype) if a is None else widened(a, M_MAX, end)
+    if problem.limits is not None and (others := set(problem.limits.signals()) - {"u"}):
+        raise ValueError(f"limits: problems in a row are limited in their inputs alone, but found {sorted(others)} too")
+    given = (problem.low, -jnp.inf), (problem.high, jnp.inf)
+    none = jnp.zeros((*batch, 0), dtype)
+    ends = (widened(none if a is None else a, M_MAX, end)[..., None, :] for a, end in given)
+    changed["limits"] = Limits(u=(next(ends), next(ends)))
     alike = (_as_one_of(kind, a, jnp.zeros((*batch, size), dtype)) for kind, a, size in zip(kinds, noise, _NOISY))
     wide = dataclasses.replace(problem, **changed, **_BARE, noise=Noise(*alike))
     return jax.tree.map(lambda a: a.reshape(-1, *a.shape[len(batch) :]), wide)

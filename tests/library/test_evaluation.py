@@ -463,7 +463,7 @@ def test_with_limits_the_ladder_is_beside_the_constrained_optimum(monkeypatch):
     options = {"trained": ("double_integrator",), "key": KEY, "variants": 1, "starts": 2, "spread": 0.0}
     gain = {"network": lambda problem: 0.9 * problem.K}
     free = evaluation.ladder(gain, **options)
-    gain["MPC 20"] = lambda p: predictive.mpc(p.A, p.B, p.Q, p.R, 20, N=p.N)
+    gain["MPC 20"] = lambda p: predictive.mpc(p, 20)
     far, near = (
         evaluation.ladder(gain, limit=limit, reference=predictive.reference, **options) for limit in (1e6, 0.3)
     )

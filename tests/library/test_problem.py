@@ -242,7 +242,7 @@ OTHERS = {
     "LQG": lqg,
     "LQI": lqi,
     "PID": pid,
-    "MPC": lambda: predictive.mpc(*SAMPLED[:4], 4, N=SAMPLED[4], u_limits=(-9, 9)),
+    "MPC": lambda: predictive.mpc(simulation.Problem.of(PLANT, limits=(-9, 9)), 4),
     "plan": lambda: control.finite_horizon(*SAMPLED[:4], 12, N=SAMPLED[4]),
     "network that is a gain": lambda: network("gain"),
     "network with a history": lambda: network("mlp", width=8, depth=1),

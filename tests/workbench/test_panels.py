@@ -545,16 +545,16 @@ def test_the_mpc_panel_shows_the_controller_of_each_horizon_and_compiles_one(mon
     """Its program for all horizons is that of predictive.mpc, whose horizon is part of the program."""
     monkeypatch.setenv("LQRLAB_HEADLESS", "1")
     plant = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], Q=np.eye(2), R=[[1.0]], dt=0.1)
-    (A, B), (Q, R), x0 = plant.matrices(), plant.weights(), jnp.array([1.0, 0.5])
+    (Q, R), x0 = plant.weights(), jnp.array([1.0, 0.5])
     drawn, traced, programs, original = [], [], [], predictive.constrained_lqr
-    monkeypatch.setattr(control, "constrained_lqr", lambda *a, **k: traced.append(a) or original(*a, **k))
+    monkeypatch.setattr(predictive, "constrained_lqr", lambda *a, **k: traced.append(a) or original(*a, **k))
     monkeypatch.setattr(mpc_designer, "_picture", lambda _, runs, *a: drawn.append(runs) or svg.Picture("", "", ""))
     for horizon, change in ((5, 100.0), (12, 0.17)):
         values = {"limit": 0.5, "horizon": horizon, "change": change, "weight": 0.01}
         values |= {"initial.x1": 1.0, "initial.x2": 0.5}
         widgets.mpc_designer(plant, num_steps=30, values=values)
-        bounds = {"du_limits": (-change, change)} if change < 100 else {}
-        design = predictive.mpc(A, B, Q, R / 100, horizon, dt=plant.dt, u_limits=(-0.5, 0.5), **bounds)
+        limits = simulation.Limits(u=(-0.5, 0.5), du=(-change, change) if change < 100 else None)
+        design = predictive.mpc(simulation.Problem.of(plant, weights=(Q, R / 100), limits=limits), horizon)
         run = simulation.rollout(plant, design, x0, 30)
         assert drawn[-1]["MPC"].memory.solved.all()
         np.testing.assert_allclose(drawn[-1]["MPC"].us, run.us, atol=1e-7)

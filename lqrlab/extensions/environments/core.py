@@ -127,7 +127,7 @@ class Environment:
         first = jax.tree.map(lambda a: jnp.asarray(a[0]), self.pool)
         given = jax.tree.map(lambda a: jnp.asarray(a, self.dtype).astype(float), plant)
         problem = Problem.of(given, dt=first.dt.astype(float), linear=self.linear, substeps=first.substeps)
-        limits = {"low": first.low, "high": first.high, "noise": first.noise}
+        limits = {"limits": first.limits, "noise": first.noise}
         return dataclasses.replace(problem.astype(self.dtype), **limits)
 
     def problem_of(self, state: State) -> Problem:
@@ -310,8 +310,7 @@ class Environment:
         if not jax.config.read("jax_enable_x64"):
             raise ValueError("filter_horizon: a safety filter needs float64; call lqrlab.compute.setup() first")
         exact = dataclasses.replace(problem, plant=None).astype(jnp.float64)
-        box = safety_filter.boxes_of(exact, self.x_limits)
-        safe, _ = safety_filter.nearest_safe(exact, box, self.settings.filter_horizon, x.astype(jnp.float64), u)
+        safe, _ = safety_filter.nearest_safe(exact, self.settings.filter_horizon, x.astype(jnp.float64), u)
         return safe.astype(u.dtype)
 
     def _violation(self, problem: Problem, x: Array) -> Array:

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lqrlab import systems
+from lqrlab import simulation, systems
+from lqrlab.extensions import predictive
 from lqrlab.extensions.environments.core import Environment
 from lqrlab.extensions.environments.settings import Limits, Settings
-from lqrlab.extensions.predictive import safety_filter
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
 
@@ -64,7 +64,7 @@ def _made(plant: Any, settings: Settings) -> Environment:
         pool = _pool(plants, settings)
         track = _track(pool, plants, settings)
         offset, (unit_x, unit_u) = _offset(plants, settings.task), _units(pool, plants, settings)
-        box = None if settings.x_limits is None else safety_filter.boxes_of(pool, settings.x_limits)["x_limits"]
+        box = None if pool.limits is None else pool.limits.x
         ends = None if box is None else (np.asarray(box[0][0, 0], dtype), np.asarray(box[1][0, 0], dtype))
         known = _known_starts(pool, settings) if settings.optimum == "constrained" else None
         pool = jax.tree.map(np.asarray, pool.astype(np.dtype(dtype)))
@@ -123,7 +123,10 @@ def _pool(plants: Plant, settings: Settings) -> Problem:
     """The plants' problem ``[variants, …]``, in float64."""
     limits = settings.limits
     ends = None if isinstance(limits, str | None) else (np.asarray(limits[0]), np.asarray(limits[1]))
-    pool = Problem.of(plants, dt=settings.dt, linear=settings.linear, limits=ends, noise=np.asarray(settings.noise))
+    at = np.asarray(plants.equilibrium()[0])[..., None, :]
+    of_states = None if settings.x_limits is None else tuple(np.asarray(end) + at for end in settings.x_limits)
+    given, noise = simulation.Limits(u=ends, x=of_states), np.asarray(settings.noise)
+    pool = Problem.of(plants, dt=settings.dt, linear=settings.linear, limits=given, noise=noise)
     if not pool.batch_shape:
         pool = jax.tree.map(lambda a: a[None], pool)
     good = np.asarray(pool.has_optimum)
@@ -140,15 +143,15 @@ def _pool(plants: Plant, settings: Settings) -> Problem:
         half = jnp.full(pool.m, jnp.inf)
     else:
         return pool
-    half = jnp.broadcast_to(half, (len(pool), pool.m))
-    return dataclasses.replace(pool, low=-half, high=half)
+    half = jnp.broadcast_to(half, (len(pool), 1, pool.m))
+    return dataclasses.replace(pool, limits=dataclasses.replace(pool.limits or simulation.Limits(), u=(-half, half)))
 
 
 def _known_starts(pool: Problem, settings: Settings) -> tuple[np.ndarray, np.ndarray]:
     """Starts ``[variants, starts, n]`` and the constrained optimum of each, NaN where no input holds it."""
     normal = np.random.default_rng(settings.seed).normal(size=(len(pool), settings.starts, pool.n))
     x0 = (normal * np.asarray(pool.scale_x)[:, None] * settings.start).astype(settings.dtype)
-    best = pool.constrained_optimum(x0.astype(float), x_limits=settings.x_limits)
+    best = predictive.optimum(pool, x0.astype(float))
     found = np.asarray(best.found)
     if settings.reward == "relative" and not found.all():
         raise ValueError(

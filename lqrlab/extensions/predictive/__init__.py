@@ -1,17 +1,18 @@
 """Control within limits: constrained LQR, MPC, nonlinear MPC, iLQR, the constrained optimum, filters, imitation."""
 
 from lqrlab.extensions.predictive.best_known import best_known_cost, recoveries
-from lqrlab.extensions.predictive.constrained import ConstrainedLQR, Multipliers, constrained_lqr
+from lqrlab.extensions.predictive.constrained import Terms, constrained_lqr
 from lqrlab.extensions.predictive.design import MPC, mpc
+from lqrlab.extensions.predictive.horizon import ConstrainedLQR, Multipliers
 from lqrlab.extensions.predictive.imitation import Imitation, ImitationConfig, imitate
-from lqrlab.extensions.predictive.infinite_horizon import ConstrainedOptimum, constrained_optimum, optimum, reference
+from lqrlab.extensions.predictive.infinite_horizon import ConstrainedOptimum, optimum, reference
 from lqrlab.extensions.predictive.nonlinear_mpc import NonlinearMPC, NonlinearPlan, nonlinear_mpc
-from lqrlab.extensions.predictive.receding_horizon import PredictivePolicy, receding_horizon
+from lqrlab.extensions.predictive.receding_horizon import PredictivePolicy
 from lqrlab.extensions.predictive.recovery import Recovery, RecoveryConfig, train_recovery
 from lqrlab.extensions.predictive.recovery_policy import RecoveryPolicy
 from lqrlab.extensions.predictive.safety_filter import FilteredPolicy, filtered
 from lqrlab.extensions.predictive.switching_policy import SwitchingPolicy
-from lqrlab.extensions.predictive.trajectory.solver import ILQR, ilqr
+from lqrlab.extensions.predictive.trajectory.solver import ILQR, Search, ilqr
 
 __all__ = [
     "ILQR",
@@ -28,17 +29,17 @@ __all__ = [
     "Recovery",
     "RecoveryConfig",
     "RecoveryPolicy",
+    "Search",
     "SwitchingPolicy",
+    "Terms",
     "best_known_cost",
     "constrained_lqr",
-    "constrained_optimum",
     "filtered",
     "ilqr",
     "imitate",
     "mpc",
     "nonlinear_mpc",
     "optimum",
-    "receding_horizon",
     "recoveries",
     "reference",
     "train_recovery",

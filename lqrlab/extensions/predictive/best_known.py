@@ -11,17 +11,15 @@ from lqrlab import simulation
 from lqrlab.compute import checks
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.evaluation import Attraction, attraction
-from lqrlab.extensions.predictive.trajectory.solver import ilqr
-from lqrlab.simulation import Problem
-from lqrlab.systems import Plant
+from lqrlab.extensions.predictive.trajectory.solver import Search, ilqr
+from lqrlab.simulation import Limits, Problem
 
 
 def recoveries(
-    plant: Plant,
+    problem: Problem,
     policies: Mapping[str, object],
     *,
     key: Array,
-    limits: tuple[ArrayLike, ArrayLike],
     sizes: Sequence[float] = (1.0, 2.0, 4.0),
     num: int = 512,
     num_steps: int = 1000,
@@ -29,10 +27,9 @@ def recoveries(
     """Starts, of a fixed set, that each policy brings back to the equilibrium.
 
     Args:
-        plant: one plant.
+        problem: of one plant, with the limits of its inputs.
         policies: name → controller, see :func:`lqrlab.simulation.bind`.
         key: random key of the starts; one key, one set.
-        limits: of the inputs, as in :func:`lqrlab.simulation.rollout`.
         sizes: the starts are normal with so many state scales; the same directions in each size.
         num: starts of a size.
         num_steps: samples after which a loop is judged.
@@ -41,22 +38,21 @@ def recoveries(
         Name → verdicts ``[sizes, num]``; ``.converged.mean(-1)`` are the shares.
     """
     checks.whole("num", num)
-    starts, problem = starts_of(plant, key=key, sizes=sizes, num=num), Problem.of(plant, limits=limits)
+    starts = starts_of(problem, key=key, sizes=sizes, num=num)
     return {name: attraction(problem, policy, starts, num_steps=num_steps) for name, policy in policies.items()}
 
 
-def starts_of(plant: Plant, *, key: Array, sizes: Sequence[float], num: int) -> np.ndarray:
+def starts_of(problem: Problem, *, key: Array, sizes: Sequence[float], num: int) -> np.ndarray:
     """Initial deviations ``[sizes, num, n]`` in float32, one set of directions in all sizes."""
-    directions = np.asarray(plant.initial_state(key=key, num=num), np.float32)
+    directions = np.asarray(problem.initial_state(key=key, num=num), np.float32)
     return np.asarray(sizes, np.float32)[:, None, None] * directions
 
 
 def best_known_cost(
-    plant: Plant,
+    problem: Problem,
     policies: Mapping[str, object],
     x0: ArrayLike,
     *,
-    limits: tuple[ArrayLike, ArrayLike],
     key: Array,
     horizon: int = 250,
     num_random: int = 1,
@@ -70,10 +66,9 @@ def best_known_cost(
     on the optimum, no more.
 
     Args:
-        plant: one plant.
+        problem: of one plant, with the limits of its inputs.
         policies: name → controller, see :func:`lqrlab.simulation.bind`.
         x0: initial deviations ``[starts, n]``.
-        limits: of the inputs.
         key: random key of the random guesses.
         horizon: samples of a trajectory; what comes after costs xᵀPx, as the LQR's.
         num_random: random guesses.
@@ -84,7 +79,9 @@ def best_known_cost(
         Cost ``[starts]``, and name → cost ``[starts]``.
     """
     x0 = jnp.asarray(checks.real("x0", x0), float)
-    problem = Problem.of(plant, limits=limits)
+    plant = problem.plant
+    if plant is None or problem.batch_shape or problem.limits is None or problem.low is None:
+        raise ValueError(f"problem: expected one plant with limits of its inputs, but found {problem.name}")
     runs = {name: simulation.rollout(problem, policy, x0, num_steps) for name, policy in policies.items()}
     paid = {name: _cost(run, problem) for name, run in runs.items()}
     guesses = [jnp.zeros((len(x0), horizon, plant.m))]
@@ -101,12 +98,10 @@ def best_known_cost(
         problem.continuous.R,
         horizon,
         problem.P,
-        dt=float(problem.dt),
+        dt=problem.dt,
         goal=(problem.x_eq, problem.u_eq),
-        limits=limits,
-        us=expand_batch(problem.u_eq, 4) + problem.saturate(jnp.stack(guesses)),
-        tolerance=1e-5,
-        max_iterations=max_iterations,
+        limits=Limits(u=(problem.low + problem.u_eq, problem.high + problem.u_eq)),
+        search=Search(expand_batch(problem.u_eq, 4) + problem.saturate(jnp.stack(guesses)), 1e-5, max_iterations),
     )
     found = np.where(np.isfinite(plans.cost), plans.cost, np.inf)
     return np.min([*found, *paid.values()], axis=0), paid

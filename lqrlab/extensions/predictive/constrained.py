@@ -1,7 +1,6 @@
-"""Linear-quadratic problems with limits on inputs, states and outputs, over a horizon."""
+"""Linear-quadratic problems with limits on inputs, states, outputs and changes of inputs, over a horizon: on arrays."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -9,57 +8,40 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike
 
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import checks
 from lqrlab.compute.threads import on_all_cores
 from lqrlab.control import matrix_checks
 from lqrlab.control.regulator import dlqr
-from lqrlab.extensions.predictive.limits import Limits, boxes, prices
-from lqrlab.extensions.predictive.quadratic_program import horizon_solver, shared_plant
-from lqrlab.extensions.predictive.quadratic_program.active_set import ActiveSet
-from lqrlab.extensions.predictive.quadratic_program.horizon_qp import HorizonQP, excess, limited, objective
+from lqrlab.extensions.predictive.horizon import ConstrainedLQR, Horizon, solved_from
+from lqrlab.simulation.limits import Limits, Pair
 
 MOST_STEPS = 100_000
 
 
-class Multipliers(NamedTuple):
-    """Prices of limits: by how much the cost falls for each unit that a limit gives way; None where there is none.
-
-    Above zero at an upper limit, below zero at a lower one. ``dynamics`` are the multipliers of x[t+1] = Ax + Bu + c:
-    what the cost rises by for each unit that x[t+1] is pushed.
-    """
-
-    u: Float[Array, "*batch T m"]
-    x: Float[Array, "*batch T n"] | None
-    y: Float[Array, "*batch T p"] | None
-    du: Float[Array, "*batch T m"] | None
-    dynamics: Float[Array, "*batch T n"] | None
-
-
-@pytree
-@dataclasses.dataclass(frozen=True)
-class ConstrainedLQR:
-    """The optimum of a horizon with limits.
+class Terms(NamedTuple):
+    """What a horizon's program may have beside its weights and limits.
 
     Attributes:
-        us, xs: inputs and states. Of an infeasible problem, those that keep the inputs' limits and violate the others
-            least, in the sum of squares relative to each limit's size.
-        cost: infinite for an infeasible problem.
-        multipliers: :class:`Multipliers`; of an infeasible problem those that prove it: no input within its limits has
-            Σ multiplier · (value − limit) ≤ 0. They stand at the limits that give.
-        residual: the largest violation of the optimality conditions, each relative to the terms it is made of.
-        solved: residual ≤ 1e-9.
-        infeasible: proven. A problem that is neither solved nor infeasible is beyond the digits of its numbers.
+        c, q, r: constant of the dynamics and linear terms ``[..., n]``, ``[..., n]``, ``[..., m]``; zero if left out.
+        qf: linear term of the last state ``[..., n]``.
+        soft: ``(linear, quadratic)``: states and outputs may exceed a limit by e at the cost linear·e + quadratic·e².
+        u_last: u[−1], which the first change starts from ``[..., m]``; it is free if left out.
+        time_varying: matrices have an axis of T steps before their own, ``[..., T, n, n]``, and vectors too; those
+            without further axes are the same at each step.
     """
 
-    us: Float[Array, "*batch T m"]
-    xs: Float[Array, "*batch T+1 n"]
-    cost: Float[Array, "*batch"]
-    multipliers: Multipliers
-    residual: Float[Array, "*batch"]
-    solved: Bool[Array, "*batch"]
-    infeasible: Bool[Array, "*batch"]
+    c: ArrayLike | None = None
+    q: ArrayLike | None = None
+    r: ArrayLike | None = None
+    qf: ArrayLike | None = None
+    soft: Pair | None = None
+    u_last: ArrayLike | None = None
+    time_varying: bool = False
+
+
+_CORES = Horizon(3, 3, 3, 3, 3, 1, 2, 2, 2, 2, 1, 3, 3, 1, (0, 0))  # type: ignore[arg-type] # axes of one problem's
 
 
 def constrained_lqr(
@@ -71,83 +53,81 @@ def constrained_lqr(
     num_steps: int,
     *,
     N: ArrayLike | None = None,
-    c: ArrayLike | None = None,
-    q: ArrayLike | None = None,
-    r: ArrayLike | None = None,
     Qf: ArrayLike | None = None,
-    qf: ArrayLike | None = None,
-    u_limits: Limits | None = None,
-    x_limits: Limits | None = None,
-    C: ArrayLike | None = None,
-    D: ArrayLike | None = None,
-    y_limits: Limits | None = None,
-    du_limits: Limits | None = None,
-    u_last: ArrayLike | None = None,
-    soft: tuple[ArrayLike, ArrayLike] | None = None,
-    time_varying: bool = False,
+    limits: Limits | None = None,
+    terms: Terms | None = None,
 ) -> ConstrainedLQR:
     """Minimise Σ xᵀQx + uᵀRu + 2xᵀNu + 2qᵀx + 2rᵀu + x[T]ᵀQf x[T] + 2qfᵀx[T] for x[t+1] = Ax + Bu + c, within limits.
 
     Leading axes are a batch. Differentiable in reverse with respect to every array, by the implicit function theorem on
-    the limits that hold: where one is just touched with a zero multiplier, the optimum has one derivative on each side,
-    and that of the limit held is returned if the search ended with it held. Multipliers of limits that depend on one
-    another are not unique, nor are their gradients. Gradients are NaN where nothing was solved.
+    the limits that hold; at a kink with the derivative of one side. Gradients are NaN where nothing was solved.
 
     Args:
         A, B, Q, R, N: as in :func:`dlqr`; Q may be indefinite only as far as the problem stays convex in u.
         x0: the state at the start ``[..., n]``.
         num_steps: the horizon T.
-        c, q, r: constant of the dynamics and linear terms ``[..., n]``, ``[..., n]``, ``[..., m]``; zero if left out.
-        Qf, qf: terminal weight, that of :func:`dlqr` if left out, and its linear term.
-        u_limits, x_limits, y_limits, du_limits: ``(low, high)`` of u[t], of x[1] … x[T], of y and of u[t] − u[t−1].
-        C, D: outputs y[t] = Cx[t] + Du[t] for t < T; without D, y = Cx of x[1] … x[T].
-        u_last: u[−1], which the first change starts from; it is free if left out.
-        soft: ``(linear, quadratic)``: states and outputs may exceed a limit by e at the cost linear·e + quadratic·e².
-        time_varying: matrices have an axis of T steps before their own, ``[..., T, n, n]``, and vectors too; those
-            without further axes are the same at each step.
+        Qf: terminal weight ``[..., n, n]``, that of :func:`dlqr` if left out.
+        limits: :class:`lqrlab.simulation.Limits`.
+        terms: :class:`Terms`: c, q, r, qf, prices of soft limits, u[−1], and whether steps differ.
 
     Raises:
         ValueError: bad arguments; limits that contradict each other.
 
     Source: J. B. Rawlings, D. Q. Mayne and M. M. Diehl, Model Predictive Control, 2nd ed. (2017), section 8.8.
 
-    >>> found = predictive.constrained_lqr([[1.0]], [[1.0]], [[1.0]], [[1.0]], [5.0], 10, u_limits=(-1, 1))
+    >>> limits = simulation.Limits(u=(-1, 1))
+    >>> found = predictive.constrained_lqr([[1.0]], [[1.0]], [[1.0]], [[1.0]], [5.0], 10, limits=limits)
     >>> found.us[:, 0].round(3).tolist()[:5], bool(found.solved)
     ([-1.0, -1.0, -1.0, -1.0, -0.618], True)
     """
     T = checks.whole("num_steps", num_steps, high=MOST_STEPS)
-    checks.flag("time_varying", time_varying)
-    A, B, Q, R, N = _matrices(A, B, Q, R, N, T, time_varying)
+    limits, terms = limits or Limits(), terms or Terms()
+    varying = terms.time_varying
+    checks.flag("time_varying", varying)
+    A, B, Q, R, N = _matrices(A, B, Q, R, N, T, varying)
     n, m, dtype = A.shape[-1], B.shape[-1], A.dtype
-    x0 = matrix_checks.trailing("x0", x0, (n,), dtype)
-    vectors = [
-        _steps_of(name, v, (size,), T, time_varying, dtype) for name, v, size in (("c", c, n), ("q", q, n), ("r", r, m))
-    ]
-    if Qf is None and time_varying:
+
+    def steps(name: str, value: ArrayLike | None, *shape: int) -> Array | None:
+        return None if value is None else _steps_of(name, value, shape, T, varying, dtype)
+
+    def vector(name: str, value: ArrayLike | None, size: int) -> Array | None:
+        if value is None:
+            return None
+        return _finite(name, matrix_checks.trailing(name, value, (size,), dtype))
+
+    if Qf is None and varying:
         raise ValueError("Qf: expected a terminal weight: a time-varying problem has no LQR to take it from")
-    Qf = dlqr(*(a[..., 0, :, :] for a in (A, B, Q, R, N))).P if Qf is None else matrix_checks.terminal_weight(Qf, Q, Q)
-    qf = matrix_checks.trailing("qf", jnp.zeros(n) if qf is None else qf, (n,), dtype)
-    if y_limits is not None and C is None:
-        raise ValueError("C: expected the outputs that y_limits are for")
-    C = None if C is None else _steps_of("C", C, (np.shape(C)[-2] if np.ndim(C) > 1 else 1, n), T, time_varying, dtype)
-    p = 0 if C is None or y_limits is None else C.shape[-2]
-    D = None if D is None else _steps_of("D", D, (p, m), T, time_varying, dtype)
-    box = boxes(
-        T, dtype, u_limits=(u_limits, m), x_limits=(x_limits, n), y_limits=(y_limits, p), du_limits=(du_limits, m)
-    )
-    last = None if u_last is None else matrix_checks.trailing("u_last", u_last, (m,), dtype)
-    _finite(x0=x0, qf=qf, **({} if last is None else {"u_last": last}))
-    weights = None if soft is None else prices(soft, dtype)
-    given = (A, B, Q, R, N, *vectors, Qf, qf, C if p else None, D, x0, last, weights)
-    _same_batch(given, box)
-    return _on_all_cores(given, box, T)
+    ends = limits.checked(n, m, dtype, T)
+    p = 0 if ends.y is None else ends.y[0].shape[-1]
+    horizon = Horizon(
+        A, B, Q, R, N, vector("x0", x0, n),  # type: ignore[arg-type]
+        dlqr(*(a[..., 0, :, :] for a in (A, B, Q, R, N))).P if Qf is None else matrix_checks.terminal_weight(Qf, Q, Q),
+        steps("c", terms.c, n), steps("q", terms.q, n), steps("r", terms.r, m), vector("qf", terms.qf, n),
+        steps("C", limits.C if p else None, p, n), steps("D", limits.D if p else None, p, m),
+        vector("u_last", terms.u_last, m), None if terms.soft is None else prices(terms.soft, dtype),
+    )  # fmt: skip
+    bare = dataclasses.replace(ends, C=None, D=None)
+    _same_batch(horizon, bare)
+    return _on_all_cores(horizon, bare, T)
 
 
-def _same_batch(given: tuple, box: dict[str, tuple[Array, Array]]) -> None:
-    """Refuse leading axes that do not go together: steps, perhaps, that were taken for a batch."""
-    *arrays, _ = given
-    leads = {name: a.shape[: a.ndim - core] for name, a, core in zip(_NAMES, arrays, _CORES) if a is not None}
-    leads |= {name: a.shape[:-2] for name, pair in box.items() for a in pair}
+def prices(soft: Pair, dtype: np.dtype) -> tuple[Array, Array]:
+    """The checked costs of an excess."""
+    if not isinstance(soft, tuple | list) or len(soft) != 2:
+        raise ValueError(f"soft: expected (linear, quadratic), the cost of an excess, but found {soft!r:.80}")
+    linear, quadratic = (jnp.asarray(checks.real("soft", a), dtype) for a in soft)
+    if not checks.traced(linear, quadratic):
+        both = np.asarray(linear), np.asarray(quadratic)
+        if not min(a.min() for a in both) >= 0 or np.min(both[0] + both[1]) <= 0:
+            raise ValueError("soft: expected costs ≥ 0 of an excess, one of them > 0, or it would be no limit at all")
+    return linear, quadratic
+
+
+def _same_batch(horizon: Horizon, limits: Limits) -> None:
+    """Raise ValueError unless leading axes go together: steps, perhaps, that were taken for a batch."""
+    fields = zip(Horizon._fields[:-1], horizon, _CORES)
+    leads = {name: a.shape[: a.ndim - core] for name, a, core in fields if a is not None}  # type: ignore
+    leads |= {f"limits.{name}": a.shape[:-2] for name, pair in limits.signals().items() for a in pair}
     try:
         np.broadcast_shapes(*leads.values())
     except ValueError:
@@ -173,38 +153,30 @@ def _matrices(
     return full
 
 
-def _finite(**given: Array) -> None:
-    for name, a in given.items():
-        if not checks.traced(a) and not np.isfinite(a).all():  # jnp would be traced inside a jit
-            raise ValueError(f"{name}: expected finite numbers, but found NaN or infinity")
+def _finite(name: str, a: Array) -> Array:
+    if not checks.traced(a) and not np.isfinite(a).all():  # jnp would be traced inside a jit
+        raise ValueError(f"{name}: expected finite numbers, but found NaN or infinity")
+    return a
 
 
-def _steps_of(
-    name: str, value: ArrayLike | None, shape: tuple[int, ...], T: int, time_varying: bool, dtype: np.dtype
-) -> Array:
+def _steps_of(name: str, value: ArrayLike, shape: tuple[int, ...], T: int, varying: bool, dtype: np.dtype) -> Array:
     """An array ``[..., S, *shape]``."""
-    a = jnp.zeros(shape, dtype) if value is None else matrix_checks.trailing(name, value, shape, dtype)
-    _finite(**{name: a})
-    if not time_varying or a.ndim == len(shape):
+    a = _finite(name, matrix_checks.trailing(name, value, shape, dtype))
+    if not varying or a.ndim == len(shape):
         return jnp.expand_dims(a, a.ndim - len(shape))
     if a.shape[-len(shape) - 1] != T:
         raise ValueError(f"{name}: expected one for each of {T} steps, but found shape {a.shape}")
     return a
 
 
-_NAMES = ("A", "B", "Q", "R", "N", "c", "q", "r", "Qf", "qf", "C", "D", "x0", "u_last")
-_CORES = (3, 3, 3, 3, 3, 2, 2, 2, 2, 1, 3, 3, 1, 1)  # axes of what is given for each problem
-
-
-def _on_all_cores(given: tuple, box: dict[str, tuple[Array, Array]], T: int) -> ConstrainedLQR:
+def _on_all_cores(horizon: Horizon, limits: Limits, T: int) -> ConstrainedLQR:
     """:func:`_solved`, outside a trace by pieces of the batch."""
-    if checks.traced(*jax.tree.leaves((given, box))):
-        return _solved(given, box, T)
-    *arrays, soft = given
-    cores = [None if a is None else core for a, core in zip(arrays, _CORES)]
-    cores_soft = jax.tree.map(jnp.ndim, soft)
-    all_cores = jax.tree.leaves((cores, cores_soft, jax.tree.map(lambda _: 2, box)))
-    leaves, structure = jax.tree.flatten((given, box))
+    leaves, structure = jax.tree.flatten((horizon, limits))
+    if checks.traced(*leaves):
+        return _solved(horizon, limits, T)
+    cores = Horizon(*(None if a is None else core for a, core in zip(horizon, _CORES)))  # type: ignore[arg-type]
+    cores = cores._replace(soft=jax.tree.map(jnp.ndim, horizon.soft))
+    all_cores = jax.tree.leaves((cores, jax.tree.map(lambda _: 2, limits)))
     return on_all_cores(_of_leaves(structure, T), *zip(leaves, all_cores))
 
 
@@ -214,173 +186,5 @@ def _of_leaves(structure: Any, T: int) -> Callable[..., ConstrainedLQR]:
 
 
 @partial(jax.jit, static_argnames="T")
-def _solved(given: tuple, box: dict[str, tuple[Array, Array]], T: int) -> ConstrainedLQR:
-    return solved_from(None, given, box, T)[0]
-
-
-def solved_from(
-    guess: ActiveSet | None, given: tuple, box: dict[str, tuple[Array, Array]], T: int
-) -> tuple[ConstrainedLQR, ActiveSet]:
-    """The answer and its active set, searched from a guess of it ``[..., 2, T, rows]``; from none if left out."""
-    with jax.numpy_rank_promotion("allow"):  # what all steps share, [rows, W], meets [T, rows, W]
-        qp, sizes = _program(given, box, T)
-        hard = ~jnp.isfinite(qp.linear)[..., None, :]
-        same = (qp.limits[..., 0, :, :] == -qp.limits[..., 1, :, :]) & hard
-        same = jnp.stack([same, jnp.zeros_like(same)], axis=-3)
-        at, out = guess or (jnp.zeros_like(same), jnp.zeros_like(same))
-        at, out = (jnp.broadcast_to(a, same.shape) for a in (at, out))
-        known = horizon_solver.cold_start(qp, ActiveSet((at & ~jnp.any(same, -3, keepdims=True)) | same, out))
-        # a guess from the step before is nearly right: then a search in the whole is as fast
-        alike = guess is None and _one_plant(given)
-        alike = alike and shared_plant.pays(math.prod(qp.x0.shape[:-1]), math.prod(qp.limits.shape[-2:]))
-        if alike:
-            known = shared_plant.search(jax.lax.stop_gradient(qp), known.active)
-        found = horizon_solver.solve(qp, known)
-        return _told(qp, found, sizes), found.active
-
-
-def _one_plant(given: tuple) -> bool:
-    """True if the matrices are not of several plants, and no limit is soft."""
-    matrices, soft = (*given[:5], given[8][..., None, :, :], *given[10:12]), given[14]
-    return soft is None and all(a is None or a.size == math.prod(a.shape[-3:]) for a in matrices)
-
-
-def _program(given: tuple, box: dict[str, tuple[Array, Array]], T: int) -> tuple[HorizonQP, tuple[int, int, int, int]]:
-    """The program with leading axes, and how many inputs, states, outputs and changes of inputs are limited."""
-    A, B, Q, R, N, c, q, r, Qf, qf, C, D, x0, last, soft = given
-    n, m, dtype = A.shape[-1], B.shape[-1], A.dtype
-    shift = jnp.zeros((1, 1), dtype)
-    if C is None:
-        C, D = jnp.zeros((1, 0, n), dtype), jnp.zeros((1, 0, m), dtype)
-    elif D is None:  # y of the state after the step
-        shift = jnp.squeeze(C @ c[..., None], -1)
-        C, D = C @ A, C @ B
-    p = C.shape[-2]
-    rows = [box.get("u_limits", (jnp.full((1, m), -jnp.inf, dtype), jnp.full((1, m), jnp.inf, dtype)))]
-    if "x_limits" in box:
-        rows.append(box["x_limits"])
-    if p:
-        rows.append(tuple(end - shift for end in box["y_limits"]))  # type: ignore[arg-type]
-    changes = 0
-    if "du_limits" in box:
-        A, B, Q, N, c, q, Qf, qf, C, D, x0 = _remembering(A, B, Q, N, c, q, Qf, qf, C, D, x0, last)
-        low, high = (jnp.broadcast_to(a, (*a.shape[:-2], T, m)) for a in box["du_limits"])
-        if last is None:
-            low, high = low.at[..., 0, :].set(-jnp.inf), high.at[..., 0, :].set(jnp.inf)
-        if "x_limits" in box:
-            free = jnp.full((1, m), jnp.inf, dtype)
-            rows[1] = tuple(_side_by_side(a, s * free) for a, s in zip(rows[1], (-1, 1)))  # type: ignore[assignment]
-        rows.append((low, high))
-        changes = m
-    lead = jnp.broadcast_shapes(
-        *(a.shape[:-3] for a in (A, B, Q, R, N, C, D)),
-        *(a.shape[:-2] for pair in rows for a in pair),
-        *(a.shape[:-2] for a in (c, q, r, Qf)),
-        *(a.shape[:-1] for a in (qf, x0)),
-    )
-    low, high = (
-        jnp.concatenate([jnp.broadcast_to(pair[k], (*lead, T, pair[k].shape[-1])) for pair in rows], axis=-1)
-        for k in (0, 1)
-    )
-    S = max(a.shape[-3] for a in (A, B, Q, R, N, C, D))
-    S = max(S, *(a.shape[-2] for a in (c, q, r)))
-    matrices = [jnp.broadcast_to(a, (*lead, S, *a.shape[-2:])) for a in (A, B, Q, R, N, C, D)]
-    A, B, Q, R, N, C, D = matrices
-    c, q, r = (jnp.broadcast_to(a, (*lead, S, a.shape[-1])) for a in (c, q, r))
-    Qf = jnp.broadcast_to(Qf, (*lead, *Qf.shape[-2:]))
-    qf, x0 = (jnp.broadcast_to(a, (*lead, a.shape[-1])) for a in (qf, x0))
-    linear, quadratic = _prices(soft, low.shape[-1], m, low.shape[-1] - changes, lead, dtype)
-    qp = HorizonQP(A, B, c, Q, R, N, q, r, Qf, qf, C, D, jnp.stack([high, -low], axis=-3), linear, quadratic, x0)
-    return qp, (m, n if "x_limits" in box else 0, p, changes)
-
-
-def _side_by_side(*parts: Array) -> Array:
-    """Arrays joined along their last axis, others broadcast."""
-    lead = jnp.broadcast_shapes(*(a.shape[:-1] for a in parts))
-    return jnp.concatenate([jnp.broadcast_to(a, (*lead, a.shape[-1])) for a in parts], axis=-1)
-
-
-def block(rows: list[list[Array]]) -> Array:
-    """A matrix of blocks whose leading axes broadcast."""
-    lead = jnp.broadcast_shapes(*(a.shape[:-2] for row in rows for a in row))
-    return jnp.block([[jnp.broadcast_to(a, (*lead, *a.shape[-2:])) for a in row] for row in rows])
-
-
-def _remembering(
-    A: Array, B: Array, Q: Array, N: Array, c: Array, q: Array, Qf: Array, qf: Array,
-    C: Array, D: Array, x0: Array, last: Array | None,
-) -> tuple[Array, ...]:  # fmt: skip
-    """The problem whose state holds the input before, so that its change u − u[t−1] is one of the outputs."""
-    n, m, p, dtype = A.shape[-1], B.shape[-1], C.shape[-2], A.dtype
-    eye = jnp.eye(m, dtype=dtype)
-
-    def none(rows: int, columns: int) -> Array:
-        return jnp.zeros((rows, columns), dtype)
-
-    last = jnp.zeros(m, dtype) if last is None else last
-    nothing = jnp.zeros(m, dtype)
-    return (
-        block([[A, none(n, m)], [none(m, n), none(m, m)]]),
-        block([[B], [eye]]),
-        block([[Q, none(n, m)], [none(m, n), none(m, m)]]),
-        block([[N], [none(m, m)]]),
-        _side_by_side(c, nothing),
-        _side_by_side(q, nothing),
-        block([[Qf, none(n, m)], [none(m, n), none(m, m)]]),
-        _side_by_side(qf, nothing),
-        block([[C, none(p, m)], [none(m, n), -eye]]),
-        block([[D], [eye]]),
-        _side_by_side(x0, last),
-    )
-
-
-def _prices(
-    soft: tuple[Array, Array] | None, rows: int, first: int, end: int, lead: tuple[int, ...], dtype: np.dtype
-) -> tuple[Array, Array]:
-    """Prices of an excess ``[..., rows]``, for half the cost: those of inputs and their changes are infinite."""
-    linear, quadratic = jnp.full(rows, jnp.inf, dtype), jnp.zeros(rows, dtype)
-    if soft is not None:
-        priced = (jnp.arange(rows) >= first) & (jnp.arange(rows) < end)
-        linear, quadratic = jnp.where(priced, soft[0] / 2, linear), jnp.where(priced, soft[1], quadratic)
-    return jnp.broadcast_to(linear, (*lead, rows)), jnp.broadcast_to(quadratic, (*lead, rows))
-
-
-def _told(qp: HorizonQP, found: horizon_solver.Solved, sizes: tuple[int, int, int, int]) -> ConstrainedLQR:
-    """The answer for the whole cost, which is twice the program's."""
-    point, infeasible = found.point, found.infeasible
-    m, n, p, changes = sizes
-    states = qp.A.shape[-1] - changes
-    net = 2 * (point.multipliers[..., 0, :, :] - point.multipliers[..., 1, :, :])
-    ends = np.cumsum([m, n + (changes if n else 0), p, changes])
-    u, x, y, du = jnp.split(net, ends[:-1], axis=-1)
-    multipliers = Multipliers(
-        u, x[..., :n] if n else None, y if p else None, du if changes else None, 2 * point.costates[..., :states]
-    )
-    solved = ~infeasible & (found.residual <= horizon_solver.EXACT)
-    cost = 2 * _cost(qp, point.xs, point.us)
-    return ConstrainedLQR(
-        point.us,
-        point.xs[..., :states],
-        jnp.where(infeasible, jnp.inf, cost),
-        multipliers,
-        jnp.where(infeasible, jnp.inf, found.residual),
-        solved,
-        infeasible,
-    )
-
-
-def _cost(qp: HorizonQP, xs: Array, us: Array) -> Array:
-    """The objective with that of excesses, of programs with leading axes."""
-
-    def one(qp: HorizonQP, xs: Array, us: Array) -> Array:
-        qp = jax.tree.map(lambda a: a[..., None], qp)
-        v = limited(qp, xs[..., None], us[..., None])
-        over = jnp.where(jnp.isfinite(qp.linear), excess(qp, v), 0)
-        linear = jnp.where(jnp.isfinite(qp.linear), qp.linear, 0)
-        priced = jnp.sum(over * (linear + qp.quadratic * over / 2), (0, 1, 2))
-        return (objective(qp, xs[..., None], us[..., None]) + priced)[0]
-
-    lead = qp.x0.shape[:-1]
-    count = math.prod(lead)
-    flat = jax.tree.map(lambda a: a.reshape(count, *a.shape[len(lead) :]), (qp, xs, us))
-    return jax.vmap(one)(*flat).reshape(lead)
+def _solved(horizon: Horizon, limits: Limits, T: int) -> ConstrainedLQR:
+    return solved_from(None, horizon, limits, T)[0]

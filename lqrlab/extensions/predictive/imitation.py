@@ -2,14 +2,12 @@
 
 The teacher plans from every state that the student comes to (S. Ross, G. Gordon, J. A. Bagnell, AISTATS 2011). What a
 student's input costs more than the teacher's is known from the plan, exactly to second order: with S = R + BᵀPB and the
-multipliers μ of the inputs' limits it is (u − u*)ᵀS(u − u*) − μᵀ(u − u*). It can also be asked of the next plan itself,
-which is differentiated through the solver.
+multipliers μ of the inputs' limits it is (u − u*)ᵀS(u − u*) − μᵀ(u − u*).
 """
 
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +17,8 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from lqrlab import simulation
 from lqrlab.compute import checks, pytree
-from lqrlab.compute.configuration import Config, Count, OneOf, Positive, Seed
-from lqrlab.compute.linalg import matvec, quadratic
+from lqrlab.compute.configuration import Config, Count, Positive, Seed
+from lqrlab.compute.linalg import quadratic
 from lqrlab.extensions.predictive.design import MPC
 from lqrlab.extensions.predictive.recovery import updated
 from lqrlab.extensions.predictive.recovery_policy import Layers, RecoveryPolicy, Regulator
@@ -38,8 +36,6 @@ class ImitationConfig(Config):
         loops, samples: of a round.
         labels: states of a round that the teacher plans from.
         num_steps: optimizer steps of a round.
-        loss: ``"inputs"``: the excess cost by the teacher's plan; ``"cost"``: in the second half of the rounds, that by
-            a plan from where the student's input leads.
         spread: starts are normal, with so many state scales at most.
         width: of the two hidden layers.
         batch_size: states of an optimizer step.
@@ -52,7 +48,6 @@ class ImitationConfig(Config):
     samples: Count = 100
     labels: Count = 2048
     num_steps: Count = 1000
-    loss: Annotated[str, OneOf("inputs", "cost")] = "inputs"
     spread: Positive = 2.0
     width: Count = 64
     batch_size: Count = 256
@@ -88,8 +83,8 @@ class Lessons:
     @classmethod
     def none(cls, design: MPC, num: int) -> "Lessons":
         """Room for so many."""
-        n, m = design.B.shape
-        x, u, one = (jnp.zeros((num, *size), design.A.dtype) for size in ((n,), (m,), ()))
+        n, m = design.problem.B.shape
+        x, u, one = (jnp.zeros((num, *size), design.problem.A.dtype) for size in ((n,), (m,), ()))
         return cls(x, u, u, one, one)
 
     def including(self, new: "Lessons", first: int) -> "Lessons":
@@ -111,8 +106,8 @@ def imitate(
     learned.
 
     Args:
-        design: the teacher, :func:`lqrlab.predictive.mpc` without a reference, a disturbance and limits of changes, which
-            a state alone does not tell.
+        design: the teacher, of :func:`mpc`, without a reference, a disturbance and limits of changes, which a state
+            alone does not tell.
         problem: of one plant, with the limits of its inputs.
         config: see there.
         progress: called with each row of the metrics.
@@ -122,13 +117,13 @@ def imitate(
     """
     config = config or ImitationConfig()
     checks.instance("design", design, MPC, "a predictive controller, as predictive.mpc makes")
-    if design.target is not None or design.L is not None or "du_limits" in design.box:
+    if design.target is not None or design.L is not None or design.limits.du is not None:
         raise ValueError(
             "design: expected a controller of the state alone, but found a reference, a disturbance, an estimator or "
             "limits of the inputs' changes; a network without a memory cannot follow what the state does not show"
         )
-    if design.B.shape != problem.B.shape:
-        raise ValueError(f"design: expected one of B {problem.B.shape}, as the problem's, but found {design.B.shape}")
+    if (shape := design.problem.B.shape) != problem.B.shape:
+        raise ValueError(f"design: expected one of B {problem.B.shape}, as the problem's, but found {shape}")
     keys = jax.random.split(jax.random.key(config.seed), config.rounds + 1)
     policy = RecoveryPolicy.start(Regulator.of(problem), config.width, key=keys[0])
     optimizer = _optimizer(config)
@@ -140,10 +135,7 @@ def imitate(
         new = _asked(design, _visited(problem, policy, config, run_key))
         first = number * config.labels
         lessons = lessons.including(new, first)
-        by_cost = config.loss == "cost" and 2 * number >= config.rounds
-        layers, state, losses = _learned(
-            design, policy, state, lessons, config, by_cost, first + config.labels, learn_key
-        )
+        layers, state, losses = _learned(design, policy, state, lessons, config, first + config.labels, learn_key)
         policy = dataclasses.replace(policy, layers=layers)
         tenth = max(1, config.num_steps // 10)
         row = {"round": number + 1.0, "unsolved": 1 - float(new.known.mean())}
@@ -182,32 +174,21 @@ def _asked(design: MPC, x: Float[Array, "num n"]) -> Lessons:
 
 def excess_by_plan(design: MPC, lessons: Lessons, u: Float[Array, "num m"]) -> Float[Array, " num"]:
     """The cost of inputs within the limits above the teacher's, to second order."""
-    S = design.R + design.B.mT @ design.P @ design.B
-    return quadratic(S, u - lessons.u) - jnp.sum(lessons.price * (u - lessons.u), -1)
+    return quadratic(design.problem.S, u - lessons.u) - jnp.sum(lessons.price * (u - lessons.u), -1)
 
 
-def excess_by_next(design: MPC, lessons: Lessons, u: Float[Array, "num m"]) -> Float[Array, " num"]:
-    """The same by the plan from where they lead, differentiated through the solver; 0 where there is none."""
-    x = lessons.x
-    stage = quadratic(design.Q, x) + quadratic(design.R, u) + 2 * jnp.sum(matvec(design.N.mT, x) * u, -1)
-    plan, _ = design.plan(matvec(design.A, x) + matvec(design.B, u))
-    return jnp.where(plan.solved, stage + plan.cost - lessons.cost, 0)
-
-
-@partial(jax.jit, static_argnames=("config", "by_cost"))
+@partial(jax.jit, static_argnames="config")
 def _learned(
     design: MPC,
     policy: RecoveryPolicy,
     state: optax.OptState,
     lessons: Lessons,
     config: ImitationConfig,
-    by_cost: bool,
     num: int | Array,
     key: PRNGKeyArray,
 ) -> tuple[Layers, optax.OptState, Float[Array, " steps"]]:
     """The optimizer steps of a round and their losses: excess costs beside the plans' costs."""
     optimizer = _optimizer(config)
-    excess = excess_by_next if by_cost else excess_by_plan
 
     def loss(layers: Layers, batch: Lessons) -> Array:
         student = dataclasses.replace(policy, layers=layers)
@@ -215,7 +196,7 @@ def _learned(
         # where the demand is beyond the limits its input has no gradient: without this it would never come back
         asked = student.demand(batch.x)
         beyond = jnp.sum((asked - student.regulator.saturate(asked)) ** 2, -1).astype(u.dtype)
-        relative = excess(design, batch, u) / (batch.cost + _TINY)
+        relative = excess_by_plan(design, batch, u) / (batch.cost + _TINY)
         return jnp.mean(jnp.where(batch.known > 0, jnp.log1p(jnp.maximum(relative, 0)) + 0.01 * beyond, 0))
 
     def step(carry: tuple[Layers, optax.OptState], chosen: Int[Array, " batch"]) -> tuple:

@@ -1,11 +1,10 @@
-"""The constrained optimum over all time, of linear plants."""
+"""The constrained optimum over all time, of linear problems."""
 
 import dataclasses
 import itertools
 import math
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from lqrlab.compute import checks, pytree
-from lqrlab.compute.linalg import expand_batch, matvec, quadratic
+from lqrlab.compute.linalg import matvec, quadratic
 from lqrlab.extensions.predictive.design import MPC, mpc
 from lqrlab.simulation import Problem
 
@@ -41,19 +40,16 @@ class ConstrainedOptimum:
     infeasible: Bool[Array, "*batch"]
 
 
-def constrained_optimum(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, x0: ArrayLike, *, longest: int = 512, **limits: Any
-) -> ConstrainedOptimum:
-    """The least cost Σ xᵀQx + uᵀRu + 2xᵀNu from x0 on for ever, within limits: what a controller can be measured by.
+def optimum(problem: Problem, x0: ArrayLike, *, longest: int = 512) -> ConstrainedOptimum:
+    """The least cost Σ xᵀQx + uᵀRu + 2xᵀNu that any controller can pay from x0 on for ever, within the limits.
 
     The horizon is made longer until the plan ends where the regulator without limits keeps them for ever: then the rest
     costs x[T]ᵀP x[T] and nothing is cut off. It is exact, not the best of some. Runs outside a trace.
 
     Args:
-        A, B, Q, R: as in :func:`mpc`.
-        x0: starts ``[..., n]``, of one plant, or with the leading axes of several.
+        problem: a linear one, with its limits.
+        x0: starts ``[*batch, *extra, n]``, as deviations.
         longest: horizon at which the search ends. An unstable plant that its inputs cannot hold is not found.
-        **limits: N, dt, u_limits, x_limits, du_limits, y_limits, C, D and soft of :func:`mpc`.
 
     Raises:
         ValueError: bad arguments; of one start, without further axes, also that no input holds it, and how much of it.
@@ -61,11 +57,22 @@ def constrained_optimum(
     Source: P. O. M. Scokaert and J. B. Rawlings, IEEE Trans. Autom. Control 43 (1998); D. Chmielewski and
     V. Manousiouthakis, Syst. Control Lett. 29 (1996).
 
-    >>> best = predictive.constrained_optimum([[1.0]], [[1.0]], [[1.0]], [[1.0]], [[0.5], [40.0]], u_limits=(-1, 1))
+    >>> problem = simulation.Problem.from_matrices([[1.0]], [[1.0]], [[1.0]], [[1.0]], limits=(-1.0, 1.0))
+    >>> best = predictive.optimum(problem, [[0.5], [40.0]])
     >>> best.horizon.tolist(), [round(float(cost), 3) for cost in best.cost]
     ([16, 64], [0.405, 22179.618])
     """
-    design, x = _given(A, B, Q, R, x0, longest, limits)
+    if not problem.linear:
+        raise ValueError(
+            f"problem: the constrained optimum is known of a linear plant, but {problem.name} is nonlinear here; "
+            "give linear=True, or compare with predictive.best_known_cost"
+        )
+    checks.whole("longest", longest, low=_SHORTEST)
+    checks.on_host("the constrained optimum", problem.A, x0)
+    x = jnp.asarray(checks.real("x0", x0), problem.A.dtype)
+    extra = (1,) * (x.ndim - 1 - len(problem.batch_shape))
+    x = jnp.broadcast_to(x, (*jnp.broadcast_shapes(x.shape[:-1], (*problem.batch_shape, *extra)), problem.n))
+    design = mpc(problem, longest).for_loops(x.ndim)
     best = _near(design, x)
     for horizon in _horizons(longest):
         if bool((best.found | best.infeasible).all()):
@@ -76,32 +83,7 @@ def constrained_optimum(
     return best
 
 
-def optimum(
-    problem: Problem, x0: ArrayLike, *, x_limits: tuple[ArrayLike, ArrayLike] | None = None, longest: int = 512
-) -> ConstrainedOptimum:
-    """The least that any controller can pay from x0 ``[*batch, *extra, n]`` on within the problem's limits of inputs.
-
-    Args:
-        problem: a linear one.
-        x0: starts, as deviations.
-        x_limits: of the states too, ``(low, high)`` as deviations, numbers or ``[n]``.
-        longest: see :func:`constrained_optimum`.
-    """
-    if not problem.linear:
-        raise ValueError(
-            f"problem: the constrained optimum is known of a linear plant, but {problem.name} is nonlinear here; "
-            "give linear=True, or compare with predictive.best_known_cost"
-        )
-    x = jnp.asarray(checks.real("x0", x0), problem.A.dtype)
-    core = x.ndim + 1 if problem.batch_shape else 2
-    A, B, Q, R, N = (expand_batch(a, core, 2) for a in problem.sampled)
-    limits: dict[str, Any] = {} if x_limits is None else {"x_limits": x_limits}
-    if problem.low is not None:
-        limits["u_limits"] = tuple(expand_batch(a[..., None, :], core, 2) for a in (problem.low, problem.high))
-    return constrained_optimum(A, B, Q, R, x, N=N, longest=longest, **limits)
-
-
-def reference(problem: Problem, **options: Any) -> Callable[[Array], Array]:
+def reference(problem: Problem, **options: int) -> Callable[[Array], Array]:
     """For :func:`lqrlab.evaluation.evaluate`: the least cost from states ``[*batch, S, n]`` within the limits.
 
     NaN where no input holds a state, or none was found. The last starts' are kept, so that several controllers share
@@ -120,17 +102,6 @@ def reference(problem: Problem, **options: Any) -> Callable[[Array], Array]:
     return least
 
 
-def _given(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, x0: ArrayLike, longest: int, limits: dict[str, Any]
-) -> tuple[MPC, Array]:
-    """The design whose plans are asked, with the longest horizon, and the starts with all their axes."""
-    checks.whole("longest", longest, low=_SHORTEST)
-    checks.on_host("the constrained optimum", A, B, Q, R, x0)
-    design = mpc(A, B, Q, R, longest, **limits)
-    x = jnp.asarray(checks.real("x0", x0), design.A.dtype)
-    return design, jnp.broadcast_to(x, (*jnp.broadcast_shapes(x.shape[:-1], design.A.shape[:-2]), design.A.shape[-1]))
-
-
 def _horizons(longest: int) -> list[int]:
     """Horizons to try: few, because each is a program of its own to compile."""
     shorter = itertools.takewhile(lambda T: longest > T, (_SHORTEST * _LONGER**k for k in itertools.count()))
@@ -140,9 +111,9 @@ def _horizons(longest: int) -> list[int]:
 @jax.jit
 def _near(design: MPC, x: Array) -> ConstrainedOptimum:
     """The optimum of starts from which the regulator keeps all limits for ever, without a plan; others are open."""
-    cost, nan = quadratic(design.P, x), jnp.nan
+    cost, nan = quadratic(design.problem.P, x), jnp.nan
     inside = cost <= design.level
-    u = jnp.where(inside[..., None], -matvec(design.K, x), nan)
+    u = jnp.where(inside[..., None], -matvec(design.problem.K, x), nan)
     horizon = jnp.where(inside, min(_SHORTEST, design.horizon), 0)
     return ConstrainedOptimum(jnp.where(inside, cost, nan), u, horizon, inside, jnp.zeros_like(inside))
 
@@ -150,7 +121,7 @@ def _near(design: MPC, x: Array) -> ConstrainedOptimum:
 def _improved(best: ConstrainedOptimum, design: MPC, x: Array) -> ConstrainedOptimum:
     """The optimum with what a longer horizon finds; of one plant, only the starts that are left are planned."""
     known = best.found | best.infeasible
-    if x.ndim != 2 or design.A.ndim > 2:
+    if x.ndim != 2 or design.problem.A.ndim > 2:
         return jax.tree.map(partial(_where, known), best, _planned(design, x))
     size = min(len(x), _LONGER ** math.ceil(math.log(int(jnp.sum(~known)), _LONGER)))  # few sizes, few programs
     left = jnp.nonzero(~known, size=size, fill_value=int(jnp.argmin(known)))[0]

@@ -1,7 +1,7 @@
 """Model predictive control of nonlinear plants: a quadratic program about the last plan, solved at each sample."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +11,9 @@ from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.control import matrix_checks
 from lqrlab.extensions.predictive import constrained
-from lqrlab.extensions.predictive.limits import Limits, boxes, check_equilibrium, prices
+from lqrlab.extensions.predictive.horizon import Horizon, solved_from
 from lqrlab.extensions.predictive.quadratic_program.active_set import ActiveSet, none_active
-from lqrlab.extensions.predictive.receding_horizon import later
-from lqrlab.simulation.memory_policies import limits_of
-from lqrlab.simulation.policies import measured_or
-from lqrlab.simulation.problem import Problem
+from lqrlab.simulation import Limits, Problem
 
 
 class NonlinearPlan(NamedTuple):
@@ -37,9 +34,8 @@ class NonlinearMPC:
     is a local optimum of the horizon within the limits. On a linear problem one iteration is exact.
 
     Attributes:
-        problem: the plants, with their optimum.
+        problem: the plants, with their optimum and limits.
         Qf: terminal weight.
-        box: limits by name, as deviations, ``[*batch, 1, signals]``.
         soft: cost of an excess over limits of states, or None.
         horizon: samples that are planned.
         iterations: programs that are solved at each sample.
@@ -50,22 +46,26 @@ class NonlinearMPC:
 
     problem: Problem
     Qf: Float[Array, "*batch n n"]
-    box: dict[str, tuple[Array, Array]]
     soft: tuple[Array, Array] | None
     horizon: int = dataclasses.field(metadata={"static": True})
     iterations: int = dataclasses.field(metadata={"static": True})
 
-    def init(self, batch_shape: tuple[int, ...]) -> NonlinearPlan:
+    L: ClassVar[Array | None] = None  # the state is seen
+    sensor: ClassVar[Array | None] = None
+    disturbance: ClassVar[str] = "none"
+
+    def begin(self, batch: tuple[int, ...]) -> NonlinearPlan:
         """A plan that stays at the equilibrium, no limit active: about it the first program is the linear MPC's."""
         T, n, m, dtype = self.horizon, self.problem.n, self.problem.m, self.Qf.dtype
-        xs, us = (jnp.zeros((*batch_shape, *shape), dtype) for shape in ((T + 1, n), (T, m)))
-        return NonlinearPlan(xs, us, none_active(self.box, batch_shape, T, n, m))
+        xs, us = (jnp.zeros((*batch, *shape), dtype) for shape in ((T + 1, n), (T, m)))
+        return NonlinearPlan(xs, us, none_active(self.problem.limits or Limits(), batch, T, n, m))
 
-    def __call__(self, carry: NonlinearPlan, x: Float[Array, "*loops n"]) -> tuple[NonlinearPlan, Array]:
-        """The input for the state; for one that is not finite, for the state that the last plan expects."""
-        plan, u_last = later(carry), carry.us[..., 0, :]
-        plan = self.improved(plan, measured_or(plan.xs[..., 0, :], x.astype(u_last.dtype)), u_last)
-        return plan, plan.us[..., 0, :].astype(x.dtype)
+    def planned(
+        self, plan: NonlinearPlan, x: Array, u_last: Array, d: Array, step: Array
+    ) -> tuple[NonlinearPlan, Array, Array]:
+        """The plan from x on, with its inputs and states."""
+        plan = self.improved(plan, x, u_last)
+        return plan, plan.us, plan.xs
 
     def improved(
         self, plan: NonlinearPlan, x: Float[Array, "*loops n"], u_last: Float[Array, "*loops m"]
@@ -73,10 +73,11 @@ class NonlinearMPC:
         """The plan from x on after as many iterations as there are in a sample, its inputs within their limits."""
         problem, ndim = self.problem, x.ndim + 1
         Q, R, N = (expand_batch(a[..., None, :, :], ndim + 1, 3) for a in (problem.Q, problem.R, problem.N))
-        Qf, qf = expand_batch(self.Qf, ndim, 2), jnp.zeros_like(x)
-        box = jax.tree.map(lambda a: expand_batch(a, ndim, 2), self.box)
-        low, high = (jnp.broadcast_to(a, plan.us.shape) for a in box["u_limits"])
-        last = u_last if "du_limits" in box else None
+        Qf = expand_batch(self.Qf, ndim, 2)
+        limits: Limits = jax.tree.map(lambda a: expand_batch(a, ndim, 2), problem.limits or Limits())
+        C, D = (None if a is None else a[..., None, :, :] for a in (limits.C, limits.D))
+        limits = dataclasses.replace(limits, C=None, D=None)
+        last = None if limits.du is None else u_last
 
         def improve(_: Array, plan: NonlinearPlan) -> NonlinearPlan:
             xs, us = plan.xs[..., :-1, :].at[..., 0, :].set(x), plan.us
@@ -86,9 +87,11 @@ class NonlinearMPC:
             along_x, along_u = problem.cost_gradient(xs, us)
             q = along_x / 2 - matvec(problem.Q, xs) - matvec(problem.N, us)
             r = along_u / 2 - matvec(problem.R, us) - matvec(problem.N.mT, xs)
-            given = A, B, Q, R, N, c, q, r, Qf, qf, None, None, x, last, self.soft
-            found, active = constrained.solved_from(plan.active, given, box, self.horizon)
-            us = jnp.clip(found.us, low, high)  # a program that was not solved may ask for more
+            horizon = Horizon(A, B, Q, R, N, x, Qf, c, q, r, C=C, D=D, last=last, soft=self.soft)
+            found, active = solved_from(plan.active, horizon, limits, self.horizon)
+            us = found.us
+            if limits.u is not None:  # a program that was not solved may ask for more
+                us = jnp.clip(us, *(jnp.broadcast_to(a, us.shape) for a in limits.u))
             return _if_finite(NonlinearPlan(found.xs, us, active))
 
         return jax.lax.fori_loop(0, self.iterations, improve, plan)
@@ -104,33 +107,29 @@ def _if_finite(plan: NonlinearPlan) -> NonlinearPlan:
 
 def nonlinear_mpc(
     problem: Problem,
-    horizon: int,
+    horizon: int = 20,
     *,
     iterations: int = 1,
-    x_limits: Limits | None = None,
-    du_limits: Limits | None = None,
     soft: tuple[ArrayLike, ArrayLike] | None = None,
     Qf: ArrayLike | None = None,
 ) -> NonlinearMPC:
-    """A nonlinear model predictive controller: a policy for the plants of a problem, and the limits of its inputs.
+    """A nonlinear model predictive controller: plans with the plants' own equations, within the problem's limits.
+
+    Where nothing is feasible, inputs stay within their limits and states violate theirs least, of the linearised plant.
 
     Args:
         problem: the plants, their sample time, cost and limits.
         horizon: samples that are planned.
         iterations: programs at each sample. One is the real-time iteration, whose plans converge while the loop moves:
             far from the equilibrium its first inputs are not the best. Many find the optimum at each sample.
-        x_limits, du_limits: of x[1] … x[T] and of u[t] − u[t−1], ``(low, high)`` as deviations from the equilibrium.
-        soft: ``(linear, quadratic)``: cost of an excess over limits of states, as in ``predictive.constrained_lqr``.
-        Qf: terminal weight; that of the regulator without limits if left out.
-
-    Where nothing is feasible, inputs stay within their limits and states violate theirs least, of the linearised plant.
+        soft: ``(linear, quadratic)``: cost of an excess over limits of states, see :class:`Terms`.
+        Qf: terminal weight; P of the regulator without limits if left out.
 
     Raises:
-        ValueError: bad arguments; limits that exclude the equilibrium.
+        ValueError: bad arguments.
 
     >>> problem = simulation.Problem.of(systems.make("pendulum"), limits=(-6.0, 6.0))
-    >>> policy = predictive.nonlinear_mpc(problem, 20)
-    >>> run = simulation.rollout(problem, policy, jnp.array([0.6, 0.0]), 100)
+    >>> run = simulation.rollout(problem, predictive.nonlinear_mpc(problem, 20), jnp.array([0.6, 0.0]), 100)
     >>> bool(jnp.abs(run.us).max() <= 6), bool(jnp.abs(run.xs[-1]).max() < 1e-2)
     (True, True)
     """
@@ -138,9 +137,8 @@ def nonlinear_mpc(
     T = checks.whole("horizon", horizon, high=constrained.MOST_STEPS)
     checks.whole("iterations", iterations)
     problem = problem if problem.P is not None else problem.solved()
-    dtype, n, m = problem.A.dtype, problem.n, problem.m
-    low, high = (a[..., None, :] for a in limits_of(problem))
-    box = boxes(T, dtype, u_limits=((low, high), m), x_limits=(x_limits, n), du_limits=(du_limits, m))
-    check_equilibrium(box)
+    dtype = problem.A.dtype
+    if problem.limits is not None:
+        problem.limits.checked(problem.n, problem.m, dtype, T)  # as many rows as steps
     weight = matrix_checks.terminal_weight(Qf, problem.Q, problem.P)
-    return NonlinearMPC(problem, weight, box, None if soft is None else prices(soft, dtype), T, iterations)
+    return NonlinearMPC(problem, weight, None if soft is None else constrained.prices(soft, dtype), T, iterations)

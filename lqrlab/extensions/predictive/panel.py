@@ -71,8 +71,9 @@ class _AnyHorizon:
         A, B, Q, N = (jnp.where(ahead, a, still) for a, still in ((A, jnp.eye(len(A))), (B, 0.0), (Q, 0.0), (N, 0.0)))
         limit, change = (jnp.where(ahead[..., 0], a, jnp.inf) for a in (self.limit, self.change))
         plan = predictive.constrained_lqr(
-            A, B, Q, jnp.broadcast_to(R, (LONGEST, *R.shape)), x, LONGEST, N=N, Qf=self.P, time_varying=True,
-            u_limits=(-limit, limit), du_limits=(-change, change), u_last=carry.u,
+            A, B, Q, jnp.broadcast_to(R, (LONGEST, *R.shape)), x, LONGEST, N=N, Qf=self.P,
+            limits=simulation.Limits(u=(-limit, limit), du=(-change, change)),
+            terms=predictive.Terms(u_last=carry.u, time_varying=True),
         )  # fmt: skip
         clipped = jnp.clip(-self.K @ x, carry.u - self.change, carry.u + self.change)
         u = jnp.where(self.horizon > 0, plan.us[0], jnp.clip(clipped, -self.limit, self.limit))
@@ -123,13 +124,13 @@ class PredictiveDesigner(Panel[dict[str, Any], Picture]):
         return _picture(plant, runs, question["horizon"], limit, said)
 
     def _exported(self, question: dict[str, Any]) -> tuple[object, Problem]:
-        plant, (A, B), (Q, R) = self._plant, self._plant.matrices(), self._plant.weights()
+        plant, (Q, R), u_eq = self._plant, self._plant.weights(), np.asarray(self._plant.equilibrium()[1])
         limit, change = (loop_design.largest_inputs(plant, question[name]) for name in ("limit", "change"))
-        design = predictive.mpc(
-            A, B, Q, question["weight"] * R, question["horizon"], dt=plant.dt, u_limits=(-limit, limit),
-            du_limits=(-change, change) if np.isfinite(change).all() else None,
-        )  # fmt: skip
-        return design, Problem.of(plant, optimum=False)
+        limits = simulation.Limits(
+            u=(u_eq - limit, u_eq + limit), du=(-change, change) if np.isfinite(change).all() else None
+        )
+        problem = Problem.of(plant, weights=(Q, question["weight"] * R), limits=limits)
+        return predictive.mpc(problem, question["horizon"]), Problem.of(plant, optimum=False)
 
 
 def _outcome(plant: Plant, sampled: control.Sampled, run: Trajectory) -> str:

@@ -1,31 +1,30 @@
-"""The policy of a model predictive controller: estimate, plan, send the first input, remember the active limits."""
+"""The policy of predictive controllers: estimate, plan, send the first input, remember the plan."""
 
 import dataclasses
 from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
-from lqrlab.compute import checks, pytree
-from lqrlab.compute.linalg import matvec
+from lqrlab.compute import pytree
+from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.extensions.predictive.design import MPC
-from lqrlab.extensions.predictive.quadratic_program.active_set import ActiveSet
+from lqrlab.extensions.predictive.nonlinear_mpc import NonlinearMPC
 from lqrlab.simulation import Measured, Policy, Problem, bind, measured_or
-from lqrlab.simulation.memory_policies import check_sizes, limits_of
+from lqrlab.simulation.memory_policies import check_sizes
 
 Rows = TypeVar("Rows")
 
 
 class PlanMemory(NamedTuple):
-    """The samples so far, the predicted x, the disturbance d, the last input, and the last plan's active limits."""
+    """The samples so far, the predicted x, the disturbance d, the last input, and what the next plan starts from."""
 
     step: Int[Array, ""]
     x: Float[Array, "*loops n"]
     d: Float[Array, "*loops k"]
     u: Float[Array, "*loops m"]
-    at: Array
-    out: Array
+    plan: PyTree
 
 
 @pytree
@@ -34,81 +33,56 @@ class PredictivePolicy:
     """The first input of the plan from where the plant is; where nothing is feasible, of the plan that violates least.
 
     Attributes:
-        design: of :func:`lqrlab.predictive.mpc`, with the limits of inputs that hold.
+        design: of :func:`lqrlab.predictive.mpc` or :func:`lqrlab.predictive.nonlinear_mpc`, with the limits of inputs
+            that hold.
     """
 
-    design: MPC
+    design: MPC | NonlinearMPC
 
     def init(self, batch_shape: tuple[int, ...]) -> PlanMemory:
         """At the equilibrium, without a disturbance, no limit active."""
-        design, dtype = self.design, self.design.A.dtype
-        n, m = design.B.shape[-2:]
-        k = 0 if design.L is None else design.L.shape[-2] - n
-        x, d, u = (jnp.zeros((*batch_shape, size), dtype) for size in (n, k, m))
-        return PlanMemory(jnp.zeros((), int), x, d, u, *design.none_active(batch_shape))
+        design, problem = self.design, self.design.problem
+        k = 0 if design.L is None else design.L.shape[-2] - problem.n
+        x, d, u = (jnp.zeros((*batch_shape, size), problem.A.dtype) for size in (problem.n, k, problem.m))
+        return PlanMemory(jnp.zeros((), int), x, d, u, design.begin(batch_shape))
 
     def __call__(self, carry: PlanMemory, x: Float[Array, "*loops p"]) -> tuple[PlanMemory, Float[Array, "*loops m"]]:
         """The input for what is measured: the state, or what the design's sensor shows of it."""
-        step, predicted, d, last, at, out = carry
-        design = _for_loops(self.design, x.ndim)
+        (step, predicted, d, last, plan), design = carry, self.design
         y = x.astype(predicted.dtype)
-        if design.L is None:
-            state = measured_or(predicted, y)
-        else:
-            state = predicted
-        guess = later(ActiveSet(at, out))
-        plan, active = design.plan(state, u_last=last, d=d if d.shape[-1] else None, step=step, guess=guess)
-        u = plan.us[..., 0, :]
-        if "u_limits" in design.box:  # a plan that was not solved may ask for more
-            u = jnp.clip(u, *(jnp.broadcast_to(end[..., 0, :], u.shape) for end in design.box["u_limits"]))
-        after = plan.xs[..., 1, :]
+        state = measured_or(predicted, y) if design.L is None else predicted
+        plan, us, xs = design.planned(_later(plan), state, last, d, step)
+        after = xs[..., 1, :]
         if design.L is not None and design.sensor is not None:
-            expected = matvec(design.sensor, predicted) + (d if design.disturbance == "output" else 0)
-            push = matvec(design.L, measured_or(expected, y) - expected)
+            sensor, L = (expand_batch(a, x.ndim + 1, 2) for a in (design.sensor, design.L))
+            expected = matvec(sensor, predicted) + (d if design.disturbance == "output" else 0)
+            push = matvec(L, measured_or(expected, y) - expected)
             n = predicted.shape[-1]
             after, d = after + push[..., :n], d + push[..., n:]
-        return PlanMemory(step + 1, after, d, u, active.at, active.out), u.astype(x.dtype)
+        u = us[..., 0, :]
+        return PlanMemory(step + 1, after, d, u, plan), u.astype(x.dtype)
+
+    def check_step(self, dt: Array) -> None:
+        """Raise ValueError for another sample time than that of a nonlinear plant's plan."""
+        if isinstance(self.design, NonlinearMPC):
+            self.design.problem.check_step(dt)
 
 
-def receding_horizon(problem: Problem, design: MPC) -> PredictivePolicy | Measured:
-    """The policy of a predictive controller on a problem, whose limits of inputs it takes unless it has its own.
-
-    >>> plant = systems.make("pendulum")
-    >>> design = predictive.mpc(*plant.matrices(), *plant.weights()[:2], 20, dt=plant.dt, u_limits=(-2, 2))
-    >>> run = simulation.rollout(plant, design, jnp.array([0.2, 0.0]), 100)
-    >>> bool(jnp.abs(run.us).max() <= 2), bool(jnp.abs(run.xs[-1]).max() < 1e-2)
-    (True, True)
-    """
-    checks.instance("design", design, MPC, "a predictive controller, as predictive.mpc makes")
-    check_sizes(problem, *design.B.shape[-2:])
-    if "u_limits" not in design.box and problem.low is not None:
-        low, high = (a[..., None, :].astype(design.A.dtype) for a in limits_of(problem))
-        design = dataclasses.replace(design, box={"u_limits": (low, high), **design.box})
+@bind.register(MPC)
+@bind.register(NonlinearMPC)
+def _policy(design: MPC | NonlinearMPC, problem: Problem) -> Policy:
+    """The policy on a problem, whose limits of inputs a linear design takes unless it has its own."""
+    check_sizes(problem, design.problem.n, design.problem.m)
+    if isinstance(design, MPC) and design.limits.u is None and problem.low is not None:
+        dtype = design.problem.A.dtype
+        u = tuple(end.astype(dtype) for end in problem.limits.u)  # type: ignore[union-attr]
+        limits = dataclasses.replace(design.limits, u=u)
+        design = dataclasses.replace(design, problem=dataclasses.replace(design.problem, limits=limits))
     policy = PredictivePolicy(design)
+    policy.check_step(problem.dt)
     return policy if design.sensor is None else Measured(policy, design.sensor)
 
 
-@bind.register
-def _policy(design: MPC, problem: Problem) -> Policy:
-    return receding_horizon(problem, design)
-
-
-def _for_loops(design: MPC, ndim: int) -> MPC:
-    """The design with axes of size one after its batch, for states of ``ndim`` axes: plants first, loops after."""
-    batch = design.A.ndim - 2
-    more = ndim - 1 - batch
-    if not batch or not more:
-        return design
-
-    def widen(a: Array) -> Array:
-        # limits and gains that are the same for all plants have no batch to widen
-        return (
-            a.reshape(*a.shape[:batch], *(1,) * more, *a.shape[batch:]) if a.shape[:batch] == design.A.shape[:-2] else a
-        )
-
-    return jax.tree.map(widen, design)
-
-
-def later(plan: Rows) -> Rows:
+def _later(plan: Rows) -> Rows:
     """Arrays ``[..., T, rows]`` a step on: what was planned for the second step is the first's; the end is repeated."""
     return jax.tree.map(lambda a: jnp.concatenate([a[..., 1:, :], a[..., -1:, :]], axis=-2), plan)

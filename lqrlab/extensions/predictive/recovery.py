@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
-from jax.typing import ArrayLike
 
 from lqrlab import simulation
 from lqrlab.compute import optimization, pytree
@@ -26,7 +25,6 @@ from lqrlab.compute.configuration import Config, Count, Positive, Range, Seed
 from lqrlab.compute.linalg import quadratic
 from lqrlab.extensions.predictive.recovery_policy import Layers, RecoveryPolicy, Regulator, applied, perceptron
 from lqrlab.simulation import Problem, Verdict, verdict
-from lqrlab.systems import Plant
 
 _OUTSIDE = 100.0  # scales at which a loop leaves the region that is trained in
 _REST = 0.5  # of the ellipsoid where the LQR does not saturate: a loop that is inside gets a new start
@@ -138,8 +136,7 @@ class RecoveryTask:
 
 
 def train_recovery(
-    plant: Plant,
-    limits: tuple[ArrayLike, ArrayLike],
+    problem: Problem,
     config: RecoveryConfig | None = None,
     *,
     progress: Callable[[dict[str, float]], None] = lambda row: None,
@@ -147,8 +144,7 @@ def train_recovery(
     """Train a policy for one nonlinear plant with limited inputs, from its LQR on.
 
     Args:
-        plant: one plant.
-        limits: ``(low, high)`` of the inputs, absolute, scalars or ``[m]``.
+        problem: of one plant, with finite limits of its inputs.
         config: see there.
         progress: called with each row of the metrics.
 
@@ -158,10 +154,10 @@ def train_recovery(
         converge included. Starts of an evaluation must come from another key.
     """
     config = config or RecoveryConfig()
-    task = task_of(plant, limits, config)
+    task = task_of(problem, config)
     *keys, loops_key, judge_key = jax.random.split(jax.random.key(config.seed), 5)
     learner = _started(task, keys)
-    judged = jax.random.normal(judge_key, (_JUDGED, plant.n), jnp.float32) * task.regulator.scale_x[None]
+    judged = jax.random.normal(judge_key, (_JUDGED, problem.n), jnp.float32) * task.regulator.scale_x[None]
     metrics: list[dict[str, float]] = []
     best, least, lqr = learner.actor, jnp.inf, jnp.zeros(len(_SIZES))
     for step in range(0, config.num_steps + 1, config.report_every):
@@ -179,9 +175,8 @@ def train_recovery(
     return Recovery(RecoveryPolicy(best, task.regulator), metrics)
 
 
-def task_of(plant: Plant, limits: tuple[ArrayLike, ArrayLike], config: RecoveryConfig) -> RecoveryTask:
+def task_of(problem: Problem, config: RecoveryConfig) -> RecoveryTask:
     """Plant and starts that :func:`train_recovery` works on."""
-    problem = Problem.of(plant, limits=limits)
     regulator = Regulator.of(problem)
     problem = problem.astype(regulator.K.dtype)
     assert problem.continuous is not None

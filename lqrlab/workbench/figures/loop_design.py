@@ -259,8 +259,7 @@ def _policy(loop: SampledLoop, s: LoopSetting) -> LateController:
 
 def _planned(problem: Problem, sampled: control.Sampled, s: LoopSetting) -> tuple[Trajectory, float]:
     """MPC's loop on the nonlinear plant, and the constrained optimum's cost of the linear one."""
-    A, B, Q, R, N = sampled
-    design = lqrlab.predictive.mpc(A, B, Q, R, PLANNED, N=N, u_limits=(-s.limits, s.limits))
+    design = lqrlab.predictive.mpc(Problem.from_matrices(*sampled, limits=(-s.limits, s.limits)), PLANNED)
     policy = HeldController(simulation.bind(design, problem), problem.m, jnp.asarray(s.sample))
     x0, longer = jnp.asarray(s.x0), dataclasses.replace(design, horizon=_LONG)
     run = _rollout(problem, policy, x0, ticks=s.ticks)

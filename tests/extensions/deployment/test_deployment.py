@@ -297,12 +297,11 @@ def test_the_adaptive_regulator_as_far_as_its_rounding_allows(tmp_path):
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("limits", [{}, {"x_limits": (-3.0, 3.0)}], ids=["inputs", "states"])
+@pytest.mark.parametrize("limits", [{}, {"x": (-3.0, 3.0)}], ids=["inputs", "states"])
 def test_mpc(limits, tmp_path):
     """The project's own solver, against the policy that the library has."""
-    A, B, Q, R = *PLANT.matrices(), *PLANT.weights()[:2]
-    design = predictive.mpc(A, B, Q, R, 6, dt=PLANT.dt, u_limits=(-4.0, 4.0), **limits)
     p = simulation.Problem.of(PLANT, linear=True)
+    design = predictive.mpc(p.limited(simulation.Limits(u=(-4.0, 4.0), **limits)), 6)
     step = ExportedStep.of(design, p)
     library = deployment.load_c(deployment.to_c(design, p, tmp_path))
     made = simulation.rollout(p, design, jnp.array([0.3, 0.2, 0.0, 0.0]), 200, key=jax.random.key(0), noise=1e-2)

@@ -1,11 +1,9 @@
-"""Constrained LQR problems as dense quadratic programs, by NumPy, DAQP and HiGHS: they share no code with the package.
+"""Constrained LQR problems as dense quadratic programs, by NumPy and DAQP: they share no code with the package.
 
-The arguments are those of ``predictive.constrained_lqr``, for one problem. States are eliminated: (us, xs[1:]) = Zv + z0.
-The unknowns v are the inputs; if responses grow by more than a thousand, v is what inputs add to the feedback of the
-same problem without limits (with v = u, numbers of size ρ^T cancel, ρ the spectral radius: on the published problem
-with 60 steps, ρ^T = 10¹¹, DAQP then says "solved" of inputs that leave half of the gradient). With soft limits it is
-also unknown by how much each is exceeded. ``solve`` polishes answers on the active set, with states kept as unknowns
-and residuals in extended precision.
+A problem is a dictionary: A, B, Q, R, x0, num_steps, and N, c, q, r, Qf, qf, C, D, u_last, soft, time_varying,
+``u_limits`` and so on as :class:`predictive.Terms` and :class:`simulation.Limits` have them. Answers are judged by the
+conditions of optimality, which prove a convex program's optimum; DAQP finds it without the states, where these do not
+grow so much that numbers cancel.
 """
 
 import dataclasses
@@ -13,7 +11,6 @@ import dataclasses
 import daqp
 import numpy as np
 import scipy.linalg
-import scipy.optimize
 
 LIMITS = ("u", "x", "y", "du")
 """What has limits, in the order of the rows."""
@@ -21,14 +18,13 @@ LIMITS = ("u", "x", "y", "du")
 
 @dataclasses.dataclass(frozen=True)
 class DenseQP:
-    """½wᵀHw + fᵀw + constant for w = (us, xs[1:]) = Zv + z0, lower ≤ Fw ≤ upper; soft rows may be exceeded at a price.
+    """½wᵀHw + fᵀw + constant for w = (us, xs[1:]) = Z us + z0, lower ≤ Fw ≤ upper; soft rows have a price.
 
     Attributes:
         rows: for each row of F what is limited, the step and the entry: ``("x", 4, 0)`` is the first entry of the
             fifth limit on states, ``xs[5, 0]``.
         soft: linear and quadratic price of what a soft row is exceeded by; None if all are hard.
         E: the dynamics, Ew = e.
-        feedback: whether v is added to a feedback, and not the inputs themselves.
     """
 
     H: np.ndarray
@@ -45,7 +41,6 @@ class DenseQP:
     soft: tuple | None
     x0: np.ndarray
     sizes: dict
-    feedback: bool
 
     @property
     def num_inputs(self):
@@ -74,14 +69,6 @@ class DenseQP:
     def flat(self, multipliers):
         """A multiplier for each row, from arrays ``[T, size]`` of each kind of limit; kinds may be left out."""
         return np.array([multipliers[kind][t, i] if kind in multipliers else 0.0 for kind, t, i in self.rows])
-
-    def by_kind(self, flat):
-        """The reverse of ``flat``, with zeros where there is no limit."""
-        T = self.sizes["T"]
-        found = {kind: np.zeros((T, self.sizes[kind])) for kind in LIMITS}
-        for (kind, t, i), value in zip(self.rows, flat):
-            found[kind][t, i] = value
-        return found
 
 
 def build(
@@ -123,15 +110,7 @@ def build(
     H[X[T], X[T]], f[X[T]] = 2 * Qf, 2 * qf
     H = (H + H.T) / 2
     constant = x0 @ Q[0] @ x0 + 2 * q[0] @ x0
-    K = np.zeros((T, m, n))
-    Z, z0 = _condensing(A, B, c, K, x0, U, X)
-    if feedback := np.abs(Z).max() > 1e3:
-        P = Qf
-        for t in reversed(range(T)):
-            K[t] = np.linalg.solve(R[t] + B[t].T @ P @ B[t], B[t].T @ P @ A[t] + N[t].T)
-            P = Q[t] + A[t].T @ P @ A[t] - (A[t].T @ P @ B[t] + N[t]) @ K[t]
-            P = (P + P.T) / 2
-        Z, z0 = _condensing(A, B, c, K, x0, U, X)
+    Z, z0 = _condensing(A, B, c, x0, U, X)
 
     rows, F, lower, upper = [], [], [], []
 
@@ -168,18 +147,15 @@ def build(
     limit("du", du_limits, m, difference)
     F, lower, upper = np.reshape(F, (-1, size)), np.array(lower, float), np.array(upper, float)
     sizes = {"T": T, "u": m, "x": n, "y": p, "du": m}
-    return DenseQP(H, f, constant, Z, z0, E, e, F, lower, upper, rows, soft, x0, sizes, feedback)
+    return DenseQP(H, f, constant, Z, z0, E, e, F, lower, upper, rows, soft, x0, sizes)
 
 
-def _condensing(A, B, c, K, x0, U, X):
-    """Z and z0 of (us, xs[1:]) = Zv + z0 for u = v - Kx."""
-    n, T = len(x0), len(A)
-    Z, z0 = np.zeros((X[T].stop, U[-1].stop)), np.zeros(X[T].stop)
-    response, free = np.zeros((n, U[-1].stop)), x0
-    for t in range(T):
-        Z[U[t]], z0[U[t]] = -K[t] @ response, -K[t] @ free
-        Z[U[t], U[t]] += np.eye(B.shape[-1])
-        response, free = A[t] @ response + B[t] @ Z[U[t]], A[t] @ free + B[t] @ z0[U[t]] + c[t]
+def _condensing(A, B, c, x0, U, X):
+    """Z and z0 of (us, xs[1:]) = Z us + z0."""
+    Z, z0 = np.eye(X[-1].stop, U[-1].stop), np.zeros(X[-1].stop)
+    response, free = np.zeros((len(x0), U[-1].stop)), x0
+    for t in range(len(A)):
+        response, free = A[t] @ response + B[t] @ Z[U[t]], A[t] @ free + c[t]
         Z[X[t + 1]], z0[X[t + 1]] = response, free
     return Z, z0
 
@@ -193,79 +169,22 @@ def _limits(given, T, width):
 # Solutions ---------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Reference:
-    """An answer of DAQP, polished.
-
-    Attributes:
-        feasible: whether any inputs keep all hard limits; None if that is closer than 1e-9 of a limit, or if DAQP
-            gave up: then nothing is said.
-        us, xs, cost: the optimum; None unless feasible.
-        multipliers: ``[T, size]`` by kind of limit: how much the cost falls for each unit by which a limit is wider,
-            positive at an upper limit, negative at a lower one, zero inside.
-        residual: what ``kkt_residual`` says of it.
-        exitflag: DAQP's.
-    """
-
-    feasible: bool | None
-    exitflag: int
-    us: np.ndarray | None = None
-    xs: np.ndarray | None = None
-    cost: float = np.inf
-    multipliers: dict | None = None
-    residual: float = np.inf
-
-
-def solve(qp, *, polish=True):
-    """Solve a program of ``build``."""
-    flag, z, flat = _daqp(qp)
-    if flag != 1:  # rounding makes it say so too: ask the linear program by how much limits must give
-        scale = np.max(np.abs(np.concatenate([qp.lower, qp.upper, [1]])), where=_finite(qp), initial=1)
-        return Reference(False if least_violation(qp) > 1e-9 * scale else None, flag)
-    T, m, n = (qp.sizes[name] for name in ("T", "u", "x"))
-    answers = [(qp.Z @ z[: qp.num_inputs] + qp.z0, flat)]
-    if polish:  # what is near the kink of a soft limit's price is taken for either side of it
-        tries = [_polished(qp, *answers[0], near) for near in ((1e-12, 1e-9, 1e-6) if qp.softened.any() else (1e-12,))]
-        answers += [answer for answer in tries if answer is not None]
-
-    def judged(answer):
-        w, flat = answer
-        us, xs = w[: T * m].reshape(T, m), np.vstack([qp.x0, w[T * m :].reshape(T, n)])
-        return kkt_residual(qp, us, qp.by_kind(flat), xs), us, xs, qp.cost(w), qp.by_kind(flat)
-
-    residual, us, xs, cost, multipliers = min(map(judged, answers), key=lambda found: found[0])
-    return Reference(True, flag, us, xs, cost, multipliers, residual)
-
-
-def _finite(qp):
-    return np.isfinite(np.concatenate([qp.lower, qp.upper, [1]]))
-
-
-def _daqp(qp):
-    """Exit flag, inputs and excesses, multipliers; looser tolerances are for programs where rounding makes it cycle."""
+def by_daqp(qp):
+    """Inputs and cost; None and infinity if DAQP finds none."""
     H, f, G, lower, upper = condensed(qp)
-    bounds = len(f)
-    for tolerance in (1e-12, 1e-10, 1e-8):
-        z, _, flag, info = daqp.solve(
-            H, f, G, upper, lower, np.zeros(len(upper), np.int32), primal_tol=tolerance, dual_tol=1e-12,
-        )  # fmt: skip
+    for tolerance in (1e-12, 1e-10, 1e-8):  # looser ones are for programs where rounding makes it cycle
+        z, _, flag, _ = daqp.solve(
+            H, f, G, upper, lower, np.zeros(len(upper), np.int32), primal_tol=tolerance, dual_tol=1e-12
+        )
         if flag == 1:
-            break
-    if flag != 1:
-        return flag, None, None
-    boxes, general = info["lam"][:bounds], iter(info["lam"][bounds:])  # simple bounds come first, general rows after
-    m, box = qp.sizes["u"], _boxed(qp)
-    return flag, z, np.array([boxes[t * m + i] if b else next(general) for (_, t, i), b in zip(qp.rows, box)])
-
-
-def _boxed(qp):
-    """Rows that are bounds on the unknowns themselves."""
-    return np.array([kind == "u" and not qp.feedback for kind, *_ in qp.rows], bool)
+            us = z[: qp.num_inputs]
+            return us.reshape(-1, qp.sizes["u"]), qp.cost(qp.stacked(us))
+    return None, np.inf
 
 
 def condensed(qp):
-    """``H, f, G, lower, upper`` as DAQP takes them: ½zᵀHz + fᵀz, z = (v, excesses), first bounds on z, then on Gz."""
-    soft, boxed = qp.softened, _boxed(qp)
+    """``H, f, G, lower, upper`` as DAQP takes them: ½zᵀHz + fᵀz, z = (us, excesses), first bounds on z, then on Gz."""
+    soft, boxed = qp.softened, np.array([kind == "u" for kind, *_ in qp.rows], bool)
     edges = ((1, qp.upper), (-1, qp.lower))
     sides = [(k, sign) for k in np.flatnonzero(soft) for sign, edge in edges if np.isfinite(edge[k])]
     nu, ne = qp.num_inputs, len(sides)
@@ -287,53 +206,15 @@ def condensed(qp):
     return H, f, np.ascontiguousarray(G[~boxed]), lower, upper
 
 
-def _polished(qp, w, flat, near, refinements=4):
-    """``w`` and multipliers with the same active set, from the equations of w; None if these are singular.
-
-    A soft row that is exceeded has the multiplier linear + 2 quadratic · excess: it is a cost, not an equation.
-    ``near``: how near to the linear price, relatively, a multiplier counts as having reached it.
-    """
-    linear, quadratic = qp.soft or (0, 0)
-    beyond, soft = _beyond(qp, w), qp.softened
-    above = np.abs(flat) >= linear * (1 - near)
-    paid = soft & (flat != 0) & above & ((np.abs(beyond) > near * (1 + np.abs(qp.F @ w))) | (near > 1e-12))
-    held = (flat != 0) & ~paid
-    edge = np.where(flat > 0, qp.upper, qp.lower)
-    H, f = qp.H.copy(), qp.f.copy()
-    for k in np.flatnonzero(paid):
-        sign, row = np.sign(flat[k]), qp.F[k]
-        H += 2 * quadratic * np.outer(row, row)
-        f += sign * linear * row - 2 * quadratic * edge[k] * row
-    rows = np.vstack([qp.E, qp.F[held]])
-    K = np.block([[H, rows.T], [rows, np.zeros((len(rows), len(rows)))]])
-    right = np.concatenate([-f, qp.e, edge[held]])
-    try:
-        inverse = np.linalg.inv(K)
-    except np.linalg.LinAlgError:
-        return None
-    answer, exact = np.zeros(len(right), np.longdouble), K.astype(np.longdouble)
-    for _ in range(refinements):
-        answer += inverse @ np.asarray(right - exact @ answer, float)
-    answer = np.asarray(answer, float)
-    if not np.all(np.isfinite(answer)):
-        return None
-    w, new = answer[: len(f)], np.zeros(len(flat))
-    new[held] = answer[len(f) + len(qp.E) :]
-    new[paid] = np.sign(flat[paid]) * linear + 2 * quadratic * _beyond(qp, w)[paid]
-    return w, new
-
-
 # Judgements ----------------------------------------------------------------------------------------------------------
 
 
-def kkt_residual(qp, us, multipliers=None, xs=None):
-    """Largest relative violation of the optimality conditions by inputs, multipliers (see ``Reference``) and states.
+def kkt_residual(qp, us, multipliers, xs=None):
+    """Largest relative violation of the optimality conditions by inputs, multipliers and states; see ``kkt_terms``.
 
-    Without states these are the inputs' consequence; without multipliers, the best for the rows that are touched (to
-    1e-9) are found by bounded least squares. See ``kkt_terms``.
+    Multipliers are arrays ``[T, size]`` by kind of limit: by how much the cost falls for each unit by which a limit is
+    wider, positive at an upper limit, negative at a lower one, zero inside. Without states these are the inputs'.
     """
-    if multipliers is None:
-        multipliers = qp.by_kind(_best_multipliers(qp, us))
     return max(kkt_terms(qp, us, multipliers, xs).values())
 
 
@@ -396,43 +277,6 @@ def _scales(qp, w):
     return np.array([max(each[kinds == kind].max(), 1e-300) for kind in kinds])
 
 
-def _best_multipliers(qp, us, touch=1e-9):
-    w = qp.stacked(us)
-    value, scale, beyond, soft = qp.F @ w, _scales(qp, w), _beyond(qp, w), qp.softened
-    linear, quadratic = qp.soft or (np.inf, 0)
-    price = np.where(soft, linear + 2 * quadratic * np.abs(beyond), np.inf)
-    high = np.where(value >= qp.upper - touch * scale, price, 0)
-    low = np.where(value <= qp.lower + touch * scale, -price, 0)
-    free = (low < high) & (np.maximum(high, -low) > 0)
-    flat, G = np.zeros(len(value)), qp.F @ qp.Z
-    if not free.any():
-        return flat
-    weight = np.linalg.norm(G[free], axis=1)
-    gradient = qp.Z.T @ (qp.H @ w + qp.f)
-    bounds = (low[free] * weight, high[free] * weight)
-    found = scipy.optimize.lsq_linear((G[free] / weight[:, None]).T, -gradient, bounds, tol=1e-15, max_iter=1000)
-    flat[free] = found.x / weight
-    return flat
-
-
-def least_violation(qp):
-    """The least s for which inputs keep all hard limits widened by s; 0 if there are such for s = 0. By HiGHS."""
-    hard = ~qp.softened
-    G, offset = (qp.F @ qp.Z)[hard], (qp.F @ qp.z0)[hard]
-    upper, lower = qp.upper[hard] - offset, qp.lower[hard] - offset
-    above, below = np.isfinite(upper), np.isfinite(lower)
-    rows = np.vstack([G[above], -G[below]])
-    right = np.concatenate([upper[above], -lower[below]])
-    if not len(right):
-        return 0.0
-    found = scipy.optimize.linprog(
-        np.append(np.zeros(qp.num_inputs), 1), np.hstack([rows, -np.ones((len(rows), 1))]), right,
-        bounds=[(None, None)] * qp.num_inputs + [(0, None)], method="highs",
-        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
-    )  # fmt: skip
-    return float(found.x[-1]) if found.status == 0 else np.nan
-
-
 def proves_infeasible(qp, multipliers, tolerance=1e-9):
     """Whether multipliers are a certificate: weighted with them the hard limits say 0·u ≤ something negative.
 
@@ -458,39 +302,14 @@ def proves_infeasible(qp, multipliers, tolerance=1e-9):
 
 # Problems ------------------------------------------------------------------------------------------------------------
 
-KINDS = {
-    "box": {},
-    "state": {"x"},
-    "output": {"y", "D"},
-    "output_of_states": {"y"},
-    "rate": {"du", "u_last"},
-    "rate_from_any": {"du"},
-    "one_sided": {"x", "one_sided"},
-    "per_step": {"x", "per_step"},
-    "cross": {"N"},
-    "linear": {"linear", "x"},
-    "time_varying": {"time_varying", "x", "N"},
-    "unstable": {"unstable", "x"},
-    "tight": {"x", "tight"},
-    "tight_outputs": {"y", "D", "du", "u_last", "tight"},
-    "tight_unstable": {"x", "tight", "unstable"},
-    "soft": {"x", "tight", "soft"},
-    "soft_outputs": {"y", "D", "tight", "soft"},
-    "no_inputs_limited": {"x", "free"},
-}
-"""Kind → features; ``mixed`` draws each feature, most with a probability of a third."""
-FEATURES = dict.fromkeys(sorted(set().union(*KINDS.values())), 1 / 3) | {"tight": 0.6, "soft": 0.15}
 
+def random_problem(rng, has, shape):
+    """A random problem of ``shape`` (n, m, T) that has these features.
 
-def random_problem(rng, kind="mixed", shape=None):
-    """Arguments of a random problem with n ≤ 6, m ≤ 3 and T ≤ 30, or of ``shape`` (n, m, T).
-
-    Limits are drawn around a path of random inputs within theirs, so the problem is feasible, unless the kind is
-    ``tight``: those limits are then 0.1 to 0.95 times as wide.
+    Limits are drawn around a path of random inputs within theirs, so the problem is feasible, unless it is ``tight``:
+    those limits are then 0.1 to 0.95 times as wide.
     """
-    has = {name for name, chance in FEATURES.items() if rng.random() < chance} if kind == "mixed" else set(KINDS[kind])
-    n, m, T = shape or (int(rng.integers(1, 7)), int(rng.integers(1, 4)), int(rng.integers(1, 31)))
-    p, steps = int(rng.integers(1, 4)) if shape is None else 2, (T,) if "time_varying" in has else ()
+    (n, m, T), p, steps = shape, 2, (shape[2],) if "time_varying" in has else ()
     A = rng.normal(size=(*steps, n, n))
     size = np.abs(np.linalg.eigvals(A)).max(-1) if not steps else np.linalg.norm(A, 2, axis=(-2, -1))
     A *= (rng.uniform(1.0, 1.3) if "unstable" in has else rng.uniform(0.3, 1.0)) / size[..., None, None]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy_oracle
+from calls import solved
 
 from lqrlab import environments, evaluation, predictive, simulation, systems
 from lqrlab.extensions.predictive import infinite_horizon
@@ -30,28 +31,33 @@ def test_the_part_of_a_start_that_is_held_is_that_of_a_scalar_plants_closed_form
     """x+ = a x + u, |u| ≤ 1 is held where (a − 1) |x| < 1: up to 5 and up to 2."""
     for a in (1.2, 1.5):
         with pytest.raises(ValueError, match="no input within the limits holds this state: at most") as error:
-            predictive.constrained_optimum([[a]], ONE, ONE, ONE, [6.0], u_limits=(-1, 1))
+            predictive.optimum(simulation.Problem.from_matrices([[a]], ONE, ONE, ONE, limits=(-1, 1)), [6.0])
         part = re.search(r"at most ([\d.]+) times", str(error.value))
         assert float(part[1]) == pytest.approx(1 / (a - 1) / 6, rel=2e-4)
 
 
 @pytest.mark.matrix
 def test_a_start_outside_the_limits_of_states_is_told_with_the_part_of_it_that_is_inside():
+    limits = simulation.Limits(u=(-1, 1), x=(-4.7, 4.7))
+    problem = simulation.Problem.from_matrices([[1.2]], ONE, ONE, ONE, limits=limits)
     with pytest.raises(ValueError, match=r"no input within its limits keeps the others; at most 0\.9\d* times"):
-        predictive.constrained_optimum([[1.2]], ONE, ONE, ONE, [5.0], u_limits=(-1, 1), x_limits=(-4.7, 4.7))
+        predictive.optimum(problem, [5.0])
 
 
 @pytest.mark.matrix
 def test_a_score_beside_the_constrained_optimum_is_that_of_a_long_dense_program():
     problem, x0 = limited("cart_pole", 0.5)
-    score = evaluation.evaluate(problem.K, problem, key=KEY, x0=x0, reference="constrained", num_steps=600)
+    reference = predictive.reference(problem)
+    score = evaluation.evaluate(problem.K, problem, key=KEY, x0=x0, reference=reference, num_steps=600)
     free = evaluation.evaluate(problem.K, problem, key=KEY, x0=x0, num_steps=600)
-    assert (score.reference, free.reference) == ("constrained", "unconstrained")
     A, B, Q, R, N = (np.asarray(a) for a in problem.sampled)
     _K, P = scipy_oracle.gain(A, B, Q, R, N)
-    for x, ratio, beside in zip(x0, score.ratio, free.ratio):
+    for x, ratio, beside in zip(np.asarray(x0), score.ratio, free.ratio):
         given = {"N": N, "Qf": P, "u_limits": (np.asarray(problem.low), np.asarray(problem.high))}
-        least = dense_qp.solve(dense_qp.build(A, B, Q, R, np.asarray(x), 100, **given)).cost
+        found, qp = solved(A, B, Q, R, x, 100, **given), dense_qp.build(A, B, Q, R, x, 100, **given)
+        us, xs, prices = (np.asarray(a) for a in (found.us, found.xs, found.multipliers.u))
+        assert dense_qp.kkt_residual(qp, us, {"u": prices}, xs) < 1e-9
+        least = qp.cost(np.concatenate([us.ravel(), xs[1:].ravel()]))
         np.testing.assert_allclose(beside / ratio, least / float(x @ P @ x), rtol=1e-6)
     assert float(free.ratio.max()) > 1.01
 
@@ -62,9 +68,9 @@ def test_nobody_beats_the_constrained_optimum(name):
     """Not even MPC whose horizon sees it all, and that comes to it."""
     problem, x0 = limited(name, 0.4, num=16)
     runs = {"clipped": problem.K, "keen": 1.5 * problem.K}
-    runs |= {T: predictive.mpc(problem.A, problem.B, problem.Q, problem.R, T, N=problem.N) for T in (3, 60)}
+    runs |= {T: predictive.mpc(problem, T) for T in (3, 60)}
     scores = {
-        k: evaluation.evaluate(one, problem, key=KEY, x0=x0, reference="constrained", num_steps=400)
+        k: evaluation.evaluate(one, problem, key=KEY, x0=x0, reference=predictive.reference(problem), num_steps=400)
         for k, one in runs.items()
     }
     for score in scores.values():  # evaluate itself refuses what is below 1
@@ -77,35 +83,20 @@ def test_starts_from_which_the_regulator_keeps_the_limits_need_no_plan(monkeypat
     problem, x0 = limited("quadrotor", 0.6, num=3)
     monkeypatch.setattr(infinite_horizon, "_planned", None)
     near = 10.0 ** jnp.array([-3.0, -30.0, -140.0])[:, None] * x0
-    best = problem.constrained_optimum(near)
+    best = predictive.optimum(problem, near)
     assert np.all(best.found)
     np.testing.assert_allclose(best.cost, np.einsum("ki,ij,kj->k", near, problem.P, near), rtol=1e-12)
     np.testing.assert_allclose(best.u, -near @ problem.K.T, rtol=1e-12)
     with pytest.raises(TypeError):  # limits bind: it plans
-        problem.constrained_optimum(10 * x0)
-
-
-@pytest.mark.matrix
-def test_controllers_share_the_search_for_the_optimum():
-    problem, x0 = limited("pendulum", 0.6)
-    best = problem.constrained_optimum(x0)
-
-    def score(reference, starts=x0):
-        return evaluation.evaluate(problem.K, problem, key=KEY, x0=starts, num_steps=400, reference=reference)
-
-    own, shared, half = (score(r) for r in ("constrained", best, dataclasses.replace(best, cost=best.cost / 2)))
-    np.testing.assert_array_equal(shared.ratio, own.ratio)
-    assert shared.reference == "constrained"
-    np.testing.assert_allclose(half.ratio, 2 * own.ratio)
-    with pytest.raises(ValueError, match=r"reference: expected the optimum of \(3,\) starts, but found that of \(6,\)"):
-        score(best, x0[:3])
+        predictive.optimum(problem, 10 * x0)
 
 
 @pytest.mark.matrix
 def test_starts_without_an_optimum_are_counted():
-    problem = simulation.Problem.from_matrices([[1.2]], ONE, ONE, ONE, limit=1.0)
+    problem = simulation.Problem.from_matrices([[1.2]], ONE, ONE, ONE, limits=(-1.0, 1.0))
     x0 = jnp.array([[1.0], [4.0], [6.0], [-7.0]])
-    score = evaluation.evaluate(problem.K, problem, key=KEY, x0=x0, reference="constrained", num_steps=200)
+    reference = predictive.reference(problem)
+    score = evaluation.evaluate(problem.K, problem, key=KEY, x0=x0, reference=reference, num_steps=200)
     np.testing.assert_array_equal(np.isnan(score.ratio), [False, False, True, True])
     assert score.summary()["no optimum"] == 50.0
     assert score.summary()["worst"] < np.inf
@@ -115,7 +106,7 @@ def test_starts_without_an_optimum_are_counted():
 def test_a_nonlinear_plant_has_no_constrained_optimum_to_compare_with():
     problem = simulation.Problem.of(systems.make("pendulum"), limits=(-1.0, 1.0))
     with pytest.raises(ValueError, match="the constrained optimum is known of a linear plant"):
-        evaluation.evaluate(problem.K, problem, key=KEY, reference="constrained")
+        evaluation.evaluate(problem.K, problem, key=KEY, reference=predictive.reference(problem))
 
 
 @pytest.mark.matrix
@@ -123,9 +114,9 @@ def test_the_optimum_of_several_plants_is_that_of_each():
     plants = systems.sample("pendulum", key=KEY, num=2)
     problem = simulation.Problem.of(plants, limits=(-1.0, 1.0), linear=True)
     x0 = problem.initial_state(key=KEY, num=3)
-    together = problem.constrained_optimum(x0)
+    together = predictive.optimum(problem, x0)
     for i in range(2):
-        np.testing.assert_allclose(problem[i].constrained_optimum(x0[i]).cost, together.cost[i], rtol=1e-9)
+        np.testing.assert_allclose(predictive.optimum(problem[i], x0[i]).cost, together.cost[i], rtol=1e-9)
 
 
 # Environments --------------------------------------------------------------------------------------------------------
@@ -147,7 +138,7 @@ def test_an_episodes_ratio_is_its_cost_over_the_constrained_optimum_of_its_start
     played = environments.play(env, environments.optimal(env), key=KEY, num=6, keep="full")
     x0 = played.log["x"][:, 0]
     paid = np.asarray(played.log["cost"]).sum(-1)
-    best = problem.constrained_optimum(x0)
+    best = predictive.optimum(problem, x0)
     held = np.asarray(best.found)
     np.testing.assert_allclose(played.optimum[held], best.cost[held], rtol=1e-9)
     fine = held & np.isfinite(played.ratio)
@@ -207,7 +198,7 @@ def test_environments_refuse_what_they_cannot_be():
     for settings, message in (
         ({"optimum": "constrained"}, "optimum: 'constrained' is known of the linear plant"),
         ({"filter_horizon": 5, "delay": 1}, "filter_horizon: a safety filter needs delay=0"),
-        ({"x_limits": (0.1, 1.0)}, "x_limits: expected limits around zero"),
+        ({"x_limits": (0.1, 1.0)}, "limits.x: expected limits around zero"),
         (SET | {"limits": (-0.1, 0.1), "reward": "relative"}, "reward: 'relative' needs the optimum of each start"),
     ):
         with pytest.raises(ValueError, match=message):

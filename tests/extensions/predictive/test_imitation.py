@@ -1,7 +1,5 @@
 """Networks taught by a predictive controller: what an input costs more, against plans with it; what they learn."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +11,7 @@ from lqrlab.extensions.predictive import imitation
 BRIEF = predictive.ImitationConfig(rounds=2, loops=32, samples=40, labels=256, num_steps=300, width=16)
 PLANT = systems.make("double_integrator")
 PROBLEM = simulation.Problem.of(PLANT, limits=(-0.5, 0.5), linear=True)
-DESIGN = predictive.mpc(PROBLEM.A, PROBLEM.B, PROBLEM.Q, PROBLEM.R, 40, N=PROBLEM.N, u_limits=(-0.5, 0.5))
+DESIGN = predictive.mpc(PROBLEM, 40)
 
 
 @pytest.fixture(scope="module")
@@ -27,19 +25,17 @@ def with_first_input(x, u):
     """The least cost with the first input given, from a plan whose first limits leave nothing else."""
     low, high = np.full((len(x), 41, 1), -0.5), np.full((len(x), 41, 1), 0.5)
     low[:, 0] = high[:, 0] = u
-    found = predictive.constrained_lqr(
-        PROBLEM.A, PROBLEM.B, PROBLEM.Q, PROBLEM.R, x, 41, N=PROBLEM.N, u_limits=(low, high)
-    )
+    A, B, Q, R, N = PROBLEM.sampled
+    found = predictive.constrained_lqr(A, B, Q, R, x, 41, N=N, limits=simulation.Limits(u=(low, high)))
     assert found.solved.all()
     return found.cost
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("excess", [imitation.excess_by_plan, imitation.excess_by_next])
-def test_the_excess_of_an_input_is_what_a_plan_that_begins_with_it_costs_more(excess, lessons):
+def test_the_excess_of_an_input_is_what_a_plan_that_begins_with_it_costs_more(lessons):
     change = jnp.where(lessons.u > 0, -1e-3, 1e-3)  # stays within the limits
     exact = with_first_input(lessons.x, lessons.u + change) - with_first_input(lessons.x, lessons.u)
-    told = excess(DESIGN, lessons, lessons.u + change)
+    told = imitation.excess_by_plan(DESIGN, lessons, lessons.u + change)
     held = np.abs(lessons.price[:, 0]) > 0
     assert 5 < held.sum() < 35
     np.testing.assert_allclose(told[held], exact[held], rtol=0.05)
@@ -52,10 +48,8 @@ def test_the_excess_of_an_input_is_what_a_plan_that_begins_with_it_costs_more(ex
 @pytest.mark.matrix
 def test_a_network_learns_what_the_limits_change():
     fast = np.array([np.inf, 0.3])  # a limit of the velocity, which the LQR does not know
-    design = predictive.mpc(
-        PROBLEM.A, PROBLEM.B, PROBLEM.Q, PROBLEM.R, 10, N=PROBLEM.N,
-        u_limits=(-0.5, 0.5), x_limits=(-fast, fast), soft=(0.0, 100.0),
-    )  # fmt: skip
+    limits = simulation.Limits(u=(-0.5, 0.5), x=(-fast, fast))
+    design = predictive.mpc(PROBLEM.limited(limits), 10, soft=(0.0, 100.0))
     rows = []
     found = predictive.imitate(design, PROBLEM, BRIEF, progress=rows.append)
     assert rows == found.metrics
@@ -69,27 +63,16 @@ def test_a_network_learns_what_the_limits_change():
     assert error < before / 2, (error, before)
 
 
-@pytest.mark.matrix
-def test_learning_by_the_next_plans_cost_goes_on_from_there():
-    config = dataclasses.replace(BRIEF, loss="cost", num_steps=40)
-    found = predictive.imitate(DESIGN, PROBLEM, config)
-    assert all(np.isfinite(list(row.values())).all() for row in found.metrics)
-    assert found.metrics[-1]["last"] <= found.metrics[-1]["first"] * 1.5
-    assert all(bool(jnp.isfinite(a).all()) for a in jax.tree.leaves(found.policy.layers))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"du_limits": (-0.1, 0.1)}, "state alone"),
-        ({"C": [[1.0, 0.0]], "reference": [1.0]}, "state alone"),
-        ({"disturbance": "input", "W": np.eye(2), "V": np.eye(2), "Wd": np.eye(1)}, "state alone"),
-    ],
-)
-def test_teachers_that_remember_are_refused(change, message):
-    design = predictive.mpc(PROBLEM.A, PROBLEM.B, PROBLEM.Q, PROBLEM.R, 5, u_limits=(-0.5, 0.5), **change)
-    with pytest.raises(ValueError, match=message):
-        predictive.imitate(design, PROBLEM, BRIEF)
+def test_teachers_that_remember_are_refused():
+    noisy = PROBLEM.disturbed(noise=0.1, sensor_noise=0.1)
+    designs = (
+        predictive.mpc(PROBLEM.limited(simulation.Limits(du=(-0.1, 0.1))), 5),
+        predictive.mpc(PROBLEM, 5, C=[[1.0, 0.0]], reference=[1.0]),
+        predictive.mpc(noisy, 5, disturbance="input", Wd=np.eye(1)),
+    )
+    for design in designs:
+        with pytest.raises(ValueError, match="state alone"):
+            predictive.imitate(design, PROBLEM, BRIEF)
 
 
 def test_the_teacher_of_another_plant_is_refused():

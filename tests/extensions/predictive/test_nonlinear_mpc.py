@@ -10,15 +10,17 @@ import scipy.optimize
 from lqrlab import predictive, simulation, systems
 
 
-def problem_of(family, limit, **settings):
+def problem_of(family, limit, x=None, du=None, **settings):
     plant = systems.make(family)
     u_eq = plant.equilibrium()[1]
-    return simulation.Problem.of(plant, limits=(u_eq - limit, u_eq + limit), **settings)
+    limits = simulation.Limits(u=(u_eq - limit, u_eq + limit), x=x, du=du)
+    return simulation.Problem.of(plant, limits=limits, **settings)
 
 
-def planned(policy, x0):
+def planned(design, x0):
     """The first plan from x0 on."""
-    return jax.jit(lambda policy, x: policy(policy.init(x.shape[:-1]), x)[0])(policy, jnp.asarray(x0))
+    policy = simulation.bind(design, design.problem)
+    return jax.jit(lambda policy, x: policy(policy.init(x.shape[:-1]), x)[0].plan)(policy, jnp.asarray(x0))
 
 
 def cost_of(problem, x0, us):
@@ -34,8 +36,8 @@ def by_ilqr(problem, x0, T, us=None):
     Q, R = plant.weights()
     return predictive.ilqr(
         plant.dynamics, x_eq + jnp.asarray(x0), Q, R, T, problem.P, dt=problem.dt, goal=(x_eq, u_eq),
-        limits=(u_eq + problem.low, u_eq + problem.high), substeps=problem.substeps, tolerance=1e-12,
-        us=None if us is None else us + u_eq[None],
+        limits=(u_eq + problem.low, u_eq + problem.high),
+        search=predictive.Search(None if us is None else us + u_eq[None], 1e-12, substeps=problem.substeps),
     )  # fmt: skip
 
 
@@ -64,9 +66,9 @@ def test_a_converged_plan_is_iterative_lqrs_optimum(family, limit, x0, guessed):
 @pytest.mark.matrix
 def test_a_converged_plan_is_scipys_optimum():
     """Six inputs of a pendulum with a limited rate, minimised by SLSQP on the plant as SciPy integrates it."""
-    problem, T, x0 = problem_of("pendulum", 8.0, dt=0.1, substeps=8), 6, np.array([0.9, 0.0])
     rate = ([-9.0, -1.2], [9.0, 1.2])
-    plan = planned(predictive.nonlinear_mpc(problem, T, iterations=25, x_limits=rate), x0)
+    problem, T, x0 = problem_of("pendulum", 8.0, rate, dt=0.1, substeps=8), 6, np.array([0.9, 0.0])
+    plan = planned(predictive.nonlinear_mpc(problem, T, iterations=25), x0)
     plant, u_eq = systems.make("pendulum"), np.asarray(problem.u_eq)
     rates = jax.jit(plant.dynamics)
     (Q, R), P = (np.asarray(a) for a in plant.weights()), np.asarray(problem.P)
@@ -95,20 +97,15 @@ def test_a_converged_plan_is_scipys_optimum():
 
 
 @pytest.mark.parametrize(
-    "limits",
-    [
-        {},
-        pytest.param(
-            {"x_limits": (-0.6, 0.6), "du_limits": (-2.0, 2.0), "soft": (10.0, 10.0)}, marks=pytest.mark.matrix
-        ),
-    ],
+    ("limits", "soft"),
+    [({}, {}), pytest.param({"x": (-0.6, 0.6), "du": (-2.0, 2.0)}, {"soft": (10.0, 10.0)}, marks=pytest.mark.matrix)],
 )
-def test_on_a_linear_problem_it_is_the_linear_controller(limits):
-    problem = problem_of("cart_pole", 4.0, linear=True)
-    linear = predictive.mpc(*problem.sampled[:4], 5, N=problem.N, u_limits=(-4, 4), **limits)
+def test_on_a_linear_problem_it_is_the_linear_controller(limits, soft):
+    problem = problem_of("cart_pole", 4.0, **limits, linear=True)
     x0 = 0.3 * np.random.default_rng(0).normal(size=(3, 4))
-    runs = [simulation.rollout(problem, one, x0, 4) for one in (linear, predictive.nonlinear_mpc(problem, 5, **limits))]
-    np.testing.assert_allclose(runs[0].us, runs[1].us, atol=1e-7)
+    designs = predictive.mpc(problem, 5, **soft), predictive.nonlinear_mpc(problem, 5, **soft)
+    linear, nonlinear = (simulation.rollout(problem, one, x0, 4) for one in designs)
+    np.testing.assert_allclose(linear.us, nonlinear.us, atol=1e-7)
 
 
 def test_gradients_of_a_steps_cost_are_those_of_differences():
@@ -124,15 +121,15 @@ def test_gradients_of_a_steps_cost_are_those_of_differences():
 @pytest.mark.matrix
 def test_one_program_a_sample_swings_a_cart_pole_up():
     """From all angles the linear controller loses; states are limited as well."""
-    problem = problem_of("cart_pole", 20.0)
+    problem = problem_of("cart_pole", 20.0, ([-1.5, *[-np.inf] * 3], [1.5, *[np.inf] * 3]))
     x0 = np.zeros((3, 4))
     x0[:, 1] = [3.1, -2.0, 0.5]
-    policy = predictive.nonlinear_mpc(problem, 40, x_limits=([-1.5, *[-np.inf] * 3], [1.5, *[np.inf] * 3]))
+    policy = predictive.nonlinear_mpc(problem, 40)
     run = simulation.rollout(problem, policy, x0, 250)
     assert float(jnp.abs(run.us).max()) <= 20
     assert float(jnp.abs(run.xs[:, -1]).max()) < 0.05
     assert float(jnp.abs(run.xs[:, :, 0]).max()) < 1.6
-    linear = predictive.mpc(*problem.sampled[:4], 10, N=problem.N, u_limits=(-20, 20))
+    linear = predictive.mpc(problem_of("cart_pole", 20.0), 10)
     lost = simulation.rollout(problem, linear, x0[:2], 60)
     assert np.all(np.abs(lost.xs[:, -1]).max(-1) > 3)
 
@@ -140,12 +137,11 @@ def test_one_program_a_sample_swings_a_cart_pole_up():
 @pytest.mark.matrix
 def test_plants_and_loops_of_a_batch_are_controlled_as_each_of_them():
     plants = systems.sample("pendulum", key=jax.random.key(0), num=2)
-    problem = simulation.Problem.of(plants, limits=(-6.0, 6.0))
+    problem = simulation.Problem.of(plants, limits=simulation.Limits(u=(-6.0, 6.0), x=(-4.0, 4.0)))
     x0 = np.random.default_rng(0).normal(size=(2, 3, 2))
-    limits = {"x_limits": (-4.0, 4.0)}
-    run = simulation.rollout(problem, lambda problem: predictive.nonlinear_mpc(problem, 8, **limits), x0, 6)
+    run = simulation.rollout(problem, lambda problem: predictive.nonlinear_mpc(problem, 8), x0, 6)
     for i in range(2):
-        policy = predictive.nonlinear_mpc(problem[i], 8, **limits)
+        policy = simulation.bind(predictive.nonlinear_mpc(problem[i], 8), problem[i])
         alone = simulation.rollout(problem[i], policy, x0[i], 6)
         np.testing.assert_allclose(alone.us, run.us[i], atol=1e-9)
         first = jax.vmap(lambda x, policy=policy: policy(policy.init(()), x)[1])(jnp.asarray(x0[i]))
@@ -154,33 +150,18 @@ def test_plants_and_loops_of_a_batch_are_controlled_as_each_of_them():
 
 @pytest.mark.matrix
 def test_inputs_stay_within_limits_where_nothing_is_feasible_and_measurements_may_be_missing():
-    problem = problem_of("pendulum", 2.0)
-    policy = predictive.nonlinear_mpc(problem, 8, x_limits=(-0.5, 0.5))
+    problem = problem_of("pendulum", 2.0, (-0.5, 0.5))
+    policy = simulation.bind(predictive.nonlinear_mpc(problem, 8), problem)
     step = jax.jit(lambda memory, x: policy(memory, x))
     memory = policy.init(())
     for x in ([1.0, 3.0], [0.0, 1e300], [0.3, -0.2], [0.3, -0.2], [np.nan, np.nan], [0.2, -0.2]):
-        expected = memory.xs[1]
+        expected = memory.plan.xs[1]
         memory, u = step(memory, jnp.asarray(x))
         assert abs(float(u[0])) <= 2
         if np.isnan(x[0]):
-            np.testing.assert_allclose(memory.xs[0], expected, atol=1e-12)
-    np.testing.assert_allclose(memory.xs[0], x, atol=1e-12)
-    assert float(jnp.abs(memory.xs[1:]).max()) < 0.5 + 1e-9
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"horizon": 0}, "horizon: expected"),
-        ({"iterations": 0}, "iterations: expected"),
-        ({"x_limits": (0.1, 1.0)}, "x_limits: expected limits around zero"),
-        ({"soft": (0.0, 0.0)}, "soft: expected"),
-    ],
-)
-def test_bad_arguments_are_refused_in_words(change, message):
-    given = {"problem": simulation.Problem.of(systems.make("pendulum")), "horizon": 5} | change
-    with pytest.raises(ValueError, match=message):
-        predictive.nonlinear_mpc(**given)
+            np.testing.assert_allclose(memory.plan.xs[0], expected, atol=1e-12)
+    np.testing.assert_allclose(memory.plan.xs[0], x, atol=1e-12)
+    assert float(jnp.abs(memory.plan.xs[1:]).max()) < 0.5 + 1e-9
 
 
 def test_a_loop_of_another_sample_time_is_refused():
@@ -198,7 +179,7 @@ def test_a_loop_of_another_sample_time_is_refused():
 def test_a_cart_pole_of_which_position_and_angle_are_seen_is_regulated_within_limits(kind):
     problem = problem_of("cart_pole", 15.0, noise=1e-4, sensor_noise=1e-3)
     if kind == "linear":
-        start, controller = [0.1, 0.32, 0.0, 0.0], predictive.mpc(*problem.sampled[:4], 20, N=problem.N)
+        start, controller = [0.1, 0.32, 0.0, 0.0], predictive.mpc(problem, 20)
     else:
         start, controller = [0.1, 0.8, 0.0, 0.0], predictive.nonlinear_mpc(problem, 20)
     seen, noise = np.eye(4)[:2], (1e-8 * np.eye(4), 1e-6 * np.eye(2), 0.1 * np.eye(4))

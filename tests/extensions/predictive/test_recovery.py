@@ -18,6 +18,11 @@ KEY = jax.random.key(4)
 BRIEF = predictive.RecoveryConfig(num_steps=2, report_every=2, loops=8, window=4, width=8, longest=20)
 
 
+def problem_of(plant):
+    """The plant within these limits."""
+    return Problem.of(plant, limits=limits_of(plant))
+
+
 def limits_of(plant, strength=1.0):
     u_eq, scale = plant.equilibrium()[1], plant.scales[1]
     return u_eq - strength * scale, u_eq + strength * scale
@@ -103,7 +108,7 @@ def test_the_gradient_of_a_window_is_that_of_finite_differences():
     plant = systems.make("pendulum")
     config = dataclasses.replace(BRIEF, steepest=1e9)
     task = jax.tree.map(
-        lambda a: a.astype(float), recovery.task_of(plant, limits_of(plant, 20.0), config)
+        lambda a: a.astype(float), recovery.task_of(Problem.of(plant, limits=limits_of(plant, 20.0)), config)
     )  # limits that no input reaches: there is a kink
     start = RecoveryPolicy.start(task.regulator, 4, key=KEY)
     actor = disturbed(start, 0.01).layers
@@ -127,7 +132,7 @@ def test_the_loss_of_a_window_is_that_of_loops_by_numpy():
     """Of demands beyond the limits it takes a hundredth of their mean square, in units of the range of the input."""
     plant, lqr = unstable()
     config = dataclasses.replace(BRIEF, steepest=1e9)
-    task = jax.tree.map(lambda a: a.astype(float), recovery.task_of(plant, (-0.5, 0.5), config))
+    task = jax.tree.map(lambda a: a.astype(float), recovery.task_of(Problem.of(plant, limits=(-0.5, 0.5)), config))
     start = RecoveryPolicy.start(task.regulator, 4, key=KEY).layers
     actor = [*start[:-1], (start[-1][0], start[-1][1] + 2.0)]  # asks for twice the range where w is 1
     critic = recovery.perceptron(task.regulator, 4, 1, key=KEY)
@@ -186,7 +191,7 @@ def test_both_networks_descend_by_adam_on_gradients_of_length_one_at_a_rate_that
 def test_the_same_seed_gives_the_same_parameters_and_another_seed_others():
     plant = systems.make("pendulum")
     first, again, other = (
-        predictive.train_recovery(plant, limits_of(plant), dataclasses.replace(BRIEF, seed=seed)) for seed in (1, 1, 2)
+        predictive.train_recovery(problem_of(plant), dataclasses.replace(BRIEF, seed=seed)) for seed in (1, 1, 2)
     )
     assert [row["step"] for row in first.metrics] == [0, 2]
     assert np.isfinite([row["loss"] for row in first.metrics[1:]]).all()
@@ -207,7 +212,7 @@ def test_the_policy_kept_recovers_no_less_than_the_lqr_at_any_size_and_costs_lea
 
     monkeypatch.setattr(recovery, "_recovered", judged)
     plant, config = systems.make("pendulum"), dataclasses.replace(BRIEF, num_steps=6)
-    kept = predictive.train_recovery(plant, limits_of(plant), config).policy.layers
+    kept = predictive.train_recovery(problem_of(plant), config).policy.layers
     assert [kept is actor for actor, _ in seen] == [False, False, True, False]
     assert all(x0 is seen[0][1] for _, x0 in seen)  # one set of starts judges all
 
@@ -225,7 +230,7 @@ def test_no_start_of_a_training_or_of_its_validation_is_one_of_the_test(monkeypa
     monkeypatch.setattr(recovery, "_recovered", lambda task, actor, x0: recovered(task, actor, seen(x0)))
     plant = systems.make("pendulum")
     config = dataclasses.replace(BRIEF, loops=9)  # as in no other test: compiled here, with seen
-    predictive.train_recovery(plant, limits_of(plant), config)
+    predictive.train_recovery(problem_of(plant), config)
     jax.effects_barrier()
     assert sorted(len(x) for x in drawn) == [9, 9, 9, 128, 128]
 
@@ -248,7 +253,7 @@ def test_steps_that_no_validation_would_see_are_refused():
 def test_the_benchmark_says_share_and_cost_of_the_lqr_beside_those_of_each_training():
     plant, lqr = unstable()
     policies = {"LQR": lqr, "seed 0": simulation.LinearPolicy(0 * lqr.K), "seed 1": lqr}
-    rows = list(measured_recovery.measured(plant, policies, (-0.5, 0.5)))
+    rows = list(measured_recovery.measured(Problem.of(plant, limits=(-0.5, 0.5)), policies))
     shares = {row.name.split(": ")[1]: row.value for row in rows}
     assert shares["starts at 1 scales recovered, LQR"] == shares["starts at 1 scales recovered, most"] > 60
     assert shares["starts at 1 scales recovered, least"] == 0
@@ -265,9 +270,9 @@ def test_the_benchmark_says_share_and_cost_of_the_lqr_beside_those_of_each_train
 )
 def test_limits_that_leave_nothing_to_recover_are_refused(limits, message):
     with pytest.raises(ValueError, match=message):
-        predictive.train_recovery(systems.make("pendulum"), limits, BRIEF)
+        predictive.train_recovery(Problem.of(systems.make("pendulum"), limits=limits), BRIEF)
     with pytest.raises(ValueError, match="expected one plant"):
-        predictive.train_recovery(systems.sample("pendulum", key=KEY, num=2), (-3.0, 3.0), BRIEF)
+        predictive.train_recovery(Problem.of(systems.sample("pendulum", key=KEY, num=2), limits=(-3.0, 3.0)), BRIEF)
 
 
 def unstable():
@@ -278,8 +283,8 @@ def unstable():
 
 def test_starts_of_a_plant_whose_limit_is_known_are_recovered_within_it():
     plant, lqr = unstable()
-    settings = {"key": KEY, "limits": (-0.5, 0.5), "sizes": (0.5, 2.0), "num": 64, "num_steps": 400}
-    found = predictive.recoveries(plant, {"LQR": lqr}, **settings)["LQR"]
+    settings = {"key": KEY, "sizes": (0.5, 2.0), "num": 64, "num_steps": 400}
+    found = predictive.recoveries(Problem.of(plant, limits=(-0.5, 0.5)), {"LQR": lqr}, **settings)["LQR"]
     starts = np.array([0.5, 2.0])[:, None] * np.asarray(plant.initial_state(key=KEY, num=64))[:, 0]
     np.testing.assert_array_equal(found.converged, abs(starts) < 1)
     assert 0 < found.converged[1].sum() < found.converged[0].sum()
@@ -290,7 +295,7 @@ def test_the_best_known_cost_is_the_optimum_where_that_is_known():
     starts = jnp.array([[0.1], [-0.2], [3.0]])
     keen = simulation.LinearPolicy(2 * lqr.K)
     best, paid = predictive.best_known_cost(
-        plant, {"keen": keen}, starts, limits=(-0.5, 0.5), key=KEY, horizon=60, num_steps=200
+        Problem.of(plant, limits=(-0.5, 0.5)), {"keen": keen}, starts, key=KEY, horizon=60, num_steps=200
     )
     P = control.lqrd([[1.0]], [[2.0]], [[1.0]], [[1.0]], 0.05).P
     np.testing.assert_allclose(best[:2], P[0, 0] * starts[:2, 0] ** 2, rtol=1e-4)  # no input at its limit
@@ -300,7 +305,7 @@ def test_the_best_known_cost_is_the_optimum_where_that_is_known():
 
 def test_loops_of_a_training_begin_at_ages_spread_evenly_over_the_longest():
     plant = systems.make("pendulum")
-    task = recovery.task_of(plant, limits_of(plant), BRIEF)
+    task = recovery.task_of(problem_of(plant), BRIEF)
     ages = np.asarray(recovery._started(task, list(jax.random.split(KEY, 3))).age)
     np.testing.assert_array_equal(ages, [0, 2, 5, 7, 10, 12, 15, 17])  # 8 loops, at most 20 samples
 
@@ -308,7 +313,7 @@ def test_loops_of_a_training_begin_at_ages_spread_evenly_over_the_longest():
 def test_shares_recovered_and_the_mean_log_cost_are_those_of_loops_by_numpy(monkeypatch):
     monkeypatch.setattr(recovery, "_JUDGED_STEPS", 400)
     plant, lqr = unstable()
-    task = recovery.task_of(plant, (-0.5, 0.5), BRIEF)
+    task = recovery.task_of(Problem.of(plant, limits=(-0.5, 0.5)), BRIEF)
     one = np.ones((1, 1))
     a, b, q, r, cross = (x.item() for x in van_loan(one, 2 * one, one, one, 0.05))
     k, starts, shares, logs = float(lqr.K[0, 0]), np.array([0.1, -0.2, 0.3, -0.6, 0.9, 1.5]), [], []

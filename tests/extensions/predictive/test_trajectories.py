@@ -88,7 +88,7 @@ def test_a_linear_problem_takes_one_step_and_is_the_finite_horizon():
     rng = np.random.default_rng(0)
     A, B = jnp.asarray(rng.normal(size=(3, 3))), jnp.asarray(rng.normal(size=(3, 2)))
     Q, R, Qf, x0, T = (np.diag([1.0, 2.0, 0.5]), np.diag([1.0, 0.3]), 3 * np.eye(3), np.array([1.0, -2.0, 0.5]), 15)
-    plan = predictive.ilqr(lambda x, u: A @ x + B @ u, x0, Q, R, T, Qf, dt=0.1, substeps=20)
+    plan = predictive.ilqr(lambda x, u: A @ x + B @ u, x0, Q, R, T, Qf, dt=0.1, search=predictive.Search(substeps=20))
     A, B, Q, R, N = control.discretize(A, B, Q, R, 0.1)
     exact = control.finite_horizon(A, B, Q, R, T, Qf, N)
     assert int(plan.iterations) == 1
@@ -118,7 +118,8 @@ def test_a_step_is_expected_to_lower_a_quadratic_cost_by_what_it_does_lower_it()
 
 def test_inputs_within_limits_are_those_of_scipys_optimiser():
     x0 = np.array([[1.5, 0.0], [-1.8, 0.3]])
-    plan = predictive.ilqr(two_torques, x0, Q, R, STEPS, QF, dt=DT, limits=(-LIMITS, [3.0, 0.5]), tolerance=1e-12)
+    search = predictive.Search(tolerance=1e-12)
+    plan = predictive.ilqr(two_torques, x0, Q, R, STEPS, QF, dt=DT, limits=(-LIMITS, [3.0, 0.5]), search=search)
     assert bool(plan.converged.all())
     bounds = np.tile(np.stack([-LIMITS, [3.0, 0.5]], axis=1), (STEPS, 1))
     for i in range(2):
@@ -223,8 +224,9 @@ def test_the_gradient_of_an_optimum_is_that_of_finite_differences():
     def planned(length, x0, limit, weight):
         f = dataclasses.replace(plant, length=length).dynamics
         return predictive.ilqr(
-            f, x0, weight * Q, R, 25, 10 * Q, dt=0.05, limits=(-limit, limit), tolerance=1e-14, max_iterations=200
-        )
+            f, x0, weight * Q, R, 25, 10 * Q, dt=0.05, limits=(-limit, limit),
+            search=predictive.Search(tolerance=1e-14, max_iterations=200),
+        )  # fmt: skip
 
     at = jnp.asarray(0.7), jnp.array([1.0, 0.3]), jnp.asarray(9.0), jnp.asarray(1.3)
     plan = planned(*at)
@@ -278,11 +280,12 @@ def test_a_mass_with_a_speed_limit_moves_as_scipys_quadratic_program():
         cost, np.zeros(T), bounds=[(-2, 2)] * T, constraints=held, method="SLSQP",
         options={"ftol": 1e-14, "maxiter": 500},
     )  # fmt: skip
-    given = {"dt": dt, "goal": (rest, [0.0]), "limits": (-2.0, 2.0)}
+    given = {"dt": dt, "goal": (rest, [0.0])}
+    within = lambda *x: simulation.Limits(u=(-2.0, 2.0), x=x or None)  # noqa: E731
     problem = moving_mass, np.zeros(2), np.diag([1.0, 0.0]), [[0.1]], T, 10 * np.eye(2)
     ends = np.array([[-0.2, -np.inf], [np.inf, fastest]])
-    plan = predictive.ilqr(*problem, **given, x_limits=(ends[0], ends[1]))
-    free = predictive.ilqr(*problem, **given)
+    plan = predictive.ilqr(*problem, **given, limits=within(ends[0], ends[1]))
+    free = predictive.ilqr(*problem, **given, limits=within())
     assert bool(plan.converged)
     assert float(np.max(plan.P)) < 1e3, "multipliers spare the stiffness"
     np.testing.assert_allclose(plan.us[:, 0], best.x, atol=2e-4)
@@ -291,11 +294,11 @@ def test_a_mass_with_a_speed_limit_moves_as_scipys_quadratic_program():
     np.testing.assert_allclose(plan.violation, np.maximum(np.max(plan.xs, axis=0) - ends[1], 0), atol=1e-15)
     assert np.all(plan.violation < 1e-6)
     # limits that do not bind change nothing, those that cannot be kept are told of
-    loose, tight = (predictive.ilqr(*problem, **given, x_limits=(-np.inf, [top, 9.0])) for top in (1.5, 0.0))
+    loose, tight = (predictive.ilqr(*problem, **given, limits=within(-np.inf, [top, 9.0])) for top in (1.5, 0.0))
     np.testing.assert_allclose(loose.us, free.us, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(free.violation, 0.0)
     assert bool(loose.converged)
-    hopeless = predictive.ilqr(moving_mass, [0.0, 5.0], *problem[2:], **given, x_limits=(-np.inf, [0.1, np.inf]))
+    hopeless = predictive.ilqr(moving_mass, [0.0, 5.0], *problem[2:], **given, limits=within(-np.inf, [0.1, np.inf]))
     assert not bool(hopeless.converged)
     assert float(hopeless.violation[0]) == pytest.approx(5.9)  # braking with all its force, all the way
     assert bool(tight.converged)
@@ -310,7 +313,7 @@ def test_a_cart_that_backs_off_before_it_moves_does_so_within_its_rail():
 
     def planned(Q, end):
         low = jnp.array([end, *[-np.inf] * 3])
-        return predictive.ilqr(plant.dynamics, x0, Q, R, 60, P, dt=plant.dt, x_limits=(low, np.inf))
+        return predictive.ilqr(plant.dynamics, x0, Q, R, 60, P, dt=plant.dt, limits=simulation.Limits(x=(low, np.inf)))
 
     free, plan = planned(Q, -np.inf), planned(Q, -0.285)
     assert bool(plan.converged)
@@ -322,7 +325,7 @@ def test_a_cart_that_backs_off_before_it_moves_does_so_within_its_rail():
     np.testing.assert_allclose(run.xs, plan.xs, atol=1e-9)
     left = run.xs[-1] @ P @ run.xs[-1]
     np.testing.assert_allclose(run.cost + left, plan.cost, rtol=1e-9)
-    with pytest.raises(ValueError, match="x_limits: derivatives of a trajectory whose states are limited"):
+    with pytest.raises(ValueError, match=r"limits\.x: derivatives of a trajectory whose states are limited"):
         jax.grad(lambda weight: planned(weight * Q, -0.285).cost)(1.0)
 
 
@@ -331,7 +334,7 @@ def test_a_member_that_diverges_is_marked_and_the_rest_solved():
         return x**3 + u
 
     def plan(x0, **options):
-        return predictive.ilqr(f, x0, [[1.0]], [[1.0]], 12, dt=0.1, **options)
+        return predictive.ilqr(f, x0, [[1.0]], [[1.0]], 12, dt=0.1, search=predictive.Search(**options))
 
     both = plan([[0.3], [4.0]])
     np.testing.assert_allclose(both.cost[0], plan([0.3]).cost, rtol=1e-12)
@@ -348,14 +351,13 @@ def test_a_member_that_diverges_is_marked_and_the_rest_solved():
     [
         ({"num_steps": 0}, "num_steps: expected a whole number ≥ 1"),
         ({"x0": np.zeros(3)}, r"x0: expected shape \(…, 2\), but found \(3,\)"),
-        ({"us": np.zeros((4, 2))}, r"us: expected shape \(…, 12, 2\)"),
+        ({"search": predictive.Search(np.zeros((4, 2)))}, r"us: expected shape \(…, 12, 2\)"),
         ({"Qf": np.eye(3)}, "Qf: expected shape"),
-        ({"limits": (1.0, -1.0)}, "limits: expected low ≤ high"),
-        ({"limits": (np.zeros(3), 1.0)}, r"limits: expected numbers, or shape \('…', 2\), but found \(3,\)"),
-        ({"x_limits": (1.0, -1.0)}, "x_limits: expected low ≤ high"),
-        ({"x_limits": (np.zeros(3), 1.0)}, r"x_limits: expected numbers, or shape \('…', 2\)"),
+        ({"limits": (1.0, -1.0)}, "limits.u: the limits of signal 0 contradict each other"),
+        ({"limits": (np.zeros(3), 1.0)}, "limits.u: expected a number or 2 of them"),
+        ({"limits": simulation.Limits(du=(-1.0, 1.0))}, "limits: expected those of inputs and states, but found du"),
         (
-            {"x0": np.array([0.0, 3.0]), "x_limits": (-1.0, [1.0, 2.0])},
+            {"x0": np.array([0.0, 3.0]), "limits": simulation.Limits(x=(-1.0, [1.0, 2.0]))},
             "x0: state 1 starts at 3, outside its limits from -1 to 2, and no input",
         ),
         ({"dt": 0.0}, "dt: expected a sample time above 0 s"),
@@ -400,7 +402,7 @@ def test_swing_ups_end_in_the_regulators_hands(name, hanging, num_steps):
     design = control.lqrd(A, B, Q, R, plant.dt)
     plan = predictive.ilqr(
         plant.dynamics, hanging, Q, R, num_steps, design.P,
-        dt=plant.dt, goal=(x_eq, u_eq), limits=(u_eq - limit, u_eq + limit), tolerance=1e-6,
+        dt=plant.dt, goal=(x_eq, u_eq), limits=(u_eq - limit, u_eq + limit), search=predictive.Search(tolerance=1e-6),
     )  # fmt: skip
     assert bool(plan.converged)
     level = control.unsaturated_level(design.K, design.P, limit)

@@ -1,6 +1,5 @@
 """The optimum for a guess of which limits hold, and the search for the right guess."""
 
-from collections.abc import Collection
 from typing import NamedTuple
 
 import jax
@@ -17,6 +16,7 @@ from lqrlab.extensions.predictive.quadratic_program.horizon_qp import (
     residuals,
     signed,
 )
+from lqrlab.simulation.limits import Limits
 
 STIFF = 1e5  # penalty beside the curvature of the cost; larger ones converge faster to fewer digits
 _ROUNDS, _MOST = 7, 60  # of the method of multipliers, where states or outputs are limited; more where it is slow
@@ -40,10 +40,10 @@ class Answer(NamedTuple):
     residual: Float[Array, " W"]
 
 
-def none_active(box: Collection[str], batch: tuple[int, ...], T: int, n: int, m: int, p: int = 0) -> ActiveSet:
-    """The guess that no limit is active, of problems whose limits have these names."""
-    changes = m if "du_limits" in box else 0
-    states, outputs = n + changes if "x_limits" in box else 0, p if "y_limits" in box else 0
+def none_active(limits: Limits, batch: tuple[int, ...], T: int, n: int, m: int) -> ActiveSet:
+    """The guess that no limit is active, of problems with n states and m inputs."""
+    changes = 0 if limits.du is None else m
+    states, outputs = 0 if limits.x is None else n + changes, 0 if limits.y is None else limits.y[0].shape[-1]
     nothing = jnp.zeros((*batch, 2, T, m + states + outputs + changes), bool)
     return ActiveSet(nothing, nothing)
 

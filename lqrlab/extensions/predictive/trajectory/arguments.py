@@ -11,8 +11,7 @@ from jaxtyping import Array, ArrayLike
 
 from lqrlab.compute.checks import traced
 from lqrlab.control import matrix_checks
-
-Pair = tuple[ArrayLike, ArrayLike]
+from lqrlab.simulation.limits import Limits, Pair
 
 
 def as_pytree(f: Callable[[Array, Array], Array], n: int, m: int, dtype: np.dtype) -> Partial:
@@ -39,8 +38,7 @@ def as_arrays(
     Qf: ArrayLike | None,
     dt: ArrayLike,
     goal: Pair | None,
-    limits: Pair | None,
-    x_limits: Pair | None,
+    limits: Limits,
     us: ArrayLike | None,
 ) -> tuple[tuple[Array, ...], tuple[Array, Array] | None]:
     """x0, first guess, Q, R, Qf, goal, limits, dt, and limits of the states as arrays of one type; or a refusal."""
@@ -56,32 +54,21 @@ def as_arrays(
     x0 = matrix_checks.trailing("x0", x0, (n,), dtype)
     x_goal = matrix_checks.trailing("goal", x_goal, (n,), dtype)
     u_goal = matrix_checks.trailing("goal's input", u_goal, (m,), dtype)
-    low, high = _range("limits", (-jnp.inf, jnp.inf) if limits is None else limits, m, dtype)
     if us is None:
         us = jnp.broadcast_to(u_goal[..., None, :], (*u_goal.shape[:-1], num_steps, m))
     us = matrix_checks.trailing("us", us, (num_steps, m), dtype)
-    inside = None if x_limits is None else _range("x_limits", x_limits, n, dtype)
+    if others := set(limits.signals()) - {"u", "x"}:
+        raise ValueError(f"limits: expected those of inputs and states, but found {', '.join(sorted(others))} too")
+    ends = {name: tuple(a[..., 0, :] for a in pair) for name, pair in limits.checked(n, m, dtype, 1).signals().items()}
+    low, high = ends.get("u", (jnp.full(m, -jnp.inf, dtype), jnp.full(m, jnp.inf, dtype)))
+    inside: tuple[Array, Array] | None = ends.get("x")
     if inside is not None and not traced(x0, *inside):
-        start, *ends = np.broadcast_arrays(x0, *inside)
-        out = np.argwhere((start < ends[0]) | (start > ends[1]))
+        start, *edges = np.broadcast_arrays(x0, *inside)
+        out = np.argwhere((start < edges[0]) | (start > edges[1]))
         if len(out):
             i = tuple(out[0])
             raise ValueError(
-                f"x0: state {i[-1]} starts at {start[i]:g}, outside its limits from {ends[0][i]:g} to {ends[1][i]:g}, "
-                "and no input can change where it starts; move x0 or widen x_limits"
+                f"x0: state {i[-1]} starts at {start[i]:g}, outside its limits from {edges[0][i]:g} to "
+                f"{edges[1][i]:g}, and no input can change where it starts; move x0 or widen limits.x"
             )
     return (x0, us, Q, R, Qf, x_goal, u_goal, low, high, step), inside
-
-
-def _range(name: str, given: Pair, size: int, dtype: np.dtype) -> tuple[Array, Array]:
-    """Both ends of a pair of limits, ``[..., size]``."""
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        raise ValueError(f"{name}: expected a pair (low, high), but found {given!r}")
-    low, high = (jnp.asarray(matrix_checks.real(name, a), dtype) for a in given)
-    for a in (low, high):
-        if a.ndim and a.shape[-1] not in (1, size):
-            raise ValueError(f"{name}: expected numbers, or shape ('…', {size}), but found {a.shape}")
-    if not traced(low, high) and not bool(jnp.all(low <= high)):
-        raise ValueError(f"{name}: expected low ≤ high, but found {given}")
-    low, high = (jnp.broadcast_to(a, jnp.broadcast_shapes(a.shape, (size,))) for a in (low, high))
-    return low, high

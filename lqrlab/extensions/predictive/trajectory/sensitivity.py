@@ -48,7 +48,7 @@ def moved(
     def hessian(step: Point) -> Point:
         return jax.jvp(lambda point: slope(given[0], given[1], x0, point), (point,), (step,))[1]
 
-    # a limit that there is none of moves nothing
+    # infinite limits have no sensitivity
     low, high = (jnp.broadcast_to(a, us.shape) for a in (changes[0].low, changes[0].high))
     held = jnp.where(free, 0.0, jnp.where(us >= problem.high[None], high, low))
     known = hessian((jnp.zeros_like(xs), held, jnp.zeros_like(xs)))

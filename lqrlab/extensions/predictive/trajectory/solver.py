@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +13,13 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from lqrlab.compute import broadcast, jit_by_function, linalg, pytree
 from lqrlab.compute.checks import traced, whole
-from lqrlab.extensions.predictive.trajectory.arguments import Pair, as_arrays, as_pytree
-from lqrlab.extensions.predictive.trajectory.box_qp import solve_free
-from lqrlab.extensions.predictive.trajectory.search import Iterate, search, search_within, started
+from lqrlab.extensions.predictive.trajectory.arguments import as_arrays, as_pytree
+from lqrlab.extensions.predictive.trajectory.search import Iterate, search_within, searched, solve_free, started
 from lqrlab.extensions.predictive.trajectory.sensitivity import free_inputs, moved
 from lqrlab.extensions.predictive.trajectory.state_limits import StateLimits
 from lqrlab.extensions.predictive.trajectory.trajectory_problem import TrajectoryProblem
-from lqrlab.simulation import Policy, Problem, bind, tracking
+from lqrlab.simulation import Limits, Policy, Problem, bind, tracking
+from lqrlab.simulation.limits import Pair
 
 
 @pytree
@@ -57,6 +57,23 @@ def _policy(plan: ILQR, problem: Problem) -> Policy:
     return tracking(problem, plan)
 
 
+class Search(NamedTuple):
+    """How :func:`ilqr` searches.
+
+    Attributes:
+        us: first guess of the inputs ``[..., T, m]``; the goal's input if left out.
+        tolerance: relative decrease of the cost below which the search has converged; 1e-8 in float64, 1e-6 in
+            float32. A loose one takes a plateau on the way for the end.
+        max_iterations: after so many it stops, not converged; with limits of states each of at most 15 searches does.
+        substeps: Runge-Kutta steps in a sample time.
+    """
+
+    us: ArrayLike | None = None
+    tolerance: float | None = None
+    max_iterations: int = 500
+    substeps: int = 2
+
+
 def ilqr(
     f: Callable[[Array, Array], Array],
     x0: ArrayLike,
@@ -67,21 +84,15 @@ def ilqr(
     *,
     dt: ArrayLike,
     goal: Pair | None = None,
-    limits: Pair | None = None,
-    x_limits: Pair | None = None,
-    us: ArrayLike | None = None,
-    substeps: int = 2,
-    tolerance: float | None = None,
-    max_iterations: int = 500,
+    limits: Limits | Pair | None = None,
+    search: Search | None = None,
 ) -> ILQR:
     """Minimise ∫ eᵀQe + vᵀRv dt + e(T)ᵀQf e(T) for ẋ = f(x, u), u held for dt at a time, within limits.
 
-    e = x − x_goal and v = u − u_goal. The plant is integrated by Runge-Kutta 4 and the cost by the same rule, so
-    ``cost`` is that of :func:`lqrlab.simulation.rollout` for the same inputs. The optimum is a local one: which
-    depends on the first guess ``us``; several may be tried along a leading axis.
-
-    Forward and reverse derivatives (not with ``x_limits``) are those of the optimum, by the implicit function theorem,
-    in x0, weights, dt, goal, limits and the plant's parameters; as good as the optimum is: take a small ``tolerance``.
+    e = x − x_goal and v = u − u_goal; plant and cost are integrated by Runge-Kutta 4, as by
+    :func:`lqrlab.simulation.rollout`. The optimum is a local one, which depends on the first guess. Forward and reverse
+    derivatives (not with limits of states) are those of the optimum, by the implicit function theorem, in all arrays
+    and the plant's parameters; as good as the optimum is: take a small ``tolerance``.
 
     Args:
         f: ẋ [n] of x [n] and u [m], written with ``jax.numpy``. A method of a pytree, such as
@@ -92,32 +103,27 @@ def ilqr(
         Qf: terminal weight ``[..., n, n]``; zero if left out. A regulator's P is the cost after the horizon.
         dt: sample time [s], scalar or with the leading axes.
         goal: ``(x [..., n], u [..., m])``; the origin if left out.
-        limits: ``(low, high)`` of the inputs, each a scalar or ``[..., m]``; none if left out.
-        x_limits: ``(low, high)`` of the states at the sample times, each a scalar or ``[..., n]``, absolute, infinite
-            where there is none; none if left out. They are kept to a millionth (in float32 a thousandth) of how far
-            each state moves without them; while one is at its limit K and P hold it there. A start outside is refused.
-        us: first guess of the inputs ``[..., T, m]``; the goal's input if left out.
-        substeps: Runge-Kutta steps in a sample time.
-        tolerance: relative decrease of the cost below which the search has converged; 1e-8 in float64, 1e-6 in
-            float32. A loose one takes a plateau on the way for the end.
-        max_iterations: after so many it stops, not converged; with ``x_limits`` each of at most 15 searches does.
+        limits: of inputs and states, absolute; a pair is of the inputs. Those of states are kept to a millionth (in
+            float32 a thousandth) of how far each state moves without them.
+        search: :class:`Search`: first guess, tolerance, most iterations, Runge-Kutta steps.
 
     Returns:
-        :class:`ILQR`; leading axes broadcast. Look at ``converged``, and with ``x_limits`` at ``violation``.
+        :class:`ILQR`; leading axes broadcast. Look at ``converged``, and with limits of states at ``violation``.
 
     Raises:
         ValueError: bad arguments, or (a single problem, outside a trace) a first guess along which the plant
-            diverges. In a batch or a trace such members carry numbers that are not finite and
-            ``converged=False``.
+            diverges. In a batch or a trace such members are not finite and have ``converged=False``.
 
     Source: Y. Tassa, N. Mansard and E. Todorov, Control-limited differential dynamic programming, ICRA 2014, with
     Gauss-Newton Hessians (iLQR); damping as in Y. Tassa, T. Erez and E. Todorov, Synthesis and stabilization of
     complex behaviors through online trajectory optimization, IROS 2012, but of the inputs, in units of R. Limits on
     states are kept by an augmented Lagrangian, as in T. A. Howell, B. E. Jackson and Z. Manchester, ALTRO, IROS 2019.
     """
+    us, tolerance, max_iterations, substeps = search or Search()
     whole("num_steps", num_steps)
     whole("substeps", substeps)
-    args, inside = as_arrays(x0, Q, R, num_steps, Qf, dt, goal, limits, x_limits, us)
+    within = limits if isinstance(limits, Limits) else Limits(u=limits)
+    args, inside = as_arrays(x0, Q, R, num_steps, Qf, dt, goal, within, us)
     dtype = args[0].dtype
     small = tolerance if tolerance is not None else 1e-8 if dtype == jnp.float64 else 1e-6
     dynamics = as_pytree(f, args[2].shape[-1], args[3].shape[-1], dtype)
@@ -170,7 +176,7 @@ def _minimised(
 ) -> ILQR:
     """The best trajectory; with limits on the states, that of the last of many searches."""
     if limits is None:
-        s, held = search(problem, None, start, tolerance, most), jnp.asarray(True)
+        s, held = searched(problem, None, start, tolerance, most), jnp.asarray(True)
         violation = jnp.zeros_like(start.xs[0])
     else:
         s, held, violation = search_within(problem, limits, start, tolerance, most)
@@ -183,7 +189,7 @@ def _minimised(
 def _of_optimum(substeps: int, primals: tuple, tangents: tuple) -> tuple[ILQR, ILQR]:
     if primals[-1] is not None:
         raise ValueError(
-            "x_limits: derivatives of a trajectory whose states are limited are not available; leave x_limits out "
+            "limits.x: derivatives of a trajectory whose states are limited are not available; leave them out "
             "and weigh those states by Q, or take finite differences"
         )
     plan = _optimum(substeps, *primals)

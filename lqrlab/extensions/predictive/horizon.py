@@ -1,0 +1,246 @@
+"""The program of one horizon: put together from matrices and limits, solved, and its answer told."""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from lqrlab.compute import pytree
+from lqrlab.extensions.predictive.quadratic_program import horizon_solver, shared_plant
+from lqrlab.extensions.predictive.quadratic_program.active_set import ActiveSet
+from lqrlab.extensions.predictive.quadratic_program.horizon_qp import HorizonQP, excess, limited, objective
+from lqrlab.simulation.limits import Limits
+
+
+class Horizon(NamedTuple):
+    """A program without its limits: matrices ``[..., S, ·, ·]`` and vectors ``[..., S, ·]`` of S = T or 1 steps.
+
+    Qf is ``[..., n, n]``; x0, qf and the input before, ``last``, are vectors. What is None is zero, ``last`` is free.
+    """
+
+    A: Array
+    B: Array
+    Q: Array
+    R: Array
+    N: Array
+    x0: Array
+    Qf: Array
+    c: Array | None = None
+    q: Array | None = None
+    r: Array | None = None
+    qf: Array | None = None
+    C: Array | None = None
+    D: Array | None = None
+    last: Array | None = None
+    soft: tuple[Array, Array] | None = None
+
+
+class Multipliers(NamedTuple):
+    """Prices of limits: by how much the cost falls for each unit that a limit gives way; None where there is none.
+
+    Above zero at an upper limit, below zero at a lower one. ``dynamics`` are the multipliers of x[t+1] = Ax + Bu + c:
+    what the cost rises by for each unit that x[t+1] is pushed.
+    """
+
+    u: Float[Array, "*batch T m"]
+    x: Float[Array, "*batch T n"] | None
+    y: Float[Array, "*batch T p"] | None
+    du: Float[Array, "*batch T m"] | None
+    dynamics: Float[Array, "*batch T n"] | None
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class ConstrainedLQR:
+    """The optimum of a horizon with limits.
+
+    Attributes:
+        us, xs: inputs and states. Of an infeasible problem, those that keep the inputs' limits and violate the others
+            least, in the sum of squares relative to each limit's size.
+        cost: infinite for an infeasible problem.
+        multipliers: :class:`Multipliers`; of an infeasible problem those that prove it: no input within its limits has
+            Σ multiplier · (value − limit) ≤ 0. They stand at the limits that give.
+        residual: the largest violation of the optimality conditions, each relative to the terms it is made of.
+        solved: residual ≤ 1e-9.
+        infeasible: proven. A problem that is neither solved nor infeasible is beyond the digits of its numbers.
+    """
+
+    us: Float[Array, "*batch T m"]
+    xs: Float[Array, "*batch T+1 n"]
+    cost: Float[Array, "*batch"]
+    multipliers: Multipliers
+    residual: Float[Array, "*batch"]
+    solved: Bool[Array, "*batch"]
+    infeasible: Bool[Array, "*batch"]
+
+
+def solved_from(guess: ActiveSet | None, horizon: Horizon, limits: Limits, T: int) -> tuple[ConstrainedLQR, ActiveSet]:
+    """The answer and its active set, searched from a guess of it ``[..., 2, T, rows]``; from none if left out."""
+    with jax.numpy_rank_promotion("allow"):  # what all steps share, [rows, W], meets [T, rows, W]
+        qp, sizes = _program(horizon, limits, T)
+        hard = ~jnp.isfinite(qp.linear)[..., None, :]
+        same = (qp.limits[..., 0, :, :] == -qp.limits[..., 1, :, :]) & hard
+        same = jnp.stack([same, jnp.zeros_like(same)], axis=-3)
+        at, out = guess or (jnp.zeros_like(same), jnp.zeros_like(same))
+        at, out = (jnp.broadcast_to(a, same.shape) for a in (at, out))
+        known = horizon_solver.cold_start(qp, ActiveSet((at & ~jnp.any(same, -3, keepdims=True)) | same, out))
+        # a guess from the step before is nearly right: then a search in the whole is as fast
+        alike = guess is None and _one_plant(horizon)
+        alike = alike and shared_plant.pays(math.prod(qp.x0.shape[:-1]), math.prod(qp.limits.shape[-2:]))
+        if alike:
+            known = shared_plant.search(jax.lax.stop_gradient(qp), known.active)
+        found = horizon_solver.solve(qp, known)
+        return _told(qp, found, sizes), found.active
+
+
+def _one_plant(h: Horizon) -> bool:
+    """True if the matrices are not of several plants, and no limit is soft."""
+    matrices = h.A, h.B, h.Q, h.R, h.N, h.Qf[..., None, :, :], h.C, h.D
+    return h.soft is None and all(a is None or a.size == math.prod(a.shape[-3:]) for a in matrices)
+
+
+def _program(h: Horizon, limits: Limits, T: int) -> tuple[HorizonQP, tuple[int, int, int, int]]:
+    """The program with leading axes, and how many inputs, states, outputs and changes of inputs are limited."""
+    A, B, Q, R, N, x0, Qf, C, D, last = h.A, h.B, h.Q, h.R, h.N, h.x0, h.Qf, h.C, h.D, h.last
+    n, m, dtype = A.shape[-1], B.shape[-1], A.dtype
+    zeros = ((h.c, (1, n)), (h.q, (1, n)), (h.r, (1, m)), (h.qf, (n,)))
+    c, q, r, qf = (jnp.zeros(shape, dtype) if a is None else a for a, shape in zeros)
+    shift = jnp.zeros((1, 1), dtype)
+    if C is None:
+        C, D = jnp.zeros((1, 0, n), dtype), jnp.zeros((1, 0, m), dtype)
+    elif D is None:  # y of the state after the step
+        shift = jnp.squeeze(C @ c[..., None], -1)
+        C, D = C @ A, C @ B
+    p = C.shape[-2]
+    free = jnp.full((1, m), jnp.inf, dtype)
+    rows: list[Any] = [(-free, free) if limits.u is None else limits.u]
+    if limits.x is not None:
+        rows.append(limits.x)
+    if limits.y is not None:
+        rows.append(tuple(end - shift for end in limits.y))
+    changes = 0
+    if limits.du is not None:
+        A, B, Q, N, c, q, Qf, qf, C, D, x0 = _remembering(A, B, Q, N, c, q, Qf, qf, C, D, x0, last)
+        low, high = (jnp.broadcast_to(a, (*a.shape[:-2], T, m)) for a in limits.du)
+        if last is None:
+            low, high = low.at[..., 0, :].set(-jnp.inf), high.at[..., 0, :].set(jnp.inf)
+        if limits.x is not None:
+            rows[1] = tuple(_side_by_side(a, s * free) for a, s in zip(rows[1], (-1, 1)))
+        rows.append((low, high))
+        changes = m
+    lead = jnp.broadcast_shapes(
+        *(a.shape[:-3] for a in (A, B, Q, R, N, C, D)),
+        *(a.shape[:-2] for pair in rows for a in pair),
+        *(a.shape[:-2] for a in (c, q, r, Qf)),
+        *(a.shape[:-1] for a in (qf, x0)),
+    )
+    low, high = (
+        jnp.concatenate([jnp.broadcast_to(pair[k], (*lead, T, pair[k].shape[-1])) for pair in rows], axis=-1)
+        for k in (0, 1)
+    )
+    S = max(a.shape[-3] for a in (A, B, Q, R, N, C, D))
+    S = max(S, *(a.shape[-2] for a in (c, q, r)))
+    matrices = [jnp.broadcast_to(a, (*lead, S, *a.shape[-2:])) for a in (A, B, Q, R, N, C, D)]
+    A, B, Q, R, N, C, D = matrices
+    c, q, r = (jnp.broadcast_to(a, (*lead, S, a.shape[-1])) for a in (c, q, r))
+    Qf = jnp.broadcast_to(Qf, (*lead, *Qf.shape[-2:]))
+    qf, x0 = (jnp.broadcast_to(a, (*lead, a.shape[-1])) for a in (qf, x0))
+    linear, quadratic = _prices(h.soft, low.shape[-1], m, low.shape[-1] - changes, lead, dtype)
+    qp = HorizonQP(A, B, c, Q, R, N, q, r, Qf, qf, C, D, jnp.stack([high, -low], axis=-3), linear, quadratic, x0)
+    return qp, (m, 0 if limits.x is None else n, p, changes)
+
+
+def _side_by_side(*parts: Array) -> Array:
+    """Arrays joined along their last axis, others broadcast."""
+    lead = jnp.broadcast_shapes(*(a.shape[:-1] for a in parts))
+    return jnp.concatenate([jnp.broadcast_to(a, (*lead, a.shape[-1])) for a in parts], axis=-1)
+
+
+def block(rows: list[list[Array]]) -> Array:
+    """A matrix of blocks whose leading axes broadcast."""
+    lead = jnp.broadcast_shapes(*(a.shape[:-2] for row in rows for a in row))
+    return jnp.block([[jnp.broadcast_to(a, (*lead, *a.shape[-2:])) for a in row] for row in rows])
+
+
+def _remembering(
+    A: Array, B: Array, Q: Array, N: Array, c: Array, q: Array, Qf: Array, qf: Array,
+    C: Array, D: Array, x0: Array, last: Array | None,
+) -> tuple[Array, ...]:  # fmt: skip
+    """The problem whose state holds the input before, so that its change u − u[t−1] is one of the outputs."""
+    n, m, p, dtype = A.shape[-1], B.shape[-1], C.shape[-2], A.dtype
+    eye = jnp.eye(m, dtype=dtype)
+
+    def none(rows: int, columns: int) -> Array:
+        return jnp.zeros((rows, columns), dtype)
+
+    last = jnp.zeros(m, dtype) if last is None else last
+    nothing = jnp.zeros(m, dtype)
+    return (
+        block([[A, none(n, m)], [none(m, n), none(m, m)]]),
+        block([[B], [eye]]),
+        block([[Q, none(n, m)], [none(m, n), none(m, m)]]),
+        block([[N], [none(m, m)]]),
+        _side_by_side(c, nothing),
+        _side_by_side(q, nothing),
+        block([[Qf, none(n, m)], [none(m, n), none(m, m)]]),
+        _side_by_side(qf, nothing),
+        block([[C, none(p, m)], [none(m, n), -eye]]),
+        block([[D], [eye]]),
+        _side_by_side(x0, last),
+    )
+
+
+def _prices(
+    soft: tuple[Array, Array] | None, rows: int, first: int, end: int, lead: tuple[int, ...], dtype: np.dtype
+) -> tuple[Array, Array]:
+    """Prices of an excess ``[..., rows]``, for half the cost: those of inputs and their changes are infinite."""
+    linear, quadratic = jnp.full(rows, jnp.inf, dtype), jnp.zeros(rows, dtype)
+    if soft is not None:
+        priced = (jnp.arange(rows) >= first) & (jnp.arange(rows) < end)
+        linear, quadratic = jnp.where(priced, soft[0] / 2, linear), jnp.where(priced, soft[1], quadratic)
+    return jnp.broadcast_to(linear, (*lead, rows)), jnp.broadcast_to(quadratic, (*lead, rows))
+
+
+def _told(qp: HorizonQP, found: horizon_solver.Solved, sizes: tuple[int, int, int, int]) -> ConstrainedLQR:
+    """The answer for the whole cost, which is twice the program's."""
+    point, infeasible = found.point, found.infeasible
+    m, n, p, changes = sizes
+    states = qp.A.shape[-1] - changes
+    net = 2 * (point.multipliers[..., 0, :, :] - point.multipliers[..., 1, :, :])
+    ends = np.cumsum([m, n + (changes if n else 0), p, changes])
+    u, x, y, du = jnp.split(net, ends[:-1], axis=-1)
+    multipliers = Multipliers(
+        u, x[..., :n] if n else None, y if p else None, du if changes else None, 2 * point.costates[..., :states]
+    )
+    solved = ~infeasible & (found.residual <= horizon_solver.EXACT)
+    cost = 2 * _cost(qp, point.xs, point.us)
+    return ConstrainedLQR(
+        point.us,
+        point.xs[..., :states],
+        jnp.where(infeasible, jnp.inf, cost),
+        multipliers,
+        jnp.where(infeasible, jnp.inf, found.residual),
+        solved,
+        infeasible,
+    )
+
+
+def _cost(qp: HorizonQP, xs: Array, us: Array) -> Array:
+    """The objective with that of excesses, of programs with leading axes."""
+
+    def one(qp: HorizonQP, xs: Array, us: Array) -> Array:
+        qp = jax.tree.map(lambda a: a[..., None], qp)
+        v = limited(qp, xs[..., None], us[..., None])
+        over = jnp.where(jnp.isfinite(qp.linear), excess(qp, v), 0)
+        linear = jnp.where(jnp.isfinite(qp.linear), qp.linear, 0)
+        priced = jnp.sum(over * (linear + qp.quadratic * over / 2), (0, 1, 2))
+        return (objective(qp, xs[..., None], us[..., None]) + priced)[0]
+
+    lead = qp.x0.shape[:-1]
+    count = math.prod(lead)
+    flat = jax.tree.map(lambda a: a.reshape(count, *a.shape[len(lead) :]), (qp, xs, us))
+    return jax.vmap(one)(*flat).reshape(lead)
