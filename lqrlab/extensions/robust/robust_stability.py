@@ -42,10 +42,8 @@ def robust_stability(
 ) -> RobustStability:
     """Bounds, from both sides, on how far a plant's parameters may be from their values before a gain loses it.
 
-    The sampled matrices are expanded in the parameters, [A B] + Σ δᵢ Mᵢ, by central differences over the whole
-    spread; each δᵢ is a real block, as often repeated as Mᵢ has rank, and what the expansion lacks is a full block. µ
-    of the loop's response then tells. From without, parameters are moved along random directions and to the corners of
-    their box until the loop of the plant's own linearisation is unstable.
+    From within by µ of the sampled loop expanded in the parameters, :meth:`UncertainLoop.pulled_out`. From without,
+    parameters are moved along random directions and to the corners of their box until the loop is unstable.
 
     Args:
         controller: what :func:`lqrlab.simulation.bind` makes a gain of: a gain, a design, a network of matrices.
@@ -57,8 +55,7 @@ def robust_stability(
     Raises:
         ValueError: a controller with a memory, a plant without parameters, a nominal loop that is not stable.
 
-    Source: S. Skogestad and I. Postlethwaite, Multivariable Feedback Control (2005), sections 8.2 and 8.7; M. Steinbuch
-    et al., European Control Conference 1991 (real blocks from an expansion of state-space matrices).
+    Source: S. Skogestad and I. Postlethwaite, Multivariable Feedback Control (2005), sections 8.2 and 8.7.
 
     >>> plant = systems.make("gantry_crane")
     >>> found = robust.robust_stability(simulation.Problem.of(plant).K, plant)

@@ -36,20 +36,13 @@ class WorstCaseGain:
 def worst_case_gain(
     controller: object, plant: Plant | UncertainPlant, *, spread: float = 0.2, num_frequencies: int = 80, seed: int = 0
 ) -> WorstCaseGain:
-    """Bounds on the largest gain of a loop over all parameters within a box.
+    """Bounds on the largest gain of a loop over all parameters within a box; arguments, errors as robust_stability's.
 
     From disturbances at the plant's inputs, in units of their scales, to z with zᵀz = xᵀQx + uᵀRu + 2xᵀNu, the sampled
     weights at the plant's own parameters. The gain enters µ as one more full block (main loop theorem): the bound is
     the least gain γ, to within 2 %, at which µ with z/γ is below 1 at all frequencies.
 
-    Args:
-        controller, plant, spread, num_frequencies, seed: as of :func:`robust_stability`.
-
-    Raises:
-        ValueError: a controller with a memory, a plant without parameters, a nominal loop that is not stable.
-
-    Source: K. Zhou, J. C. Doyle and K. Glover, Robust and Optimal Control (1996), chapter 11; A. Packard and J. Doyle,
-    The complex structured singular value, Automatica 29 (1993).
+    Source: K. Zhou, J. C. Doyle and K. Glover, Robust and Optimal Control (1996), chapter 11.
 
     >>> plant = systems.make("gantry_crane")
     >>> found = robust.worst_case_gain(simulation.Problem.of(plant).K, plant)
