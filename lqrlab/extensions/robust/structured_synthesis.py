@@ -21,10 +21,7 @@ Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]
 _STEPS, _HALVINGS, _LONGEST, _REST = 300, 40, 64.0, 1e-6
 _NEARBY = 0.1, 0.03, 0.01, 0.003, 0.001  # relative, from where the best is looked for once more
 _DECREASE, _SLOPE = 1e-4, 0.9  # of a line search: weak Wolfe conditions
-_DECAY, _LEAST = (
-    1e-3,
-    1e-6,
-)  # how fast a loop decays with which a descent begins, and each at least, over the plant's size
+_DECAY, _LEAST = 1e-3, 1e-6  # how fast a loop decays that a descent begins with, and each at least, over its size
 _LIKE = 1.01  # times the best norm: starts that end there have found the same
 
 

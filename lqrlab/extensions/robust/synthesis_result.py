@@ -68,13 +68,8 @@ def best_controller(
 ) -> Synthesis | None:
     """The controller whose loop with a plant has the least norm; None if no loop is stable.
 
-    Args:
-        plant: that the loops are closed with.
-        continuous: the one that is solved, with the same gains.
-        solve: gives the optimum of a regular plant and what has it; None where there is none, or none below a norm.
-        controllers: of a solution, each with the norm that it is to have, the best first.
-        measure: the norm of a stable loop.
-        limit: of a solution, in words.
+    Solved is a continuous plant with the same gains: for the optimum of a regular one and what has it, or None where
+    there is none below a norm. Of that ``controllers`` come with the norm each is to have, the best first.
     """
     best: Synthesis | None = None
     through = np.linalg.norm(plant.C1) * np.linalg.norm(plant.B1) / (np.linalg.norm(plant.A) or 1.0)
