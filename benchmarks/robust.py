@@ -198,7 +198,7 @@ def _ours(given: Given, which: str) -> tuple[Any, float | str, float]:
     start = time.perf_counter()
     try:
         d = design(*given)
-        return d, d.gamma, time.perf_counter() - start
+        return d.controller, d.gamma, time.perf_counter() - start
     except ValueError as error:
         return None, str(error), time.perf_counter() - start
 

@@ -17,8 +17,8 @@ _MOVED = {
         "evaluation": "best_known_cost recoveries",
     },
     "robust": {
-        "control": "MuController NormRequirement ReducedModel RobustController StructuredSingularValue balred h2syn "
-        "hinfstruct hinfsyn mixsyn mu musyn ncfsyn",
+        "control": "MuController:MuSynthesis NormRequirement ReducedModel:Reduction RobustController:Synthesis "
+        "StructuredSingularValue balred h2syn hinfstruct hinfsyn mixsyn mu musyn ncfsyn",
         "evaluation": "RobustStability WorstCaseGain robust_stability worst_case_gain",
         "systems": "UncertainPlant",
     },

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd, unsaturated_level
     from lqrlab.control.riccati.equations import care, dare
     from lqrlab.control.servo import Integral, feedforward, lqi, place
+    from lqrlab.control.state_space import StateSpace
     from lqrlab.control.weights import cost_to_go, stage_weight
 
 __getattr__, __dir__, __all__ = lazily(__name__)

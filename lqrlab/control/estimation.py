@@ -15,6 +15,7 @@ from lqrlab.control.analysis.stability_margins import Margins, margins
 from lqrlab.control.discretization import compiled
 from lqrlab.control.horizon import finite_horizon
 from lqrlab.control.regulator import LQR, dlqr, lqr
+from lqrlab.control.state_space import StateSpace
 
 
 @pytree
@@ -219,6 +220,16 @@ class LQG:
     plant: tuple[Array, Array, Array]
     discrete: bool = dataclasses.field(metadata={"static": True})
 
+    def controller(self, dt: ArrayLike | None = None) -> StateSpace:
+        """A, B, C, D as one value; ``dt`` [s] of a discrete design."""
+        self._check_time(dt)
+        return StateSpace(self.A, self.B, self.C, self.D, dt)
+
+    def _check_time(self, dt: ArrayLike | None) -> None:
+        if self.discrete != (dt is not None):
+            expected = "the sample time of a discrete design" if self.discrete else "none for a continuous design"
+            raise ValueError(f"dt: expected {expected}, but found {dt}")
+
     def loop(self, at: str = "input") -> tuple[Array, Array, Array]:
         """The opened loop as ``(A, B, K)``, closed by u = −Kx: what :func:`margins` and :func:`sensitivity` take.
 
@@ -243,9 +254,7 @@ class LQG:
         >>> round(design.margins()[0].gain_up, 6)  # the loop gain is 1 / (s (s + 2))
         inf
         """
-        if self.discrete != (dt is not None):
-            expected = "the sample time of a discrete design" if self.discrete else "none for a continuous design"
-            raise ValueError(f"dt: expected {expected}, but found {dt}")
+        self._check_time(dt)
         A, B, K = map(np.asarray, self.loop(at))
         return margins(A, B, K, dt)
 

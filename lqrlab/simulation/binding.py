@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array
 
 from lqrlab.compute import checks
-from lqrlab.control import LQG, LQR, Integral, LQTracking, TimeVaryingLQR
+from lqrlab.control import LQG, LQR, Integral, LQTracking, StateSpace, TimeVaryingLQR
 from lqrlab.simulation import memory_policies
 from lqrlab.simulation.policies import LinearPolicy, Policy, tracking
 from lqrlab.simulation.problem import Problem
@@ -76,6 +76,11 @@ def _(controller: LQR, problem: Problem) -> Policy:
 @_bound.register
 def _(controller: LQG, problem: Problem) -> Policy:
     return memory_policies.estimated(problem, controller)
+
+
+@_bound.register
+def _(controller: StateSpace, problem: Problem) -> Policy:
+    return memory_policies.measuring(problem, controller)
 
 
 @_bound.register

@@ -12,10 +12,10 @@ from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import checks, linalg, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
-from lqrlab.control import LQG, LQR, Integral
+from lqrlab.control import LQG, LQR, Integral, StateSpace
 from lqrlab.simulation.policies import DelayedPolicy, measured_or
 from lqrlab.simulation.problem import Problem
-from lqrlab.simulation.sensors import Measured
+from lqrlab.simulation.sensors import Measured, outputs
 from lqrlab.systems import Plant
 
 
@@ -28,7 +28,7 @@ class LinearController:
     estimator believes in inputs that never were.
 
     Attributes:
-        A, B, C, D: ``[*batch, k, k]``, ``[*batch, k, p]``, ``[*batch, m, k]``, ``[*batch, m, p]``.
+        system: A, B, C, D: ``[*batch, k, k]``, ``[*batch, k, p]``, ``[*batch, m, k]``, ``[*batch, m, p]``.
         E: ``[*batch, k, m]``.
         b: constant input of the controller, such as minus the set-point of an integrator ``[*batch, k]``.
         low, high: limits as deviations from the equilibrium input ``[*batch, m]``; ∓inf for none.
@@ -39,10 +39,7 @@ class LinearController:
     Source: K. J. Åström and B. Wittenmark, Computer-Controlled Systems, 3rd ed. (1997), section 9.4 (anti-windup).
     """
 
-    A: Float[Array, "*batch k k"]
-    B: Float[Array, "*batch k p"]
-    C: Float[Array, "*batch m k"]
-    D: Float[Array, "*batch m p"]
+    system: StateSpace
     E: Float[Array, "*batch k m"]
     b: Float[Array, "*batch k"]
     low: Float[Array, "*batch m"]
@@ -50,18 +47,41 @@ class LinearController:
     H: Float[Array, "*batch p k"] | None = None
     start: Float[Array, "*batch k"] | None = None
 
+    @classmethod
+    def of(cls, system: StateSpace, problem: Problem, **more: Array) -> "LinearController":
+        """That of a system u = K(z) y on a problem: sampled at its step, with its limits; E and b zero if left out.
+
+        >>> problem = simulation.Problem.of(systems.make("pendulum"))
+        >>> lag = control.StateSpace([[-9.0]], [[1.0]], [[0.0]], [[-20.0]])
+        >>> policy = simulation.Measured(simulation.LinearController.of(lag, problem), jnp.array([[1.0, 0.2]]))
+        >>> float(policy(policy.init(()), jnp.array([0.1, 0.0]))[1][0])
+        -2.0
+        """
+        A, B, C, D = system.matrices
+        if not system.order:  # a policy's memory cannot be empty: one state that stays zero
+            p, m = np.shape(D)[-1], np.shape(D)[-2]
+            A, B, C = np.zeros((1, 1)), np.zeros((1, p)), np.zeros((m, 1))
+        held = StateSpace(A, B, C, D, system.dt).sampled(problem.dt)
+        A, B, C, D = (jnp.asarray(a, problem.A.dtype) for a in held.matrices)
+        more.setdefault("E", jnp.zeros((*A.shape[:-1], D.shape[-2]), A.dtype))
+        more.setdefault("b", jnp.zeros(A.shape[:-1], A.dtype))
+        low, high = limits_of(problem)
+        return cls(StateSpace(A, B, C, D, problem.dt), low=low, high=high, **more)
+
     def init(self, batch_shape: tuple[int, ...]) -> Array:
         """z of the start."""
-        z = jnp.zeros((*batch_shape, self.A.shape[-1]), self.A.dtype)
+        A = self.system.A
+        z = jnp.zeros((*batch_shape, A.shape[-1]), A.dtype)
         return z if self.start is None else jnp.broadcast_to(expand_batch(self.start, z.ndim), z.shape)
 
     def __call__(self, carry: Array, x: Array) -> tuple[Array, Array]:
         """v of the outputs (or states) that it is given."""
         y = x.astype(carry.dtype)
         y = measured_or(jnp.zeros_like(y) if self.H is None else matvec(self.H, carry), y)
-        u = matvec(self.C, carry) + matvec(self.D, y)
+        A, B, C, D = self.system.matrices
+        u = matvec(C, carry) + matvec(D, y)
         v = jnp.clip(u, *(expand_batch(a, u.ndim) for a in (self.low, self.high)))
-        z = matvec(self.A, carry) + matvec(self.B, y) + expand_batch(self.b, y.ndim) + matvec(self.E, v - u)
+        z = matvec(A, carry) + matvec(B, y) + expand_batch(self.b, y.ndim) + matvec(self.E, v - u)
         return z, v.astype(x.dtype)
 
 
@@ -85,10 +105,22 @@ def estimated(plant: Plant | Problem, design: LQG, *, limits: tuple[ArrayLike, A
     _check_sampled(design.discrete)
     _, B, C = design.plant
     check_sizes(problem, C.shape[-1], B.shape[-1])
-    low, high = limits_of(problem)
-    nothing = jnp.zeros(design.A.shape[:-1], design.A.dtype)
-    inner = LinearController(design.A, design.B, design.C, design.D, B, nothing, low, high, C)
-    return Measured(inner, C)
+    return Measured(LinearController.of(design.controller(problem.dt), problem, E=B, H=C), C)
+
+
+def measuring(problem: Problem, system: StateSpace) -> Measured:
+    """The policy of a system u = K(z) y, or K(s) sampled at the problem's step, of what the plant's sensors show."""
+    if problem.plant is None:
+        raise ValueError("controller: expected a problem with a plant, whose outputs a StateSpace measures")
+    shown = outputs(problem.plant)
+    found, expected = np.shape(system.D)[-2:], (problem.m, shown.shape[-2])
+    if found != expected:
+        raise ValueError(
+            f"controller: expected a StateSpace of {expected[0]} inputs by {expected[1]} outputs, as {problem.name} has, "
+            f"but found {found[0]} by {found[1]}; other measurements Cx of yours: simulation.Measured("
+            "simulation.LinearController.of(system, problem), C)"
+        )
+    return Measured(LinearController.of(system, problem), shown)
 
 
 def integrating(
@@ -137,11 +169,9 @@ def integrating(
     integrals = jnp.eye(p, p + n, dtype=Ki.dtype)
     u_of_z = -Ki @ jnp.broadcast_to(integrals, (*Ki.shape[:-2], p, p + n))
     nowhere = jnp.zeros((*set_point.shape[:-1], n), Ki.dtype)
+    system = StateSpace(rows(integrals, B @ u_of_z), rows(design.C, A - B @ design.K), u_of_z, -design.K, problem.dt)
     return LinearController(
-        A=rows(integrals, B @ u_of_z),
-        B=rows(design.C, A - B @ design.K),
-        C=u_of_z,
-        D=-design.K,
+        system,
         E=rows(back, B),
         b=jnp.concatenate([-set_point, nowhere], axis=-1),
         low=low,

@@ -9,8 +9,9 @@ import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike, Complex, Float
 
 from lqrlab.compute import checks
-from lqrlab.simulation import Measured, Problem, bind
-from lqrlab.simulation.memory_policies import LinearController, check_sizes, limits_of
+from lqrlab.control import StateSpace
+from lqrlab.simulation import LinearController, Measured, Problem, bind
+from lqrlab.simulation.memory_policies import check_sizes
 
 _INSIDE = 1 - 1e-6  # a zero this near the unit circle would keep what it was told of the limits for ever
 
@@ -91,8 +92,8 @@ class Compensator:
         z, p, k = scipy.signal.bilinear_zpk(self.zeros, self.poles, self.gain, rate)
         return z, p, float(np.real(k))
 
-    def sampled(self, dt: float) -> tuple[Float[np.ndarray, "_ _"], ...]:
-        """A, B, C, D, E of z[t+1] = Az + By + E(v − u), u = Cz + Dy, for v that the actuator could do of u.
+    def sampled(self, dt: float) -> tuple[StateSpace, Float[np.ndarray, "k m"]]:
+        """K and E of z[t+1] = Az + By + E(v − u), u = Cz + Dy, for v that the actuator could do of u.
 
         E is that of Hanus, with which K starts again from v (M. Kinnaert, R. Hanus, J.-L. Henrotte, Automatica 23,
         1987); zero where K's zeros do not decay, for then it would not forget.
@@ -104,13 +105,13 @@ class Compensator:
             a, b, c, d = scipy.signal.tf2ss(section[:3], section[3:])
             A = np.block([[A, np.zeros((len(A), len(a)))], [b @ C, a]])
             B, C, D = np.vstack([B, b @ D]), np.hstack([d @ C, c]), d @ D
-        if not len(poles):  # one state that stays zero: a policy's memory cannot be empty
-            A, B, C, D = np.zeros((1, 1)), np.zeros((1, 1)), np.zeros((1, 1)), D * gain
+        if not len(poles):
+            D = D * gain
         C, D = -C, -D
         forgets = D[0, 0] and np.all(np.abs(zeros) < _INSIDE)
         E = B / D if forgets else np.zeros_like(B)
         one = np.eye(self.m)[:, [self.input]]
-        return A, B, one @ C, one @ D, E @ one.T
+        return StateSpace(A, B, one @ C, one @ D, dt), E @ one.T
 
 
 @bind.register
@@ -119,6 +120,6 @@ def compensated(design: Compensator, problem: Problem) -> Measured:
     check_sizes(problem, np.shape(design.C)[-1], design.m)
     if np.ndim(problem.dt):
         raise ValueError("controller: expected one sample time for a compensator, but found a batch of them")
-    A, B, C, D, E = (jnp.asarray(a, problem.A.dtype) for a in design.sampled(float(problem.dt)))
-    still = jnp.zeros(A.shape[-1], A.dtype)
-    return Measured(LinearController(A, B, C, D, E, still, *limits_of(problem)), jnp.asarray(design.C, A.dtype))
+    K, E = design.sampled(float(problem.dt))
+    more = {"E": jnp.asarray(E, problem.A.dtype)} if K.order else {}
+    return Measured(LinearController.of(K, problem, **more), jnp.asarray(design.C, problem.A.dtype))

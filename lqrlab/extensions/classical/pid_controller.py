@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Float
 from lqrlab.compute import broadcast, checks, pytree
 from lqrlab.compute.checks import real
 from lqrlab.compute.linalg import matvec
-from lqrlab.control import matrix_checks
+from lqrlab.control import StateSpace, matrix_checks
 from lqrlab.control.discretization import Sampled
 from lqrlab.simulation import Measured, Policy, Problem, bind
 from lqrlab.simulation.memory_policies import LinearController, check_sizes, limits_of, problem_of
@@ -61,8 +61,8 @@ class PID:
         """``[m, loops]``: one where a loop drives an input."""
         return np.eye(self.m)[:, list(self.inputs)]
 
-    def sampled(self, dt: ArrayLike | None = None, *, leak: bool = False) -> tuple[Array, ...]:
-        """A, B, C, D, E of z[t+1] = Az + By + E(v − u), u = Cz + Dy with r = 0; y has the output of each loop.
+    def sampled(self, dt: ArrayLike | None = None, *, leak: bool = False) -> tuple[StateSpace, Array]:
+        """K and E of z[t+1] = Az + By + E(v − u), u = Cz + Dy with r = 0; y has the output of each loop.
 
         The state z is the integral of each loop, in units of the input, then the filtered output of each.
 
@@ -79,7 +79,8 @@ class PID:
         def one(kp: Array, ki: Array, kd: Array, Tf: Array, Tt: Array, dt: Array) -> tuple[Array, ...]:
             return controller_matrices(kp, ki, kd, Tf, Tt, dt, selection, leak=leak)
 
-        return broadcast(one, *((self.per_loop(a), 1) for a in gains), (step, 0))
+        *matrices, E = broadcast(one, *((self.per_loop(a), 1) for a in gains), (step, 0))
+        return StateSpace(*matrices, step), E
 
     def loop(self, problem: Sampled, dt: ArrayLike | None = None) -> tuple[Sampled, Array]:
         """The problem of plant and controller together and the gain u = −K (x, z), for cost and margins.
@@ -95,7 +96,7 @@ class PID:
         if self.C is None:
             raise ValueError("C: expected the measured outputs, but the controller was tuned on a process model")
         A, B, Q, R, N = (jnp.asarray(a) for a in problem)
-        a, b, c, d, _ = self.sampled(dt, leak=True)
+        a, b, c, d = self.sampled(dt, leak=True)[0].matrices
         C = jnp.pad(self.C, [(0, 0)] * (self.C.ndim - 1) + [(0, A.shape[-1] - self.C.shape[-1])])
         k = a.shape[-1]
 
@@ -211,13 +212,14 @@ def pid_loops(
     check_sizes(problem, C.shape[-1], design.m)
     if design.dt is not None:
         problem.check_step(design.dt)
-    A, B, of_z, D, E = design.sampled(problem.dt)
+    K, E = design.sampled(problem.dt)
+    A, B = K.A, K.B
     k = len(design.inputs)
     kept = jnp.broadcast_to(design.start(r, u0, y0), (*A.shape[:-2], 2 * k))
     set_point = jnp.broadcast_to(design.per_loop(jnp.asarray(checks.real("r", r), A.dtype)), (*A.shape[:-2], k))
     b = -matvec(B, set_point) * (jnp.arange(2 * k) < k).astype(A.dtype).reshape(*(1,) * (A.ndim - 2), 2 * k)
     H = jnp.broadcast_to(jnp.eye(k, 2 * k, k, dtype=A.dtype), (*A.shape[:-2], k, 2 * k))
-    return Measured(LinearController(A, B, of_z, D, E, b, *limits_of(problem), H, kept), C)
+    return Measured(LinearController(K, E, b, *limits_of(problem), H, kept), C)
 
 
 @bind.register

@@ -57,7 +57,8 @@ class ShapedLoop:
     def sampled(self) -> tuple[np.ndarray, ...]:
         """A, B, C, D of z[t+1] = Az + By, u = Cz + Dy, of the input that is driven."""
         more = {"leak": True} if isinstance(self.compensator, classical.PID) else {}
-        a, b, c, d, _ = (np.asarray(m) for m in self.compensator.sampled(float(self.plant.dt), **more))
+        sampled, _ = self.compensator.sampled(float(self.plant.dt), **more)
+        a, b, c, d = map(np.asarray, sampled.matrices)
         return a, b, c[[self.input]], d[[self.input]]
 
     @functools.cached_property

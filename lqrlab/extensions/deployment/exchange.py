@@ -34,7 +34,7 @@ def save(thing: object, path: str | Path) -> Path:
 
     Args:
         thing: a gain K or an LQR design; a plant (its family and parameters in JSON, else its linearisation); an LQG
-            design or another linear controller; a ``control.StateSpace`` of python-control; a log of
+            design or another linear controller; a :class:`lqrlab.control.StateSpace` or python-control's; a log of
             :mod:`lqrlab.identification`, or a run of :func:`realtime`.
         path: of the file, ending in ``.mat`` (MATLAB), ``.json``, ``.npz`` (NumPy) or ``.h5`` (Julia and others; arrays
             are row by row there, so Julia shows them transposed).
@@ -94,7 +94,7 @@ def _fields(thing: Any) -> Fields:
         return _of_plant(plant)
     if isinstance(thing, TimedRun) or all(hasattr(thing, k) for k in ("us", "ys", "dt", "inputs", "outputs")):
         return _of_log(thing)
-    if isinstance(thing, control.LQG | LinearController) or hasattr(thing, "nstates"):
+    if isinstance(thing, control.LQG | control.StateSpace | LinearController) or hasattr(thing, "nstates"):
         return _of_system(thing)
     if isinstance(thing, control.LQR | LinearPolicy) or not callable(thing):
         K = np.asarray(checks.real("thing", getattr(thing, "K", thing)), float)
@@ -118,12 +118,14 @@ def _of_plant(plant: Plant) -> Fields:
 
 
 def _of_system(thing: Any) -> Fields:
-    arrays = {k: np.asarray(getattr(thing, k), float) for k in "ABCD"}
+    system = thing.system if isinstance(thing, LinearController) else thing
+    arrays = {k: np.asarray(getattr(system, k), float) for k in "ABCD"}
     if arrays["A"].ndim != 2:
         raise ValueError(f"thing: expected one controller, but found a batch {arrays['A'].shape[:-2]}; take one of it")
-    if hasattr(thing, "nstates"):  # of python-control
+    if isinstance(thing, control.StateSpace) or hasattr(thing, "nstates"):  # of python-control
         return {"kind": "system", **arrays, "dt": float(thing.dt or 0)}
     if isinstance(thing, LinearController):
+        arrays |= {} if system.dt is None else {"dt": np.asarray(system.dt, float)}
         more = {k: getattr(thing, k) for k in ("E", "b", "low", "high", "H")}
         given = {k: np.asarray(a, float) for k, a in more.items() if a is not None}
         arrays |= {k: np.clip(a, -_NO_LIMIT, _NO_LIMIT) for k, a in given.items() if not np.isinf(a).all()}
@@ -193,12 +195,12 @@ def _to_controller(fields: Fields, _: Path) -> LinearController:
         if name in given:
             given[name] = jnp.where(jnp.abs(given[name]) < _NO_LIMIT, given[name], jnp.sign(given[name]) * jnp.inf)
     usual = {"E": jnp.zeros((k, m)), "b": jnp.zeros(k), "low": jnp.full(m, -jnp.inf), "high": jnp.full(m, jnp.inf)}
-    return LinearController(*(jnp.asarray(a) for a in (A, B, C, D)), **usual | given)
+    dt = jnp.asarray(float(np.ravel(fields["dt"])[0])) if "dt" in fields else None
+    return LinearController(control.StateSpace(*map(jnp.asarray, (A, B, C, D)), dt), **usual | given)
 
 
-def _to_system(fields: Fields, _: Path) -> Any:
-    A, B, C, D = (_matrix(fields, k) for k in "ABCD")
-    return control.to_statespace(A, B, C, D, float(np.ravel(fields.get("dt", 0))[0]) or None)
+def _to_system(fields: Fields, _: Path) -> control.StateSpace:
+    return control.StateSpace(*(_matrix(fields, k) for k in "ABCD"), float(np.ravel(fields.get("dt", 0))[0]) or None)
 
 
 def _to_log(fields: Fields, _: Path) -> dict[str, np.ndarray]:

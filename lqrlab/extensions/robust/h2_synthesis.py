@@ -9,28 +9,19 @@ from jaxtyping import ArrayLike
 from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant, System, partitioned
 from lqrlab.extensions.robust.hamiltonian_subspace import stable_subspace
 from lqrlab.extensions.robust.model_reduction import gramian_root
-from lqrlab.extensions.robust.robust_controller import RobustController, best_controller
+from lqrlab.extensions.robust.synthesis_result import Synthesis, best_controller
 
 _SMALL = 1e-9  # a direct term from w to z that is rounding, relative
 
 
 def h2syn(
     A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike, nmeas: int, ncon: int, dt: float | None = None
-) -> RobustController:
+) -> Synthesis:
     """H2 controller u = K y of a plant from [w; u] to [z; y]: least root mean square of z under white noise w.
 
-    Singular plants are regularised as in :func:`hinfsyn`. A discrete plant is solved by its two discrete Riccati
-    equations, and its controller uses the measurement of the same instant.
-
-    Args:
-        A, B, C, D, nmeas, ncon, dt: as in :func:`hinfsyn`; w has unit intensity, or unit covariance if discrete.
-
-    Returns:
-        The controller; ``norm`` is the H2 norm measured on the closed loop.
-
-    Raises:
-        ValueError: wrong arguments; a mode that cannot be stabilized or detected, with its eigenvalue; a continuous
-            plant with white noise in z that no controller cancels; no controller whose loop is stable.
+    Arguments, regularisation and errors as of :func:`hinfsyn`; w has unit intensity, or unit covariance if discrete. A
+    continuous plant with white noise in z that no controller cancels is refused. A discrete plant is solved by its two
+    discrete Riccati equations; its controller uses the measurement of the same instant. ``norm`` is the H2 norm.
 
     Source: K. Zhou, J. C. Doyle and K. Glover, Robust and Optimal Control (1996), theorem 14.7; T. Chen and B. Francis,
     Optimal Sampled-Data Control Systems (1995), chapter 6.

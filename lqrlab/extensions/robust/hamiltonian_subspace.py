@@ -37,12 +37,8 @@ def stable_subspace(
 ) -> StableSubspace | None:
     """The stabilizing solution for the cost |Cx + Du|² − Σ squares u², maximized over inputs with large squares.
 
-    Args:
-        a, b, c, d: the system.
-        squares: γ² of each input that disturbs, zero of each that controls.
-
-    Returns:
-        None where an eigenvalue of the Hamiltonian matrix lies on the imaginary axis: there is no such solution.
+    ``squares`` has γ² of each input that disturbs, zero of each that controls. None where an eigenvalue of the
+    Hamiltonian matrix lies on the imaginary axis: there is no such solution.
 
     Source: K. Zhou, J. C. Doyle and K. Glover, Robust and Optimal Control (1996), sections 13.2 and 17.1; A. J. Laub,
     A Schur method for solving algebraic Riccati equations, IEEE Transactions on Automatic Control 24 (1979).

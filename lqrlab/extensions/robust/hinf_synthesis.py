@@ -13,7 +13,7 @@ from jaxtyping import ArrayLike
 from lqrlab.control.analysis.system_norms import hinf_norm
 from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant, System, partitioned, sampled
 from lqrlab.extensions.robust.hamiltonian_subspace import StableSubspace, stable_subspace
-from lqrlab.extensions.robust.robust_controller import RobustController, best_controller
+from lqrlab.extensions.robust.synthesis_result import Synthesis, best_controller
 
 _BRACKET = 5e-5  # relative width at which the bisection ends
 _ABOVE = 5e-4, 2e-3, 1e-2, 5e-2, 0.2, 1.0, 4.0, 20.0  # the optimum: where controllers are tried
@@ -24,39 +24,32 @@ _INDEFINITE = -1e-9
 
 def hinfsyn(
     A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike, nmeas: int, ncon: int, dt: float | None = None
-) -> RobustController:
+) -> Synthesis:
     """H∞ controller u = K y of a plant from [w; u] to [z; y]: least H∞ norm from w to z within 1e-3, on the host.
 
-    Plants with D11 ≠ 0, D22 ≠ 0, D12 and D21 of any rank and zeros on the stability boundary are taken: a singular
-    plant is made regular by small added outputs and disturbances, which bound its norm from above, and the loop is
-    measured without them. A discrete plant is solved as the continuous one with the same gains.
+    A singular plant is made regular by small added outputs and disturbances, and its loop measured without them.
 
     Args:
-        A, B, C, D: ``[n, n]``, ``[n, w + ncon]``, ``[z + nmeas, n]``, ``[z + nmeas, w + ncon]``.
-        nmeas: the last so many outputs are measured, y.
-        ncon: the last so many inputs are controls, u.
-        dt: sample time [s] of a discrete plant.
-
-    Returns:
-        The controller, of as many states as the plant; ``norm ≤ gamma`` is measured on the closed loop.
+        A, B, C, D: ``[n, n]``, ``[n, w + ncon]``, ``[z + nmeas, n]``, ``[z + nmeas, w + ncon]``; any D.
+        nmeas, ncon: the last so many outputs are measured, y; the last so many inputs are controls, u.
+        dt: sample time [s] of a discrete plant, which is solved as the continuous one with the same gains.
 
     Raises:
         ValueError: wrong arguments; a mode that cannot be stabilized or detected, with its eigenvalue; no controller
             whose loop is stable, with the level and the condition that fails there.
 
-    Source: K. Glover and J. C. Doyle, State-space formulae for all stabilizing controllers that satisfy an H∞-norm
-    bound, Systems & Control Letters 11 (1988); K. Zhou, J. C. Doyle and K. Glover, Robust and Optimal Control (1996),
-    theorem 17.1.
+    Source: K. Glover and J. C. Doyle, Systems & Control Letters 11 (1988); K. Zhou, J. C. Doyle and K. Glover, Robust
+    and Optimal Control (1996), theorem 17.1.
 
     >>> d = robust.hinfsyn([[1.0]], [[1.0, 0.0, 1.0]], [[1.0], [0.0], [1.0]], [[0, 0, 0], [0, 0, 1], [0, 1, 0]], 1, 1)
-    >>> bool(d.norm <= d.gamma)
-    True
+    >>> bool(d.norm <= d.gamma), d.controller.order
+    (True, 1)
     """
     plant = partitioned("hinfsyn", A, B, C, D, nmeas, ncon, dt)
     return synthesis("hinfsyn", plant)
 
 
-def synthesis(function: str, plant: GeneralizedPlant) -> RobustController:
+def synthesis(function: str, plant: GeneralizedPlant) -> Synthesis:
     """The H∞ controller of a checked plant."""
     even, *units = plant.even()
     with np.errstate(all="ignore"):

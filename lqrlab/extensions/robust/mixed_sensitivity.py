@@ -7,7 +7,7 @@ from jaxtyping import ArrayLike
 from lqrlab.control import matrix_checks
 from lqrlab.extensions.robust.generalized_plant import System, partitioned
 from lqrlab.extensions.robust.hinf_synthesis import synthesis
-from lqrlab.extensions.robust.robust_controller import RobustController
+from lqrlab.extensions.robust.synthesis_result import Synthesis
 
 Weight = tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike] | ArrayLike | None
 """A, B, C, D; a gain, as a number or matrix; or None for none."""
@@ -20,7 +20,7 @@ def mixsyn(
     W2: Weight = None,
     W3: Weight = None,
     dt: float | None = None,
-) -> RobustController:
+) -> Synthesis:
     """H∞ controller u = K (r − y) of y = Gu that keeps ‖[W1 S; W2 K S; W3 T]‖ small, S = (I + GK)⁻¹ and T = I − S.
 
     Args:
@@ -28,14 +28,8 @@ def mixsyn(
         W1, W2, W3: weights of the control error, the control and the output, each A, B, C, D or a gain.
         dt: sample time [s] of a discrete plant and its weights.
 
-    Returns:
-        The controller as of :func:`hinfsyn`; it is to be used with negative feedback, on the error r − y.
-
-    Raises:
-        ValueError: wrong arguments; a weight with a mode on or beyond the stability boundary, which no controller
-            stabilizes; else as :func:`hinfsyn`.
-
-    Source: H. Kwakernaak, Robust control and H∞-optimization, Automatica 29 (1993).
+    Errors as of :func:`hinfsyn`; a weight with a mode on or beyond the stability boundary, which no controller
+    stabilizes, is refused. Source: H. Kwakernaak, Robust control and H∞-optimization, Automatica 29 (1993).
 
     >>> slow = [[-0.01]], [[1.0]], [[0.5]], [[0.5]]  # no more than a hundredth of the error is left at low frequencies
     >>> d = robust.mixsyn(([[-1.0]], [[1.0]], [[1.0]], [[0.0]]), W1=slow, W2=0.1)
@@ -62,24 +56,14 @@ def mixsyn(
     return synthesis("mixsyn", partitioned("mixsyn", A, B, C, D, p, m, dt))
 
 
-def ncfsyn(A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike, dt: float | None = None) -> RobustController:
+def ncfsyn(A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike, dt: float | None = None) -> Synthesis:
     """Loop-shaping controller u = K y of a shaped plant y = Gu that is the most robust: Glover and McFarlane's.
 
     It stabilizes each plant whose normalized coprime factors are within 1/norm of those of G: ``1/norm`` is the
-    stability margin, good from about 0.3. The norm is that from disturbances of y and u to [u; y].
+    stability margin, good from about 0.3. The norm is that from disturbances of y and u to [u; y]. A, B, C, D are those
+    of the plant with its shaping filters, ``[n, n]``, ``[n, m]``, ``[p, n]``, ``[p, m]``; errors as of :func:`hinfsyn`.
 
-    Args:
-        A, B, C, D: the plant with its shaping filters, ``[n, n]``, ``[n, m]``, ``[p, n]``, ``[p, m]``.
-        dt: sample time [s] of a discrete plant.
-
-    Returns:
-        The controller as of :func:`hinfsyn`.
-
-    Raises:
-        ValueError: as :func:`hinfsyn`.
-
-    Source: D. McFarlane and K. Glover, A loop shaping design procedure using H∞ synthesis, IEEE Transactions on
-    Automatic Control 37 (1992).
+    Source: D. McFarlane and K. Glover, IEEE Transactions on Automatic Control 37 (1992).
 
     >>> round(robust.ncfsyn([[0.0]], [[1.0]], [[1.0]], [[0.0]]).norm, 2)  # an integrator: √2
     1.41

@@ -1,36 +1,30 @@
 """Model reduction by balanced truncation, with its error bound; what is not stable is kept."""
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike, Float
 
 from lqrlab.compute.checks import choice, whole
-from lqrlab.control import matrix_checks
+from lqrlab.control import StateSpace, matrix_checks
 from lqrlab.control.analysis.system_norms import bilinear, stable
 
 _BOUNDARY = 1e-7  # modes so near to the stability boundary, relative to A, are kept as integrators
 
 
-@dataclasses.dataclass(frozen=True)
-class ReducedModel:
-    """A system of fewer states.
+class Reduction(NamedTuple):
+    """A system of fewer states, modes that are kept first, and how near it is.
 
     Attributes:
-        A, B, C, D: of the reduced system; modes that are kept come first.
+        system: the reduced one.
         hankel: Hankel singular values of the stable part of the system that was given, the largest first; weighted
             ones where it was reduced for a loop.
-        bound: twice the sum of those left out: the H∞ norm of the error is no larger; inf where it was reduced for a
-            loop, for then there is none.
+        bound: of the error's H∞ norm, twice the sum of those left out; inf where it was reduced for a loop: none.
     """
 
-    A: Float[np.ndarray, "r r"]
-    B: Float[np.ndarray, "r m"]
-    C: Float[np.ndarray, "p r"]
-    D: Float[np.ndarray, "p m"]
+    system: StateSpace
     hankel: Float[np.ndarray, " stable"]
     bound: float
 
@@ -38,36 +32,30 @@ class ReducedModel:
 def balred(
     A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike, order: int, dt: float | None = None,
     *, method: str = "truncate", loop: Sequence[Any] | None = None,
-) -> ReducedModel:  # fmt: skip
+) -> Reduction:  # fmt: skip
     """System of ``order`` states near the one given, by balancing, on the host.
 
-    Unstable modes and integrators are split off and kept as they are. States that the inputs do not move or the
-    outputs do not see are left out even if ``order`` is larger.
+    Unstable modes and integrators are kept as they are. States that the inputs do not move or the outputs do not see
+    are left out even if ``order`` is larger.
 
     Args:
-        A, B, C, D: ``[n, n]``, ``[n, m]``, ``[p, n]``, ``[p, m]``.
+        A, B, C, D, dt: ``[n, n]``, ``[n, m]``, ``[p, n]``, ``[p, m]``; sample time [s] of a discrete system.
         order: states of the reduced system, at least the number of modes that are not stable.
-        dt: sample time [s] of a discrete system.
-        method: ``"truncate"`` is exact at infinite frequency, or right after a step; ``"matchdc"`` residualises the
-            states that are left out, as if they were at rest: exact at frequency zero.
+        method: ``"truncate"``, exact right after a step, or ``"matchdc"``, exact at rest: what is left out is
+            residualised.
         loop: A, B, C of the plant of which the system is the controller, u = K y. What is left out is then what the
-            *loop* needs least: with (I − GK)⁻¹ before the controller and (I − GK)⁻¹G behind it as weights. The loop of
-            what is left is checked.
+            *loop* needs least: (I − GK)⁻¹ and (I − GK)⁻¹G are the weights. The loop of what is left is checked.
 
     Raises:
-        ValueError: wrong arguments; fewer states asked for than there are modes that have to be kept; a loop that is
-            not stable, as given or with what is left.
+        ValueError: wrong arguments; fewer states than have to be kept; a loop that is not stable, before or after.
 
-    Source: M. G. Safonov and R. Y. Chiang, A Schur method for balanced-truncation model reduction, IEEE Transactions
-    on Automatic Control 34 (1989); A. Varga, Balancing free square-root algorithm, CDC (1991); S. J. Hammarling,
-    Numerical solution of the stable, non-negative definite Lyapunov equation, IMA J. Numer. Anal. 2 (1982). Weights:
-    D. F. Enns, Model reduction with balanced realizations, CDC (1984); of controllers: B. D. O. Anderson and Y. Liu,
-    Controller reduction: concepts and approaches, IEEE Transactions on Automatic Control 34 (1989). Residualisation:
-    Y. Liu and B. D. O. Anderson, International Journal of Control 50 (1989).
+    Source: A. Varga, Balancing free square-root algorithm, CDC (1991); S. J. Hammarling, IMA J. Numer. Anal. 2 (1982);
+    weights: D. F. Enns, CDC (1984); B. D. O. Anderson and Y. Liu, IEEE Trans. Automatic Control 34 (1989).
 
     >>> fast = [[-1.0, 0.0], [0.0, -100.0]], [[1.0], [1.0]], [[1.0, 1.0]], [[0.0]]
-    >>> len(robust.balred(*fast, order=1).hankel)
-    2
+    >>> small, hankel, bound = robust.balred(*fast, order=1)
+    >>> small.order, len(hankel)
+    (1, 2)
     """
     matrix_checks.on_host("balred", A, B, C, D, dt)
     dt = matrix_checks.host_sample_time("balred", dt)
@@ -101,7 +89,7 @@ def balred(
         through,
     )
     _check_stable(reduced, parts, loop, dt)
-    return ReducedModel(*parts, hankel, 2 * float(hankel[size:].sum()) if weights is None else np.inf)
+    return Reduction(StateSpace(*parts, dt), hankel, 2 * float(hankel[size:].sum()) if weights is None else np.inf)
 
 
 def _check_stable(

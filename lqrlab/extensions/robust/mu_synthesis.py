@@ -9,12 +9,13 @@ import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike, Complex, Float
 
 from lqrlab.compute.checks import whole
+from lqrlab.control import StateSpace
 from lqrlab.control.analysis.frequency import response_at
 from lqrlab.control.analysis.system_norms import hinf_norm
 from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant, System, partitioned, sampled
 from lqrlab.extensions.robust.hinf_synthesis import synthesis
-from lqrlab.extensions.robust.robust_controller import surely_stable
 from lqrlab.extensions.robust.structured_singular_value import mu
+from lqrlab.extensions.robust.synthesis_result import surely_stable
 from lqrlab.extensions.robust.uncertainty_block import UncertaintyBlock, uncertainty_structure
 
 _FREQUENCIES = 80
@@ -26,23 +27,19 @@ _SHARP = 4  # power of µ over its largest value that counts how near a scaling 
 
 
 @dataclasses.dataclass(frozen=True)
-class MuController:
-    """u = K y, K = C (sI − A)⁻¹ B + D (in z if discrete), for every Δ of a structure with ‖Δ‖ < 1 / upper.
+class MuSynthesis:
+    """A controller u = K y for every Δ of a structure with ‖Δ‖ < 1 / upper.
 
     Attributes:
-        A, B, C, D: of K.
+        controller: K.
         upper: bound on µ of the closed loop at all frequencies, the norm of the scaled loop. Below 1 the loop is
             stable, and its performance block at most 1, for all Δ of norm below 1.
         lower: the largest lower bound of µ that was found at the frequencies.
-        w: frequencies [rad/s].
-        mu: upper bound of µ at each of them.
+        w, mu: frequencies [rad/s], and the upper bound of µ at each.
         rounds: bound after each controller, that of the H∞ controller first.
     """
 
-    A: Float[np.ndarray, "k k"]
-    B: Float[np.ndarray, "k nmeas"]
-    C: Float[np.ndarray, "ncon k"]
-    D: Float[np.ndarray, "ncon nmeas"]
+    controller: StateSpace
     upper: float
     lower: float
     w: Float[np.ndarray, " w"]
@@ -62,12 +59,11 @@ def musyn(
     *,
     order: int = 3,
     rounds: int = 5,
-) -> MuController:
+) -> MuSynthesis:
     """Controller u = K y that makes the largest µ of the closed loop from w to z small, by D–K iteration.
 
     Each round designs an H∞ controller of the scaled plant D P D⁻¹, looks for the scalings that show the smallest µ of
-    its loop, and fits transfer functions to them. The best controller of all rounds is returned, with a bound that
-    holds between the frequencies too.
+    its loop, and fits transfer functions to them. The best of all rounds is returned. Errors as of :func:`hinfsyn`.
 
     Args:
         A, B, C, D, nmeas, ncon, dt: as for :func:`hinfsyn`.
@@ -76,11 +72,7 @@ def musyn(
         order: of each scaling; it adds to the controller's states.
         rounds: of design and scaling; a single block has no scalings, and one round.
 
-    Raises:
-        ValueError: as :func:`hinfsyn`; blocks that do not go with z and w.
-
-    Source: J. C. Doyle, Synthesis of robust controllers and filters, Conference on Decision and Control 1983;
-    S. Skogestad and I. Postlethwaite, Multivariable Feedback Control (2005), section 8.12.
+    Source: S. Skogestad and I. Postlethwaite, Multivariable Feedback Control (2005), section 8.12.
 
     >>> P = [[-1.0]], [[0.5, 1.0, 1.0]], [[0.0], [1.0], [1.0]], [[0, 0, 1], [0, 0, 0], [0, 0.1, 0]]
     >>> d = robust.musyn(*P, nmeas=1, ncon=1, blocks=[1, 1])
@@ -103,7 +95,7 @@ def musyn(
             if not number:
                 raise
             break  # the scaled plant is too far from what can be solved
-        controller = design.A, design.B, design.C, design.D
+        controller = design.controller.matrices
         loop = plant.closed(controller)
         if not surely_stable(loop[0], None):
             break
@@ -128,7 +120,7 @@ def musyn(
         controller, w = sampled(controller), 2 * np.arctan(w) / given.dt
     made = given.controller(controller, gain, *(np.ones(size) for size in gain.shape))
     lower = float(min(found.lower.max(), bound))
-    return MuController(*made, bound, lower, w, np.minimum(found.upper, bound), tuple(bounds))
+    return MuSynthesis(StateSpace(*made, given.dt), bound, lower, w, np.minimum(found.upper, bound), tuple(bounds))
 
 
 # Scalings ------------------------------------------------------------------------------------------------------

@@ -7,13 +7,13 @@ import numpy as np
 from jaxtyping import ArrayLike, Bool, Float
 
 from lqrlab.compute.checks import whole
-from lqrlab.control import matrix_checks
+from lqrlab.control import StateSpace, matrix_checks
 from lqrlab.control.analysis.system_norms import hinf_norm
 from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant, System, partitioned
 from lqrlab.extensions.robust.hinf_synthesis import hinfsyn
 from lqrlab.extensions.robust.model_reduction import balred
 from lqrlab.extensions.robust.norm_requirement import NormRequirement, h2
-from lqrlab.extensions.robust.robust_controller import RobustController, surely_stable
+from lqrlab.extensions.robust.synthesis_result import Synthesis, surely_stable
 
 Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]
 """A function of a vector, infinite where it is not defined, with its gradient."""
@@ -21,10 +21,7 @@ Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]
 _STEPS, _HALVINGS, _LONGEST, _REST = 300, 40, 64.0, 1e-6
 _NEARBY = 0.1, 0.03, 0.01, 0.003, 0.001  # relative, from where the best is looked for once more
 _DECREASE, _SLOPE = 1e-4, 0.9  # of a line search: weak Wolfe conditions
-_DECAY, _LEAST = (
-    1e-3,
-    1e-6,
-)  # how fast a loop decays with which a descent begins, and each at least, over the plant's size
+_DECAY, _LEAST = 1e-3, 1e-6  # how fast a loop decays that a descent begins with, and each at least, over its size
 _LIKE = 1.01  # times the best norm: starts that end there have found the same
 
 
@@ -42,37 +39,26 @@ def hinfstruct(
     starts: int = 10,
     seed: int = 0,
     dt: float | None = None,
-) -> RobustController:
+) -> Synthesis:
     """Controller u = K y of fixed order or structure with the least H∞ norm that a search finds, on the host.
 
     The norm is not convex in K and has kinks: from each of some starts the loop is stabilized and its norm followed
-    downhill along exact gradients. What is found is a local optimum; from several starts most often the best one.
-    Several plants are given by leading axes: one controller is found for all, and the norm is that of the worst. With
-    several requirements it is the largest of their norms, each relative to its bound: at 1 all are met.
+    downhill along exact gradients, to a local optimum. Of several plants, or requirements (each norm relative to its
+    bound), the worst counts: ``norm`` and ``poles`` are its, ``remark`` says what each requirement has come to.
 
     Args:
-        A, B, C, D: the plant from [w; u] to [z; y] as for :func:`hinfsyn`, or several ``[*batch, …]``.
-        nmeas: the last so many outputs are measured, y.
-        ncon: the last so many inputs are controls, u.
+        A, B, C, D, nmeas, ncon, dt: as for :func:`hinfsyn`; several plants by leading axes ``[*batch, …]``.
         order: states of the controller; 0 is static output feedback.
         free: which entries of [[D, C], [B, A]] of the controller may differ from zero,
             ``[ncon + order, nmeas + order]``: decentralised, strictly proper, …; all if left out.
-        requirements: H∞ and H2 norms of chosen channels and what they may be at most; the H∞ norm from w to z if left
-            out. An H2 norm of a continuous plant needs channels without direct effect, D11 and D12 or D21 zero.
-        starts: number of searches.
-        seed: of their random starts.
-        dt: sample time [s] of a discrete plant.
-
-    Returns:
-        As of :func:`hinfsyn`; ``norm`` and ``poles`` are of the plant whose loop is the worst, ``remark`` says what
-        each requirement has come to.
+        requirements: norms of chosen channels; the H∞ norm from w to z if left out.
+        starts, seed: number of searches, and of their random starts.
 
     Raises:
         ValueError: wrong arguments; no search led to a controller with which all loops are stable.
 
-    Source: P. Apkarian and D. Noll, Nonsmooth H∞ synthesis, IEEE Trans. Automatic Control 51 (2006); J. V. Burke,
-    D. Henrion, A. S. Lewis and M. L. Overton, HIFOO, IFAC ROCOND 2006; A. S. Lewis and M. L. Overton, Nonsmooth
-    optimization via quasi-Newton methods, Mathematical Programming 141 (2013) (the line search).
+    Source: P. Apkarian and D. Noll, IEEE Trans. Automatic Control 51 (2006); J. V. Burke et al., HIFOO, IFAC ROCOND
+    2006; A. S. Lewis and M. L. Overton, Mathematical Programming 141 (2013) (the line search).
 
     >>> integrator = [[0.0]], [[1.0, 1.0]], [[1.0], [0.0], [1.0]], [[0.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
     >>> found = robust.hinfstruct(*integrator, nmeas=1, ncon=1)  # √(1 + k²) / k from w to [x; u] with u = −k x
@@ -229,11 +215,11 @@ def _starts(plant: GeneralizedPlant, order: int, allowed: np.ndarray, num: int, 
     if order and allowed.all():
         try:
             full = hinfsyn(*plant.system, nmeas, ncon, plant.dt)
-            small = balred(full.A, full.B, full.C, full.D, order, plant.dt)
+            small = balred(*full.controller.matrices, order, plant.dt).system
         except ValueError:
             pass
         else:
-            K, k = np.zeros(allowed.shape), len(small.A)
+            K, k = np.zeros(allowed.shape), small.order
             K[: ncon + k, : nmeas + k] = np.block([[small.D, small.C], [small.B, small.A]])
             made.append(K[allowed])
     made.append(np.zeros(allowed.sum()))
@@ -281,7 +267,7 @@ def _measured(
     size: tuple[int, int],
     requirements: Sequence[NormRequirement],
     remark: str,
-) -> RobustController:
+) -> Synthesis:
     """The controller with what its loops are measured to have."""
     ncon, nmeas = size
     one = np.ones(ncon), np.ones(nmeas)
@@ -299,4 +285,5 @@ def _measured(
         )
         remark = "; ".join([*said, remark])
     poles = np.linalg.eigvals(loops[worst][0]).astype(complex)
-    return RobustController(*controller, float(norms[worst]), float(norms[worst]), poles, 0.0, 0.0, remark)
+    norm = float(norms[worst])
+    return Synthesis(StateSpace(*controller, plants[0].dt), norm, norm, poles, 0.0, 0.0, remark)

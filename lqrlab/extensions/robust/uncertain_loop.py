@@ -18,11 +18,6 @@ _SLOW = 1e-4  # rad a sample, the lowest frequency but zero
 Blocks = list[tuple[int, int]]
 
 
-def uncertain(plant: Plant | UncertainPlant, spread: float) -> UncertainPlant:
-    """The plant with its parameters known to ±spread, unless it comes as an uncertain one."""
-    return plant if isinstance(plant, UncertainPlant) else UncertainPlant.of(plant, spread)
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class UncertainLoop:
     """A gain on an uncertain plant, sampled, in units of the signals' scales.
@@ -40,8 +35,12 @@ class UncertainLoop:
     stage: Float[np.ndarray, "n n"]
 
     @classmethod
-    def of(cls, controller: object, plants: UncertainPlant) -> "UncertainLoop":
-        """The loop of what is a gain on the nominal plant and stabilises it, else a ValueError."""
+    def of(cls, controller: object, plant: Plant | UncertainPlant, spread: float) -> "UncertainLoop":
+        """The loop of what is a gain on the nominal plant and stabilises it, else a ValueError.
+
+        A plant has its parameters known to ±spread, unless it comes as an uncertain one.
+        """
+        plants = plant if isinstance(plant, UncertainPlant) else UncertainPlant.of(plant, spread)
         problem = Problem.of(plants.plant, linear=True)
         policy = bind(controller, problem)
         if not isinstance(policy, LinearPolicy):

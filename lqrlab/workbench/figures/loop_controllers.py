@@ -6,6 +6,7 @@ controller's memory: inputs that are on their way, the sum of an error, an estim
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy  # its modules load when they are first used
@@ -116,8 +117,10 @@ class SampledLoop:
             np.pad(a, (more, last)) for a, last in ((F, more), (G, (0, 0)), (E, (0, 0)), (self.back, (0, 0)))
         )
         Kz = np.pad(Kz, ((0, 0), more))
-        arrays = F - E @ Kz, G - E @ Kx, -Kz, -Kx, E + back, np.zeros(size), -limits, limits
-        return LinearController(*(jnp.asarray(a, float) for a in arrays))
+        system = F - E @ Kz, G - E @ Kx, -Kz, -Kx
+        rest = E + back, np.zeros(size), -limits, limits
+        system, rest = jax.tree.map(lambda a: jnp.asarray(a, float), (system, rest))
+        return LinearController(control.StateSpace(*system), *rest)
 
 
 def designed(

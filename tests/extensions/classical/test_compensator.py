@@ -12,7 +12,7 @@ LEAD = {"gain": 30.0, "zeros": [-2.0, -1 + 3j, -1 - 3j], "poles": [0.0, -20.0, -
 def test_sampled_response_is_the_continuous_one_at_the_prewarped_frequency():
     w, dt = 7.0, 0.05
     K = classical.Compensator([[1.0, 0.0]], **LEAD, prewarp=w)
-    A, B, C, D, _ = K.sampled(dt)
+    A, B, C, D = K.sampled(dt)[0].matrices
     found = -(C @ np.linalg.solve(np.exp(1j * w * dt) * np.eye(len(A)) - A, B) + D).item()
     s = 1j * w
     expected = 30 * np.prod(s - np.array(LEAD["zeros"])) / np.prod(s - np.array(LEAD["poles"]))
@@ -23,7 +23,7 @@ def test_bound_loop_is_the_one_of_its_matrices():
     plant = systems.make("pendulum")
     K = classical.Compensator([[1.0, 0.0]], gain=400.0, zeros=[-4.0], poles=[-40.0])
     F, G = (np.asarray(a) for a in control.discretize(*plant.matrices(), *plant.weights(), plant.dt)[:2])
-    A, B, C, D, _ = K.sampled(plant.dt)
+    A, B, C, D = K.sampled(plant.dt)[0].matrices
     whole = np.block([[F + G @ D @ K.C, G @ C], [B @ K.C, A]])
     assert np.abs(np.linalg.eigvals(whole)).max() < 1
     x0 = np.array([0.01, 0.0])

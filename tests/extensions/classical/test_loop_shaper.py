@@ -60,7 +60,7 @@ def test_a_dead_time_is_exact_in_time_and_in_cost(plant, delay):
     loop, ticks = dataclasses.replace(lead(plant), delay=delay), 4
     dt, scales = float(plant.dt), np.asarray(plant.scales[0])
     A, B, Q, R, N = (np.asarray(a) for a in control.discretize(*plant.matrices(), *plant.weights(), dt / ticks))
-    a, b, c, d, _ = loop.compensator.sampled(dt)
+    a, b, c, d = loop.compensator.sampled(dt)[0].matrices
     late, late_steps = round(delay / dt * ticks), 4000 * ticks
     cost = np.zeros(2)
     for i in range(2):  # by small steps, with the inputs in a queue

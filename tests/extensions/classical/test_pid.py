@@ -229,7 +229,7 @@ def run_controller(policy, ys):
 
 
 def test_the_parts_are_sampled_exactly_as_scipy_samples_them():
-    A, B, C, D, _ = (np.asarray(a) for a in made().sampled())
+    A, B, C, D = map(np.asarray, made().sampled()[0].matrices)
     w = np.array([0.3, 2.0, 30.0])
     ours = np.asarray(control.frequency_response(A, B, C, w, D, dt=0.05))[:, 0, 0]
     integral = scipy.signal.cont2discrete(([3.0], [1, 0]), 0.05, "zoh")

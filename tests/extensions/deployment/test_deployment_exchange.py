@@ -82,7 +82,8 @@ def test_a_bound_controller_keeps_its_limits_and_what_stands_in_for_lost_measure
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_limit_of_one_input_alone_comes_back(ending, tmp_path):
     one = simulation.LinearController(
-        *(jnp.asarray(a) for a in ([[0.5]], [[1.0]], [[1.0], [2.0]], [[0.0], [0.0]], [[0.0, 0.0]], [0.0])),
+        control.StateSpace(*(jnp.asarray(a) for a in ([[0.5]], [[1.0]], [[1.0], [2.0]], [[0.0], [0.0]]))),
+        E=jnp.zeros((1, 2)), b=jnp.zeros(1),
         low=jnp.array([-1.0, -jnp.inf]), high=jnp.array([jnp.inf, 3.0]),
     )  # fmt: skip
     again = deployment.load(deployment.save(one, tmp_path / f"c{ending}"))

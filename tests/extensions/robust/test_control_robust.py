@@ -11,7 +11,7 @@ import slycot
 
 from lqrlab import control, robust
 from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant
-from lqrlab.extensions.robust.robust_controller import best_controller
+from lqrlab.extensions.robust.synthesis_result import best_controller
 
 SECONDS = 0.1
 
@@ -46,7 +46,7 @@ def decays(a, dt=None):
 
 def checked(plant, nmeas, ncon, K, dt=None):
     """The norm of the loop on the grid; the loop is stable and keeps to what was promised."""
-    closed = loop(*plant, nmeas, ncon, K)
+    closed = loop(*plant, nmeas, ncon, K.controller)
     assert decays(closed[0], dt)
     peak = gains(*closed, dt).max()
     assert peak <= K.norm * (1 + 1e-5)
@@ -131,7 +131,7 @@ def test_the_hinf_optimum_of_a_model_matching_problem_is_a_hankel_norm():
     d = robust.hinfsyn(*plant, 1, 1)
     assert d.gamma == pytest.approx(hankel, rel=1e-3)
     checked(plant, 1, 1, d)
-    assert decays(d.A)  # P22 = 0: the loop is stable only with a stable Q
+    assert decays(d.controller.A)  # P22 = 0: the loop is stable only with a stable Q
 
 
 def test_no_controller_goes_below_what_d11_leaves():
@@ -211,7 +211,7 @@ def test_a_discrete_plant_may_have_modes_at_both_ends_of_the_circle(function):
     T = rng.normal(size=(4, 4))
     A = T @ np.diag([-1.0, 1.0, 0.5, -1.3]) @ np.linalg.inv(T)
     d = function(A, B, C, D, 2, 2, SECONDS)
-    assert decays(loop(A, B, C, D, 2, 2, d)[0], SECONDS)
+    assert decays(loop(A, B, C, D, 2, 2, d.controller)[0], SECONDS)
     assert d.regularisation == 0.0
     if function is robust.hinfsyn:
         checked((A, B, C, D), 2, 2, d, SECONDS)
@@ -226,7 +226,7 @@ def test_a_plant_with_as_many_controls_as_states_or_more_needs_no_infinite_gain(
         plant, dimensions = (A, B, C, 0 * D), (n + more, n + more)
         d = robust.hinfsyn(*plant, *dimensions, SECONDS)
         checked(plant, *dimensions, d, SECONDS)
-        near = {name: getattr(d, name) * (1 + 1e-9 * rng.normal(size=getattr(d, name).shape)) for name in "ABCD"}
+        near = {name: a * (1 + 1e-9 * rng.normal(size=a.shape)) for name, a in zip("ABCD", d.controller.matrices)}
         assert gains(*loop(*plant, *dimensions, types.SimpleNamespace(**near)), SECONDS).max() <= d.gamma * (1 + 1e-2)
 
 
@@ -243,7 +243,7 @@ def test_a_controller_whose_last_digits_matter_is_passed_over():
         lambda system: gains(*system).max(),
         lambda optimum, solved: "",
     )
-    np.testing.assert_array_equal(found.D, plain)
+    np.testing.assert_array_equal(found.controller.D, plain)
 
 
 @pytest.mark.parametrize("dt", [None, SECONDS])
@@ -253,7 +253,7 @@ def test_h2syn_finds_the_optimum(dt):
     for i in range(12):
         plant = random_plant(rng, 1 + i % 8, d11=dt is not None, d22=i % 2 == 0)
         d = robust.h2syn(*plant, 2, 2, dt)
-        closed = loop(*plant, 2, 2, d)
+        closed = loop(*plant, 2, 2, d.controller)
         assert decays(closed[0], dt)
         norm = h2(closed, dt)
         assert d.norm == pytest.approx(norm, rel=1e-6)
@@ -265,10 +265,10 @@ def test_h2syn_finds_the_optimum(dt):
             K = python_control.h2syn(python_control.ss(*plant[:3], D0), 2, 2)
             assert norm == pytest.approx(h2(loop(*plant[:3], D0, 2, 2, K)), rel=1e-6)
         for _ in range(5):  # of a minimum, all that is near is worse by a square
-            moved = (x + 1e-4 * rng.normal(size=x.shape) * np.abs(x).max() for x in (d.A, d.B, d.C, d.D))
+            moved = (x + 1e-4 * rng.normal(size=x.shape) * np.abs(x).max() for x in d.controller.matrices)
             near = types.SimpleNamespace(**dict(zip("ABCD", moved)))
             if dt is None:  # white noise must not reach z
-                near.D = d.D
+                near.D = d.controller.D
             moved = loop(*plant, 2, 2, near)
             assert not decays(moved[0], dt) or h2(moved, dt) >= norm * (1 - 1e-9)
 
@@ -292,8 +292,8 @@ def test_h2syn_of_a_plant_with_white_noise_in_z():
     """Cancelled by a direct term of the controller where there is one that does, else refused."""
     plant = [[-1.0]], [[1.0, 0.0, 1.0]], [[1.0], [0.0], [1.0]], np.array([[0, 0, 0], [0, 2.0, 1], [0, 1, 0]])
     d = robust.h2syn(*plant, 1, 1)
-    assert d.D[0, 0] == pytest.approx(-2.0)
-    assert h2(loop(*plant, 1, 1, d)) == pytest.approx(d.norm)
+    assert d.controller.D[0, 0] == pytest.approx(-2.0)
+    assert h2(loop(*plant, 1, 1, d.controller)) == pytest.approx(d.norm)
     plant[3][0, 0] = 0.5
     with pytest.raises(ValueError, match=r"D: expected no white noise .* input 0 enters output 0 with 0.5"):
         robust.h2syn(*plant, 1, 1)
@@ -373,7 +373,7 @@ def test_ncfsyn_reaches_the_margin_of_the_closed_form(dt):
         best = np.sqrt(1 + np.abs(np.linalg.eigvals(X @ Z)).max())
         d = robust.ncfsyn(A, B, C, D, dt)
         assert d.gamma == pytest.approx(best, rel=1e-3)
-        assert decays(np.block([[A, B @ d.C], [d.B @ C, d.A]]) + scipy.linalg.block_diag(B @ d.D @ C, 0 * d.A), dt)
+        assert decays(np.block([[A, B @ d.controller.C], [d.controller.B @ C, d.controller.A]]) + scipy.linalg.block_diag(B @ d.controller.D @ C, 0 * d.controller.A), dt)
 
 
 def test_mixsyn_shapes_the_sensitivities():
@@ -381,7 +381,7 @@ def test_mixsyn_shapes_the_sensitivities():
     G = python_control.ss(*random_plant(np.random.default_rng(4), 3, 0, 0)[:3], np.zeros((2, 2)))
     W1, W3 = ([[-0.01]], [[1.0]], [[0.5]], [[0.3]]), ([[-100.0]], [[1.0]], [[-900.0]], [[10.0]])
     d = robust.mixsyn((G.A, G.B, G.C, G.D), tuple(np.kron(np.eye(2), w) for w in W1), 0.1, np.eye(2))
-    K = python_control.ss(d.A, d.B, d.C, d.D)
+    K = python_control.ss(d.controller.A, d.controller.B, d.controller.C, d.controller.D)
     w = np.geomspace(1e-4, 1e4, 200)
     L = np.moveaxis((G * K)(1j * w), -1, 0)
     S = np.linalg.inv(np.eye(2) + L)
@@ -422,17 +422,17 @@ def test_balred_keeps_to_its_bound_and_what_is_not_stable(dt):
         B, C, D = rng.normal(size=(n + 3, 2)), rng.normal(size=(3, n + 3)), rng.normal(size=(3, 2))
         for order in (3, 4, n, n + 3):
             r = robust.balred(A, B, C, D, order, dt)
-            assert r.A.shape == (order, order)
+            assert r.system.A.shape == (order, order)
             w = np.geomspace(1e-2, 1e3 if dt is None else np.pi / dt, 300)
             points = 1j * w if dt is None else np.exp(1j * w * dt)
             full, less = (
                 c @ np.linalg.solve(points[:, None, None] * np.eye(len(a)) - a, b.astype(complex)) + D
-                for a, b, c in ((A, B, C), (r.A, r.B, r.C))
+                for a, b, c in ((A, B, C), (r.system.A, r.system.B, r.system.C))
             )
             scale = np.linalg.norm(full, 2, axis=(1, 2))
             assert (np.linalg.norm(full - less, 2, axis=(1, 2)) <= r.bound + 1e-8 * scale).all()
             assert r.bound == pytest.approx(2 * r.hankel[order - 3 :].sum())
-            left = np.linalg.eigvals(r.A)
+            left = np.linalg.eigvals(r.system.A)
             assert np.abs(left[:, None] - np.array(kept)).min(0).max() < 1e-5
         with pytest.raises(ValueError, match="order: expected at least 3, the modes that are not stable"):
             robust.balred(A, B, C, D, 2, dt)
@@ -465,15 +465,15 @@ def test_balred_keeps_integrators_that_are_all_there_is(dt):
     for T in (np.eye(3), rng.normal(size=(3, 3))):
         r = robust.balred(T @ A @ np.linalg.inv(T), T[:, 2:], np.linalg.inv(T)[1:2] + 0.1, [[0.0]], 3, dt)
         assert not len(r.hankel)
-        assert r.A.shape == (3, 3)
+        assert r.system.A.shape == (3, 3)
         assert r.bound == 0.0
 
 
 def test_balred_leaves_out_what_is_not_seen_and_takes_systems_without_states():
     r = robust.balred(np.diag([-1.0, -2.0, -3.0]), [[1.0], [1.0], [0.0]], [[1.0, 0.0, 1.0]], [[0.5]], 3)
-    assert r.A.shape == (1, 1)
+    assert r.system.A.shape == (1, 1)
     assert r.bound < 1e-14
-    assert robust.balred(np.zeros((0, 0)), np.zeros((0, 1)), np.zeros((1, 0)), [[2.0]], 0).D == 2.0
+    assert robust.balred(np.zeros((0, 0)), np.zeros((0, 1)), np.zeros((1, 0)), [[2.0]], 0).system.D == 2.0
     with pytest.raises(ValueError, match="order: expected a whole number ≥ 0"):
         robust.balred([[-1.0]], [[1.0]], [[1.0]], [[0.0]], -1)
 
@@ -491,10 +491,10 @@ def test_residualisation_is_exact_at_rest_and_in_continuous_time_slycots(dt):
     def response(a, b, c, d, points=points):
         return c @ np.linalg.solve(points[:, None, None] * np.eye(len(a)) - a, b + 0j) + d
 
-    ours = response(r.A, r.B, r.C, r.D)
+    ours = response(*r.system.matrices)
     assert np.linalg.norm(ours - response(A, B, C, D), 2, axis=(1, 2)).max() <= r.bound
     rest = np.array([0.0 if dt is None else 1.0])
-    np.testing.assert_allclose(response(r.A, r.B, r.C, r.D, rest), response(A, B, C, D, rest), atol=1e-9)
+    np.testing.assert_allclose(response(*r.system.matrices, rest), response(A, B, C, D, rest), atol=1e-9)
     if dt is None:  # of slycot's discrete one the gain at rest is another
         order, *theirs, _ = slycot.ab09bd("C", "B", "N", 6, 2, 2, A, B, C, D, 3)
         assert order == 3
@@ -551,7 +551,7 @@ def test_a_reduced_controller_that_loses_its_loop_is_refused_where_the_loop_is_g
                 refused += 1
                 continue
             kept += 1
-            loop = np.block([[A + B @ r.D @ C, B @ r.C], [r.B @ C, r.A]])
+            loop = np.block([[A + B @ r.system.D @ C, B @ r.system.C], [r.system.B @ C, r.system.A]])
             assert np.linalg.eigvals(loop).real.max() < 0
     assert min(kept, refused) > 5
 

@@ -61,7 +61,7 @@ def test_a_published_design_is_reached():
     assert K.rounds[0] == pytest.approx(1.18, abs=0.005)
     assert K.upper < 1.03
     assert K.upper == min(K.rounds)
-    loop = closed(P, K, 2, 2)
+    loop = closed(P, K.controller, 2, 2)
     assert np.linalg.eigvals(loop[0]).real.max() < 0
     survives(loop, K.upper, lambda poles: poles.real.max() < 0)
     for w, bound in zip(K.w[::10], K.mu[::10]):
@@ -82,7 +82,7 @@ def test_a_discrete_plant_gets_a_discrete_controller(alternating):
         c = np.hstack([c, np.eye(6)[:, -1:]])
     K = robust.musyn(a, b, c, d, 2, 2, [1, 1, 2], dt, order=1, rounds=2)
     assert K.upper <= K.rounds[0]
-    loop = closed((a, b, c, d), K, 2, 2)
+    loop = closed((a, b, c, d), K.controller, 2, 2)
     assert np.abs(np.linalg.eigvals(loop[0])).max() < 1
     survives(loop, K.upper, lambda poles: np.abs(poles).max() < 1)
     assert 0 < K.w[0] < K.w[-1] < np.pi / dt

@@ -52,7 +52,7 @@ def test_static_feedback_is_the_best_of_a_grid_for_one_plant_and_for_three(dt):
         assert np.isfinite(least)
         found = robust.hinfstruct(*stacked, 1, 1, dt=dt)
         assert found.norm <= least * (1 + 1e-3)
-        assert norms(found.D, [systems[i] for i in chosen], 1, 1, dt).max() == pytest.approx(found.norm, rel=1e-5)
+        assert norms(found.controller.D, [systems[i] for i in chosen], 1, 1, dt).max() == pytest.approx(found.norm, rel=1e-5)
 
 
 def test_with_as_many_states_as_the_plant_it_is_the_optimum_and_with_fewer_it_costs_more():
@@ -67,10 +67,10 @@ def test_entries_that_are_not_free_stay_zero():
     system = plant(3, nmeas=2, ncon=2, unstable=0.0)
     free = robust.hinfstruct(*system, 2, 2, starts=4)
     apart = robust.hinfstruct(*system, 2, 2, free=np.eye(2), starts=4)
-    assert not apart.D[~np.eye(2, dtype=bool)].any()
+    assert not apart.controller.D[~np.eye(2, dtype=bool)].any()
     assert free.norm <= apart.norm * (1 + 1e-3)
     proper = robust.hinfstruct(*plant(7), 1, 1, 2, free=[[0, 1, 1], [1, 1, 1], [1, 1, 1]], starts=4)
-    assert not proper.D.any()
+    assert not proper.controller.D.any()
 
 
 def test_a_plant_with_a_direct_effect_of_u_on_y_has_the_loop_that_is_measured():
@@ -78,7 +78,7 @@ def test_a_plant_with_a_direct_effect_of_u_on_y_has_the_loop_that_is_measured():
     d = d.copy()
     d[-1, -1] = 0.4
     found = robust.hinfstruct(a, b, c, d, 1, 1, 1, starts=4)
-    loop = GeneralizedPlant.of((a, b, c, d), 1, 1).closed((found.A, found.B, found.C, found.D))
+    loop = GeneralizedPlant.of((a, b, c, d), 1, 1).closed(found.controller.matrices)
     assert control.hinf_norm(*loop)[0] == pytest.approx(found.norm, rel=1e-9)
     assert found.norm == pytest.approx(robust.hinfstruct(*plant(7), 1, 1, 1, starts=4).norm, rel=1e-2)
 
@@ -140,7 +140,7 @@ def test_the_least_h2_norm_of_a_gain_on_all_states_is_the_lqr(dt):
     P = solve(system[0], b, q, r)
     K = np.linalg.solve(r, b.T @ P) if dt is None else np.linalg.solve(r + b.T @ P @ b, b.T @ P @ system[0])
     found = robust.hinfstruct(*system, 3, 1, requirements=[robust.NormRequirement("h2")], starts=3, dt=dt)
-    np.testing.assert_allclose(found.D, -K, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(found.controller.D, -K, rtol=1e-3, atol=1e-4)
     assert found.norm == pytest.approx(np.sqrt(np.trace(P)), rel=1e-6)
 
 
@@ -181,7 +181,7 @@ def test_of_two_requirements_the_worse_is_as_small_as_it_can_be():
         ]
         found = robust.hinfstruct(*plant, 1, 1, requirements=wanted, starts=3)
         k = (2 * 2**0.5 / most) ** (2 / 3)
-        assert -found.D[0, 0] == pytest.approx(k, rel=1e-4)
+        assert -found.controller.D[0, 0] == pytest.approx(k, rel=1e-4)
         assert found.norm == pytest.approx(1 / (k * most), rel=1e-4)
         assert f"error: {1 / k:.3g}"[:10] in found.remark
         assert "effort: " in found.remark

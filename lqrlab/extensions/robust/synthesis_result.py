@@ -1,4 +1,4 @@
-"""Controller of a synthesis, and the choice of how little a singular plant is regularised for it."""
+"""What a synthesis gives, and the choice of how little a singular plant is regularised for it."""
 
 import dataclasses
 import itertools
@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import numpy as np
-from jaxtyping import Complex, Float
+from jaxtyping import Complex
 
+from lqrlab.control import StateSpace
 from lqrlab.control.analysis.system_norms import stable
 from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant, System
 
@@ -23,25 +24,20 @@ _DOUBT = 1e-5, 1e-2  # of a norm, relative, by which gamma is larger: at least a
 
 
 @dataclasses.dataclass(frozen=True)
-class RobustController:
-    """u = K y, with the sign of K as it is: K = C (sI − A)⁻¹ B + D, in z if discrete.
+class Synthesis:
+    """A controller u = K y, with the sign of K as it is, and what is certified of its loop.
 
     Attributes:
-        A, B, C, D: of K.
+        controller: K.
         gamma: bound on the norm from w to z.
         norm: that norm, measured on the closed loop of the plant as given; at most gamma.
         poles: of the closed loop [rad/s], or in z.
-        regularisation: size of the outputs and disturbances that were added to a singular plant, relative to it; zero
-            for a regular one.
-        cost: by how much, relative, the optimum would fall with a ten times smaller regularisation, or at most so;
-            zero for a regular plant.
+        regularisation: relative size of the outputs and disturbances added to a singular plant; zero for a regular one.
+        cost: by how much, relative, the optimum would fall with a ten times smaller regularisation, or at most so.
         remark: why the plant was regularised, and the condition that fails below the optimum.
     """
 
-    A: Float[np.ndarray, "k k"]
-    B: Float[np.ndarray, "k nmeas"]
-    C: Float[np.ndarray, "ncon k"]
-    D: Float[np.ndarray, "ncon nmeas"]
+    controller: StateSpace
     gamma: float
     norm: float
     poles: Complex[np.ndarray, " poles"]
@@ -69,18 +65,13 @@ def best_controller(
     controllers: Callable[[float, Solved], Iterable[tuple[float, System]]],
     measure: Callable[[System], float],
     limit: Callable[[float, Solved], str],
-) -> RobustController | None:
+) -> Synthesis | None:
     """The controller whose loop with a plant has the least norm; None if no loop is stable.
 
-    Args:
-        plant: that the loops are closed with.
-        continuous: the one that is solved, with the same gains.
-        solve: gives the optimum of a regular plant and what has it; None where there is none, or none below a norm.
-        controllers: of a solution, each with the norm that it is to have, the best first.
-        measure: the norm of a stable loop.
-        limit: of a solution, in words.
+    Solved is a continuous plant with the same gains: for the optimum of a regular one and what has it, or None where
+    there is none below a norm. Of that ``controllers`` come with the norm each is to have, the best first.
     """
-    best: RobustController | None = None
+    best: Synthesis | None = None
     through = np.linalg.norm(plant.C1) * np.linalg.norm(plant.B1) / (np.linalg.norm(plant.A) or 1.0)
     size = float(through + np.linalg.norm(plant.D11))
     for eps, cost, reasons, optimum, solved in _regularised(continuous, solve, _ZERO * size):
@@ -103,7 +94,7 @@ def best_controller(
                 gamma = (
                     max(gamma, level) if eps and norm < _TIGHT * level else gamma
                 )  # what is not zero but for rounding
-                best = RobustController(*controller, gamma, norm, poles, eps, cost, remark)
+                best = Synthesis(StateSpace(*controller, plant.dt), gamma, norm, poles, eps, cost, remark)
             if norm <= level * (1 + _EXCEEDS):
                 break
         if best and best.norm <= optimum * _NEAR:
