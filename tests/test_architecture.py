@@ -145,7 +145,12 @@ MOST_MODULES = 371
 MOST_LOADED = 151, 22_700
 """Modules and lines of the library that the names used by notebooks 01 to 04 load."""
 MOST_DEPENDENCIES = {"library": 11, "workbench": 22}
-MANY_ARGUMENTS: dict[str, str] = {}
+MANY_ARGUMENTS = {
+    "simulation/loop.rollout": "one call of a notebook: plant, controller, start, and what a Problem would say",
+    "control/estimation.lqg": "A, B, C, Q, R, W, V, N: each a matrix of the textbook's problem",
+    "extensions/robust/structured_synthesis.hinfstruct": "a search over structures, of which each has a default",
+    "extensions/identification/command.identify": "options of a command line",
+}
 """Public functions with more than ten arguments, and why."""
 
 

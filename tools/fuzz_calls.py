@@ -307,7 +307,8 @@ CALLS = {
     "classical.cohen_coon": (classical.cohen_coon, _lag, anything),
     "classical.ProcessModel": (classical.ProcessModel, {"gain": 1.0, "time_constant": 2.0, "delay": 0.5, "second": 1.0},
                              anything),
-    "classical.ProcessModel.of_record": (classical.ProcessModel.of_record, {"u": np.ones(9), "y": np.arange(9.0), "dt": DT},
+    "classical.ProcessModel.of_record": (
+        classical.ProcessModel.of_record, {"u": np.ones(9), "y": np.arange(9.0), "dt": DT},
                                        anything),
     "control.place": (control.place, _ab | {"poles": np.array([-1.0, -2.0])}, anything),
     "tuning.inverse_lqr": (tuning.inverse_lqr, _loop, anything),
@@ -354,7 +355,6 @@ CALLS = {
     "systems.pad_matrix": (systems.pad_matrix, {"a": Q, "rows": 3, "columns": 4, "diagonal": 1.0}, anything),
     "systems.stack": (systems.stack, {"plants": [PENDULUM, VARIANTS], "n": 3, "m": 2}, anything),
     "systems.open_loop_modes": (systems.open_loop_modes, {"plant": PENDULUM}, anything),
-    "systems.equations": (systems.equations, {"plant": PENDULUM}, anything),
     "systems.check": (systems.check, {"cls": type(PENDULUM)}, anything),
     "systems.check_parameter": (systems.check_parameter, _length, anything),
     "systems.parameter_fields": (systems.parameter_fields, {"cls": type(PENDULUM)}, anything),

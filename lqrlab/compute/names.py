@@ -39,7 +39,7 @@ _MOVED = {
 
 
 def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """``__getattr__``, ``__dir__``, ``__all__`` of a package whose ``__init__`` has its names under ``if TYPE_CHECKING``."""
+    """``__getattr__``, ``__dir__``, ``__all__`` of a package that has its names under ``if TYPE_CHECKING``."""
     module = sys.modules[package]
     tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
     block = next(node.body for node in tree.body if isinstance(node, ast.If))

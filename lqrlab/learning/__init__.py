@@ -16,3 +16,5 @@ if TYPE_CHECKING:
     from lqrlab.learning.weight_files import card, pretrained
 
 __getattr__, __dir__, __all__ = lazily(__name__)
+
+from lqrlab.learning import network_policy  # noqa: E402 (simulation.bind then knows networks)

@@ -116,7 +116,7 @@ def measuring(problem: Problem, system: StateSpace) -> Measured:
     found, expected = np.shape(system.D)[-2:], (problem.m, shown.shape[-2])
     if found != expected:
         raise ValueError(
-            f"controller: expected a StateSpace of {expected[0]} inputs by {expected[1]} outputs, as {problem.name} has, "
+            f"controller: expected a StateSpace of {expected[0]} inputs by {expected[1]} outputs of {problem.name}, "
             f"but found {found[0]} by {found[1]}; other measurements Cx of yours: simulation.Measured("
             "simulation.LinearController.of(system, problem), C)"
         )

@@ -13,7 +13,6 @@ from lqrlab.systems.mechanics import Mechanical
 from lqrlab.systems.open_loop import OpenLoopMode, open_loop_modes
 from lqrlab.systems.plant import Plant, parameter_fields
 from lqrlab.systems.plant_files import register_file
-from lqrlab.workbench.figures.symbolic import equations
 
 # isort: split
 from lqrlab.systems import catalogue  # its families are declared with the names above
@@ -34,7 +33,6 @@ __all__ = [
     "check_plant",
     "check_size",
     "drawing",
-    "equations",
     "family",
     "from_control",
     "from_dynamics",

@@ -183,7 +183,7 @@ def test_importing_is_quick():
 def test_equations_are_what_is_computed(name):
     """The formulas, given numbers for their symbols, equal the program; and they can be printed."""
     plant = systems.make(name)
-    lines = systems.equations(plant)
+    lines = symbolic.equations(plant)
     assert all(latex2mathml.converter.convert(line) for line in lines)
     parameters, x_names, u_names = symbolic._symbols(plant)
     assert len({*parameters, *x_names, *u_names}) == len(parameters) + plant.n + plant.m
@@ -203,11 +203,11 @@ def test_equations_are_what_is_computed(name):
 
 
 def test_long_equations_are_printed_with_letters_for_what_they_repeat():
-    lines = systems.equations(systems.make("satellite_attitude"))
+    lines = symbolic.equations(systems.make("satellite_attitude"))
     assert r"z_{4} = \omega_{\mathrm{yaw}} - \omega_{\mathrm{orbit}} \, z_{2}" in lines
     assert sum(line.count(" z_{2}") for line in lines) >= 2  # its definition not counted
     assert max(map(len, lines)) < symbolic.LONGEST
-    assert not any("z_" in line for line in systems.equations(systems.make("cart_pole")))
+    assert not any("z_" in line for line in symbolic.equations(systems.make("cart_pole")))
 
 
 def test_formulas_of_branches_and_limits_and_what_has_none():
@@ -238,13 +238,13 @@ def test_formulas_of_branches_and_limits_and_what_has_none():
 
 
 def test_equations_read_like_a_textbook():
-    lines = systems.equations(systems.make("pendulum"))
+    lines = symbolic.equations(systems.make("pendulum"))
     assert lines[:3] == [
         r"T = \tfrac{1}{2} \, m \, \ell^{2} \, \dot{\theta}^{2}",
         r"V = m \, g \, \ell \, \cos {\theta}",
         r"F_{\theta} = \tau - b \, \dot{\theta}",
     ]
-    lines = systems.equations(systems.make("dc_motor"))
+    lines = symbolic.equations(systems.make("dc_motor"))
     assert lines[2] == r"\dot{i} = \frac{v - R \, i - \mathrm{motor}_{\mathrm{constant}} \, \omega}{L}"
     with pytest.raises(ValueError, match="this plant has none"):
-        systems.equations(systems.from_matrices(np.eye(2), np.eye(2)))
+        symbolic.equations(systems.from_matrices(np.eye(2), np.eye(2)))

@@ -3,7 +3,7 @@
 from lqrlab.extensions.predictive.best_known import best_known_cost, recoveries
 from lqrlab.extensions.predictive.constrained import Terms, constrained_lqr
 from lqrlab.extensions.predictive.design import MPC, mpc
-from lqrlab.extensions.predictive.horizon import ConstrainedLQR, Multipliers
+from lqrlab.extensions.predictive.finite_horizon import ConstrainedLQR, Multipliers
 from lqrlab.extensions.predictive.imitation import Imitation, ImitationConfig, imitate
 from lqrlab.extensions.predictive.infinite_horizon import ConstrainedOptimum, optimum, reference
 from lqrlab.extensions.predictive.nonlinear_mpc import NonlinearMPC, NonlinearPlan, nonlinear_mpc

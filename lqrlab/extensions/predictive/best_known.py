@@ -1,4 +1,4 @@
-"""What is left to be won beyond the LQR: starts that policies bring back, and the least cost that is known of each."""
+"""Gains beyond the LQR: starts that policies bring back, and the least cost that is known of each."""
 
 from collections.abc import Mapping, Sequence
 

@@ -14,7 +14,7 @@ from lqrlab.compute import checks
 from lqrlab.compute.threads import on_all_cores
 from lqrlab.control import matrix_checks
 from lqrlab.control.regulator import dlqr
-from lqrlab.extensions.predictive.horizon import ConstrainedLQR, Horizon, solved_from
+from lqrlab.extensions.predictive.finite_horizon import ConstrainedLQR, Horizon, solved_from
 from lqrlab.simulation.limits import Limits, Pair
 
 MOST_STEPS = 100_000

@@ -13,7 +13,7 @@ from lqrlab.compute.linalg import matvec, quadratic
 from lqrlab.control import matrix_checks
 from lqrlab.control.estimation import dlqe
 from lqrlab.extensions.predictive import constrained
-from lqrlab.extensions.predictive.horizon import ConstrainedLQR, Horizon, block, solved_from
+from lqrlab.extensions.predictive.finite_horizon import ConstrainedLQR, Horizon, block, solved_from
 from lqrlab.extensions.predictive.quadratic_program import active_set
 from lqrlab.extensions.predictive.quadratic_program.active_set import ActiveSet
 from lqrlab.simulation import Limits, Problem

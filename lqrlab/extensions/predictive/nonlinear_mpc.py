@@ -11,7 +11,7 @@ from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.control import matrix_checks
 from lqrlab.extensions.predictive import constrained
-from lqrlab.extensions.predictive.horizon import Horizon, solved_from
+from lqrlab.extensions.predictive.finite_horizon import Horizon, solved_from
 from lqrlab.extensions.predictive.quadratic_program.active_set import ActiveSet, none_active
 from lqrlab.simulation import Limits, Problem
 

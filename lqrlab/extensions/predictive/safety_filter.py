@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PyTree
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.extensions.predictive import constrained
-from lqrlab.extensions.predictive.horizon import Horizon, solved_from
+from lqrlab.extensions.predictive.finite_horizon import Horizon, solved_from
 from lqrlab.simulation import Limits, Policy, Problem, bind, measured_or
 from lqrlab.simulation.memory_policies import limits_of
 

@@ -10,7 +10,7 @@ from jaxtyping import ArrayLike
 
 from lqrlab import systems
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import charts
+from lqrlab.workbench.figures import charts, symbolic
 
 Table = tuple[tuple[str, ...], list[tuple]]
 PARAMETERS = ("name", "value", "unit", "range", "what it is")
@@ -47,7 +47,7 @@ def card(plant: Plant, *, equations: bool = True) -> Card:
         "States and inputs": (("name", "unit", "scale", "equilibrium", "kind"), signals),
     }
     try:
-        lines = systems.equations(plant) if equations else []
+        lines = symbolic.equations(plant) if equations else []
     except ValueError:  # matrices or a function of one's own: there is no text to read
         lines = []
     facts = {label: words for label, words in facts.items() if words}

@@ -12,7 +12,8 @@ import pytest
 from calls import solved
 
 from lqrlab import control, simulation, systems
-from lqrlab.extensions.predictive import constrained, horizon
+from lqrlab.extensions.predictive import constrained
+from lqrlab.extensions.predictive import finite_horizon as horizon
 from lqrlab.extensions.predictive.quadratic_program import shared_plant
 from lqrlab.extensions.predictive.quadratic_program.active_set import ActiveSet
 

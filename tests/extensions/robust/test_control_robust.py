@@ -373,7 +373,8 @@ def test_ncfsyn_reaches_the_margin_of_the_closed_form(dt):
         best = np.sqrt(1 + np.abs(np.linalg.eigvals(X @ Z)).max())
         d = robust.ncfsyn(A, B, C, D, dt)
         assert d.gamma == pytest.approx(best, rel=1e-3)
-        assert decays(np.block([[A, B @ d.controller.C], [d.controller.B @ C, d.controller.A]]) + scipy.linalg.block_diag(B @ d.controller.D @ C, 0 * d.controller.A), dt)
+        K = d.controller
+        assert decays(np.block([[A + B @ K.D @ C, B @ K.C], [K.B @ C, K.A]]), dt)
 
 
 def test_mixsyn_shapes_the_sensitivities():
