@@ -37,10 +37,10 @@ class StateSpace:
     (1, Array(1.-1.j, dtype=complex128))
     """
 
-    A: Float[ArrayLike, "*batch n n"]
-    B: Float[ArrayLike, "*batch n m"]
-    C: Float[ArrayLike, "*batch p n"]
-    D: Float[ArrayLike, "*batch p m"]
+    A: Float[Array | np.ndarray, "*batch n n"]
+    B: Float[Array | np.ndarray, "*batch n m"]
+    C: Float[Array | np.ndarray, "*batch p n"]
+    D: Float[Array | np.ndarray, "*batch p m"]
     dt: Any = None
 
     def __post_init__(self) -> None:

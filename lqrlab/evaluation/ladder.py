@@ -1,6 +1,7 @@
 """Scores on plants of increasing distance from the training set: the same families, wider, others, from outside."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -158,6 +159,11 @@ def _checked(
     return by_family
 
 
+def _whole(controller: object, at: slice) -> object:
+    """A contender for all plants, whichever part of them is simulated."""
+    return controller
+
+
 def _scores(
     controllers: Mapping[str, object],
     gains: Mapping[str, Array],
@@ -175,7 +181,7 @@ def _scores(
             K = jnp.broadcast_to(policy.K, problem.K.shape).astype(problem.K.dtype)
             scores[name] = _of_gain(scaled, x0, problem.units.scale_gain(K))
         else:
-            contenders[name] = lambda at, controller=controller: controller
+            contenders[name] = functools.partial(_whole, controller)
     for name, K in gains.items():
         if reference is None:
             scores[name] = _of_gain(scaled, x0, K)

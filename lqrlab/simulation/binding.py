@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,33 @@ def is_policy(controller: object) -> bool:
     return callable(controller) and callable(getattr(controller, "init", None))
 
 
+@functools.singledispatch
+def _bound(controller: Any, problem: Problem) -> Policy:
+    """A policy as it is, a gain, or what a function makes for the problem."""
+    if _is_gain(controller):
+        return _gain(controller, problem)
+    if not is_policy(controller):
+        return _function(controller, problem)
+    policy = controller.as_gain() if hasattr(controller, "as_gain") else controller
+    _check_steps(policy, problem.dt)
+    return _gain(policy.K, problem, policy) if type(policy) is LinearPolicy else policy
+
+
+class Bind(Protocol):
+    """The function, and the decorator that registers another kind of controller with it."""
+
+    register: Any
+
+    def __call__(self, controller: object, problem: Problem | Plant) -> Policy:
+        """The policy of a controller on the plants of a problem."""
+
+
+def _registering(function: Any) -> Bind:
+    function.register = _bound.register
+    return function
+
+
+@_registering
 def bind(controller: object, problem: Problem | Plant) -> Policy:
     """The policy of a controller on the plants of a problem.
 
@@ -51,21 +78,6 @@ def bind(controller: object, problem: Problem | Plant) -> Policy:
         check_plant(problem)
         problem = Problem.of(problem, optimum=False)
     return _bound(controller, problem)
-
-
-@functools.singledispatch
-def _bound(controller: Any, problem: Problem) -> Policy:
-    """A policy as it is, a gain, or what a function makes for the problem."""
-    if _is_gain(controller):
-        return _gain(controller, problem)
-    if not is_policy(controller):
-        return _function(controller, problem)
-    policy = controller.as_gain() if hasattr(controller, "as_gain") else controller
-    _check_steps(policy, problem.dt)
-    return _gain(policy.K, problem, policy) if type(policy) is LinearPolicy else policy  # type: ignore[return-value]
-
-
-bind.register = _bound.register  # type: ignore[attr-defined]
 
 
 @_bound.register

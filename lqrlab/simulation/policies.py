@@ -90,9 +90,17 @@ class TrackingPolicy:
 class Plan(Protocol):
     """States, inputs and gains over a horizon, as :func:`lqrlab.control.lq_tracking` and ``predictive.ilqr`` make."""
 
-    xs: Float[Array, "*batch T+1 n"]
-    us: Float[Array, "*batch T m"]
-    K: Float[Array, "*batch T m n"]
+    @property
+    def xs(self) -> Float[Array, "*batch T+1 n"]:
+        """States."""
+
+    @property
+    def us(self) -> Float[Array, "*batch T m"]:
+        """Inputs."""
+
+    @property
+    def K(self) -> Float[Array, "*batch T m n"]:
+        """Gains."""
 
 
 def tracking(plant: Plant | Problem, plan: Plan | TimeVaryingLQR) -> TrackingPolicy:

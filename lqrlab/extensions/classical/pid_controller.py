@@ -79,8 +79,8 @@ class PID:
         def one(kp: Array, ki: Array, kd: Array, Tf: Array, Tt: Array, dt: Array) -> tuple[Array, ...]:
             return controller_matrices(kp, ki, kd, Tf, Tt, dt, selection, leak=leak)
 
-        *matrices, E = broadcast(one, *((self.per_loop(a), 1) for a in gains), (step, 0))
-        return StateSpace(*matrices, step), E
+        A, B, C, D, E = broadcast(one, *((self.per_loop(a), 1) for a in gains), (step, 0))
+        return StateSpace(A, B, C, D, step), E
 
     def loop(self, problem: Sampled, dt: ArrayLike | None = None) -> tuple[Sampled, Array]:
         """The problem of plant and controller together and the gain u = −K (x, z), for cost and margins.
@@ -213,7 +213,7 @@ def pid_loops(
     if design.dt is not None:
         problem.check_step(design.dt)
     K, E = design.sampled(problem.dt)
-    A, B = K.A, K.B
+    A, B = jnp.asarray(K.A), jnp.asarray(K.B)
     k = len(design.inputs)
     kept = jnp.broadcast_to(design.start(r, u0, y0), (*A.shape[:-2], 2 * k))
     set_point = jnp.broadcast_to(design.per_loop(jnp.asarray(checks.real("r", r), A.dtype)), (*A.shape[:-2], k))

@@ -196,11 +196,14 @@ def _to_controller(fields: Fields, _: Path) -> LinearController:
             given[name] = jnp.where(jnp.abs(given[name]) < _NO_LIMIT, given[name], jnp.sign(given[name]) * jnp.inf)
     usual = {"E": jnp.zeros((k, m)), "b": jnp.zeros(k), "low": jnp.full(m, -jnp.inf), "high": jnp.full(m, jnp.inf)}
     dt = jnp.asarray(float(np.ravel(fields["dt"])[0])) if "dt" in fields else None
-    return LinearController(control.StateSpace(*map(jnp.asarray, (A, B, C, D)), dt), **usual | given)
+    system = control.StateSpace(jnp.asarray(A), jnp.asarray(B), jnp.asarray(C), jnp.asarray(D), dt)
+    return LinearController(system, **usual | given)
 
 
 def _to_system(fields: Fields, _: Path) -> control.StateSpace:
-    return control.StateSpace(*(_matrix(fields, k) for k in "ABCD"), float(np.ravel(fields.get("dt", 0))[0]) or None)
+    dt = float(np.ravel(fields.get("dt", 0))[0]) or None
+    A, B, C, D = (_matrix(fields, k) for k in "ABCD")
+    return control.StateSpace(A, B, C, D, dt)
 
 
 def _to_log(fields: Fields, _: Path) -> dict[str, np.ndarray]:
