@@ -584,6 +584,6 @@ def test_ci_types_what_a_reader_types():
 def test_no_more_workers_are_started_than_memory_allows(request, monkeypatch):
     hook = request.config.hook.pytest_xdist_auto_num_workers
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
-    for free, workers in ((64e9, 16), (9e9, 2), (1e9, 1)):
+    for free, workers in ((64e9, 32), (5e9, 2), (1e9, 1)):
         monkeypatch.setattr(psutil, "virtual_memory", lambda free=free: types.SimpleNamespace(available=free))
         assert hook(config=request.config) == workers

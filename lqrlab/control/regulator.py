@@ -107,7 +107,7 @@ def _sound(holds: Any, weights: tuple[Array | np.ndarray, ...], *, singular_R: b
         bounded = matrix_checks.bounded_below(
             *(np.broadcast_to(a, (*holds.shape, *a.shape[-2:])) for a in map(np.asarray, weights))
         )
-    return holds & (bounded | _taken(weights, holds & ~bounded, singular_R=singular_R))
+    return holds & (bounded | _taken(weights, np.asarray(holds & ~bounded), singular_R=singular_R))
 
 
 @jax.jit

@@ -183,8 +183,12 @@ def test_a_function_of_ones_own_follows_its_sliders(monkeypatch):
     panel.close()
     monkeypatch.setenv("LQRLAB_HEADLESS", "1")
     still = widgets.live_figure(draw, values={"count": 3}, **ranges)
-    assert seen[-1] == (1.0, 3, "line")
+    assert (1.0, 3, "line") in seen
     assert "image/png" in still.svg
+    size, _, kind = still.axes  # what the sliders of a mailed page move
+    assert [axis.label for axis in still.axes] == ["size", "count", "kind"]
+    assert (kind.words, kind.pictures[0]) == (["line", "dots"], None)
+    assert {(float(word), 3, "line") for word in size.words} <= {*seen}
     with pytest.raises(ValueError, match=r"size: expected \(lowest, at first, highest\) .* found \(3, 1, 2\)"):
         widgets.live_figure(draw, size=(3, 1, 2))
     with pytest.raises(ValueError, match="return a figure or a picture, but found int"):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bs4 import BeautifulSoup
-from markupsafe import Markup
+from jinja2.utils import markupsafe
 from nbconvert.filters import Highlight2HTML, ansi2html
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbconvert.preprocessors import CoalesceStreamsPreprocessor
@@ -59,13 +59,13 @@ class Cells:
         self.lead = ""
         """The first paragraph."""
         self.heading = ""
-        self._made: dict[int, list[tuple[str, Markup]]] = {}
+        self._made: dict[int, list[tuple[str, markupsafe.Markup]]] = {}
         source = nb.metadata.get("papermill", {}).get("input_path")
         # pictures in Markdown are named from the folder of the notebook before it was executed
         self._folder = str(Path(source).parent) if source else ""
         self._highlight = Highlight2HTML(pygments_lexer=nb.metadata.get("language_info", {}).get("pygments_lexer"))
 
-    def markdown(self, source: str, attachments: Mapping[str, Any] | None = None) -> Markup:
+    def markdown(self, source: str, attachments: Mapping[str, Any] | None = None) -> markupsafe.Markup:
         """Prose with formulas."""
         renderer = _Renderer(self.contents, attachments=attachments or {}, path=self._folder)
         made = clean(MarkdownWithMath(renderer=renderer).render(source))
@@ -73,17 +73,17 @@ class Cells:
         if not self.lead:
             paragraphs = BeautifulSoup(made, "html.parser").find_all("p", recursive=False)
             self.lead = str(next((p for p in paragraphs if p.get_text(strip=True)), ""))
-        return Markup(made)
+        return markupsafe.Markup(made)
 
-    def code(self, source: str) -> Markup:
+    def code(self, source: str) -> markupsafe.Markup:
         """Code in colours."""
-        return Markup(clean(self._highlight(source)))
+        return markupsafe.Markup(clean(self._highlight(source)))
 
-    def text(self, text: str) -> Markup:
+    def text(self, text: str) -> markupsafe.Markup:
         """What was printed, with its colours."""
-        return Markup(clean(ansi2html(text)))
+        return markupsafe.Markup(clean(ansi2html(text)))
 
-    def outputs(self, cell: NotebookNode) -> list[tuple[str, Markup]]:
+    def outputs(self, cell: NotebookNode) -> list[tuple[str, markupsafe.Markup]]:
         """What a cell put out: kind and HTML of each, made once, for the page and for the summary."""
         if id(cell) in self._made:
             return self._made[id(cell)]
@@ -97,7 +97,7 @@ class Cells:
                 made += self._data(output, cell.metadata.get("alt"))
         return made
 
-    def _data(self, output: NotebookNode, said: str | None) -> list[tuple[str, Markup]]:
+    def _data(self, output: NotebookNode, said: str | None) -> list[tuple[str, markupsafe.Markup]]:
         """The form of an output that we prefer; none of what only a live page could show."""
         hidden = ("text/plain", "text/html") if _WIDGET in output.data else ()
         kind = next((k for k in _SHOWN if k in output.data and k not in hidden), None)
@@ -110,18 +110,18 @@ class Cells:
             words = next(filter(None, (about.get("alt"), output.metadata.get("alt"), said, default)))
             return [("image", _image(kind, str(data), str(words), about.get("width")))]
         if kind == "text/html":
-            return [("html", Markup(clean(data)))]
+            return [("html", markupsafe.Markup(clean(data)))]
         if kind == "text/markdown":
             return [("prose", self.markdown(data))]
         if kind == "text/latex":
-            return [("formula", Markup(clean(_formulas(data))))]
+            return [("formula", markupsafe.Markup(clean(_formulas(data))))]
         return [("plain", self.text(data))]
 
 
-def _image(kind: str, data: str, words: str, width: object) -> Markup:
+def _image(kind: str, data: str, words: str, width: object) -> markupsafe.Markup:
     encoded = base64.b64encode(data.encode()).decode() if kind == "image/svg+xml" else data.replace("\n", "")
-    wide = Markup(' width="{}"').format(width) if width else ""
-    return Markup('<img src="data:{};base64,{}"{} alt="{}">').format(kind, encoded, wide, words)
+    wide = markupsafe.Markup(' width="{}"').format(width) if width else ""
+    return markupsafe.Markup('<img src="data:{};base64,{}"{} alt="{}">').format(kind, encoded, wide, words)
 
 
 def clean(body: str) -> str:
