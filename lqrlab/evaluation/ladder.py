@@ -42,7 +42,7 @@ class Ladder:
     scores: Mapping[str, Mapping[str, Score]]
     plants: Mapping[str, tuple[str, ...]]
     left_out: Mapping[str, int]
-    only: Mapping[str, tuple[str, ...]]
+    only: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     def summary(self) -> dict[str, dict[str, dict[str, float]]]:
         """Rung → controller → median, p95, p99 and worst excess, and the share that diverged [%]."""

@@ -1,4 +1,4 @@
-"""What a synthesis gives, and the choice of how little a singular plant is regularised for it."""
+"""Results of a synthesis, and the choice of how little a singular plant is regularised for it."""
 
 import dataclasses
 import itertools

@@ -222,7 +222,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         return Strip(first.svg, first.alt, first.words, axes)
 
     def _at(self, name: str, value: Any) -> Picture | None:
-        """What the panel shows with one control elsewhere; None where that cannot be shown."""
+        """The picture with one control elsewhere; None where that cannot be shown."""
         self.set({name: value})
         self.live.wait(600)
         return None if self.live.error else self._still()

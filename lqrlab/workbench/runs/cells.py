@@ -80,11 +80,11 @@ class Cells:
         return markupsafe.Markup(clean(self._highlight(source)))
 
     def text(self, text: str) -> markupsafe.Markup:
-        """What was printed, with its colours."""
+        """Printed text, with its colours."""
         return markupsafe.Markup(clean(ansi2html(text)))
 
     def outputs(self, cell: NotebookNode) -> list[tuple[str, markupsafe.Markup]]:
-        """What a cell put out: kind and HTML of each, made once, for the page and for the summary."""
+        """Outputs of a cell: kind and HTML of each, made once, for the page and for the summary."""
         if id(cell) in self._made:
             return self._made[id(cell)]
         made = self._made[id(cell)] = []

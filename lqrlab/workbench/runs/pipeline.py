@@ -117,7 +117,7 @@ def recorded_values(folder: Path, only: Sequence[str]) -> tuple[tuple[str, ...],
 
 
 def _planned(steps: Sequence[Step], folder: Path, fresh: bool) -> list[str]:
-    """What would become of each notebook, and its values, those marked that are not its defaults."""
+    """The plan for each notebook, and its values, those marked that are not its defaults."""
     lines = []
     for step in steps:
         kept = not fresh and run_folder.finished(folder, step.nb.name, step.fingerprint)

@@ -30,7 +30,7 @@ Batch = tuple[Plant, np.ndarray, tuple[jax.Array, jax.Array]]
 
 
 def parameters(name: str) -> dict[str, Parameter]:
-    """What a sweep can set: the plant's parameters, its sample time, a factor for each diagonal weight."""
+    """Names that a sweep can set: the plant's parameters, its sample time, a factor for each diagonal weight."""
     cls, known = systems.family(name), {}
     for key, field in systems.parameter_fields(cls).items():
         known[key] = Parameter(key, float, field.default, f"{field.metadata['about']} [{field.metadata['unit']}]")
