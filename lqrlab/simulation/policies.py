@@ -87,7 +87,7 @@ class TrackingPolicy:
         return carry + 1, expand_batch(us, x.ndim) - matvec(K, x - expand_batch(xs, x.ndim))
 
 
-class Plan(Protocol):
+class PlannedTrajectory(Protocol):
     """States, inputs and gains over a horizon, as :func:`lqrlab.control.lq_tracking` and ``predictive.ilqr`` make."""
 
     @property
@@ -103,7 +103,7 @@ class Plan(Protocol):
         """Gains."""
 
 
-def tracking(plant: Plant | Problem, plan: Plan | TimeVaryingLQR) -> TrackingPolicy:
+def tracking(plant: Plant | Problem, plan: PlannedTrajectory | TimeVaryingLQR) -> TrackingPolicy:
     """The policy of a plan over a finite horizon; roll it out with the plan's sample time.
 
     Args:

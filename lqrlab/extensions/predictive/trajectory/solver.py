@@ -58,7 +58,7 @@ def _policy(plan: ILQR, problem: Problem) -> Policy:
 
 
 class Search(NamedTuple):
-    """How :func:`ilqr` searches.
+    """Settings of the search of :func:`ilqr`.
 
     Attributes:
         us: first guess of the inputs ``[..., T, m]``; the goal's input if left out.
