@@ -77,7 +77,7 @@ def test_names_that_matter_most_have_an_example(room, name):
 @pytest.mark.matrix
 def test_examples_in_docstrings_run():
     """As a user runs them, without the tests' check of types: examples write matrices as lists."""
-    done = subprocess.run([sys.executable, __file__], cwd=ROOT, capture_output=True, text=True, timeout=280)
+    done = subprocess.run([sys.executable, __file__], cwd=ROOT, capture_output=True, text=True, timeout=1100)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -180,7 +180,7 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     env = os.environ | {"RUN": "data/no_such_run", "FILMS": "false", "NO_MKDOCS_2_WARNING": "1", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1100)
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
     return {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
