@@ -34,9 +34,17 @@ def test_predictive_keeps_its_limits():
 def test_robust_designs_have_the_norm_that_they_say():
     A, B, C = np.array([[0.5]]), np.array([[1.0, 0.0, 1.0]]), np.array([[1.0], [0.0], [1.0]])
     D = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
-    K = robust.hinfsyn(A, B, C, D, 1, 1).controller
-    a = np.block([[A + B[:, 2:] @ K.D @ C[2:], B[:, 2:] @ K.C], [K.B @ C[2:], K.A]])
+    found = robust.hinfsyn(A, B, C, D, 1, 1)
+    K, (B1, B2), (C1, C2) = found.controller, np.split(B, [2], 1), np.split(C, [2])
+    a = np.block([[A + B2 @ K.D @ C2, B2 @ K.C], [K.B @ C2, K.A]])
+    b = np.block([[B1 + B2 @ K.D @ D[2:, :2]], [K.B @ D[2:, :2]]])
+    c = np.block([[C1 + D[:2, 2:] @ K.D @ C2, D[:2, 2:] @ K.C]])
+    d = D[:2, 2:] @ K.D @ D[2:, :2]
     assert np.linalg.eigvals(a).real.max() < 0
+    gains = [
+        np.linalg.norm(c @ np.linalg.solve(1j * w * np.eye(len(a)) - a, b) + d, 2) for w in np.geomspace(1e-3, 1e3, 99)
+    ]
+    assert max(gains) <= found.gamma * (1 + 1e-6)
 
 
 def test_classical_holds_a_set_point():
@@ -72,8 +80,14 @@ def test_identification_finds_a_pole():
 
 def test_environments_step_and_end():
     env = environments.make("pendulum", horizon=3)
-    state, _ = env.reset(key=jax.random.key(0))
-    assert state is not None
+    obs, state = env.reset(jax.random.key(0))
+    ended = []
+    for k in jax.random.split(jax.random.key(1), 3):
+        obs, state, reward, terminated, truncated, _ = env.step(k, state, jnp.zeros(1))
+        assert float(reward) <= 0
+        ended.append(bool(truncated or terminated))
+    assert ended == [False, False, True]
+    assert obs.shape == env.observation_space.shape
 
 
 def test_robots_are_plants(tmp_path):
