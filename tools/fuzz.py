@@ -1,4 +1,4 @@
-"""Calls of the public functions with wrong arguments: ``make fuzz``, ``python tests/fuzz.py --calls 300 --seed 1``.
+"""Calls of the public functions with wrong arguments: ``make fuzz``, ``python tools/fuzz.py --calls 300 --seed 1``.
 
 Each call is a correct one in which one or two arguments were exchanged or damaged. Its outcome is one of
 

@@ -1,4 +1,4 @@
-"""Do the tests notice faults? ``make mutants``, ``python tests/mutants.py --num 400 --seed 1``.
+"""Do the tests notice faults? ``make mutants``, ``python tools/mutants.py --num 400 --seed 1``.
 
 First all tests run once, to learn which of them execute which line, and how long each takes. Then faults are drawn, and
 for each the tests that execute its line run, the quickest first, until one fails (the fault is *killed*), or all have
@@ -22,10 +22,10 @@ from typing import Any
 import pytest
 from mutations import Mutation, mutations
 
-TESTS = Path(__file__).resolve().parents[1] / "tests"
-ROOT = TESTS.parent
+TOOLS = Path(__file__).resolve().parent
+ROOT, TESTS = TOOLS.parent, TOOLS.parent / "tests"
 ROOMS = ("systems", "control", "simulation", "dataset", "learning", "evaluation")
-ROOMS += ("extensions/identification", "extensions/environments")
+ROOMS += ("extensions",)
 FAR = ("animate", "browser", "docs", "fuzz", "notebooks", "packaging", "panels", "pipeline", "report", "soak", "sweep")
 """Test files of pages and processes: they take minutes, and what they need of these rooms the others test."""
 PRELOAD = ["beartype", "control", "flax.linen", "h5py", "jax", "matplotlib.pyplot", "optax"]
@@ -49,8 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(TESTS)])
-    sys.path[:0] = [str(ROOT), str(TESTS)]  # before a package installed from elsewhere, which has no fault
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, TESTS, TOOLS)))
+    sys.path[:0] = map(str, (ROOT, TESTS, TOOLS))  # before a package installed from elsewhere, which has no fault
     if not (given.folder / "seconds.json").exists():
         _measure(given.folder, given.jobs)
     drawn = _draw(given.num, given.seed, given.part)
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _measure(folder: Path, jobs: int) -> None:
     """Run all tests once, each as if it were the first: what another has traced is not traced again."""
     print("which tests execute which lines ...", flush=True)
-    far = [f"--ignore={TESTS / f'test_{name}.py'}" for name in FAR]
+    far = [f"--ignore-glob=*/test_{name}.py" for name in FAR]
     command = [sys.executable, "-m", "pytest", "-q", "-n", str(jobs), "-p", "mutants", "--cov=lqrlab"]
     command += ["--cov-context=test", "--cov-report=", *far, str(TESTS)]
     written = {"COVERAGE_FILE": str(folder / "lines.sqlite"), "MUTANTS_SECONDS": str(folder / "seconds.json")}

@@ -1,4 +1,4 @@
-"""Use everything again and again, and see whether anything grows: ``make soak``, ``python tests/soak.py --hours 0.1``.
+"""Use everything again and again, and see whether anything grows: ``make soak``, ``python tools/soak.py --hours 0.1``.
 
 A round makes each panel, moves its sliders and closes it; runs loops of plants whose dynamics are new functions, as a
 notebook's cell that is run again makes them; designs regulators; reads each kind of source; and trains with a new

@@ -58,7 +58,7 @@ def test_a_fault_without_effect_by_construction_is_marked_and_its_neighbours_are
 def test_a_fault_is_killed_by_the_tests_of_its_line_and_an_unchanged_file_survives_them():
     path, right, wrong = ("lqrlab/control/lyapunov.py", "2 * shift * inverse - one", "2 * shift * inverse + one")
     start = (mutants.ROOT / path).read_bytes().index(right.encode())
-    tests = ["tests/test_control.py::test_lyapunov_equations_of_unstable_matrices_have_no_answer"]
+    tests = ["tests/library/test_control.py::test_lyapunov_equations_of_unstable_matrices_have_no_answer"]
     server = multiprocessing.get_context("forkserver")
     for text, outcome in ((right, "survived"), (wrong, "killed")):
         fault = Mutation(path, start, start + len(right), text, (62, 62))
