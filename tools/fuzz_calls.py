@@ -364,7 +364,8 @@ CALLS = {
     "systems.with_rates": (with_rates, {"text": "x ± 1 m", "time": 0.5}, anything),
     "systems.initial_state": (PENDULUM.initial_state, {"key": KEY, "num": 2}, anything),
     "simulation.Problem.of": (simulation.Problem.of, _problem, anything),
-    "simulation.Problem.from_matrices": (simulation.Problem.from_matrices, _sampled | {"N": N, "limits": (-1.0, 1.0)}, anything),
+    "simulation.Problem.from_matrices": (
+        simulation.Problem.from_matrices, _sampled | {"N": N, "limits": (-1.0, 1.0)}, anything),
     "simulation.bind": (simulation.bind, {"controller": K, "problem": PENDULUM}, anything),
     "simulation.rollout": (simulation.rollout, _run | {"dt": DT, "substeps": 2}, starts_at_x0),
     "simulation.rollout, linear": (simulation.rollout, _run | {"linear": True, "keep": ("xs",)} | _noise, starts_at_x0),

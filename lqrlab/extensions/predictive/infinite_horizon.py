@@ -62,6 +62,7 @@ def optimum(problem: Problem, x0: ArrayLike, *, longest: int = 512) -> Constrain
     >>> best.horizon.tolist(), [round(float(cost), 3) for cost in best.cost]
     ([16, 64], [0.405, 22179.618])
     """
+    checks.instance("problem", problem, Problem, "a problem, as simulation.Problem.of makes")
     if not problem.linear:
         raise ValueError(
             f"problem: the constrained optimum is known of a linear plant, but {problem.name} is nonlinear here; "
@@ -89,6 +90,7 @@ def reference(problem: Problem, **options: int) -> Callable[[Array], Array]:
     NaN where no input holds a state, or none was found. The last starts' are kept, so that several controllers share
     the search, which takes longest. Options are those of :func:`optimum`.
     """
+    checks.instance("problem", problem, Problem, "a problem, as simulation.Problem.of makes")
 
     @lru_cache(2)  # the starts, and where the last loops ended
     def known(numbers: bytes, dtype: str, shape: tuple[int, ...]) -> Array:
