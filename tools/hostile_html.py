@@ -95,7 +95,7 @@ def designs() -> str:
         f'<div class="lq-row"><span>{text}</span><b></b><div class="lq-slot"></div></div>' for text in PAYLOADS
     )
     frames = "".join(f'<div class="lq-frame" aria-label="{html.escape(text)}">{text}</div>' for text in PAYLOADS)
-    group = f'<div class="lq-group">{frames}<div class="lq-frame"></div></div>'
+    group = f'<div class="lq-frames">{frames}<div class="lq-frame"></div></div>'
     return f'<div class="lq-strip">{rows}<div class="lq-still">{PAYLOADS[0]}</div>{group * 2}</div>'
 
 

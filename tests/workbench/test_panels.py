@@ -695,7 +695,7 @@ def test_without_a_person_controls_move_in_the_page(monkeypatch):
     assert sum(picture is None for picture in limit.pictures) == 1
     page = BeautifulSoup(safe_html.sanitise(made.html), "html.parser")
     assert len(page.select(".lq-strip .lq-row")) == 2
-    frames = page.select(".lq-strip .lq-group .lq-frame")
+    frames = page.select(".lq-strip .lq-frames .lq-frame")
     assert [bool(frame.find("svg")) for frame in frames] == [p is not None for a in made.axes for p in a.pictures]
 
 

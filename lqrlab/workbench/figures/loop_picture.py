@@ -197,7 +197,8 @@ def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
     ]
     if s.delay:
         aware = "which its design knows" if s.known else "which its design ignores"
-        conditions.append(f"its input {s.delay / s.sample:g} samples late, {aware}")
+        late = s.delay / s.sample
+        conditions.append(f"its input {late:g} sample{'s' * (late != 1)} late, {aware}")
     if s.limit < FREE:
         conditions.append(limit_words(s.limit))
     return (

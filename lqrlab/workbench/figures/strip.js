@@ -2,7 +2,7 @@
 for (const strip of document.querySelectorAll(".lq-strip")) {
   const still = strip.querySelector(".lq-still");
   const rows = strip.querySelectorAll(".lq-row");
-  const axes = [...strip.querySelectorAll(".lq-group")].map((group, k) => {
+  const axes = [...strip.querySelectorAll(".lq-frames")].map((group, k) => {
     const [row, frames] = [rows[k], [...group.children]];
     const at = frames.findIndex((frame) => !frame.childElementCount);
     const input = Object.assign(document.createElement("input"), { type: "range", min: 0, max: frames.length - 1, value: at });

@@ -51,4 +51,4 @@ def _group(axis: Axis) -> str:
         f'<div class="lq-frame" aria-label="{html.escape(word)}">{picture.html if picture else ""}</div>'
         for word, picture in zip(axis.words, axis.pictures)
     )
-    return f'<div class="lq-group">{"".join(frames)}</div>'
+    return f'<div class="lq-frames">{"".join(frames)}</div>'
