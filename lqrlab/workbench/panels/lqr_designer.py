@@ -181,9 +181,9 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
 
     def _show(self, answer: tuple[Picture, Planes | None]) -> None:
         drawn, self._planes = answer
-        self.draw(drawn)
+        self.draw(dataclasses.replace(drawn, svg="") if self._planes else drawn)
         if self._planes:  # in the plane, where it can be dragged, instead of beside it
-            self.plane.svg, self.picture.value = drawn.drawing, ""
+            self._drawn, self.plane.svg = drawn, drawn.drawing
         self.plane.layout.display = None if self._planes else "none"
 
     def _taken(self) -> None:
