@@ -462,7 +462,8 @@ PHONE = """() => {
 
 PAPER = {"width": 643, "height": 972}  # A4 within its margins
 PRINTED = """() => [
-  ...[...document.querySelectorAll('img, svg:not(svg svg)')].filter(e => e.getBoundingClientRect().right > innerWidth + 1),
+  ...[...document.querySelectorAll('img, svg:not(svg svg)')].filter(
+    e => e.getBoundingClientRect().right > innerWidth + 1),
   ...[...document.querySelectorAll('.lq-play')].filter(e => e.getBoundingClientRect().width),
 ].map(e => e.outerHTML.slice(0, 80))"""
 """What is of no use on paper: pictures that do not fit, for nothing can be moved sideways, and buttons of films."""
