@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lqrlab import systems
+from lqrlab.compute import as_jax
 from lqrlab.simulation import LinearPolicy, Problem
 from lqrlab.systems import Plant
 
@@ -37,6 +38,6 @@ def baselines(plants: Mapping[str, Plant]) -> dict[str, LinearPolicy]:
     counts = np.array([math.prod(batch.batch_shape) for batch in plants.values()])
     return {
         "optimal": LinearPolicy(problem.K),
-        "nominal gain": LinearPolicy(jnp.repeat(nominal.K, counts, axis=0)),
+        "nominal gain": LinearPolicy(as_jax(np.repeat(np.asarray(nominal.K), counts, axis=0))),
         "no control": LinearPolicy(jnp.zeros_like(problem.K)),
     }

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import PRNGKeyArray
 
+from lqrlab.compute import as_jax
 from lqrlab.compute.checks import did_you_mean, number, random_key, real, text, traced, whole
 from lqrlab.systems.declaration import param
 from lqrlab.systems.declaration_checks import check, range_and_unit
@@ -151,8 +152,10 @@ def make(name: str, **parameters: Numbers) -> Plant:
     cls = family(name)
     fields = parameter_fields(cls)
     values = {key: check_parameter(cls, key, value) for key, value in parameters.items()}
-    full = [jnp.asarray(values.get(key, f.default), float) for key, f in fields.items()]
-    return cls(**dict(zip(fields, jnp.broadcast_arrays(*full))))
+    full = [values.get(key, f.default) for key, f in fields.items()]
+    if traced(full):
+        return cls(**dict(zip(fields, jnp.broadcast_arrays(*(jnp.asarray(a, float) for a in full)))))
+    return cls(**dict(zip(fields, map(as_jax, np.broadcast_arrays(*(np.asarray(a, float) for a in full))))))
 
 
 def check_parameter(cls: type[Plant], key: str, value: Numbers) -> Array:
