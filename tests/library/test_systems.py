@@ -17,7 +17,7 @@ import scipy.io
 import sympy
 from sympy.polys.matrices import DomainMatrix
 
-from lqrlab import control, systems
+from lqrlab import control, simulation, systems
 from lqrlab.systems import Plant, Signal, drawing, families, param, plant_files
 
 A = np.array([[0.0, 1.0], [2.0, -0.1]])
@@ -38,7 +38,7 @@ def works_everywhere(plant):
     assert plant.drawing()
     assert systems.open_loop_modes(plant)
     assert plant.name in plant.describe()
-    assert systems.stack([plant, systems.make("dc_motor")]).A.shape == (2, 12, 12)
+    assert simulation.Problem.of([plant, systems.make("dc_motor")], optimum=False).A.shape == (2, 12, 12)
 
 
 # Ways to bring a plant ------------------------------------------------------------------------------------
@@ -357,7 +357,8 @@ def test_plants_with_matrices_are_indexed_along_the_batch_alone():
     np.testing.assert_array_equal(second.C, C)
     assert second.states[0].name == "angle"
     same(plants[np.array([True, False, True])], plants[::2])
-    stacked = systems.stack([systems.sample("dc_motor", key=jax.random.key(0), num=2), plants])
+    both = [systems.sample("dc_motor", key=jax.random.key(0), num=2), plants]
+    stacked = simulation.Problem.of(both, optimum=False)
     assert stacked[2:].A.shape == (3, 12, 12)
     function = systems.from_dynamics(lambda x, u: u - x, x_eq=[0.0], u_eq=[0.0])
     pair = jax.tree.map(lambda a: jnp.stack([a, a]), function)
