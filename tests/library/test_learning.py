@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import scipy.linalg
+from scipy_oracle import gain, van_loan
 
 from lqrlab import control, dataset, learning, simulation, systems
 from lqrlab.workbench.runs import notebooks
@@ -75,19 +75,6 @@ def _answer(graph, params, batch, told, last):
 
 def answer(model, batch, table, last=False):
     return _answer(*learning.models.split(model), batch, table.told(batch.variant), last)
-
-
-def scipy_gain(A, B, Q, R, dt):
-    """The sampled-data optimum by van Loan's exponential and SciPy's Riccati solver."""
-    n, m = B.shape
-    M = np.block([[A, B], [np.zeros((m, n + m))]])
-    W = scipy.linalg.block_diag(Q, R)
-    E = scipy.linalg.expm(np.block([[-M.T, W], [np.zeros_like(M), M]]) * dt)
-    flow = E[n + m :, n + m :]
-    cost = flow.T @ E[: n + m, n + m :]
-    A, B, Q, R, N = flow[:n, :n], flow[:n, n:], cost[:n, :n], cost[n:, n:], cost[:n, n:]
-    P = scipy.linalg.solve_discrete_are(A, B, Q, R, s=N)
-    return np.linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)
 
 
 def perturbed(model):
@@ -283,7 +270,7 @@ def test_one_linear_plant_is_learned_to_its_optimum(data):
     assert float(metrics["closed_loop"][-1]) < 1e-8
     context = learning.models.merge(graph, state.params).encode(given.told)
     written = np.asarray(context.gain).reshape(6, 12)[:1, :2] / sx[None] * su[:, None]
-    expected = scipy_gain(*(np.asarray(a[0]) for a in (linear.A, linear.B, linear.Q, linear.R, linear.dt)))
+    expected = gain(*van_loan(*(np.asarray(a[0]) for a in (linear.A, linear.B, linear.Q, linear.R, linear.dt))))[0]
     np.testing.assert_allclose(written, expected, rtol=1e-4)
     assert int(state.step) == 800
 
