@@ -12,6 +12,7 @@ import daqp
 import numpy as np
 import scipy.linalg
 
+
 @dataclasses.dataclass(frozen=True)
 class DenseQP:
     """½wᵀHw + fᵀw + constant for w = (us, xs[1:]) = Z us + z0, lower ≤ Fw ≤ upper; soft rows have a price.
