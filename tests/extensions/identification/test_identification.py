@@ -935,9 +935,9 @@ def test_the_command_writes_a_plant_that_other_commands_read(tmp_path, monkeypat
     assert shown.exit_code == 0, shown.output
     assert float(systems.make("plant").stiffness) == float(plant.stiffness)
     assert systems.register_file(tmp_path / "linear.json") == ["linear"]
-    refused = CliRunner().invoke(main, [*call[:2], "--input", "forse", "--output", "position"])
-    assert refused.exit_code == 2
-    assert "did you mean force" in refused.output
+    done = CliRunner().invoke(main, [*call[:2], "--input", "forse", "--output", "position"])
+    assert done.exit_code == 2
+    assert "did you mean force" in done.output
 
 
 @pytest.fixture(scope="module")
