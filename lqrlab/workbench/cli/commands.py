@@ -276,8 +276,7 @@ def init(folder: Path) -> None:
     packaged = package / "workbench" / "notebooks"  # of a wheel; a checkout has them next to the package
     source = packaged if packaged.is_dir() else package.parent / "notebooks"
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ValueError(f"{folder}: is there already and not empty; give a new folder")
+        run_folder.refuse_filled(folder)
         shutil.copytree(source, folder / "notebooks", ignore=shutil.ignore_patterns(".*", "__pycache__"))
         text = STUDY.format(name=folder.resolve().name, version=lqrlab.__version__)
         (folder / "README.md").write_text(text, encoding="utf-8")
