@@ -145,10 +145,10 @@ def sweep(target: str, overrides: dict[str, str], listed: Path | None, as_json: 
     factors of the weights (q_STATE, r_INPUT) can be set: lqrlab sweep cart_pole -p pole_length=0.1:1 -p
     q_angle=0.1:10:log --random 5000
     """
-    from lqrlab.workbench.runs import comparison, points, sweep
+    from lqrlab.workbench.runs import comparison, sweep, sweep_plan
 
-    rows = points.read_list(listed) if listed else ({},)
-    asked = sweep.Sweep(target, overrides, rows, **kwargs)
+    rows = sweep_plan.read_list(listed) if listed else ({},)
+    asked = sweep_plan.Sweep(target, overrides, rows, **kwargs)
     folder = sweep.sweep(asked, stream=sys.stderr if as_json else None)
     if asked.dry_run:
         return
