@@ -237,7 +237,8 @@ def test_the_locus_is_python_controls_and_ends_in_the_zeros(plant):
     theirs = python_control.root_locus_map(L, gains=factors).loci
     for ours, z in zip(loop.locus(factors), theirs):
         both = np.exp(ours * dt), z
-        moving = [np.sort_complex(a[np.abs(a) > 1e-6]) for a in both]  # a section of first order has a state that stays 0
+        # a section of first order has a state that stays zero
+        moving = [np.sort_complex(a[np.abs(a) > 1e-6]) for a in both]
         np.testing.assert_allclose(*moving, atol=1e-8)
     theirs = python_control.zeros(L)
     theirs = np.sort_complex(theirs[np.abs(theirs) > 1e-6])
