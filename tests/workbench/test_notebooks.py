@@ -17,7 +17,7 @@ from nbclient import NotebookClient
 from lqrlab import control
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.figures import strip
-from lqrlab.workbench.runs import execution, notebooks, points
+from lqrlab.workbench.runs import execution, notebooks, sweep_plan
 
 SOURCE = Path(__file__).parents[2] / "notebooks"
 PATHS = sorted(SOURCE.glob("[0-9]*.ipynb"))
@@ -232,8 +232,8 @@ def _huge(path):
     [
         (notebooks.read, "01_x.ipynb"),
         (lambda path: notebooks.read_profile(path.parents[1], "x"), "profiles/x.json"),
-        (points.read_list, "points.json"),
-        (points.read_list, "points.csv"),
+        (sweep_plan.read_list, "points.json"),
+        (sweep_plan.read_list, "points.csv"),
     ],
 )
 def test_a_file_that_is_no_file_or_too_large_is_not_read(read, name, make, words, tmp_path):

@@ -278,7 +278,7 @@ def test_the_designer_runs_what_it_says():
     z = np.zeros((4, 4))
     z[:2] = np.hstack([a @ a, b, a @ b])
     z[3, 2] = 1.0
-    np.testing.assert_allclose(found.loop.A, z, atol=1e-12)
+    np.testing.assert_allclose(found.loop.opened[0], z, atol=1e-12)
     x, sent, acts = s.x0, [0.0] * 40, []
     for t in range(s.ticks):
         if t % 6 == 0:
@@ -857,14 +857,18 @@ def test_a_panel_is_reset_and_made_again_by_its_own_code(any_panel, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("kind", "moved"),
-    [
-        ("lqr_designer", {"delay": 0.5, "parameters.length": 0.7, "states.angle": 2.0}),
-        ("attraction_map", {"parameters.length": 0.7}),
-        ("policy_inspector", {"parameters.length": 0.7}),
+    ("kind", "moved", "sampled"),
+    [  # at a tick and at a sample; with a delay, whose part of a sample its prediction knows
+        (
+            "lqr_designer",
+            {"delay": 0.5, "parameters.length": 0.7, "states.angle": 2.0},
+            ["c2d", "delayed", "discretize", "discretize"],
+        ),
+        ("attraction_map", {"parameters.length": 0.7}, ["discretize"]),
+        ("policy_inspector", {"parameters.length": 0.7}, ["discretize"]),
     ],
 )
-def test_a_move_linearises_and_samples_the_plant_once(kind, moved, monkeypatch):
+def test_a_move_linearises_the_plant_once_and_samples_it_once_for_each_time(kind, moved, sampled, monkeypatch):
     monkeypatch.setenv("JPY_SESSION_NAME", "x")
     monkeypatch.delenv("LQRLAB_HEADLESS", raising=False)
     given = (simulation.no_control, "pendulum") if kind == "policy_inspector" else ("pendulum",)
@@ -882,7 +886,7 @@ def test_a_move_linearises_and_samples_the_plant_once(kind, moved, monkeypatch):
     panel.set(moved)
     panel.live.wait()
     assert panel.live.status.value == ""
-    assert sorted(done) == ["discretize", "matrices"]
+    assert sorted(done) == [*sampled, "matrices"]
     panel.close()
 
 
