@@ -181,7 +181,7 @@ MEMORY = """
 import resource, sys
 import jax, jax.numpy as jnp
 from lqrlab import compute, evaluation, simulation, systems
-sys.path.insert(0, "tests")
+sys.path.insert(0, "tests/library")
 from test_evaluation import Forgetful
 
 compute.setup()
@@ -369,7 +369,7 @@ def test_the_ladder_has_all_other_families_and_designs_from_outside(ladders):
     assert home["nearest neighbour"].ratio.shape == (6, 2)
     assert len(found.rows()) == 5 + 5 + 5 + 4 + 4
     *_, last, _ = found.plants
-    assert list(found.by_plant(last)) == OUTSIDE
+    assert list(found.by_plant(last, "network")) == OUTSIDE
 
 
 @pytest.mark.slow
