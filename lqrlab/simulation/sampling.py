@@ -18,6 +18,7 @@ from lqrlab import control
 from lqrlab.compute import as_jax, checks, jit_by_function, quick_jit
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Linear, Plant, check_plant, pad, pad_matrix
+from lqrlab.systems.coordinates import SHAPES
 
 Pair = tuple[Array, Array]
 MOST_SUBSTEPS = 10_000
@@ -79,9 +80,8 @@ def sample(part: Part, *, design: bool) -> tuple[control.Sampled, Optimum | None
         except ValueError:
             control.lqrd(A, B, Q, R, part.dt, N)  # names the mode of the plant, not of its samples
             raise
-    found, best = _on_host(*_in_si_units(part), design=design)
-    cut = _without_padding(found, best, n, m)
-    return jax.tree.map(lambda a: as_jax(a.reshape(*batch, *a.shape[1:])), cut)
+    found = _on_host(*_in_si_units(part), n, m, design=design)
+    return jax.tree.map(lambda a: as_jax(a.reshape(*batch, *a.shape[1:])), found)
 
 
 def listed(plants: object) -> Sequence[Plant]:
@@ -105,24 +105,26 @@ def sample_together(parts: Sequence[Part], *, design: bool) -> tuple[Part, contr
     """
     units, linear, N = flat = jax.tree.map(lambda *a: np.concatenate(a), *map(_in_si_units, parts))
     part = Part(Continuous(linear.A, linear.B, linear.Q, linear.R, N), units, linear.dt)
-    return jax.tree.map(as_jax, (part, *_on_host(*flat, design=design)))
+    return jax.tree.map(as_jax, (part, *_on_host(*flat, N_MAX, M_MAX, design=design)))
 
 
 def _on_host(
-    units: Coordinates, linear: Linear, cross: np.ndarray, *, design: bool
+    units: Coordinates, linear: Linear, cross: np.ndarray, n: int, m: int, *, design: bool
 ) -> tuple[control.Sampled, Optimum | None]:
-    """The samples of padded plants as NumPy's arrays, for which no slice is compiled."""
+    """The samples of padded plants, cut to n states and m inputs, as NumPy's arrays: no slice is compiled."""
     count = len(linear.dt)  # type: ignore[arg-type]
     size = max(_LEAST, 1 << max(count - 1, 0).bit_length()) if count <= _ROUNDED else -(-count // _ROUNDED) * _ROUNDED
-    units, linear, cross = jax.tree.map(lambda a: np.resize(a, (size, *a.shape[1:])), (units, linear, cross))
-    linear, cross = units.scale_plant(linear), units.scale_cross(cross)
+    full, linear, cross = jax.tree.map(lambda a: np.resize(a, (size, *a.shape[1:])), (units, linear, cross))
+    linear, cross = full.scale_plant(linear), full.scale("N", cross)
     found = control.discretize(linear.A, linear.B, linear.Q, linear.R, linear.dt, cross)
-    masked: Any = {"A": "xx", "B": "xu", "Q": "xx", "N": "xu"}
-    scaled = {name: np.asarray(a) for name, a in found._asdict().items()}
-    scaled |= {name: units.zero_padding(scaled[name], *axes) for name, axes in masked.items()}
-    sampled = control.Sampled(**scaled)  # type: ignore[arg-type]
-    best = optimum(sampled) if design else None
-    return _unscaled(units, sampled, best, count)
+    scaled: Any = {name: np.asarray(a) for name, a in found._asdict().items()}
+    scaled |= {name: full.zero_padding(scaled[name], *SHAPES[name]) for name in "ABQN"}
+    best = optimum(control.Sampled(**scaled)) if design else None
+
+    def back(named: dict[str, Any]) -> dict[str, Any]:
+        return {name: units.unscale(name, np.asarray(a)[:count], n, m) for name, a in named.items()}
+
+    return control.Sampled(**back(scaled)), None if best is None else Optimum(**back(best._asdict()))
 
 
 def _in_si_units(part: Part) -> tuple[Coordinates, Linear, np.ndarray]:
@@ -139,37 +141,6 @@ def _in_si_units(part: Part) -> tuple[Coordinates, Linear, np.ndarray]:
     N = np.zeros_like(arrays["B"]) if plant.N is None else flat(plant.N, 2)
     units = jax.tree.map(lambda a: flat(a, 1), coordinates)
     return units, pad(Linear(**arrays)), pad_matrix(N, N_MAX, M_MAX)
-
-
-def _unscaled(
-    units: Coordinates, sampled: control.Sampled, best: Optimum | None, count: int
-) -> tuple[control.Sampled, Optimum | None]:
-    """The first ``count`` problems in SI units, from scaled ones."""
-    scale = {"x": units.scale_x[:count], "u": units.scale_u[:count]}
-
-    def back(a: Array | np.ndarray, rows: str, columns: str, *, maps: bool = False) -> Any:
-        """Of a matrix that maps columns to rows, else of a weight of both."""
-        up = scale[rows][:, :, None] if maps else 1 / scale[rows][:, :, None]
-        return np.asarray(a)[:count] * up / scale[columns][:, None, :]
-
-    found = control.Sampled(
-        A=back(sampled.A, "x", "x", maps=True),
-        B=back(sampled.B, "x", "u", maps=True),
-        Q=back(sampled.Q, "x", "x"),
-        R=back(sampled.R, "u", "u"),
-        N=back(sampled.N, "x", "u"),
-    )
-    if best is None:
-        return found, None
-    return found, Optimum(K=back(best.K, "u", "x", maps=True), P=back(best.P, "x", "x"))
-
-
-def _without_padding(
-    found: control.Sampled, best: Optimum | None, n: int, m: int
-) -> tuple[control.Sampled, Optimum | None]:
-    A, B, Q, R, N = found
-    found = control.Sampled(A[:, :n, :n], B[:, :n, :m], Q[:, :n, :n], R[:, :m, :m], N[:, :n, :m])
-    return found, best if best is None else Optimum(best.K[:, :m, :n], best.P[:, :n, :n])
 
 
 @functools.partial(jit_by_function, jit=quick_jit)

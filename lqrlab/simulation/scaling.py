@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,20 +11,9 @@ from jaxtyping import Array
 from lqrlab.simulation.limits import Limits
 from lqrlab.simulation.noise import Correlated, Noise
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, check_size, pad_matrix
-from lqrlab.systems.coordinates import widened
-
-Letter = Literal["x", "u"]
+from lqrlab.systems.coordinates import SHAPES, widened
 
 _BARE: Any = dict.fromkeys(("plant", "continuous", "x_eq", "u_eq")) | {"linear": True, "substeps": 1}
-_SHAPES: dict[str, tuple[Letter, Letter]] = {
-    "A": ("x", "x"),
-    "B": ("x", "u"),
-    "Q": ("x", "x"),
-    "R": ("u", "u"),
-    "N": ("x", "u"),
-    "K": ("u", "x"),
-    "P": ("x", "x"),
-}
 _SIZES = {"x": N_MAX, "u": M_MAX}
 _NOISY = (N_MAX, N_MAX, M_MAX)  # signals that noise is added to
 
@@ -32,19 +21,15 @@ _NOISY = (N_MAX, N_MAX, M_MAX)  # signals that noise is added to
 def scaled(problem: Any) -> Any:
     """A problem in units of its signals' scales, padded: what is added stands still and costs nothing."""
     check_size(problem.n, problem.m)
-    scale = {"x": problem.scale_x, "u": problem.scale_u}
-    changed: dict[str, Any] = {}
-    for name, (rows, columns) in _SHAPES.items():
-        if (a := getattr(problem, name)) is None:
-            continue
-        across, up = scale[columns][..., None, :], scale[rows][..., :, None]
-        wide = _padded(name, a * across / up if name in "ABK" else a * across * up)
-        changed[name] = problem.coordinates.zero_padding(wide, rows, columns)
+    units, changed = problem.coordinates, {}
+    for name, axes in SHAPES.items():
+        if (a := getattr(problem, name)) is not None:
+            changed[name] = units.zero_padding(units.scale(name, a), *axes)
     changed["R"] += _missing_inputs(problem)
     if problem.limits is not None:
-        changed["limits"] = problem.limits.scaled(scale["x"], scale["u"])
-    units = (scale["x"], scale["x"], scale["u"])
-    noise = Noise(*(jax.tree.map(lambda s, u=unit: s / _core(u, s), a) for a, unit in zip(problem.noise, units)))
+        changed["limits"] = problem.limits.scaled(problem.scale_x, problem.scale_u)
+    scales = (problem.scale_x, problem.scale_x, problem.scale_u)
+    noise = Noise(*(jax.tree.map(lambda s, u=unit: s / _core(u, s), a) for a, unit in zip(problem.noise, scales)))
     return dataclasses.replace(problem, **changed, **_BARE, noise=_padded_noise(noise), in_scales=True)
 
 
@@ -67,7 +52,7 @@ def _in_a_row(problem: Any, noise: Noise, kinds: list[set[type]]) -> Any:
     check_size(problem.n, problem.m)
     batch, dtype = problem.batch_shape, problem.A.dtype
     changed: dict[str, Any] = {}
-    for name in _SHAPES:
+    for name in SHAPES:
         if (a := getattr(problem, name)) is not None:
             changed[name] = _padded(name, a)
     changed["R"] = problem.coordinates.zero_padding(changed["R"], "u", "u") + _missing_inputs(problem)
@@ -91,7 +76,7 @@ def _as_one_of(kinds: set[type], spread: Array | Correlated | None, none: Array)
 
 
 def _padded(name: str, a: Array) -> Array:
-    rows, columns = (_SIZES[letter] for letter in _SHAPES[name])
+    rows, columns = (_SIZES[letter] for letter in SHAPES[name])
     return pad_matrix(a, rows, columns)
 
 

@@ -7,7 +7,7 @@ All functions take NumPy and JAX arrays: NumPy arrays stay NumPy arrays, on the 
 
 import dataclasses
 from types import ModuleType
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,19 @@ from lqrlab.systems.plant import Arrays, Plant
 
 N_MAX, M_MAX = 12, 6
 """States and inputs that plants of different families are padded to."""
+
+Letter = Literal["x", "u"]
+SHAPES: dict[str, tuple[Letter, Letter]] = {
+    "A": ("x", "x"),
+    "B": ("x", "u"),
+    "Q": ("x", "x"),
+    "R": ("u", "u"),
+    "N": ("x", "u"),
+    "K": ("u", "x"),
+    "P": ("x", "x"),
+}
+"""Signals that the rows and columns of a problem's matrices stand for."""
+_MAPS = "ABK"  # they map columns to rows, the others weigh both
 
 T = TypeVar("T", Array, np.ndarray)
 
@@ -114,29 +127,39 @@ class Coordinates:
 
     # Matrices, one for each member of the batch.
 
+    def scale(self, name: str, a: Float[T, "*batch k l"]) -> Float[T, "*batch k_max l_max"]:
+        """A matrix A, B, Q, R, N, K or P of a problem in SI units in these coordinates, zero in padding."""
+        sizes = {"x": self.n_max, "u": self.m_max}
+        return pad_matrix(self._scaled(name, a), *(sizes[letter] for letter in SHAPES[name]))
+
+    def _scaled(self, name: str, a: T) -> T:
+        scales = {"x": self.scale_x, "u": self.scale_u}
+        rows, columns = SHAPES[name]
+        across, up = _columns(scales[columns], a), _rows(scales[rows], a)
+        return a * across / up if name in _MAPS else a * across * up
+
+    def unscale(self, name: str, a: Float[T, "*batch k_max l_max"], n: int, m: int) -> Float[T, "*batch k l"]:
+        """The way back from :meth:`scale`, without padding."""
+        scales, sizes = {"x": self.scale_x, "u": self.scale_u}, {"x": n, "u": m}
+        rows, columns = SHAPES[name]
+        a = a[..., : sizes[rows], : sizes[columns]]
+        up, across = _rows(scales[rows], a), _columns(scales[columns], a)
+        return a * up / across if name in _MAPS else a / up / across
+
     def scale_gain(self, K: Float[T, "*batch m n"]) -> Float[T, "*batch m_max n_max"]:
         """K ``[*batch, m, n]`` of u = −Kx → K̃ ``[*batch, 6, 12]`` of ũ = −K̃x̃, zero in padding."""
-        return pad_matrix(K * _columns(self.scale_x, K) / _rows(self.scale_u, K), self.m_max, self.n_max)
+        return self.scale("K", K)
 
     def unscale_gain(self, K: Float[T, "*batch m_max n_max"], n: int, m: int) -> Float[T, "*batch m n"]:
         """K̃ ``[*batch, 6, 12]`` → K ``[*batch, m, n]``."""
-        K = K[..., :m, :n]
-        return K * _rows(self.scale_u, K) / _columns(self.scale_x, K)
-
-    def scale_cross(self, N: Float[T, "*batch n m"]) -> Float[T, "*batch n_max m_max"]:
-        """N ``[*batch, n, m]`` of the cost 2xᵀNu → Ñ ``[*batch, 12, 6]`` of 2x̃ᵀÑũ, zero in padding."""
-        return pad_matrix(N * _rows(self.scale_x, N) * _columns(self.scale_u, N), self.n_max, self.m_max)
+        return self.unscale("K", K, n, m)
 
     def scale_plant(self, plant: Linear) -> Linear:
         """A linear plant in these coordinates, padded: the same costs, the same time; see :func:`pad`."""
-        x, u = self.scale_x, self.scale_u
-        A, B = (a * _columns(scale, a) / _rows(x, a) for a, scale in ((plant.A, x), (plant.B, u)))
-        Q, R = (w * _columns(scale, w) * _rows(scale, w) for w, scale in ((plant.Q, x), (plant.R, u)))
-        return pad(Linear(A=A, B=B, Q=Q, R=R, dt=plant.dt), self.n_max, self.m_max)
+        scaled: Any = {name: self._scaled(name, getattr(plant, name)) for name in "ABQR"}
+        return pad(Linear(**scaled, dt=plant.dt), self.n_max, self.m_max)
 
-    def zero_padding(
-        self, matrix: Float[T, "*batch k l"], rows: Literal["x", "u"], columns: Literal["x", "u"]
-    ) -> Float[T, "*batch k l"]:
+    def zero_padding(self, matrix: Float[T, "*batch k l"], rows: Letter, columns: Letter) -> Float[T, "*batch k l"]:
         """A padded matrix with zeros in its padding; ``rows`` and ``columns`` say which signals they stand for."""
         masks = {"x": self.state_mask, "u": self.input_mask}
         return matrix * _rows(masks[rows], matrix) * _columns(masks[columns], matrix)
