@@ -8,7 +8,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lqrlab import control
 from lqrlab.compute import checks, linalg, pytree
-from lqrlab.compute.differentiation import derivative
+from lqrlab.compute.calculus import derivative
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.control.estimation import measurement_update, time_update
 from lqrlab.simulation.binding import bind

@@ -11,8 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from lqrlab import control
 from lqrlab.compute import checks, pytree
-from lqrlab.compute.differentiation import derivative
-from lqrlab.compute.integration import rk4
+from lqrlab.compute.calculus import derivative, rk4
 from lqrlab.compute.linalg import expand_batch, matvec, quadratic
 from lqrlab.simulation import sampling, scaling
 from lqrlab.simulation.limits import Limits, Pair, carried

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from lqrlab.compute.calculus import derivative
 from lqrlab.compute.checks import real
-from lqrlab.compute.differentiation import derivative
 from lqrlab.systems.custom import Linear
 from lqrlab.systems.declaration_checks import check_plant
 from lqrlab.systems.plant import Numbers, Plant

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.compute.integration import rolled
+from lqrlab.compute.calculus import rolled
 from lqrlab.extensions.deployment.c_code import control_flow, indexing, primitives  # noqa: F401  (their rules are the table)
 from lqrlab.extensions.deployment.c_code.arrays import Constant, StoredArray
 from lqrlab.extensions.deployment.c_code.expressions import Writer, kind_of, used_once

@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab import simulation
 from lqrlab.compute import checks
-from lqrlab.compute.integration import rk4
+from lqrlab.compute.calculus import rk4
 from lqrlab.extensions.identification.fitted_plant import in_words
 from lqrlab.extensions.identification.physical import free_parameters
 from lqrlab.extensions.identification.shooting import ScaledParameters

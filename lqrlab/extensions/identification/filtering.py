@@ -8,7 +8,7 @@ import numpy as np
 import scipy.optimize
 from jaxtyping import Array, Float
 
-from lqrlab.compute.integration import rk4
+from lqrlab.compute.calculus import rk4
 from lqrlab.control.estimation import measurement_update, time_update
 from lqrlab.extensions.identification.fitted_plant import FittedPlant
 from lqrlab.extensions.identification.log import Log

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from lqrlab import control
 from lqrlab.compute import pytree
-from lqrlab.compute.integration import rk4
+from lqrlab.compute.calculus import rk4
 from lqrlab.extensions.identification.log import Log, select
 from lqrlab.systems import Plant, parameter_fields
 

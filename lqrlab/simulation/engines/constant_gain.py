@@ -21,8 +21,7 @@ from lqrlab.compute.linalg.batch_last import matvec
 from lqrlab.compute.memory import aligned
 from lqrlab.compute.threads import on_threads
 from lqrlab.control import Sampled
-from lqrlab.simulation.engines.batched_plants import Loops, runge_kutta, zero_order_hold
-from lqrlab.simulation.engines.blocks import Layout, cut
+from lqrlab.simulation.engines.batched_plants import Layout, Loops, cut, runge_kutta, zero_order_hold
 from lqrlab.simulation.noise import Drawn, drawing
 from lqrlab.simulation.recording import Arrays, Keep, evaluate, segmented, shapes
 

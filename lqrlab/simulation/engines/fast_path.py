@@ -11,8 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from lqrlab.compute import checks
 from lqrlab.control import Sampled
 from lqrlab.simulation.engines import constant_gain, matrix_powers
-from lqrlab.simulation.engines.batched_plants import loops_of
-from lqrlab.simulation.engines.blocks import SHARED
+from lqrlab.simulation.engines.batched_plants import SHARED, loops_of
 from lqrlab.simulation.noise import Noise, drawing
 from lqrlab.simulation.policies import LinearPolicy, Policy
 from lqrlab.simulation.problem import Problem

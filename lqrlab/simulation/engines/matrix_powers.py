@@ -11,8 +11,7 @@ from jaxtyping import Array, Float
 from lqrlab.compute.memory import aligned
 from lqrlab.compute.threads import on_threads
 from lqrlab.control import stage_weight
-from lqrlab.simulation.engines.batched_plants import Loops
-from lqrlab.simulation.engines.blocks import SHARED
+from lqrlab.simulation.engines.batched_plants import SHARED, Loops
 
 _ENTRIES = 64_000  # of matrices in a piece, which stay in the cache
 _LOOPS = 1600  # at most, in a piece

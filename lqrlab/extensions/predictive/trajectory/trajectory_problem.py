@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from lqrlab.compute.integration import rk4
+from lqrlab.compute.calculus import rk4
 
 
 class TrajectoryProblem(NamedTuple):

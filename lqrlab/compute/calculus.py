@@ -1,4 +1,4 @@
-"""The classical Runge-Kutta method: the only place where a differential equation is stepped."""
+"""The classical Runge-Kutta method, the only place where a differential equation is stepped; exact derivatives."""
 
 import contextlib
 import contextvars
@@ -8,6 +8,7 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 Y = TypeVar("Y")
 _ROLLED = contextvars.ContextVar("rolled", default=False)
@@ -66,3 +67,12 @@ def rolled() -> Iterator[None]:
 def rk4(rates: Callable[[Y], Y], y: Y, h: Y, substeps: int) -> Y:
     """``substeps`` steps of :func:`rk4_step`, of length h each."""
     return jax.lax.scan(lambda y, _: (rk4_step(rates, y, h), None), y, length=substeps)[0]
+
+
+def derivative(f: Callable[[Array], Array], x: Float[Array, "*loops k"]) -> Float[Array, "*loops p k"]:
+    """∂f/∂x of a function that takes each loop's vector to another one, whatever the leading axes."""
+
+    def along(direction: Array) -> Array:
+        return jax.jvp(f, (x,), (jnp.broadcast_to(direction, x.shape),))[1]
+
+    return jax.vmap(along, out_axes=-1)(jnp.eye(x.shape[-1], dtype=x.dtype))
