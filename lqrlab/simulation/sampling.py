@@ -98,13 +98,13 @@ def listed(plants: object) -> Sequence[Plant]:
 
 def sample_together(parts: Sequence[Part], *, design: bool) -> tuple[control.Sampled, Optimum | None]:
     """Plants of any families one after another, sampled and padded, in SI units ``[plants, …]``."""
-    return jax.tree.map(jnp.asarray, _on_host(parts, design=design))
+    return jax.tree.map(control.matrix_checks.as_jax, _on_host(parts, design=design))
 
 
 def together(parts: Sequence[Part]) -> Part:
     """Plants of any families one after another as one part, padded: what is added decays, and costs nothing."""
     flat = [_in_si_units(part) for part in parts]
-    units, linear, N = jax.tree.map(lambda *a: jnp.asarray(np.concatenate(a)), *flat)
+    units, linear, N = jax.tree.map(lambda *a: control.matrix_checks.as_jax(np.concatenate(a)), *flat)
     return Part(Continuous(linear.A, linear.B, linear.Q, linear.R, N), units, linear.dt)
 
 

@@ -56,8 +56,9 @@ class Coordinates:
         lead, sizes = plant.batch_shape, {}
         if larger:
             sizes = {"n_max": max(plant.n, N_MAX), "m_max": max(plant.m, M_MAX)}
-        scales = (_namespace(s).broadcast_to(s, (*lead, s.shape[-1])) for s in plant.scales)
-        return cls.from_scales(*scales, **sizes)
+        both = ([s.scale for s in signals] for signals in (plant.states, plant.inputs))  # on the host: no program
+        scales = (np.broadcast_to(np.array(s, jnp.result_type(float)), (*lead, len(s))) for s in both)
+        return jax.tree.map(jax.device_put, cls.from_scales(*scales, **sizes))
 
     @classmethod
     def from_scales(

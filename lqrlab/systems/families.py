@@ -152,7 +152,8 @@ def make(name: str, **parameters: Numbers) -> Plant:
     fields = parameter_fields(cls)
     values = {key: check_parameter(cls, key, value) for key, value in parameters.items()}
     full = [jnp.asarray(values.get(key, f.default), float) for key, f in fields.items()]
-    return cls(**dict(zip(fields, jnp.broadcast_arrays(*full))))
+    even = full if all(a.shape == () for a in full) else jnp.broadcast_arrays(*full)
+    return cls(**dict(zip(fields, even)))
 
 
 def check_parameter(cls: type[Plant], key: str, value: Numbers) -> Array:
