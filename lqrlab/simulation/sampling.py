@@ -98,23 +98,6 @@ def listed(plants: object) -> Sequence[Plant]:
     return plants
 
 
-<<<<<<< HEAD
-def sample_together(parts: Sequence[Part], *, design: bool) -> tuple[control.Sampled, Optimum | None]:
-    """Plants of any families one after another, sampled and padded, in SI units ``[plants, …]``."""
-    return jax.tree.map(control.matrix_checks.as_jax, _on_host(parts, design=design))
-
-
-def together(parts: Sequence[Part]) -> Part:
-    """Plants of any families one after another as one part, padded: what is added decays, and costs nothing."""
-    flat = [_in_si_units(part) for part in parts]
-    units, linear, N = jax.tree.map(lambda *a: control.matrix_checks.as_jax(np.concatenate(a)), *flat)
-    return Part(Continuous(linear.A, linear.B, linear.Q, linear.R, N), units, linear.dt)
-
-
-def _on_host(parts: Sequence[Part], *, design: bool) -> tuple[control.Sampled, Optimum | None]:
-    """The same as NumPy's arrays, for which no slice is compiled."""
-    count = sum(int(np.prod(part.dt.shape)) for part in parts)
-=======
 def sample_together(parts: Sequence[Part], *, design: bool) -> tuple[Part, control.Sampled, Optimum | None]:
     """Plants of any families one after another ``[plants, …]``, padded, in SI units, and these sampled.
 
@@ -130,7 +113,6 @@ def _on_host(
 ) -> tuple[control.Sampled, Optimum | None]:
     """The samples of padded plants as NumPy's arrays, for which no slice is compiled."""
     count = len(linear.dt)  # type: ignore[arg-type]
->>>>>>> main
     size = max(_LEAST, 1 << max(count - 1, 0).bit_length()) if count <= _ROUNDED else -(-count // _ROUNDED) * _ROUNDED
     units, linear, cross = jax.tree.map(lambda a: np.resize(a, (size, *a.shape[1:])), (units, linear, cross))
     linear, cross = units.scale_plant(linear), units.scale_cross(cross)

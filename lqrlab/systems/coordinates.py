@@ -56,11 +56,6 @@ class Coordinates:
         lead, sizes = plant.batch_shape, {}
         if larger:
             sizes = {"n_max": max(plant.n, N_MAX), "m_max": max(plant.m, M_MAX)}
-<<<<<<< HEAD
-        both = ([s.scale for s in signals] for signals in (plant.states, plant.inputs))  # on the host: no program
-        scales = (np.broadcast_to(np.array(s, jnp.result_type(float)), (*lead, len(s))) for s in both)
-        return jax.tree.map(jax.device_put, cls.from_scales(*scales, **sizes))
-=======
         given = plant.scales
         host = not traced(*given, jnp.zeros(()))  # where nothing is compiled for each size
         scales = [np.asarray(s) if host else s for s in given]
@@ -68,7 +63,6 @@ class Coordinates:
         found = cls.from_scales(*full, **sizes)
         stays = all(isinstance(s, np.ndarray) for s in given)
         return found if stays or not host else jax.tree.map(as_jax, found)
->>>>>>> main
 
     @classmethod
     def from_scales(
