@@ -10,7 +10,6 @@ from lqrlab.systems.families import check_parameter, family, make, names, regist
 from lqrlab.systems.linearisation import Linearisation, linearise, stack
 from lqrlab.systems.matrix_files import load
 from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.open_loop import OpenLoopMode, open_loop_modes
 from lqrlab.systems.plant import Plant, parameter_fields
 from lqrlab.systems.plant_files import register_file
 
@@ -24,7 +23,6 @@ __all__ = [
     "Linear",
     "Linearisation",
     "Mechanical",
-    "OpenLoopMode",
     "Plant",
     "Signal",
     "catalogue",
@@ -42,7 +40,6 @@ __all__ = [
     "load",
     "make",
     "names",
-    "open_loop_modes",
     "pad",
     "pad_matrix",
     "param",
