@@ -130,7 +130,7 @@ class Held:
 
     policy: Policy
     m: int = dataclasses.field(metadata={"static": True})
-    every: int = dataclasses.field(metadata={"static": True})
+    every: int | Array
 
     def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, PyTree, Array]:
         """No sample taken, the policy's memory, no input."""

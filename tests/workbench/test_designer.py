@@ -125,7 +125,7 @@ def test_every_kind_knows_its_delay(kind):
     """The run, tick by tick with a queue of inputs, is the motion of the loop's matrix, which the delay shifts."""
     for known in (True, False):
         found = loop_design.design(setting(kind, delay=6, known=known, measured=(0, 1)))
-        state = np.pad(found.built.xs[0], (0, len(found.loop.A) - 2))
+        state = np.pad(found.built.xs[0], (0, len(found.loop.closed) - 2))
         for x in found.built.xs[::4]:
             np.testing.assert_allclose(x, state[:2], atol=1e-6)
             state = found.loop.closed @ state

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from toys import BEGIN, write_notebook
 
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.runs import comparison, points, report, run_folder, sweep, sweep_plan
+from lqrlab.workbench.runs import comparison, report, run_folder, sweep, sweep_plan
 from lqrlab.workbench.runs.sweep_plan import Sweep
 
 PARAMETERS = """run: str = 'data/runs/default'
@@ -186,7 +186,7 @@ def test_points_of_grids_and_lists(toy, given, kwargs, expected):
 
 def test_null_in_a_list_is_a_value_where_there_may_be_none(toy, tmp_path):
     (tmp_path / "list.json").write_text('[{"limit": null}, {"limit": 2}]')
-    rows = points.read_list(tmp_path / "list.json")
+    rows = sweep_plan.read_list(tmp_path / "list.json")
     assert [p.values["limit"] for p in sweep_plan.planned(Sweep(toy, rows=rows)).points] == [None, 2.0]
 
 

@@ -145,10 +145,10 @@ def sweep(target: str, overrides: dict[str, str], listed: Path | None, as_json: 
     factors of the weights (q_STATE, r_INPUT) can be set: lqrlab sweep cart_pole -p pole_length=0.1:1 -p
     q_angle=0.1:10:log --random 5000
     """
-    from lqrlab.workbench.runs import comparison, points, sweep
+    from lqrlab.workbench.runs import comparison, sweep, sweep_plan
 
-    rows = points.read_list(listed) if listed else ({},)
-    asked = sweep.Sweep(target, overrides, rows, **kwargs)
+    rows = sweep_plan.read_list(listed) if listed else ({},)
+    asked = sweep_plan.Sweep(target, overrides, rows, **kwargs)
     folder = sweep.sweep(asked, stream=sys.stderr if as_json else None)
     if asked.dry_run:
         return
@@ -276,8 +276,7 @@ def init(folder: Path) -> None:
     packaged = package / "workbench" / "notebooks"  # of a wheel; a checkout has them next to the package
     source = packaged if packaged.is_dir() else package.parent / "notebooks"
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ValueError(f"{folder}: is there already and not empty; give a new folder")
+        run_folder.refuse_filled(folder)
         shutil.copytree(source, folder / "notebooks", ignore=shutil.ignore_patterns(".*", "__pycache__"))
         text = STUDY.format(name=folder.resolve().name, version=lqrlab.__version__)
         (folder / "README.md").write_text(text, encoding="utf-8")

@@ -12,7 +12,6 @@ from lqrlab import control, systems
 from lqrlab.simulation import Problem
 from lqrlab.workbench.figures import charts, loop_picture, svg
 from lqrlab.workbench.figures.loop_design import OVERVIEW, STEP, LoopDesign, LoopSetting
-from lqrlab.workbench.figures.loop_sampling import late
 from lqrlab.workbench.figures.plant_card import Table, card, html_table
 from lqrlab.workbench.figures.svg import HtmlPage
 
@@ -41,14 +40,12 @@ def robustness(s: LoopSetting, result: LoopDesign) -> Robustness | None:
     uncertain = lqrlab.robust.UncertainPlant.of(s.plant, SPREAD)
     plants = uncertain.moved(np.random.default_rng(0).uniform(-1, 1, (uncertain.directions, VARIANTS)).T)
     problem, sizes = Problem.of(plants, dt=s.dt, linear=True), np.asarray(s.plant.scales[0]) ** 2
-    ticked = Problem.of(plants, dt=s.tick, linear=True, optimum=False).sampled
-    stable, excess = 0, np.full(VARIANTS, np.inf)
-    for i in range(VARIANTS):
-        tick, one = (control.Sampled(*(np.asarray(a)[i] for a in of)) for of in (ticked, problem.sampled))
-        A, B, _ = late(tick, s.sample, s.delay)
-        stable += bool(np.abs(np.linalg.eigvals(result.loop.on_plant(A, B)[0])).max() < 1)
-        excess[i] = np.diagonal(result.undelayed.price(one)) @ sizes / (np.diagonal(problem.P[i]) @ sizes) - 1
-    return Robustness(stable, excess)
+    A, B, Q, R, _ = problem.continuous  # type: ignore[misc]
+    late = control.delayed(A, B, Q, R, s.dt, s.delay / s.sample)
+    A, B = result.loop.on_plant(np.asarray(late.A), np.asarray(late.B))
+    stable = np.abs(np.linalg.eigvals(A - B @ result.loop.K)).max(-1) < 1
+    price, P = (np.diagonal(a, axis1=1, axis2=2) for a in (result.undelayed.price(problem.sampled), problem.P))
+    return Robustness(int(stable.sum()), price @ sizes / (P @ sizes) - 1)
 
 
 def sheet(s: LoopSetting, result: LoopDesign, name: str, code: str) -> HtmlPage:

@@ -1,20 +1,19 @@
 """Controllers of the designer: the optimal gain, placed poles, integral action, output feedback; sampled and delayed.
 
-A controller here is u = −Kx x − Kz z with z[t+1] = F z + G x + E u, where x is the plant's state at a sample and z the
-controller's memory: inputs that are on their way, the sum of an error, an estimate.
+A controller here is u = K(z) s, where s is the plant's state at a sample and the inputs that are on their way.
 """
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy  # its modules load when they are first used
 from jaxtyping import Array, Complex, Float, Int
 
 from lqrlab import control
 from lqrlab.compute import pytree
-from lqrlab.simulation import Held, LinearController
+from lqrlab.simulation import LinearController, Problem
 from lqrlab.systems import Plant
 
 KINDS = ("LQR", "pole placement", "integral action", "LQG")
@@ -51,108 +50,74 @@ class SampledLoop:
     """A plant and its controller at samples.
 
     Attributes:
-        A, B, K: the loop opened at the plant's input and closed by u = −Ks; s begins with the plant's state.
-        memory: F, G, E, Kz, Kx of the controller, see the module.
-        back: what the memory takes of an input that is cut, beyond E.
+        plant: A, B of the plant's state and the inputs on their way.
+        controller: u = K(z) s of that state s.
         design: what ``control`` returned for it.
+        back: what the controller's memory takes of an input that is cut ``[k, m]``.
         spread: standard deviation of each input under the noise it is designed for; None where there is none.
     """
 
-    A: Float[np.ndarray, "s s"]
-    B: Float[np.ndarray, "s m"]
-    K: Float[np.ndarray, "m s"]
-    memory: tuple[np.ndarray, ...]
-    back: Float[np.ndarray, "k m"]
+    plant: tuple[Float[np.ndarray, "s s"], Float[np.ndarray, "s m"]]
+    controller: control.StateSpace
     design: object
+    back: Float[np.ndarray, "k m"]
     spread: Float[np.ndarray, " m"] | None = None
+
+    @property
+    def K(self) -> Float[np.ndarray, "m s+k"]:
+        """The gain on the state of the loop: the plant's, the inputs on their way, the controller's memory."""
+        return -np.hstack([self.controller.D, self.controller.C])
+
+    @property
+    def opened(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """A, B, K of the loop opened at the plant's input and closed by u = −Ks."""
+        return *self.on_plant(*self.plant), self.K
+
+    @property
+    def closed(self) -> Float[np.ndarray, "s+k s+k"]:
+        """A − BK."""
+        A, B, K = self.opened
+        return A - B @ K
 
     @property
     def on_state(self) -> Float[np.ndarray, "m n"]:
         """The gain on the plant's state where nothing is on its way, the sum is zero and the estimate is right."""
-        n = self.memory[1].shape[1]
-        direct = self.K[:, :n]
-        return direct if not isinstance(self.design, control.LQG) else np.asarray(self.design.regulator.K)[:, :n]
+        gain = self.design.regulator.K if isinstance(self.design, control.LQG) else self.K
+        return np.asarray(gain)[:, : len(self.plant[0])]
 
-    @property
-    def opened(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """A, B, K."""
-        return self.A, self.B, self.K
+    def on_plant(self, A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The opened loop of the same controller on other plants ``[*batch, s, s]``, ``[*batch, s, m]``."""
+        (F, G), lead = self.controller.matrices[:2], A.shape[:-2]
+        right, below = (np.zeros((*lead, *shape)) for shape in ((A.shape[-1], len(F)), (len(F), B.shape[-1])))
+        own = np.broadcast_to(np.hstack([G, F]), (*lead, len(F), A.shape[-1] + len(F)))
+        return np.concatenate([np.concatenate([A, right], -1), own], -2), np.concatenate([B, below], -2)
 
-    @property
-    def closed(self) -> Float[np.ndarray, "s s"]:
-        """A − BK."""
-        return self.A - self.B @ self.K
+    def price(self, sampled: control.Sampled) -> Float[np.ndarray, "*batch n n"]:
+        """Π of plants without delay and limits, on which the controller pays x0ᵀΠx0 from rest; inf if unstable."""
+        A, B, Q, R, N = (np.asarray(a) for a in sampled)
+        more, still = (0, len(self.controller.A)), [(0, 0)] * (A.ndim - 2)
+        wide = np.pad(Q, [*still, more, more]), R, np.pad(N, [*still, more, (0, 0)])
+        K = np.broadcast_to(self.K, (*A.shape[:-2], *self.K.shape))
+        paid = np.asarray(control.cost_to_go(control.Sampled(*self.on_plant(A, B), *wide), K))  # type: ignore[arg-type]
+        return np.nan_to_num(paid[..., : A.shape[-1], : A.shape[-1]], nan=np.inf)
 
     def rest(self, x: Float[np.ndarray, " n"], u: Float[np.ndarray, " m"]) -> Float[np.ndarray, " s"]:
         """The state of the loop when the plant rests at x under u: its sum brings u about, its estimate is right."""
-        memory = {control.Integral: 1, control.LQG: len(self.memory[0])}.get(type(self.design), 0)
-        plant = np.concatenate([x, np.tile(u, (len(self.A) - memory - len(x)) // len(u))])
+        plant = np.concatenate([x, np.tile(u, (len(self.plant[0]) - len(x)) // len(u))])
         if not isinstance(self.design, control.Integral):
-            return np.concatenate([plant, plant[:memory]])
+            return np.concatenate([plant, plant[: len(self.controller.A)]])
         lacks = -(u + self.K[:, :-1] @ plant)
         return np.append(plant, np.linalg.lstsq(self.K[:, -1:], lacks, rcond=None)[0])
 
-    def on_plant(self, A: Float[np.ndarray, "w w"], B: Float[np.ndarray, "w m"]) -> tuple[np.ndarray, np.ndarray]:
-        """The closed loop of the same controller on another plant, and the gain on its state (plant's, memory)."""
-        F, G, E, Kz, Kx = self.memory
-        wide = ((0, 0), (0, len(A) - G.shape[1]))
-        G, Kx = np.pad(G, wide), np.pad(Kx, wide)
-        return np.block([[A - B @ Kx, -B @ Kz], [G - E @ Kx, F - E @ Kz]]), np.hstack([Kx, Kz])
-
-    def price(self, sampled: control.Sampled) -> Float[np.ndarray, "n n"]:
-        """Π of a plant without delay and limits, on which the controller pays x0ᵀΠx0 from rest; inf if unstable."""
-        A, B, Q, R, N = (np.asarray(a) for a in sampled)
-        closed, gain = self.on_plant(A, B)
-        if np.abs(np.linalg.eigvals(closed)).max() >= 1:
-            return np.full(A.shape, np.inf)
-        more = (0, len(closed) - len(A))
-        weight = np.asarray(control.stage_weight(np.pad(Q, (more, more)), R, np.pad(N, (more, (0, 0))), gain))
-        return scipy.linalg.solve_discrete_lyapunov(closed.T, weight)[: len(A), : len(A)]
-
-    def policy(self, size: int, limits: Float[np.ndarray, " m"]) -> LinearController:
-        """The controller with its memory padded to one size, so that all kinds run one program."""
-        F, G, E, Kz, Kx = self.memory
-        more = (0, size - len(F))
-        F, G, E, back = (
-            np.pad(a, (more, last)) for a, last in ((F, more), (G, (0, 0)), (E, (0, 0)), (self.back, (0, 0)))
-        )
-        Kz = np.pad(Kz, ((0, 0), more))
-        system = F - E @ Kz, G - E @ Kx, -Kz, -Kx
-        rest = E + back, np.zeros(size), -limits, limits
-        system, rest = jax.tree.map(lambda a: jnp.asarray(a, float), (system, rest))
-        return LinearController(control.StateSpace(*system), *rest)
-
-
-def designed(
-    choice: ControllerChoice, plant: Plant, problem: control.Sampled, dt: float, optimum: control.LQR
-) -> np.ndarray | control.Integral | control.LQG:
-    """The controller of a sampled problem whose first states are the plant's.
-
-    Args:
-        choice: what is wanted.
-        plant: whose outputs are held or measured.
-        problem: dynamics and weights of a sample; may have the inputs on their way among its states.
-        dt: sample time [s].
-        optimum: the optimum of the plant without delay.
-
-    Raises:
-        ValueError: there is none, in control terms.
-    """
-    A, B, Q, R, N = (np.asarray(a) for a in problem)
-    C = np.pad(np.asarray(plant.output_matrix()), ((0, 0), (0, len(A) - plant.n)))
-    match choice.kind:
-        case "LQR":
-            return np.asarray(optimum.K)
-        case "pole placement":
-            return np.asarray(control.place(A, B, wanted_poles(choice, optimum, dt)))
-        case "integral action":
-            weight = integral_weight(choice, plant, optimum, dt)
-            return control.lqi(A, B, C[[choice.held]], Q, R, np.array([[weight]]), N, discrete=True)
-    if not choice.measured:
-        raise ValueError("LQG: expected one measured output at least; tick those that there are sensors for")
-    W, V = noise(choice, plant, dt)
-    W = np.pad(W, (0, len(A) - plant.n))
-    return control.lqg(A, B, C[list(choice.measured)], Q, R, W, V, N, discrete=True)
+    def policy(self, n: int, late: int, limits: Float[np.ndarray, " m"]) -> LinearController:
+        """The controller of the plant's n states and ``late`` inputs, padded so that all kinds run one program."""
+        m = len(limits)
+        seen, memory = n + late * m, n + late * m
+        A, B, C, D = self.controller.matrices
+        more, wide = (0, memory - len(A)), (0, seen - B.shape[1])
+        system = np.pad(A, more), np.pad(B, (more, wide)), np.pad(C, ((0, 0), more)), np.pad(D, ((0, 0), wide))
+        rest = np.pad(self.back, (more, (0, 0))), np.zeros(memory), -limits, limits
+        return LinearController(control.StateSpace(*system), *rest)  # type: ignore[arg-type]
 
 
 def noise(
@@ -187,11 +152,11 @@ def integral_weight(choice: ControllerChoice, plant: Plant, optimum: control.LQR
 
 def sampled_loop(
     choice: ControllerChoice,
-    plant: Plant,
+    problem: Problem,
     sampled: control.Sampled,
     dt: float,
     optimum: control.LQR,
-    wait: tuple[np.ndarray, np.ndarray, np.ndarray],
+    delay: float,
     *,
     known: bool,
 ) -> SampledLoop:
@@ -199,97 +164,99 @@ def sampled_loop(
 
     Args:
         choice: what is wanted.
-        plant: the plant.
+        problem: the plant's.
         sampled: its dynamics and weights of a sample, without delay.
         dt: sample time [s].
         optimum: of these.
-        wait: the plant with the inputs on their way, and the state that an input finds when it begins to act, as
-            :func:`lqrlab.workbench.figures.loop_sampling.late` makes them.
+        delay: of the inputs, in sample times.
         known: whether the controller is made for the delay.
 
     Raises:
         ValueError: there is none, in control terms.
     """
-    A, B, ahead = wait
-    (wide, m), n = B.shape, plant.n
+    A, B, Q, R, N = (np.asarray(a) for a in sampled)
+    plant, continuous, late = problem.plant, problem.continuous, (A, B)
+    assert plant is not None, "matrices alone have no outputs"
+    assert continuous is not None
+    if delay:
+        extended = control.delayed(*continuous[:4], dt, delay)
+        late = np.asarray(extended.A), np.asarray(extended.B)
+    (wide, m), n, ahead = late[1].shape, plant.n, np.eye(plant.n, len(late[0]))
+    if known:
+        ahead = arriving(continuous.A, continuous.B, dt, delay)
+        A, B, Q, N = *late, ahead.T @ Q @ ahead, ahead.T @ N
+    C = np.asarray(plant.output_matrix())
+    nothing = np.zeros((0, 0)), np.zeros((0, wide)), np.zeros((m, 0))
     if choice.kind in KINDS[:2]:
-        gain = designed(choice, plant, sampled, dt, optimum)
-        assert isinstance(gain, np.ndarray)
-        K = gain @ ahead if known else np.pad(gain, ((0, 0), (0, wide - n)))
-        sent = np.eye(wide - n, m)
-        memory = np.eye(wide - n, k=-m), np.zeros((wide - n, n)), sent, K[:, n:], K[:, :n]
-        return SampledLoop(A, B, K, memory, np.zeros_like(sent), gain)
-    _, _, Q, R, N = (np.asarray(a) for a in sampled)
-    model = control.Sampled(*map(jnp.asarray, (A, B, ahead.T @ Q @ ahead, R, ahead.T @ N))) if known else sampled
-    design = designed(choice, plant, model, dt, optimum)
-    if isinstance(design, control.Integral):
-        return _with_sum(A, B, design, n)
-    assert isinstance(design, control.LQG)
-    return _with_estimate(A, B, design, *noise(choice, plant, dt))
+        gain = np.asarray(optimum.K)
+        if choice.kind == "pole placement":
+            gain = np.asarray(control.place(sampled.A, sampled.B, wanted_poles(choice, optimum, dt)))
+        return SampledLoop(late, control.StateSpace(*nothing, -gain @ ahead, dt), gain, np.zeros((0, m)))
+    if choice.kind == "integral action":
+        weight = integral_weight(choice, plant, optimum, dt)
+        c = np.pad(C[[choice.held]], ((0, 0), (0, len(A) - n)))
+        sums = control.lqi(A, B, c, Q, R, np.array([[weight]]), N, discrete=True)
+        K, Ki = (np.pad(np.asarray(a), ((0, 0), (0, more))) for a, more in ((sums.K, wide - len(A)), (sums.Ki, 0)))
+        system = control.StateSpace(np.eye(1), np.pad(C[[choice.held]], ((0, 0), (0, wide - n))), -Ki, -K, dt)
+        return SampledLoop(late, system, sums, -np.linalg.pinv(Ki))  # the sum gives back what was cut
+    if not choice.measured:
+        raise ValueError("LQG: expected one measured output at least; tick those that there are sensors for")
+    W, V = noise(choice, plant, dt)
+    c = np.pad(C[list(choice.measured)], ((0, 0), (0, len(A) - n)))
+    output = control.lqg(A, B, c, Q, R, np.pad(W, (0, len(A) - n)), V, N, discrete=True)
+    F, L, gain, _ = (np.asarray(a) for a in output.controller(dt).matrices)
+    G = np.pad(L @ c[:, :n], ((0, 0), (0, wide - n)))
+    loop = SampledLoop(late, control.StateSpace(F, G, gain, np.zeros((m, wide)), dt), output, B)
+    drives = np.zeros((wide + len(F), wide + len(F)))
+    drives[:n, :n], drives[wide:, wide:] = W, L @ V @ L.T
+    spread = np.diagonal(loop.K @ np.asarray(control.dlyap(loop.closed, drives)) @ loop.K.T)
+    return dataclasses.replace(loop, spread=np.sqrt(np.nan_to_num(spread, nan=np.inf)))
 
 
-def _with_sum(A: np.ndarray, B: np.ndarray, design: control.Integral, n: int) -> SampledLoop:
-    """Integral action: the memory is the inputs on their way that the design knows of, and the sum of the error."""
-    (wide, m), K, Ki = B.shape, np.asarray(design.K), np.asarray(design.Ki)
-    kept, C = K.shape[1] - n, np.asarray(design.C)[:, :n]
-    c = np.pad(C, ((0, 0), (0, wide - n)))
-    joint = np.block([[A, np.zeros((wide, 1))], [c, np.eye(1)]])
-    gain = np.hstack([np.pad(K, ((0, 0), (0, wide - n - kept))), Ki])
-    F = scipy.linalg.block_diag(np.eye(kept, k=-m), np.eye(1))
-    G, E = np.vstack([np.zeros((kept, n)), C]), np.vstack([np.eye(kept, m), np.zeros((1, m))])
-    back = np.vstack([np.zeros((kept, m)), -np.linalg.pinv(Ki)])  # the sum gives back what was cut
-    return SampledLoop(
-        joint, np.vstack([B, np.zeros((1, m))]), gain, (F, G, E, np.hstack([K[:, n:], Ki]), K[:, :n]), back, design
-    )
-
-
-def _with_estimate(A: np.ndarray, B: np.ndarray, design: control.LQG, W: np.ndarray, V: np.ndarray) -> SampledLoop:
-    """Output feedback: the memory is the estimate of the state that the design knows of."""
-    n = len(W)
-    a, b, c = (np.asarray(p) for p in design.plant)
-    K, L, (wide, m) = np.asarray(design.regulator.K), np.asarray(design.estimator.L), B.shape
-    F, G = a - L @ c, L @ c[:, :n]
-    joint = np.block([[A, np.zeros((wide, len(a)))], [np.pad(G, ((0, 0), (0, wide - n))), F - b @ K]])
-    port, gain = np.vstack([B, np.zeros_like(b)]), np.hstack([np.zeros((m, wide)), K])
-    memory = F, G, b, K, np.zeros((m, n))
-    closed, spread = joint - port @ gain, np.full(m, np.inf)
-    if np.abs(np.linalg.eigvals(closed)).max() < 1:
-        drives = scipy.linalg.block_diag(np.pad(W, (0, wide - n)), L @ V @ L.T)
-        spread = np.sqrt(np.diagonal(gain @ scipy.linalg.solve_discrete_lyapunov(closed, drives) @ gain.T))
-    return SampledLoop(joint, port, gain, memory, np.zeros_like(b), design, spread)
-
-
-@pytree
-@dataclasses.dataclass(frozen=True)
-class HeldController(Held):
-    """A held policy whose sample time is an argument of the program: moving its slider compiles nothing."""
-
-    every: Int[Array, ""]  # type: ignore[assignment]
+def arriving(A: Array, B: Array, dt: float, delay: float) -> Float[np.ndarray, "n s"]:
+    """The plant's state when an input of now begins to act, of the state of now and the inputs on their way."""
+    (n, m), late = B.shape, math.ceil(delay)
+    x, *sent = np.split(np.eye(n + m * late), [n + m * i for i in range(late)])
+    for age in range(late, 0, -1):  # the oldest acts until the next arrives
+        a, b = (np.asarray(f) for f in control.c2d(A, B, dt * (delay - late + 1 if age == late else 1.0)))
+        x = a @ x + b @ sent[age - 1]
+    return x
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class LateController:
-    """A controller whose inputs arrive some ticks late, with a load; both are arguments of the program.
+    """A controller that is slower than the simulation, whose inputs arrive late, with a load: all are arguments.
 
     Attributes:
-        policy: the controller.
-        delay: ticks.
+        controller: of the state and the inputs sent before, the newest first.
+        hold: steps of the simulation from one input to the next.
+        delay: steps until an input acts, at most ``late * hold``.
         load: what is added to the input ``[m]``.
-        longest: ticks of delay, at most.
+        late: inputs sent before that are remembered.
     """
 
-    policy: HeldController
-    delay: Int[Array, ""]
-    load: Float[Array, " m"]
-    longest: int = dataclasses.field(metadata={"static": True})
+    controller: LinearController
+    hold: int | Int[Array, ""]
+    delay: int | Int[Array, ""]
+    load: Float[Array | np.ndarray, " m"]
+    late: int = dataclasses.field(metadata={"static": True})
 
-    def init(self, batch_shape: tuple[int, ...]) -> tuple[object, Array]:
-        """The controller's memory, and no input on its way."""
-        return self.policy.init(batch_shape), jnp.zeros((*batch_shape, self.longest + 1, self.policy.m))
+    def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, object, Array]:
+        """No step taken, the controller's memory, nothing sent."""
+        sent = jnp.zeros((*batch_shape, self.late + 1, len(self.load)), self.load.dtype)
+        return jnp.zeros((), int), self.controller.init(batch_shape), sent
 
-    def __call__(self, carry: tuple[object, Array], x: Array) -> tuple[tuple[object, Array], Array]:
+    def __call__(self, carry: tuple[Array, Array, Array], x: Array) -> tuple[tuple[Array, object, Array], Array]:
         """The input that arrives now, and the load."""
-        memory, u = self.policy(carry[0], x)  # type: ignore[arg-type]
-        queue = jnp.concatenate([u[..., None, :], carry[1][..., :-1, :]], axis=-2)
-        return (memory, queue), jnp.take(queue, self.delay, axis=-2) + self.load
+        step, *before = carry
+
+        def sampled() -> tuple[Array, Array]:
+            memory, sent = before
+            known = sent[..., :-1, :].reshape(*x.shape[:-1], -1)
+            memory, u = self.controller(memory, jnp.concatenate([x, known.astype(x.dtype)], axis=-1))
+            return memory, jnp.concatenate([u[..., None, :].astype(sent.dtype), sent[..., :-1, :]], axis=-2)
+
+        memory, sent = jax.lax.cond(step % self.hold == 0, sampled, lambda: tuple(before))
+        age = step // self.hold - (step - self.delay) // self.hold
+        return (step + 1, memory, sent), jnp.take(sent, age, axis=-2).astype(x.dtype) + self.load

@@ -1,8 +1,7 @@
 """A plant's regulator at settings, worked out once for a picture: problem, optimum, poles, loops and their cost.
 
-Time is divided into ticks, of which sample times and delays are whole numbers. The plant is linearised and sampled
-once, at a tick; what a longer sample time or a delay makes of it follows on the host, exactly, and nothing is compiled
-for a new setting.
+Time is divided into ticks, of which sample times and delays are whole numbers: loops are run tick by tick, by the
+same programs for all settings.
 """
 
 import dataclasses
@@ -20,15 +19,7 @@ from lqrlab import control, simulation, systems
 from lqrlab.compute import checks, jit_by_function
 from lqrlab.simulation import Problem, Trajectory, verdict
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures.loop_controllers import (
-    KINDS,
-    ControllerChoice,
-    HeldController,
-    LateController,
-    SampledLoop,
-    sampled_loop,
-)
-from lqrlab.workbench.figures.loop_sampling import LATE, TICKS, held, joint, late, rk4_steps, steps_ahead
+from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice, LateController, SampledLoop, sampled_loop
 from lqrlab.workbench.figures.step_specifications import Specifications
 
 Poles = Complex[np.ndarray, "*batch n"] | Float[np.ndarray, "*batch n"]
@@ -36,8 +27,10 @@ FREE = 100.0
 """Limits from here on, in scales of the inputs, count as none."""
 PLANNED = 20
 """Samples that MPC plans."""
-SLOWEST = 32
-"""Ticks in a sample time, at most."""
+TICKS = 4
+"""Ticks in the plant's own sample time."""
+LATE = 2
+"""Sample times of delay, at most."""
 _LONG = 160  # samples within which the constrained optimum is to need its limits no more
 OVERVIEW = "overview"
 """The picture that shows a bit of all."""
@@ -133,7 +126,7 @@ class LoopSetting:
         """The defaults of a plant: its own weights and sample time, no delay, no limits."""
         plant = one_plant(plant)
         ticks, tick = TICKS * horizon(plant, num_steps, most=400), float(plant.dt) / TICKS
-        substeps = rk4_steps(plant.matrices()[0], tick)
+        substeps = Problem.of(plant, dt=tick, optimum=False).substeps
         wanted = Specifications(float(f"{0.3 * ticks * tick:.2g}"))
         return cls(plant, np.ones(plant.n), np.ones(plant.m), ticks, tick, substeps, specifications=wanted)
 
@@ -193,29 +186,26 @@ def design(setting: LoopSetting) -> LoopDesign:
         ValueError: there is no design, in control terms.
     """
     s, x0 = setting, setting.x0
+    problem = Problem.of(s.plant, dt=s.tick, weights=s.weights, substeps=s.substeps, optimum=False)
+    A, B = problem.continuous[:2]  # type: ignore[index]
     # with the weights chosen, and with the plant's own
-    weights = tuple(np.stack([a, np.asarray(b)]) for a, b in zip(s.weights, s.plant.weights()))
-    twice = s.plant.broadcast_to((2,))
-    problems = Problem.of(twice, dt=s.tick, weights=weights, substeps=s.substeps, optimum=False)  # type: ignore[arg-type]
-    both = held(problems.sampled, s.sample)
+    Q, R = (np.stack([a, np.asarray(b)]) for a, b in zip(s.weights, s.plant.weights()))
+    both = control.discretize(A, B, Q, R, s.dt)
     optima = control.dlqr(*both)
     if not np.asarray(optima.stabilizing)[0]:
-        control.lqrd(*s.plant.matrices(), *s.weights, s.dt)  # says which mode is at fault
+        control.lqrd(A, B, *s.weights, s.dt)  # says which mode is at fault
     optimum, own_P = (jax.tree.map(lambda a: np.asarray(a)[0], optima), np.asarray(optima.P)[1])
     sampled, own = (control.Sampled(*(np.asarray(a)[i] for a in both)) for i in (0, 1))
-    tick = control.Sampled(*(np.asarray(a)[0] for a in problems.sampled))
 
-    def loop(delay: int) -> SampledLoop:
-        wait = late(tick, s.sample, delay)
-        return sampled_loop(s.controller, s.plant, sampled, s.dt, optimum, wait, known=s.known and delay > 0)
+    def loop(choice: ControllerChoice, delay: float) -> SampledLoop:
+        return sampled_loop(choice, problem, sampled, s.dt, optimum, delay, known=s.known and delay > 0)
 
-    implemented = loop(s.delay)
-    policy = _policy(implemented, s)
-    built = jax.tree.map(np.asarray, _rollout(problems[0], policy, jnp.asarray(x0), ticks=s.ticks))
-    built = dataclasses.replace(built, us=built.us - np.asarray(policy.load))
+    implemented = loop(s.controller, s.delay / s.sample)
+    free = loop(s.controller, 0.0) if s.delay else implemented
+    best = _run(dataclasses.replace(problem, linear=True), loop(ControllerChoice(), 0.0), s, alone=True)
+    built = _run(problem, implemented, s)
     binds = bool(np.any(np.nanmax(np.abs(built.us), axis=0) >= s.limits * (1 - 1e-9)))
     plans = binds and not s.delay and not s.load and s.controller.kind == KINDS[0]
-    free = loop(0) if s.delay else implemented
     price = free.price(own)
     paid = float(x0 @ price @ x0) if np.isfinite(price).all() else math.inf
     return LoopDesign(
@@ -224,11 +214,11 @@ def design(setting: LoopSetting) -> LoopDesign:
         implemented,
         np.linalg.eigvals(implemented.closed),
         np.asarray(optimum.poles),
-        _optimal_run(tick, np.asarray(optimum.K), s),
+        best,
         built,
         float(x0 @ np.asarray(optimum.P) @ x0),
         paid / float(x0 @ own_P @ x0) - 1,
-        *(_planned(problems[0], sampled, s) if plans else ()),
+        *(_planned(problem, sampled, s) if plans else ()),
     )
 
 
@@ -245,22 +235,23 @@ def matrices(s: LoopSetting, result: LoopDesign) -> dict[str, ArrayLike]:
         found |= {"Ki": design.Ki, "held": np.asarray(design.C)}
     if isinstance(design, control.LQG):
         found |= {"L": design.estimator.L, "measured": np.asarray(design.plant[2])}
-    F, G, E, Kz, Kx = result.undelayed.memory
-    found |= {"Ak": F - E @ Kz, "Bk": G - E @ Kx, "Ck": -Kz, "Dk": -Kx}
+    found |= dict(zip(("Ak", "Bk", "Ck", "Dk"), result.undelayed.controller.matrices))
     return {name: np.asarray(value) for name, value in found.items()}
 
 
-def _policy(loop: SampledLoop, s: LoopSetting) -> LateController:
-    """The controller tick by tick; of one size, whatever its kind and its delay."""
-    inner = HeldController(loop.policy(s.plant.n + LATE * s.plant.m, s.limits), s.plant.m, jnp.asarray(s.sample))
-    load = jnp.asarray(s.load * np.asarray(s.plant.scales[1]), float)
-    return LateController(inner, jnp.asarray(s.delay), load, LATE * SLOWEST)
+def _run(problem: Problem, loop: SampledLoop, s: LoopSetting, *, alone: bool = False) -> Trajectory:
+    """A loop from the setting's start, tick by tick; ``alone`` without its delay, limits and load."""
+    limits, delay, load = (np.inf * s.limits, 0, 0.0) if alone else (s.limits, s.delay, s.load)
+    added = load * np.asarray(s.plant.scales[1])
+    policy = LateController(loop.policy(s.plant.n, LATE, limits), s.sample, delay, added, LATE)
+    run = jax.tree.map(np.asarray, _rollout(problem, policy, s.x0, ticks=s.ticks))
+    return dataclasses.replace(run, us=run.us - added)
 
 
 def _planned(problem: Problem, sampled: control.Sampled, s: LoopSetting) -> tuple[Trajectory, float]:
     """MPC's loop on the nonlinear plant, and the constrained optimum's cost of the linear one."""
     design = lqrlab.predictive.mpc(Problem.from_matrices(*sampled, limits=(-s.limits, s.limits)), PLANNED)
-    policy = HeldController(simulation.bind(design, problem), problem.m, jnp.asarray(s.sample))
+    policy = simulation.Held(simulation.bind(design, problem), problem.m, s.sample)
     x0, longer = jnp.asarray(s.x0), dataclasses.replace(design, horizon=_LONG)
     run = _rollout(problem, policy, x0, ticks=s.ticks)
     return jax.tree.map(np.asarray, run), float(_least(longer, x0))
@@ -271,21 +262,6 @@ def _least(design: Any, x0: Array) -> Float[Array, ""]:
     """The cost of a plan that is the optimum over all time; NaN of one that is not."""
     plan, _ = design.plan(x0)
     return jnp.where(design.exact(plan), plan.cost, jnp.nan)
-
-
-def _optimal_run(tick: control.Sampled, K: Float[np.ndarray, "m n"], s: LoopSetting) -> Trajectory:
-    """The linear plant under a gain without delay and limits, at ticks."""
-    ahead = np.stack(steps_ahead(tick, s.sample)[:-1])
-    samples, n = -(-s.ticks // s.sample), s.plant.n
-    F = held(tick, s.sample)
-    closed, x = np.asarray(F.A - F.B @ K), [s.x0]
-    for _ in range(samples):
-        x.append(closed @ x[-1])
-    begins = np.stack(x)
-    both = np.concatenate([begins, -begins @ K.T], axis=-1)
-    signals = np.einsum("jab,tb->tja", ahead, both).reshape(-1, both.shape[-1])[: s.ticks + 1]
-    costs = np.einsum("ta,ab,tb->t", signals, joint(tick), signals)[:-1]
-    return Trajectory(s.tick * np.arange(s.ticks + 1), signals[:, :n], signals[:-1, n:], costs)  # type: ignore[arg-type]
 
 
 @partial(jit_by_function, static_argnames="ticks")

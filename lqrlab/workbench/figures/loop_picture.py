@@ -14,6 +14,7 @@ from lqrlab.workbench.figures.charts import Axes, Rectangle
 from lqrlab.workbench.figures.loop_controllers import KINDS, SampledLoop
 from lqrlab.workbench.figures.loop_design import (
     FREE,
+    LATE,
     MOVES,
     PLANNED,
     STEP,
@@ -23,7 +24,6 @@ from lqrlab.workbench.figures.loop_design import (
     outcome,
     time_constant,
 )
-from lqrlab.workbench.figures.loop_sampling import LATE
 from lqrlab.workbench.figures.step_specifications import StepResponse, response
 from lqrlab.workbench.figures.svg import DASHES, Stroke
 

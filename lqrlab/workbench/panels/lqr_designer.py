@@ -18,9 +18,19 @@ from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts, design_sheet, step_picture
 from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice
-from lqrlab.workbench.figures.loop_design import FREE, MOVES, OVERVIEW, STEP, LoopDesign, LoopSetting, design, matrices
+from lqrlab.workbench.figures.loop_design import (
+    FREE,
+    LATE,
+    MOVES,
+    OVERVIEW,
+    STEP,
+    TICKS,
+    LoopDesign,
+    LoopSetting,
+    design,
+    matrices,
+)
 from lqrlab.workbench.figures.loop_picture import picture, stepped
-from lqrlab.workbench.figures.loop_sampling import LATE, TICKS
 from lqrlab.workbench.figures.step_specifications import Specifications, found_weights
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls, copy_as_code

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from lqrlab.compute import files
 from lqrlab.workbench.runs import run_folder, session
 from lqrlab.workbench.runs.run_folder import RUN, short
 
@@ -24,8 +25,6 @@ def pack(folder: Path, file: Path | None = None) -> Path:
     Raises:
         ValueError: no run, or one that something works in; a file that is there already.
     """
-    from lqrlab.compute import files
-
     run_folder.require_record(folder)
     folder = folder.resolve()
     file = folder.with_name(folder.name + ".zip") if file is None else file
@@ -65,28 +64,22 @@ def unpack(file: Path, folder: Path) -> list[str]:
         ValueError: no such archive; files that are missing, changed or foreign; links; names that lead out of the
             folder; more than fits on the disk, or is likely.
     """
-    from lqrlab.compute import files
-
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{short(folder)}: is there already and not empty; give a new folder")
+    run_folder.refuse_filled(folder)
     folder.absolute().parent.mkdir(parents=True, exist_ok=True)
     try:
-        with zipfile.ZipFile(file) as archive:
-            members = _checked(archive, file, folder.absolute().parent)
-            with tempfile.TemporaryDirectory(dir=folder.absolute().parent, prefix=".unpack") as scratch:
-                place = Path(scratch) / "run"
-                for member in members:
-                    target = place / member.filename
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    with archive.open(member) as source, target.open("xb") as out:
-                        shutil.copyfileobj(source, out)
-                fault = files.flaw(place) or _strange(place)
-                if fault:
-                    raise ValueError(f"{short(file)}: {fault}; nothing was unpacked")
-                (place / files.DIGESTS).unlink()
-                if folder.is_dir():
-                    folder.rmdir()
-                place.replace(folder)
+        with (
+            zipfile.ZipFile(file) as archive,
+            tempfile.TemporaryDirectory(dir=folder.absolute().parent, prefix=".unpack") as scratch,
+        ):
+            place = Path(scratch) / "run"
+            fault = _hostile(archive, os.path.getsize(file), shutil.disk_usage(scratch).free)
+            fault = fault or _unpacked(archive, place)
+            if fault:
+                raise ValueError(f"{short(file)}: {fault}; nothing was unpacked")
+            (place / files.DIGESTS).unlink()
+            if folder.is_dir():
+                folder.rmdir()
+            place.replace(folder)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise ValueError(
             f"{short(file)}: expected an archive of lqrlab pack, but it cannot be read ({error})"
@@ -96,10 +89,13 @@ def unpack(file: Path, folder: Path) -> list[str]:
     return [f"{k} {made[k]!r:.40} there, {v!r} here" for k, v in here.items() if k in made and made[k] != v]
 
 
-def _checked(archive: zipfile.ZipFile, file: Path, place: Path) -> list[zipfile.ZipInfo]:
-    """The members of an archive, if all of them are files that a run has."""
-    from lqrlab.compute import files
+def _hostile(archive: zipfile.ZipFile, packed: int, room: int) -> str:
+    """Why an archive is not unpacked, by its table of contents; empty if all members are files that a run has.
 
+    Args:
+        packed: size of the archive [bytes].
+        room: free on the disk [bytes].
+    """
     members, seen = archive.infolist(), set()
     for member in members:
         name, kind = member.filename, stat.S_IFMT(member.external_attr >> 16)
@@ -108,31 +104,32 @@ def _checked(archive: zipfile.ZipFile, file: Path, place: Path) -> list[zipfile.
             not set(name) & set('\\:\0<>"|?*') and all(part.strip(". ") for part in parts) and name == "/".join(parts)
         )
         if not plain or parts[0] not in (RUN, files.DIGESTS, *_KEPT) or kind not in (0, stat.S_IFREG):
-            raise ValueError(f"{short(file)}: holds {name!r:.200}, which is no file of a run; nothing was unpacked")
+            return f"holds {name!r:.200}, which is no file of a run"
         if name.casefold() in seen:
-            raise ValueError(f"{short(file)}: holds {name!r:.200} twice; nothing was unpacked")
+            return f"holds {name!r:.200} twice"
         seen.add(name.casefold())
     if not {RUN, files.DIGESTS} <= {member.filename for member in members}:
-        raise ValueError(
-            f"{short(file)}: expected an archive of lqrlab pack, but found no {RUN} or no {files.DIGESTS} in it"
-        )
-    size, room = sum(member.file_size for member in members), shutil.disk_usage(place).free
+        return f"expected an archive of lqrlab pack, but found no {RUN} or no {files.DIGESTS} in it"
+    size = sum(member.file_size for member in members)
     if len(members) > _MOST_FILES or size > min(room, _MOST_BYTES):
-        raise ValueError(
-            f"{short(file)}: holds {len(members)} files of {size / 1e9:.1f} GB in all, where {room / 1e9:.1f} GB are "
-            f"free and {_MOST_FILES} files are the most; nothing was unpacked"
+        return (
+            f"holds {len(members)} files of {size / 1e9:.1f} GB in all, where {room / 1e9:.1f} GB are free and "
+            f"{_MOST_FILES} files are the most"
         )
-    if size > max(_UNSUSPICIOUS, _DENSEST * os.path.getsize(file)):
-        raise ValueError(f"{short(file)}: would become {size / 1e9:.1f} GB, which no run is; nothing was unpacked")
-    return members
+    if size > max(_UNSUSPICIOUS, _DENSEST * packed):
+        return f"would become {size / 1e9:.1f} GB, which no run is"
+    return ""
 
 
-def _strange(place: Path) -> str:
-    """Why a folder is no run, empty if it is one: files that its list does not know, a record that is none."""
-    from lqrlab.compute import files
-
-    known = {*files.read_object(place / files.DIGESTS), files.DIGESTS}
-    for path in place.rglob("*"):
-        if path.is_file() and path.relative_to(place).as_posix() not in known:
-            return f"{path.relative_to(place).as_posix()} is not in its list of files"
+def _unpacked(archive: zipfile.ZipFile, place: Path) -> str:
+    """Write the members into a new folder; returns why it is no run, empty if it is one."""
+    for member in archive.infolist():
+        target = place / member.filename
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with archive.open(member) as source, target.open("xb") as out:
+            shutil.copyfileobj(source, out)
+    if fault := files.flaw(place):
+        return fault
+    if unlisted := {*archive.namelist()} - {*files.read_object(place / files.DIGESTS), files.DIGESTS}:
+        return f"{min(unlisted)} is not in its list of files"
     return "" if run_folder.recorded(place / RUN) else f"{RUN} is no record of a run"

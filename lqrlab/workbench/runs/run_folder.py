@@ -110,6 +110,12 @@ def refuse_foreign(folder: Path, source: Path | None = None, record: str = RUN) 
         )
 
 
+def refuse_filled(folder: Path) -> None:
+    """Raise ValueError unless a folder is new or empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{short(folder)}: is there already and not empty; give a new folder")
+
+
 def _within(place: Path, folder: Path) -> bool:
     """True if ``place`` is ``folder`` or in it, under whatever name."""
     known = [p for p in (place, *place.parents) if p.exists()] if folder.exists() else []

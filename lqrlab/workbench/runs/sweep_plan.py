@@ -1,21 +1,34 @@
-"""Plan of a sweep, checked before anything starts: its points, its inputs, its folder."""
+"""Plan of a sweep, checked before anything starts: its points, its inputs, its folder.
+
+Points are a grid, the rows of a file, or random draws. A value as typed is several at its commas (``2,4``; commas
+inside brackets, braces and quotes belong to a value) or, for a random search, a range ``low:high`` or ``low:high:log``.
+"""
 
 import contextlib
+import csv
 import dataclasses
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import os
+import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import lqrlab
 from lqrlab.compute import checks
-from lqrlab.compute.files import PLANT_FILES, plant_files
+from lqrlab.compute.files import PLANT_FILES, plant_files, read_bytes
 from lqrlab.workbench.runs import comparison, notebooks, pipeline, run_folder, session
-from lqrlab.workbench.runs.notebooks import Notebook, Values
-from lqrlab.workbench.runs.points import points
+from lqrlab.workbench.runs.notebooks import Notebook, Parameter, Values
+
+Checked = Callable[[Values], Values]
+"""Takes what a point sets, as typed or as values, and returns all values, or refuses in words."""
+_RANGE = re.compile(r"([^:]+):([^:]+?)(:log)?")
+_COMMA = re.compile(r",(?=(?:[^\[\]{}\"]|\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\")*$)")  # outside of brackets and quotes
+_Axis = list[object] | tuple[float, float, bool, bool]
+"""Values, or a range: low, high, logarithmic, whole numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,13 +160,13 @@ def _of_plant(asked: Sweep, name: str) -> Plan:
         check_one = notebooks.check_value
         return {k: check_one(name, known, k, v, typed=True, what="plant") for k, v in chosen.items()}
 
-    given, rows = _without_prefix(asked, name)
-    if not given and rows == [{}]:
+    asked = _without_prefix(asked, name)
+    if not asked.given and asked.rows == [{}]:
         raise ValueError(
             f"{name}: expected -p NAME=VALUES or --list, as in -p {next(iter(known))}=LOW:HIGH --random 20; "
             f"there are {', '.join(known)}"
         )
-    chosen = points(known, check, given, rows, asked.num_random, asked.seed)
+    chosen = points(known, check, asked)
     plant_designs.batch(name, chosen)  # refuses what is out of range
     made = [Point(f"{i:05d}", point, point) for i, point in enumerate(chosen, 1)]
     title = re.split("[;:]", systems.family(name).title)[0]
@@ -172,26 +185,26 @@ def _of_notebook(asked: Sweep, nb: Notebook) -> Plan:
         given = {f"{nb.name}.{key}": value for key, value in chosen.items()}
         return notebooks.effective([nb], {nb.name: common}, given)[nb.name]
 
-    given, rows = _without_prefix(asked, nb.name)
-    chosen = points(nb.parameters, check, given, rows, asked.num_random, asked.seed)
+    asked = _without_prefix(asked, nb.name)
+    chosen = points(nb.parameters, check, asked)
     values = [check(point) for point in chosen]
-    for each in values:
-        pipeline.check_names({nb.name: each}, {*given, *(key for row in rows for key in row)})
+    for point, each in zip(chosen, values):
+        pipeline.check_names({nb.name: each}, point)
     made = [Point(_called(*pair), *pair) for pair in zip(chosen, values)]
     before = [path.stem for path in sorted(source.glob(notebooks.MAIN_JOB)) if path.stem < nb.name]
     needs = nb.metadata.get("needs", before if re.match("0[0-9]_", nb.name) else [])
     return Plan(asked, nb.name, nb.title, made, _folder(asked, source.parent, nb.name), nb, profile, needs)
 
 
-def _without_prefix(asked: Sweep, name: str) -> tuple[dict[str, str], list[dict[str, object]]]:
-    """Values given by -p and by the list, with names of parameters alone."""
+def _without_prefix(asked: Sweep, name: str) -> Sweep:
+    """The sweep with names of parameters alone in what is given by -p and by the list."""
 
     def short(key: str) -> str:
         owner, dot, parameter = key.rpartition(".")
         return parameter if dot and owner and name.startswith(owner) else key
 
     rows = [{short(key): value for key, value in row.items()} for row in asked.rows]
-    return {short(key): text for key, text in asked.given.items()}, rows
+    return dataclasses.replace(asked, given={short(key): text for key, text in asked.given.items()}, rows=rows)
 
 
 def _folder(asked: Sweep, project: Path, name: str) -> Path:
@@ -205,3 +218,77 @@ def _called(point: Values, values: Values) -> str:
     text = ",".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in point.items())
     readable = re.sub(r"[^\w.=,+-]+", "_", text)[:80]
     return f"{readable or 'defaults'}-{hashlib.sha256(given.encode()).hexdigest()[:6]}"
+
+
+def points(parameters: Mapping[str, Parameter], check: Checked, asked: Sweep) -> list[Values]:
+    """Values that each run sets, in order and without repetition; refused unless all of them are right.
+
+    Args:
+        parameters, check: what can be set, and what checks it.
+        asked: the list, for each row of which the grid, or so many draws, are run. The first k draws are the same
+            however many there are.
+    """
+    given, num_random = asked.given, asked.num_random
+    if twice := {key for row in asked.rows for key in row} & set(given):
+        raise ValueError(f"{min(twice)}: is set by the list and by -p; leave one of them out")
+    if num_random is not None and not given:
+        raise ValueError(f"--random {num_random}: expected values or ranges to draw from, as in -p NAME=LOW:HIGH")
+    if num_random is not None and num_random < 1:
+        raise ValueError(f"--random: expected a number of points from 1 on, but found {num_random}")
+    ranges = num_random is not None
+    axes = {key: _axis(parameters.get(key), check, key, text, ranges) for key, text in given.items()}
+    if num_random is None:
+        drawn: Iterable[Sequence[object]] = itertools.product(*axes.values())
+    else:  # each parameter has a stream of its own, so that adding one leaves the others as they were
+        drawn = ([_draw(axis, f"{asked.seed}/{i}/{key}") for key, axis in axes.items()] for i in range(num_random))
+    made: dict[str, Values] = {}
+    for row, draw in itertools.product(asked.rows, list(drawn)):
+        chosen = {**row, **dict(zip(axes, draw))}
+        values = check(chosen)
+        point = {key: values[key] for key in chosen}
+        made.setdefault(json.dumps(point, sort_keys=True), point)
+    return list(made.values())
+
+
+def _axis(parameter: Parameter | None, check: Checked, key: str, text: str, ranges: bool) -> _Axis:
+    between = _RANGE.fullmatch(text.strip())
+    if parameter is None or parameter.type not in (int, float) or between is None:
+        return [check({key: part.strip()})[key] for part in _COMMA.split(text)]
+    if not ranges:
+        raise ValueError(f"{key}={text}: a range is for a random search, as with --random 20")
+    low, high = (float(str(check({key: part})[key])) for part in between.groups()[:2])
+    log = bool(between[3])
+    if not (0 if log else -float("inf")) < low < high:
+        raise ValueError(f"{key}={text}: expected low < high{', both above 0 with :log' if log else ''}")
+    return low, high, log, parameter.type is int
+
+
+def _draw(axis: _Axis, seed: str) -> object:
+    rng = random.Random(seed)  # text is hashed by SHA-512, the same in all processes
+    if isinstance(axis, list):
+        return rng.choice(axis)
+    low, high, log, whole = axis
+    if whole and not log:
+        return rng.randint(int(low), int(high))
+    value = low * (high / low) ** rng.random() if log else rng.uniform(low, high)
+    value = min(max(float(f"{value:.4g}"), low), high)  # four digits, as a person reads them
+    return round(value) if whole else value
+
+
+def read_list(path: Path) -> list[dict[str, object]]:
+    """The points of a CSV file (a header of parameters) or of a JSON file (a list of objects)."""
+    is_json = path.suffix.lower() == ".json"
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+        lines = csv.DictReader(text.splitlines(), skipinitialspace=True, strict=True)
+        rows = json.loads(text) if is_json else list(lines)
+    except OSError as error:
+        raise ValueError(f"--list {path}: cannot be read ({error.strerror})") from None
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"--list {path}: {error}") from None
+    if not (isinstance(rows, list) and rows and all(isinstance(row, dict) and row for row in rows)):
+        raise ValueError(f"--list {path}: expected points, a CSV with a header or a JSON list of objects")
+    for number, row in enumerate(rows, 2):
+        if not is_json and (None in row or None in row.values()):
+            raise ValueError(f"--list {path}: line {number} has not as many values as the header")
+    return rows
