@@ -98,10 +98,11 @@ def _by_pencil(problem: Problem, continuous: bool) -> np.ndarray:
 
 def _newton_step(problem: Problem, answer: Solution, continuous: bool) -> np.ndarray:
     """P after a step by Kleinman (continuous) or Hewer (discrete)."""
+    _, _, Q, R, N = problem
     K, P, F, *_ = answer
     D = F if continuous else F - np.eye(len(F))  # exact for a short sample time, whose digits FᵀPF − P would lose
     PD = P @ D
-    wrong = PD + PD.T + stage_weight(*problem[2:], K, mul=np.matmul, t=np.transpose)  # an error in K enters it squared
+    wrong = PD + PD.T + stage_weight(Q, R, N, K, mul=np.matmul, t=np.transpose)  # an error in K enters it squared
     wrong = wrong if continuous else wrong + D.T @ PD
     step = _lyapunov(F.T, (wrong + wrong.T) / 2, continuous)
     return P + (step + step.T) / 2
