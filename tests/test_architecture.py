@@ -144,7 +144,7 @@ CEILINGS = {
 MOST_MODULES = 353
 MOST_LOADED = 141, 20_900
 """Modules and lines of the library that the names used by notebooks 01 to 04 load."""
-MOST_DEPENDENCIES = {"library": 11, "workbench": 22}
+MOST_DEPENDENCIES = {"library": 11, "workbench": 20}
 MANY_ARGUMENTS = {
     "simulation/loop.rollout": "one call of a notebook: plant, controller, start, and what a Problem would say",
     "control/estimation.lqg": "A, B, C, Q, R, W, V, N: each a matrix of the textbook's problem",

@@ -41,6 +41,7 @@ from lqrlab import (
     tuning,
     unknown,
 )
+from lqrlab.systems import families
 from lqrlab.workbench.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -116,7 +117,7 @@ def pages_with_code():
 @pytest.mark.parametrize("page", list(pages_with_code()))
 def test_code_on_pages_runs(page, blocks, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(systems.families, "FAMILIES", dict(systems.families.FAMILIES))
+    monkeypatch.setattr("lqrlab.systems.families.FAMILIES", dict(families.FAMILIES))
     for block in [block for block in BLOCK.findall(page.read_text()) if block not in blocks]:
         blocks.add(block)
         exec(compile(block.replace("num=1000", "num=10"), str(page), "exec"), {"__name__": page.stem})

@@ -153,8 +153,9 @@ OPTIONAL = {
 
 
 def declared(*extras: str) -> set[str]:
-    """Names of the packages that the library needs, and these extras."""
-    return {re.match(r"[\w-]+", line)[0] for line in [*PROJECT["dependencies"], *wanted(*extras)]}
+    """Names of the packages that the library needs, and these extras; and what those name in brackets."""
+    lines = [re.split("[<>=]", line)[0] for line in [*PROJECT["dependencies"], *wanted(*extras)]]
+    return {name for line in lines for name in re.findall(r"[\w-]+", line)}
 
 
 def test_what_is_imported_is_declared():

@@ -353,7 +353,6 @@ CALLS = {
     "systems.linearise": (systems.linearise, {"plant": PENDULUM}, anything),
     "systems.pad": (systems.pad, {"plant": LINEAR, "n": 3, "m": 2}, anything),
     "systems.pad_matrix": (systems.pad_matrix, {"a": Q, "rows": 3, "columns": 4, "diagonal": 1.0}, anything),
-    "systems.stack": (systems.stack, {"plants": [PENDULUM, VARIANTS], "n": 3, "m": 2}, anything),
     "systems.open_loop_modes": (systems.open_loop_modes, {"plant": PENDULUM}, anything),
     "systems.check": (systems.check, {"cls": type(PENDULUM)}, anything),
     "systems.check_parameter": (systems.check_parameter, _length, anything),

@@ -1,4 +1,4 @@
-"""Panels for a person at a notebook; with nobody there, the same figure stands still.
+"""Interactive panels; strips of pictures in headless runs.
 
 Each is loaded when it is first named: to design a regulator nobody waits for what training needs.
 """

@@ -541,6 +541,7 @@ def test_eight_devices_do_what_one_does_and_a_checkpoint_goes_from_one_to_the_ot
         import sys
         import jax, numpy as np
         from lqrlab import compute, dataset, learning
+        from lqrlab.learning import fitting
         compute.setup()
         data, folder = dataset.open(sys.argv[1]), sys.argv[2]
         model, config = learning.ModelConfig.from_json(sys.argv[3]), learning.TrainConfig.from_json(sys.argv[4])
@@ -558,7 +559,7 @@ def test_eight_devices_do_what_one_does_and_a_checkpoint_goes_from_one_to_the_ot
             return learning.models.split(found.model)[1]
 
         # a device's part of what is large enough, and of what the optimizer keeps for it
-        run = learning.fitting._Run
+        run = fitting._Run
         parts, dispatch = [], run.dispatch
         def looked(self, *args):
             dispatch(self, *args)

@@ -3,9 +3,9 @@
 Names are loaded when they are first used, so that Gymnasium learns the ids of this subpackage without waiting for JAX.
 """
 
-import importlib
 from typing import TYPE_CHECKING
 
+from lqrlab.compute.names import lazily
 from lqrlab.extensions.environments.ids import register
 
 if TYPE_CHECKING:
@@ -21,31 +21,6 @@ if TYPE_CHECKING:
     from lqrlab.extensions.environments.state_files import load, save
     from lqrlab.extensions.environments.vectorised import batch_reset, batch_step
 
-_MODULES = {
-    "actions": ("Action", "InputChannel", "InputRange", "Levels", "Mask"),
-    "agents": ("AgentPolicy", "optimal"),
-    "core": ("Environment",),
-    "episode_recording": ("Recorder", "play"),
-    "factory": ("make",),
-    "gymnax_adapter": ("gymnax",),
-    "settings": ("Settings",),
-    "spaces": ("BoxSpace", "Discrete"),
-    "state": ("State",),
-    "state_files": ("load", "save"),
-    "vectorised": ("batch_reset", "batch_step"),
-}
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
-
-__all__ = [*_HOME]
+__getattr__, __dir__, __all__ = lazily(__name__)
 
 register()
-
-
-def __getattr__(name: str) -> object:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])

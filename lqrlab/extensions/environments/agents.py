@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec
 from lqrlab.extensions.environments.actions import Action, input_of
-from lqrlab.extensions.environments.core import Environment
+from lqrlab.extensions.environments.core import Environment, check_environment
 from lqrlab.simulation import Policy, Problem, bind, is_policy, measured_or
 from lqrlab.simulation.binding import recognised
 
@@ -39,11 +39,6 @@ def optimal(env: Environment) -> OptimalAgent:
         raise ValueError("env: the LQR sees the state and chooses any input; leave observe='state', action='full'")
     K = np.asarray(env.pool.K[0]) * env.unit_x / env.unit_u[:, None]
     return OptimalAgent(jnp.asarray(K.astype(env.dtype)), env.reference is not None)
-
-
-def check_environment(env: object) -> None:
-    """Raise ValueError unless this is an environment."""
-    checks.instance("env", env, Environment, "an environment, as environments.make makes")
 
 
 @pytree

@@ -342,6 +342,11 @@ class Environment:
         return obs, state, reward, terminated, truncated, info
 
 
+def check_environment(env: object) -> None:
+    """Raise ValueError unless this is an environment."""
+    checks.instance("env", env, Environment, "an environment, as environments.make makes")
+
+
 @contextlib.contextmanager
 def _precision(dtype: np.dtype) -> Iterator[None]:
     """Equations of motion in the environment's precision: their constants are else float64 where that is enabled."""

@@ -11,10 +11,10 @@ from jaxtyping import Array, PRNGKeyArray
 
 from lqrlab.compute import checks, jit_by_function, pytree
 from lqrlab.extensions.environments.actions import input_of
-from lqrlab.extensions.environments.agents import FunctionAgent, PolicyAgent, acts_on_observations, check_environment
-from lqrlab.extensions.environments.core import Environment
+from lqrlab.extensions.environments.agents import FunctionAgent, PolicyAgent, acts_on_observations
+from lqrlab.extensions.environments.core import Environment, check_environment
 from lqrlab.extensions.environments.state import State
-from lqrlab.extensions.environments.vectorised import batch_reset
+from lqrlab.extensions.environments.vectorised import batch_reset, chosen
 from lqrlab.simulation import bind
 
 Log = dict[str, Any]
@@ -145,22 +145,11 @@ def _episodes(
         seen, after, reward, terminated, _, info = jax.vmap(env.step_env)(at, state, action)
         noted = jax.vmap(recorder.add)(log, state, action, info["cost"])
         new = (seen, after, memory, noted, total + reward, info["ratio"], terminated, steps + 1)
-        return _kept(over, carry, new), None
+        return chosen(~over, new, carry), None
 
     carry = (obs, state, agent.init(num), log, f, f, jnp.zeros(num, bool), jnp.zeros(num, jnp.int32))
     (_, state, _, log, total, ratio, over, steps), _ = jax.lax.scan(step, carry, jnp.arange(env.settings.horizon))
     return Played(ratio, over, state.optimum, total, log, steps)
-
-
-def _kept(over: Array, old: Any, new: Any) -> Any:
-    """``old`` in the episodes that are over; what has no row for each, such as a count of steps, goes on."""
-
-    def one(a: Array, b: Array) -> Array:
-        if jnp.shape(b)[:1] != over.shape:
-            return b
-        return jnp.where(over.reshape(-1, *[1] * (b.ndim - 1)), a, b)
-
-    return jax.tree.map(one, old, new)
 
 
 _play = jit_by_function(_episodes, static_argnums=(0, 5))

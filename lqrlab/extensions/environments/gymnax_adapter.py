@@ -8,7 +8,7 @@ from flax import struct
 from jaxtyping import Array, PRNGKeyArray
 
 from lqrlab.compute import checks
-from lqrlab.extensions.environments.core import Environment
+from lqrlab.extensions.environments.core import Environment, check_environment
 from lqrlab.extensions.environments.spaces import BoxSpace, Discrete
 from lqrlab.extensions.environments.state import State
 
@@ -34,7 +34,7 @@ def gymnax(env: Environment, *, returns: int = 6) -> Any:
     """
     from gymnax.environments import environment
 
-    checks.instance("env", env, Environment, "an environment, as environments.make makes")
+    check_environment(env)
     checks.choice("returns", returns, (5, 6))
 
     @struct.dataclass

@@ -14,9 +14,8 @@ import numpy as np
 from lqrlab.compute import checks
 from lqrlab.compute.array_files import read_arrays, write_arrays
 from lqrlab.compute.files import read_bytes
-from lqrlab.extensions.environments.core import Environment
+from lqrlab.extensions.environments.core import Environment, check_environment
 from lqrlab.extensions.environments.state import State
-from lqrlab.simulation import Problem
 
 _MOST_BYTES = 1 << 30
 _FIELDS = tuple(f.name for f in dataclasses.fields(State) if f.name not in ("problem", "owner"))
@@ -51,7 +50,7 @@ def load(path: str | Path, env: Environment) -> tuple[State, Any]:
         ValueError: the file is torn, of another kind, or of other environments than ``env``: other plants, another
             task, sample time or horizon.
     """
-    checks.instance("env", env, Environment, "an environment, as environments.make makes")
+    check_environment(env)
     file = checks.path("path", path)
     try:
         read_bytes(file, _MOST_BYTES)
@@ -73,16 +72,11 @@ def load(path: str | Path, env: Environment) -> tuple[State, Any]:
     if "plant0" in given:
         leaves, tree = jax.tree.flatten(env.pool.plant)
         plant = jax.tree.unflatten(tree, [given[f"plant{i}"] for i in range(len(leaves))])
-        problem = problems(env, plant, given["time"].ndim)
+        build = env.problem  # as resetting environments make them
+        for _ in range(given["time"].ndim):
+            build = jax.vmap(build)
+        problem = jax.jit(build)(plant)
     return State(**{name: given[name] for name in _FIELDS}, problem=problem, owner=env.digest), key
-
-
-def problems(env: Environment, plant: Any, axes: int) -> Problem:
-    """The problems of plants with so many leading axes, as resetting environments make them."""
-    build = env.problem
-    for _ in range(axes):
-        build = jax.vmap(build)
-    return jax.jit(build)(plant)
 
 
 def _digest(arrays: Mapping[str, np.ndarray]) -> str:

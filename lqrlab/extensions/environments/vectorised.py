@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool
 
 from lqrlab.compute import checks
 from lqrlab.extensions.environments import actions
-from lqrlab.extensions.environments.core import Environment, Step, told
+from lqrlab.extensions.environments.core import Environment, Step, check_environment, told
 from lqrlab.extensions.environments.state import State
 from lqrlab.systems import Plant
 
@@ -19,7 +19,7 @@ _FEW = 16
 
 def batch_reset(env: Environment, keys: Array, plants: Plant | None = None) -> tuple[Array, State]:
     """:meth:`Environment.reset` of as many environments as there are keys, each with its plant if any are given."""
-    checks.instance("env", env, Environment, "an environment, as environments.make makes")
+    check_environment(env)
     _check_batch(keys)
     if plants is not None:
         env.check_family(plants)
@@ -35,7 +35,7 @@ def _batch_reset(env: Environment, keys: Array, plants: Plant | None) -> tuple[A
 
 def batch_step(env: Environment, keys: Array, states: State, given: Any) -> Step:
     """:meth:`Environment.step` of many environments, ``[envs, …]`` each; what is not over costs no reset."""
-    checks.instance("env", env, Environment, "an environment, as environments.make makes")
+    check_environment(env)
     _check_batch(keys)
     env.check_own(states)
     if checks.traced(keys, states, given):
@@ -74,8 +74,13 @@ def renewed(env: Environment, keys: Array, over: Bool[Array, " envs"], obs: Arra
 
 
 def chosen(mask: Bool[Array, " envs"], new: Any, old: Any) -> Any:
-    """``new`` where the mask is True, along the first axis of all arrays."""
-    return jax.tree.map(lambda a, b: jnp.where(mask.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, old)
+    """``new`` where the mask is True, along the first axis; what has no row for each, such as a count, is new."""
+
+    def one(a: Array, b: Array) -> Array:
+        rows = jnp.shape(a)[:1] == mask.shape
+        return jnp.where(mask.reshape(-1, *[1] * (a.ndim - 1)), a, b) if rows else a
+
+    return jax.tree.map(one, new, old)
 
 
 @functools.partial(jax.jit, static_argnums=0)

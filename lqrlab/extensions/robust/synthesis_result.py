@@ -52,7 +52,7 @@ def surely_stable(a: np.ndarray, dt: float | None) -> bool:
 
 
 def _shaken(controller: System) -> System:
-    """A controller with other digits at the end: a loop that depends on those is none."""
+    """The controller with its last digits changed; a loop that this destabilises is rejected."""
     rng = np.random.default_rng(0)
     a, b, c, d = (x * (1 + _DIGITS * rng.normal(size=x.shape)) for x in controller)
     return a, b, c, d

@@ -9,8 +9,8 @@ from typing import NamedTuple, SupportsFloat
 
 import numpy as np
 from jaxtyping import Array, Float, UInt8
+from matplotlib.image import imsave
 from matplotlib.ticker import MaxNLocator
-from PIL import Image
 
 from lqrlab.simulation import Trajectory
 from lqrlab.systems import Plant, Signal
@@ -120,7 +120,7 @@ class Axes:
     def image(self, rgba: UInt8[np.ndarray, "rows columns 4"]) -> str:
         """Pixels that fill the plane, the first row at the bottom."""
         buffer = io.BytesIO()
-        Image.fromarray(np.ascontiguousarray(rgba[::-1])).save(buffer, "PNG")
+        imsave(buffer, rgba, format="png", origin="lower")
         data = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
         look = {"preserveAspectRatio": "none", "style": "image-rendering:pixelated", "href": data}
         return element("image", self._window | look)

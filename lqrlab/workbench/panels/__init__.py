@@ -1,1 +1,1 @@
-"""Panels for a person at a notebook; with nobody there, the same figure stands still."""
+"""Interactive panels; strips of pictures in headless runs."""

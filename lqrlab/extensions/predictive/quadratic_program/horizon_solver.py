@@ -263,7 +263,7 @@ def cold_start(qp: HorizonQP, active: ActiveSet) -> Answer:
 
 @jax.custom_vjp
 def solve(qp: HorizonQP, known: Answer) -> Solved:
-    """Programs with any leading axes, alike, solved from what is known of them; differentiable, in reverse."""
+    """Programs with equal leading axes, solved from what is known of them; differentiable, in reverse."""
     return _solve(*qp, *known.point, *known.active, known.caution, known.residual)
 
 
@@ -280,7 +280,7 @@ def _backward(kept: tuple[HorizonQP, Solved], bar: Solved) -> tuple[HorizonQP, N
     asked = functools.reduce(operator.or_, (jnp.any(a != 0, tuple(range(good.ndim, a.ndim))) for a in bar.point))
 
     def known(a: Array, core: int) -> Array:
-        """NaN where there is no optimum to differentiate, unless nobody asks."""
+        """Gradients are NaN where there is no optimum; zero where none is asked for."""
         wrong = (~good & asked).reshape(good.shape + (1,) * core)
         none = (good | asked).reshape(good.shape + (1,) * core)
         return jnp.where(wrong, jnp.nan, jnp.where(none, a, 0))

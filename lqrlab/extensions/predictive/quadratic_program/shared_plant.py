@@ -61,7 +61,7 @@ def pays(count: int, values: int) -> bool:
 def search(qp: HorizonQP, active: ActiveSet) -> Answer:
     """The optimum of programs that differ in c, q, r, qf, limits and x0 alone, from guesses of their active sets.
 
-    The residual of what was not found is large, or infinite. All have leading axes, alike.
+    The residual of what was not found is large, or infinite. All have equal leading axes.
     """
     lead = qp.x0.shape[:-1]
     parts = jax.tree.map(lambda a: a.reshape(math.prod(lead), *a.shape[len(lead) :]), (qp, active))
