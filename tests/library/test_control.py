@@ -29,8 +29,9 @@ def problem(seed, n, m, lead=()):
 
 def test_plants_of_mixed_dimension_share_one_call():
     plants = [systems.sample(name, key=jax.random.key(2), num=2) for name in FAMILIES]
-    both = systems.stack(plants)
-    design = control.lqrd(both.A, both.B, both.Q, both.R, both.dt)
+    both = simulation.Problem.of(plants, optimum=False)
+    A, B, Q, R, _ = both.continuous
+    design = control.lqrd(A, B, Q, R, both.dt)
     assert design.K.shape == (2 * len(FAMILIES), systems.M_MAX, systems.N_MAX)
     for i, plant in enumerate(plants):
         n, m = plant.n, plant.m
@@ -42,11 +43,12 @@ def test_plants_of_mixed_dimension_share_one_call():
 
 
 def test_simulated_cost_is_the_quadratic_form():
-    plants = systems.stack([systems.make(name) for name in ("pendulum", "cart_pole", "quadrotor")])
-    design = control.lqrd(plants.A, plants.B, plants.Q, plants.R, plants.dt)
+    plants = simulation.Problem.of([systems.make(name) for name in ("pendulum", "cart_pole", "quadrotor")])
+    A, B, Q, R, _ = plants.continuous
+    design = control.lqrd(A, B, Q, R, plants.dt)
     x0 = plants.initial_state(key=jax.random.key(3), num=5)
     steps = int(control.settling_time(design.poles, 1.0, within=1e-8).max()) + 1
-    path = simulation.rollout(plants, simulation.LinearPolicy(design.K), x0, steps, linear=True)
+    path = simulation.rollout(plants, simulation.LinearPolicy(design.K), x0, steps)
     assert np.allclose(path.cost, jnp.einsum("pbi,pij,pbj->pb", x0, design.P, x0), rtol=1e-9)
 
 

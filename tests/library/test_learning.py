@@ -628,9 +628,9 @@ def test_an_unstable_plant_whose_state_costs_nothing_has_a_finite_normal_form():
 def test_a_policy_on_a_batch_and_on_stacked_families_is_the_same_policy(model):
     model = perturbed(model)
     plants = [systems.sample(n, key=KEY, num=2) for n in ("pendulum", "two_link_arm")]
-    stacked = systems.stack(plants)
+    stacked = simulation.Problem.of(plants)
     x0 = stacked.initial_state(key=KEY, num=3)
-    together = simulation.rollout(stacked, learning.policy(model, plants), x0, 6, linear=True)
+    together = simulation.rollout(stacked, learning.policy(model, plants), x0, 6)
     for k, plant in enumerate(plants):
         rows = slice(2 * k, 2 * k + 2)
         alone = simulation.rollout(

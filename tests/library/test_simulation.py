@@ -77,10 +77,8 @@ def test_a_batch_is_its_members_whatever_the_extra_axes():
 
 def test_plants_of_several_families_and_sample_times_in_one_call():
     batches = [systems.sample(n, key=KEY, num=2) for n in ("pendulum", "quadrotor")]
-    stacked = systems.stack(batches)
-    run = simulation.rollout(
-        stacked, simulation.LinearPolicy(regulator(stacked).K), stacked.initial_state(key=KEY), 15, linear=True
-    )
+    stacked = simulation.Problem.of(batches)
+    run = simulation.rollout(stacked, simulation.LinearPolicy(stacked.K), stacked.initial_state(key=KEY), 15)
     small = systems.linearise(batches[0])
     own = simulation.rollout(small, simulation.LinearPolicy(regulator(small).K), run.xs[:2, 0, :2], 15, linear=True)
     np.testing.assert_allclose(run.xs[:2, :, :2], own.xs, rtol=1e-9, atol=1e-12)

@@ -25,7 +25,7 @@ from benchmarks.identification import closed_loop_log, told
 from lqrlab import control, robust, simulation, systems
 from lqrlab.extensions import identification
 from lqrlab.extensions.identification import Log, filtering, fitted_plant
-from lqrlab.systems import Signal
+from lqrlab.systems import Signal, families
 from lqrlab.workbench import widgets
 from lqrlab.workbench.cli import main
 
@@ -929,7 +929,7 @@ def test_the_command_writes_a_plant_that_other_commands_read(tmp_path, monkeypat
     linear = systems.load(tmp_path / "linear.json")
     assert linear.n == 2
     assert (linear.inputs[0].name, linear.inputs[0].unit) == ("force", "N")
-    monkeypatch.setattr(systems.families, "FAMILIES", dict(systems.families.FAMILIES))
+    monkeypatch.setattr("lqrlab.systems.families.FAMILIES", dict(families.FAMILIES))
     monkeypatch.setenv("LQRLAB_PLANTS", "")  # as everywhere where a family goes
     shown = CliRunner().invoke(main, ["systems", "plant", "--json", "--plants", str(tmp_path / "plant.json")])
     assert shown.exit_code == 0, shown.output
