@@ -353,7 +353,7 @@ CALLS = {
     "systems.linearise": (systems.linearise, {"plant": PENDULUM}, anything),
     "systems.pad": (systems.pad, {"plant": LINEAR, "n": 3, "m": 2}, anything),
     "systems.pad_matrix": (systems.pad_matrix, {"a": Q, "rows": 3, "columns": 4, "diagonal": 1.0}, anything),
-    "systems.open_loop_modes": (systems.open_loop_modes, {"plant": PENDULUM}, anything),
+    "control.modes_in_words": (control.modes_in_words, {"plant": PENDULUM}, anything),
     "systems.check": (systems.check, {"cls": type(PENDULUM)}, anything),
     "systems.check_parameter": (systems.check_parameter, _length, anything),
     "systems.parameter_fields": (systems.parameter_fields, {"cls": type(PENDULUM)}, anything),
