@@ -258,7 +258,7 @@ def _planned(problem: Problem, sampled: control.Sampled, s: LoopSetting) -> tupl
 
 
 @quick_jit
-def _least(design: Any, x0: Array) -> Float[Array, ""]:
+def _least(design: Any, x0: Array | np.ndarray) -> Float[Array, ""]:
     """The cost of a plan that is the optimum over all time; NaN of one that is not."""
     plan, _ = design.plan(x0)
     return jnp.where(design.exact(plan), plan.cost, jnp.nan)
