@@ -61,7 +61,8 @@ class Demonstration:
 def demonstrations(plants: Sequence[Plant]) -> list[Demonstration]:
     """The runs of each plant at its defaults: one design and four rollouts for all, padded to the largest."""
     problem = Problem.of(plants)
-    (n, m), gains, closed = (problem.n, problem.m), problem.K, np.asarray(problem.closed_loop())
+    A, B, gains = (np.asarray(a) for a in (problem.A, problem.B, problem.K))
+    (n, m), closed = B.shape[-2:], A - B @ gains
     steps = [loop_design.settling_steps(np.linalg.eigvals(F[: p.n, : p.n])) for F, p in zip(closed, plants)]
     x0 = np.array([np.pad(loop_design.start(p), (0, n - p.n)) for p in plants])
     push = np.zeros((len(plants), 1, m))
@@ -69,7 +70,7 @@ def demonstrations(plants: Sequence[Plant]) -> list[Demonstration]:
 
     def runs(released: bool, gain: float) -> list[Trajectory]:
         at, input = (x0, 0 * push) if released else (0 * x0, push)
-        policy = TrackingPolicy(jnp.zeros((len(plants), 1, n)), jnp.asarray(input), gain * gains[:, None])
+        policy = TrackingPolicy(np.zeros((len(plants), 1, n)), input, gain * gains[:, None])  # type: ignore[arg-type]
         out = jax.tree.map(np.asarray, rollout(problem, policy, at, max(steps)))
         return [
             Trajectory(out.ts[i, : t + 1], out.xs[i, : t + 1, : p.n], out.us[i, :t, : p.m], out.costs[i, :t])
@@ -79,7 +80,7 @@ def demonstrations(plants: Sequence[Plant]) -> list[Demonstration]:
     shown = (
         [{"optimal": a, "no control": b} for a, b in zip(runs(kind, 1.0), runs(kind, 0.0))] for kind in (True, False)
     )
-    Ks = (np.asarray(K)[: p.m, : p.n] for p, K in zip(plants, gains))
+    Ks = (K[: p.m, : p.n] for p, K in zip(plants, gains))
     return list(map(Demonstration, Ks, *shown))
 
 

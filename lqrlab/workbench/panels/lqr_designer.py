@@ -11,7 +11,6 @@ from typing import Any
 import ipywidgets
 import numpy as np
 
-from lqrlab.compute import files
 from lqrlab.compute.array_files import write_arrays
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
@@ -248,12 +247,7 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
         return [copy_as_code.regulator(question), *super()._codes(question)]
 
     def _writers(self) -> dict[str, Callable[[Path], Path]]:
-        mine = {
-            "design sheet": self._write_sheet,
-            "for MATLAB": self._write_mat,
-            "for python-control": self._write_script,
-        }
-        return mine | super()._writers()
+        return {"design sheet": self._write_sheet, "for MATLAB": self._write_mat} | super()._writers()
 
     def _place(self, path: Path, ending: str) -> Path:
         """The path that a file goes to; one that this panel did not write stays."""
@@ -270,14 +264,9 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
         return design_sheet.sheet(s, design(s), path.stem, copy_as_code.regulator(s)).save(path)
 
     def _write_mat(self, path: Path) -> Path:
-        """Plant, weights and controller as a file for MATLAB, which SciPy reads as well."""
+        """Plant, weights and controller as a ``.mat`` file, which MATLAB and SciPy read."""
         s, path = self._question(), self._place(path, ".mat")
         return write_arrays(path, matrices(s, design(s)))
-
-    def _write_script(self, path: Path) -> Path:
-        """Plant and controller as a script for python-control."""
-        s, path = self._question(), self._place(path, ".py")
-        return files.write_atomic(path, copy_as_code.python_control(matrices(s, design(s))))
 
     def _exported(self, question: LoopSetting) -> tuple[object, Problem]:
         s, u_eq = question, question.plant.equilibrium()[1]
