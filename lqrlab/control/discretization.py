@@ -106,7 +106,7 @@ def _tangent(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[S
     return jax.jvp(slow, primals, tangents)
 
 
-def sample_many(*args: Array) -> Sampled:
+def sample_many(*args: Any) -> Sampled:
     """The sampled problems of A, B, Q, R, N and dt whose leading axes broadcast, differentiable to any order."""
     return _sampled_problems(*batch_last.together(_CORES, *args))
 

@@ -23,8 +23,8 @@ _UNEVEN = 1e3  # a ratio of sums of a row and a column that costs digits
 # With the batch on the last axis -----------------------------------------------------------------------------
 
 
-def _units(a: Float[Array, "n n batch"]) -> Float[Array, "n batch"]:
-    """d, powers of two, that evens out the rows and columns of a in x = D x̃, D = diag(d), where they differ much.
+def even_units(a: Float[Array, "n n batch"], uneven: float) -> Float[Array, "n batch"]:
+    """d that evens out the rows and columns of a in x = D x̃, D = diag(d), where their sums differ by ``uneven``.
 
     Source: D. Ruiz, A scaling algorithm to equilibrate both rows and columns norms in matrices (2001).
     """
@@ -32,7 +32,7 @@ def _units(a: Float[Array, "n n batch"]) -> Float[Array, "n batch"]:
 
     def more(state: tuple) -> Array:
         _, change, k = state
-        return jnp.any((change > _UNEVEN) | (change < 1 / _UNEVEN)) & (k < _BALANCING)
+        return jnp.any((change > uneven) | (change < 1 / uneven)) & (k < _BALANCING)
 
     def once(state: tuple) -> tuple:
         d, _, k = state
@@ -42,8 +42,7 @@ def _units(a: Float[Array, "n n batch"]) -> Float[Array, "n batch"]:
         return d * ratio**0.25, ratio, k + 1
 
     start = jnp.ones_like(a[0])
-    d, _, _ = jax.lax.while_loop(more, once, once((start, start, 0)))
-    return 2.0 ** jnp.round(jnp.log2(d))
+    return jax.lax.while_loop(more, once, once((start, start, 0)))[0]
 
 
 def smith(
@@ -98,7 +97,7 @@ def smith_continuous(
 def _bounded(a: Array, q: Array, *, continuous: bool) -> Array:
     """The solution, NaN where a is not stable; the units of the states do not matter."""
     tolerance = float(jnp.finfo(a.dtype).eps) ** 0.5 / 4
-    d = _units(a)
+    d = 2.0 ** jnp.round(jnp.log2(even_units(a, _UNEVEN)))  # powers of two: exact
     both = d[:, None] * d[None]
     a, q = a * d[None] / d[:, None], q / both
     x, stable = smith_continuous(a, q, tolerance, pivoted=True) if continuous else smith(a, q, tolerance)
