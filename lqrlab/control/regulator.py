@@ -14,7 +14,6 @@ from lqrlab.compute import broadcast, linalg, pytree
 from lqrlab.compute.checks import traced
 from lqrlab.compute.linalg import batch_last
 from lqrlab.control import matrix_checks
-from lqrlab.control.analysis import controllability
 from lqrlab.control.riccati import equations
 
 _ONE_DIGIT = 0.1
@@ -127,9 +126,11 @@ def _design(args: tuple[Array | np.ndarray, ...], *, continuous: bool, singular_
         found = (*equations.certified(solution, sound)[:4], sound)
         design = LQR(*(found if traced(*found) else jax.device_put(found)))
     if design.P.ndim == 2 and not traced(design) and not bool(design.stabilizing):
+        from lqrlab.control.analysis import diagnosis  # stands above; only a problem without an answer needs it
+
         A, B, Q = (np.asarray(a) for a in args[:3])
         why = float(design.residual) if bool(design.uncertified) else None
-        raise ValueError(controllability.why_not(A, B, Q, continuous=continuous, residual=why))
+        raise ValueError(diagnosis.why_not(A, B, Q, continuous=continuous, residual=why))
     return design
 
 
