@@ -53,6 +53,7 @@ def page(names: Sequence[str] | None = None, *, linear: bool = True, unfolded: b
 class Demonstration:
     """Runs of one plant's linear model for the page, ``optimal`` and with ``no control``."""
 
+    A: Float[np.ndarray, "n n"]  # of the plant, linearised
     K: Float[np.ndarray, "m n"]  # gain of the sampled optimum
     released: dict[str, Trajectory]  # from an initial state
     pushed: dict[str, Trajectory]  # from rest, by a step of the first input of its scale
@@ -80,8 +81,9 @@ def demonstrations(plants: Sequence[Plant]) -> list[Demonstration]:
     shown = (
         [{"optimal": a, "no control": b} for a, b in zip(runs(kind, 1.0), runs(kind, 0.0))] for kind in (True, False)
     )
+    As = (A[: p.n, : p.n] for p, A in zip(plants, np.asarray(problem.continuous.A)))  # type: ignore[union-attr]
     Ks = (K[: p.m, : p.n] for p, K in zip(plants, gains))
-    return list(map(Demonstration, Ks, *shown))
+    return list(map(Demonstration, As, Ks, *shown))
 
 
 def _field(plant: Plant) -> str:
@@ -113,7 +115,7 @@ def _tile(plant: Plant) -> str:
 
 def _entry(plant: Plant, shown: Demonstration, linear: bool, *, unfolded: bool) -> str:
     """All of one family, folded."""
-    about, run = card(plant), shown.released["optimal"]
+    about, run = card(plant, A=shown.A), shown.released["optimal"]
     if not linear:
         policy = LinearPolicy(jnp.asarray(shown.K))
         run = rollout(plant, policy, jnp.asarray(loop_design.start(plant)), len(run.us))

@@ -126,9 +126,7 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
         self.integral = controls.factor_slider("weight of its integral, ×")
         self.measured = {o.name: controls.checkbox(f"measures {name}") for o, name in zip(plant.outputs, outputs)}
         self.disturbance, self.sensor = (
-            ipywidgets.FloatLogSlider(
-                value, min=-4, max=1, step=0.05, description=label, readout_format=".2g", **controls.WIDE
-            )
+            controls.log_slider(label, value, -4, 1, step=0.05, readout_format=".2g")
             for label, value in (("disturbance, scale/√s", usual.disturbance), ("sensor noise, × scale", usual.sensor))
         )
 
@@ -205,12 +203,8 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
     def _dragged(self) -> None:
         """Move the edge that is held to where the plane is clicked."""
         if self._grip:
-            slider, value = (
-                getattr(self, self._grip),
-                step_picture.dragged(self._grip, *self._pixels("point"), self._at_planes()),
-            )
-            low, high = ((slider.base**a if hasattr(slider, "base") else a) for a in (slider.min, slider.max))
-            slider.value = min(max(value, low), high)
+            value = step_picture.dragged(self._grip, *self._pixels("point"), self._at_planes())
+            controls.move_to(getattr(self, self._grip), value)
 
     def _at_planes(self) -> Planes:
         if self._planes is None:
@@ -233,7 +227,7 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
         with self.quietly():
             for group, factors in ((self.states, states), (self.inputs, inputs)):
                 for slider, factor in zip(group.values(), factors):
-                    slider.value = float(np.clip(factor, slider.base**slider.min, slider.base**slider.max))
+                    controls.move_to(slider, float(factor))
             self.kind.value, self.view.value, self.found.value = KINDS[0], STEP, said
         self.ask()
 
