@@ -67,7 +67,7 @@ def demonstrations(plants: Sequence[Plant]) -> list[Demonstration]:
     steps = [loop_design.settling_steps(np.linalg.eigvals(F[: p.n, : p.n])) for F, p in zip(closed, plants)]
     x0 = np.array([np.pad(loop_design.start(p), (0, n - p.n)) for p in plants])
     push = np.zeros((len(plants), 1, m))
-    push[:, 0, 0] = [float(p.scales[1][0]) for p in plants]
+    push[:, 0, 0] = [p.inputs[0].scale for p in plants]
 
     def runs(released: bool, gain: float) -> list[Trajectory]:
         at, input = (x0, 0 * push) if released else (0 * x0, push)
