@@ -312,7 +312,6 @@ CALLS = {
     "control.place": (control.place, _ab | {"poles": np.array([-1.0, -2.0])}, anything),
     "tuning.inverse_lqr": (tuning.inverse_lqr, _loop, anything),
     "tuning.gain_schedule": (tuning.gain_schedule, _grid, anything),
-    "control.to_statespace": (control.to_statespace, _d, anything),
     "control.unsaturated_level": (control.unsaturated_level, {"K": K, "P": Q, "limit": 1.0}, anything),
     "tuning.pareto": (tuning.pareto, _front, anything),
     "tuning.tune": (tuning.tune, _tune, anything),

@@ -23,6 +23,6 @@ if TYPE_CHECKING:
     from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd, unsaturated_level
     from lqrlab.control.riccati.equations import care, dare
     from lqrlab.control.servo import Integral, feedforward, lqi, place
-    from lqrlab.control.state_space import StateSpace, frequency_response, sensitivity, to_statespace
+    from lqrlab.control.state_space import StateSpace, frequency_response, sensitivity
 
 __getattr__, __dir__, __all__ = lazily(__name__)
