@@ -86,12 +86,6 @@ class SampledLoop:
         stable = np.abs(np.linalg.eigvals(self.closed)).max() < 1
         return control.margins(*self.opened, self.controller.dt) if stable else []
 
-    @property
-    def on_state(self) -> Float[np.ndarray, "m n"]:
-        """The gain on the plant's state where nothing is on its way, the sum is zero and the estimate is right."""
-        gain = self.design.regulator.K if isinstance(self.design, control.LQG) else self.K
-        return np.asarray(gain)[:, : len(self.plant[0])]
-
     def on_plant(self, A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The opened loop of the same controller on other plants ``[*batch, s, s]``, ``[*batch, s, m]``."""
         (F, G), lead = self.controller.matrices[:2], A.shape[:-2]

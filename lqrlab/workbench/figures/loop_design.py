@@ -230,7 +230,8 @@ def matrices(s: LoopSetting, result: LoopDesign) -> dict[str, ArrayLike]:
     ``Ki`` or ``L``; and ``Ak`` … ``Dk`` of the whole controller from the plant's state to its input.
     """
     design, (A, B), (Q, R) = result.undelayed.design, s.plant.matrices(), s.weights
-    found = {"A": A, "B": B, "C": s.plant.output_matrix(), "Q": Q, "R": R, "dt": s.dt, "K": result.undelayed.on_state}
+    K = design.regulator.K if isinstance(design, control.LQG) else result.undelayed.K[:, : s.plant.n]
+    found = {"A": A, "B": B, "C": s.plant.output_matrix(), "Q": Q, "R": R, "dt": s.dt, "K": K}
     found |= {f"{name}d": value for name, value in zip("ABQRN", result.sampled)}
     if isinstance(design, control.Integral):
         found |= {"Ki": design.Ki, "held": np.asarray(design.C)}

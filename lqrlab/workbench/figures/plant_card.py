@@ -55,12 +55,8 @@ def card(plant: Plant, *, equations: bool = True, A: ArrayLike | None = None) ->
         lines = []
     facts = {label: words for label, words in facts.items() if words}
     tables = {caption: table for caption, table in tables.items() if table[1]}
-    return Card(plant.name, plant.title, size, facts, mode_sentences(plant, A), lines, tables)
-
-
-def mode_sentences(plant: Plant, A: ArrayLike | None = None) -> list[str]:
-    """The open loop's modes in words, the least stable first; ``A`` if it has been linearised already."""
-    return [words for _, words in control.modes_in_words(plant, A)]
+    modes = [words for _, words in control.modes_in_words(plant, A)]
+    return Card(plant.name, plant.title, size, facts, modes, lines, tables)
 
 
 def parameter_rows(plant: Plant) -> list[tuple[str, float, str, str, str]]:
