@@ -63,7 +63,11 @@ def _designed(variants: int) -> list[control.LQR]:
     def size(plant: systems.Plant) -> tuple[int, int]:
         return next(size for size in SIZES if plant.n <= size[0] and plant.m <= size[1])
 
-    stacks = [systems.stack([plant for plant in plants if size(plant) == each], *each) for each in SIZES]
+    def stack(size_: tuple[int, int]) -> systems.Linear:
+        padded = [systems.pad(systems.linearise(plant), *size_) for plant in plants if size(plant) == size_]
+        return jax.tree.map(lambda *a: jnp.concatenate(a), *padded)
+
+    stacks = [stack(each) for each in SIZES]
     return [control.lqrd(s.A, s.B, s.Q, s.R, s.dt) for s in stacks]
 
 

@@ -131,17 +131,6 @@ def test_learned_policies_stand_in_a_table_with_the_optimum():
     assert (rows["imitation"].steps, rows["gradient"].steps) == (64 * 200, 30 * 8 * 10)
 
 
-def test_ppo_and_sac_are_learned_where_their_library_is_and_each_has_its_number_of_steps(monkeypatch):
-    env = learned_agents.task("pendulum")
-    monkeypatch.setattr(learned_agents, "has_rejax", lambda: True)
-    found = learned_agents.ways(env, learned_agents.Training(ppo_steps=30, sac_steps=20))
-    assert (found["PPO"][0], found["SAC"][0]) == (30, 20)
-    assert found["SAC"][1].func is learned_agents.sac
-    assert not {"PPO", "SAC"} & set(learned_agents.ways(env, SMALL))
-    monkeypatch.setattr(learned_agents, "has_rejax", lambda: False)
-    assert "SAC" not in learned_agents.ways(env, learned_agents.Training())
-
-
 def test_the_reward_of_sac_is_the_root_of_what_an_action_costs_above_the_optimum():
     env = learned_agents.task("pendulum")
     rooted = learned_agents.task("pendulum", reward=learned_agents.root_of_excess(env))
@@ -201,11 +190,6 @@ def test_a_module_measures_one_of_its_parts_and_shows_a_table_or_one_object_a_li
     assert asked == [{}, {"seeds": 1}]
     with pytest.raises(SystemExit):
         command(monkeypatch, capsys, parts, "wrong")
-
-
-def test_figures_of_several_seeds_are_shown_with_their_range():
-    assert measurement._shown((2.0, 1.0, float("inf"))) == "2 [1, ∞]"
-    assert measurement._shown((2.0, 2.0, 2.0)) == "2"
 
 
 def test_the_list_names_all_modules_that_have_parts(capsys):

@@ -41,6 +41,7 @@ from lqrlab import (
     tuning,
     unknown,
 )
+from lqrlab.systems import families
 from lqrlab.workbench.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -48,10 +49,10 @@ PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md")), *sorted((R
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 EXAMPLES = {  # public names that matter most: each has an example in its docstring
     compute: "Backend Timing broadcast compile setup",
-    systems: "Coordinates from_dynamics from_matrices make names open_loop_modes pad sample stack",
+    systems: "Coordinates from_dynamics from_matrices make names pad sample stack",
     control: "c2d care ctrb dare diagnose discretize dlqr dlyap feedforward finite_horizon "
-    "frequency_response gram h2_norm hinf_norm lqe lqi lqr lqrd lyap margins obsv place settling_steps settling_time "
-    "zeros",
+    "frequency_response gram h2_norm hinf_norm lqe lqi lqr lqrd lyap margins modes_in_words obsv place "
+    "settling_steps settling_time zeros",
     simulation: "Problem Trajectory bind",
     dataset: "DataConfig",
     identification: "Log excitation read",
@@ -116,7 +117,7 @@ def pages_with_code():
 @pytest.mark.parametrize("page", list(pages_with_code()))
 def test_code_on_pages_runs(page, blocks, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(systems.families, "FAMILIES", dict(systems.families.FAMILIES))
+    monkeypatch.setattr("lqrlab.systems.families.FAMILIES", dict(families.FAMILIES))
     for block in [block for block in BLOCK.findall(page.read_text()) if block not in blocks]:
         blocks.add(block)
         exec(compile(block.replace("num=1000", "num=10"), str(page), "exec"), {"__name__": page.stem})

@@ -19,7 +19,7 @@ QUICK = (
     *("control.modes", "control.place", "control.stage_weight", "control.zeros", "dataset.DataConfig"),
     *("dataset.open", "evaluation.settling_steps", "learning.TrainConfig", "simulation.check_policy"),
     *("simulation.bind", "simulation.Problem.of", "simulation.Problem.from_matrices", "simulation.rollout"),
-    *("systems.from_matrices", "systems.make", "systems.pad_matrix", "systems.sample", "systems.stack"),
+    *("systems.from_matrices", "systems.make", "systems.pad_matrix", "systems.sample"),
 )
 """Functions that compile little."""
 
@@ -107,7 +107,6 @@ STARTS = np.zeros((2, 2))
         (lambda: control.stage_weight(*[np.eye(2)] * 3, np.eye(3)), "K: expected shape"),
         (lambda: control.stage_weight(*[np.eye(2)] * 3, np.eye(2) * 1j), "K: expected real numbers"),
         (lambda: predictive.ilqr(len, [0.0], [[1.0]], [[1.0]], 2, dt=0.1), "f: fails on a state"),
-        (lambda: systems.stack([]), "plants: expected a list of at least one plant"),
         (lambda: systems.pad_matrix(np.eye(2), 1, 2), "rows: expected a whole number ≥ 2"),
         (lambda: systems.from_matrices(np.eye(2), np.eye(2), Q=np.zeros((0, 2))), r"Q: expected \(2, 2\)"),
         (lambda: systems.check_parameter(type(VARIANTS), "lenght", 1.0), "lenght: pendulum has no such"),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lqrlab.compute.backend import Backend, setup
     from lqrlab.compute.broadcasting import broadcast
     from lqrlab.compute.compilation import Compiled, CompileReport, EagerFallbackWarning, compile
-    from lqrlab.compute.jit import jit_by_function, quick_jit
+    from lqrlab.compute.jit import as_jax, jit_by_function, quick_jit
     from lqrlab.compute.processes import join
     from lqrlab.compute.pytrees import pytree
     from lqrlab.compute.timing import Timing, seconds, timeit

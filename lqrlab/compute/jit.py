@@ -7,6 +7,7 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 from jax.tree_util import PyTreeDef
+from jax.typing import ArrayLike
 
 from lqrlab.compute import checks
 
@@ -73,6 +74,12 @@ def quick_jit(fn: Callable[P, R], **options: Any) -> Callable[P, R]:
         return (plain if inside else quick())(*args, **kwargs)
 
     return call
+
+
+def as_jax(a: ArrayLike) -> jax.Array:
+    """NumPy's array as JAX's without a program: ``jnp.asarray`` compiles one for each shape, outside of traces."""
+    inside = isinstance(a, jax.Array) or checks.traced(jnp.zeros(()))
+    return jnp.asarray(a) if inside else jax.device_put(a)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from lqrlab.compute.names import lazily
 if TYPE_CHECKING:
     from lqrlab.control.analysis.controllability import ctrb, gram, obsv
     from lqrlab.control.analysis.diagnosis import Diagnosis, diagnose
-    from lqrlab.control.analysis.eigenmodes import Mode, modes, settling_steps, settling_time
+    from lqrlab.control.analysis.eigenmodes import Mode, modes, modes_in_words, settling_steps, settling_time
     from lqrlab.control.analysis.frequency import frequency_response, sensitivity, to_statespace
     from lqrlab.control.analysis.stability_margins import Disk, Margins, margins
     from lqrlab.control.analysis.system_norms import h2_norm, hinf_norm

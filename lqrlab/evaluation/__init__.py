@@ -1,26 +1,15 @@
 """Closed-loop scores against the true optimum, and the baselines that give them meaning."""
 
-from lqrlab.compute.names import moved
-from lqrlab.control import settling_steps
-from lqrlab.evaluation import certificate
-from lqrlab.evaluation.baselines import baselines
-from lqrlab.evaluation.certificate import Certificate, certify
-from lqrlab.evaluation.ladder import Ladder, ladder
-from lqrlab.evaluation.regions import Attraction, attraction
-from lqrlab.evaluation.scores import Score, evaluate
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Attraction",
-    "Certificate",
-    "Ladder",
-    "Score",
-    "attraction",
-    "baselines",
-    "certificate",
-    "certify",
-    "evaluate",
-    "ladder",
-    "settling_steps",
-]
+from lqrlab.compute.names import lazily
 
-__getattr__ = moved(__name__)
+if TYPE_CHECKING:
+    from lqrlab.control import settling_steps
+    from lqrlab.evaluation import certificate
+    from lqrlab.evaluation.certificate import Certificate, certify
+    from lqrlab.evaluation.regions import Attraction, attraction
+    from lqrlab.evaluation.rungs import Ladder, baselines, ladder
+    from lqrlab.evaluation.scores import Score, evaluate
+
+__getattr__, __dir__, __all__ = lazily(__name__)

@@ -163,28 +163,41 @@ def _scored(
     cost, end, sizes = _ran(problem, policy, x0, num_steps)
     if not np.all(np.isfinite(problem.optimal_cost(x0))):
         raise ValueError(f"x0: expected deviations of a finite cost, but found up to {float(jnp.max(jnp.abs(x0)))}")
-    if linear_loop:
-        judged = verdict.of_gain(problem.closed_loop(policy.K))  # type: ignore[attr-defined]
-        judged = jnp.broadcast_to(judged[..., None], cost.shape)
+    bare = dataclasses.replace(problem, plant=None)  # of which no program is kept for each plant
+    judged, end = _judged(bare, policy if linear_loop else None, x0, cost, end, sizes, num_steps)
+    start, rest = least(x0), least(end)
+    if start.shape != x0.shape[:-1]:
+        raise ValueError(f"reference: expected costs of {x0.shape[:-1]} starts, but found {start.shape}")
+    ratio, remaining, lowest = _compared(judged, cost, start, rest, problem.linear)
+    if problem.linear and lowest < 1 - 1e-6:
+        raise AssertionError(f"a loop cost {float(lowest):.9f} of the optimum: reference or simulation is wrong")
+    return Score(ratio, judged, remaining, "unconstrained" if free else "constrained")
+
+
+@functools.partial(jax.jit, static_argnames="num_steps")
+def _judged(
+    problem: Problem, gain: LinearPolicy | None, x0: Array, cost: Array, end: Array, sizes: Sizes, num_steps: int
+) -> tuple[Array, Array]:
+    """Verdicts, exact under a gain alone, and the last states of the loops that converge; zero of the others."""
+    if gain is not None:
+        judged = jnp.broadcast_to(verdict.of_gain(problem.closed_loop(gain.K))[..., None], cost.shape)
     else:
         judged = verdict.of_peaks(verdict.size(x0, problem.scale_x), *sizes, num_steps=num_steps)
     # a cost beyond all numbers is that of a loop that has left the model, whatever its poles say
     judged = jnp.where(jnp.isfinite(cost + problem.optimal_cost(end)), judged, Verdict.DIVERGED).astype(jnp.int8)
-    converged = judged == Verdict.CONVERGED
-    end = jnp.where(converged[..., None], end, 0.0)  # what remains of the others is not looked for
-    start, rest = least(x0), least(end)
-    if start.shape != x0.shape[:-1]:
-        raise ValueError(f"reference: expected costs of {x0.shape[:-1]} starts, but found {start.shape}")
-    paid = cost + rest
+    return judged, jnp.where((judged == Verdict.CONVERGED)[..., None], end, 0.0)
+
+
+@functools.partial(jax.jit, static_argnames="linear")
+def _compared(judged: Array, cost: Array, start: Array, rest: Array, linear: bool) -> tuple[Array, Array, Array]:
+    """Ratios to the reference, at least 1 of linear plants; what remains of the cost; the least ratio."""
+    converged, paid = judged == Verdict.CONVERGED, cost + rest
     nothing = start == 0  # a loop that begins at rest has nothing to pay
     ratio = jnp.where(nothing & (paid == 0), 1.0, paid / jnp.where(nothing, 1.0, start))
     ratio = jnp.where(converged, ratio, jnp.inf)
     ratio = jnp.where(jnp.isfinite(start), ratio, jnp.nan)
-    if problem.linear and (lowest := float(jnp.nanmin(ratio))) < 1 - 1e-6:
-        raise AssertionError(f"a loop cost {lowest:.9f} of the optimum: reference or simulation is wrong")
     remaining = jnp.where(converged, rest / jnp.where(paid > 0, paid, 1.0), 1.0)
-    kind = "unconstrained" if free else "constrained"
-    return Score(jnp.maximum(ratio, 1.0) if problem.linear else ratio, judged, remaining, kind)
+    return jnp.maximum(ratio, 1.0) if linear else ratio, remaining, jnp.nanmin(ratio)
 
 
 def _ran(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> tuple[Array, Array, Sizes]:

@@ -128,7 +128,7 @@ class Problem(QuadraticRegulator):
     def _of_list(
         cls, plants: Sequence[Plant], dt: ArrayLike | None, limits: Limits | Pair | None, optimum: bool
     ) -> Self:
-        made = [sampling.linearised(plant, dt, None, None) for plant in plants]
+        made = [sampling.linearised(plant, dt, model=at) for plant, at in zip(plants, sampling.models(list(plants)))]
         problem = cls.together([part for (_, part), _ in made], optimum=optimum)
         held = sampling.inputs_in_a_row([u_eq for _, (_, u_eq) in made])  # absolute limits are around these
         limited = dataclasses.replace(problem, u_eq=held).limited(limits)
@@ -137,8 +137,7 @@ class Problem(QuadraticRegulator):
     @classmethod
     def together(cls, parts: Sequence[Part], *, optimum: bool = True) -> Self:
         """The linear problem of plants one after another, each part's in its own units, padded to one size."""
-        found, best = sampling.sample_together(parts, design=optimum)
-        plant, coordinates, times = sampling.together(parts)
+        (plant, coordinates, times), found, best = sampling.sample_together(parts, design=optimum)
         K, P = best or (None, None)
         return cls(coordinates, times, *found, K=K, P=P, continuous=plant)  # type: ignore[arg-type]
 

@@ -4,6 +4,7 @@ In scaled coordinates, padded to one size, all plants look alike, so few numbers
 matrices lose the fewest digits. Large batches and larger plants are solved without padding.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,10 +15,11 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from lqrlab import control
-from lqrlab.compute import checks
+from lqrlab.compute import as_jax, checks, jit_by_function, quick_jit
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Linear, Plant, check_plant, pad, pad_matrix
 
+Pair = tuple[Array, Array]
 MOST_SUBSTEPS = 10_000
 """Runge-Kutta steps in a sample time, at most: a mode 2500 times as fast as the sampling."""
 _ANGLE = 0.25  # rad that the fastest mode turns or decays by in a Runge-Kutta step
@@ -77,9 +79,9 @@ def sample(part: Part, *, design: bool) -> tuple[control.Sampled, Optimum | None
         except ValueError:
             control.lqrd(A, B, Q, R, part.dt, N)  # names the mode of the plant, not of its samples
             raise
-    found, best = _on_host([part], design=design)
+    found, best = _on_host(*_in_si_units(part), design=design)
     cut = _without_padding(found, best, n, m)
-    return jax.tree.map(lambda a: jnp.asarray(a.reshape(*batch, *a.shape[1:])), cut)
+    return jax.tree.map(lambda a: as_jax(a.reshape(*batch, *a.shape[1:])), cut)
 
 
 def listed(plants: object) -> Sequence[Plant]:
@@ -96,24 +98,23 @@ def listed(plants: object) -> Sequence[Plant]:
     return plants
 
 
-def sample_together(parts: Sequence[Part], *, design: bool) -> tuple[control.Sampled, Optimum | None]:
-    """Plants of any families one after another, sampled and padded, in SI units ``[plants, …]``."""
-    return jax.tree.map(jnp.asarray, _on_host(parts, design=design))
+def sample_together(parts: Sequence[Part], *, design: bool) -> tuple[Part, control.Sampled, Optimum | None]:
+    """Plants of any families one after another ``[plants, …]``, padded, in SI units, and these sampled.
+
+    What is added to a plant decays, and costs nothing.
+    """
+    units, linear, N = flat = jax.tree.map(lambda *a: np.concatenate(a), *map(_in_si_units, parts))
+    part = Part(Continuous(linear.A, linear.B, linear.Q, linear.R, N), units, linear.dt)
+    return jax.tree.map(as_jax, (part, *_on_host(*flat, design=design)))
 
 
-def together(parts: Sequence[Part]) -> Part:
-    """Plants of any families one after another as one part, padded: what is added decays, and costs nothing."""
-    flat = [_in_si_units(part) for part in parts]
-    units, linear, N = jax.tree.map(lambda *a: jnp.asarray(np.concatenate(a)), *flat)
-    return Part(Continuous(linear.A, linear.B, linear.Q, linear.R, N), units, linear.dt)
-
-
-def _on_host(parts: Sequence[Part], *, design: bool) -> tuple[control.Sampled, Optimum | None]:
-    """The same as NumPy's arrays, for which no slice is compiled."""
-    count = sum(int(np.prod(part.dt.shape)) for part in parts)
+def _on_host(
+    units: Coordinates, linear: Linear, cross: np.ndarray, *, design: bool
+) -> tuple[control.Sampled, Optimum | None]:
+    """The samples of padded plants as NumPy's arrays, for which no slice is compiled."""
+    count = len(linear.dt)  # type: ignore[arg-type]
     size = max(_LEAST, 1 << max(count - 1, 0).bit_length()) if count <= _ROUNDED else -(-count // _ROUNDED) * _ROUNDED
-    hosts = [_in_si_units(part) for part in parts]
-    units, linear, cross = jax.tree.map(lambda *a: np.resize(np.concatenate(a), (size, *a[0].shape[1:])), *hosts)
+    units, linear, cross = jax.tree.map(lambda a: np.resize(a, (size, *a.shape[1:])), (units, linear, cross))
     linear, cross = units.scale_plant(linear), units.scale_cross(cross)
     found = control.discretize(linear.A, linear.B, linear.Q, linear.R, linear.dt, cross)
     masked: Any = {"A": "xx", "B": "xu", "Q": "xx", "N": "xu"}
@@ -171,28 +172,46 @@ def _without_padding(
     return found, best if best is None else Optimum(best.K[:, :m, :n], best.P[:, :n, :n])
 
 
+@functools.partial(jit_by_function, jit=quick_jit)
+def models(plants: Sequence[Plant]) -> list[tuple[Pair, Pair]]:
+    """A, B and the equilibrium of plants of several families, by one program instead of two for each."""
+    return [(plant.matrices(), plant.equilibrium()) for plant in plants]
+
+
 def linearised(
-    plant: Plant, dt: ArrayLike | None, weights: tuple[ArrayLike, ArrayLike] | None, N: ArrayLike | None
-) -> tuple[tuple[Plant, Part], tuple[Array, Array]]:
-    """A plant with a sample time for each member of its batch, what it is sampled from, and its equilibrium."""
-    (A, B), (Q, R) = plant.matrices(), plant.weights() if weights is None else weights
+    plant: Plant,
+    dt: ArrayLike | None,
+    weights: tuple[ArrayLike, ArrayLike] | None = None,
+    N: ArrayLike | None = None,
+    model: tuple[Pair, Pair] | None = None,
+) -> tuple[tuple[Plant, Part], Pair]:
+    """A plant with a sample time for each member of its batch, what it is sampled from, and its equilibrium.
+
+    ``model`` is what :func:`models` found of it, if it did.
+    """
+    (A, B), at_rest = model or (plant.matrices(), plant.equilibrium())
+    Q, R = plant.weights() if weights is None else weights
     step = control.matrix_checks.sample_time(plant.dt if dt is None else dt, A.dtype)
     batch = _batch(plant.batch_shape, step.shape)
     if weights is not None or N is not None:
         A, B, Q, R, given = control.matrix_checks.arguments(A, B, Q, R, N)
         N = None if N is None else given
 
-    def full(a: Array, core: int) -> Array:
-        """With all axes of the batch: the plants' own lead, an axis of sample times follows them."""
-        a = jnp.asarray(a)
-        inner = a.shape[a.ndim - core :]
-        if a.shape[: a.ndim - core] == batch:
-            return a
-        return jnp.broadcast_to(expand_batch(a, len(batch) + core, core), batch + inner)
+    inside = checks.traced(A, B, Q, R, N, step, at_rest, jnp.zeros(()))
 
-    cross = None if N is None else full(jnp.asarray(N), 2)
-    matrices = Continuous(full(A, 2), full(B, 2), full(jnp.asarray(Q), 2), full(jnp.asarray(R), 2), cross)
-    equilibrium = tuple(full(a, 1) for a in plant.equilibrium())
+    def full(a: ArrayLike, core: int) -> Array:
+        """With all axes of the batch: the plants' own lead, an axis of sample times follows them."""
+        shape = np.shape(a)
+        lead, inner = shape[: len(shape) - core], shape[len(shape) - core :]
+        if lead == batch:
+            return as_jax(a)
+        if inside:
+            return jnp.broadcast_to(expand_batch(jnp.asarray(a), len(batch) + core, core), batch + inner)
+        return as_jax(np.broadcast_to(expand_batch(np.asarray(a), len(batch) + core, core), batch + inner))
+
+    cross = None if N is None else full(N, 2)
+    matrices = Continuous(full(A, 2), full(B, 2), full(Q, 2), full(R, 2), cross)
+    equilibrium = tuple(full(a, 1) for a in at_rest)
     coordinates = jax.tree.map(lambda a: full(a, 1), Coordinates.of(plant, larger=True))
     whole = plant if plant.batch_shape == batch else plant.broadcast_to(batch)
     return (whole, Part(matrices, coordinates, full(step, 0))), equilibrium  # type: ignore[return-value]
@@ -215,7 +234,7 @@ def _batch(plants: tuple[int, ...], times: tuple[int, ...]) -> tuple[int, ...]:
 def inputs_in_a_row(inputs: Sequence[Array]) -> Float[Array, "plants inputs"]:
     """Inputs ``[*batch, m]`` of several families' plants one after another, padded with zeros."""
     flat = [np.asarray(u).reshape(-1, u.shape[-1]) for u in inputs]
-    return jnp.asarray(np.concatenate([np.pad(u, [(0, 0), (0, M_MAX - u.shape[-1])]) for u in flat]))
+    return as_jax(np.concatenate([np.pad(u, [(0, 0), (0, M_MAX - u.shape[-1])]) for u in flat]))
 
 
 def input_limits(

@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from lqrlab.compute import linalg, pytree
+from lqrlab.compute import as_jax, linalg, pytree
 from lqrlab.compute.checks import instance, number, real, traced, whole
 from lqrlab.systems.custom import Linear
 from lqrlab.systems.plant import Arrays, Plant
@@ -56,8 +56,13 @@ class Coordinates:
         lead, sizes = plant.batch_shape, {}
         if larger:
             sizes = {"n_max": max(plant.n, N_MAX), "m_max": max(plant.m, M_MAX)}
-        scales = (_namespace(s).broadcast_to(s, (*lead, s.shape[-1])) for s in plant.scales)
-        return cls.from_scales(*scales, **sizes)
+        given = plant.scales
+        host = not traced(*given, jnp.zeros(()))  # where nothing is compiled for each size
+        scales = [np.asarray(s) if host else s for s in given]
+        full = (_namespace(s).broadcast_to(s, (*lead, s.shape[-1])) for s in scales)
+        found = cls.from_scales(*full, **sizes)
+        stays = all(isinstance(s, np.ndarray) for s in given)
+        return found if stays or not host else jax.tree.map(as_jax, found)
 
     @classmethod
     def from_scales(

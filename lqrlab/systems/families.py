@@ -1,7 +1,7 @@
 """The catalogue's register: names to plant classes, and the factories that check what they are given."""
 
 import functools
-from collections.abc import Callable
+import importlib
 from typing import Any
 
 import jax
@@ -10,16 +10,16 @@ import numpy as np
 from jax import Array
 from jaxtyping import PRNGKeyArray
 
+from lqrlab.compute import as_jax
 from lqrlab.compute.checks import did_you_mean, number, random_key, real, text, traced, whole
+from lqrlab.systems import catalogue
 from lqrlab.systems.declaration import param
 from lqrlab.systems.declaration_checks import check, range_and_unit
 from lqrlab.systems.drawing import Drawing
 from lqrlab.systems.plant import Input, Numbers, Output, Plant, State, parameter_fields
 
-FAMILIES: dict[str, type[Plant]] = {}
-"""The catalogue, without what is entered only when somebody looks into it."""
-BEFORE: list[Callable[[], None]] = []
-"""Called before somebody looks into the catalogue: a plant is checked when JAX has been set up, not on import."""
+FAMILIES: dict[str, type[Plant] | str] = dict(catalogue.places())
+"""The catalogue, without what is entered only when somebody looks into it; a class that nobody asked for is a place."""
 
 
 def register(cls: object = None, *, name: str = "") -> Any:
@@ -46,22 +46,31 @@ def register(cls: object = None, *, name: str = "") -> Any:
     if name:
         cls.name = name
     check(cls)
-    if cls.name in FAMILIES and FAMILIES[cls.name].__module__ != cls.__module__:
+    if cls.name in FAMILIES and _class(cls.name).__module__ != cls.__module__:
         raise ValueError(f"{cls.__name__}: {cls.name!r} is in the catalogue already; choose another name")
-    enter(cls)
+    FAMILIES[cls.name] = cls
     return cls
 
 
-def enter(cls: type[Plant]) -> None:
-    """Enter a class into the catalogue unchecked: the built-in families are checked by the tests."""
-    FAMILIES[cls.name] = cls
+def is_entered(cls: type[Plant]) -> bool:
+    """True if a class is the one that the catalogue has by its name."""
+    return cls.name in FAMILIES and _class(cls.name) is cls
+
+
+def _class(name: str) -> type[Plant]:
+    """The class of a name in the catalogue; a built-in one is loaded when it is first asked for."""
+    found = FAMILIES[name]
+    if isinstance(found, str):
+        module, _, cls = found.partition(":")
+        found = FAMILIES[name] = getattr(importlib.import_module(module), cls)
+    return found
 
 
 def with_defaults(plant: Plant) -> type[Plant]:
     """The plant's class with the plant's parameters for defaults; the class itself if it has them already."""
     cls, fields = type(plant), parameter_fields(type(plant))
     values = {key: float(value) for key, value in plant.parameters.items()}
-    if cls not in FAMILIES.values() and all(fields[key].default == value for key, value in values.items()):
+    if not is_entered(cls) and all(fields[key].default == value for key, value in values.items()):
         return cls
     members: dict[str, Any] = {key: param(value) for key, value in values.items()}
     about = {"__annotations__": dict.fromkeys(members, Array), "__module__": __name__}
@@ -106,9 +115,11 @@ def _family_of(plant: Plant, name: str) -> type[Plant]:
     return Given
 
 
-def _catalogue() -> dict[str, type[Plant]]:
-    for enter_others in BEFORE:
-        enter_others()
+def _catalogue() -> dict[str, type[Plant] | str]:
+    """The families, with those of files and packages: a plant is checked when JAX has been set up, not on import."""
+    from lqrlab.systems import plant_files  # here, because it enters what it reads by this module
+
+    plant_files.enter_named()
     return FAMILIES
 
 
@@ -129,7 +140,7 @@ def family(name: str) -> type[Plant]:
             f"name: no plant is called {name!r}{hint} One of a file of yours needs --plants FILE, in a notebook "
             "plants_file, in Python systems.register_file(FILE)"
         )
-    return FAMILIES[name]
+    return _class(name)
 
 
 def make(name: str, **parameters: Numbers) -> Plant:
@@ -151,8 +162,10 @@ def make(name: str, **parameters: Numbers) -> Plant:
     cls = family(name)
     fields = parameter_fields(cls)
     values = {key: check_parameter(cls, key, value) for key, value in parameters.items()}
-    full = [jnp.asarray(values.get(key, f.default), float) for key, f in fields.items()]
-    return cls(**dict(zip(fields, jnp.broadcast_arrays(*full))))
+    full = [values.get(key, f.default) for key, f in fields.items()]
+    if traced(full):
+        return cls(**dict(zip(fields, jnp.broadcast_arrays(*(jnp.asarray(a, float) for a in full)))))
+    return cls(**dict(zip(fields, map(as_jax, np.broadcast_arrays(*(np.asarray(a, float) for a in full))))))
 
 
 def check_parameter(cls: type[Plant], key: str, value: Numbers) -> Array:

@@ -1,16 +1,13 @@
-"""Plants of many families as one batch: linearised, padded to one size, stacked."""
+"""Plants linearised, about their equilibrium or anywhere."""
 
-from collections.abc import Iterable, Sequence
 from typing import NamedTuple, overload
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from lqrlab.compute.checks import real, traced
+from lqrlab.compute.checks import real
 from lqrlab.compute.differentiation import derivative
-from lqrlab.systems.coordinates import M_MAX, N_MAX, pad
 from lqrlab.systems.custom import Linear
 from lqrlab.systems.declaration_checks import check_plant
 from lqrlab.systems.plant import Numbers, Plant
@@ -72,26 +69,3 @@ def _anywhere(plant: Plant, x: Array, u: Array) -> Linearisation:
 
     A, B = derivative(lambda x: plant.dynamics(x, u), x), derivative(lambda u: plant.dynamics(x, u), u)
     return Linearisation(A, B, plant.dynamics(x, u))
-
-
-def stack(plants: Sequence[Plant], n: int = N_MAX, m: int = M_MAX) -> Linear:
-    """Plants of any families as one batch: linearised, padded to (n, m), joined along the first axis.
-
-    Args:
-        plants: each one plant or a batch with one leading axis.
-        n, m: dimensions to pad to.
-
-    >>> both = systems.stack([systems.make("pendulum"), systems.make("cart_pole")])
-    >>> both.batch_shape, both.n, both.m
-    ((2,), 12, 6)
-    """
-    if not isinstance(plants, Iterable) or not (plants := list(plants)):
-        raise ValueError(f"plants: expected a list of at least one plant, but found {plants!r}")
-    linear = [linearise(p) for p in plants]
-    concrete = not traced(linear)
-    if concrete:  # on the host, where nothing is compiled for each size
-        linear = [jax.tree.map(np.asarray, p) for p in linear]
-    wide = [pad(p, n, m) for p in linear]
-    flat = [jax.tree.map(lambda a, p=p: a.reshape(-1, *a.shape[len(p.batch_shape) :]), p) for p in wide]
-    joined = jax.tree.map(lambda *leaves: (np if concrete else jnp).concatenate(leaves), *flat)
-    return jax.tree.map(jnp.asarray, joined)

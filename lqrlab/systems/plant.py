@@ -20,7 +20,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, PRNGKeyArray
 
-from lqrlab.compute import jit_by_function, linalg, pytrees, quick_jit
+from lqrlab.compute import as_jax, jit_by_function, linalg, pytrees, quick_jit
 from lqrlab.compute.checks import did_you_mean, random_key, traced, whole
 from lqrlab.compute.registry import snake_case
 from lqrlab.systems.declaration import Signal, complete, documented, param
@@ -302,7 +302,7 @@ class Plant:
 
         def bryson(signals: tuple[Signal, ...]) -> Array:
             w = np.diag(np.array([s.scale for s in signals]) ** -2.0)
-            return jnp.asarray(np.broadcast_to(w, self.batch_shape + w.shape), float)
+            return as_jax(np.broadcast_to(w, self.batch_shape + w.shape))
 
         return bryson(self.states), bryson(self.inputs)
 
@@ -324,7 +324,8 @@ class Plant:
     @property
     def scales(self) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch m"]]:
         """Deviations that count as large: of the states [n] and of the inputs [m]."""
-        return jnp.array([s.scale for s in self.states]), jnp.array([s.scale for s in self.inputs])
+        states, inputs = (as_jax(np.array([s.scale for s in kind], float)) for kind in (self.states, self.inputs))
+        return states, inputs
 
     def drawing(self, x: Numbers | None = None, u: Numbers | None = None) -> Drawing:
         """The plant as shapes (see :mod:`lqrlab.systems.drawing`) at the absolute x, u or its equilibrium."""

@@ -45,7 +45,7 @@ def register_file(path: str | Path) -> list[str]:
     Raises:
         ValueError: naming the file, and the line or table at fault.
     """
-    _enter_named()
+    enter_named()
     file = checks.path("path", path).expanduser().resolve()
     readers = {".py": _execute, ".toml": _read, **dict.fromkeys(suffixes(), _enter_one)}
     if file.suffix not in readers:
@@ -56,7 +56,11 @@ def register_file(path: str | Path) -> list[str]:
         raise ValueError(f"{file}: expected a path without {os.pathsep!r}; rename the file")
     before = dict(families.FAMILIES)
     readers[file.suffix](file)
-    found = [name for name, cls in families.FAMILIES.items() if before.get(name) is not cls]
+    found = [
+        name
+        for name, cls in families.FAMILIES.items()
+        if before.get(name) is not cls and not isinstance(before.get(name), str)
+    ]
     if not found:
         raise ValueError(
             f"{file}: registers no plant; put @systems.register above the class, or write "
@@ -118,7 +122,7 @@ def _enter_one(file: Path) -> None:
     families.register(load(file, name=name), name=name)
 
 
-def _enter_named() -> None:
+def enter_named() -> None:
     """Enter the plants of the files that a parent process was given, and of installed packages."""
     value = os.environ.get(PLANT_FILES, "")
     if value != _entered["files"]:
@@ -142,6 +146,3 @@ def _warned(name: str) -> Iterator[None]:
         yield
     except Exception as error:
         warnings.warn(f"the plants of {name} are left out: {type(error).__name__}: {error}", stacklevel=6)
-
-
-families.BEFORE.append(_enter_named)

@@ -28,7 +28,7 @@ def bucket(name):
 @functools.cache
 def designs(name, spread):
     plants = variants(name, spread)
-    wide = systems.stack([plants], *bucket(name))
+    wide = systems.pad(systems.linearise(plants), *bucket(name))
     return control.lqrd(wide.A, wide.B, wide.Q, wide.R, wide.dt)
 
 

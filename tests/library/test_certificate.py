@@ -93,8 +93,8 @@ def test_a_gain_that_is_no_number_is_certified_as_unstable(plants):
 
 def test_several_batches_are_certified_as_their_stack(plants):
     both = [plants, systems.sample("cart_pole", key=jax.random.key(9), num=2)]
-    stacked = systems.stack(both)
-    policy = Unrecognised(0.9 * optimum(stacked).K)
+    stacked = simulation.Problem.of(both)
+    policy = Unrecognised(0.9 * stacked.K)
     found, expected = (evaluation.certify(policy, given, loops=20) for given in (both, stacked))
     assert found.excess.shape == (5,)
     np.testing.assert_allclose(found.excess, expected.excess, rtol=1e-10)  # sampled by two programs
@@ -107,9 +107,9 @@ def test_gains_are_repaired_in_their_own_units_and_inside_a_trace(plants):
     inside = jax.jit(lambda K, plants: learning.repair(K, plants, steps=8))(K, plants)
     np.testing.assert_allclose(inside, wanted, rtol=1e-6)
     both = [plants, systems.sample("pendulum", key=KEY, num=2)]
-    stacked = systems.stack(both)
+    stacked = simulation.Problem.of(both)
     wide = learning.repair(jnp.zeros((5, 6, 12)), both, steps=8)
-    np.testing.assert_allclose(wide, optimum(stacked).K, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(wide, stacked.K, rtol=1e-6, atol=1e-9)
     with pytest.raises(ValueError, match=r"K: expected gains \(3, 1, 4\), inputs by states"):
         learning.repair(jnp.zeros((3, 2, 4)), plants)
 

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 from click.testing import CliRunner
+from refusals import refused
 
 from lqrlab import dataset, simulation, systems
 from lqrlab.dataset import DataConfig, layout
@@ -138,20 +139,16 @@ def test_the_defaults_of_a_config_are_those_of_notebook_02_and_of_its_documentat
 
 
 def test_config_refuses_foreign_json():
-    with pytest.raises(ValueError, match="wariants: DataConfig has no such setting; did you mean variants"):
-        DataConfig.from_json('{"wariants": 3}')
+    refused("wariants: DataConfig has no such setting; did you mean variants", DataConfig.from_json, '{"wariants": 3}')
     for text in ('{"gain_error": 0.1}', '{"compression": "blosc"}'):
-        with pytest.raises(ValueError, match=r"expected .*, as this setting is gone, but found"):
-            DataConfig.from_json(text)
+        refused(r"expected .*, as this setting is gone, but found", DataConfig.from_json, text)
     for text in ("[]", "{", "null"):
-        with pytest.raises(ValueError, match="JSON"):
-            DataConfig.from_json(text)
+        refused("JSON", DataConfig.from_json, text)
 
 
 def test_unknown_family_lists_near_names(tmp_path):
     config = changed(families=("pendulun",), held_out=())
-    with pytest.raises(ValueError, match="did you mean pendulum"):
-        dataset.generate(config, tmp_path / "x")
+    refused("did you mean pendulum", dataset.generate, config, tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 
@@ -333,8 +330,7 @@ def test_a_policy_runs_the_loops_while_the_optimum_stays(made, tmp_path):
     config = changed(families=("two_link_arm",), held_out=(), excitation=0.0)
     clean = dataset.generate(config, tmp_path / "clean")
     named = changed(**vars(config) | {"controller": "three quarters"})
-    with pytest.raises(ValueError, match="the config says 'three quarters', but the optimum runs"):
-        dataset.generate(named, tmp_path / "policy")
+    refused("the config says 'three quarters', but the optimum runs", dataset.generate, named, tmp_path / "policy")
     policy = dataset.generate(named, tmp_path / "policy", controller=three_quarters)
     for data, off in ((clean, 0.0), (policy, 0.25)):
         runs, K = data.trajectories(None, "two_link_arm"), data.column("K", None, "two_link_arm")
@@ -342,8 +338,7 @@ def test_a_policy_runs_the_loops_while_the_optimum_stays(made, tmp_path):
         found = [np.linalg.lstsq(-x[:-1], u, rcond=None)[0].T for x, u in zip(runs.states, runs.controls)]
         apart = np.array(found) / K[runs.variant] - 1
         assert np.sqrt(np.mean(apart**2)) == pytest.approx(off, rel=0.3, abs=1e-2), data.path
-    with pytest.raises(ValueError, match="the config says 'three quarters', but the optimum runs"):
-        dataset.verify(policy.path, again=True)
+    refused("the config says 'three quarters', but the optimum runs", dataset.verify, policy.path, again=True)
     assert dataset.verify(policy.path, again=True, controller=three_quarters).ok
 
 
@@ -584,8 +579,7 @@ def test_another_config_or_folder_is_refused(made, tmp_path):
     assert "excitation (0.3 against 0.1)" in str(error.value)
     assert files(made) == before
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match=r"expected an empty folder.*thesis\.tex"):
-        dataset.generate(CONFIG, tmp_path)
+    refused(r"expected an empty folder.*thesis\.tex", dataset.generate, CONFIG, tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -595,8 +589,7 @@ def test_progress_and_lock(tmp_path):
     def progress(done, total, what):
         seen.append((done, total))
         if done == 1:
-            with pytest.raises(ValueError, match="locked by another process"):
-                dataset.generate(CONFIG, tmp_path / "a")
+            refused("locked by another process", dataset.generate, CONFIG, tmp_path / "a")
 
     dataset.generate(CONFIG, tmp_path / "a", progress=progress)
     assert seen == [(i, 6) for i in range(7)]
@@ -798,5 +791,4 @@ def test_folds_hold_each_family_out_once_and_a_wrong_one_is_refused():
     assert sorted(name for fold in folds for name in fold) == sorted(families)
     assert max(map(len, folds)) - min(map(len, folds)) <= 1
     for wrong in ("0/4", "5/4", "1/1", "1", "1/61", ""):
-        with pytest.raises(ValueError, match="fold: expected k/n"):
-            dataset.fold(families, wrong)
+        refused("fold: expected k/n", dataset.fold, families, wrong)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
+from refusals import refused
 
 from lqrlab import compute, control, dataset, systems
 from lqrlab.compute import memory
@@ -302,8 +303,7 @@ def test_a_device_is_given_by_its_name_or_as_jaxs_own(data):
     ],
 )
 def test_bad_arguments(arguments, words, data):
-    with pytest.raises(ValueError, match=words):
-        source(data, **arguments)
+    refused(words, source, data, **arguments)
 
 
 @pytest.mark.parametrize("kind", FROM_FILES)
@@ -311,14 +311,10 @@ def test_positions_before_the_first_and_after_the_last_epoch_are_refused(kind, d
     some = source(data, kind)
     last = some.num_positions // some.batch_size - 1
     for position in (-1, last + 1, 10**30):
-        with pytest.raises(ValueError, match=r"position: expected a whole number in \[0, "):
-            some.batch(position)
-        with pytest.raises(ValueError, match=r"first: expected a whole number in \[0, "):
-            some.windows(position * some.batch_size, some.batch_size)
-    with pytest.raises(ValueError, match="count: expected a whole number ≥ 1"):
-        some.windows(0, 0)
-    with pytest.raises(ValueError, match="start: expected a whole number ≥ 0"):
-        some.batches(-1)
+        refused(r"position: expected a whole number in \[0, ", some.batch, position)
+        refused(r"first: expected a whole number in \[0, ", some.windows, position * some.batch_size, some.batch_size)
+    refused("count: expected a whole number ≥ 1", some.windows, 0, 0)
+    refused("start: expected a whole number ≥ 0", some.batches, -1)
     assert np.isfinite(some.batch(last).signals).all()
 
 
@@ -326,8 +322,7 @@ def test_an_empty_split_is_refused(tmp_path):
     config = changed(families=("pendulum",), held_out=(), variants=4, validation=0.0)
     opened = dataset.generate(config, tmp_path)
     for kind in FROM_FILES:
-        with pytest.raises(ValueError, match="has no trajectory in 'held_out'"):
-            source(opened, kind, split="held_out")
+        refused("has no trajectory in 'held_out'", source, opened, kind, split="held_out")
 
 
 def test_leaving_an_epoch_early_ends_its_thread(data):
@@ -385,8 +380,7 @@ def test_an_order_is_that_of_the_published_cipher_in_whole_numbers():
         found = shuffling.shuffled_on_host(at, num, seed, epoch)
         assert found.tolist() == [walked(int(v), num, seed, epoch) for v in at]
     for num in (0, 2**32):
-        with pytest.raises(ValueError, match="num: expected between 1 and"):
-            shuffling.shuffled_on_host(np.arange(1), num, 0, 0)
+        refused("num: expected between 1 and", shuffling.shuffled_on_host, np.arange(1), num, 0, 0)
 
 
 def test_pools_hold_all_blocks_once_no_more_than_fit_and_in_order_where_all_fit():
@@ -459,5 +453,4 @@ def test_what_could_not_be_read_is_read_when_it_is_there_again(tmp_path):
 
 def test_a_path_is_no_opened_data_set(tmp_path):
     plain = inspect.unwrap(dataset.source)  # without the type checker of these tests
-    with pytest.raises(ValueError, match=r"data: expected an opened data set, dataset.open\(path\)"):
-        plain(tmp_path, batch_size=32, window=WINDOW)
+    refused(r"data: expected an opened data set, dataset.open\(path\)", plain, tmp_path, batch_size=32, window=WINDOW)

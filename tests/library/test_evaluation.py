@@ -39,7 +39,7 @@ def references(plants):
 
 
 def test_the_optimum_scores_one(plants, references):
-    score = evaluation.evaluate(references["optimal"], systems.stack(list(plants.values())), key=KEY, num_initial=5)
+    score = evaluation.evaluate(references["optimal"], list(plants.values()), key=KEY, num_initial=5)
     assert score.ratio.shape == (12, 5)
     np.testing.assert_allclose(score.ratio, 1.0, atol=1e-8)
     assert score.converged.all()
@@ -50,16 +50,17 @@ def test_the_optimum_of_every_family_scores_one_in_its_own_units():
     """Nine seconds: a variant of each, run together."""
     variants = [systems.sample(name, key=KEY, num=1) for name in systems.names()]
     optimum = evaluation.baselines(dict(zip(systems.names(), variants)))["optimal"]
-    score = evaluation.evaluate(optimum, systems.stack(variants), key=KEY, num_initial=2)
+    score = evaluation.evaluate(optimum, variants, key=KEY, num_initial=2)
     np.testing.assert_allclose(score.ratio, 1.0, atol=1e-8)
 
 
 def test_a_gain_scores_its_lyapunov_cost(plants, references):
     """cost / optimum = x0ᵀ P_K x0 / x0ᵀ P x0 with P_K from SciPy, up to what is left after the horizon."""
-    stacked = systems.stack(list(plants.values()))
+    stacked = simulation.Problem.of(list(plants.values()))
     score = evaluation.evaluate(references["nominal gain"], stacked, key=KEY, num_initial=3)
     x0 = np.asarray(stacked.initial_state(key=KEY, num=3))
-    problem = control.discretize(stacked.A, stacked.B, stacked.Q, stacked.R, stacked.dt)
+    A, B, Q, R, _ = stacked.continuous
+    problem = control.discretize(A, B, Q, R, stacked.dt)
     A, B, Q, R, N = (np.asarray(a) for a in problem)
     for i, K in enumerate(np.asarray(references["nominal gain"].K)):
         closed = A[i] - B[i] @ K
@@ -93,7 +94,7 @@ def test_a_nonlinear_plant_is_scored_on_its_own_equations():
 
 
 def test_nothing_costs_less_than_the_optimum_even_over_a_short_horizon(plants):
-    stacked = systems.stack(list(plants.values()))
+    stacked = simulation.Problem.of(list(plants.values()))
     for steps in (1, 7, 40):
         score = evaluation.evaluate(simulation.no_control(stacked), stacked, key=KEY, num_steps=steps)
         assert float(jnp.min(score.ratio)) >= 1.0
@@ -320,7 +321,7 @@ class Disguised:
 
 OUTSIDE = ["third_order_plant", "position_servo"]
 OUTSIDE_RUNG = "designs from outside the catalogue"
-LADDER = importlib.import_module("lqrlab.evaluation.ladder")
+LADDER = importlib.import_module("lqrlab.evaluation.rungs")
 
 
 @pytest.fixture(scope="module")

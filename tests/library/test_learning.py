@@ -20,6 +20,8 @@ import numpy as np
 import optax
 import pytest
 import scipy.linalg
+from refusals import refused
+from scipy_oracle import gain, van_loan
 
 from lqrlab import control, dataset, learning, simulation, systems
 from lqrlab.workbench.runs import notebooks
@@ -75,19 +77,6 @@ def _answer(graph, params, batch, told, last):
 
 def answer(model, batch, table, last=False):
     return _answer(*learning.models.split(model), batch, table.told(batch.variant), last)
-
-
-def scipy_gain(A, B, Q, R, dt):
-    """The sampled-data optimum by van Loan's exponential and SciPy's Riccati solver."""
-    n, m = B.shape
-    M = np.block([[A, B], [np.zeros((m, n + m))]])
-    W = scipy.linalg.block_diag(Q, R)
-    E = scipy.linalg.expm(np.block([[-M.T, W], [np.zeros_like(M), M]]) * dt)
-    flow = E[n + m :, n + m :]
-    cost = flow.T @ E[: n + m, n + m :]
-    A, B, Q, R, N = flow[:n, :n], flow[:n, n:], cost[:n, :n], cost[n:, n:], cost[:n, n:]
-    P = scipy.linalg.solve_discrete_are(A, B, Q, R, s=N)
-    return np.linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)
 
 
 def perturbed(model):
@@ -283,7 +272,7 @@ def test_one_linear_plant_is_learned_to_its_optimum(data):
     assert float(metrics["closed_loop"][-1]) < 1e-8
     context = learning.models.merge(graph, state.params).encode(given.told)
     written = np.asarray(context.gain).reshape(6, 12)[:1, :2] / sx[None] * su[:, None]
-    expected = scipy_gain(*(np.asarray(a[0]) for a in (linear.A, linear.B, linear.Q, linear.R, linear.dt)))
+    expected = gain(*van_loan(*(np.asarray(a[0]) for a in (linear.A, linear.B, linear.Q, linear.R, linear.dt))))[0]
     np.testing.assert_allclose(written, expected, rtol=1e-4)
     assert int(state.step) == 800
 
@@ -351,11 +340,9 @@ def test_checkpoints_none_of_which_is_whole_are_refused_with_what_to_do(data, fi
     for step in ("last/8", "last/12", "best/12"):
         flipped(largest(tmp_path / "run" / "checkpoints" / step))
     words = "no '{}' checkpoint in .* is whole .*; put a copy of one back.* from scratch"
-    with pytest.raises(ValueError, match=words.format("last")):
-        fit(data, GAIN, BRIEF, tmp_path / "run")
+    refused(words.format("last"), fit, data, GAIN, BRIEF, tmp_path / "run")
     for which in ("last", "best"):
-        with pytest.raises(ValueError, match=words.format(which)):
-            learning.load(tmp_path / "run" / "checkpoints", which)
+        refused(words.format(which), learning.load, tmp_path / "run" / "checkpoints", which)
     assert (tmp_path / "run" / "checkpoints" / "last" / "12").exists()  # nothing is removed
 
 
@@ -497,8 +484,7 @@ def test_a_second_training_in_a_folder_is_refused_and_a_killed_one_is_in_nobodys
         try:
             assert other.stdout.readline() == "held\n"
             before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
-            with pytest.raises(ValueError, match="checkpoints: the folder is locked by another process"):
-                fit(data, GAIN, BRIEF, tmp_path / "run")
+            refused("checkpoints: the folder is locked by another process", fit, data, GAIN, BRIEF, tmp_path / "run")
             assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
         finally:
             other.kill()
@@ -506,8 +492,7 @@ def test_a_second_training_in_a_folder_is_refused_and_a_killed_one_is_in_nobodys
     seen = []
 
     def again(row):
-        with pytest.raises(ValueError, match="locked by another process"):
-            fit(data, GAIN, BRIEF, tmp_path / "new")
+        refused("locked by another process", fit, data, GAIN, BRIEF, tmp_path / "new")
         seen.append(row["step"])
 
     fit(data, GAIN, BRIEF, tmp_path / "new", progress=again)
@@ -569,8 +554,7 @@ def test_a_loss_that_is_not_a_number_stops_and_keeps_the_checkpoint(data, tmp_pa
 def test_another_run_in_the_same_folder_is_refused(data, finished, tmp_path):
     shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
     other = learning.TrainConfig(**{**json.loads(BRIEF.to_json()), "learning_rate": 1e-4})
-    with pytest.raises(ValueError, match=r"train\.learning_rate was 0\.002 and is now 0\.0001"):
-        fit(data, GAIN, other, tmp_path)
+    refused(r"train\.learning_rate was 0\.002 and is now 0\.0001", fit, data, GAIN, other, tmp_path)
 
 
 def any_problem(rng, n, m):
@@ -644,9 +628,9 @@ def test_an_unstable_plant_whose_state_costs_nothing_has_a_finite_normal_form():
 def test_a_policy_on_a_batch_and_on_stacked_families_is_the_same_policy(model):
     model = perturbed(model)
     plants = [systems.sample(n, key=KEY, num=2) for n in ("pendulum", "two_link_arm")]
-    stacked = systems.stack(plants)
+    stacked = simulation.Problem.of(plants)
     x0 = stacked.initial_state(key=KEY, num=3)
-    together = simulation.rollout(stacked, learning.policy(model, plants), x0, 6, linear=True)
+    together = simulation.rollout(stacked, learning.policy(model, plants), x0, 6)
     for k, plant in enumerate(plants):
         rows = slice(2 * k, 2 * k + 2)
         alone = simulation.rollout(
@@ -697,10 +681,8 @@ def test_weights_that_the_network_cannot_see_are_refused(model):
         with pytest.raises(ValueError, match="weights, N: expected those of one plant or batch, but found a list"):
             learning.policy(model, [plant], N=cross)
         return
-    with pytest.raises(ValueError, match="plant: expected Q to be diagonal"):
-        learning.policy(model, plant)
-    with pytest.raises(ValueError, match="N: expected no cross weight"):
-        learning.policy(model, diagonal, N=cross)
+    refused("plant: expected Q to be diagonal", learning.policy, model, plant)
+    refused("N: expected no cross weight", learning.policy, model, diagonal, N=cross)
 
 
 @pytest.mark.matrix
@@ -738,8 +720,7 @@ def test_parameters_that_are_not_numbers_are_never_saved(data, tmp_path, monkeyp
         fit(data, GAIN, dataclasses.replace(BRIEF, seed=9), tmp_path / "bad")  # a run whose steps no test has compiled
     kept = learning.load(tmp_path / "bad" / "checkpoints")
     assert all(np.isfinite(a).all() for a in learning.models.split(kept)[1].values())
-    with pytest.raises(ValueError, match="which: expected one of last, best"):
-        learning.load(tmp_path / "bad" / "checkpoints", "newest")
+    refused("which: expected one of last, best", learning.load, tmp_path / "bad" / "checkpoints", "newest")
 
 
 def test_the_settings_of_a_run_are_those_it_was_made_with_and_none_where_nothing_was_trained(finished, tmp_path):
@@ -752,8 +733,7 @@ def test_the_settings_of_a_run_are_those_it_was_made_with_and_none_where_nothing
 
 
 def test_loading_says_what_is_missing(tmp_path):
-    with pytest.raises(ValueError, match="holds no training run"):
-        learning.load(tmp_path)
+    refused("holds no training run", learning.load, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -793,8 +773,7 @@ def test_a_bad_model_config_is_refused(change, message):
     ],
 )
 def test_a_bad_train_config_is_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        learning.TrainConfig.from_dict(change)
+    refused(message, learning.TrainConfig.from_dict, change)
 
 
 def test_settings_at_the_edge_of_what_is_refused_are_taken():
@@ -831,10 +810,8 @@ def test_configs_go_through_json_also_those_of_before():
     assert learning.TrainConfig.from_dict(json.loads(BRIEF.to_json()) | idle) == BRIEF
     assert learning.ModelConfig.from_dict(json.loads(SMALL.to_json()) | {"remat": False}) == SMALL
     for text in ("", "[1]", "NaN", "[" * 100_000):
-        with pytest.raises(ValueError, match="TrainConfig: expected"):
-            learning.TrainConfig.from_json(text)
-    with pytest.raises(ValueError, match="kind: expected a registered model"):
-        learning.models.build(learning.ModelConfig(kind="recurrent"))
+        refused("TrainConfig: expected", learning.TrainConfig.from_json, text)
+    refused("kind: expected a registered model", learning.models.build, learning.ModelConfig(kind="recurrent"))
 
 
 def test_the_optimizer_is_adamw_of_clipped_gradients():
@@ -929,8 +906,7 @@ def test_wrong_shapes_are_told_in_terms_of_plants_windows_and_channels(data):
         ((batch.x[..., :4], batch.u, batch.time_mask), r"x: expected .* with 12 channels \(the states, padded\)"),
         ((batch.x[:3], batch.u[:3], batch.time_mask[:3]), r"12 channels \(the states, padded\), but found \(3, "),
     ):
-        with pytest.raises(ValueError, match=words):
-            net(*args, context)
+        refused(words, net, *args, context)
 
 
 @pytest.mark.parametrize(
@@ -943,8 +919,7 @@ def test_wrong_shapes_are_told_in_terms_of_plants_windows_and_channels(data):
 )
 def test_a_source_that_does_not_fit_a_training_is_refused(changes, words, data, tmp_path):
     some = dataset.source(data, **({"batch_size": 32, "window": 4} | changes))
-    with pytest.raises(ValueError, match=words):
-        learning.fit(some, SMALL, BRIEF, tmp_path)
+    refused(words, learning.fit, some, SMALL, BRIEF, tmp_path)
     assert not list(tmp_path.iterdir())
 
 

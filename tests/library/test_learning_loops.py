@@ -17,6 +17,7 @@ import scipy.integrate
 import scipy.linalg
 import scipy.stats
 from click.testing import CliRunner
+from scipy_oracle import gain, van_loan
 
 from lqrlab import compute, control, dataset, learning, simulation
 from lqrlab.dataset import random_linear
@@ -213,18 +214,12 @@ def test_excess_of_a_data_sets_plant_is_that_of_its_sampled_problem(data):
     for family in data.config.families:
         row, linear = int(data.rows(None, family)[0]), data.linear(None, family)
         sx, su = (data.column(name, None, family)[0] for name in ("scale_x", "scale_u"))
-        n, m = len(sx), len(su)
         A, B, Q, R = (np.asarray(a[0]) for a in (linear.A, linear.B, linear.Q, linear.R))
         A, B, Q, R = A * sx / sx[:, None], B * su / sx[:, None], Q * sx * sx[:, None], R * su * su[:, None]
-        M = np.block([[A, B], [np.zeros((m, n + m))]])
-        both = np.block([[-M.T, scipy.linalg.block_diag(Q, R)], [np.zeros_like(M), M]])
-        E = scipy.linalg.expm(both * float(linear.dt[0]))
-        flow = E[n + m :, n + m :]
-        cost = flow.T @ E[: n + m, n + m :]
-        A, B = flow[:n, :n], flow[:n, n:]
-        P = scipy.linalg.solve_discrete_are(A, B, cost[:n, :n], cost[n:, n:], s=cost[:n, n:])
-        K = np.asarray(problem.K[row])[:m, :n] + 0.03
-        feed = np.vstack([np.eye(n), -K])
+        A, B, Q, R, N = van_loan(A, B, Q, R, float(linear.dt[0]))
+        _, P = gain(A, B, Q, R, N)
+        K = np.asarray(problem.K[row])[: len(su), : len(sx)] + 0.03
+        feed, cost = np.vstack([np.eye(len(sx)), -K]), np.block([[Q, N], [N.T, R]])
         X = scipy.linalg.solve_discrete_lyapunov((A - B @ K).T, feed.T @ cost @ feed)
         more, verdict = learning.closed_loop_cost.gain_excess(jnp.asarray(wide(K, 6, 12))[None], problem[row : row + 1])
         assert verdict[0] == simulation.Verdict.CONVERGED

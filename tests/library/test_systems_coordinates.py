@@ -125,4 +125,4 @@ def test_too_large_a_plant_is_refused():
     with pytest.raises(ValueError, match="3 states and 3 inputs does not fit into 12 and 2"):
         systems.pad(plant, m=2)
     with pytest.raises(ValueError, match="does not fit into 2 and 6"):
-        systems.stack([plant], n=2)
+        systems.pad(plant, n=2)

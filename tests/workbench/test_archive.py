@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from refusals import refused
 
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.runs import archive, run_folder
@@ -48,15 +49,12 @@ def test_what_is_packed_comes_out_again(run: Path, tmp_path: Path) -> None:
     assert set(found) == {"run.json", "results/01.json", "dataset/shards/a.h5"}
     assert found["dataset/shards/a.h5"].read_bytes() == (run / "dataset" / "shards" / "a.h5").read_bytes()
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["one"]
-    with pytest.raises(ValueError, match=r"mine.zip: is there already"):
-        archive.pack(run)
-    with pytest.raises(ValueError, match="one: is there already and not empty"):
-        archive.unpack(file, tmp_path / "new" / "one")
+    refused(r"mine.zip: is there already", archive.pack, run)
+    refused("one: is there already and not empty", archive.unpack, file, tmp_path / "new" / "one")
 
 
 def test_no_run_and_one_that_is_in_use_are_not_packed(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"found no run.json"):
-        archive.pack(tmp_path / "elsewhere")
+    refused(r"found no run.json", archive.pack, tmp_path / "elsewhere")
     with run_folder.hold(run), pytest.raises(ValueError, match="another run works in this folder"):
         archive.pack(run)
     assert not run.with_suffix(".zip").exists()
@@ -109,15 +107,13 @@ def test_hostile_archives_are_refused(name: str, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(archive, "_UNSUSPICIOUS", 1_000_000)
     make, sentence = HOSTILE[name]
     file = make(tmp_path / "x.zip")
-    with pytest.raises(ValueError, match=sentence):
-        archive.unpack(file, tmp_path / "out")
+    refused(sentence, archive.unpack, file, tmp_path / "out")
     assert [p.name for p in tmp_path.iterdir()] == ["x.zip"]
 
 
 def test_more_than_the_disk_holds_is_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "_MOST_BYTES", 1000)
-    with pytest.raises(ValueError, match=r"4 files of 0\.0 GB in all"):
-        archive.unpack(archive.pack(run), tmp_path / "out")
+    refused(r"4 files of 0\.0 GB in all", archive.unpack, archive.pack(run), tmp_path / "out")
 
 
 def test_a_run_is_repeated_on_another_machine(run: Path, tmp_path: Path) -> None:

@@ -163,15 +163,6 @@ def shared_kernel():
     kernel.end()
 
 
-@pytest.fixture(params=["one kernel", pytest.param("processes", marks=pytest.mark.matrix)])
-def lqrlab_run(request, monkeypatch):
-    """``lqrlab run --profile tiny``: in one kernel for all notebooks, and in ``make check`` as for a person."""
-    if request.param == "one kernel":
-        shared = request.getfixturevalue("shared_kernel")
-        monkeypatch.setattr(execution, "_in_child", shared.instead_of_a_process)
-    return run_tiny
-
-
 def run_tiny(folder: Path, *names: str) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}")
@@ -194,16 +185,17 @@ def assert_executed(folder: Path, name: str):
 
 
 @pytest.mark.slow
-def test_all_in_order_from_an_empty_folder(lqrlab_run, tmp_path):
+def test_all_in_order_from_an_empty_folder(shared_kernel, monkeypatch, tmp_path):
+    monkeypatch.setattr(execution, "_in_child", shared_kernel.instead_of_a_process)
     folder = tmp_path / "run"
-    lqrlab_run(folder)
+    run_tiny(folder)
     for path in CHAIN:
         assert_executed(folder, path.stem)
     index = BeautifulSoup((folder / "report" / "index.html").read_text(), "html.parser")
     assert index.select("section.summary figure img")
     assert index.select("section.summary table")
     assert sum(p.stat().st_size for p in (folder / "report").iterdir()) < 8e6
-    assert lqrlab_run(folder).count("finished before") == len(CHAIN)
+    assert run_tiny(folder).count("finished before") == len(CHAIN)
 
 
 @pytest.mark.matrix
@@ -217,7 +209,7 @@ def test_each_deeper_notebook_by_its_name(shared_kernel, monkeypatch, name, tmp_
 
 @pytest.mark.slow
 def test_a_notebook_in_a_process_of_its_own(tmp_path):
-    """As everybody starts it; so is the chain in ``make check``."""
+    """As everybody starts it."""
     name = "12_sampling_and_delay"
     run_tiny(tmp_path, name)
     assert_executed(tmp_path, name)

@@ -19,6 +19,7 @@ import pytest
 import scipy.linalg
 from bs4 import BeautifulSoup
 from jupyter_client import KernelManager
+from refusals import refused
 
 from lqrlab import control, dataset, deployment, evaluation, learning, predictive, simulation, systems
 from lqrlab.extensions.predictive import panel as mpc_designer
@@ -191,10 +192,8 @@ def test_a_function_of_ones_own_follows_its_sliders(monkeypatch):
     assert {(float(word), 3, "line") for word in size.words} <= {*seen}
     with pytest.raises(ValueError, match=r"size: expected \(lowest, at first, highest\) .* found \(3, 1, 2\)"):
         widgets.live_figure(draw, size=(3, 1, 2))
-    with pytest.raises(ValueError, match="return a figure or a picture, but found int"):
-        widgets.live_figure(lambda size: 3, size=(0, 1, 2))
-    with pytest.raises(ValueError, match="draw: expected a function"):
-        widgets.live_figure("sine", size=(0, 1, 2))
+    refused("return a figure or a picture, but found int", widgets.live_figure, lambda size: 3, size=(0, 1, 2))
+    refused("draw: expected a function", widgets.live_figure, "sine", size=(0, 1, 2))
 
 
 def test_the_inspectors_loops_keep_the_actuators_limits():
@@ -491,8 +490,7 @@ def test_the_inspector_bills_both_from_where_it_was_clicked(monkeypatch):
     monkeypatch.setenv("LQRLAB_HEADLESS", "1")
     still = widgets.policy_inspector(simulation.no_control, plant, label="none", num_steps=200)
     assert "the none <b>diverges</b>" in still.words
-    with pytest.raises(ValueError, match="controller: expected a policy"):
-        widgets.policy_inspector(3.0, plant)
+    refused("controller: expected a policy", widgets.policy_inspector, 3.0, plant)
 
 
 def test_panels_say_what_they_cannot_show(monkeypatch):
@@ -537,8 +535,7 @@ def test_panels_say_what_they_cannot_show(monkeypatch):
             "num_steps: expected a whole number ≥ 1",
         ),
     ):
-        with pytest.raises(ValueError, match=refusal):
-            make()
+        refused(refusal, make)
 
 
 # Predictive control ------------------------------------------------------------------------------------------
@@ -932,8 +929,7 @@ def test_values_that_cannot_be_are_refused_in_words(panel):
         ({"known": 3}, "values: known: expected True or False, but found 3"),
         ([1], "values: expected {control: value}, but found list"),
     ):
-        with pytest.raises(ValueError, match=refusal):
-            panel.set(values)
+        refused(refusal, panel.set, values)
     panel.reset.click()
     panel.live.wait()
 

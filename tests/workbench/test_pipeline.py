@@ -1,5 +1,6 @@
 """The pipeline on toy notebooks: order, checks, failure, killing, resuming, locking."""
 
+import contextlib
 import dataclasses
 import errno
 import hashlib
@@ -21,6 +22,7 @@ import papermill
 import psutil
 import pytest
 from click.testing import CliRunner
+from refusals import refused
 from toys import BEGIN, numbers, write_notebook
 
 import lqrlab
@@ -67,8 +69,8 @@ def source(tmp_path):
 
 def run(source, folder, overrides=None, **kwargs):
     """Run the toy chain; returns what was printed."""
-    stream = io.StringIO()
-    pipeline.run("toy", folder, overrides, source=source, report=False, stream=stream, **kwargs)
+    with contextlib.redirect_stdout(io.StringIO()) as stream:
+        pipeline.run("toy", folder, overrides, source=source, report=False, **kwargs)
     return stream.getvalue()
 
 
@@ -153,8 +155,7 @@ def test_only_what_is_missing_or_out_of_date_runs_again(again):
     ],
 )
 def test_wrong_parameters_are_refused_before_anything_starts(source, tmp_path, given, message):
-    with pytest.raises(ValueError, match=message):
-        run(source, tmp_path / "run", given)
+    refused(message, run, source, tmp_path / "run", given)
     assert not (tmp_path / "run").exists()
 
 
@@ -167,10 +168,8 @@ def test_profiles_are_checked_as_strictly(source, tmp_path):
         ([], "expected {notebook: {parameter: value}}"),
     ]:
         profile.write_text(json.dumps(content))
-        with pytest.raises(ValueError, match=message):
-            run(source, tmp_path / "run")
-    with pytest.raises(ValueError, match=r"profile: there is no 'tyo' .* there are toy"):
-        pipeline.run("tyo", tmp_path / "run", source=source)
+        refused(message, run, source, tmp_path / "run")
+    refused(r"profile: there is no 'tyo' .* there are toy", pipeline.run, "tyo", tmp_path / "run", source=source)
 
 
 @pytest.mark.parametrize(
@@ -308,14 +307,12 @@ def test_killed_in_the_middle_the_same_command_resumes(again):
     parent = started(again)
     children = psutil.Process(parent.pid).children(recursive=True)
     assert len(children) >= 2  # papermill and its kernel
-    with pytest.raises(ValueError, match=rf"another run works in this folder .process .*\b{parent.pid}\b"):
-        rerun()
+    refused(rf"another run works in this folder .process .*\b{parent.pid}\b", rerun)
     papermills = psutil.Process(parent.pid).children()
     papermills[0].suspend()  # so that it outlives its parent
     parent.kill()
     parent.communicate()
-    with pytest.raises(ValueError, match=rf"another run works in this folder .process .*\b{papermills[0].pid}\b"):
-        rerun()
+    refused(rf"another run works in this folder .process .*\b{papermills[0].pid}\b", rerun)
     papermills[0].resume()
     with run_folder.hold(folder, patience=20):
         assert not papermills[0].is_running() or papermills[0].status() == psutil.STATUS_ZOMBIE
@@ -412,8 +409,7 @@ def test_a_folder_that_is_not_for_a_run_is_refused_and_not_touched(
 def test_the_folder_of_home_is_refused(source, tmp_path, monkeypatch):
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    with pytest.raises(ValueError, match="expected a folder for this alone"):
-        run(source, "~")
+    refused("expected a folder for this alone", run, source, "~")
     assert not any((tmp_path / "home").iterdir())
 
 
@@ -438,8 +434,7 @@ def test_what_was_made_by_hand_is_gone_on_with(tmp_path):
     (tmp_path / "dataset" / "manifest.json").touch()
     run_folder.refuse_foreign(tmp_path)
     (tmp_path / "notebooks").mkdir()
-    with pytest.raises(ValueError, match="but found dataset there"):
-        run_folder.refuse_foreign(tmp_path)
+    refused("but found dataset there", run_folder.refuse_foreign, tmp_path)
 
 
 def test_parameters_of_one_line_are_no_magic_of_ipython(source, tmp_path):
@@ -527,8 +522,7 @@ def test_a_deeper_notebook_runs_when_named_and_only_then(source, tmp_path):
     record = json.loads((folder / "run.json").read_text())
     assert record["parameters"] == {"01_first": {"amount": 4}, "12_deeper": {"amount": 7}}
     assert "finished before" in run(source, folder, only=["12_deeper"])
-    with pytest.raises(ValueError, match=r"there is no '12_deepr' .*; did you mean 12_deeper\?"):
-        run(source, folder, only=["12_deepr"])
+    refused(r"there is no '12_deepr' .*; did you mean 12_deeper\?", run, source, folder, only=["12_deepr"])
 
 
 def test_a_notebook_is_named_by_the_beginning_of_its_name(source):
@@ -539,10 +533,8 @@ def test_a_notebook_is_named_by_the_beginning_of_its_name(source):
         "01_first",
         "12_deep",
     ]
-    with pytest.raises(ValueError, match=r"no '12' in .*; 12_deep and 12_deeper begin so"):
-        notebooks.named(source, ["12"])
-    with pytest.raises(ValueError, match="there is no '' in"):
-        notebooks.named(source, [""])
+    refused(r"no '12' in .*; 12_deep and 12_deeper begin so", notebooks.named, source, ["12"])
+    refused("there is no '' in", notebooks.named, source, [""])
     values = notebooks.effective(notebooks.find(source), {}, {"02.rate": "3"})
     assert (values["01_first"]["rate"], values["02_second"]["rate"]) == (0.5, 3.0)
 
@@ -552,8 +544,7 @@ def test_the_notebook_that_is_named_is_the_one_that_is_blamed(source, tmp_path):
     content = json.loads(path.read_text())
     content["metadata"]["lqrlab"] = {"needs": []}
     path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"^12_deeper\.rate: expected a finite number"):
-        run(source, tmp_path / "run", {"rate": "fast"}, only=["12"])
+    refused(r"^12_deeper\.rate: expected a finite number", run, source, tmp_path / "run", {"rate": "fast"}, only=["12"])
     with pytest.raises(ValueError, match=r"^amount: no notebook has a parameter of this name; there are mine, rate"):
         run(source, tmp_path / "run", {"amount": "2"}, only=["12"])  # only 01_first has it, which does not run
     with pytest.raises(ValueError, match=r"^01_first\.amount"):
@@ -572,8 +563,7 @@ def test_fresh_removes_only_what_the_record_lists(tmp_path):
     run_folder.begin(tmp_path / "run.json")
     make("checkpoints/1", "metrics.jsonl")
     run_folder.begin(tmp_path / "run.json")  # what the first has made, the second may not disown
-    with pytest.raises(ValueError, match="holds figures, but its record does not say that a run made that"):
-        run_folder.clear(tmp_path)
+    refused("holds figures, but its record does not say that a run made that", run_folder.clear, tmp_path)
     assert (tmp_path / "checkpoints" / "1").exists()
     shutil.rmtree(tmp_path / "figures")
     run_folder.clear(tmp_path)
@@ -655,11 +645,9 @@ def test_results_hold_arrays_and_numbers_that_are_not_finite(tmp_path):
 def test_what_is_no_result_or_profile_is_refused_in_words(make, source, tmp_path):
     (tmp_path / "results").mkdir()
     make(tmp_path / "results" / "01_first.json")
-    with pytest.raises(ValueError, match="no result of 01_first"):
-        session.results(tmp_path, "01_first")
+    refused("no result of 01_first", session.results, tmp_path, "01_first")
     make(source / "profiles" / "toy.json")
-    with pytest.raises(ValueError, match=r"profile: there is no|expected \{notebook: \{parameter: value"):
-        notebooks.read_profile(source, "toy")
+    refused(r"profile: there is no|expected \{notebook: \{parameter: value", notebooks.read_profile, source, "toy")
 
 
 @pytest.mark.parametrize("mark", ["pyproject.toml", "notebooks"])
@@ -791,17 +779,15 @@ def test_a_look_at_a_finished_run_writes_its_files_elsewhere(opened, monkeypatch
     assert {p.relative_to(folder).as_posix() for p in after.keys() - before.keys()} == {"by_hand", "by_hand/figure.svg"}
 
 
-def test_a_dry_run_says_what_is_kept(again, tmp_path):
-    stream = io.StringIO()
+def test_a_dry_run_says_what_is_kept(again, tmp_path, capsys):
     given = GIVEN | {"02_second.rate": "3"}
-    pipeline.run("toy", again[0], given, source=tmp_path / "notebooks", stream=stream, dry_run=True)
-    assert f"01_first: finished before, is kept in {again[0]}" in stream.getvalue()
-    assert f"02_second: would run in {again[0]}\n  rate = 3.0  (default 1.0)" in stream.getvalue()
-    assert "\n  rate = 0.5\n" in stream.getvalue()  # the first one's, as it is by default
-    stream = io.StringIO()
-    source = tmp_path / "notebooks"
-    pipeline.run("toy", again[0], GIVEN, source=source, stream=stream, dry_run=True, fresh=True)
-    assert f"01_first: would run in {again[0]}" in stream.getvalue()
+    pipeline.run("toy", again[0], given, source=tmp_path / "notebooks", dry_run=True)
+    said = capsys.readouterr().out
+    assert f"01_first: finished before, is kept in {again[0]}" in said
+    assert f"02_second: would run in {again[0]}\n  rate = 3.0  (default 1.0)" in said
+    assert "\n  rate = 0.5\n" in said  # the first one's, as it is by default
+    pipeline.run("toy", again[0], GIVEN, source=tmp_path / "notebooks", dry_run=True, fresh=True)
+    assert f"01_first: would run in {again[0]}" in capsys.readouterr().out
     assert numbers(again[0], "01_first")["rate"] == 0.5, "nothing was removed"
 
 

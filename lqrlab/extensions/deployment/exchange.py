@@ -83,7 +83,7 @@ def _checked(path: str | Path) -> Path:
 
 def _family(thing: object) -> Fields | None:
     """A plant of the catalogue by its name and parameters, as :func:`lqrlab.systems.load` reads it."""
-    if not isinstance(thing, Plant) or thing.batch_shape or families.FAMILIES.get(thing.name) is not type(thing):
+    if not isinstance(thing, Plant) or thing.batch_shape or not families.is_entered(type(thing)):
         return None
     return {"family": thing.name, "parameters": {k: float(v) for k, v in thing.parameters.items()}}
 

@@ -1,18 +1,23 @@
-"""The built-in families, one module a field; importing this registers them in this order."""
+"""The built-in families, one module a field, in this order, loaded when one of its families is asked for."""
 
-import importlib
+import re
+from pathlib import Path
 
-from lqrlab.systems.families import enter
-from lqrlab.systems.plant import Plant
+from lqrlab.compute.registry import snake_case
 
 FIELDS = (
     *("oscillators", "pendulums", "carts", "arms", "robots", "mobile", "vehicles"),
     *("aerial", "hovering", "space", "electrical", "power", "process"),
 )
 """Modules of the catalogue; each class in them that lists its inputs is a family."""
+_FAMILY = re.compile(r"^class (\w+)\(.*\):\n(?:(?:[ \t].*)?\n)*?    inputs = ", re.MULTILINE)
 
-for _field in FIELDS:
-    _module = importlib.import_module(f"{__name__}.{_field}")
-    for _cls in vars(_module).values():
-        if isinstance(_cls, type) and issubclass(_cls, Plant) and vars(_cls).get("inputs"):
-            enter(_cls)
+
+def places() -> dict[str, str]:
+    """Family → ``module:class``, read off the files."""
+    files = ((f"{__name__}.{field}", Path(__file__).with_name(f"{field}.py")) for field in FIELDS)
+    return {
+        snake_case(name): f"{module}:{name}"
+        for module, file in files
+        for name in _FAMILY.findall(file.read_text(encoding="utf-8"))
+    }

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 from jaxtyping import ArrayLike
 
-from lqrlab import systems
+from lqrlab import control, systems
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts, symbolic
 
@@ -57,7 +57,7 @@ def card(plant: Plant, *, equations: bool = True) -> Card:
 
 def mode_sentences(plant: Plant, A: ArrayLike | None = None) -> list[str]:
     """The open loop's modes in words, the least stable first; ``A`` if it has been linearised already."""
-    return [mode.sentence for mode in systems.open_loop_modes(plant, A)]
+    return [words for _, words in control.modes_in_words(plant, A)]
 
 
 def parameter_rows(plant: Plant) -> list[tuple[str, float, str, str, str]]:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from refusals import refused
 
 from lqrlab import control, deployment, learning, predictive, simulation, systems, tuning, unknown
 from lqrlab.compute import pytree
@@ -321,19 +322,16 @@ def test_controllers_that_c_cannot_be_are_refused_and_nothing_is_written(tmp_pat
         (by(lambda x: jnp.sort(x)[:1]), p, "primitive sort"),
         (unbounded, p, "primitive while"),
     ):
-        with pytest.raises(ValueError, match=words):
-            deployment.to_c(controller, problem_, tmp_path / "a")
+        refused(words, deployment.to_c, controller, problem_, tmp_path / "a")
     assert not (tmp_path / "a").exists()
     for name in ("thesis.tex", "controller.h"):
         (folder := tmp_path / name.partition(".")[0]).mkdir()
         (folder / name).write_text("mine")
-        with pytest.raises(ValueError, match=f"holds {name}; name another folder"):
-            deployment.to_c(p.K, p, folder)
+        refused(f"holds {name}; name another folder", deployment.to_c, p.K, p, folder)
 
 
 def test_folders_and_problems_that_no_code_fits_are_refused(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=r"has no controller\.h"):
-        deployment.load_c(tmp_path)
+    refused(r"has no controller\.h", deployment.load_c, tmp_path)
     folder = deployment.to_c(problem().K, problem(), tmp_path / "c")
     deployment.to_c(2 * problem().K, problem(), folder)  # what it wrote it may write again
     back = deployment.load_c(folder)
@@ -341,11 +339,9 @@ def test_folders_and_problems_that_no_code_fits_are_refused(tmp_path, monkeypatc
         (systems.make("pendulum"), "is for 4 states and 1 inputs, but pendulum has 2 and 1"),
         (simulation.Problem.of(PLANT, dt=0.05), "sample time of the exported controller"),
     ):
-        with pytest.raises(ValueError, match=words):
-            simulation.bind(back, other)
+        refused(words, simulation.bind, back, other)
     (folder / "controller.c").write_text("int x = ;\n")
-    with pytest.raises(ValueError, match="does not compile"):
-        deployment.load_c(folder)
+    refused("does not compile", deployment.load_c, folder)
     monkeypatch.setenv("CC", "no-such-compiler")
     with pytest.raises(RuntimeError, match="CC names no-such-compiler, which is not there"):
         deployment.load_c(folder)

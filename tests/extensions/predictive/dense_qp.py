@@ -12,9 +12,6 @@ import daqp
 import numpy as np
 import scipy.linalg
 
-LIMITS = ("u", "x", "y", "du")
-"""What has limits, in the order of the rows."""
-
 
 @dataclasses.dataclass(frozen=True)
 class DenseQP:
@@ -110,7 +107,12 @@ def build(
     H[X[T], X[T]], f[X[T]] = 2 * Qf, 2 * qf
     H = (H + H.T) / 2
     constant = x0 @ Q[0] @ x0 + 2 * q[0] @ x0
-    Z, z0 = _condensing(A, B, c, x0, U, X)
+    Z, z0 = np.eye(size, T * m), np.zeros(size)  # the states follow from the inputs, step by step
+    for t in range(T):
+        Z[X[t + 1]], z0[X[t + 1]] = B[t] @ Z[U[t]], c[t]
+        if t:
+            Z[X[t + 1]] += A[t] @ Z[X[t]]
+        z0[X[t + 1]] += A[t] @ (z0[X[t]] if t else x0)
 
     rows, F, lower, upper = [], [], [], []
 
@@ -150,16 +152,6 @@ def build(
     return DenseQP(H, f, constant, Z, z0, E, e, F, lower, upper, rows, soft, x0, sizes)
 
 
-def _condensing(A, B, c, x0, U, X):
-    """Z and z0 of (us, xs[1:]) = Z us + z0."""
-    Z, z0 = np.eye(X[-1].stop, U[-1].stop), np.zeros(X[-1].stop)
-    response, free = np.zeros((len(x0), U[-1].stop)), x0
-    for t in range(len(A)):
-        response, free = A[t] @ response + B[t] @ Z[U[t]], A[t] @ free + c[t]
-        Z[X[t + 1]], z0[X[t + 1]] = response, free
-    return Z, z0
-
-
 def _limits(given, T, width):
     low, high = (None, None) if given is None else given
     low, high = (edge if a is None else np.asarray(a, float) for a, edge in ((low, -np.inf), (high, np.inf)))
@@ -170,62 +162,41 @@ def _limits(given, T, width):
 
 
 def by_daqp(qp):
-    """Inputs and cost; None and infinity if DAQP finds none."""
-    H, f, G, lower, upper = condensed(qp)
-    for tolerance in (1e-12, 1e-10, 1e-8):  # looser ones are for programs where rounding makes it cycle
-        z, _, flag, _ = daqp.solve(
-            H, f, G, upper, lower, np.zeros(len(upper), np.int32), primal_tol=tolerance, dual_tol=1e-12
-        )
-        if flag == 1:
-            us = z[: qp.num_inputs]
-            return us.reshape(-1, qp.sizes["u"]), qp.cost(qp.stacked(us))
-    return None, np.inf
-
-
-def condensed(qp):
-    """``H, f, G, lower, upper`` as DAQP takes them: ½zᵀHz + fᵀz, z = (us, excesses), first bounds on z, then on Gz."""
-    soft, boxed = qp.softened, np.array([kind == "u" for kind, *_ in qp.rows], bool)
+    """Inputs and cost; None and infinity if DAQP finds none. Its unknowns are the inputs and what soft rows exceed."""
     edges = ((1, qp.upper), (-1, qp.lower))
-    sides = [(k, sign) for k in np.flatnonzero(soft) for sign, edge in edges if np.isfinite(edge[k])]
+    sides = [(k, sign) for k in np.flatnonzero(qp.softened) for sign, edge in edges if np.isfinite(edge[k])]
     nu, ne = qp.num_inputs, len(sides)
     linear, quadratic = qp.soft or (0, 0)
-    H = np.zeros((nu + ne, nu + ne))
-    H[:nu, :nu], H[nu:, nu:] = qp.Z.T @ qp.H @ qp.Z, 2 * quadratic * np.eye(ne)
+    H = scipy.linalg.block_diag(qp.Z.T @ qp.H @ qp.Z, 2 * quadratic * np.eye(ne))
     f = np.concatenate([qp.Z.T @ (qp.H @ qp.z0 + qp.f), np.full(ne, float(linear))])
     G = np.hstack([qp.F @ qp.Z, np.zeros((len(qp.F), ne))])
     for j, (k, sign) in enumerate(sides):
         G[k, nu + j] = -sign
     offset = qp.F @ qp.z0
-    low, high = np.full(nu + ne, -np.inf), np.full(nu + ne, np.inf)
-    low[nu:] = 0
-    for k in np.flatnonzero(boxed):
-        _, t, i = qp.rows[k]
-        low[t * qp.sizes["u"] + i], high[t * qp.sizes["u"] + i] = qp.lower[k], qp.upper[k]
-    lower = np.concatenate([low, (qp.lower - offset)[~boxed]])
-    upper = np.concatenate([high, (qp.upper - offset)[~boxed]])
-    return H, f, np.ascontiguousarray(G[~boxed]), lower, upper
+    lower = np.concatenate([np.full(nu, -np.inf), np.zeros(ne), qp.lower - offset])  # first those of the unknowns
+    upper = np.concatenate([np.full(nu + ne, np.inf), qp.upper - offset])
+    for tolerance in (1e-12, 1e-10, 1e-8):  # looser ones are for programs where rounding makes it cycle
+        z, _, flag, _ = daqp.solve(
+            H, f, G, upper, lower, np.zeros(len(upper), np.int32), primal_tol=tolerance, dual_tol=1e-12
+        )
+        if flag == 1:
+            return z[:nu].reshape(-1, qp.sizes["u"]), qp.cost(qp.stacked(z[:nu]))
+    return None, np.inf
 
 
 # Judgements ----------------------------------------------------------------------------------------------------------
 
 
-def kkt_residual(qp, us, multipliers, xs=None):
-    """Largest relative violation of the optimality conditions by inputs, multipliers and states; see ``kkt_terms``.
+def kkt_residual(qp, us, multipliers, xs):
+    """Largest relative violation of the optimality conditions by inputs, multipliers and states.
 
     Multipliers are arrays ``[T, size]`` by kind of limit: by how much the cost falls for each unit by which a limit is
-    wider, positive at an upper limit, negative at a lower one, zero inside. Without states these are the inputs'.
-    """
-    return max(kkt_terms(qp, us, multipliers, xs).values())
-
-
-def kkt_terms(qp, us, multipliers, xs=None):
-    """The residual's parts: stationarity, dynamics, primal, dual, slackness.
-
+    wider, positive at an upper limit, negative at a lower one, zero inside.
     Stationarity is that of inputs and states, with the costates that leave least: in the inputs alone the rounding of
     an unstable plant's states would be multiplied by ρ^T once more. It is relative to its largest term, limits to the
     largest limit or value of their kind, slackness to the largest term of the cost.
     """
-    w = qp.stacked(us) if xs is None else np.concatenate([np.ravel(us), np.ravel(np.asarray(xs)[1:])])
+    w = np.concatenate([np.ravel(us), np.ravel(np.asarray(xs)[1:])])
     flat, soft = qp.flat(multipliers), qp.softened
     parts = [qp.H @ w, qp.f, qp.F.T @ flat]
     parts.append(qp.E.T @ _costates(qp.E, -sum(parts)))
@@ -248,8 +219,7 @@ def kkt_terms(qp, us, multipliers, xs=None):
         below = np.where(np.abs(beyond) > 1e-12 * scale, price - flat * np.sign(beyond), 0)
         dual = max(dual, _ratio(np.maximum(below, np.abs(flat) - price)[soft].max(initial=0), max(largest, linear)))
     slackness = _ratio(np.abs(flat * room).max(initial=0), costs)
-    parts = {"stationarity": stationarity, "dynamics": dynamics, "primal": primal, "dual": dual}
-    return {name: float(part) for name, part in (parts | {"slackness": slackness}).items()}
+    return float(max(stationarity, dynamics, primal, dual, slackness))
 
 
 def _costates(E, right):

@@ -7,6 +7,7 @@ import jax
 import mujoco
 import numpy as np
 import pytest
+from refusals import refused
 
 from lqrlab import robots, systems
 from lqrlab.systems import drawing
@@ -184,10 +185,8 @@ def test_a_joint_that_nothing_drives_moves_to_where_a_variant_can_be_held():
 def test_a_robot_in_urdf_gets_motors_at_the_joints_that_are_named(tmp_path):
     file = tmp_path / "swing.urdf"
     file.write_text(SWING)
-    with pytest.raises(ValueError, match=r"swing.urdf: model: has no actuators.*actuated=\['pivot'\]"):
-        robots.from_mujoco(file)
-    with pytest.raises(ValueError, match=r"actuated: .* did you mean pivot"):
-        robots.from_mujoco(file, actuated=["pivo"])
+    refused(r"swing.urdf: model: has no actuators.*actuated=\['pivot'\]", robots.from_mujoco, file)
+    refused(r"actuated: .* did you mean pivot", robots.from_mujoco, file, actuated=["pivo"])
     plant = robots.from_mujoco(file, actuated=["pivot"])
     listed = systems.make("hanging_pendulum", mass=1.0, length=0.5, friction=0.05)
     for found, expected in zip(plant.matrices(), listed.matrices()):
@@ -227,23 +226,17 @@ def test_a_robot_is_drawn_in_the_plane_in_which_it_moves(cart_pole, arm):
 def test_what_cannot_be_a_plant_is_refused_in_words(tmp_path, old, new, words):
     file = tmp_path / "robot.xml"
     file.write_text(CART_POLE.replace('<body name="pole">', '<body name="pole"><site name="tip"/>').replace(old, new))
-    with pytest.raises(ValueError, match=f"robot.xml: .*{words}"):
-        robots.from_mujoco(file)
+    refused(f"robot.xml: .*{words}", robots.from_mujoco, file)
 
 
 def test_a_pose_that_cannot_be_held_is_refused_with_the_nearest_one(tmp_path):
     m = mujoco.MjModel.from_xml_string(CART_POLE)
-    with pytest.raises(ValueError, match=r"joint 'hinge' are left.*near it, at=\[0.0, -?0.0\] can be held"):
-        robots.from_mujoco(m, at=[0.0, 0.3])
-    with pytest.raises(ValueError, match="at: expected 2 positions, one a joint"):
-        robots.from_mujoco(m, at=[0.0])
+    refused(r"joint 'hinge' are left.*near it, at=\[0.0, -?0.0\] can be held", robots.from_mujoco, m, at=[0.0, 0.3])
+    refused("at: expected 2 positions, one a joint", robots.from_mujoco, m, at=[0.0])
     weak = mujoco.MjModel.from_xml_string(LEVER.replace('gear="10"', 'gear="10" ctrlrange="-.2 .2"'))
-    with pytest.raises(ValueError, match=r"'motor': holding the robot at rest takes 0.49.*ctrlrange is \[-0.2, 0.2\]"):
-        robots.from_mujoco(weak)
-    with pytest.raises(ValueError, match=r"missing.xml: there is no such file"):
-        robots.from_mujoco(tmp_path / "missing.xml")
-    with pytest.raises(ValueError, match=r"actuated: joints are changed in a file"):
-        robots.from_mujoco(weak, actuated=["pivot"])
+    refused(r"'motor': holding the robot at rest takes 0.49.*ctrlrange is \[-0.2, 0.2\]", robots.from_mujoco, weak)
+    refused(r"missing.xml: there is no such file", robots.from_mujoco, tmp_path / "missing.xml")
+    refused(r"actuated: joints are changed in a file", robots.from_mujoco, weak, actuated=["pivot"])
 
 
 def test_what_smooth_motion_leaves_out_is_warned_of_where_it_acts_at_rest():

@@ -4,7 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from lqrlab import robots, systems
+from lqrlab import robots, simulation, systems
 from lqrlab.systems import drawing
 
 pytestmark = pytest.mark.usefixtures("catalogue_as_before")
@@ -236,5 +236,5 @@ def test_a_robot_of_seven_joints_is_designed_for_and_what_cannot_take_it_says_wh
     file = tmp_path / "seven.xml"
     file.write_text(f"<mujoco><worldbody>{bodies}{'</body>' * 7}</worldbody><actuator>{motors}</actuator></mujoco>")
     with pytest.raises(ValueError, match=r"14 states and 7 inputs does not fit into 12 and 6, the most .* fixed="):
-        systems.stack([robots.from_mujoco(file)])
-    assert systems.stack([robots.from_mujoco(file, fixed=["j6"])]).n == 12
+        simulation.Problem.of([robots.from_mujoco(file)])
+    assert simulation.Problem.of([robots.from_mujoco(file, fixed=["j6"])]).n == 12

@@ -1,7 +1,8 @@
-"""Scores on plants of increasing distance from the training set: the same families, wider, others, from outside."""
+"""Controllers that give scores a meaning, and scores on plants ever further from the training set: the ladder."""
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from lqrlab import systems
-from lqrlab.compute import checks
+from lqrlab.compute import as_jax, checks
 from lqrlab.compute.linalg import quadratic
 from lqrlab.evaluation import certificate, textbook
 from lqrlab.evaluation.scores import Score, evaluate
@@ -24,6 +25,37 @@ _NEIGHBOURS = 4  # times as many variants of each trained family to look for the
 _AT_ONCE = 200  # plants whose loops are simulated together
 
 Rungs = dict[str, dict[str, Plant]]
+
+
+def baselines(plants: Mapping[str, Plant]) -> dict[str, LinearPolicy]:
+    """Reference policies for ``Problem.of(list(plants.values()))``.
+
+    Args:
+        plants: family name → a batch of its variants with one leading axis.
+
+    Returns:
+        ``optimal``: each variant's own LQR, 1 by definition. ``nominal gain``: the LQR of the family's default
+        parameters, for all its variants: what a network must beat to have learned more than a table.
+        ``no control``: inputs held at the equilibrium.
+    """
+    if not isinstance(plants, Mapping) or not plants:
+        raise ValueError(f"plants: expected a table of families and their plants, but found {plants!r}")
+    for name, batch in plants.items():
+        family = systems.family(name)
+        systems.check_plant(batch)
+        if (batch.n, batch.m) != (len(family.states), len(family.inputs)) or len(batch.batch_shape) > 1:
+            raise ValueError(
+                f"plants: expected variants of {name} with one leading axis, but found {type(batch).__name__} of batch "
+                f"shape {batch.batch_shape}"
+            )
+    problem = Problem.of(list(plants.values()))
+    nominal = Problem.of([systems.make(name) for name in plants])
+    counts = np.array([math.prod(batch.batch_shape) for batch in plants.values()])
+    return {
+        "optimal": LinearPolicy(problem.K),
+        "nominal gain": LinearPolicy(as_jax(np.repeat(np.asarray(nominal.K), counts, axis=0))),
+        "no control": LinearPolicy(jnp.zeros_like(problem.K)),
+    }
 
 
 @dataclasses.dataclass(frozen=True)
