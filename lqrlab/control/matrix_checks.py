@@ -332,7 +332,7 @@ def nearly_bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray, *, singula
     counts = [f"{np.sum(which)} {what}" for what, which in found.items() if which.any()]
     if counts:
         warnings.warn(
-            f"Q, R: expected Q ≥ 0 and R > 0, but found in the batch {' and '.join(counts)}; {_GIVEN_IF}", stacklevel=6
+            f"Q, R: expected Q ≥ 0 and R > 0, but found in the batch {' and '.join(counts)}; {_GIVEN_IF}", stacklevel=5
         )
     return taken
 

@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+import control as python_control
 import numpy as np
 import pytest
 import scipy.io
@@ -213,28 +214,31 @@ def on_the_sheet(name):
 
 @pytest.mark.parametrize("kind", loop_controllers.KINDS)
 def test_a_design_is_taken_along(panel, kind, monkeypatch, tmp_path):
-    """As a page, and as matrices and a script from which python-control makes the loop that the panel shows."""
+    """As a page, and as matrices from which python-control makes the loop that the panel shows."""
     monkeypatch.chdir(tmp_path)
     panel.kind.value, panel.states["angle"].value = kind, 2.0
     shown(panel)
     panel.folder.value = "mine/first"
-    for label in ("design sheet", "for MATLAB", "for python-control"):
+    for label in ("design sheet", "for MATLAB"):
         panel.export[label].click()
         assert "Written to" in panel.exported.value
     found = loop_design.design(panel._question())
     rows = on_the_sheet("mine/first")
     assert rows["Weights"][0] == ["angle", "11.11", "× 2", "22.22"]
     assert float(rows["Poles of the loop"][0][1]) == pytest.approx(np.abs(found.poles).max(), abs=1e-4)
-    kept, made = scipy.io.loadmat("mine/first.mat"), {}
+    kept = scipy.io.loadmat("mine/first.mat")
     np.testing.assert_allclose(kept["Ad"], scipy.linalg.expm(kept["A"] * kept["dt"]), atol=1e-9)
-    exec(Path("mine/first.py").read_text(), made)
+    (n, m), dt = kept["Bd"].shape, float(kept["dt"].item())
+    sampled = python_control.ss(kept["Ad"], kept["Bd"], np.eye(n), np.zeros((n, m)), dt)
+    written = (kept[name] for name in ("Ak", "Bk", "Ck", "Dk"))
+    loop = python_control.feedback(sampled, python_control.ss(*written, dt), sign=1)
     poles = np.sort_complex(np.linalg.eigvals(found.loop.closed).astype(complex))
-    np.testing.assert_allclose(np.sort_complex(made["loop"].poles()), poles, atol=1e-7)
-    Path("mine/theirs.py").write_text("1")
+    np.testing.assert_allclose(np.sort_complex(loop.poles()), poles, atol=1e-7)
+    Path("mine/theirs.mat").write_text("1")
     panel.folder.value = "mine/theirs"
-    panel.export["for python-control"].click()
+    panel.export["for MATLAB"].click()
     assert "choose another name" in panel.exported.value
-    assert Path("mine/theirs.py").read_text() == "1"
+    assert Path("mine/theirs.mat").read_text() == "1"
     panel.reset.click()
     shown(panel)
 

@@ -13,8 +13,8 @@ import numpy as np
 import scipy  # its modules load when they are first used
 from jaxtyping import Float
 
+from lqrlab.control.lyapunov import stage_weight
 from lqrlab.control.riccati.doubling import Solution
-from lqrlab.control.weights import stage_weight
 
 _NEWTON = 20
 _EXACT = 1e-14  # relative residual that no Newton step makes smaller

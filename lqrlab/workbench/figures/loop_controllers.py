@@ -4,6 +4,7 @@ A controller here is u = K(z) s, where s is the plant's state at a sample and th
 """
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -78,6 +79,12 @@ class SampledLoop:
         """A − BK."""
         A, B, K = self.opened
         return A - B @ K
+
+    @functools.cached_property
+    def margins(self) -> list[control.Margins]:
+        """At each input; none of a loop that is not stable."""
+        stable = np.abs(np.linalg.eigvals(self.closed)).max() < 1
+        return control.margins(*self.opened, self.controller.dt) if stable else []
 
     @property
     def on_state(self) -> Float[np.ndarray, "m n"]:

@@ -17,6 +17,7 @@ from jaxtyping import Array, ArrayLike, Complex, Float
 import lqrlab
 from lqrlab import control, simulation, systems
 from lqrlab.compute import checks, jit_by_function
+from lqrlab.compute.jit import quick_jit
 from lqrlab.simulation import Problem, Trajectory, verdict
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice, LateController, SampledLoop, sampled_loop
@@ -252,13 +253,12 @@ def _planned(problem: Problem, sampled: control.Sampled, s: LoopSetting) -> tupl
     """MPC's loop on the nonlinear plant, and the constrained optimum's cost of the linear one."""
     design = lqrlab.predictive.mpc(Problem.from_matrices(*sampled, limits=(-s.limits, s.limits)), PLANNED)
     policy = simulation.Held(simulation.bind(design, problem), problem.m, s.sample)
-    x0, longer = jnp.asarray(s.x0), dataclasses.replace(design, horizon=_LONG)
-    run = _rollout(problem, policy, x0, ticks=s.ticks)
-    return jax.tree.map(np.asarray, run), float(_least(longer, x0))
+    run = jax.tree.map(np.asarray, _rollout(problem, policy, s.x0, ticks=s.ticks))
+    return run, float(_least(dataclasses.replace(design, horizon=_LONG), s.x0))
 
 
-@jax.jit
-def _least(design: Any, x0: Array) -> Float[Array, ""]:
+@quick_jit
+def _least(design: Any, x0: Array | np.ndarray) -> Float[Array, ""]:
     """The cost of a plan that is the optimum over all time; NaN of one that is not."""
     plan, _ = design.plan(x0)
     return jnp.where(design.exact(plan), plan.cost, jnp.nan)

@@ -30,8 +30,11 @@ class Card:
     tables: dict[str, Table]  # caption → head and rows: parameters, states and inputs
 
 
-def card(plant: Plant, *, equations: bool = True) -> Card:
-    """Gather what there is to say of a plant; ``equations=False`` saves the tenth of a second that they take."""
+def card(plant: Plant, *, equations: bool = True, A: ArrayLike | None = None) -> Card:
+    """Gather what there is to say of a plant; ``equations=False`` saves the tenth of a second that they take.
+
+    ``A`` is that of the plant if it has been linearised already.
+    """
     counts = ((plant.n, "state"), (plant.m, "input"))
     size = ", ".join(f"{number} {word}{'s' * (number != 1)}" for number, word in counts)
     about = f"{size}, sampled every {charts.duration(float(plant.dt))}"
@@ -52,7 +55,7 @@ def card(plant: Plant, *, equations: bool = True) -> Card:
         lines = []
     facts = {label: words for label, words in facts.items() if words}
     tables = {caption: table for caption, table in tables.items() if table[1]}
-    return Card(plant.name, plant.title, size, facts, mode_sentences(plant), lines, tables)
+    return Card(plant.name, plant.title, size, facts, mode_sentences(plant, A), lines, tables)
 
 
 def mode_sentences(plant: Plant, A: ArrayLike | None = None) -> list[str]:
