@@ -96,7 +96,7 @@ def _require_samples(log: Log, unknown: int, n: int) -> None:
 
 
 def _bounded(function: Callable[..., Array], z: np.ndarray, *args: Any) -> np.ndarray:
-    """Values or slopes as SciPy takes them; a predictor that is unstable on the way misses much, but not infinitely much."""
+    """For SciPy: a predictor that is unstable on the way misses much, but not infinitely much."""
     return np.clip(np.nan_to_num(np.asarray(function(jnp.asarray(z), *args)), nan=1e9), -1e9, 1e9)
 
 
