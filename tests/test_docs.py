@@ -49,7 +49,7 @@ PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md")), *sorted((R
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 EXAMPLES = {  # public names that matter most: each has an example in its docstring
     compute: "Backend Timing broadcast compile setup",
-    systems: "Coordinates from_dynamics from_matrices make names pad sample stack",
+    systems: "Coordinates from_dynamics from_matrices make names pad sample",
     control: "c2d care ctrb dare diagnose discretize dlqr dlyap feedforward finite_horizon "
     "frequency_response gram h2_norm hinf_norm lqe lqi lqr lqrd lyap margins modes_in_words obsv place "
     "settling_steps settling_time zeros",

@@ -91,11 +91,13 @@ def _sound(holds: Any, weights: tuple[Array | np.ndarray, ...], *, singular_R: b
     if bounded is None and not np.ndim(holds):
         return holds  # a single problem's weights have been checked before
     holds = np.asarray(holds)
-    Q, R, N = (np.broadcast_to(a, (*holds.shape, *a.shape[-2:])) for a in map(np.asarray, weights))
-    bounded = matrix_checks.bounded_below(Q, R, N) if bounded is None else np.array(bounded)
+
+    def members(at: Any) -> list[np.ndarray]:
+        return [np.broadcast_to(a, (*holds.shape, *a.shape[-2:]))[at] for a in map(np.asarray, weights)]
+
+    bounded = matrix_checks.bounded_below(*members(...)) if bounded is None else np.array(bounded)
     if (doubtful := holds & ~bounded).any():
-        at = np.nonzero(doubtful)
-        bounded[at] = matrix_checks.nearly_bounded_below(Q[at], R[at], N[at], singular_R=singular_R)
+        bounded[doubtful] = matrix_checks.nearly_bounded_below(*members(doubtful), singular_R=singular_R)
     return holds & bounded
 
 

@@ -81,33 +81,22 @@ class StateSpace:
         return self
 
     def to_control(self) -> "python_control.StateSpace":
-        """As a system of python-control; the way back: :func:`lqrlab.systems.from_control`."""
-        return to_statespace(*self.matrices, self.dt)
+        """One system as python-control's; the way back: :func:`lqrlab.systems.from_control`.
 
-
-def to_statespace(
-    A: ArrayLike, B: ArrayLike, C: ArrayLike | None = None, D: ArrayLike | None = None, dt: float | None = None
-) -> "python_control.StateSpace":
-    """A ``control.StateSpace`` of one system; C is the identity and D zero if left out, continuous without dt.
-
-    The way back is :func:`lqrlab.systems.from_control`.
-
-    >>> control.to_statespace([[-1.0]], [[1.0]], dt=0.1).nstates
-    1
-    """
-    try:
-        import control as python_control
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            "to_statespace: needs the package control, which is not installed; pip install control brings it",
-            name="control",
-        ) from error
-    step = matrix_checks.host_sample_time("to_statespace", dt)
-    C = np.eye(np.shape(A)[-1] if np.ndim(A) else 1) if C is None else C
-    given = {"A": (A, "nn"), "B": (B, "nm"), "C": (C, "pn")} | ({} if D is None else {"D": (D, "pm")})
-    A, B, C, *rest = matrix_checks.host_matrices("to_statespace", **given)
-    D = rest[0] if rest else np.zeros((len(C), B.shape[1]))
-    return python_control.ss(A, B, C, D, *(() if step is None else (step,)))
+        >>> control.StateSpace([[-1.0]], [[1.0]], [[1.0]], [[0.0]], 0.1).to_control().nstates
+        1
+        """
+        try:
+            import control as python_control
+        except ModuleNotFoundError as error:
+            raise ImportError(
+                "to_control: needs the package control, which is not installed; pip install control brings it",
+                name="control",
+            ) from error
+        step = matrix_checks.host_sample_time("to_control", self.dt)
+        given = zip("ABCD", self.matrices, ("nn", "nm", "pn", "pm"))
+        system = matrix_checks.host_matrices("to_control", **{name: (a, axes) for name, a, axes in given})
+        return python_control.ss(*system, *(() if step is None else (step,)))
 
 
 def frequency_response(

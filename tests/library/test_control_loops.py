@@ -42,11 +42,13 @@ def test_frequency_responses_equal_python_controls(dt):
     d, w = rng.normal(size=(3, 2)), np.array([0.3, 2.0, 20.0])
     result = control.frequency_response(a, b, c, w, d, dt)
     for i in range(3):
-        system = control.to_statespace(a[i], b, c, d, dt)
+        system = control.StateSpace(a[i], b, c, d, dt).to_control()
         theirs = np.moveaxis(python_control.frequency_response(system, w).complex, -1, 0)
         assert np.allclose(result[i], theirs, rtol=1e-9)
     K = rng.normal(size=(2, 4))
-    loop = np.moveaxis(python_control.frequency_response(control.to_statespace(a[0], b, K, dt=dt), w).complex, -1, 0)
+    loop = np.moveaxis(
+        python_control.frequency_response(python_control.ss(a[0], b, K, 0, *([dt] if dt else [])), w).complex, -1, 0
+    )
     assert np.allclose(control.sensitivity(a[0], b, K, w, dt), np.linalg.inv(np.eye(2) + loop), rtol=1e-9)
 
 
@@ -334,7 +336,6 @@ TAKES_NUMBERS = {
     "h2_norm": (control.h2_norm, {"A": A, "B": B, "C": GAIN}),
     "hinf_norm": (control.hinf_norm, {"A": -TWO, "B": B, "C": GAIN, "D": ONE}),
     "zeros": (control.zeros, {"A": A, "B": B, "C": GAIN, "D": ONE}),
-    "to_statespace": (control.to_statespace, {"A": A, "B": B, "C": GAIN, "D": ONE}),
     "modes": (control.modes, {"A": A}),
     "margins": (control.margins, {"A": A, "B": B, "K": GAIN}),
     "frequency_response": (control.frequency_response, {"A": A, "B": B, "C": GAIN, "frequencies": np.ones(1)}),

@@ -187,7 +187,7 @@ class LinearModel:
 
     def to_statespace(self) -> "StateSpace":
         """The sampled model as a ``control.StateSpace``."""
-        return control.to_statespace(self.A, self.B, self.C, self.D, self.dt)
+        return control.StateSpace(self.A, self.B, self.C, self.D, self.dt).to_control()
 
     def lqg(self, Q: ArrayLike, R: ArrayLike) -> control.LQG:
         """The sampled LQG controller: the regulator of Q, R fed by the predictor with the identified gain K."""

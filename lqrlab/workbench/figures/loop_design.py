@@ -264,7 +264,7 @@ def _least(design: Any, x0: Array | np.ndarray) -> Float[Array, ""]:
     return jnp.where(design.exact(plan), plan.cost, jnp.nan)
 
 
-@partial(jit_by_function, static_argnames="ticks")
+@partial(jit_by_function, jit=quick_jit, static_argnames="ticks")
 def _rollout(problem: Problem, policy: simulation.Policy, x0: Array, *, ticks: int) -> Trajectory:
     """The loop tick by tick."""
     return simulation.rollout(problem, policy, x0, ticks)
