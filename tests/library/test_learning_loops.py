@@ -109,8 +109,8 @@ def test_kl_is_the_integral_and_least_at_the_expert():
 
     @jax.jit
     def kl(mean, log_std, weight=1.0):
-        a = (jnp.full((1, 1, 1), v) for v in (mean, log_std, 0.4))
-        return losses.gaussian_kl(*a, jnp.asarray(0.3), weight * live)
+        mean, log_std, expert, std = (jnp.full((1, 1, 1), v) for v in (mean, log_std, 0.4, 0.3))
+        return losses.gaussian_kl(losses.Predictions(mean, expert, weight * live, log_std, std))
 
     expert, policy = scipy.stats.norm(0.4, 0.3), scipy.stats.norm(0.9, np.exp(-0.5))
     integral, _ = scipy.integrate.quad(
@@ -123,7 +123,7 @@ def test_kl_is_the_integral_and_least_at_the_expert():
     np.testing.assert_allclose(jax.jit(jax.grad(kl, argnums=(0, 1)))(*best), [0.0, 0.0], atol=1e-6)
     curvature = jax.jit(jax.hessian(lambda v: kl(v[0], v[1])))(jnp.array(best))
     assert np.linalg.eigvalsh(np.asarray(curvature)).min() > 0
-    masked = jax.grad(lambda m: losses.gaussian_kl(m, m, m + jnp.nan, jnp.asarray(0.3), 0 * live).sum())
+    masked = jax.grad(lambda m: losses.gaussian_kl(losses.Predictions(m, m + jnp.nan, 0 * live, m, 0.3 * live)).sum())
     assert float(masked(live)[0, 0, 0]) == 0.0
 
 
@@ -192,7 +192,7 @@ def test_steps_with_a_python_if_are_the_compiled_ones():
 def test_a_loss_with_a_python_if_is_told_of_once_and_computed_step_by_step(data, tmp_path):
     @losses.register("branching")
     def branching(predictions):
-        error = losses.masked_mse(predictions.prediction, predictions.target, predictions.weight)
+        error = losses.masked_mse(predictions)
         if error > 1e6:
             return 0 * error
         return error

@@ -51,8 +51,8 @@ def scales(problem: Problem) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray,
 def _polished(problem: Problem, continuous: bool, enough: float) -> tuple[Solution, float]:
     """The best answer on the way of Newton's steps from the pencil's."""
     now, left = best, error = _answered(problem, _started(problem, continuous), continuous)
-    # two terms of a loop that hardly moves within a sample cancel: so much more exactly its equation is to hold
-    moved = 1.0 if continuous else min(1.0, np.abs(best.closed - np.eye(len(best.closed))).max())
+    # terms of a loop that moves by less than a thousandth within a sample cancel: its equation is to hold more exactly
+    moved = 1.0 if continuous else min(1.0, 1e3 * np.abs(best.closed - np.eye(len(best.closed))).max())
     for k in range(_NEWTON):  # near the boundary of stability the first may lead away, and each halves the error
         if not (enough if k else _EXACT * moved) < error < np.inf or left == np.inf:
             break

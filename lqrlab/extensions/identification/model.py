@@ -215,3 +215,10 @@ def responses(
         X = A @ X
         X[:, :columns] += d
     return out[..., :columns], out[..., columns:]
+
+
+def placed(covariance: Float[np.ndarray, "k k"], index: np.ndarray) -> Float[np.ndarray, "q q"]:
+    """The covariance of numbers of which the ``index`` [q] says which of the known they are; 0 of those with −1."""
+    full, used = np.zeros((len(index), len(index))), index >= 0
+    full[np.ix_(used, used)] = covariance[np.ix_(index[used], index[used])]
+    return full
