@@ -17,6 +17,13 @@ def van_loan(A, B, Q, R, dt, N=None):
     return flow[:n, :n], flow[:n, n:], cost[:n, :n], cost[n:, n:], cost[:n, n:]
 
 
+def held(A, B, dt):
+    """The plant that is sampled while its inputs are held for dt, by one exponential."""
+    n, m = B.shape
+    wide = scipy.linalg.expm(dt * np.block([[A, B], [np.zeros((m, n + m))]]))
+    return wide[:n, :n], wide[:n, n:]
+
+
 def gain(A, B, Q, R, N=None, *, discrete=True):
     """K and P of the infinite horizon."""
     if discrete:

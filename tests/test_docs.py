@@ -49,10 +49,10 @@ PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md")), *sorted((R
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 EXAMPLES = {  # public names that matter most: each has an example in its docstring
     compute: "Backend Timing broadcast compile setup",
-    systems: "Coordinates from_dynamics from_matrices make names open_loop_modes pad sample stack",
+    systems: "Coordinates from_dynamics from_matrices make names pad sample",
     control: "c2d care ctrb dare diagnose discretize dlqr dlyap feedforward finite_horizon "
-    "frequency_response gram h2_norm hinf_norm lqe lqi lqr lqrd lyap margins obsv place settling_steps settling_time "
-    "zeros",
+    "frequency_response gram h2_norm hinf_norm lqe lqi lqr lqrd lyap margins modes_in_words obsv place "
+    "settling_steps settling_time zeros",
     simulation: "Problem Trajectory bind",
     dataset: "DataConfig",
     identification: "Log excitation read",

@@ -49,6 +49,16 @@ _MOVES = {
     *("reshape", "squeeze", "broadcast_in_dim", "slice", "concatenate", "transpose", "rev", "split"),
     *("expand_dims", "stack", "unstack", "pad", "tile", "iota"),
 }
+# those of them that NumPy does without a program for each shape
+_BY_NUMPY: dict[str, Callable[..., np.ndarray]] = {
+    "slice": lambda p, a: a[tuple(map(slice, p["start_indices"], p["limit_indices"], p["strides"] or [1] * a.ndim))],
+    "squeeze": lambda p, a: np.squeeze(a, p["dimensions"]),
+    "stack": lambda p, *a: np.stack(a, p["axis"]),
+    "concatenate": lambda p, *a: np.concatenate(a, p["dimension"]),
+    "broadcast_in_dim": lambda p, a: np.broadcast_to(
+        np.expand_dims(a, tuple(i for i in range(len(p["shape"])) if i not in p["broadcast_dimensions"])), p["shape"]
+    ),
+}
 _CALLS = {
     *("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"),
     *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_vmap_call"),
@@ -122,6 +132,8 @@ def _apply(e: JaxprEqn, a: list[np.ndarray], algebra: Algebra) -> list[np.ndarra
 
 def _moved(e: JaxprEqn, a: list[np.ndarray], algebra: Algebra) -> list[np.ndarray]:
     """Apply a primitive that only moves numbers about to their indices; the numbers follow."""
+    if move := _BY_NUMPY.get(e.primitive.name):
+        return [move(e.params, *a)]
     starts = np.concatenate([[0], np.cumsum([v.size for v in a])]).astype(int)
     places = [(s + np.arange(v.size)).reshape(v.shape) for s, v in zip(starts, a)]
     flat = np.concatenate([np.empty(0, object), *(v.ravel() for v in a)])

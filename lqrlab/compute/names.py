@@ -28,6 +28,7 @@ _MOVED = {
         "step_response tune",
         "simulation": "ScheduledPolicy scheduled",
     },
+    "control": {"systems": "open_loop_modes:modes_in_words"},
     "evaluation": {"learning": "Certificate certificate certify"},
     "unknown": {
         "learning": "AdaptivePolicy Families LookAheadPolicy Prior adaptive families look_ahead ridge wide",

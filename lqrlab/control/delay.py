@@ -11,8 +11,8 @@ from jaxtyping import Array, ArrayLike, Float
 from lqrlab.compute.checks import flag, number
 from lqrlab.control import matrix_checks
 from lqrlab.control.discretization import Sampled, compiled
+from lqrlab.control.lyapunov import cost_to_go
 from lqrlab.control.regulator import LQR, dlqr, lqrd
-from lqrlab.control.weights import cost_to_go
 
 Delay = float | Sequence[float] | np.ndarray
 """In sample times: of all inputs, or of each one."""

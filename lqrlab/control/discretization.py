@@ -6,12 +6,13 @@ which overflows for fast stable modes.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, PyTree
+from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute.checks import traced
 from lqrlab.compute.linalg import batch_last
@@ -43,7 +44,7 @@ def _squarings_of(M: Array, dt: Array, most: int) -> tuple[Array, Array]:
     return squarings, jnp.where(reached, dt / 2.0**squarings, jnp.nan)[None, None]
 
 
-def _flow(A: Array, B: Array, dt: Array, W: Array | None, rolled: bool) -> tuple[Array, Array | None]:
+def _flow(A: Array, B: Array, dt: Array, W: Array, rolled: bool) -> tuple[Array, Array]:
     """E = [Φ Γ] of the input held for dt ``[n, n + m, batch]``, and ∫ [E; 0 I]ᵀ W [E; 0 I] dt.
 
     A Taylor series over a short step h, which is then doubled: for D = [Φ−I Γ], D(2h) = 2D + (Φ−I)D, in which slow
@@ -58,23 +59,20 @@ def _flow(A: Array, B: Array, dt: Array, W: Array | None, rolled: bool) -> tuple
     def series(k: Array, state: tuple) -> tuple:
         flow, term, total, lie = state
         flow, term = flow + term, mul(A, term) * (h / (k + 1))
-        if lie is not None:
-            half = mul(lie[:, :n], M) * (h / (k + 1))
-            lie = half + t(half)  # (MᵀX + XM) h/(k + 1), M padded to a square
-            total = total + lie
-        return flow, term, total, lie
+        half = mul(lie[:, :n], M) * (h / (k + 1))
+        lie = half + t(half)  # (MᵀX + XM) h/(k + 1), M padded to a square
+        return flow, term, total + lie, lie
 
     def double(k: Array, state: tuple) -> tuple:
         flow, total = state
         short = k < squarings
-        if total is not None:
-            full = still + flow
-            later = mul(total[:, :n], full).at[:, n:].add(total[:, n:])
-            later = mul(t(full), later[:n]).at[n:].add(later[n:])
-            total = jnp.where(short, total + later, total)
-        return jnp.where(short, 2 * flow + mul(flow[:, :n], flow), flow), total
+        full = still + flow
+        later = mul(total[:, :n], full).at[:, n:].add(total[:, n:])
+        later = mul(t(full), later[:n]).at[n:].add(later[n:])
+        doubled = 2 * flow + mul(flow[:, :n], flow)
+        return jnp.where(short, doubled, flow), jnp.where(short, total + later, total)
 
-    start = None if W is None else W * h
+    start = W * h
     still = jnp.concatenate([eye(n, A), jnp.zeros((n, m, 1), A.dtype)], axis=1)
     flow, _, total, _ = jax.lax.fori_loop(1, _TERMS + 1, series, (jnp.zeros_like(M), M * h, start, start))
     last = _ROLLED if rolled else jnp.max(squarings, initial=0).astype(int)
@@ -87,42 +85,37 @@ def sampled(A: Array, B: Array, Q: Array, R: Array, N: Array, dt: Array, rolled:
     n = len(A)
     W = jnp.concatenate([jnp.concatenate([Q, N], axis=1), jnp.concatenate([t(N), R], axis=1)])
     flow, cost = _flow(A, B, dt, W, rolled)
-    assert cost is not None
     cost = symmetric(cost)
     return Sampled(flow[:, :n], flow[:, n:], cost[:n, :n], cost[n:, n:], cost[:n, n:])
 
 
-def _held(A: Array, B: Array, dt: Array, rolled: bool = False) -> tuple[Array, Array]:
-    flow, _ = _flow(A, B, dt, None, rolled)
-    return flow[:, : len(A)], flow[:, len(A) :]
+_CORES = (2, 2, 2, 2, 2, 0)  # core dimensions of A, B, Q, R, N, dt
+_solve = batch_last.solver(*_CORES)(sampled)
+_sampled_problems = jax.custom_jvp(lambda *args: _solve(*args))
 
 
-def _differentiable(cores: tuple[int, ...], solve: Callable) -> Callable:
-    """A batch-last ``solve`` as a function whose leading axes broadcast, differentiable to any order."""
-    fast = batch_last.solver(*cores)(solve)
+@_sampled_problems.defjvp
+def _tangent(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Sampled, Sampled]:
+    solve: Callable[..., Sampled] = partial(sampled, rolled=True)
 
-    @jax.custom_jvp
-    def call(*args: Array) -> PyTree[Array]:
-        return fast(*args)
+    def slow(*args: Array) -> Sampled:
+        lead = args[-1].shape
+        out = solve(*(jnp.moveaxis(a.reshape(-1, *a.shape[len(lead) :]), 0, -1) for a in args))
+        return jax.tree.map(lambda a: jnp.moveaxis(a, -1, 0).reshape(*lead, *a.shape[:-1]), out)
 
-    @call.defjvp
-    def rule(primals: tuple, tangents: tuple) -> tuple[PyTree[Array], PyTree[Array]]:
-        def slow(*args: Array) -> PyTree[Array]:
-            lead = args[-1].shape
-            out = solve(*(jnp.moveaxis(a.reshape(-1, *a.shape[len(lead) :]), 0, -1) for a in args), rolled=True)
-            return jax.tree.map(lambda a: jnp.moveaxis(a, -1, 0).reshape(*lead, *a.shape[:-1]), out)
-
-        return jax.jvp(slow, primals, tangents)
-
-    return lambda *args: call(*batch_last.together(cores, *args))
+    return jax.jvp(slow, primals, tangents)
 
 
-sample_many = _differentiable((2, 2, 2, 2, 2, 0), sampled)
+def sample_many(*args: Any) -> Sampled:
+    """The sampled problems of A, B, Q, R, N and dt whose leading axes broadcast, differentiable to any order."""
+    return _sampled_problems(*batch_last.together(_CORES, *args))
+
+
 _compiled = jax.jit(sample_many)
-_c2d = jax.jit(_differentiable((2, 2, 0), _held))
+_flows = jax.jit(lambda *args: sample_many(*args)[:2])  # of whose costs the compiler makes nothing
 
 
-def compiled(*args: Array) -> Sampled:
+def compiled(*args: Any) -> Sampled:
     """The sampled problems of A, B, Q, R, N and dt whose leading axes broadcast; on the host where they are few."""
     if _on_host(args):
         return Sampled(
@@ -131,7 +124,7 @@ def compiled(*args: Array) -> Sampled:
     return _compiled(*args)
 
 
-def _on_host(args: tuple[Array, ...]) -> bool:
+def _on_host(args: tuple[Any, ...]) -> bool:
     lead = np.broadcast_shapes(args[-1].shape, *(a.shape[:-2] for a in args[:-1]))
     return not traced(*args) and matrix_checks.few(lead)
 
@@ -213,9 +206,7 @@ def c2d(A: ArrayLike, B: ArrayLike, dt: ArrayLike) -> tuple[Float[Array, "*batch
     """
     A, B = matrix_checks.matrices(A=(A, "nn"), B=(B, "nm"))
     step = matrix_checks.sample_time(dt, A.dtype, A, B)
-    if not _on_host((A, B, step)):
-        return _c2d(A, B, step)
     n, m = B.shape[-2:]
-    none = np.zeros((n, n)), np.zeros((m, m)), np.zeros((n, m))
-    found = sampled_on_host(np.asarray(A), np.asarray(B), *none, np.asarray(step))
-    return tuple(matrix_checks.as_jax(a.astype(A.dtype)) for a in found[:2])  # type: ignore[return-value]
+    none = (np.zeros(shape, A.dtype) for shape in ((n, n), (m, m), (n, m)))
+    args: tuple[Any, ...] = (A, B, *none, step)
+    return compiled(*args)[:2] if _on_host(args) else _flows(*args)

@@ -13,7 +13,6 @@ from lqrlab.compute.checks import choice, flag
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.stability_margins import Margins, margins
 from lqrlab.control.discretization import compiled
-from lqrlab.control.horizon import finite_horizon
 from lqrlab.control.regulator import LQR, dlqr, lqr
 from lqrlab.control.state_space import StateSpace
 
@@ -154,43 +153,6 @@ def sampled_noise(A: ArrayLike, W: ArrayLike, dt: ArrayLike) -> Float[Array, "*b
     matrix_checks.weight("W", W)
     none = jnp.zeros((A.shape[-1], 1), A.dtype)
     return compiled(A.mT, none, W, jnp.eye(1, dtype=A.dtype), none, matrix_checks.sample_time(dt, A.dtype, A, W)).Q
-
-
-@pytree
-@dataclasses.dataclass(frozen=True)
-class TimeVaryingEstimator:
-    """Gains ``L [..., T, n, p]`` of the predictor form and covariances of the prediction ``P [..., T+1, n, n]``."""
-
-    L: Float[Array, "*batch T n p"]
-    P: Float[Array, "*batch T+1 n n"]
-
-    def __iter__(self) -> Iterator[Array]:
-        return iter((self.L, self.P))
-
-
-def finite_dlqe(
-    A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike, num_steps: int, P0: ArrayLike, S: ArrayLike | None = None
-) -> TimeVaryingEstimator:
-    """The Kalman filter from a known start: x̂[t+1] = Ax̂[t] + Bu[t] + L[t] (y[t] − Cx̂[t]).
-
-    Args:
-        A, C, W, V, S: as in :func:`dlqe`.
-        num_steps: T.
-        P0: covariance of the initial state ``[..., n, n]``, ≥ 0.
-
-    Returns:
-        :class:`TimeVaryingEstimator`; in the long run it is :func:`dlqe`'s.
-
-    >>> control.finite_dlqe([[1.0]], [[1.0]], [[0.0]], [[1.0]], 3, P0=[[1.0]]).L[:, 0, 0]  # a mean of more and more
-    Array([0.5       , 0.33333333, 0.25      ], dtype=float64)
-    """
-    A, C = matrix_checks.matrices(A=(A, "nn"), C=(C, "pn"))
-    try:
-        K, P = finite_horizon(A.mT, C.mT, W, V, num_steps, P0, S)
-    except ValueError as error:
-        dual = "A → Aᵀ, B → Cᵀ, Q → W, R → V, Qf → P0, N → S"
-        raise ValueError(f"in the dual regulator problem ({dual}): {error}") from error
-    return TimeVaryingEstimator(jnp.flip(K, -3).mT, jnp.flip(P, -3))
 
 
 @pytree

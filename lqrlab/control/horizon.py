@@ -11,8 +11,8 @@ from jaxtyping import Array, ArrayLike, Float
 from lqrlab.compute import broadcast, linalg, pytree
 from lqrlab.compute.checks import traced, whole
 from lqrlab.control import matrix_checks
+from lqrlab.control.lyapunov import stage_weight
 from lqrlab.control.riccati.matrix_sign import scales
-from lqrlab.control.weights import stage_weight
 
 _DOUBLINGS = 64  # of a time in which the Hamiltonian's norm is 1/2
 _TERMS = 17  # of its exponential's series there: the remainder is below 1e-19

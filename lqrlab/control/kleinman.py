@@ -11,10 +11,9 @@ from lqrlab.compute import checks as arguments
 from lqrlab.compute import linalg
 from lqrlab.compute.linalg import batch_last
 from lqrlab.control import matrix_checks
-from lqrlab.control.lyapunov import smith, solve_lyapunov
+from lqrlab.control.lyapunov import smith, solve_lyapunov, stage_weight
 from lqrlab.control.regulator import LQR
 from lqrlab.control.riccati.doubling import DoublingProblem, Solution
-from lqrlab.control.weights import stage_weight
 
 _DISCOUNTED = 24  # steps, at most; twelve were enough for every start tried on the catalogue
 _MARGIN = 1e-3  # of a discounted loop's spectral radius: less, and the cost loses its digits

@@ -1,15 +1,21 @@
-"""Lyapunov equations by doubling: matrix products only, so on any device."""
+"""Lyapunov equations by doubling, matrix products only, so on any device; and what a loop costs, which solves one."""
 
+from collections.abc import Callable
 from functools import partial
+from operator import attrgetter, matmul
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import eye, mul, t
 from lqrlab.control import matrix_checks
+from lqrlab.control.discretization import Sampled
 
+M = TypeVar("M", Array, np.ndarray)
 _SQUARINGS, _BALANCING = 48, 24
 _UNEVEN = 1e3  # a ratio of sums of a row and a column that costs digits
 
@@ -17,8 +23,8 @@ _UNEVEN = 1e3  # a ratio of sums of a row and a column that costs digits
 # With the batch on the last axis -----------------------------------------------------------------------------
 
 
-def _units(a: Float[Array, "n n batch"]) -> Float[Array, "n batch"]:
-    """d, powers of two, that evens out the rows and columns of a in x = D x̃, D = diag(d), where they differ much.
+def even_units(a: Float[Array, "n n batch"], uneven: float) -> Float[Array, "n batch"]:
+    """d that evens out the rows and columns of a in x = D x̃, D = diag(d), where their sums differ by ``uneven``.
 
     Source: D. Ruiz, A scaling algorithm to equilibrate both rows and columns norms in matrices (2001).
     """
@@ -26,7 +32,7 @@ def _units(a: Float[Array, "n n batch"]) -> Float[Array, "n batch"]:
 
     def more(state: tuple) -> Array:
         _, change, k = state
-        return jnp.any((change > _UNEVEN) | (change < 1 / _UNEVEN)) & (k < _BALANCING)
+        return jnp.any((change > uneven) | (change < 1 / uneven)) & (k < _BALANCING)
 
     def once(state: tuple) -> tuple:
         d, _, k = state
@@ -36,8 +42,7 @@ def _units(a: Float[Array, "n n batch"]) -> Float[Array, "n batch"]:
         return d * ratio**0.25, ratio, k + 1
 
     start = jnp.ones_like(a[0])
-    d, _, _ = jax.lax.while_loop(more, once, once((start, start, 0)))
-    return 2.0 ** jnp.round(jnp.log2(d))
+    return jax.lax.while_loop(more, once, once((start, start, 0)))[0]
 
 
 def smith(
@@ -92,7 +97,7 @@ def smith_continuous(
 def _bounded(a: Array, q: Array, *, continuous: bool) -> Array:
     """The solution, NaN where a is not stable; the units of the states do not matter."""
     tolerance = float(jnp.finfo(a.dtype).eps) ** 0.5 / 4
-    d = _units(a)
+    d = 2.0 ** jnp.round(jnp.log2(even_units(a, _UNEVEN)))  # powers of two: exact
     both = d[:, None] * d[None]
     a, q = a * d[None] / d[:, None], q / both
     x, stable = smith_continuous(a, q, tolerance, pivoted=True) if continuous else smith(a, q, tolerance)
@@ -149,3 +154,44 @@ def lyap(A: ArrayLike, Q: ArrayLike) -> Float[Array, "*batch n n"]:
     Array([[3.]], dtype=float64)
     """
     return solve_lyapunov(*matrix_checks.matrices(A=(A, "nn"), Q=(Q, "nn")), continuous=True)
+
+
+# Costs of a linear feedback -----------------------------------------------------------------------------------
+
+
+def stage_weight(
+    Q: M, R: M, N: M, K: M, *, mul: Callable[[M, M], M] = matmul, t: Callable[[M], M] = attrgetter("mT")
+) -> M:
+    """The weight on x of xᵀQx + uᵀRu + 2xᵀNu with u = −Kx: Q + KᵀRK − NK − KᵀNᵀ.
+
+    Args:
+        Q, R, N: weights ``[*batch, n, n]``, ``[*batch, m, m]``, ``[*batch, n, m]``, NumPy's or JAX's.
+        K: gain ``[*batch, m, n]``.
+        mul, t: product and transpose, for matrices whose batch is not in front.
+
+    Returns:
+        ``[*batch, n, n]``.
+    """
+    if mul is matmul:
+        given = {name: matrix_checks.real(name, a) for name, a in zip("QRNK", (Q, R, N, K))}
+        matrix_checks.shapes(given, {"Q": "nn", "R": "mm", "N": "nm", "K": "mn"})
+        Q, R, N, K = given.values()  # type: ignore[assignment]
+    NK = mul(N, K)
+    return Q + mul(t(K), mul(R, K)) - NK - t(NK)
+
+
+def cost_to_go(problem: Sampled, K: ArrayLike) -> Float[Array, "*batch n n"]:
+    """P of the loop u[t] = −K x[t]: from x0 it costs x0ᵀP x0, whatever K; batched, differentiable.
+
+    Args:
+        problem: the sampled plant and its weights, as from :func:`discretize`.
+        K: gain ``[..., m, n]``.
+
+    Returns:
+        The solution of P = FᵀPF + Q + KᵀRK − NK − KᵀNᵀ with F = A − BK; NaN where the loop is unstable.
+    """
+    if not (isinstance(problem, tuple | list) and len(problem) == 5):
+        raise ValueError(f"problem: expected A, B, Q, R, N, as from discretize, but found {type(problem).__name__}")
+    given = zip("ABQRNK", (*problem, K), ("nn", "nm", "nn", "mm", "nm", "mn"))
+    A, B, Q, R, N, K = matrix_checks.matrices(**{name: (a, letters) for name, a, letters in given})
+    return dlyap((A - B @ K).mT, stage_weight(Q, R, N, K))

@@ -16,9 +16,11 @@ from lqrlab.compute.checks import number, on_host, real, traced
 from lqrlab.compute.linalg import batch_last
 
 FEW = 64
-"""Problems, at most, that are worked out on the host outside a trace: in less time than a program is compiled in."""
+"""Problems, at most, that are worked out on the host outside a trace: in less time than a program is compiled in.
 
-
+A Riccati equation of n = 12 takes 0.6 ms there, 64 of them 50 ms; a program 2 ms, but 2 s to be compiled, 0.4 s to be
+loaded from the cache. So a program is faster from some 10 to 40 designs of 64 problems on, of 16 from some 50 to 200.
+"""
 _DOUBLE = np.dtype(np.float64)
 
 
@@ -332,7 +334,7 @@ def nearly_bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray, *, singula
     counts = [f"{np.sum(which)} {what}" for what, which in found.items() if which.any()]
     if counts:
         warnings.warn(
-            f"Q, R: expected Q ≥ 0 and R > 0, but found in the batch {' and '.join(counts)}; {_GIVEN_IF}", stacklevel=6
+            f"Q, R: expected Q ≥ 0 and R > 0, but found in the batch {' and '.join(counts)}; {_GIVEN_IF}", stacklevel=5
         )
     return taken
 

@@ -14,7 +14,6 @@ from lqrlab.compute import broadcast, linalg, pytree
 from lqrlab.compute.checks import traced
 from lqrlab.compute.linalg import batch_last
 from lqrlab.control import matrix_checks
-from lqrlab.control.analysis import controllability
 from lqrlab.control.riccati import equations
 
 _ONE_DIGIT = 0.1
@@ -81,33 +80,25 @@ def _bounded_below(Q: Array, R: Array, N: Array) -> Array:
     return batch_last.positive(R) & batch_last.positive(rest + some[None, None] * batch_last.eye(len(Q), Q))
 
 
-def _taken(weights: tuple[Array | np.ndarray, ...], doubtful: np.ndarray, *, singular_R: bool) -> np.ndarray:
-    """True for those doubtful members of a batch whose weights a single problem is taken with."""
-    taken = np.zeros(doubtful.shape, bool)
-    if doubtful.any():
-        at = np.nonzero(doubtful)
-        found = [np.broadcast_to(a, (*doubtful.shape, *a.shape[-2:]))[at] for a in map(np.asarray, weights)]
-        taken[at] = matrix_checks.nearly_bounded_below(*found, singular_R=singular_R)
-    return taken
-
-
 def _sound(holds: Any, weights: tuple[Array | np.ndarray, ...], *, singular_R: bool) -> Any:
     """Those answers whose equation ``holds`` and whose cost is bounded below.
 
     The equation may have a solution although R > 0 or [Q N; Nᵀ R] ≥ 0 does not hold and the cost has no lower bound.
     """
-    if isinstance(holds, jax.Array):
-        bounded = _bounded_in_a_program(*weights)
-        if traced(bounded, holds):
-            return holds & bounded
-        holds, bounded = np.asarray(holds), np.asarray(bounded)
-    elif not np.ndim(holds):
+    bounded = _bounded_in_a_program(*weights) if isinstance(holds, jax.Array) else None
+    if traced(bounded, holds):
+        return holds & bounded
+    if bounded is None and not np.ndim(holds):
         return holds  # a single problem's weights have been checked before
-    else:
-        bounded = matrix_checks.bounded_below(
-            *(np.broadcast_to(a, (*holds.shape, *a.shape[-2:])) for a in map(np.asarray, weights))
-        )
-    return holds & (bounded | _taken(weights, np.asarray(holds & ~bounded), singular_R=singular_R))
+    holds = np.asarray(holds)
+
+    def members(at: Any) -> list[np.ndarray]:
+        return [np.broadcast_to(a, (*holds.shape, *a.shape[-2:]))[at] for a in map(np.asarray, weights)]
+
+    bounded = matrix_checks.bounded_below(*members(...)) if bounded is None else np.array(bounded)
+    if (doubtful := holds & ~bounded).any():
+        bounded[doubtful] = matrix_checks.nearly_bounded_below(*members(doubtful), singular_R=singular_R)
+    return holds & bounded
 
 
 @jax.jit
@@ -127,9 +118,11 @@ def _design(args: tuple[Array | np.ndarray, ...], *, continuous: bool, singular_
         found = (*equations.certified(solution, sound)[:4], sound)
         design = LQR(*(found if traced(*found) else jax.device_put(found)))
     if design.P.ndim == 2 and not traced(design) and not bool(design.stabilizing):
+        from lqrlab.control.analysis import diagnosis  # stands above; only a problem without an answer needs it
+
         A, B, Q = (np.asarray(a) for a in args[:3])
         why = float(design.residual) if bool(design.uncertified) else None
-        raise ValueError(controllability.why_not(A, B, Q, continuous=continuous, residual=why))
+        raise ValueError(diagnosis.why_not(A, B, Q, continuous=continuous, residual=why))
     return design
 
 

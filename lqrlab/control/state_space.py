@@ -1,16 +1,16 @@
-"""The state space of whatever is u = K(z) y: controllers, reduced and identified models, plants without a cost."""
+"""The state space of whatever is u = K(z) y: controllers, reduced and identified models; frequency responses."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Complex, Float
 
-from lqrlab.compute import pytree
+from lqrlab.compute import broadcast, linalg, pytree
 from lqrlab.compute.checks import traced
 from lqrlab.control import matrix_checks
-from lqrlab.control.analysis.frequency import frequency_response, to_statespace
 from lqrlab.control.discretization import c2d
 
 if TYPE_CHECKING:
@@ -81,5 +81,121 @@ class StateSpace:
         return self
 
     def to_control(self) -> "python_control.StateSpace":
-        """As a system of python-control; the way back: :func:`lqrlab.systems.from_control`."""
-        return to_statespace(*self.matrices, self.dt)
+        """One system as python-control's; the way back: :func:`lqrlab.systems.from_control`.
+
+        >>> control.StateSpace([[-1.0]], [[1.0]], [[1.0]], [[0.0]], 0.1).to_control().nstates
+        1
+        """
+        try:
+            import control as python_control
+        except ModuleNotFoundError as error:
+            raise ImportError(
+                "to_control: needs the package control, which is not installed; pip install control brings it",
+                name="control",
+            ) from error
+        step = matrix_checks.host_sample_time("to_control", self.dt)
+        given = zip("ABCD", self.matrices, ("nn", "nm", "pn", "pm"))
+        system = matrix_checks.host_matrices("to_control", **{name: (a, axes) for name, a, axes in given})
+        return python_control.ss(*system, *(() if step is None else (step,)))
+
+
+def frequency_response(
+    A: ArrayLike,
+    B: ArrayLike,
+    C: ArrayLike,
+    frequencies: ArrayLike,
+    D: ArrayLike | None = None,
+    dt: ArrayLike | None = None,
+    *,
+    delay: ArrayLike = 0.0,
+    output_delay: ArrayLike = 0.0,
+) -> Complex[Array, "*batch f p m"]:
+    """C (sI − A)⁻¹B + D at s = jω, or at z = exp(jω dt), with dead times; batched, differentiable.
+
+    Args:
+        A, B, C, D: ``[..., n, n]``, ``[..., n, m]``, ``[..., p, n]``, ``[..., p, m]`` (zero if left out).
+        frequencies: ω [rad/s], ``[..., f]``; their leading axes broadcast with the others.
+        dt: sample time [s] of a discrete system, scalar or with the leading axes.
+        delay, output_delay: dead times [s] of the inputs and of the outputs, one for all or one each, exact:
+            exp(−jω delay). Of a discrete system whole sample times; others make another one,
+            :func:`lqrlab.control.delayed`.
+
+    Returns:
+        Complex ``[..., f, p, m]``; not finite at a pole.
+
+    Raises:
+        ValueError: shapes that do not go together; dead times that are negative, or broken sample times.
+
+    >>> control.frequency_response([[-1.0]], [[2.0]], [[1.0]], [1.0])[0, 0, 0]  # 2 / (1 + j)
+    Array(1.-1.j, dtype=complex128)
+    """
+    given = {"A": (A, "nn"), "B": (B, "nm"), "C": (C, "pn")} | ({} if D is None else {"D": (D, "pm")})
+    A, B, C, *rest = matrix_checks.matrices(**given)
+    D = rest[0] if rest else jnp.zeros((C.shape[-2], B.shape[-1]), A.dtype)
+    w = jnp.asarray(matrix_checks.real("frequencies", frequencies), A.dtype)
+    if not w.ndim:
+        raise ValueError("frequencies: expected an array [..., f], but found one number; put it into a list")
+    step = None if dt is None else matrix_checks.sample_time(dt, A.dtype)
+    late = [
+        _dead_times(k, d, n, step)
+        for k, d, n in (("delay", delay, B.shape[-1]), ("output_delay", output_delay, C.shape[-2]))
+    ]
+    found = _response(A, B, C, D, w, step)
+    if not any(d.any() for d in late):
+        return found
+    total = jnp.asarray(late[1][:, None] + late[0], w.dtype)
+    angle = w[..., None, None] * jnp.expand_dims(total, tuple(range(w.ndim)))
+    turned = jax.lax.complex(jnp.cos(angle), -jnp.sin(angle)).astype(found.dtype)
+    return found * jnp.expand_dims(turned, tuple(range(found.ndim - turned.ndim)))
+
+
+def _dead_times(name: str, value: ArrayLike, count: int, step: Array | None) -> np.ndarray:
+    """Dead times ``[count]`` [s]."""
+    found = np.asarray(matrix_checks.real(name, value), float)
+    if found.shape not in ((), (count,)) or not (np.isfinite(found) & (found >= 0)).all():
+        raise ValueError(f"{name}: expected dead times ≥ 0 s, one for all or {count}, but found {value!r}")
+    if step is not None and found.any():
+        samples = found[..., None] / np.ravel(step)
+        if (np.abs(samples - np.round(samples)) > 1e-9 * np.maximum(samples, 1)).any():
+            raise ValueError(
+                f"{name}: expected whole sample times of {np.ravel(step)[0]:g} s, but found {value!r}: within a sample "
+                "time the sampled plant is another one, which control.delayed makes"
+            )
+    return np.broadcast_to(found, (count,))
+
+
+def response_at(A: np.ndarray, B: np.ndarray, C: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """C (zI − A)⁻¹B ``[f, p, m]`` at complex z ``[f]``, on the host: of one small system, nothing is compiled."""
+    return C @ np.linalg.solve(z[:, None, None] * np.eye(len(A)) - A, B.astype(complex)[None])
+
+
+@jax.jit
+def _response(A: Array, B: Array, C: Array, D: Array, w: Array, step: Array | None) -> Array:
+    # the matrices meet complex s
+    A, B, C, D = (M.astype(np.result_type(M.dtype, np.complex64)) for M in (A, B, C, D))
+
+    def one(A: Array, B: Array, C: Array, D: Array, w: Array, dt: Array | None) -> Array:
+        s = jax.lax.complex(jnp.zeros_like(w), w)
+        s = s if dt is None else jnp.exp(s * dt.astype(s.dtype))
+        eye = jnp.eye(len(A), dtype=s.dtype)
+        return jax.vmap(lambda s: C @ linalg.solve(s * eye - A, B.astype(s.dtype)) + D)(s)
+
+    return broadcast(one, (A, 2), (B, 2), (C, 2), (D, 2), (w, 1), (step, 0))
+
+
+def sensitivity(
+    A: ArrayLike, B: ArrayLike, K: ArrayLike, frequencies: ArrayLike, dt: ArrayLike | None = None
+) -> Complex[Array, "*batch f m m"]:
+    """(I + L)⁻¹ of the loop L = K (sI − A)⁻¹B that u = −Kx closes, seen at the inputs; batched, differentiable.
+
+    Its i-th diagonal element is that of input i with the others closed.
+
+    Args:
+        A, B, K: ``[..., n, n]``, ``[..., n, m]``, ``[..., m, n]``.
+        frequencies, dt: as in :func:`frequency_response`.
+
+    Returns:
+        Complex ``[..., f, m, m]``.
+    """
+    A, B, K = matrix_checks.matrices(A=(A, "nn"), B=(B, "nm"), K=(K, "mn"))
+    return frequency_response(A - B @ K, B, -K, frequencies, jnp.eye(K.shape[-2], dtype=K.dtype), dt)

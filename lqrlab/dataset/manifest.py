@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lqrlab.compute import checks
 from lqrlab.compute.files import LOCK, PART, read_object, write_atomic
 from lqrlab.dataset import shards
 from lqrlab.dataset.data_config import MOST_BYTES, DataConfig
@@ -131,32 +132,33 @@ def _check(manifest: Record, config: DataConfig) -> None:
         odd = sorted({str(name) for name, _ in {*listed} ^ {*planned}})
         raise ValueError(f"the files it lists are not those of its config: {', '.join(odd[:5])}")
     for entry in entries:
-        for why in faults(entry, config):
-            raise ValueError(f"{entry['file']}: {why}")
+        check_entry(entry, config)
     for key, value in of_entries(config, entries).items():
         # an older version wrote fewer settings into the config
         if key != "config" and manifest.get(key) != value:
             raise ValueError(f"{key}: expected {value} as in its files, but found {manifest.get(key)!r:.100}")
 
 
-def faults(entry: Record, config: DataConfig) -> Iterator[str]:
-    """Ways in which a file's entry is none of the config's data set, in words; one made from a file or one listed."""
+def check_entry(entry: Record, config: DataConfig) -> None:
+    """Refuse an entry, made from a file or listed, that no file of the config's data set has.
+
+    Raises:
+        ValueError: says all that is wrong with its arrays, or the first that is wrong with the rest.
+    """
     if odd := list(wrong(entry["arrays"], config)):
-        yield from odd
-        return
+        raise ValueError("; ".join(odd))
     for key in ("bytes", *_GROUPS):
-        if type(entry[key]) is not int or not 0 <= entry[key] < 2**63:
-            yield f"{key}: expected a whole number ≥ 0, but found {entry[key]!r:.100}"
+        checks.whole(key, entry[key], 0, 2**63 - 1)
     for group in _GROUPS:
         if [entry[group]] != entry["arrays"][f"{group}/variant"]["shape"]:
-            yield f"{group} is {entry[group]}, but its arrays have another number of rows"
+            raise ValueError(f"{group} is {entry[group]}, but its arrays have another number of rows")
     digests = [entry["attributes"], *(header["sha256"] for header in entry["arrays"].values())]
     if not all(isinstance(one, str) and re.fullmatch("[0-9a-f]{64}", one) for one in digests):
-        yield "expected a SHA-256 checksum of the attributes and of each array"
+        raise ValueError("expected a SHA-256 checksum of the attributes and of each array")
     counts = entry["left_out"]
     known = isinstance(counts, dict) and counts.keys() == REASONS.keys()
     if not known or not all(type(number) is int and number >= 0 for number in counts.values()):
-        yield f"left_out: expected a count for each reason, but found {counts!r:.100}"
+        raise ValueError(f"left_out: expected a count for each reason, but found {counts!r:.100}")
 
 
 def changed(found: Headers, listed: Headers) -> str:

@@ -78,10 +78,14 @@ class Dataset:
         path = self.path / shard["file"]
         with shards.opened(path, only=names) as arrays:
             out = {name: shards.rows(path, arrays, name) for name in names}
-        found = {name: shards.header(a, shards.digest(a)) for name, a in out.items()}
-        if why := manifest.changed(found, {name: shard["arrays"][name] for name in names}):
-            raise BadFile(path, why)
+        self.check(shard, out)
         return out
+
+    def check(self, shard: Record, arrays: Columns) -> None:
+        """Compare arrays of one file with the manifest's digests; raises :class:`BadFile` if they are others."""
+        found = {name: shards.header(a, shards.digest(a)) for name, a in arrays.items()}
+        if why := manifest.changed(found, {name: shard["arrays"][name] for name in arrays}):
+            raise BadFile(self.path / shard["file"], why)
 
     @functools.cached_property
     def tables(self) -> tuple[Columns, ...]:

@@ -59,7 +59,8 @@ def examine(file: Path, config: DataConfig, shard: Shard, listed: Record | None 
     try:
         content = shards.read(file)
         entry, about = manifest.record(file, content), content.attributes
-        wrong = list(manifest.faults(entry, config))
+        manifest.check_entry(entry, config)
+        wrong = []
         if not config.is_written(about.get("config")):
             wrong.append("was made from another config than that of the data set")
         elif (about.get("family"), about.get("first_variant")) != (shard.family, shard.first):
@@ -72,7 +73,7 @@ def examine(file: Path, config: DataConfig, shard: Shard, listed: Record | None 
     except BadFile:
         raise
     except Exception as error:  # of what a foreign file may hold there is no end
-        wrong = [f"cannot be checked: {error!r:.300}"]
+        wrong = [str(error) if isinstance(error, ValueError) else f"cannot be checked: {error!r:.300}"]
     if wrong:
         raise BadFile(file, "; ".join(wrong))
     return entry

@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, Int32
 from lqrlab.compute import pytree
 from lqrlab.compute.memory import aligned
 from lqrlab.compute.threads import on_threads
-from lqrlab.dataset import shuffling
+from lqrlab.dataset import shards, shuffling
 from lqrlab.dataset.store import Dataset
 from lqrlab.dataset.variant_table import VariantTable
 from lqrlab.systems import M_MAX, N_MAX, Coordinates
@@ -197,29 +197,62 @@ def put(
     np.multiply(controls[:, :-1], per_u[..., :m], out=to[:, 1:, N_MAX : N_MAX + m])
 
 
-def read(dataset: Dataset, split: str, window: int) -> tuple[Rows, Int32[np.ndarray, " N"]]:
-    """The trajectories of a split in host memory, and the row of the table of each.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Block:
+    """Trajectories that are read together: ``keep`` of rows first … last − 1 of a file, or of all of them."""
 
-    Args:
-        dataset: opened.
-        split: ``"train"``, ``"validation"`` or ``"held_out"``.
-        window: steps in a window.
+    shard: int
+    keep: np.ndarray
+    first: int | None = None
+    last: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.keep)
+
+
+Blocks = tuple[Block, ...]
+
+
+def blocks(data: Dataset, split: str, *, chunks: bool) -> Blocks:
+    """The trajectories of a split: a block for each file, or for each chunk of one, as HDF5 reads it.
 
     Raises:
         ValueError: an empty split, a damaged file.
     """
-    picks = []
-    for number, shard in enumerate(dataset.shards):
-        variant = dataset.read(shard, ARRAYS[:1])[ARRAYS[0]]
-        picks.append((variant, dataset.in_split(split, number, variant)))
-    if not any(len(keep) for _, keep in picks):
-        raise ValueError(f"split: {dataset.path} has no trajectory in {split!r}")
-    rows_of = [variant[keep] + first for (variant, keep), first in zip(picks, dataset.first_rows)]
-    rows, at = zeros(sum(map(len, rows_of)), window, dataset.config.row_steps), 0
-    for number, (_, keep) in enumerate(picks):
-        if len(keep):
-            of, states, controls = dataset.read(dataset.shards[number], ARRAYS).values()
-            units = dataset.coordinates(number, of[keep])
-            put(rows[at : at + len(keep)], window, states[keep], controls[keep], units)
-            at += len(keep)
-    return rows, np.concatenate(rows_of).astype(np.int32)
+    found = []
+    for number, shard in enumerate(data.shards):
+        variant = data.read(shard, ARRAYS[:1])[ARRAYS[0]]
+        rows = shards.chunk_rows(shard["arrays"])
+        ends = [(i, min(i + rows, len(variant))) for i in range(0, len(variant), rows)] if chunks else [(None, None)]
+        for first, last in ends:
+            keep = data.in_split(split, number, variant[first:last])
+            if len(keep):
+                found.append(Block(number, keep, first, last))
+    if not found:
+        raise ValueError(f"split: {data.path} has no trajectory in {split!r}")
+    return tuple(found)
+
+
+def read(data: Dataset, window: int, blocks: Blocks) -> tuple[Rows, Int32[np.ndarray, " N"]]:
+    """The trajectories of some blocks in host memory, and the row of the table of each.
+
+    Raises:
+        ValueError: a damaged file: by the digests of a whole one, by HDF5's checksums of a chunk.
+    """
+    at = np.cumsum([0, *map(len, blocks)])
+    rows = zeros(int(at[-1]), window, data.config.row_steps)
+    variant = np.empty(at[-1], np.int32)
+    for number in sorted({block.shard for block in blocks}):
+        shard = data.shards[number]
+        path = data.path / shard["file"]
+        with shards.opened(path, only=ARRAYS) as arrays:
+            for first, block in zip(at, blocks):
+                if block.shard == number:
+                    parts = {name: shards.rows(path, arrays, name, block.first, block.last) for name in ARRAYS}
+                    if block.first is None:
+                        data.check(shard, parts)
+                    of, states, controls = (a if len(block) == len(a) else a[block.keep] for a in parts.values())
+                    where = slice(first, first + len(block))
+                    put(rows[where], window, states, controls, data.coordinates(number, of))
+                    variant[where] = of + data.first_rows[number]
+    return rows, variant

@@ -177,7 +177,8 @@ class Checkpoints:
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         found, flaws = self._newest(which, lambda step: self._read(which, step, target))
         self._tell(which, found and found[0], flaws)
-        self._remove(which, flaws)
+        for step in flaws:
+            self._managers[which].delete(step)
         return found
 
     def restore_params(self, which: str) -> dict[str, jax.Array]:
@@ -198,7 +199,8 @@ class Checkpoints:
     def remove_damaged(self, which: str) -> dict[int, str]:
         """Remove checkpoints that are not whole; their steps, with what is wrong with each."""
         _, flaws = self._newest(which, lambda step: None)
-        self._remove(which, flaws)
+        for step in flaws:
+            self._managers[which].delete(step)
         return flaws
 
     def close(self) -> None:
@@ -257,10 +259,6 @@ class Checkpoints:
             f"{self._folder}: the newest {which!r} checkpoint is damaged ({damaged}); that of step {found} is taken",
             stacklevel=5,
         )
-
-    def _remove(self, which: str, steps: Mapping[int, str]) -> None:
-        for step in steps:
-            self._managers[which].delete(step)
 
 
 def load(folder: str | Path, which: str = "last") -> nnx.Module:

@@ -18,6 +18,7 @@ from lqrlab.learning.network_policy import NetworkPolicy
 from lqrlab.learning.placement import Placement
 from lqrlab.learning.train_config import ModelConfig, TrainConfig
 from lqrlab.learning.training_step import Metrics, TrainState, objective, optimizer, predictions, scan, train_step
+from lqrlab.simulation import Told
 
 VALIDATION_STEPS = 128
 """Of the closed loops that a policy is validated on."""
@@ -42,6 +43,11 @@ class Recipe:
     def placement(self) -> Placement:
         """Placement of the run's arrays."""
         return Placement(self.backend)
+
+    def policy(self, params: dict[str, Array], told: Told) -> NetworkPolicy:
+        """The network with these parameters, bound to what is told of plants ``[b]``."""
+        context = models.merge(self.graph, params).encode(told)
+        return NetworkPolicy(params, context, told.coordinates, self.graph, self.model.window)
 
 
 @compute.compile(static="recipe", donate="state")
@@ -70,10 +76,7 @@ def dagger_loops(
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(config.seed), 2), number)
     pick, start = jax.random.split(key)
     chosen = rows[jax.random.randint(pick, (ON_POLICY_LOOPS,), 0, len(rows))]
-    told = table.told(chosen)
-    context = models.merge(recipe.graph, params).encode(told)
-    policy = NetworkPolicy(params, context, told.coordinates, recipe.graph, recipe.model.window)
-    return on_policy_loops(policy, table, chosen, start, config.on_policy_steps)
+    return on_policy_loops(recipe.policy(params, table.told(chosen)), table, chosen, start, config.on_policy_steps)
 
 
 @compute.compile(static="recipe")
@@ -86,9 +89,8 @@ def validate(
     given = train_batch(table, windows, seed, jnp.int32(0))
     context = model.encode(given.told)
     loss = losses.register[recipe.config.loss](predictions(model, context, given))
-    told = table.told(rows)
     problem, x0, _ = starts(table, rows, jax.random.fold_in(jax.random.key(seed), 4))
-    policy = NetworkPolicy(params, model.encode(told), told.coordinates, recipe.graph, recipe.model.window)
+    policy = recipe.policy(params, table.told(rows))
     judged = closed_loop_cost.closed_loop(policy, model.linear, problem, x0, VALIDATION_STEPS)
     return loss, *judged
 

@@ -7,6 +7,7 @@ problem is refused by a ``ValueError`` in words.
 
 import dataclasses
 import functools
+import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -17,8 +18,7 @@ import numpy as np
 from jaxtyping import Array
 
 from lqrlab.compute import checks
-from lqrlab.control import LQG, LQR, Integral, LQTracking, StateSpace, TimeVaryingLQR
-from lqrlab.simulation import memory_policies
+from lqrlab.control import LQR
 from lqrlab.simulation.policies import LinearPolicy, Policy, tracking
 from lqrlab.simulation.problem import Problem
 from lqrlab.systems import Plant, check_plant
@@ -85,37 +85,44 @@ def _(controller: LQR, problem: Problem) -> Policy:
     return _gain(controller.K, problem)
 
 
-@_bound.register
-def _(controller: LQG, problem: Problem) -> Policy:
-    return memory_policies.estimated(problem, controller)
+def _remembering(name: str) -> Callable[[Any, Problem], Policy]:
+    """A policy of :mod:`lqrlab.simulation.memory_policies`, which is loaded when the first is made."""
+
+    def make(controller: Any, problem: Problem) -> Policy:
+        return getattr(importlib.import_module("lqrlab.simulation.memory_policies"), name)(problem, controller)
+
+    return make
 
 
-@_bound.register
-def _(controller: StateSpace, problem: Problem) -> Policy:
-    return memory_policies.measuring(problem, controller)
-
-
-@_bound.register
-def _(controller: Integral, problem: Problem) -> Policy:
-    return memory_policies.integrating(problem, controller)
-
-
-@_bound.register(LQTracking)
-@_bound.register(TimeVaryingLQR)
-def _(controller: LQTracking | TimeVaryingLQR, problem: Problem) -> Policy:
+def _planned(controller: Any, problem: Problem) -> Policy:
     return tracking(problem, controller)
+
+
+_DESIGNS = {
+    "lqrlab.control.estimation.LQG": _remembering("estimated"),
+    "lqrlab.control.state_space.StateSpace": _remembering("measuring"),
+    "lqrlab.control.servo.Integral": _remembering("integrating"),
+    "lqrlab.control.horizon.LQTracking": _planned,
+    "lqrlab.control.horizon.TimeVaryingLQR": _planned,
+}
+"""Designs that stand below this room and are registered when one of them comes, so that nothing loads them before."""
 
 
 def recognised(controller: object) -> bool:
     """True if something is a gain or of a registered kind: not of a policy or a function."""
+    for kind in type(controller).__mro__:
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        if name in _DESIGNS and kind not in _bound.registry:
+            _bound.register(kind, _DESIGNS[name])
     return _is_gain(controller) or _bound.dispatch(type(controller)) is not _bound.registry[object]
 
 
 def check_controller(controller: object) -> None:
     """Refuse what is no kind of controller, where there is no problem yet to bind it to."""
-    if callable(controller) or recognised(controller):
+    if recognised(controller) or callable(controller):
         return
-    known = ", ".join(sorted(kind.__name__ for kind in _bound.registry if kind is not object))
+    names = {kind.__name__ for kind in _bound.registry if kind is not object}
+    known = ", ".join(sorted(names | {name.rpartition(".")[2] for name in _DESIGNS}))
     raise ValueError(
         f"controller: expected a policy, a gain K, a function from a problem to a policy, or one of {known}, but found "
         f"{type(controller).__name__}"

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from lqrlab import control
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
-from lqrlab.control import LQTracking, TimeVaryingLQR
 from lqrlab.simulation.problem import Problem
 from lqrlab.systems import Plant, check_plant
 
@@ -103,7 +103,7 @@ class PlannedTrajectory(Protocol):
         """Gains."""
 
 
-def tracking(plant: Plant | Problem, plan: PlannedTrajectory | TimeVaryingLQR) -> TrackingPolicy:
+def tracking(plant: Plant | Problem, plan: "PlannedTrajectory | control.TimeVaryingLQR") -> TrackingPolicy:
     """The policy of a plan over a finite horizon; roll it out with the plan's sample time.
 
     Args:
@@ -114,9 +114,9 @@ def tracking(plant: Plant | Problem, plan: PlannedTrajectory | TimeVaryingLQR) -
     """
     if not isinstance(plant, Problem):
         check_plant(plant)
-    if isinstance(plan, TimeVaryingLQR):
+    if isinstance(plan, control.TimeVaryingLQR):
         *lead, T, m, n = plan.K.shape
-        plan = LQTracking(jnp.zeros((*lead, T + 1, n)), jnp.zeros((*lead, T, m)), plan.K, plan.P)
+        plan = control.LQTracking(jnp.zeros((*lead, T + 1, n)), jnp.zeros((*lead, T, m)), plan.K, plan.P)
     if not all(hasattr(plan, name) for name in ("xs", "us", "K")):
         made = "as predictive.ilqr, control.lq_tracking or control.finite_horizon make"
         raise ValueError(f"plan: expected a plan, {made}, but found {type(plan).__name__}")

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from lqrlab.systems.linearisation import Linearisation, linearise
     from lqrlab.systems.matrix_files import load
     from lqrlab.systems.mechanics import Mechanical
-    from lqrlab.systems.open_loop import OpenLoopMode, open_loop_modes
     from lqrlab.systems.plant import Plant, parameter_fields
     from lqrlab.systems.plant_files import register_file
 

@@ -155,18 +155,6 @@ def test_sampled_noise_is_van_loans_integral():
     assert np.allclose(control.sampled_noise(np.stack([A, 2 * A]), W, [dt, dt])[0], expected)
 
 
-def test_a_filter_from_a_known_start_equals_the_plain_recursion():
-    A, _, C = plant(2)
-    W, V, S, P = np.diag([1.0, 2.0, 0.5]), np.diag([0.1, 0.3]), 0.1 * np.ones((3, 2)), 5 * np.eye(3)
-    result = control.finite_dlqe(A, C, W, V, 60, P, S)
-    for L, expected in zip(result.L, result.P):
-        assert np.allclose(expected, P, rtol=1e-8)
-        gain = (A @ P @ C.T + S) @ np.linalg.inv(C @ P @ C.T + V)
-        assert np.allclose(L, gain, rtol=1e-8)
-        P = A @ P @ A.T + W - gain @ (C @ P @ C.T + V) @ gain.T
-    assert np.allclose(result.L[-1], control.dlqe(A, C, W, V, S).L)
-
-
 def test_the_filter_form_is_the_optimum_under_noises_that_come_together():
     A, B, C = plant(3)
     Q, R, N = np.eye(3), np.eye(2), 0.2 * np.ones((3, 2))
@@ -431,11 +419,3 @@ def test_designs_are_differentiable_and_batched():
     many = control.lqi(np.stack([A, A / 2]), B, C, np.eye(3), np.eye(2), np.eye(2))
     assert many.K.shape == (2, 2, 3)
     assert np.allclose(many.K[1], control.lqi(A / 2, B, C, np.eye(3), np.eye(2), np.eye(2)).K, rtol=1e-8)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"), [({"W": -np.eye(2)}, "Q → W.*: Q: "), ({"P0": np.eye(3)}, "Qf → P0.*: Qf")]
-)
-def test_bad_covariances_of_a_finite_filter_are_named_as_in_the_dual_problem(change, message):
-    given = {"W": np.eye(2), "V": np.eye(1), "num_steps": 3, "P0": np.eye(2)} | change
-    refused(message, control.finite_dlqe, np.eye(2), np.ones((1, 2)), **given)

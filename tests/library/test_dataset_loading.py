@@ -270,7 +270,7 @@ def test_loops_are_disturbed_and_limited_as_the_config_says(linear, data, tmp_pa
 
 def test_placing_on_the_cpu_copies_nothing(data, monkeypatch):
     """Windows are gathered from the buffer that the files were read into; the pools' batches too."""
-    read, _ = windows.read(data, "train", WINDOW)
+    read, _ = windows.read(data, WINDOW, windows.blocks(data, "train", chunks=False))
     placed = jax.device_put(read, jax.devices("cpu")[0])
     assert placed.unsafe_buffer_pointer() == read.ctypes.data
     made = []
@@ -385,7 +385,7 @@ def test_an_order_is_that_of_the_published_cipher_in_whole_numbers():
 
 def test_pools_hold_all_blocks_once_no_more_than_fit_and_in_order_where_all_fit():
     sizes = np.random.default_rng(0).integers(1, 6, 20)
-    blocks = tuple(streaming._Block(0, i, i + 1, np.arange(size)) for i, size in enumerate(sizes))
+    blocks = tuple(windows.Block(0, np.arange(size), i, i + 1) for i, size in enumerate(sizes))
     whole = int(sizes.sum())
     for room in (whole, whole + 7):
         (pool,) = (epoch := streaming._plan_epoch(blocks, room, 3, 5, 1)).pools

@@ -17,6 +17,7 @@ import scipy.integrate
 import scipy.linalg
 import scipy.stats
 from click.testing import CliRunner
+from scipy_oracle import gain, van_loan
 
 from lqrlab import compute, control, dataset, learning, simulation
 from lqrlab.dataset import random_linear
@@ -108,8 +109,8 @@ def test_kl_is_the_integral_and_least_at_the_expert():
 
     @jax.jit
     def kl(mean, log_std, weight=1.0):
-        a = (jnp.full((1, 1, 1), v) for v in (mean, log_std, 0.4))
-        return losses.gaussian_kl(*a, jnp.asarray(0.3), weight * live)
+        mean, log_std, expert, std = (jnp.full((1, 1, 1), v) for v in (mean, log_std, 0.4, 0.3))
+        return losses.gaussian_kl(losses.Predictions(mean, expert, weight * live, log_std, std))
 
     expert, policy = scipy.stats.norm(0.4, 0.3), scipy.stats.norm(0.9, np.exp(-0.5))
     integral, _ = scipy.integrate.quad(
@@ -122,7 +123,7 @@ def test_kl_is_the_integral_and_least_at_the_expert():
     np.testing.assert_allclose(jax.jit(jax.grad(kl, argnums=(0, 1)))(*best), [0.0, 0.0], atol=1e-6)
     curvature = jax.jit(jax.hessian(lambda v: kl(v[0], v[1])))(jnp.array(best))
     assert np.linalg.eigvalsh(np.asarray(curvature)).min() > 0
-    masked = jax.grad(lambda m: losses.gaussian_kl(m, m, m + jnp.nan, jnp.asarray(0.3), 0 * live).sum())
+    masked = jax.grad(lambda m: losses.gaussian_kl(losses.Predictions(m, m + jnp.nan, 0 * live, m, 0.3 * live)).sum())
     assert float(masked(live)[0, 0, 0]) == 0.0
 
 
@@ -191,7 +192,7 @@ def test_steps_with_a_python_if_are_the_compiled_ones():
 def test_a_loss_with_a_python_if_is_told_of_once_and_computed_step_by_step(data, tmp_path):
     @losses.register("branching")
     def branching(predictions):
-        error = losses.masked_mse(predictions.prediction, predictions.target, predictions.weight)
+        error = losses.masked_mse(predictions)
         if error > 1e6:
             return 0 * error
         return error
@@ -213,18 +214,12 @@ def test_excess_of_a_data_sets_plant_is_that_of_its_sampled_problem(data):
     for family in data.config.families:
         row, linear = int(data.rows(None, family)[0]), data.linear(None, family)
         sx, su = (data.column(name, None, family)[0] for name in ("scale_x", "scale_u"))
-        n, m = len(sx), len(su)
         A, B, Q, R = (np.asarray(a[0]) for a in (linear.A, linear.B, linear.Q, linear.R))
         A, B, Q, R = A * sx / sx[:, None], B * su / sx[:, None], Q * sx * sx[:, None], R * su * su[:, None]
-        M = np.block([[A, B], [np.zeros((m, n + m))]])
-        both = np.block([[-M.T, scipy.linalg.block_diag(Q, R)], [np.zeros_like(M), M]])
-        E = scipy.linalg.expm(both * float(linear.dt[0]))
-        flow = E[n + m :, n + m :]
-        cost = flow.T @ E[: n + m, n + m :]
-        A, B = flow[:n, :n], flow[:n, n:]
-        P = scipy.linalg.solve_discrete_are(A, B, cost[:n, :n], cost[n:, n:], s=cost[:n, n:])
-        K = np.asarray(problem.K[row])[:m, :n] + 0.03
-        feed = np.vstack([np.eye(n), -K])
+        A, B, Q, R, N = van_loan(A, B, Q, R, float(linear.dt[0]))
+        _, P = gain(A, B, Q, R, N)
+        K = np.asarray(problem.K[row])[: len(su), : len(sx)] + 0.03
+        feed, cost = np.vstack([np.eye(len(sx)), -K]), np.block([[Q, N], [N.T, R]])
         X = scipy.linalg.solve_discrete_lyapunov((A - B @ K).T, feed.T @ cost @ feed)
         more, verdict = learning.closed_loop_cost.gain_excess(jnp.asarray(wide(K, 6, 12))[None], problem[row : row + 1])
         assert verdict[0] == simulation.Verdict.CONVERGED

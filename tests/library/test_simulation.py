@@ -11,6 +11,7 @@ import pytest
 import scipy.linalg
 from refusals import refused
 from scipy.integrate import solve_ivp
+from scipy_oracle import held
 
 from lqrlab import compute, control, simulation, systems
 from lqrlab.simulation.engines.batched_plants import loops_of
@@ -26,11 +27,11 @@ def regulator(plant):
 def test_linear_loop_is_powers_of_the_closed_loop():
     plant = systems.make("cart_pole")
     A, B = (np.asarray(a) for a in plant.matrices())
-    block = scipy.linalg.expm(np.block([[A, B], [np.zeros((1, 5))]]) * plant.dt)
+    a, b = held(A, B, float(plant.dt))
     K = np.asarray(regulator(plant).K)
     x0 = np.array([0.3, 0.1, -0.2, 0.4])
     run = simulation.rollout(plant, simulation.LinearPolicy(jnp.asarray(K)), x0, 60, linear=True)
-    expected = np.stack([np.linalg.matrix_power(block[:4, :4] - block[:4, 4:] @ K, t) @ x0 for t in range(61)])
+    expected = np.stack([np.linalg.matrix_power(a - b @ K, t) @ x0 for t in range(61)])
     np.testing.assert_allclose(run.xs, expected, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(run.us, -expected[:-1] @ K.T, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(run.ts, plant.dt * np.arange(61), rtol=1e-12)

@@ -3,11 +3,14 @@
 import dataclasses
 from pathlib import Path
 
+import control as python_control
 import numpy as np
 import pytest
+import scipy.io
 import scipy.linalg
 import scipy.signal
 from bs4 import BeautifulSoup
+from scipy_oracle import gain, held, van_loan
 
 from lqrlab import control, robust, systems
 from lqrlab.workbench.figures import (
@@ -37,29 +40,9 @@ def setting(kind, **more):
     return dataclasses.replace(made, controller=loop_controllers.ControllerChoice(kind, **choice), **more)
 
 
-def zero_order_hold(step):
-    wide = scipy.linalg.expm(step * np.block([[A, B], [np.zeros((1, 3))]]))
-    return wide[:2, :2], wide[:2, 2:]
-
-
-def sampled(A=A, B=B, Q=Q, R=R, dt=DT):
-    """A, B, Q, R, N of a sample of two states and an input, by one matrix exponential (Van Loan)."""
-    joint = np.block([[A, B], [np.zeros((1, 3))]])
-    weight = scipy.linalg.block_diag(Q, R)
-    wide = scipy.linalg.expm(dt * np.block([[-joint.T, weight], [np.zeros((3, 3)), joint]]))
-    step = wide[3:, 3:]
-    paid = step.T @ wide[:3, 3:]
-    return step[:2, :2], step[:2, 2:], paid[:2, :2], paid[2:, 2:], paid[:2, 2:]
-
-
-def regulator(a, b, q, r, n):
-    P = scipy.linalg.solve_discrete_are(a, b, q, r, s=n)
-    return np.linalg.solve(r + b.T @ P @ b, b.T @ P @ a + n.T)
-
-
 def test_placed_poles_are_those_of_the_optimum_faster_and_damped():
-    a, b, q, r, n = sampled()
-    optimal = np.linalg.eigvals(a - b @ regulator(a, b, q, r, n))
+    a, b, q, r, n = van_loan(A, B, Q, R, DT)
+    optimal = np.linalg.eigvals(a - b @ gain(a, b, q, r, n)[0])
     found = loop_design.design(setting("pole placement", faster=1.7))
     np.testing.assert_allclose(np.sort_complex(found.poles), np.sort_complex(optimal.astype(complex) ** 1.7), atol=1e-8)
     damped = loop_design.design(setting("pole placement", damping=0.95, states=np.array([300.0, 0.01])))
@@ -69,12 +52,12 @@ def test_placed_poles_are_those_of_the_optimum_faster_and_damped():
 
 
 def test_integral_action_is_the_optimum_with_the_sum_among_the_states_and_leaves_no_error():
-    a, b, q, r, n = sampled()
+    a, b, q, r, n = van_loan(A, B, Q, R, DT)
     loaded, plain = (setting(kind, load=0.25, ticks=4 * 400) for kind in ("integral action", "LQR"))
     found, unheld = map(loop_design.design, (loaded, plain))
     optimum = control.lqrd(A, B, Q, R, DT)
     weight = loop_controllers.integral_weight(loaded.controller, loaded.plant, optimum, DT)
-    K = regulator(
+    K, _ = gain(
         np.block([[a, np.zeros((2, 1))], [np.eye(1, 2), np.eye(1)]]),
         np.vstack([b, [[0.0]]]),
         scipy.linalg.block_diag(q, weight),
@@ -83,7 +66,7 @@ def test_integral_action_is_the_optimum_with_the_sum_among_the_states_and_leaves
     )
     np.testing.assert_allclose(found.loop.K, K, rtol=1e-6)
     load = 0.25 * float(loaded.plant.scales[1][0])
-    tick, (x, total) = zero_order_hold(DT / 4), (loaded.x0, 0.0)
+    tick, (x, total) = held(A, B, DT / 4), (loaded.x0, 0.0)
     for t in range(240):
         if t % 4 == 0:
             u = -K @ np.append(x, total)
@@ -97,14 +80,14 @@ def test_integral_action_is_the_optimum_with_the_sum_among_the_states_and_leaves
 
 
 def test_output_feedback_is_the_estimator_and_regulator_of_its_noise():
-    a, b, q, r, n = sampled()
+    a, b, q, r, n = van_loan(A, B, Q, R, DT)
     s = setting("LQG", measured=(0,), disturbance=0.3, sensor=0.02)
     found, (states, _), c = loop_design.design(s), s.plant.scales, np.eye(1, 2)
     W, V = np.diag((0.3 * np.asarray(states)) ** 2 * DT), np.array([[(0.02 * s.plant.outputs[0].scale) ** 2]])
-    K, M = regulator(a, b, q, r, n), scipy.linalg.solve_discrete_are(a.T, c.T, W, V)
+    K, M = gain(a, b, q, r, n)[0], scipy.linalg.solve_discrete_are(a.T, c.T, W, V)
     L = a @ M @ c.T / (c @ M @ c.T + V)
     np.testing.assert_allclose(found.loop.design.estimator.L, L, rtol=1e-6)
-    tick, (x, estimate) = zero_order_hold(DT / 4), (s.x0, np.zeros(2))
+    tick, (x, estimate) = held(A, B, DT / 4), (s.x0, np.zeros(2))
     for t in range(200):
         if t % 4 == 0:
             u = -K @ estimate
@@ -133,7 +116,7 @@ def test_every_kind_knows_its_delay(kind):
 
 
 def test_the_step_is_that_of_the_loop_with_its_feedforward():
-    s, (a, b, *_) = setting("LQR"), sampled()
+    s, (a, b, *_) = setting("LQR"), van_loan(A, B, Q, R, DT)
     found = loop_design.design(s)
     step, scale = loop_picture.stepped(s, found), s.plant.outputs[0].scale
     hold = np.linalg.solve(np.block([[a - np.eye(2), b], [np.eye(1, 2), np.zeros((1, 1))]]), [0.0, 0.0, scale])
@@ -152,7 +135,7 @@ def test_the_step_is_that_of_the_loop_with_its_feedforward():
 
 
 def test_integral_action_learns_the_set_point_alone():
-    s, (a, b, *_) = setting("integral action"), sampled()
+    s, (a, b, *_) = setting("integral action"), van_loan(A, B, Q, R, DT)
     found = loop_design.design(s)
     x, total, scale = np.zeros(2), 0.0, s.plant.outputs[0].scale
     for y in loop_picture.stepped(s, found).y:
@@ -231,28 +214,31 @@ def on_the_sheet(name):
 
 @pytest.mark.parametrize("kind", loop_controllers.KINDS)
 def test_a_design_is_taken_along(panel, kind, monkeypatch, tmp_path):
-    """As a page, and as matrices and a script from which python-control makes the loop that the panel shows."""
+    """As a page, and as matrices from which python-control makes the loop that the panel shows."""
     monkeypatch.chdir(tmp_path)
     panel.kind.value, panel.states["angle"].value = kind, 2.0
     shown(panel)
     panel.folder.value = "mine/first"
-    for label in ("design sheet", "for MATLAB", "for python-control"):
+    for label in ("design sheet", "for MATLAB"):
         panel.export[label].click()
         assert "Written to" in panel.exported.value
     found = loop_design.design(panel._question())
     rows = on_the_sheet("mine/first")
     assert rows["Weights"][0] == ["angle", "11.11", "× 2", "22.22"]
     assert float(rows["Poles of the loop"][0][1]) == pytest.approx(np.abs(found.poles).max(), abs=1e-4)
-    kept, made = scipy.io.loadmat("mine/first.mat"), {}
+    kept = scipy.io.loadmat("mine/first.mat")
     np.testing.assert_allclose(kept["Ad"], scipy.linalg.expm(kept["A"] * kept["dt"]), atol=1e-9)
-    exec(Path("mine/first.py").read_text(), made)
+    (n, m), dt = kept["Bd"].shape, float(kept["dt"].item())
+    sampled = python_control.ss(kept["Ad"], kept["Bd"], np.eye(n), np.zeros((n, m)), dt)
+    written = (kept[name] for name in ("Ak", "Bk", "Ck", "Dk"))
+    loop = python_control.feedback(sampled, python_control.ss(*written, dt), sign=1)
     poles = np.sort_complex(np.linalg.eigvals(found.loop.closed).astype(complex))
-    np.testing.assert_allclose(np.sort_complex(made["loop"].poles()), poles, atol=1e-7)
-    Path("mine/theirs.py").write_text("1")
+    np.testing.assert_allclose(np.sort_complex(loop.poles()), poles, atol=1e-7)
+    Path("mine/theirs.mat").write_text("1")
     panel.folder.value = "mine/theirs"
-    panel.export["for python-control"].click()
+    panel.export["for MATLAB"].click()
     assert "choose another name" in panel.exported.value
-    assert Path("mine/theirs.py").read_text() == "1"
+    assert Path("mine/theirs.mat").read_text() == "1"
     panel.reset.click()
     shown(panel)
 
@@ -269,7 +255,7 @@ def test_robustness_is_that_of_each_variant(panel):
         one, sizes = plants[i], np.asarray(s.plant.scales[0]) ** 2
         for name, value in one.parameters.items():
             assert abs(float(value) / float(s.plant.parameters[name]) - 1) <= 0.2 * (name != "gravity") + 1e-9
-        a, b, *weights = sampled(*(np.asarray(x) for x in (*one.matrices(), *one.weights())), s.dt)
+        a, b, *weights = van_loan(*(np.asarray(x) for x in (*one.matrices(), *one.weights())), s.dt)
         q, r, n = weights
         closed = a - b @ K
         grows = np.abs(np.linalg.eigvals(closed)).max() >= 1

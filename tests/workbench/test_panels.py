@@ -93,54 +93,6 @@ def test_a_slider_stands_on_its_own_grid():
         assert (high - low) / made.step == pytest.approx(200, rel=0.25)
 
 
-def test_work_of_other_panels_waits_for_the_one_asked_last():
-    order, begun, going = [], threading.Event(), threading.Event()
-
-    def slow(asked, check):
-        begun.set()
-        assert going.wait(10)
-        check()
-        order.append(asked)
-
-    def quick(asked, check):
-        going.set()  # the other one may go on, and does not
-        time.sleep(0.1)
-        order.append(asked)
-
-    background, touched = live_panel.Live(slow, lambda _: None), live_panel.Live(quick, lambda _: None)
-    background.ask("map")
-    assert begun.wait(10)
-    touched.ask("slider")
-    touched.wait(10)
-    background.wait(10)
-    assert order == ["slider", "map"]
-    background.ask("stopped")
-    background.interrupt()
-    background.wait(10)
-    assert order == ["slider", "map"]
-
-
-def test_work_asked_for_earlier_waits_even_if_it_begins_later():
-    order, begun = [], threading.Event()
-
-    def settled(asked, check):
-        begun.set()
-        check()
-        order.append(asked)
-
-    def touched(asked, check):
-        assert begun.wait(10)
-        check()
-        order.append(asked)
-
-    background, newest = live_panel.Live(settled, print, settle=0.2), live_panel.Live(touched, print)
-    background.ask("map")
-    newest.ask("slider")
-    newest.wait(10)
-    background.wait(10)
-    assert order == ["slider", "map"]
-
-
 def test_an_error_is_one_sentence_in_the_panel():
     def work(asked, check):
         raise asked

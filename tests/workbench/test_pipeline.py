@@ -1,5 +1,6 @@
 """The pipeline on toy notebooks: order, checks, failure, killing, resuming, locking."""
 
+import contextlib
 import dataclasses
 import errno
 import hashlib
@@ -68,8 +69,8 @@ def source(tmp_path):
 
 def run(source, folder, overrides=None, **kwargs):
     """Run the toy chain; returns what was printed."""
-    stream = io.StringIO()
-    pipeline.run("toy", folder, overrides, source=source, report=False, stream=stream, **kwargs)
+    with contextlib.redirect_stdout(io.StringIO()) as stream:
+        pipeline.run("toy", folder, overrides, source=source, report=False, **kwargs)
     return stream.getvalue()
 
 
@@ -778,17 +779,15 @@ def test_a_look_at_a_finished_run_writes_its_files_elsewhere(opened, monkeypatch
     assert {p.relative_to(folder).as_posix() for p in after.keys() - before.keys()} == {"by_hand", "by_hand/figure.svg"}
 
 
-def test_a_dry_run_says_what_is_kept(again, tmp_path):
-    stream = io.StringIO()
+def test_a_dry_run_says_what_is_kept(again, tmp_path, capsys):
     given = GIVEN | {"02_second.rate": "3"}
-    pipeline.run("toy", again[0], given, source=tmp_path / "notebooks", stream=stream, dry_run=True)
-    assert f"01_first: finished before, is kept in {again[0]}" in stream.getvalue()
-    assert f"02_second: would run in {again[0]}\n  rate = 3.0  (default 1.0)" in stream.getvalue()
-    assert "\n  rate = 0.5\n" in stream.getvalue()  # the first one's, as it is by default
-    stream = io.StringIO()
-    source = tmp_path / "notebooks"
-    pipeline.run("toy", again[0], GIVEN, source=source, stream=stream, dry_run=True, fresh=True)
-    assert f"01_first: would run in {again[0]}" in stream.getvalue()
+    pipeline.run("toy", again[0], given, source=tmp_path / "notebooks", dry_run=True)
+    said = capsys.readouterr().out
+    assert f"01_first: finished before, is kept in {again[0]}" in said
+    assert f"02_second: would run in {again[0]}\n  rate = 3.0  (default 1.0)" in said
+    assert "\n  rate = 0.5\n" in said  # the first one's, as it is by default
+    pipeline.run("toy", again[0], GIVEN, source=tmp_path / "notebooks", dry_run=True, fresh=True)
+    assert f"01_first: would run in {again[0]}" in capsys.readouterr().out
     assert numbers(again[0], "01_first")["rate"] == 0.5, "nothing was removed"
 
 

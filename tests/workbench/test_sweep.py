@@ -1,6 +1,5 @@
 """Sweeps: which points, and six runs of which four meet with something."""
 
-import io
 import json
 import os
 import re
@@ -108,7 +107,7 @@ def test_six_runs_of_which_four_meet_with_something(toy, tmp_path):
 
 
 @pytest.mark.matrix
-def test_a_run_is_tried_again_and_reads_what_an_earlier_run_made(toy, tmp_path):
+def test_a_run_is_tried_again_and_reads_what_an_earlier_run_made(toy, tmp_path, capsys):
     """A worker that dies is replaced; the data set of another run is linked into the folder."""
     later = toy.with_name("02_later.ipynb")
     die = (
@@ -116,24 +115,24 @@ def test_a_run_is_tried_again_and_reads_what_an_earlier_run_made(toy, tmp_path):
         "if first:\n    import psutil\n    psutil.Process().parent().parent().kill()\n    time.sleep(600)"
     )
     write_notebook(later, "run: str = 'x'\nrate: float = 1.0", BEGIN, die, "finish('02_later', {'x': text})")
-    earlier, stream = tmp_path / "earlier", io.StringIO()
+    earlier = tmp_path / "earlier"
     asked = Sweep(later, {"rate": "2"}, inputs=earlier, folder=tmp_path / "sweep", report=False)
     with pytest.raises(ValueError, match="no result of 01_toy; give --from RUN"):
-        sweep.sweep(asked, stream)
+        sweep.sweep(asked)
     (earlier / "data").mkdir(parents=True)
     (earlier / "data" / "x").write_text("17")
     (earlier / "results").mkdir()
     (earlier / "results" / "01_toy.json").write_text(json.dumps({"files": ["data/x"], "fingerprint": "e"}))
-    row = comparison.table(sweep.sweep(asked, stream)).iloc[0]
+    row = comparison.table(sweep.sweep(asked)).iloc[0]
     assert (row["status"], row["x"], row["rate"]) == ("finished", "17", 2.0)
-    assert "worker died: its worker died; tried again" in stream.getvalue()
+    assert "worker died: its worker died; tried again" in capsys.readouterr().out
     assert (earlier / "data" / "x").read_text() == "17"
 
     (earlier / "results" / "01_toy.json").write_text(json.dumps({"files": ["data/x"], "fingerprint": "other"}))
     assert len(sweep_plan.planned(asked).reading(earlier).missing()) == 1  # what it reads is another
     (earlier / "data" / "x").unlink()
     with pytest.raises(ValueError, match="data/x, which 02_later reads, is gone"):
-        sweep.sweep(asked, stream)
+        sweep.sweep(asked)
 
 
 @pytest.mark.matrix

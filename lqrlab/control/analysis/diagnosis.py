@@ -1,15 +1,131 @@
-"""Diagnosis of a plant mode by mode, in words: can it be controlled optimally, and how well?"""
+"""Controllability and diagnosis: matrices, Gramians, the distance mode by mode, and in words what can be controlled."""
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float
 
+from lqrlab.compute.checks import flag
 from lqrlab.control import matrix_checks
-from lqrlab.control.analysis.controllability import controllability_distance
-from lqrlab.control.analysis.eigenmodes import Mode, modes
+from lqrlab.control.analysis.eigenmodes import Mode, dominant_states, modes
+from lqrlab.control.lyapunov import dlyap, lyap
 from lqrlab.control.regulator import dlqr, lqr
 from lqrlab.control.riccati import on_host
+
+_ZERO = 1e-14  # an input so much weaker than the others, in whatever units, is rounding
+
+
+def ctrb(A: ArrayLike, B: ArrayLike) -> Float[Array, "*batch n nm"]:
+    """[B, AB, …, Aⁿ⁻¹B] ``[..., n, n m]``. Its numerical rank misleads; :func:`diagnose` asks mode by mode.
+
+    >>> control.ctrb([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]]).tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
+    """
+    A, B = matrix_checks.matrices(A=(A, "nn"), B=(B, "nm"))
+    columns = [B]
+    for _ in range(A.shape[-1] - 1):
+        columns.append(A @ columns[-1])
+    return jnp.concatenate(columns, axis=-1)
+
+
+def obsv(A: ArrayLike, C: ArrayLike) -> Float[Array, "*batch np n"]:
+    """[C; CA; …; CAⁿ⁻¹] ``[..., n p, n]``.
+
+    >>> control.obsv([[0.0, 1.0], [0.0, 0.0]], [[1.0, 0.0]]).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    A, C = matrix_checks.matrices(A=(A, "nn"), C=(C, "pn"))
+    return ctrb(A.mT, C.mT).mT
+
+
+def gram(A: ArrayLike, B: ArrayLike, *, discrete: bool = False) -> Float[Array, "*batch n n"]:
+    """Controllability Gramian ∫ eᴬᵗBBᵀeᴬᵀᵗ dt (Σ AᵏBBᵀAᵀᵏ if ``discrete``) of a stable A; batched, differentiable.
+
+    Its inverse is the least energy that reaches a state. The observability Gramian is ``gram(A.T, C.T)``.
+
+    Args:
+        A: ``[..., n, n]``, stable.
+        B: ``[..., n, m]``.
+
+    Returns:
+        ``[..., n, n]``; NaN where A is unstable.
+
+    >>> control.gram([[-0.5]], [[2.0]])
+    Array([[4.]], dtype=float64)
+    """
+    A, B = matrix_checks.matrices(A=(A, "nn"), B=(B, "nm"))
+    flag("discrete", discrete)
+    return (dlyap if discrete else lyap)(A, B @ B.mT)
+
+
+def controllability_distance(A: np.ndarray, B: np.ndarray, value: complex) -> float:
+    """σₙ([A − λI, B]) / σ₁: zero where no input moves the mode at λ.
+
+    It is the size of the smallest change of [A, B], relative to it, that makes λ an uncontrollable mode, in units of
+    the states in which rows and columns are of like size and of inputs that are as large as A. That to an undetectable
+    one is the same of Aᵀ and Cᵀ.
+
+    Source: M. L. J. Hautus, Controllability and observability conditions of linear autonomous systems,
+    Indagationes Mathematicae 72 (1969).
+    """
+    columns = np.linalg.norm(B, axis=0)
+    counts = columns > _ZERO * columns.max(initial=0.0)
+    size = np.linalg.norm(A, 2) or 1.0
+    x = matrix_checks.even_units(A, B[:, counts] / columns[counts] * size, np.zeros((0, len(A))))
+    A, B = A * x / x[:, None], B[:, counts] / x[:, None]
+    B = B / np.linalg.norm(B, axis=0) * (np.linalg.norm(A, 2) or 1.0)
+    sizes = np.linalg.svd(np.hstack([A - value * np.eye(len(A)), B]), compute_uv=False)
+    return float(sizes[-1] / max(sizes[0], 1e-300))
+
+
+def why_not(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool, residual: float | None = None) -> str:
+    """Why one problem has no stabilizing optimum: the mode at fault, and a remedy.
+
+    Or why its optimum cannot be given, where a stable loop was found whose equation leaves too large a ``residual``.
+    """
+    for name, a in (("A", A), ("B", B), ("Q", Q)):
+        if (largest := float(np.abs(a).max())) > float(np.finfo(a.dtype).max) ** (1 / 3):
+            return (
+                f"{name}: its entry of size {largest:.3g} is too large: products with it overflow in {a.dtype}; "
+                "rescale states and inputs to deviations of order one"
+            )
+    if (found := fault(A, B, Q, continuous=continuous)) is not None:
+        return found
+    if residual is not None:
+        return (
+            f"a stable loop was found, but its Riccati equation leaves a relative {residual:.1g}: an unstable mode is "
+            f"hardly moved by the input, and {A.dtype} does not hold the digits of so large an optimal cost; choose an "
+            "input that moves it more, or rescale states and inputs to deviations of order one"
+        )
+    return (
+        "no stabilizing solution was found although every unstable mode can be reached: the problem is close to "
+        "one that has none, or badly scaled; rescale states and inputs to deviations of order one"
+    )
+
+
+def fault(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool) -> str | None:
+    """The mode, in words, because of which one problem has no stabilizing optimum; None if there is no such mode."""
+    values, vectors = np.linalg.eig(A)
+    margin = values.real if continuous else np.abs(values) - 1
+    size = max(float(np.linalg.norm(A, 2)), 1e-300)
+
+    for i in np.argsort(-margin):
+        value, pair = values[i], abs(values[i].imag) > 1e-9 * size
+        where = f"{value.real:+.3g}" + (f" ± {abs(value.imag):.3g}j" if pair else "")
+        mode = f"mode at {where}{' rad/s' if continuous else ' (discrete)'}"
+        if margin[i] >= -1e-9 * size and controllability_distance(A, B, value) < 1e-9:
+            states = ", ".join(map(str, dominant_states(vectors[:, i])))
+            return (
+                f"{mode} is not stabilizable: no input moves it (it is dominated by state {states}); "
+                "give the plant an input that reaches it, or leave the mode out"
+            )
+        if abs(margin[i]) <= 1e-6 * size and controllability_distance(A.T, Q.T, value) < 1e-9:
+            return (
+                f"{mode} lies on the stability boundary and Q does not see it (not detectable): the "
+                "optimum leaves it alone and the loop is not stable; give the states it moves some weight"
+            )
+    return None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,12 +1,17 @@
-"""Modes of linear systems: poles, damping, time constants, and how long the slowest takes to settle."""
+"""Modes of linear systems, in numbers and in words, and how long the slowest takes to settle."""
 
 import dataclasses
+import itertools
 
 import numpy as np
+import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike, Float
 
 from lqrlab.compute.checks import number, whole
 from lqrlab.control import matrix_checks
+from lqrlab.systems import Plant, check_plant
+
+_COUNT = (*("no", "one", "two", "three", "four", "five", "six"), *("seven", "eight", "nine", "ten", "eleven", "twelve"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +69,67 @@ def modes(A: ArrayLike, dt: float | None = None) -> list[Mode]:
             )
         )
     return listed
+
+
+def modes_in_words(plant: Plant, A: ArrayLike | None = None) -> list[tuple[complex, str]]:
+    """Eigenvalues [rad/s] and what they mean of one plant at its equilibrium, the least stable first.
+
+    A conjugate pair is one, by its imaginary part ≥ 0; eigenvalues closer than a millionth of the largest (in the units
+    of the plant's scales) are one that occurs several times. In numbers: :func:`modes` of A.
+
+    Args:
+        plant: one plant.
+        A: its linearisation, if it is known already.
+
+    >>> [words for _, words in control.modes_in_words(systems.make("pendulum"))]
+    ['one unstable real mode, time constant 0.24 s', 'one decaying real mode, time constant 0.22 s']
+    """
+    check_plant(plant, one=True)
+    scale = np.asarray(plant.scales[0], float)
+    scaled = np.asarray(plant.matrices()[0] if A is None else A, float) * scale / scale[:, None]
+    values = np.linalg.eigvals(scaled)
+    near = 1e-6 * max(np.abs(values).max(), 1e-300)
+    groups: list[list[complex]] = []
+    for value in sorted(values, key=lambda v: (-v.real, abs(v.imag))):
+        if value.imag < -near:  # its conjugate speaks for it
+            continue
+        group = next((group for group in groups if abs(group[0] - value) < near), None)
+        if group is None:
+            groups.append(group := [])
+        group.append(complex(value))
+    means = [(complex(np.mean(group)), len(group)) for group in groups]
+    return [(value, _words(value, count, near, scaled)) for value, count in means]
+
+
+def _words(value: complex, count: int, near: float, A: np.ndarray) -> str:
+    if abs(value) < near:
+        lengths = ", ".join(map(str, _chains(A, near)))
+        return "integrator (pole at 0)" if count == 1 else f"{count} poles at 0 (chains of {lengths})"
+    still, s = abs(value.real) < near, "s" if count > 1 else ""
+    number = _COUNT[count] if count < len(_COUNT) else str(count)
+    time = "" if still else f"time constant {1 / abs(value.real):.2g} s"
+    if abs(value.imag) < near:
+        return f"{number} {'unstable' if value.real > 0 else 'decaying'} real mode{s}, {time}"
+    way = "undamped" if still else "growing" if value.real > 0 else "damped"
+    words = f"{number} {way} oscillation{s}, period {2 * np.pi / abs(value.imag):.2g} s"
+    return words if still else f"{words}, damping ratio {-value.real / abs(value):.2g}, {time}"
+
+
+def _chains(A: np.ndarray, near: float) -> list[int]:
+    """Lengths of the chains of integrators, the longest first: A's Jordan blocks at zero.
+
+    As many chains have at least k integrators as the rank of Aᵏ is below that of Aᵏ⁻¹, on the part of the space that
+    the zero eigenvalues span, so that fast modes do not hide slow ones.
+    """
+    T, _, num = scipy.linalg.schur(A, output="complex", sort=lambda value: abs(value) < near)
+    T, power = T[:num, :num], np.eye(num)
+    size = max(np.linalg.norm(T, 2), 1e-300) if num else 1.0
+    ranks = [num]
+    while ranks[-1]:
+        power = power @ T / size
+        ranks.append(min(int(np.linalg.matrix_rank(power, tol=1e-9)), ranks[-1] - 1))
+    longer = [before - after for before, after in itertools.pairwise(ranks)]
+    return [sum(count > i for count in longer) for i in range(longer[0])] if longer else []
 
 
 def settling_time(

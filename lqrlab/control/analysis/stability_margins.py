@@ -10,8 +10,8 @@ from jaxtyping import ArrayLike, Complex, Float
 
 from lqrlab.compute.checks import number
 from lqrlab.control import matrix_checks
-from lqrlab.control.analysis.frequency import response_at
 from lqrlab.control.analysis.system_norms import hinf_norm, stable
+from lqrlab.control.state_space import response_at
 
 _FINER, _TURN = 30, 0.5  # rounds of bisection of a grid of frequencies, until it has no larger turn [rad]
 _TOUCH = 1e-8  # a peak of |L| so near to one has its eigenvalues off the axis by the root of it, within 1e-4
@@ -107,7 +107,7 @@ def margins(
         others = [j for j in range(B.shape[1]) if j != i]
         inner = A - B[:, others] @ K[others]
         gains, (w, unity) = _crossings(inner, B[:, [i]], K[[i]], dt)
-        phases, (late, at) = np.abs(np.angle(-unity)), _delay_margin(w, unity)
+        late, at = _delay_margin(w, unity)
         if delay:
             if delay >= late:
                 raise ValueError(
@@ -116,22 +116,26 @@ def margins(
                 )
             at_inputs.append(_with_dead_time(inner, B[:, [i]], K[[i]], dt, delay, (w, unity, late)))
             continue
-        up, down = gains[gains > 1], gains[gains < 1]
         # 1/(1 + L) and the half of (1 − L)/(1 + L): their peaks are H∞ norms
         peak, frequency = hinf_norm(closed, B[:, [i]], -K[[i]], np.ones((1, 1)), dt)
         half, worst = hinf_norm(closed, B[:, [i]], -K[[i]], np.full((1, 1), 0.5), dt)
-        at_inputs.append(
-            Margins(
-                gain_down=float(down.max()) if len(down) else 0.0,
-                gain_up=float(up.min()) if len(up) else np.inf,
-                phase=float(phases.min()) if len(phases) else np.inf,
-                modulus_margin=1 / peak,
-                frequency=frequency,
-                disk=Disk(1 / half, worst),
-                delay_margin=late,
-            )
-        )
+        at_inputs.append(_gathered(gains, unity, (1 / peak, frequency), Disk(1 / half, worst), late))
     return at_inputs
+
+
+def _gathered(
+    factors: np.ndarray, unity: np.ndarray, nearest: tuple[float, float], disk: Disk, delay_margin: float
+) -> Margins:
+    """Margins from what brings the loop gain to −1: factors, values of size one, the distance and where it is."""
+    return Margins(
+        gain_down=float(factors[factors < 1].max(initial=0.0)),
+        gain_up=float(factors[factors > 1].min(initial=np.inf)),
+        phase=float(np.abs(np.angle(-unity)).min(initial=np.inf)),
+        modulus_margin=nearest[0],
+        frequency=nearest[1],
+        disk=disk,
+        delay_margin=delay_margin,
+    )
 
 
 def _delay_margin(w: np.ndarray, unity: np.ndarray) -> tuple[float, float]:
@@ -247,8 +251,6 @@ def _searched(
 
     turned = np.flatnonzero((L.imag[:-1] * L.imag[1:] < 0) & (L.real[:-1] < 0))
     real = gain(np.array([_root(imaginary, w[i], w[i + 1]) for i in turned]))
-    factors = 1 / np.abs(real[real.real < 0])
-    up, down = factors[factors > 1], factors[factors < 1]
 
     def least(distance: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
         at = w
@@ -258,17 +260,9 @@ def _searched(
             at = np.linspace(at[max(i - 1, 0)], at[min(i + 1, len(at) - 1)], 41)
         return float(distance(gain(np.array([best])))[0]), best
 
-    modulus, frequency = least(lambda L: np.abs(1 + L))
     alpha, worst = least(lambda L: 2 * np.abs(1 + L) / np.maximum(np.abs(1 - L), 1e-300))
-    return Margins(
-        gain_down=float(down.max(initial=0.0)),
-        gain_up=float(up.min(initial=np.inf)),
-        phase=float(np.abs(np.angle(-unity)).min(initial=np.inf)),
-        modulus_margin=modulus,
-        frequency=frequency,
-        disk=Disk(alpha, worst),
-        delay_margin=delay_margin,
-    )
+    factors = 1 / np.abs(real[real.real < 0])
+    return _gathered(factors, unity, least(lambda L: np.abs(1 + L)), Disk(alpha, worst), delay_margin)
 
 
 def _crossings(
@@ -323,12 +317,8 @@ def _crossings(
 
 def _loop_gains(A: np.ndarray, b: np.ndarray, k: np.ndarray, z: np.ndarray) -> np.ndarray:
     """k (zI − A)⁻¹b at each z; where A has one of them as its eigenvalue, close to it."""
-
-    def gain(z: complex) -> complex:
-        return (k @ np.linalg.solve(z * np.eye(len(A)) - A, b)).item()
-
     with np.errstate(all="ignore"):
         try:
-            return np.array([gain(v) for v in z])
+            return response_at(A, b, k, z)[:, 0, 0]
         except np.linalg.LinAlgError:
-            return np.array([gain(v * (1 + 1e-9) + 1e-12) for v in z])
+            return response_at(A, b, k, z * (1 + 1e-9) + 1e-12)[:, 0, 0]

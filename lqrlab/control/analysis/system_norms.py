@@ -5,7 +5,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.control import matrix_checks
-from lqrlab.control.analysis.controllability import gram
+from lqrlab.control.analysis.diagnosis import gram
 
 _ABOVE = 1e-6, 1e-9  # by how much a peak has to be higher than the best one known, relative, to be looked for
 _GRID = np.geomspace(1e-3, 1e3, 25)  # times the size of each pole

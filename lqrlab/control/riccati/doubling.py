@@ -16,8 +16,7 @@ from jaxtyping import Array, Bool, Float
 
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import eye, mul, symmetric, t
-from lqrlab.control.lyapunov import smith, smith_continuous
-from lqrlab.control.weights import stage_weight
+from lqrlab.control.lyapunov import smith, smith_continuous, stage_weight
 
 _DOUBLINGS = 12  # problems that have not converged by then go to the sign function
 _UNSEEN = 4  # doublings that each problem takes

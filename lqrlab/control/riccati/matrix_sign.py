@@ -6,8 +6,7 @@ CAREX 6 and 12 to 14 (P. Benner et al., 1995), as SciPy's tests number them from
 
 Sources: J. D. Roberts, Linear model reduction and solution of the algebraic Riccati equation by use of the sign
 function, Int. J. Control 32 (1980), sections 3-4; R. Byers, Solving the algebraic Riccati equation with the
-matrix sign function, Linear Algebra Appl. 85 (1987), section 4 (scaling); D. Ruiz, A scaling algorithm to
-equilibrate both rows and columns norms in matrices (2001).
+matrix sign function, Linear Algebra Appl. 85 (1987), section 4 (scaling).
 """
 
 import jax
@@ -16,9 +15,10 @@ from jaxtyping import Array, Float
 
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import eye, mul, symmetric, t
+from lqrlab.control.lyapunov import even_units
 from lqrlab.control.riccati.doubling import DoublingProblem, Solution
 
-_STEPS, _BALANCING, _NEWTON = 60, 24, 8
+_STEPS, _NEWTON = 60, 8
 _PATIENT = 2  # Newton steps after which a digit less is enough
 
 
@@ -26,21 +26,8 @@ def scales(
     F: Float[Array, "n n batch"], G: Float[Array, "n n batch"], H: Float[Array, "n n batch"]
 ) -> Float[Array, "n batch"]:
     """d that evens out the rows and columns of the Hamiltonian [F −G; −H −Fᵀ] of x = D x̃, D = diag(d)."""
-    f, g, h = jnp.abs(F), jnp.abs(G), jnp.abs(H)
-    off = 1 - jnp.eye(F.shape[0], dtype=F.dtype)[:, :, None]  # no scaling changes the diagonal
-
-    def once(_: Array, d: Array) -> Array:
-        ratio = d[None] / d[:, None]
-        both = d[None] * d[:, None]
-        rows = jnp.sum(f * off * ratio + g / both, axis=1)
-        columns = jnp.sum(f * off * ratio, axis=0) + jnp.sum(h * both, axis=1)
-        seen = (rows > 0) & (columns > 0)
-        change = jnp.where(seen, jnp.where(seen, rows, 1.0) / jnp.where(seen, columns, 1.0), 1.0) ** 0.25
-        d = d * change
-        return jnp.where(jnp.isfinite(d) & (d > 0), d, 1.0)
-
-    d = jax.lax.fori_loop(0, _BALANCING, once, jnp.ones_like(F[0]))
-    return 2.0 ** jnp.round(jnp.log2(d))  # powers of two: exact
+    both = even_units(_hamiltonian(F, G, H, continuous=True), 1.0)
+    return 2.0 ** jnp.round(jnp.log2(both[: len(F)] / both[len(F) :]) / 2)  # powers of two: exact
 
 
 def stable_subspace(S: Float[Array, "twice_n twice_n batch"]) -> Float[Array, "n n batch"]:

@@ -13,6 +13,7 @@ import numpy as np
 import scipy  # its modules load when they are first used
 from jaxtyping import Float
 
+from lqrlab.control.lyapunov import stage_weight
 from lqrlab.control.riccati.doubling import Solution
 
 _NEWTON = 20
@@ -50,8 +51,10 @@ def scales(problem: Problem) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray,
 def _polished(problem: Problem, continuous: bool, enough: float) -> tuple[Solution, float]:
     """The best answer on the way of Newton's steps from the pencil's."""
     now, left = best, error = _answered(problem, _started(problem, continuous), continuous)
+    # terms of a loop that moves by less than a thousandth within a sample cancel: its equation is to hold more exactly
+    moved = 1.0 if continuous else min(1.0, 1e3 * np.abs(best.closed - np.eye(len(best.closed))).max())
     for k in range(_NEWTON):  # near the boundary of stability the first may lead away, and each halves the error
-        if not (enough if k else _EXACT) < error < np.inf or left == np.inf:
+        if not (enough if k else _EXACT * moved) < error < np.inf or left == np.inf:
             break
         now, left = _answered(problem, _newton_step(problem, now, continuous), continuous)
         if left < error:
@@ -97,19 +100,20 @@ def _newton_step(problem: Problem, answer: Solution, continuous: bool) -> np.nda
     """P after a step by Kleinman (continuous) or Hewer (discrete)."""
     _, _, Q, R, N = problem
     K, P, F, *_ = answer
-    PF, NK = P @ F, N @ K
-    stage = Q + K.T @ R @ K - NK - NK.T  # an error in K enters it squared
-    wrong = PF + PF.T + stage if continuous else F.T @ PF - P + stage
-    wrong = (wrong + wrong.T) / 2
-    step = _lyapunov(F.T, wrong, continuous)
+    D = F if continuous else F - np.eye(len(F))  # exact for a short sample time, whose digits FᵀPF − P would lose
+    PD = P @ D
+    wrong = PD + PD.T + stage_weight(Q, R, N, K, mul=np.matmul, t=np.transpose)  # an error in K enters it squared
+    wrong = wrong if continuous else wrong + D.T @ PD
+    step = _lyapunov(F.T, (wrong + wrong.T) / 2, continuous)
     return P + (step + step.T) / 2
 
 
 def _lyapunov(a: np.ndarray, q: np.ndarray, continuous: bool) -> np.ndarray:
     """X of a X + X aᵀ + q = 0 or, by a bilinear transform, of X = a X aᵀ + q; SciPy's would warn of what is checked."""
     if not continuous:
-        moved = np.linalg.inv(a + np.eye(len(a)))
-        a, q = np.eye(len(a)) - 2 * moved, 2 * moved @ q @ moved.T
+        one = np.eye(len(a))
+        moved = np.linalg.inv(a + one)
+        a, q = moved @ (a - one), 2 * moved @ q @ moved.T
     T, Z = scipy.linalg.schur(a)
     return Z @ scipy.linalg.lapack.dtrsyl(T, T, -Z.T @ q @ Z, tranb="T")[0] @ Z.T
 

@@ -37,7 +37,7 @@ class ResidentSource(Source):
 
 def resident_source(data: Dataset, spec: BatchSpec, *, on_host: bool = False) -> ResidentSource:
     """Read a split; see :func:`lqrlab.dataset.source`."""
-    rows, variant = windows.read(data, spec.split, spec.window)
+    rows, variant = windows.read(data, spec.window, windows.blocks(data, spec.split, chunks=False))
     home = _cpu() if on_host else spec.device
     # on a CPU host memory is the device's: the arrays are taken over, not copied
     signals, of = jax.device_put((rows, variant), home)

@@ -12,26 +12,10 @@ import numpy as np
 from jaxtyping import Int32
 
 from lqrlab.compute.memory import aligned
-from lqrlab.dataset import shards, shuffling, windows
+from lqrlab.dataset import shuffling, windows
 from lqrlab.dataset.sources.protocol import BatchSpec, Source
 from lqrlab.dataset.store import Dataset
-from lqrlab.dataset.windows import ARRAYS, CHANNELS, Rows, Windows
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Block:
-    """Trajectories that are read together: ``keep`` of rows first … last − 1 of a file."""
-
-    shard: int
-    first: int
-    last: int
-    keep: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.keep)
-
-
-_Blocks = tuple[_Block, ...]
+from lqrlab.dataset.windows import CHANNELS, Block, Blocks, Rows, Windows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,7 +38,7 @@ class _Pool:
 class _Epoch:
     """The blocks of each pool of an epoch, and the positions in the epoch at which the pools begin, and its end."""
 
-    pools: list[_Blocks]
+    pools: list[Blocks]
     starts: list[int]
 
 
@@ -71,7 +55,7 @@ class StreamingSource(Source):
     """
 
     pool_bytes: int
-    blocks: _Blocks
+    blocks: Blocks
 
     @property
     def shuffling(self) -> dict[str, str | int]:
@@ -112,8 +96,8 @@ class StreamingSource(Source):
         return functools.lru_cache(2)(functools.partial(_plan_epoch, self.blocks, room, steps, self.spec.seed))
 
     @functools.cached_property
-    def _read(self) -> Callable[[_Blocks], tuple[Rows, np.ndarray]]:
-        return functools.lru_cache(1)(functools.partial(_read_blocks, self.data, self.window))
+    def _read(self) -> Callable[[Blocks], tuple[Rows, np.ndarray]]:
+        return functools.lru_cache(1)(functools.partial(windows.read, self.data, self.window))
 
     @functools.cached_property
     def _pools(self) -> "_Ahead":
@@ -149,12 +133,12 @@ class _Ahead:
             raise
 
 
-def _plan_epoch(blocks: _Blocks, room: int, steps: int, seed: int, epoch: int) -> _Epoch:
+def _plan_epoch(blocks: Blocks, room: int, steps: int, seed: int, epoch: int) -> _Epoch:
     """The pools of an epoch; ``room`` is the number of trajectories that fit into one."""
     if sum(map(len, blocks)) > room:
         order = shuffling.shuffled_on_host(np.arange(len(blocks)), len(blocks), seed, epoch)
         blocks = tuple(blocks[b] for b in order)
-    pools: list[list[_Block]] = [[]]
+    pools: list[list[Block]] = [[]]
     free = room
     for block in blocks:
         if len(block) > free:
@@ -164,25 +148,6 @@ def _plan_epoch(blocks: _Blocks, room: int, steps: int, seed: int, epoch: int) -
         free -= len(block)
     sizes = [steps * sum(map(len, pool)) for pool in pools]
     return _Epoch([tuple(pool) for pool in pools], np.cumsum([0, *sizes]).tolist())
-
-
-def _read_blocks(data: Dataset, window: int, blocks: _Blocks) -> tuple[Rows, Int32[np.ndarray, " N"]]:
-    """The trajectories of some blocks in host memory, and the row of the table of each."""
-    at = np.cumsum([0, *map(len, blocks)])
-    rows = windows.zeros(int(at[-1]), window, data.config.row_steps)
-    variant = np.empty(at[-1], np.int32)
-    for shard in sorted({block.shard for block in blocks}):
-        path = data.path / data.shards[shard]["file"]
-        with shards.opened(path, only=ARRAYS) as arrays:
-            for first, block in zip(at, blocks):
-                if block.shard == shard:
-                    parts = (shards.rows(path, arrays, name, block.first, block.last) for name in ARRAYS)
-                    all_kept = len(block) == block.last - block.first
-                    of, states, controls = (a if all_kept else a[block.keep] for a in parts)
-                    where = slice(first, first + len(block))
-                    windows.put(rows[where], window, states, controls, data.coordinates(shard, of))
-                    variant[where] = of + data.first_rows[shard]
-    return rows, variant
 
 
 def _shuffled(count: int, steps: int, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
@@ -196,25 +161,9 @@ def _shuffled(count: int, steps: int, seed: int, epoch: int) -> tuple[np.ndarray
     return trajectory, t
 
 
-def _blocks(data: Dataset, split: str) -> _Blocks:
-    """Chunks of the files, as HDF5 reads them, with those of their trajectories that are in the split."""
-    blocks = []
-    for number, shard in enumerate(data.shards):
-        variant = data.read(shard, ARRAYS[:1])[ARRAYS[0]]
-        rows = shards.chunk_rows(shard["arrays"])
-        for first in range(0, len(variant), rows):
-            last = min(first + rows, len(variant))
-            keep = data.in_split(split, number, variant[first:last])
-            if len(keep):
-                blocks.append(_Block(number, first, last, keep))
-    return tuple(blocks)
-
-
 def streaming_source(data: Dataset, spec: BatchSpec, *, pool_bytes: int) -> StreamingSource:
     """List the blocks to read; see :func:`lqrlab.dataset.source`."""
-    blocks = _blocks(data, spec.split)
-    if not blocks:
-        raise ValueError(f"split: {data.path} has no trajectory in {spec.split!r}")
+    blocks = windows.blocks(data, spec.split, chunks=True)
     steps = data.config.row_steps
     needed = max(map(len, blocks)) * windows.row_bytes(spec.window, steps)
     if pool_bytes < needed:

@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import scipy  # its modules load when they are first used
 
-from lqrlab.control.analysis.frequency import response_at
 from lqrlab.control.analysis.transmission_zeros import zeros
 from lqrlab.control.delay import delayed
+from lqrlab.control.state_space import response_at
 
 _POINTS, _DECADES = 1200, 3
 _SAME = 1e-4  # relative distance at which a pole and a zero cancel

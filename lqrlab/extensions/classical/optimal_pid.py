@@ -11,13 +11,12 @@ import optax
 from jaxtyping import Array
 
 from lqrlab.compute import checks, linalg, optimization
-from lqrlab.control.analysis.frequency import frequency_response
 from lqrlab.control.analysis.stability_margins import Margins, margins
 from lqrlab.control.discretization import Sampled
 from lqrlab.control.kleinman import spectral_radius
-from lqrlab.control.lyapunov import solve_lyapunov
+from lqrlab.control.lyapunov import cost_to_go, solve_lyapunov, stage_weight
 from lqrlab.control.regulator import LQR
-from lqrlab.control.weights import cost_to_go, stage_weight
+from lqrlab.control.state_space import frequency_response
 from lqrlab.extensions.classical.pid_controller import PID, controller_matrices, parts
 
 _FIRST, _SECOND, _FEW = 12, 160, 16  # steps from a quarter of the starts, and from the few best of them

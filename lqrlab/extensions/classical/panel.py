@@ -79,11 +79,11 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         middle = float(np.clip(max(speed, 2 * grows), nyquist / 1e3, nyquist / 8))
         low, high = math.log10(middle) - 2, math.log10(nyquist)
         self.lead = controls.slider("lead [°]", 55.0, 0.0, 80.0)
-        self.at_lead = _log("lead at [rad/s]", middle, low, high)
-        self.integral = _log("integral below [rad/s]", 10**low, low, high)
-        self.roll_off = _log("roll-off above [rad/s]", 10**high, low, high)
+        self.at_lead = controls.log_slider("lead at [rad/s]", middle, low, high)
+        self.integral = controls.log_slider("integral below [rad/s]", 10**low, low, high)
+        self.roll_off = controls.log_slider("roll-off above [rad/s]", 10**high, low, high)
         self.notch = controls.slider("notch depth [dB]", 0.0, 0.0, 40.0)
-        self.at_notch = _log("notch at [rad/s]", middle, low, high)
+        self.at_notch = controls.log_slider("notch at [rad/s]", middle, low, high)
         self.dead_time = controls.slider("dead time [s]", 0.0, 0.0, float(f"{2 / middle:.1g}"))
         crossing = -20 * math.log10(abs(self._loop(0.0).gain_at(middle)) or 1.0)
         self.gain = controls.slider("gain [dB]", crossing, -80.0, 80.0)
@@ -249,7 +249,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
             with self.quietly():
                 self._put(self._held, at)
                 if self._held == "at_notch":
-                    self.notch.value = min(max(self.notch.value - over(), 0.0), self.notch.max)
+                    controls.move_to(self.notch, self.notch.value - over())
             self.ask()
         else:
             self.gain.value += over()
@@ -263,7 +263,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
                 self._put(self._held, size if self._held == "at_notch" else max(-s.real, 1e-9))
                 if self._held == "at_notch":
                     damping = np.clip(-s.real / size, 1e-3, _WIDTH)
-                    self.notch.value = min(-20 * math.log10(damping / _WIDTH), self.notch.max)
+                    controls.move_to(self.notch, -20 * math.log10(damping / _WIDTH))
             self.ask()
             return
         away = np.abs(self._loop().locus(_ALONG) - s).min(axis=1)
@@ -274,7 +274,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
     def _put(self, name: str, at: float) -> None:
         """Move a root of the compensator to a frequency [rad/s], the others staying where they are."""
         if name not in ("zero", "pole"):
-            _move_to(getattr(self, name), at)
+            controls.move_to(getattr(self, name), at)
             return
         ratio, most = _lead_ratio(self.lead.value), _lead_ratio(self.lead.max) ** 2
         zero, pole = self.at_lead.value / ratio, self.at_lead.value * ratio
@@ -284,7 +284,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
             pole = min(max(at, zero * _APART), zero * most)
         ends, grown = {"zero": zero, "pole": pole}, pole / zero
         self.lead.value = math.degrees(math.asin((grown - 1) / (grown + 1)))
-        _move_to(self.at_lead, math.sqrt(ends["pole"] * ends["zero"]))
+        controls.move_to(self.at_lead, math.sqrt(ends["pole"] * ends["zero"]))
 
     def _codes(self, question: Question) -> list[str]:
         c = self._compensator()
@@ -317,20 +317,6 @@ def _lead_ratio(degrees: float) -> float:
     """Pole over the middle of a lead that turns the phase so far, or the middle over its zero."""
     sine = math.sin(math.radians(degrees))
     return math.sqrt((1 + sine) / (1 - sine))
-
-
-def _move_to(slider: ipywidgets.FloatLogSlider, value: float) -> None:
-    """Set a slider as near to a value as it goes."""
-    slider.value = min(max(value, slider.base**slider.min), slider.base**slider.max)
-
-
-def _log(label: str, value: float, low: float, high: float) -> ipywidgets.FloatLogSlider:
-    step = (high - low) / 200
-    if math.log10(value) > low:  # on a slider's grid, onto which a browser would move it
-        step = (math.log10(value) - low) / max(round((math.log10(value) - low) / step), 1)
-    return ipywidgets.FloatLogSlider(
-        value, min=low, max=high, step=step, description=label, readout_format=".3g", **controls.WIDE
-    )
 
 
 def _listed(roots: Any) -> str:

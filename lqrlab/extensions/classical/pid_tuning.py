@@ -10,8 +10,8 @@ import numpy as np
 
 from lqrlab.compute import checks
 from lqrlab.control import matrix_checks
-from lqrlab.control.analysis.frequency import response_at
 from lqrlab.control.delay import delayed, lqrd_delayed
+from lqrlab.control.state_space import response_at
 from lqrlab.extensions.classical import tuning_rules
 from lqrlab.extensions.classical.channels import Channel
 from lqrlab.extensions.classical.optimal_pid import Bounds, optimal

@@ -11,7 +11,7 @@ from jaxtyping import Complex, Float
 
 from lqrlab import control
 from lqrlab.control.analysis import transmission_zeros
-from lqrlab.control.analysis.frequency import response_at
+from lqrlab.control.state_space import response_at
 from lqrlab.extensions import classical
 from lqrlab.extensions.classical.channels import Channel
 from lqrlab.systems import Plant

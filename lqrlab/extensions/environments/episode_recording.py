@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from typing import Any
 
 import jax
@@ -37,9 +38,7 @@ class Recorder:
 
     def __post_init__(self) -> None:
         check_environment(self.env)
-        word, colon, number = checks.text("keep", self.keep).partition(":")
-        counted = word in ("every", "ring") and number.isdigit() and int(number) > 0
-        if not counted and (word not in ("full", "summary") or colon):
+        if not re.fullmatch("full|summary|(every|ring):0*[1-9][0-9]*", checks.text("keep", self.keep)):
             raise ValueError(f"keep: expected 'full', 'every:10', 'ring:64' or 'summary', but found {self.keep!r}")
 
     @property
@@ -70,14 +69,13 @@ class Recorder:
     def add(self, log: Log, state: State, action: Any, cost: Array) -> Log:
         """The log after a step from ``state``."""
         count, (word, number) = log["count"], self._word
-        done = {"count": count + 1}
+        done, taken = {"count": count + 1}, self._action(action)
         if word == "summary":
             peak = jnp.maximum(log["peak"], jnp.abs(state.x))
-            sums = {"sum": log["sum"] + state.x, "peak": peak, "cost": log["cost"] + cost}
-            return done | sums | {"last": self._action(action)}
-        row = count % number if word == "ring" else count // number
-        row = jnp.where((count % number == 0) | (word == "ring"), row, self.rows)  # beyond the last: dropped
-        new = {"x": state.x, **self._action(action), "cost": cost}
+            return done | {"sum": log["sum"] + state.x, "peak": peak, "cost": log["cost"] + cost, "last": taken}
+        # a row beyond the last is dropped
+        row = count % number if word == "ring" else jnp.where(count % number == 0, count // number, self.rows)
+        new = {"x": state.x, **taken, "cost": cost}
         kept = {name: log[name] for name in new}
         return done | jax.tree.map(lambda rows, a: rows.at[row].set(a, mode="drop"), kept, new)
 

@@ -187,7 +187,7 @@ class LinearModel:
 
     def to_statespace(self) -> "StateSpace":
         """The sampled model as a ``control.StateSpace``."""
-        return control.to_statespace(self.A, self.B, self.C, self.D, self.dt)
+        return control.StateSpace(self.A, self.B, self.C, self.D, self.dt).to_control()
 
     def lqg(self, Q: ArrayLike, R: ArrayLike) -> control.LQG:
         """The sampled LQG controller: the regulator of Q, R fed by the predictor with the identified gain K."""
@@ -215,3 +215,10 @@ def responses(
         X = A @ X
         X[:, :columns] += d
     return out[..., :columns], out[..., columns:]
+
+
+def placed(covariance: Float[np.ndarray, "k k"], index: np.ndarray) -> Float[np.ndarray, "q q"]:
+    """The covariance of numbers of which the ``index`` [q] says which of the known they are; 0 of those with −1."""
+    full, used = np.zeros((len(index), len(index))), index >= 0
+    full[np.ix_(used, used)] = covariance[np.ix_(index[used], index[used])]
+    return full

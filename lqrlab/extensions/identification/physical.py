@@ -140,11 +140,11 @@ def _cut(
         fits = bounded if bounded < longest else longest // 10
         length = segment if segment else int(np.clip(fits, 5, max(longest // 2, 5)))
     substeps = simulation.Problem.of(plant, dt=log.dt, substeps=substeps, optimum=False).substeps
-    made = Segments.of(plant, log, names, length, substeps, offsets)
-    while length and not segment and length >= 10 and _far_off(made, log):
-        length //= 2
+    while True:
         made = Segments.of(plant, log, names, length, substeps, offsets)
-    return made
+        if segment or not length or length < 10 or not _far_off(made, log):
+            return made
+        length //= 2
 
 
 def _far_off(segments: Segments, log: Log) -> bool:

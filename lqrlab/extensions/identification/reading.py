@@ -88,9 +88,6 @@ def read(
     columns = _columns(frame)
     said, asked = _said_units(columns, units), [_found(where, columns, text) for text in wanted]
     names = [column.name for column in asked]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"inputs, outputs: expected each signal once, but found {name} {names.count(name)} times")
     notes: list[str] = []
     signals, arrays = zip(*(_in_si(c, said.get(c.name, ""), s.unit, notes) for c, s in zip(asked, signals_of(wanted))))
     clock = _clock(where, [c for c in columns if time is not None or c.name not in names], time)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from jaxtyping import Array, Float
 
 from lqrlab.compute import checks
 from lqrlab.extensions.identification.log import Log, require_excitation
-from lqrlab.extensions.identification.model import LinearModel
+from lqrlab.extensions.identification.model import LinearModel, placed
 from lqrlab.extensions.identification.subspace import mirrored
 
 FOCUS = ("prediction", "simulation")
@@ -57,9 +58,9 @@ def refine(
         args = (fixed, records, jnp.asarray(weight), tuple(free), (n, m, p))
         search = functools.partial(
             scipy.optimize.least_squares,
-            _values,
+            functools.partial(_bounded, _missed),
             z0,
-            _values_of_slopes,
+            functools.partial(_bounded, _slopes),
             x_scale="jac",
             max_nfev=iterations,
             ftol=1e-7,
@@ -94,17 +95,9 @@ def _require_samples(log: Log, unknown: int, n: int) -> None:
         )
 
 
-def _values(z: np.ndarray, *args: Any) -> np.ndarray:
-    """Residuals that SciPy minimises; a predictor that is unstable on the way misses much, but not infinitely much."""
-    return _bounded(_missed(jnp.asarray(z), *args))
-
-
-def _values_of_slopes(z: np.ndarray, *args: Any) -> np.ndarray:
-    return _bounded(_slopes(jnp.asarray(z), *args))
-
-
-def _bounded(a: Array) -> np.ndarray:
-    return np.clip(np.nan_to_num(np.asarray(a), nan=1e9), -1e9, 1e9)
+def _bounded(function: Callable[..., Array], z: np.ndarray, *args: Any) -> np.ndarray:
+    """For SciPy: a predictor that is unstable on the way misses much, but not infinitely much."""
+    return np.clip(np.nan_to_num(np.asarray(function(jnp.asarray(z), *args)), nan=1e9), -1e9, 1e9)
 
 
 def _of_jacobian(J: np.ndarray) -> np.ndarray:
@@ -164,7 +157,4 @@ def _placed(covariance: np.ndarray, given: dict[str, np.ndarray], free: list[str
     for name, a in given.items():
         index += list(range(at, at + a.size)) if name in free else [-1] * a.size
         at += a.size if name in free else 0
-    where, used = np.array(index), np.array(index) >= 0
-    full = np.zeros((len(where), len(where)))
-    full[np.ix_(used, used)] = covariance[np.ix_(where[used], where[used])]
-    return full
+    return placed(covariance, np.array(index))

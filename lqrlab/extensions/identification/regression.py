@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lqrlab.extensions.identification.log import Log, Record, check_log, require_excitation
-from lqrlab.extensions.identification.model import LinearModel
+from lqrlab.extensions.identification.model import LinearModel, placed
 
 
 def transitions(
@@ -59,6 +59,4 @@ def _covariance(of_weights: Float[np.ndarray, "k k"], n: int, m: int) -> Float[n
     number = np.arange((n + m) * n).reshape(n + m, n)
     a, b = number[:n].T.ravel(), number[n:].T.ravel()
     index = np.concatenate([a, b, np.full(n * n + n * m, -1), a])
-    full, used = np.zeros((len(index), len(index))), index >= 0
-    full[np.ix_(used, used)] = of_weights[np.ix_(index[used], index[used])]
-    return full
+    return placed(of_weights, index)

@@ -89,7 +89,12 @@ def _problems(plants: Plant) -> tuple[Problem, Array]:
 
 @jax.jit
 def _excess(problem: Problem, K: Array, start: Array) -> Float[Array, " num"]:
-    P = control.dlyap(jnp.swapaxes(problem.closed_loop(K[None]), -1, -2), problem.stage_weight(K[None]))
+    return _excess_of(problem, K, problem.closed_loop(K[None]), start)
+
+
+def _excess_of(problem: Problem, K: Array, F: Array, start: Array) -> Array:
+    """Excess costs of stable loops x[t+1] = F x of the gain K."""
+    P = control.dlyap(jnp.swapaxes(F, -1, -2), problem.stage_weight(K[None]))
     paid, least = (jnp.einsum("bij,ji->b", M, start) for M in (P, problem.P))
     return paid / least - 1
 
@@ -126,12 +131,11 @@ def robust_gain(plants: Plant, objective: str = "mean", *, K: ArrayLike | None =
 
 
 def _objective(problem: Problem, start: Array, objective: str, K: Array) -> Array:
-    radius = control.spectral_radius(problem.closed_loop(K[None]))
+    F = problem.closed_loop(K[None])
+    radius = control.spectral_radius(F)
     stable = radius < 1 - 1e-6
-    calm = jnp.where(stable[:, None, None], problem.closed_loop(K[None]), 0.0)
-    P = control.dlyap(jnp.swapaxes(calm, -1, -2), problem.stage_weight(K[None]))
-    paid, least = (jnp.einsum("bij,ji->b", M, start) for M in (P, problem.P))
-    excess = jnp.where(stable, paid / least - 1, _UNSTABLE * radius)
+    calm = jnp.where(stable[:, None, None], F, 0.0)
+    excess = jnp.where(stable, _excess_of(problem, K, calm, start), _UNSTABLE * radius)
     if objective == "mean":
         return jnp.mean(excess)
     worst = jnp.sort(excess)[-max(len(excess) // 20, 1) * 2 :]  # around the percentile, so that the slope is smooth

@@ -6,7 +6,7 @@ import numpy as np
 
 from lqrlab import control
 from lqrlab.compute import checks
-from lqrlab.control.analysis.frequency import response_at
+from lqrlab.control.state_space import response_at
 from lqrlab.extensions.robust.structured_singular_value import mu
 from lqrlab.extensions.robust.uncertain_loop import UncertainLoop
 from lqrlab.extensions.robust.uncertain_plant import UncertainPlant

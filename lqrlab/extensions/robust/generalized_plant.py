@@ -8,7 +8,7 @@ from jaxtyping import ArrayLike
 
 from lqrlab.compute.checks import whole
 from lqrlab.control import matrix_checks
-from lqrlab.control.analysis.controllability import controllability_distance
+from lqrlab.control.analysis.diagnosis import controllability_distance
 from lqrlab.control.analysis.system_norms import bilinear
 
 System = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]

@@ -10,8 +10,8 @@ from jaxtyping import ArrayLike, Complex, Float
 
 from lqrlab.compute.checks import whole
 from lqrlab.control import StateSpace
-from lqrlab.control.analysis.frequency import response_at
 from lqrlab.control.analysis.system_norms import hinf_norm
+from lqrlab.control.state_space import response_at
 from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant, System, partitioned, sampled
 from lqrlab.extensions.robust.hinf_synthesis import synthesis
 from lqrlab.extensions.robust.structured_singular_value import mu

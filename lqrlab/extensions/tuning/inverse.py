@@ -8,10 +8,10 @@ from jaxtyping import ArrayLike, Bool, Float
 
 from lqrlab.compute.checks import flag
 from lqrlab.control import matrix_checks
-from lqrlab.control.analysis.frequency import sensitivity
 from lqrlab.control.discretization import c2d, discretize
+from lqrlab.control.lyapunov import stage_weight
 from lqrlab.control.regulator import LQR, lqr, lqrd
-from lqrlab.control.weights import stage_weight
+from lqrlab.control.state_space import sensitivity
 
 _LEAST = 1e-12  # barrier parameter at the end: ‖Gw‖ vanishes to about this, times the conditioning
 _NEWTON = 50  # steps for one barrier parameter; some five are usual

@@ -10,8 +10,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from lqrlab.compute import pytree
 from lqrlab.control import matrix_checks
 from lqrlab.control.discretization import discretize
+from lqrlab.control.lyapunov import cost_to_go
 from lqrlab.control.regulator import lqrd
-from lqrlab.control.weights import cost_to_go
 
 _STEPS = 300  # samples among which the peak is searched
 

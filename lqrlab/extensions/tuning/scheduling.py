@@ -12,7 +12,7 @@ from lqrlab.compute import checks, pytree
 from lqrlab.compute.checks import traced
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.control import matrix_checks
-from lqrlab.control.analysis import controllability
+from lqrlab.control.analysis import diagnosis
 from lqrlab.control.regulator import LQR, lqr, lqrd
 from lqrlab.systems import Plant, check_plant
 
@@ -133,7 +133,7 @@ def _refuse_gaps(grid: tuple[Array, ...], design: LQR, args: tuple[Array, ...]) 
     there = {name: np.asarray(a[first]) for name, a in zip("ABQRN", args)}
     why = "; ".join(f"{name} is not finite" for name, a in there.items() if not np.isfinite(a).all())
     left = float(design.residual[first]) if bool(design.uncertified[first]) else None
-    why = why or controllability.why_not(*(there[name] for name in "ABQ"), continuous=True, residual=left)
+    why = why or diagnosis.why_not(*(there[name] for name in "ABQ"), continuous=True, residual=left)
     raise ValueError(
         f"grid: {len(bad)} of {design.stabilizing.size} points have no stabilizing design, the first at "
         f"{where}: {why}; a schedule must not pass through it: end the grid before, or change the plant there"

@@ -13,9 +13,9 @@ from jaxtyping import Array, ArrayLike, Float
 from lqrlab.compute import optimization
 from lqrlab.compute.checks import instance, whole
 from lqrlab.control import matrix_checks
-from lqrlab.control.analysis.frequency import sensitivity
 from lqrlab.control.analysis.transmission_zeros import zeros
 from lqrlab.control.regulator import LQR, lqrd
+from lqrlab.control.state_space import sensitivity
 from lqrlab.extensions.tuning.specifications import StepExperiment, StepSpecs
 from lqrlab.extensions.tuning.step import step_response
 

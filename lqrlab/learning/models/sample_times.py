@@ -15,8 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from lqrlab.compute.linalg import batch_last, symmetric
-from lqrlab.control.lyapunov import smith
-from lqrlab.control.weights import stage_weight
+from lqrlab.control.lyapunov import smith, stage_weight
 from lqrlab.simulation import Told
 
 _DOUBLINGS = (0, 1, 2, 4, 6, 8, 10)

@@ -1,5 +1,6 @@
 """The command line: ``lqrlab --help``. JAX is imported only by the commands that compute."""
 
+import contextlib
 import dataclasses
 import errno
 import importlib.metadata
@@ -97,9 +98,9 @@ def main(traceback: bool) -> None:
 
 @main.command()
 @click.argument("only", nargs=-1, metavar="[NOTEBOOK]...", shell_complete=complete("notebook"))
-@options.profile("Parameters to run with: tiny, quick, full, wide or history.", default="quick", show_default=True)
-@options.folder("Folder of the run.  [default: data/runs/PROFILE]")
-@options.overrides("Set a parameter of the notebooks.", shell_complete=complete("parameter"))
+@options.profile(help="Parameters to run with: tiny, quick, full, wide or history.", default="quick", show_default=True)
+@options.folder(help="Folder of the run.  [default: data/runs/PROFILE]")
+@options.overrides(help="Set a parameter of the notebooks.", shell_complete=complete("parameter"))
 @click.option("--like", type=PATH, metavar="RUN", help="Folder of a run: its notebooks, with the values that it had.")
 @click.option("--fresh", is_flag=True, help="Remove what an earlier run left there, start from scratch.")
 @click.option("--dry-run", is_flag=True, help="Say what would run, with which values, and what is kept.")
@@ -120,13 +121,13 @@ def run(profile: str, folder: Path | None, overrides: dict[str, str], like: Path
 
 @main.command()
 @click.argument("target", metavar="NOTEBOOK|PLANT", shell_complete=complete("notebook"))
-@options.overrides("Values, as in 1e-3,3e-4.", metavar="NAME=VALUES", shell_complete=complete("parameter"))
+@options.overrides(help="Values, as in 1e-3,3e-4.", metavar="NAME=VALUES", shell_complete=complete("parameter"))
 @click.option("--list", "listed", type=PATH, help="CSV or JSON file, one point a row.")
 @click.option("--random", "num_random", type=int, metavar="N", help="N points drawn from values and ranges.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the draws.")
-@options.profile("Parameters that all runs have.  [default: quick]")
+@options.profile(help="Parameters that all runs have.  [default: quick]")
 @click.option("--from", "inputs", type=PATH, metavar="RUN", help="Run that is read.  [default: data/runs/PROFILE]")
-@options.folder("Output folder.  [default: data/sweeps/NOTEBOOK]")
+@options.folder(help="Output folder.  [default: data/sweeps/NOTEBOOK]")
 @click.option("--workers", type=click.IntRange(1), help="Number of worker processes.  [default: half the cores]")
 @click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
 @click.option("--time-limit", type=float, metavar="SECONDS", help="Time limit of each run.")
@@ -149,7 +150,8 @@ def sweep(target: str, overrides: dict[str, str], listed: Path | None, as_json: 
 
     rows = sweep_plan.read_list(listed) if listed else ({},)
     asked = sweep_plan.Sweep(target, overrides, rows, **kwargs)
-    folder = sweep.sweep(asked, stream=sys.stderr if as_json else None)
+    with contextlib.redirect_stdout(sys.stderr if as_json else sys.stdout):
+        folder = sweep.sweep(asked)
     if asked.dry_run:
         return
     frame = comparison.table(folder)

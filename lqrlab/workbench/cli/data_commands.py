@@ -22,7 +22,7 @@ def data() -> None:
 @data.command()
 @click.argument("path", type=PATH)
 @click.option("--config", type=PATH, help="JSON file with the config.")
-@options.overrides("Set a field of the config.")
+@options.overrides(help="Set a field of the config.")
 @click.option("--workers", type=click.IntRange(1), help="Number of worker processes.")
 @click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
 @click.option("--devices", is_flag=True, help="Use all devices that JAX sees here, a shard on each.")
@@ -87,8 +87,8 @@ def verify(path: Path, again: bool) -> None:
 
 @click.command()
 @click.argument("folder", type=PATH)
-@options.profile("Parameters to train with.", default="quick", show_default=True)
-@options.overrides("Set a parameter of 03_training.")
+@options.profile(help="Parameters to train with.", default="quick", show_default=True)
+@options.overrides(help="Set a parameter of 03_training.")
 @options.source
 def train(folder: Path, profile: str, overrides: dict[str, str], source: Path | None) -> None:
     """Train on FOLDER/dataset as notebook 03 does, without the notebook.

@@ -1,6 +1,7 @@
 """Options that several commands have, ``-p NAME=VALUE`` among them, and what the Tab key offers for them."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,6 @@ from lqrlab.workbench.runs import notebooks, pipeline
 if TYPE_CHECKING:
     from lqrlab.systems import Plant
 
-Decorator = Callable[[Callable], Callable]
 PATH = click.Path(path_type=Path)
 EXAMPLES = {"sweep": "learning_rate=1e-3,3e-4", "generate": "variants=10"}
 
@@ -53,16 +53,6 @@ def _settings(context: click.Context, parameter: click.Parameter, items: tuple[s
     return given
 
 
-def overrides(what: str, metavar: str = "NAME=VALUE", **options: Any) -> Decorator:
-    """``-p NAME=VALUE``; the command gets a dictionary."""
-    return click.option("-p", "overrides", multiple=True, metavar=metavar, help=what, callback=_settings, **options)
-
-
-def profile(what: str, **options: Any) -> Decorator:
-    """``--profile``."""
-    return click.option("--profile", help=what, shell_complete=complete("profile"), **options)
-
-
 def _enter_plants(context: click.Context, parameter: click.Parameter, files: tuple[Path, ...]) -> None:
     """Enter the user's plants into the catalogue before anything else is looked at."""
     if files and not context.resilient_parsing:
@@ -84,11 +74,6 @@ def with_plants(command: click.Command) -> None:
         with_plants(below)
 
 
-def folder(what: str) -> Decorator:
-    """``--folder``."""
-    return click.option("--folder", type=PATH, help=what)
-
-
 def plant(name: str) -> "Plant":
     """A plant by its name in the catalogue, or from a file: a robot's, or as ``lqrlab identify`` writes it."""
     from lqrlab import systems
@@ -96,5 +81,8 @@ def plant(name: str) -> "Plant":
     return systems.load(name) if Path(name).suffix else systems.make(name)
 
 
+overrides = partial(click.option, "-p", "overrides", multiple=True, metavar="NAME=VALUE", callback=_settings)
+profile = partial(click.option, "--profile", shell_complete=complete("profile"))
+folder = partial(click.option, "--folder", type=PATH)
 source = click.option("--notebooks", "source", type=PATH, help="Folder of the notebooks.")
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")

@@ -53,6 +53,7 @@ def page(names: Sequence[str] | None = None, *, linear: bool = True, unfolded: b
 class Demonstration:
     """Runs of one plant's linear model for the page, ``optimal`` and with ``no control``."""
 
+    A: Float[np.ndarray, "n n"]  # of the plant, linearised
     K: Float[np.ndarray, "m n"]  # gain of the sampled optimum
     released: dict[str, Trajectory]  # from an initial state
     pushed: dict[str, Trajectory]  # from rest, by a step of the first input of its scale
@@ -61,15 +62,16 @@ class Demonstration:
 def demonstrations(plants: Sequence[Plant]) -> list[Demonstration]:
     """The runs of each plant at its defaults: one design and four rollouts for all, padded to the largest."""
     problem = Problem.of(plants)
-    (n, m), gains, closed = (problem.n, problem.m), problem.K, np.asarray(problem.closed_loop())
+    A, B, gains = (np.asarray(a) for a in (problem.A, problem.B, problem.K))
+    (n, m), closed = B.shape[-2:], A - B @ gains
     steps = [loop_design.settling_steps(np.linalg.eigvals(F[: p.n, : p.n])) for F, p in zip(closed, plants)]
     x0 = np.array([np.pad(loop_design.start(p), (0, n - p.n)) for p in plants])
     push = np.zeros((len(plants), 1, m))
-    push[:, 0, 0] = [float(p.scales[1][0]) for p in plants]
+    push[:, 0, 0] = [p.inputs[0].scale for p in plants]
 
     def runs(released: bool, gain: float) -> list[Trajectory]:
         at, input = (x0, 0 * push) if released else (0 * x0, push)
-        policy = TrackingPolicy(jnp.zeros((len(plants), 1, n)), jnp.asarray(input), gain * gains[:, None])
+        policy = TrackingPolicy(np.zeros((len(plants), 1, n)), input, gain * gains[:, None])  # type: ignore[arg-type]
         out = jax.tree.map(np.asarray, rollout(problem, policy, at, max(steps)))
         return [
             Trajectory(out.ts[i, : t + 1], out.xs[i, : t + 1, : p.n], out.us[i, :t, : p.m], out.costs[i, :t])
@@ -79,8 +81,9 @@ def demonstrations(plants: Sequence[Plant]) -> list[Demonstration]:
     shown = (
         [{"optimal": a, "no control": b} for a, b in zip(runs(kind, 1.0), runs(kind, 0.0))] for kind in (True, False)
     )
-    Ks = (np.asarray(K)[: p.m, : p.n] for p, K in zip(plants, gains))
-    return list(map(Demonstration, Ks, *shown))
+    As = (A[: p.n, : p.n] for p, A in zip(plants, np.asarray(problem.continuous.A)))  # type: ignore[union-attr]
+    Ks = (K[: p.m, : p.n] for p, K in zip(plants, gains))
+    return list(map(Demonstration, As, Ks, *shown))
 
 
 def _field(plant: Plant) -> str:
@@ -112,7 +115,7 @@ def _tile(plant: Plant) -> str:
 
 def _entry(plant: Plant, shown: Demonstration, linear: bool, *, unfolded: bool) -> str:
     """All of one family, folded."""
-    about, run = card(plant), shown.released["optimal"]
+    about, run = card(plant, A=shown.A), shown.released["optimal"]
     if not linear:
         policy = LinearPolicy(jnp.asarray(shown.K))
         run = rollout(plant, policy, jnp.asarray(loop_design.start(plant)), len(run.us))

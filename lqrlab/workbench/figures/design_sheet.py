@@ -56,8 +56,7 @@ def sheet(s: LoopSetting, result: LoopDesign, name: str, code: str) -> HtmlPage:
         name: of the design.
         code: lines that make it.
     """
-    stable = np.abs(result.poles).max() < 1
-    margins = control.margins(*result.loop.opened, s.dt) if stable else []
+    margins = result.loop.margins
     drawn = loop_picture.picture(dataclasses.replace(s, view=OVERVIEW), result)
     parts = [f"<p>{drawn.words}</p>", drawn.svg]
     try:
@@ -93,9 +92,8 @@ def _weights(s: LoopSetting) -> Table:
 
 def _margins(s: LoopSetting, margins: list[control.Margins]) -> Table:
     def each(i: systems.Signal, m: control.Margins) -> tuple[str, ...]:
-        phase = "any" if math.isinf(m.phase) else f"±{math.degrees(m.phase):.0f}°"
         late = "any" if math.isinf(m.delay_margin) else charts.duration(m.delay_margin)
-        gain = f"{m.gain_down:.2g}–{m.gain_up:.3g}"
+        gain, phase = f"{m.gain_down:.2g}–{m.gain_up:.3g}", loop_picture.phase_words(m)
         return i.name.replace("_", " "), gain, phase, late, f"{m.disk.alpha:.2f}", f"{1 / m.modulus_margin:.2f}"
 
     head = ("input", "gain", "phase", "further delay", "disk α", "Ms")

@@ -4,6 +4,7 @@ A controller here is u = K(z) s, where s is the plant's state at a sample and th
 """
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -79,11 +80,11 @@ class SampledLoop:
         A, B, K = self.opened
         return A - B @ K
 
-    @property
-    def on_state(self) -> Float[np.ndarray, "m n"]:
-        """The gain on the plant's state where nothing is on its way, the sum is zero and the estimate is right."""
-        gain = self.design.regulator.K if isinstance(self.design, control.LQG) else self.K
-        return np.asarray(gain)[:, : len(self.plant[0])]
+    @functools.cached_property
+    def margins(self) -> list[control.Margins]:
+        """At each input; none of a loop that is not stable."""
+        stable = np.abs(np.linalg.eigvals(self.closed)).max() < 1
+        return control.margins(*self.opened, self.controller.dt) if stable else []
 
     def on_plant(self, A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The opened loop of the same controller on other plants ``[*batch, s, s]``, ``[*batch, s, m]``."""

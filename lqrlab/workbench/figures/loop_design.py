@@ -17,6 +17,7 @@ from jaxtyping import Array, ArrayLike, Complex, Float
 import lqrlab
 from lqrlab import control, simulation, systems
 from lqrlab.compute import checks, jit_by_function
+from lqrlab.compute.jit import quick_jit
 from lqrlab.simulation import Problem, Trajectory, verdict
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice, LateController, SampledLoop, sampled_loop
@@ -229,7 +230,8 @@ def matrices(s: LoopSetting, result: LoopDesign) -> dict[str, ArrayLike]:
     ``Ki`` or ``L``; and ``Ak`` … ``Dk`` of the whole controller from the plant's state to its input.
     """
     design, (A, B), (Q, R) = result.undelayed.design, s.plant.matrices(), s.weights
-    found = {"A": A, "B": B, "C": s.plant.output_matrix(), "Q": Q, "R": R, "dt": s.dt, "K": result.undelayed.on_state}
+    K = design.regulator.K if isinstance(design, control.LQG) else result.undelayed.K[:, : s.plant.n]
+    found = {"A": A, "B": B, "C": s.plant.output_matrix(), "Q": Q, "R": R, "dt": s.dt, "K": K}
     found |= {f"{name}d": value for name, value in zip("ABQRN", result.sampled)}
     if isinstance(design, control.Integral):
         found |= {"Ki": design.Ki, "held": np.asarray(design.C)}
@@ -252,19 +254,18 @@ def _planned(problem: Problem, sampled: control.Sampled, s: LoopSetting) -> tupl
     """MPC's loop on the nonlinear plant, and the constrained optimum's cost of the linear one."""
     design = lqrlab.predictive.mpc(Problem.from_matrices(*sampled, limits=(-s.limits, s.limits)), PLANNED)
     policy = simulation.Held(simulation.bind(design, problem), problem.m, s.sample)
-    x0, longer = jnp.asarray(s.x0), dataclasses.replace(design, horizon=_LONG)
-    run = _rollout(problem, policy, x0, ticks=s.ticks)
-    return jax.tree.map(np.asarray, run), float(_least(longer, x0))
+    run = jax.tree.map(np.asarray, _rollout(problem, policy, s.x0, ticks=s.ticks))
+    return run, float(_least(dataclasses.replace(design, horizon=_LONG), s.x0))
 
 
-@jax.jit
-def _least(design: Any, x0: Array) -> Float[Array, ""]:
+@quick_jit
+def _least(design: Any, x0: Array | np.ndarray) -> Float[Array, ""]:
     """The cost of a plan that is the optimum over all time; NaN of one that is not."""
     plan, _ = design.plan(x0)
     return jnp.where(design.exact(plan), plan.cost, jnp.nan)
 
 
-@partial(jit_by_function, static_argnames="ticks")
+@partial(jit_by_function, jit=quick_jit, static_argnames="ticks")
 def _rollout(problem: Problem, policy: simulation.Policy, x0: Array, *, ticks: int) -> Trajectory:
     """The loop tick by tick."""
     return simulation.rollout(problem, policy, x0, ticks)

@@ -40,9 +40,7 @@ def picture(
 
     ``pinned`` are other designs of the same plant by name, whose loops as implemented are drawn beside it.
     """
-    plant = setting.plant
-    stable = np.abs(result.poles).max() < 1
-    margins = control.margins(*result.loop.opened, setting.dt) if stable else []
+    plant, margins = setting.plant, result.loop.margins
     sampled, said = f"sampled every {charts.duration(setting.dt)}", words(setting, result, margins)
     if setting.view == STEP:
         held, wanted = setting.controller.held, setting.specifications
@@ -74,9 +72,8 @@ def stepped(s: LoopSetting, result: LoopDesign) -> StepResponse:
 
 def _pinned_words(name: str, s: LoopSetting, result: LoopDesign) -> str:
     """A pinned design in a line, its cost by the plant's own weights."""
-    stable = np.abs(result.poles).max() < 1
-    margins = control.margins(*result.loop.opened, s.dt) if stable else []
-    phase = f"phase margin {_phase(margins[_weakest(margins)])}" if margins else "<b>unstable</b>"
+    margins = result.loop.margins
+    phase = f"phase margin {phase_words(margins[_weakest(margins)])}" if margins else "<b>unstable</b>"
     peaks = np.nanmax(np.abs(result.built.us), axis=0)
     effort = ", ".join(f"{p:.3g} {i.unit}" for i, p in zip(s.plant.inputs, peaks))
     excess = _percent(result.in_plant_weights)
@@ -84,7 +81,8 @@ def _pinned_words(name: str, s: LoopSetting, result: LoopDesign) -> str:
     return f"<i>{html.escape(name)}</i>: {said}."
 
 
-def _phase(margin: control.Margins) -> str:
+def phase_words(margin: control.Margins) -> str:
+    """A phase margin in degrees."""
     return "any" if math.isinf(margin.phase) else f"±{math.degrees(margin.phase):.0f}°"
 
 
@@ -145,8 +143,8 @@ def words(s: LoopSetting, result: LoopDesign, margins: list[control.Margins]) ->
         worst = margins[_weakest(margins)]
         at = "" if s.plant.m == 1 else " at its most sensitive input"
         lines.append(
-            f"<b>Margins.</b> Gain margin{at} {worst.gain_down:.2g}–{worst.gain_up:.3g}, phase margin {_phase(worst)}; "
-            f"disk margin {worst.disk.alpha:.2f}, modulus margin {worst.modulus_margin:.2f}."
+            f"<b>Margins.</b> Gain margin{at} {worst.gain_down:.2g}–{worst.gain_up:.3g}, phase margin "
+            f"{phase_words(worst)}; disk margin {worst.disk.alpha:.2f}, modulus margin {worst.modulus_margin:.2f}."
         )
     else:
         why = "; the delay that its design ignores is too long" if s.delay and not s.known else ""

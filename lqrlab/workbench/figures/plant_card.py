@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 from jaxtyping import ArrayLike
 
-from lqrlab import systems
+from lqrlab import control, systems
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts, symbolic
 
@@ -30,8 +30,11 @@ class Card:
     tables: dict[str, Table]  # caption → head and rows: parameters, states and inputs
 
 
-def card(plant: Plant, *, equations: bool = True) -> Card:
-    """Gather what there is to say of a plant; ``equations=False`` saves the tenth of a second that they take."""
+def card(plant: Plant, *, equations: bool = True, A: ArrayLike | None = None) -> Card:
+    """Gather what there is to say of a plant; ``equations=False`` saves the tenth of a second that they take.
+
+    ``A`` is that of the plant if it has been linearised already.
+    """
     counts = ((plant.n, "state"), (plant.m, "input"))
     size = ", ".join(f"{number} {word}{'s' * (number != 1)}" for number, word in counts)
     about = f"{size}, sampled every {charts.duration(float(plant.dt))}"
@@ -52,12 +55,8 @@ def card(plant: Plant, *, equations: bool = True) -> Card:
         lines = []
     facts = {label: words for label, words in facts.items() if words}
     tables = {caption: table for caption, table in tables.items() if table[1]}
-    return Card(plant.name, plant.title, size, facts, mode_sentences(plant), lines, tables)
-
-
-def mode_sentences(plant: Plant, A: ArrayLike | None = None) -> list[str]:
-    """The open loop's modes in words, the least stable first; ``A`` if it has been linearised already."""
-    return [mode.sentence for mode in systems.open_loop_modes(plant, A)]
+    modes = [words for _, words in control.modes_in_words(plant, A)]
+    return Card(plant.name, plant.title, size, facts, modes, lines, tables)
 
 
 def parameter_rows(plant: Plant) -> list[tuple[str, float, str, str, str]]:

@@ -7,7 +7,6 @@ import re
 from typing import TYPE_CHECKING
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from lqrlab.compute import extras, jaxprs
@@ -92,7 +91,7 @@ def _traced(plant: Plant, method: str, notation: "Notation", *names: list[str]) 
     def call(parameters: list[jax.Array], *vectors: jax.Array) -> jax.Array:
         return function(type(plant)(**dict(zip(fields, parameters))), *vectors)
 
-    closed = jax.make_jaxpr(call)([jnp.zeros(())] * len(fields), *(jnp.zeros(len(v)) for v in names[1:]))
+    closed = jax.make_jaxpr(call)([np.zeros(())] * len(fields), *(np.zeros(len(v)) for v in names[1:]))
     symbols = [notation.symbols(texts) for texts in names]
     arguments = [*(a.reshape(()) for a in np.split(symbols[0], len(fields))), *symbols[1:]]
     try:

@@ -8,7 +8,7 @@ import pandas as pd
 from IPython.display import HTML
 from pandas.io.formats.style import Styler
 
-from lqrlab import systems
+from lqrlab import control, systems
 from lqrlab.evaluation import Ladder, Score
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import plant_card
@@ -24,7 +24,7 @@ def catalogue(names: Sequence[str]) -> pd.DataFrame:
             "states": plant.n,
             "inputs": plant.m,
             "dt [ms]": 1e3 * float(plant.dt),
-            "least stable mode": plant_card.mode_sentences(plant)[0],
+            "least stable mode": control.modes_in_words(plant)[0][1],
         }
         for plant in map(systems.make, names)
     ]

@@ -31,10 +31,27 @@ def slider(label: str, value: float, low: float, high: float, **options: object)
     )
 
 
+def log_slider(
+    label: str, value: float, low: float, high: float, *, step: float | None = None, **options: object
+) -> ipywidgets.FloatLogSlider:
+    """A slider from 10^low to 10^high, in such steps, or in about 200, one of which is its value."""
+    if step is None:
+        count = 200 * (np.log10(value) - low) / (high - low)
+        step = (np.log10(value) - low) / max(round(count), 1) if count > 0 else (high - low) / 200
+    look: dict[str, Any] = {"readout_format": ".3g", "description": label, **WIDE, **options}
+    return ipywidgets.FloatLogSlider(value, min=low, max=high, step=step, **look)
+
+
 def factor_slider(label: str, **options: object) -> ipywidgets.FloatLogSlider:
     """A slider for a factor from a thousandth to a thousand, one at first."""
-    look: dict[str, Any] = {"readout_format": ".3g", "description": label, **WIDE, **options}
-    return ipywidgets.FloatLogSlider(1.0, min=-3.0, max=3.0, step=0.03, **look)
+    return log_slider(label, 1.0, -3.0, 3.0, step=0.03, **options)
+
+
+def move_to(slider: ipywidgets.Widget, value: float) -> None:
+    """Set a slider as near to a value as it goes."""
+    base = getattr(slider, "base", None)
+    low, high = (base**end if base else end for end in (slider.min, slider.max))
+    slider.value = min(max(value, low), high)
 
 
 def button(label: str, then: Callable[[], None]) -> ipywidgets.Button:
@@ -88,8 +105,7 @@ def initial_sliders(plant: Plant, **options: object) -> Sliders:
 
 def limit_slider(value: float, **options: object) -> ipywidgets.FloatLogSlider:
     """A slider for limits of the inputs, in their scales."""
-    look: dict[str, Any] = {"readout_format": ".3g", "description": "limit, × scale", **WIDE, **options}
-    return ipywidgets.FloatLogSlider(min(value, FREE), min=-1.5, max=2, step=0.05, **look)
+    return log_slider("limit, × scale", min(value, FREE), -1.5, 2, step=0.05, **options)
 
 
 def positions(control: ipywidgets.Widget, most: int) -> dict[str, Any]:

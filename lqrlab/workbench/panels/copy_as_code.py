@@ -3,9 +3,6 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-from jaxtyping import ArrayLike
-
 from lqrlab import control, systems
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import loop_controllers
@@ -99,23 +96,3 @@ def _run(s: LoopSetting, controller: str) -> list[str]:
         more += ", limits=(u_eq - limit, u_eq + limit)"
     call = f"simulation.rollout(plant, {controller}, x0, {s.ticks // s.sample}{more})"
     return [*lines, f"run = {call}"]
-
-
-def python_control(matrices: Mapping[str, ArrayLike]) -> str:
-    """A script for python-control: the sampled plant with its state as output, the controller and the closed loop."""
-    given = {name: np.asarray(matrices[name]) for name in ("Ad", "Bd", "Ak", "Bk", "Ck", "Dk")}
-    values = (f"{name} = numpy.array({a.tolist()!r}).reshape{a.shape}" for name, a in given.items())
-    return "\n".join(
-        [
-            "import control",
-            "import numpy",
-            "",
-            *values,
-            f"dt = {float(np.asarray(matrices['dt']))!r}",
-            "plant = control.ss(Ad, Bd, numpy.eye(len(Ad)), numpy.zeros(Bd.shape), dt)",
-            "controller = control.ss(Ak, Bk, Ck, Dk, dt)  # from the plant's state to its input",
-            "loop = control.feedback(plant, controller, sign=1)",
-            "print(loop.poles())",
-            "",
-        ]
-    )

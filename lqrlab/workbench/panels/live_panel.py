@@ -6,7 +6,7 @@ import html
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import ipywidgets
@@ -22,40 +22,8 @@ class Stopped(Exception):
     """Raised inside work whose answer nobody waits for any longer."""
 
 
-class _Turns:
-    """The work of all panels: that of the panel asked last goes on, all other waits where it checks."""
-
-    def __init__(self) -> None:
-        self._changed, self._working = threading.Condition(), set["Live"]()
-
-    @contextlib.contextmanager
-    def taken(self, live: "Live") -> Iterator[None]:
-        """Take part in the turns."""
-        with self._changed:
-            self._working.add(live)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._working.remove(live)
-                self._changed.notify_all()
-
-    def wait(self, live: "Live", check: Check) -> None:
-        """Until nobody asked later is at work; what ``check`` raises ends the waiting."""
-        check()
-        with self._changed:
-            while max(self._working, key=lambda other: other.asked) is not live:
-                self._changed.wait(0.05)
-                check()
-
-
-_TURNS = _Turns()
-
-
 class Live(Generic[Question, Answer]):
     """A panel's work in threads: for the newest question, one at a time, with a button to stop it.
-
-    Of several panels the one asked last comes first: the work of the others waits where it calls the check.
 
     ``work(question, check)`` answers a question that has stood for ``settle`` seconds, ``show(answer)`` puts it into
     the panel. A newer question, or the button, ends work where it calls the check. Work that does not check is finished
@@ -74,7 +42,6 @@ class Live(Generic[Question, Answer]):
         self._asking, self._turn = threading.Lock(), threading.Lock()
         self._newest = self._stopped = 0  # numbers of questions
         self._thread = threading.Thread()
-        self.asked = 0.0  # when, by a clock that only goes forwards
         self.error: Exception | None = None  # that the newest work ended with
         _LIVING.add(self)
 
@@ -82,7 +49,6 @@ class Live(Generic[Question, Answer]):
         """Have the work done for a question; returns at once."""
         with self._asking:
             self._newest += 1
-            self.asked = time.monotonic()
             self._thread = threading.Thread(target=self._answer, args=(question, self._newest), daemon=True)
             self._thread.start()
 
@@ -126,8 +92,7 @@ class Live(Generic[Question, Answer]):
             timer.daemon = True
             timer.start()
             try:
-                with _TURNS.taken(self):
-                    answer = self._work(question, lambda: _TURNS.wait(self, check))
+                answer = self._work(question, check)
                 if self._stopped < number:
                     self._show(answer)
             except Stopped:

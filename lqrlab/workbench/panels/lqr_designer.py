@@ -11,7 +11,6 @@ from typing import Any
 import ipywidgets
 import numpy as np
 
-from lqrlab.compute import files
 from lqrlab.compute.array_files import write_arrays
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
@@ -127,9 +126,7 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
         self.integral = controls.factor_slider("weight of its integral, ×")
         self.measured = {o.name: controls.checkbox(f"measures {name}") for o, name in zip(plant.outputs, outputs)}
         self.disturbance, self.sensor = (
-            ipywidgets.FloatLogSlider(
-                value, min=-4, max=1, step=0.05, description=label, readout_format=".2g", **controls.WIDE
-            )
+            controls.log_slider(label, value, -4, 1, step=0.05, readout_format=".2g")
             for label, value in (("disturbance, scale/√s", usual.disturbance), ("sensor noise, × scale", usual.sensor))
         )
 
@@ -206,12 +203,8 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
     def _dragged(self) -> None:
         """Move the edge that is held to where the plane is clicked."""
         if self._grip:
-            slider, value = (
-                getattr(self, self._grip),
-                step_picture.dragged(self._grip, *self._pixels("point"), self._at_planes()),
-            )
-            low, high = ((slider.base**a if hasattr(slider, "base") else a) for a in (slider.min, slider.max))
-            slider.value = min(max(value, low), high)
+            value = step_picture.dragged(self._grip, *self._pixels("point"), self._at_planes())
+            controls.move_to(getattr(self, self._grip), value)
 
     def _at_planes(self) -> Planes:
         if self._planes is None:
@@ -234,7 +227,7 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
         with self.quietly():
             for group, factors in ((self.states, states), (self.inputs, inputs)):
                 for slider, factor in zip(group.values(), factors):
-                    slider.value = float(np.clip(factor, slider.base**slider.min, slider.base**slider.max))
+                    controls.move_to(slider, float(factor))
             self.kind.value, self.view.value, self.found.value = KINDS[0], STEP, said
         self.ask()
 
@@ -248,12 +241,7 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
         return [copy_as_code.regulator(question), *super()._codes(question)]
 
     def _writers(self) -> dict[str, Callable[[Path], Path]]:
-        mine = {
-            "design sheet": self._write_sheet,
-            "for MATLAB": self._write_mat,
-            "for python-control": self._write_script,
-        }
-        return mine | super()._writers()
+        return {"design sheet": self._write_sheet, "for MATLAB": self._write_mat} | super()._writers()
 
     def _place(self, path: Path, ending: str) -> Path:
         """The path that a file goes to; one that this panel did not write stays."""
@@ -270,14 +258,9 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
         return design_sheet.sheet(s, design(s), path.stem, copy_as_code.regulator(s)).save(path)
 
     def _write_mat(self, path: Path) -> Path:
-        """Plant, weights and controller as a file for MATLAB, which SciPy reads as well."""
+        """Plant, weights and controller as a ``.mat`` file, which MATLAB and SciPy read."""
         s, path = self._question(), self._place(path, ".mat")
         return write_arrays(path, matrices(s, design(s)))
-
-    def _write_script(self, path: Path) -> Path:
-        """Plant and controller as a script for python-control."""
-        s, path = self._question(), self._place(path, ".py")
-        return files.write_atomic(path, copy_as_code.python_control(matrices(s, design(s))))
 
     def _exported(self, question: LoopSetting) -> tuple[object, Problem]:
         s, u_eq = question, question.plant.equilibrium()[1]

@@ -46,12 +46,6 @@ def policy_inspector(
     return Inspector(loop_design.one_plant(family), policy, label, num_steps, limits).at(values)
 
 
-def picture(pair: "Pair", x0: Float[np.ndarray | Array, " n"], across: int, up: int) -> Picture:
-    """Both policies from x0: the plane of two states, the curves and the words."""
-    runs = compare(pair, x0)
-    return _picture(pair, runs, _plane(pair, runs, across, up))
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pair:
     """A plant with its LQR, and the policy compared with it."""
@@ -276,13 +270,17 @@ class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
         plant = controls.changed(self._nominal, self.parameters)
         return x0, plant, self.across.value, self.up.value, (self.push_at.value, self.push.value)
 
-    def _compute(self, question: InspectorQuestion, check: Check) -> tuple[str, Picture]:
-        x0, plant, across, up, (at, size) = question
+    def _compared(self, question: InspectorQuestion, check: Check) -> tuple[Pair, Runs]:
+        x0, plant, _, _, (at, size) = question
         values = tuple(float(value) for value in plant.parameters.values())
         if values not in self._pairs:
             self._pairs = {values: Pair.of(plant, self._policy, self._label, self._num_steps, self._limits)}
         pair = self._pairs[values]
-        runs = compare(pair, x0, check, (round(at / float(plant.dt)), size))
+        return pair, compare(pair, x0, check, (round(at / float(plant.dt)), size))
+
+    def _compute(self, question: InspectorQuestion, check: Check) -> tuple[str, Picture]:
+        pair, runs = self._compared(question, check)
+        _, _, across, up, (_, size) = question
         plane = svg.document(_plane(pair, runs, across, up), _SIDE, _SIDE, "plane of two states")
         return plane, _picture(pair, runs, pushed=bool(size))
 
@@ -290,9 +288,8 @@ class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
         return self._policy, Problem.of(question[1], limits=self._limits, optimum=False)
 
     def _still(self) -> Picture:
-        x0, plant, across, up, (at, size) = self._question()
-        (pair,) = self._pairs.values()
-        runs = compare(pair, x0, push=(round(at / float(plant.dt)), size))
+        _, _, across, up, (_, size) = question = self._question()
+        pair, runs = self._compared(question, lambda: None)
         return _picture(pair, runs, _plane(pair, runs, across, up), pushed=bool(size))
 
     def _show(self, answer: tuple[str, Picture]) -> None:

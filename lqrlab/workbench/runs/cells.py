@@ -47,7 +47,7 @@ class _Renderer(IPythonRenderer):
 
 
 class Cells:
-    """The cells of a notebook as pieces of HTML, for ``templates/cells.html.j2``.
+    """The cells of a notebook, each with what it shows as pieces of HTML, for ``templates/cells.html.j2``.
 
     Each piece is cleaned by itself, so that a tag left open in one does not swallow the next.
     """
@@ -59,11 +59,15 @@ class Cells:
         self.lead = ""
         """The first paragraph."""
         self.heading = ""
-        self._made: dict[int, list[tuple[str, markupsafe.Markup]]] = {}
         source = nb.metadata.get("papermill", {}).get("input_path")
         # pictures in Markdown are named from the folder of the notebook before it was executed
         self._folder = str(Path(source).parent) if source else ""
         self._highlight = Highlight2HTML(pygments_lexer=nb.metadata.get("language_info", {}).get("pygments_lexer"))
+        for cell in self.nb.cells:
+            if cell.cell_type == "markdown":
+                cell.shown = self.markdown(cell.source, cell.get("attachments"))
+            else:
+                cell.shown = [piece for output in cell.get("outputs", []) for piece in self._pieces(cell, output)]
 
     def markdown(self, source: str, attachments: Mapping[str, Any] | None = None) -> markupsafe.Markup:
         """Prose with formulas."""
@@ -83,22 +87,12 @@ class Cells:
         """Printed text, with its colours."""
         return markupsafe.Markup(clean(ansi2html(text)))
 
-    def outputs(self, cell: NotebookNode) -> list[tuple[str, markupsafe.Markup]]:
-        """Outputs of a cell: kind and HTML of each, made once, for the page and for the summary."""
-        if id(cell) in self._made:
-            return self._made[id(cell)]
-        made = self._made[id(cell)] = []
-        for output in cell.outputs:
-            if output.output_type == "stream":
-                made.append(("err" if output.name == "stderr" else "out", self.text(output.text)))
-            elif output.output_type == "error":
-                made.append(("error", self.text("\n".join(output.traceback))))
-            else:
-                made += self._data(output, cell.metadata.get("alt"))
-        return made
-
-    def _data(self, output: NotebookNode, said: str | None) -> list[tuple[str, markupsafe.Markup]]:
-        """The form of an output that we prefer; none of what only a live page could show."""
+    def _pieces(self, cell: NotebookNode, output: NotebookNode) -> list[tuple[str, markupsafe.Markup]]:
+        """Kind and HTML of an output, in the form that we prefer; none of what only a live page could show."""
+        if output.output_type == "stream":
+            return [("err" if output.name == "stderr" else "out", self.text(output.text))]
+        if output.output_type == "error":
+            return [("error", self.text("\n".join(output.traceback)))]
         hidden = ("text/plain", "text/html") if _WIDGET in output.data else ()
         kind = next((k for k in _SHOWN if k in output.data and k not in hidden), None)
         if kind is None or (kind == "text/plain" and re.match(_LIVE, str(output.data[kind]))):
@@ -107,8 +101,8 @@ class Cells:
         if kind.startswith("image/"):
             about = output.metadata.get(kind, {})
             default = f"Figure in the section “{self.heading}”" if self.heading else "Figure"
-            words = next(filter(None, (about.get("alt"), output.metadata.get("alt"), said, default)))
-            return [("image", _image(kind, str(data), str(words), about.get("width")))]
+            said = (about.get("alt"), output.metadata.get("alt"), cell.metadata.get("alt"), default)
+            return [("image", _image(kind, str(data), str(next(filter(None, said))), about.get("width")))]
         if kind == "text/html":
             return [("html", markupsafe.Markup(clean(data)))]
         if kind == "text/markdown":

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import lqrlab
 from lqrlab.compute import checks
@@ -51,7 +51,6 @@ def run(
     fresh: bool = False,
     report: bool = True,
     dry_run: bool = False,
-    stream: TextIO | None = None,
 ) -> Path:
     """Execute the notebooks in order, each unless its result is there and up to date; write the report.
 
@@ -73,9 +72,9 @@ def run(
     folder = Path(os.path.realpath(folder))  # which ends, even where a link leads to itself
     run_folder.refuse_foreign(folder, source)
     if dry_run:
-        (stream or sys.stdout).write("\n".join(_planned(steps, folder, fresh)) + "\n")
+        _say_plan(steps, folder, fresh)
         return folder
-    with run_folder.hold(folder), Progress(stream) as progress:
+    with run_folder.hold(folder), Progress() as progress:
         what = f"{len(steps)} notebooks" if len(steps) > 1 else steps[0].nb.name
         progress.say(f"lqrlab run · profile {profile} · {what} → {short(folder)}")
         if fresh:
@@ -116,16 +115,14 @@ def recorded_values(folder: Path, only: Sequence[str]) -> tuple[tuple[str, ...],
     return wanted, {f"{name}.{key}": value for name in wanted for key, value in known[name].items()}
 
 
-def _planned(steps: Sequence[Step], folder: Path, fresh: bool) -> list[str]:
-    """The plan for each notebook, and its values, those marked that are not its defaults."""
-    lines = []
+def _say_plan(steps: Sequence[Step], folder: Path, fresh: bool) -> None:
+    """Print the plan for each notebook, and its values, those marked that are not its defaults."""
     for step in steps:
         kept = not fresh and run_folder.finished(folder, step.nb.name, step.fingerprint)
-        lines.append(f"{step.nb.name}: {'finished before, is kept' if kept else 'would run'} in {short(folder)}")
+        print(f"{step.nb.name}: {'finished before, is kept' if kept else 'would run'} in {short(folder)}")
         for name, value in notebooks.without_run(step.values).items():
             usual = step.nb.parameters[name].default
-            lines.append(f"  {name} = {value!r}" + ("" if value == usual else f"  (default {usual!r})"))
-    return lines
+            print(f"  {name} = {value!r}" + ("" if value == usual else f"  (default {usual!r})"))
 
 
 def _steps(source: Path, profile: str, given: Mapping[str, object], only: Sequence[str]) -> list[Step]:
@@ -181,9 +178,7 @@ def _check_device(called: str, device: str) -> None:
             raise ValueError(f"{called}: {done.stderr.strip().splitlines()[-1].partition('device: ')[2]}")
 
 
-def execute(
-    steps: Sequence[Step], folder: Path, about: Record, progress: Progress | None = None, **ending: Any
-) -> None:
+def execute(steps: Sequence[Step], folder: Path, about: Record, progress: Progress, **ending: Any) -> None:
     """Execute what is not up to date in a folder that is held; its record, with ``about``, says how far that came.
 
     A ``RunError`` says which notebook failed, or was ended: ``ending`` is ``time_limit`` and ``unwanted`` of
@@ -195,10 +190,10 @@ def execute(
     error = device = None
     try:
         for step in steps:
-            if not run_folder.finished(folder, step.nb.name, step.fingerprint):
-                _execute(step, folder, progress, **ending)
-            elif progress:
+            if run_folder.finished(folder, step.nb.name, step.fingerprint):
                 progress.say(f"✓ {step.nb.name}  finished before")
+            else:
+                _execute(step, folder, progress, **ending)
             device = session.results(folder, step.nb.name)["device"]
         status = "finished"
     except execution.CellError as problem:
@@ -211,11 +206,9 @@ def execute(
         run_folder.note(path, status=status, error=error, ended=session.now(), seconds=seconds, device=device)
 
 
-def _execute(step: Step, folder: Path, progress: Progress | None, **ending: Any) -> None:
+def _execute(step: Step, folder: Path, progress: Progress, **ending: Any) -> None:
     """Execute one notebook and show how far it is."""
     nb, titles = step.nb, step.nb.steps
-    if progress is None:
-        return execution.execute(nb, folder, step.values, step.fingerprint, **ending)
     progress.begin(nb.name, len(titles), "starting Python")
 
     def show(number: int, printed: str) -> None:

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from lqrlab.compute.files import plant_files
+from lqrlab.compute.files import digest, plant_files
 
 FOLDER = "plants"
 _TEXTS = (".toml", ".py", ".xml", ".mjcf", ".urdf")  # files that may name others
@@ -36,7 +36,7 @@ def _keep(file: Path, folder: Path) -> dict[str, str]:
             shutil.copyfile(part, partial)
             partial.replace(target)
     name = (place / file.name).relative_to(folder).as_posix()
-    return {"file": name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+    return {"file": name, "sha256": digest(file)}
 
 
 def checksum(file: Path) -> str:

@@ -6,13 +6,13 @@ survives a killed worker and a killed sweep. A plant's points go through compile
 
 import collections
 import contextlib
+import io
 import os
 import platform
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from lqrlab.compute.files import PLANT_FILES
 from lqrlab.workbench.runs import cluster, comparison, notebooks, pipeline, run_folder, session
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PATIENCE = 30.0  # seconds that a run waits for its folder: what a killed worker left is about to end
 
 
-def sweep(asked: Sweep, stream: TextIO | None = None) -> Path:
+def sweep(asked: Sweep) -> Path:
     """Run a notebook, or design for a plant, at each point that has no result yet, and gather the results of all.
 
     Returns the sweep's folder: ``results.csv``, and ``runs/`` or ``numbers.jsonl``. A ``ValueError`` says what was
@@ -35,18 +35,19 @@ def sweep(asked: Sweep, stream: TextIO | None = None) -> Path:
     plan = planned(asked)
     run_folder.refuse_foreign(plan.folder, plan.nb.path.parent if plan.nb else None, SWEEP)
     if asked.dry_run:
-        lines = [f"{plan.name}: {len(plan.points)} points in {plan.folder}"]
-        lines += [f"  {point.given}" for point in plan.points[:10]]
-        lines += [f"  and {len(plan.points) - 10} more"] * (len(plan.points) > 10)
-        (stream or sys.stdout).write("\n".join(lines) + "\n")
+        print(f"{plan.name}: {len(plan.points)} points in {plan.folder}")
+        for point in plan.points[:10]:
+            print(f"  {point.given}")
+        if len(plan.points) > 10:
+            print(f"  and {len(plan.points) - 10} more")
         return plan.folder
     with contextlib.ExitStack() as held:
         held.enter_context(run_folder.hold(plan.folder))
-        source = _source(plan, stream) if plan.needs else None
+        source = _source(plan) if plan.needs else None
         if source:
             with run_folder.hold(source):
                 held.enter_context(run_folder.use(source))  # nobody rewrites it meanwhile
-        progress = held.enter_context(Progress(stream, even=plan.nb is None))
+        progress = held.enter_context(Progress(even=plan.nb is None))
         _run(plan.reading(source), progress)
         progress.say(comparison.summary(plan.folder))
         progress.say(f"table: {plan.folder / 'results.csv'}")
@@ -55,7 +56,7 @@ def sweep(asked: Sweep, stream: TextIO | None = None) -> Path:
     return plan.folder
 
 
-def _source(plan: Plan, stream: TextIO | None) -> Path:
+def _source(plan: Plan) -> Path:
     """The folder of the run that the notebook reads from, with all that it needs there."""
     assert plan.nb is not None
     given, profile, folder = plan.asked.inputs, plan.profile, plan.nb.path.parent
@@ -67,7 +68,7 @@ def _source(plan: Plan, stream: TextIO | None) -> Path:
             "give --from RUN, the folder of a run that has"
         )
     if missing and profile:
-        pipeline.run(profile, source, only=plan.needs, source=folder, report=False, stream=stream)
+        pipeline.run(profile, source, only=plan.needs, source=folder, report=False)
     return source
 
 
@@ -217,4 +218,5 @@ def perform(plan: Plan, point: Point) -> None:
         }
         with contextlib.suppress(pipeline.RunError):
             step = pipeline.Step(plan.nb, point.values, point.fingerprint)
-            pipeline.execute([step], folder, about, time_limit=plan.asked.time_limit, unwanted=unwanted)
+            silent = Progress(io.StringIO())
+            pipeline.execute([step], folder, about, silent, time_limit=plan.asked.time_limit, unwanted=unwanted)

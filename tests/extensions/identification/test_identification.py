@@ -208,7 +208,7 @@ WRONG = [
     ({"units": {"force": "newtn"}}, "units: force: expected a unit, but found 'newtn'.*did you mean newton"),
     ({"units": {"force": 3}}, "units: force: expected a unit such as 'deg', but found 3"),
     ({"units": {3: "deg"}}, "units: expected the name of a column, but found 3"),
-    ({"outputs": ["force"]}, "expected each signal once, but found force 2 times"),
+    ({"outputs": ["force"]}, "expected each signal once and with a name, but found 'force'"),
     ({"source": pd.DataFrame(DEGREES).assign(force=1j)}, "force: expected a column of real numbers.*complex"),
     ({"source": pd.DataFrame(DEGREES).assign(force=np.array([1j] * 5, object))}, "force: expected .*complex128"),
     ({"source": pd.DataFrame(np.eye(5), columns=["t", "force", "a", "a", "b"]), "outputs": ["a"]},

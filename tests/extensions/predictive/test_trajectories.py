@@ -12,6 +12,7 @@ import scipy.linalg
 import scipy.optimize
 from refusals import refused
 from scipy.integrate import solve_ivp
+from scipy_oracle import gain, van_loan
 
 from lqrlab import control, predictive, simulation, systems, tuning
 from lqrlab.compute import quick_jit
@@ -421,18 +422,6 @@ def test_swing_ups_end_in_the_regulators_hands(name, hanging, num_steps):
     assert us.min() < -0.99 * limit.max()
 
 
-def held_gain(A, B, cross, dt):
-    """The sampled gain of one input with unit weights, by SciPy: exact hold, van Loan's cost, Riccati."""
-    flow = np.block([[A, B], [np.zeros((1, 3))]])
-    weight = np.eye(3)
-    weight[:2, 2] = weight[2, :2] = cross
-    block = scipy.linalg.expm(np.block([[-flow.T, weight], [np.zeros((3, 3)), flow]]) * dt)
-    W = block[3:, 3:].T @ block[:3, 3:]
-    A, B = block[3:5, 3:5], block[3:5, 5:]
-    P = scipy.linalg.solve_discrete_are(A, B, W[:2, :2], W[2:, 2:], s=W[:2, 2:])
-    return np.linalg.solve(W[2:, 2:] + B.T @ P @ B, B.T @ P @ A + W[2:, :2])
-
-
 def test_a_schedule_is_the_pointwise_design_on_its_grid_and_linear_between():
     masses, pulls = np.array([0.5, 1.0, 2.0, 4.0]), np.array([0.0, 3.0, 9.0])
     m, k = np.meshgrid(masses, pulls, indexing="ij")
@@ -448,7 +437,11 @@ def test_a_schedule_is_the_pointwise_design_on_its_grid_and_linear_between():
     np.testing.assert_allclose(made.design.K, gains, rtol=1e-9)
     sampled = tuning.gain_schedule((masses, pulls), A, B, np.eye(2), np.eye(1), 0.3 * np.ones((2, 1)), dt=0.1)
     for i in np.ndindex(4, 3):
-        np.testing.assert_allclose(sampled.design.K[i], held_gain(A[i], B[i], 0.3, 0.1), rtol=1e-8)
+        np.testing.assert_allclose(
+            sampled.design.K[i],
+            gain(*van_loan(A[i], B[i], np.eye(2), np.eye(1), 0.1, np.full((2, 1), 0.3)))[0],
+            rtol=1e-8,
+        )
     asked = np.array([[0.5, 0.0], [4.0, 9.0], [1.7, 4.0], [3.9, 0.1], [9.0, -5.0]])
     between = scipy.interpolate.RegularGridInterpolator((masses, pulls), gains)
     K, x_op, u_op = made(asked)
@@ -494,7 +487,7 @@ def test_a_schedule_follows_a_plant_whose_parameter_moves():
     run = simulation.rollout(plant, policy, x0 - plant.x_eq, T)
 
     def pointwise(x):  # a design at every instant
-        return held_gain(np.array([[0, 1], [x[2], 0]]), np.array([[0.0], [1.0]]), 0.0, dt) @ x[:2]
+        return gain(*van_loan(np.array([[0, 1], [x[2], 0]]), np.eye(2)[:, 1:], np.eye(2), np.eye(1), dt))[0] @ x[:2]
 
     x, xs = x0, [x0]
     for _ in range(T):
