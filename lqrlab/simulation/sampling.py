@@ -80,8 +80,8 @@ def sample(part: Part, *, design: bool) -> tuple[control.Sampled, Optimum | None
         except ValueError:
             control.lqrd(A, B, Q, R, part.dt, N)  # names the mode of the plant, not of its samples
             raise
-    found = _on_host(*_in_si_units(part), n, m, design=design)
-    return jax.tree.map(lambda a: as_jax(a.reshape(*batch, *a.shape[1:])), found)
+    flat = _on_host(*_in_si_units(part), n, m, design=design)
+    return jax.tree.map(lambda a: as_jax(a.reshape(*batch, *a.shape[1:])), flat)
 
 
 def listed(plants: object) -> Sequence[Plant]:
@@ -103,9 +103,9 @@ def sample_together(parts: Sequence[Part], *, design: bool) -> tuple[Part, contr
 
     What is added to a plant decays, and costs nothing.
     """
-    units, linear, N = flat = jax.tree.map(lambda *a: np.concatenate(a), *map(_in_si_units, parts))
+    units, linear, N = jax.tree.map(lambda *a: np.concatenate(a), *map(_in_si_units, parts))
     part = Part(Continuous(linear.A, linear.B, linear.Q, linear.R, N), units, linear.dt)
-    return jax.tree.map(as_jax, (part, *_on_host(*flat, N_MAX, M_MAX, design=design)))
+    return jax.tree.map(as_jax, (part, *_on_host(units, linear, N, N_MAX, M_MAX, design=design)))
 
 
 def _on_host(
