@@ -6,6 +6,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import PyTreeDef
 from jax.typing import ArrayLike
 
@@ -77,9 +78,8 @@ def quick_jit(fn: Callable[P, R], **options: Any) -> Callable[P, R]:
 
 
 def as_jax(a: ArrayLike) -> jax.Array:
-    """NumPy's array as JAX's without a program: ``jnp.asarray`` compiles one for each shape, outside of traces."""
-    inside = isinstance(a, jax.Array) or checks.traced(jnp.zeros(()))
-    return jnp.asarray(a) if inside else jax.device_put(a)
+    """NumPy's array as JAX's without a program: ``jnp.asarray`` without a dtype compiles one for each shape."""
+    return a if isinstance(a, jax.Array) else jnp.asarray(a, np.asarray(a).dtype)
 
 
 @functools.cache

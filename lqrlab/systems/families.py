@@ -10,7 +10,6 @@ import numpy as np
 from jax import Array
 from jaxtyping import PRNGKeyArray
 
-from lqrlab.compute import as_jax
 from lqrlab.compute.checks import did_you_mean, number, random_key, real, text, traced, whole
 from lqrlab.systems import catalogue
 from lqrlab.systems.declaration import param
@@ -163,9 +162,9 @@ def make(name: str, **parameters: Numbers) -> Plant:
     fields = parameter_fields(cls)
     values = {key: check_parameter(cls, key, value) for key, value in parameters.items()}
     full = [values.get(key, f.default) for key, f in fields.items()]
-    if traced(full):
-        return cls(**dict(zip(fields, jnp.broadcast_arrays(*(jnp.asarray(a, float) for a in full)))))
-    return cls(**dict(zip(fields, map(as_jax, np.broadcast_arrays(*(np.asarray(a, float) for a in full))))))
+    library = jnp if traced(full) else np  # of numbers no program is compiled
+    whole = library.broadcast_arrays(*(library.asarray(a, float) for a in full))
+    return cls(**dict(zip(fields, map(jnp.asarray, whole))))
 
 
 def check_parameter(cls: type[Plant], key: str, value: Numbers) -> Array:
