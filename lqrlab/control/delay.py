@@ -3,12 +3,14 @@
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from lqrlab.compute.checks import flag, number
+from lqrlab.compute import as_jax
+from lqrlab.compute.checks import flag, number, traced
 from lqrlab.control import matrix_checks
 from lqrlab.control.discretization import Sampled, compiled
 from lqrlab.control.lyapunov import cost_to_go
@@ -69,29 +71,28 @@ def _parts(matrices: tuple[Array, ...], step: Array, waits: np.ndarray) -> list[
 def _with_memory(parts: list[tuple[float, Sampled]], waits: np.ndarray) -> Sampled:
     """The problem of state (x, u[t−1], …, u[t−d]) and input u[t], part by part of a sample time."""
     first = parts[0][1]
+    few = not traced(first) and matrix_checks.few(first.B.shape[:-2])
+    library: Any = np if few else jnp  # each delay has shapes of its own: of a few no programs are compiled
+    parts = [(begins, Sampled(*map(library.asarray, part))) for begins, part in parts]
     (n, m), d, lead = first.B.shape[-2:], math.ceil(waits.max(initial=0.0)), first.B.shape[:-2]
     width = n + m * d + m
 
-    def spread(a: np.ndarray) -> Array:
-        return jnp.broadcast_to(jnp.asarray(a, first.A.dtype), (*lead, *a.shape))
+    def spread(a: np.ndarray) -> Any:
+        return library.broadcast_to(library.asarray(a, first.A.dtype), (*lead, *a.shape))
 
     # rows take what they are named for out of (x, u[t−1], …, u[t−d], u[t])
     x, weight = spread(np.eye(n, width)), spread(np.zeros((width, width)))
     for begins, part in parts:
         ages = np.floor(waits).astype(int) + (waits % 1 > begins)
         acting = np.eye(width)[n + m * ((ages - 1) % (d + 1)) + np.arange(m)]
-        both = jnp.concatenate([x, spread(acting)], axis=-2)
-        weight = weight + both.mT @ _joint(part) @ both
-        x = jnp.concatenate([part.A, part.B], axis=-1) @ both
+        both = library.concatenate([x, spread(acting)], axis=-2)
+        joint = [library.concatenate(row, axis=-1) for row in ([part.Q, part.N], [part.N.mT, part.R])]
+        weight = weight + both.mT @ library.concatenate(joint, axis=-2) @ both
+        x = library.concatenate([part.A, part.B], axis=-1) @ both
     memory = np.eye(width)[np.r_[n + m * d : width, n : width - m][: m * d]]
-    whole, z = jnp.concatenate([x, spread(memory)], axis=-2), n + m * d
-    return Sampled(whole[..., :z], whole[..., z:], weight[..., :z, :z], weight[..., z:, z:], weight[..., :z, z:])
-
-
-def _joint(p: Sampled) -> Array:
-    """The weight of state and input."""
-    rows = jnp.concatenate([p.Q, p.N], axis=-1), jnp.concatenate([p.N.mT, p.R], axis=-1)
-    return jnp.concatenate(rows, axis=-2)
+    whole, z = library.concatenate([x, spread(memory)], axis=-2), n + m * d
+    weights = weight[..., :z, :z], weight[..., z:, z:], weight[..., :z, z:]
+    return Sampled(*map(as_jax, (whole[..., :z], whole[..., z:], *weights)))
 
 
 def lqrd_delayed(

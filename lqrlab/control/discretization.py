@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from lqrlab.compute import as_jax
 from lqrlab.compute.checks import traced
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import eye, mul, symmetric, t
@@ -118,9 +119,7 @@ _flows = jax.jit(lambda *args: sample_many(*args)[:2])  # of whose costs the com
 def compiled(*args: Any) -> Sampled:
     """The sampled problems of A, B, Q, R, N and dt whose leading axes broadcast; on the host where they are few."""
     if _on_host(args):
-        return Sampled(
-            *(matrix_checks.as_jax(a.astype(args[0].dtype)) for a in sampled_on_host(*map(np.asarray, args)))
-        )
+        return Sampled(*(as_jax(a.astype(args[0].dtype)) for a in sampled_on_host(*map(np.asarray, args))))
     return _compiled(*args)
 
 

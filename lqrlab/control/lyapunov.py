@@ -194,4 +194,9 @@ def cost_to_go(problem: Sampled, K: ArrayLike) -> Float[Array, "*batch n n"]:
         raise ValueError(f"problem: expected A, B, Q, R, N, as from discretize, but found {type(problem).__name__}")
     given = zip("ABQRNK", (*problem, K), ("nn", "nm", "nn", "mm", "nm", "mn"))
     A, B, Q, R, N, K = matrix_checks.matrices(**{name: (a, letters) for name, a, letters in given})
+    return _cost_to_go(A, B, Q, R, N, K)
+
+
+@jax.jit
+def _cost_to_go(A: Array, B: Array, Q: Array, R: Array, N: Array, K: Array) -> Array:
     return dlyap((A - B @ K).mT, stage_weight(Q, R, N, K))

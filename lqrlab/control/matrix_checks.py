@@ -12,6 +12,7 @@ import numpy as np
 import scipy  # its modules load when they are first used
 from jaxtyping import Array, ArrayLike
 
+from lqrlab.compute import as_jax
 from lqrlab.compute.checks import number, on_host, real, traced
 from lqrlab.compute.linalg import batch_last
 
@@ -27,11 +28,6 @@ _DOUBLE = np.dtype(np.float64)
 def few(lead: tuple[int, ...]) -> bool:
     """True if a batch with these leading axes has so few members."""
     return 0 < math.prod(lead) <= FEW
-
-
-def as_jax(a: Any) -> Array:
-    """NumPy's array as JAX's without a program: ``jnp.asarray`` compiles one for each shape."""
-    return a if isinstance(a, jax.Array) else jax.device_put(a)
 
 
 def floating(*arrays: Array | np.ndarray) -> np.dtype:

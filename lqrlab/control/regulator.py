@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Complex, Float
 
-from lqrlab.compute import broadcast, linalg, pytree
+from lqrlab.compute import as_jax, broadcast, linalg, pytree
 from lqrlab.compute.checks import traced
 from lqrlab.compute.linalg import batch_last
 from lqrlab.control import matrix_checks
@@ -43,7 +43,7 @@ class LQR:
         """Eigenvalues of the closed loop ``[..., n]``: in rad/s for :func:`lqr`, else of the discrete loop."""
         dtype = np.result_type(self.closed_loop.dtype, np.complex64)
         if not traced(self.closed_loop):
-            return matrix_checks.as_jax(_eigenvalues(np.asarray(self.closed_loop)).astype(dtype))
+            return as_jax(_eigenvalues(np.asarray(self.closed_loop)).astype(dtype))
         shape = jax.ShapeDtypeStruct(self.closed_loop.shape[:-1], dtype)
         a = jax.lax.stop_gradient(self.closed_loop)
         return jax.pure_callback(_eigenvalues, shape, a, vmap_method="expand_dims")

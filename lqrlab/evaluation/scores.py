@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int8, PRNGKeyArray
 
 from lqrlab import control, simulation
-from lqrlab.compute import Backend, checks, jit_by_function, pytree
+from lqrlab.compute import Backend, as_jax, checks, jit_by_function, pytree
 from lqrlab.simulation import Keep, LinearPolicy, Policy, Problem, Verdict, bind, verdict
 from lqrlab.systems import Plant
 
@@ -157,21 +157,31 @@ def _scored(
 ) -> Score:
     linear_loop = problem.linear and isinstance(policy, LinearPolicy) and problem.low is None
     free = not callable(reference)
-    least = problem.optimal_cost if not callable(reference) else reference
-    if linear_loop and free:  # twice the state, twice the input: starts of any size are run in units of their size
-        x0 = x0 / jnp.maximum(jnp.max(jnp.abs(x0), axis=-1, keepdims=True), jnp.finfo(x0.dtype).tiny)
-    cost, end, sizes = _ran(problem, policy, x0, num_steps)
-    if not np.all(np.isfinite(problem.optimal_cost(x0))):
-        raise ValueError(f"x0: expected deviations of a finite cost, but found up to {float(jnp.max(jnp.abs(x0)))}")
     bare = dataclasses.replace(problem, plant=None)  # of which no program is kept for each plant
+    least = reference if callable(reference) else functools.partial(_optimal_cost, bare)
+    if linear_loop and free:  # twice the state, twice the input: starts of any size are run in units of their size
+        x0 = _of_size_one(x0)
+    cost, end, sizes = _ran(problem, policy, x0, num_steps)
+    if not np.all(np.isfinite(_optimal_cost(bare, x0))):
+        raise ValueError(f"x0: expected deviations of a finite cost, but found up to {float(jnp.max(jnp.abs(x0)))}")
     judged, end = _judged(bare, policy if linear_loop else None, x0, cost, end, sizes, num_steps)
     start, rest = least(x0), least(end)
     if start.shape != x0.shape[:-1]:
         raise ValueError(f"reference: expected costs of {x0.shape[:-1]} starts, but found {start.shape}")
     ratio, remaining, lowest = _compared(judged, cost, start, rest, problem.linear)
-    if problem.linear and lowest < 1 - 1e-6:
+    if problem.linear and float(lowest) < 1 - 1e-6:
         raise AssertionError(f"a loop cost {float(lowest):.9f} of the optimum: reference or simulation is wrong")
     return Score(ratio, judged, remaining, "unconstrained" if free else "constrained")
+
+
+@jax.jit
+def _of_size_one(x: Array) -> Array:
+    return x / jnp.maximum(jnp.max(jnp.abs(x), axis=-1, keepdims=True), jnp.finfo(x.dtype).tiny)
+
+
+@jax.jit
+def _optimal_cost(problem: Problem, x: Array) -> Array:
+    return problem.optimal_cost(x)
 
 
 @functools.partial(jax.jit, static_argnames="num_steps")
@@ -211,7 +221,7 @@ def _ran(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> tuple[A
     simulation.check_policy(policy, x0, problem.m)
     if type(policy) is LinearPolicy and len(x0.devices()) == 1:
         kept = simulation.record(problem, policy, x0, num_steps, _keep(num_steps), extra=problem.scale_x)
-        shaped = {name: jnp.asarray(a).reshape(*x0.shape[:-1], *a.shape[1:]) for name, a in kept.items()}
+        shaped = {name: as_jax(a.reshape(*x0.shape[:-1], *a.shape[1:])) for name, a in kept.items()}
         return shaped["cost"], shaped["end"], tuple(shaped[name] for name in ("peak", "third", "last"))
     return _summed(problem.astype(x0.dtype), policy, x0, num_steps)
 

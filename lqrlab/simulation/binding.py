@@ -188,7 +188,7 @@ def _check_steps(policy: object, dt: Array) -> None:
         policy.check_step(dt)
     if dataclasses.is_dataclass(policy):
         inside = [getattr(policy, field.name) for field in dataclasses.fields(policy)]
-        slower = dt * getattr(policy, "every", 1)
+        slower = dt * policy.every if hasattr(policy, "every") else dt
         for part in inside:
             if is_policy(part) or hasattr(part, "check_step"):
                 _check_steps(part, slower)

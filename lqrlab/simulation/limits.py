@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import as_jax, checks, pytree
 from lqrlab.simulation import sampling
 from lqrlab.systems import M_MAX, N_MAX
 from lqrlab.systems.coordinates import widened
@@ -104,8 +104,9 @@ def carried(limits: Limits | Pair, problem: Any) -> Limits:
         full = (jnp.broadcast_to(end, (*batch, *end.shape[-2:])) for end in pair)
         found[name] = tuple(end - rest[name][..., None, :] for end in full)
     if limits.u is not None:
-        exists = jnp.broadcast_to(problem.coordinates.input_mask[..., :m] > 0, u_eq.shape)
-        found["u"] = tuple(end[..., None, :] for end in sampling.input_limits(limits.u, u_eq, exists))
+        mask = problem.coordinates.input_mask
+        exists = (mask if checks.traced(mask) else np.asarray(mask))[..., :m] > 0
+        found["u"] = tuple(as_jax(end[..., None, :]) for end in sampling.input_limits(limits.u, u_eq, exists))
     limits = Limits(**found)
     limits.check_equilibrium()
     return limits

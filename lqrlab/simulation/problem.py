@@ -1,6 +1,7 @@
 """The regulator problem of plants: sampled, with their optimum, units, limits and noise; and one step of it."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -257,9 +258,8 @@ class Problem(QuadraticRegulator):
             return self.plant.initial_state(key=key, num=num)
         checks.random_key(key)
         extra = () if num is None else (checks.whole("num", num),)
-        normal = jax.random.normal(key, (*self.batch_shape, *extra, self.n), self.A.dtype)
-        size = self.scale_x * self.coordinates.state_mask[..., : self.n]
-        return normal * expand_batch(size, normal.ndim)
+        shape = (*self.batch_shape, *extra, self.n)
+        return _normal(key, self.scale_x, self.coordinates.state_mask, shape, self.A.dtype)
 
     # One sample time ---------------------------------------------------------------------------------------
 
@@ -339,3 +339,9 @@ class Problem(QuadraticRegulator):
 
         start = (x, jnp.zeros(x.shape[:-1], x.dtype))
         return rk4(rates, start, (h[..., None], h), self.substeps)
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _normal(key: PRNGKeyArray, scale: Array, mask: Array, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    normal = jax.random.normal(key, shape, dtype)
+    return normal * expand_batch(scale * mask[..., : shape[-1]], normal.ndim)

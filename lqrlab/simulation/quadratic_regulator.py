@@ -129,7 +129,7 @@ class QuadraticRegulator:
 
     def closed_loop(self, K: Float[Array, "*#batch m n"] | None = None) -> Float[Array, "*batch n n"]:
         """F = A − BK; of the optimal gain if none is given."""
-        return self.A - self.B @ (self.K if K is None else K)
+        return _closed_loop(self.A, self.B, self.K if K is None else K)
 
     def stage_weight(self, K: Float[Array, "*#batch m n"] | None = None) -> Float[Array, "*batch n n"]:
         """The weight of one step seen from the state, u = −Kx."""
@@ -150,3 +150,8 @@ class QuadraticRegulator:
         paid = jnp.sum(error * matvec(S, error), axis=(-1, -2))
         least = self.optimal_cost(xs[..., 0, :])
         return paid / jnp.maximum(least, jnp.finfo(xs.dtype).tiny)
+
+
+@jax.jit
+def _closed_loop(A: Array, B: Array, K: Array) -> Array:
+    return A - B @ K

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab import control
 from lqrlab.compute import as_jax, checks, jit_by_function, quick_jit
@@ -208,19 +208,23 @@ def inputs_in_a_row(inputs: Sequence[Array]) -> Float[Array, "plants inputs"]:
     return as_jax(np.concatenate([np.pad(u, [(0, 0), (0, M_MAX - u.shape[-1])]) for u in flat]))
 
 
-def input_limits(
-    limits: tuple[ArrayLike, ArrayLike], u_eq: Array, exists: Bool[Array, "*batch m"]
-) -> tuple[Array, Array]:
-    """Limits as deviations from the equilibrium input ``[*batch, m]``; none for inputs that do not exist."""
+def input_limits(limits: tuple[ArrayLike, ArrayLike], u_eq: Array, exists: Array | np.ndarray) -> tuple[Any, Any]:
+    """Limits as deviations from the equilibrium input ``[*batch, m]``, NumPy's outside a trace.
+
+    None for inputs that do not exist.
+    """
     if not isinstance(limits, tuple | list) or len(limits) != 2:
         raise ValueError(f"limits: expected a pair (low, high), but found {limits!r}")
-    ends = [jnp.asarray(checks.real("limits", a), u_eq.dtype) for a in limits]
+    library: Any = jnp if checks.traced(u_eq, exists, *limits) else np
+    ends = [library.asarray(checks.real("limits", a), u_eq.dtype) for a in limits]
+    u_eq, exists = library.asarray(u_eq), library.asarray(exists)
     if any(a.ndim and a.shape[-1] not in (1, u_eq.shape[-1]) for a in ends):
         raise ValueError(f"limits: expected numbers, or one for each of {u_eq.shape[-1]} inputs, but found {limits!r}")
     low, high = (
-        jnp.where(exists, jnp.broadcast_to(a, u_eq.shape) - u_eq, end) for a, end in zip(ends, (-jnp.inf, jnp.inf))
+        library.where(exists, library.broadcast_to(a, u_eq.shape) - u_eq, end)
+        for a, end in zip(ends, (-np.inf, np.inf))
     )
-    if not checks.traced(low, high) and not bool(jnp.all((low <= 0) & (high >= 0))):
+    if library is np and not np.all((low <= 0) & (high >= 0)):
         raise ValueError(
             f"limits: expected a range around the equilibrium input {np.asarray(u_eq)}, but found {limits}: "
             "the actuator could not even hold the operating point"

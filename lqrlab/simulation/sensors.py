@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lqrlab.compute import checks, pytree
@@ -135,7 +136,7 @@ class Held:
     def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, PyTree, Array]:
         """No sample taken, the policy's memory, no input."""
         if not checks.traced(self.every):
-            checks.whole("every", self.every)
+            checks.whole("every", np.asarray(self.every).tolist())
         return jnp.zeros((), int), self.policy.init(batch_shape), jnp.zeros((*batch_shape, self.m))
 
     def __call__(self, carry: tuple[Array, PyTree, Array], x: Array) -> tuple[tuple[Array, PyTree, Array], Array]:

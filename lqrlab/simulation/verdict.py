@@ -25,12 +25,12 @@ Noise keeps a loop moving, so growth and rest say nothing: a disturbed loop that
 """
 
 import enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, Int8
+from jaxtyping import Array, Bool, Float, Int8
 
 from lqrlab.compute.linalg import expand_batch
 
@@ -81,24 +81,24 @@ def quarters(num_steps: int) -> tuple[int, int]:
     return max(num_steps + 1 - 2 * quarter, 0), num_steps + 1 - quarter
 
 
-def of_sizes(sizes: Float[Array, "*lead samples"], *, disturbed: bool = False) -> Int8[Array, "*lead"]:
+def of_sizes(sizes: Arrays, *, disturbed: bool = False) -> Arrays:
     """The verdict on simulated runs.
 
     Args:
-        sizes: of the states at samples 0 … T, see :func:`size`.
+        sizes: of the states at samples 0 … T ``[*lead, samples]``, see :func:`size`.
         disturbed: whether noise or excitation acted.
 
     Returns:
-        See :class:`Verdict`.
+        See :class:`Verdict`; ``[*lead]``, NumPy's of NumPy's.
     """
     third, last = quarters(sizes.shape[-1] - 1)
-    peaks = (jnp.max(sizes[..., a:b], axis=-1) for a, b in ((0, None), (third, last), (last, None)))
+    peaks = (sizes[..., a:b].max(-1) for a, b in ((0, None), (third, last), (last, None)))
     return of_peaks(sizes[..., 0], *peaks, num_steps=sizes.shape[-1] - 1, disturbed=disturbed)
 
 
 def of_peaks(
-    start: ArrayLike, peak: ArrayLike, before: ArrayLike, last: ArrayLike, *, num_steps: int, disturbed: bool = False
-) -> Int8[Array, "*lead"]:
+    start: Arrays, peak: Arrays, before: Arrays, last: Arrays, *, num_steps: int, disturbed: bool = False
+) -> Arrays:
     """As :func:`of_sizes`, for runs whose states were not kept.
 
     Args:
@@ -108,16 +108,18 @@ def of_peaks(
         num_steps: T.
         disturbed: whether noise or excitation acted.
     """
-    start, peak, before, last = (jnp.asarray(a) for a in (start, peak, before, last))
-    gone = ~(peak <= FAR * jnp.maximum(start, 1)) | jnp.isinf(peak)
+    numbers = all(isinstance(a, np.ndarray | np.floating) for a in (start, peak, before, last))
+    library: Any = np if numbers else jnp  # of a few numbers no programs are compiled
+    start, peak, before, last = (library.asarray(a) for a in (start, peak, before, last))
+    gone = ~(peak <= FAR * library.maximum(start, 1)) | library.isinf(peak)
     if disturbed:
-        return jnp.where(gone, Verdict.DIVERGED, Verdict.BOUNDED).astype(jnp.int8)
+        return library.where(gone, Verdict.DIVERGED, Verdict.BOUNDED).astype(np.int8)
     growing = (last >= peak) & (last > (1 + _CHANGE) * before) & (num_steps + 1 >= _FEWEST)
-    near = last <= jnp.maximum(1, start / 10)
+    near = last <= library.maximum(1, start / 10)
     falling = near & (last < (1 - _CHANGE) * before)
-    at_rest = last <= jnp.maximum(AT_REST * peak, _ROUNDING * jnp.finfo(last.dtype).eps)
-    verdict = jnp.where(at_rest | falling, Verdict.CONVERGED, Verdict.BOUNDED)
-    return jnp.where(gone | growing, Verdict.DIVERGED, verdict).astype(jnp.int8)
+    at_rest = last <= library.maximum(AT_REST * peak, _ROUNDING * jnp.finfo(last.dtype).eps)
+    verdict = library.where(at_rest | falling, Verdict.CONVERGED, Verdict.BOUNDED)
+    return library.where(gone | growing, Verdict.DIVERGED, verdict).astype(np.int8)
 
 
 @jax.jit

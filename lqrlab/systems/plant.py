@@ -85,6 +85,11 @@ def _align(v: Numbers, batch: int, extra: int = 0) -> Array:
     return v.reshape(v.shape[:batch] + (1,) * max(missing, 0) + v.shape[batch:])
 
 
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _typical(key: PRNGKeyArray, scale: Array, batch: tuple[int, ...], extra: tuple[int, ...]) -> Array:
+    return jax.random.normal(key, (*batch, *extra, len(scale))) * _align(scale, len(batch), len(extra))
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(param,))
 class Plant:
     """A dynamical system ẋ = f(x, u) with an operating point, weights and a sample time.
@@ -318,8 +323,7 @@ class Plant:
         """
         random_key(key)
         batch, extra = self.batch_shape, () if num is None else (whole("num", num),)
-        scale = _align(self.scales[0], len(batch), len(extra))
-        return jax.random.normal(key, (*batch, *extra, self.n)) * scale
+        return _typical(key, self.scales[0], batch, extra)
 
     @property
     def scales(self) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch m"]]:

@@ -16,13 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from lqrlab.compute import linalg
+from lqrlab.compute import as_jax, linalg
 from lqrlab.compute.checks import traced
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.threads import on_all_cores
 from lqrlab.control import discretization, matrix_checks
 from lqrlab.control.lyapunov import solve_lyapunov
-from lqrlab.control.matrix_checks import as_jax
 from lqrlab.control.riccati import on_host
 from lqrlab.control.riccati.doubling import Solution, by_doubling
 from lqrlab.control.riccati.matrix_sign import by_sign_function

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from lqrlab.compute import broadcast, checks, pytree
+from lqrlab.compute import as_jax, broadcast, checks, pytree
 from lqrlab.compute.checks import real
 from lqrlab.compute.linalg import matvec
-from lqrlab.control import StateSpace, matrix_checks
+from lqrlab.control import StateSpace
 from lqrlab.control.discretization import Sampled
 from lqrlab.simulation import Measured, Policy, Problem, bind
 from lqrlab.simulation.memory_policies import LinearController, check_sizes, limits_of, problem_of
@@ -139,7 +139,7 @@ class PID:
         w = w.reshape((1,) * (kp.ndim - 1) + w.shape)
         integral, derivative = parts(w, Tf, dt)
         value = kp + ki * integral + kd * derivative
-        return matrix_checks.as_jax(value if len(self.inputs) == 1 else np.swapaxes(value, -1, -2))
+        return as_jax(value if len(self.inputs) == 1 else np.swapaxes(value, -1, -2))
 
 
 def parts(w: np.ndarray, filter_time: np.ndarray | float, dt: float | None) -> tuple[np.ndarray, np.ndarray]:

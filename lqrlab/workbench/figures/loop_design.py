@@ -96,7 +96,7 @@ def time_constant(poles: Poles, dt: ArrayLike) -> Float[np.ndarray, "*batch"]:
 def outcome(plant: Plant, run: Trajectory) -> verdict.Verdict:
     """Verdict on a run of one loop, by the rule of :mod:`lqrlab.simulation.verdict`."""
     sizes = verdict.size(np.asarray(run.xs, float), np.asarray(plant.scales[0]))
-    return verdict.Verdict(int(verdict.of_sizes(jnp.asarray(sizes))))
+    return verdict.Verdict(int(verdict.of_sizes(sizes)))
 
 
 # The designer's loop ---------------------------------------------------------------------------------------
