@@ -79,7 +79,7 @@ def quick_jit(fn: Callable[P, R], **options: Any) -> Callable[P, R]:
 
 def as_jax(a: ArrayLike) -> jax.Array:
     """NumPy's array as JAX's without a program: ``jnp.asarray`` without a dtype compiles one for each shape."""
-    return a if isinstance(a, jax.Array) else jnp.asarray(a, np.asarray(a).dtype)
+    return a if isinstance(a, jax.Array) else jnp.asarray(a, jax.dtypes.canonicalize_dtype(np.asarray(a).dtype))
 
 
 @functools.cache

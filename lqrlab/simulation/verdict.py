@@ -97,8 +97,8 @@ def of_sizes(sizes: Arrays, *, disturbed: bool = False) -> Arrays:
 
 
 def of_peaks(
-    start: Arrays, peak: Arrays, before: Arrays, last: Arrays, *, num_steps: int, disturbed: bool = False
-) -> Arrays:
+    start: ArrayLike, peak: ArrayLike, before: ArrayLike, last: ArrayLike, *, num_steps: int, disturbed: bool = False
+) -> Any:
     """As :func:`of_sizes`, for runs whose states were not kept.
 
     Args:
