@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int8
+from jaxtyping import Array, ArrayLike, Bool, Float, Int8
 
 from lqrlab.compute.linalg import expand_batch
 
