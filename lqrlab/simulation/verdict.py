@@ -108,16 +108,16 @@ def of_peaks(
         num_steps: T.
         disturbed: whether noise or excitation acted.
     """
-    numbers = all(isinstance(a, np.ndarray | np.floating) for a in (start, peak, before, last))
-    library: Any = np if numbers else jnp  # of a few numbers no programs are compiled
-    start, peak, before, last = (library.asarray(a) for a in (start, peak, before, last))
-    gone = ~(peak <= FAR * library.maximum(start, 1)) | library.isinf(peak)
+    given = start, peak, before, last
+    library: Any = np if all(isinstance(a, np.ndarray | np.floating) for a in given) else jnp  # no programs for numbers
+    begin, most, third, end = (library.asarray(a) for a in given)
+    gone = ~(most <= FAR * library.maximum(begin, 1)) | library.isinf(most)
     if disturbed:
         return library.where(gone, Verdict.DIVERGED, Verdict.BOUNDED).astype(np.int8)
-    growing = (last >= peak) & (last > (1 + _CHANGE) * before) & (num_steps + 1 >= _FEWEST)
-    near = last <= library.maximum(1, start / 10)
-    falling = near & (last < (1 - _CHANGE) * before)
-    at_rest = last <= library.maximum(AT_REST * peak, _ROUNDING * jnp.finfo(last.dtype).eps)
+    growing = (end >= most) & (end > (1 + _CHANGE) * third) & (num_steps + 1 >= _FEWEST)
+    near = end <= library.maximum(1, begin / 10)
+    falling = near & (end < (1 - _CHANGE) * third)
+    at_rest = end <= library.maximum(AT_REST * most, _ROUNDING * jnp.finfo(end.dtype).eps)
     verdict = library.where(at_rest | falling, Verdict.CONVERGED, Verdict.BOUNDED)
     return library.where(gone | growing, Verdict.DIVERGED, verdict).astype(np.int8)
 
