@@ -208,18 +208,18 @@ def execute(steps: Sequence[Step], folder: Path, about: Record, progress: Progre
 
 def _execute(step: Step, folder: Path, progress: Progress, **ending: Any) -> None:
     """Execute one notebook and show how far it is."""
-    nb, titles = step.nb, step.nb.steps
-    progress.begin(nb.name, len(titles), "starting Python")
+    nb = step.nb
+    progress.begin(nb.name, nb.num_steps, "starting Python")
 
-    def show(number: int, printed: str) -> None:
+    def show(number: int, title: str, printed: str) -> None:
         if number:
-            progress.step(number, titles[min(number, len(titles)) - 1])  # more if it was edited meanwhile
+            progress.step(number, title or nb.name)
         progress.note = printed
 
     mark, text = "■", "interrupted at"
     try:
         execution.execute(nb, folder, step.values, step.fingerprint, on_step=show, **ending)
-        mark, text = "✓", f"{len(titles)} steps"
+        mark, text = "✓", f"{nb.num_steps} steps"
     except execution.CellError:
         mark, text = "✗", "stopped at"
         raise
