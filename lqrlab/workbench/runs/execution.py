@@ -22,6 +22,7 @@ from typing import Any
 from lqrlab.compute.files import read_object
 from lqrlab.workbench.runs import notebooks, run_folder, session
 from lqrlab.workbench.runs.notebooks import Cell, Notebook, Values
+from lqrlab.workbench.runs.terminal import Progress
 
 KERNEL = "python3"
 TIME_LIMIT, STOPPED = "TimeLimit", "Stopped"
@@ -56,15 +57,15 @@ def execute(
     folder: Path,
     values: Values,
     fingerprint: str,
+    progress: Progress,
     *,
-    on_step: Callable[[int, str, str], None],
     time_limit: float | None = None,
     unwanted: Callable[[], bool] = lambda: False,
 ) -> None:
     """Execute one notebook in a folder that is held, and make sure that it came to its end.
 
-    ``fingerprint`` is filed with the result. Every second ``on_step`` is called with the number of the cell that runs,
-    the heading that it stands under and the last line that it printed, and ``unwanted``: when it says True, or after
+    ``fingerprint`` is filed with the result. Every second ``progress`` takes in the cell that runs, the heading that it
+    stands under and the last line that it printed, and ``unwanted`` is called: when it says True, or after
     ``time_limit`` seconds, the notebook is ended.
 
     Raises:
@@ -81,7 +82,9 @@ def execute(
     env = environment() | {"LQRLAB_FINGERPRINT": fingerprint}
 
     def ended() -> str:
-        on_step(*_at(partial))
+        number, title, printed = _at(partial)
+        if number:
+            progress.step(number, title or nb.name, printed)
         if time.monotonic() >= deadline:
             return f"{TIME_LIMIT}: not finished after {time_limit:g} s"
         return f"{STOPPED}: its sweep was stopped" if unwanted() else ""
