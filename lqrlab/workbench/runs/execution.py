@@ -22,6 +22,7 @@ from typing import Any
 from lqrlab.compute.files import read_object
 from lqrlab.workbench.runs import notebooks, run_folder, session
 from lqrlab.workbench.runs.notebooks import Cell, Notebook, Values
+from lqrlab.workbench.runs.terminal import Progress
 
 KERNEL = "python3"
 TIME_LIMIT, STOPPED = "TimeLimit", "Stopped"
@@ -56,16 +57,16 @@ def execute(
     folder: Path,
     values: Values,
     fingerprint: str,
+    progress: Progress,
     *,
-    on_step: Callable[[int, str], None] = lambda number, printed: None,
     time_limit: float | None = None,
     unwanted: Callable[[], bool] = lambda: False,
 ) -> None:
     """Execute one notebook in a folder that is held, and make sure that it came to its end.
 
-    ``fingerprint`` is filed with the result. Every second ``on_step`` is called with the number of the cell that runs
-    and the last line that it printed, and ``unwanted``: when it says True, or after ``time_limit`` seconds, the
-    notebook is ended.
+    ``fingerprint`` is filed with the result. Every second ``progress`` takes in the cell that runs, the heading that it
+    stands under and the last line that it printed, and ``unwanted`` is called: when it says True, or after
+    ``time_limit`` seconds, the notebook is ended.
 
     Raises:
         CellError: a cell failed, the kernel died, it was ended, papermill could not start, or the last cell wrote no
@@ -81,7 +82,9 @@ def execute(
     env = environment() | {"LQRLAB_FINGERPRINT": fingerprint}
 
     def ended() -> str:
-        on_step(*_at(partial))
+        number, title, printed = _at(partial)
+        if number:
+            progress.step(number, title or nb.name, printed)
         if time.monotonic() >= deadline:
             return f"{TIME_LIMIT}: not finished after {time_limit:g} s"
         return f"{STOPPED}: its sweep was stopped" if unwanted() else ""
@@ -134,19 +137,22 @@ def _in_child(job: Mapping[str, object], env: Mapping[str, str], ended: Callable
         return why or (said if code else None)
 
 
-def _code(notebook: Path) -> list[Cell]:
-    """The cells of code in a notebook that papermill writes; none while it does."""
+def _cells(notebook: Path) -> list[Cell]:
+    """The cells of a notebook that papermill writes; none while it does."""
     with contextlib.suppress(OSError, ValueError, KeyError):
-        return [cell for cell in read_object(notebook)["cells"] if cell["cell_type"] == "code"]
+        return read_object(notebook)["cells"]
     return []
 
 
-def _at(notebook: Path) -> tuple[int, str]:
-    """The number of the cell that runs, and the last line that it printed."""
-    begun = [cell for cell in _code(notebook) if cell["metadata"].get("papermill", {}).get("start_time")]
-    outputs = begun[-1]["outputs"] if begun else []
-    lines = [line for out in outputs for line in "".join(out.get("text", "")).splitlines() if line.strip()]
-    return len(begun), lines[-1].strip() if lines else ""
+def _at(notebook: Path) -> tuple[int, str, str]:
+    """The number of the cell that runs, the heading that it stands under, and the last line that it printed."""
+    number, title, printed, heading = 0, "", "", ""
+    for cell in _cells(notebook):
+        heading = [heading, *(text for _, text in notebooks.headings(cell))][-1]
+        if cell["cell_type"] == "code" and cell["metadata"].get("papermill", {}).get("start_time"):
+            lines = [line for out in cell["outputs"] for line in "".join(out.get("text", "")).splitlines()]
+            number, title, printed = number + 1, heading, next((line for line in lines[::-1] if line.strip()), "")
+    return number, title, printed.strip()
 
 
 def _explained(notebook: Path, said: str) -> CellError:
@@ -155,8 +161,8 @@ def _explained(notebook: Path, said: str) -> CellError:
     error = re.sub(r"^[\w.]+\.(?=\w+:)", "", lines[-1])
     if error.startswith((TIME_LIMIT, STOPPED)):
         return CellError(error)
-    for cell in _code(notebook):
-        for output in cell["outputs"]:
+    for cell in _cells(notebook):
+        for output in cell.get("outputs", []):
             if output["output_type"] == "error":
                 error, trace = f"{output['ename']}: {output['evalue']}", "\n".join(output["traceback"])
                 return CellError(error, notebooks.source(cell), "\n".join(trace.strip().splitlines()[-12:]))

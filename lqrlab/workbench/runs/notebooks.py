@@ -88,14 +88,10 @@ class Notebook:
         return " ".join(found[1].split()) if found else ""
 
     @property
-    def steps(self) -> list[str]:
-        """For each code cell that runs, the heading that it stands under; papermill adds one with the values given."""
-        steps, heading = [], self.name
-        for cell in self.cells:
-            heading = [heading, *(text for _, text in headings(cell))][-1]
-            if cell["cell_type"] == "code" and source(cell).strip():
-                steps += [heading] * (2 if "parameters" in tags(cell) else 1)
-        return steps
+    def num_steps(self) -> int:
+        """Number of the code cells that run; papermill adds one with the values given."""
+        code = [cell for cell in self.cells if cell["cell_type"] == "code" and source(cell).strip()]
+        return len(code) + any("parameters" in tags(cell) for cell in code)
 
 
 def source(cell: Cell) -> str:

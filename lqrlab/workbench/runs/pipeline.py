@@ -190,41 +190,27 @@ def execute(steps: Sequence[Step], folder: Path, about: Record, progress: Progre
     error = device = None
     try:
         for step in steps:
-            if run_folder.finished(folder, step.nb.name, step.fingerprint):
-                progress.say(f"✓ {step.nb.name}  finished before")
+            name = step.nb.name
+            if run_folder.finished(folder, name, step.fingerprint):
+                progress.say(f"✓ {name}  finished before")
             else:
-                _execute(step, folder, progress, **ending)
-            device = session.results(folder, step.nb.name)["device"]
+                progress.begin(name, step.nb.num_steps, "starting Python")
+                execution.execute(step.nb, folder, step.values, step.fingerprint, progress, **ending)
+                progress.end("✓", f"{step.nb.num_steps} steps")
+            device = session.results(folder, name)["device"]
         status = "finished"
     except execution.CellError as problem:
         status = _STATUS.get(problem.error.partition(":")[0], "failed")
-        error = f"{step.nb.name} failed: {problem.error}"
-        failed = folder / "notebooks" / f"{step.nb.name}.failed.ipynb"
+        error = f"{name} failed: {problem.error}"
+        progress.end("✗", f'stopped at "{progress.title}"')
+        failed = folder / "notebooks" / f"{name}.failed.ipynb"
         raise RunError(_explanation(error, problem, failed)) from None
+    except KeyboardInterrupt:
+        progress.end("■", f'interrupted at "{progress.title}"')
+        raise
     finally:
         seconds = round(time.monotonic() - begun, 2)
         run_folder.note(path, status=status, error=error, ended=session.now(), seconds=seconds, device=device)
-
-
-def _execute(step: Step, folder: Path, progress: Progress, **ending: Any) -> None:
-    """Execute one notebook and show how far it is."""
-    nb, titles = step.nb, step.nb.steps
-    progress.begin(nb.name, len(titles), "starting Python")
-
-    def show(number: int, printed: str) -> None:
-        if number:
-            progress.step(number, titles[min(number, len(titles)) - 1])  # more if it was edited meanwhile
-        progress.note = printed
-
-    mark, text = "■", "interrupted at"
-    try:
-        execution.execute(nb, folder, step.values, step.fingerprint, on_step=show, **ending)
-        mark, text = "✓", f"{len(titles)} steps"
-    except execution.CellError:
-        mark, text = "✗", "stopped at"
-        raise
-    finally:
-        progress.end(mark, text if mark == "✓" else f'{text} "{progress.title}"')
 
 
 def _explanation(what: str, error: execution.CellError, failed: Path) -> str:

@@ -19,7 +19,6 @@ from lqrlab.workbench.figures import strip
 from lqrlab.workbench.figures.safe_html import policy
 from lqrlab.workbench.runs import notebooks, plant_copies, run_folder, session
 from lqrlab.workbench.runs.cells import Cells
-from lqrlab.workbench.runs.session import Result
 from lqrlab.workbench.runs.terminal import clock
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -31,23 +30,12 @@ class NotebookPage:
 
     name: str
     title: str  # first heading
-    lead: str  # first paragraph
+    cells: Cells
     body: str  # all cells
     summary: str  # outputs of the cells tagged ``summary``
-    contents: list[tuple[int, str, str]]  # level, anchor and text of each heading
     parameters: list[tuple[str, object, object, str]]  # name, value, default and meaning of each
-    result: Result | None  # what the notebook wrote at its end
+    facts: list[tuple[str, str]]  # for its head: seed, time, duration, device
     failed: bool  # whether it stopped at an error
-
-    @property
-    def facts(self) -> list[tuple[str, str]]:
-        """Facts for the head of the page: seed, time, device, duration."""
-        seed = [("Seed", str(value)) for name, value, *_ in self.parameters if name == "seed"]
-        if self.result is None:
-            return seed
-        started = self.result["started"].replace("T", " ")[:16]
-        took = clock(self.result["seconds"])
-        return [*seed, ("Run on", started), ("Took", took), ("Device", self.result["device"])]
 
 
 _GENERATOR = b'name="generator" content="lqrlab"'  # in templates/base.html.j2
@@ -145,23 +133,24 @@ def render(path: Path) -> NotebookPage:
     declared, name = notebooks.read(path), path.name.partition(".")[0]
     cells = Cells(nbformat.read(path, 4))
     given = cells.nb.metadata.get("papermill", {}).get("parameters", {})
-    body = _filled("cells.html.j2", cells=cells, outputs_only=False)
-    result = None
-    with contextlib.suppress(ValueError):
+    parameters = [
+        (p.name, given.get(p.name, p.default), p.default, p.about)
+        for p in declared.parameters.values()
+        if p.name not in notebooks.BY_OPTION
+    ]
+    facts = [("Seed", str(value)) for key, value, *_ in parameters if key == "seed"]
+    with contextlib.suppress(ValueError):  # none was written
         result = session.results(path.parents[1], name)
+        facts += [("Run on", result["started"].replace("T", " ")[:16]), ("Took", clock(result["seconds"]))]
+        facts += [("Device", result["device"])]
     return NotebookPage(
         name=name,
         title=declared.title,
-        lead=cells.lead,
-        body=body,
+        cells=cells,
+        body=_filled("cells.html.j2", cells=cells, outputs_only=False),
         summary=_filled("cells.html.j2", cells=cells, outputs_only=True),
-        contents=cells.contents,
-        parameters=[
-            (p.name, given.get(p.name, p.default), p.default, p.about)
-            for p in declared.parameters.values()
-            if p.name not in notebooks.BY_OPTION
-        ],
-        result=result,
+        parameters=parameters,
+        facts=facts,
         failed=path.name.endswith(".failed.ipynb"),
     )
 

@@ -171,8 +171,10 @@ def hold(folder: Path, patience: float = 0.0) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(files.locked(folder, patience))
-            if any([_in_use(place, deadline) for place in users.glob("*")]):
-                raise ValueError
+            while any([_in_use(place) for place in users.glob("*")]):
+                if time.monotonic() >= deadline:
+                    raise ValueError
+                time.sleep(0.1)
         except ValueError:
             known = sorted({place.name.partition("-")[0] for place in users.glob("*")})
             raise ValueError(
@@ -197,10 +199,10 @@ def use(folder: Path) -> Iterator[None]:
     shutil.rmtree(place, ignore_errors=True)
 
 
-def _in_use(place: Path, deadline: float) -> bool:
-    """True if the process that made ``place`` runs until the deadline; what a killed one left is removed."""
+def _in_use(place: Path) -> bool:
+    """True while the process that made ``place`` runs; what a killed one left is removed."""
     try:
-        with files.locked(place, max(0.0, deadline - time.monotonic())):
+        with files.locked(place):
             pass
     except ValueError:
         return True

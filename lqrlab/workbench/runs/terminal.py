@@ -87,10 +87,9 @@ class Progress:
         self._name, self._total, self._step, self._begun = name, total, 0, time.monotonic()
         self.title, self.note = title, ""
 
-    def step(self, number: int, title: str) -> None:
-        """Take in which step it is at; a line is due if its title is new."""
-        new, self._step, self.note = title != self.title, number, ""
-        self.title = title
+    def step(self, number: int, title: str, note: str = "") -> None:
+        """Take in which step it is at, and a note on it; a line is due if its title is new."""
+        new, self._step, self.title, self.note = title != self.title, number, title, note
         if new:
             self._say_state()
 
