@@ -58,7 +58,7 @@ def attraction(
         controller: see :func:`lqrlab.simulation.bind`.
         x0: initial deviations ``[*lead, n]``; in float32 it is a few times faster, and as good but for the boundary.
         num_steps: samples of a run.
-        dt, limits: as in :func:`lqrlab.simulation.rollout`; a problem says itself.
+        dt, limits: as in :func:`lqrlab.simulation.rollout`; taken from a problem.
         check: called now and then; what it raises ends the work.
 
     Raises:

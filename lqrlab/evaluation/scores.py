@@ -90,7 +90,7 @@ def evaluate(
         num_initial: initial states a plant.
         num_steps: horizon; two settling times of the slowest optimal loop if left out.
         linear: on the linearised plants; else on the nonlinear ones, where the optimum is only that of the
-            linearisation and a ratio below 1 can occur. A problem says itself which.
+            linearisation and a ratio below 1 can occur. Of a problem it is taken from there.
         x0: initial deviations ``[*batch, S, n]`` instead of drawn ones.
         backend: where loops run: a mesh shares them out, and the score, by the first axis that it has to divide.
         reference: ``"unconstrained"``: x0ᵀP x0, which knows no limits; or a function of states ``[*batch, S, n]``

@@ -116,8 +116,8 @@ def rollout(
     shared out over several devices (``Backend.share(x0)``) stay there, and the trajectory with them.
 
     Args:
-        plant: one plant, or a batch with leading axes; or a :class:`Problem`, which says itself what dt, linear, limits
-            and substeps are, and has the noises that are not given here.
+        plant: one plant, or a batch with leading axes; or a :class:`Problem`, whose dt, linear, limits and substeps
+            are taken, and its noises where none are given here.
         controller: whatever :func:`lqrlab.simulation.bind` takes: a policy, a gain, a design, a network, an agent, a
             function from a problem to a policy.
         x0: initial deviations ``[*batch, *extra, n]``: the plants' axes lead.
@@ -180,7 +180,7 @@ def _problem(plant: Any, x0: Array, settings: Mapping[str, Any], disturbances: M
         ]
         if given:
             raise ValueError(
-                f"{given[0]}: a Problem says itself what it is; give it to Problem.of, or problem.limited(…)"
+                f"{given[0]}: the Problem already has its own; set it in Problem.of, or by problem.limited(…)"
             )
         more = plant.disturbed(**disturbances).noise
         noise = Noise(*(old if new is None else new for new, old in zip(more, plant.noise)))

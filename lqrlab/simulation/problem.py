@@ -233,7 +233,7 @@ class Problem(QuadraticRegulator):
         return self if self.in_scales else scaling.scaled(self)
 
     def hidden(self) -> Self:
-        """The same for a controller that is told units, noise and limits alone: matrices that are not numbers."""
+        """A copy with NaN matrices, for controllers that must not know the plant: units, noise and limits stay."""
         there = [name for name in "ABQRNKP" if getattr(self, name) is not None]
         told: Any = {name: jnp.full_like(getattr(self, name), jnp.nan) for name in there}
         nothing: Any = dict.fromkeys(("plant", "continuous", "x_eq", "u_eq"))

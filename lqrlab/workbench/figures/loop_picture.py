@@ -183,7 +183,7 @@ def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
     if s.load:
         return _load_words(s, result)
     paid = float(np.sum(result.built.costs))
-    cost = f"costs {paid:.4g}, <b>{_percent(paid / result.cost - 1)}</b> the optimum"
+    cost = f"{paid:.4g}, <b>{_percent(paid / result.cost - 1)}</b> the optimum"
     match outcome(s.plant, result.built):
         case Verdict.DIVERGED:
             cost = "<b>diverges</b>"
@@ -200,8 +200,8 @@ def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
     if s.limit < FREE:
         conditions.append(limit_words(s.limit))
     return (
-        f"<b>Cost.</b> No controller of the linear plant pays less than {result.cost:.4g} from here. On the nonlinear "
-        f"plant, {', '.join(conditions)}, this one {cost}.{_limited_words(s, result)}"
+        f"<b>Cost.</b> Linear optimum {result.cost:.4g}. Nonlinear, {', '.join(conditions)}: {cost}."
+        f"{_limited_words(s, result)}"
     )
 
 
