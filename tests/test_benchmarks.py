@@ -44,18 +44,6 @@ def test_calls_take_turns_and_the_least_time_counts(monkeypatch):
     assert times == {"a": 1.0, "b": 5.0}  # without the first calls, which may compile
 
 
-def test_a_target_is_the_least_or_the_largest_value_wanted():
-    assert measurement.row("speed", 3, "×", 2) == measurement.Row("speed", 3.0, "×", 2, True)
-    assert measurement.row("wait", 3, "%", 2, least=False).reached is False
-    assert measurement.row("size", 3, "MB").reached is None
-
-
-def test_a_call_in_another_process_gives_its_last_line_or_fails():
-    assert float(measurement.last_line(print, "first", "1.5").split()[-1]) == 1.5
-    with pytest.raises(measurement.subprocess.CalledProcessError):
-        measurement.last_line(open, "/no such file")
-
-
 def test_hard_problems_are_judged_by_their_closed_loops_and_equations(monkeypatch):
     rows = {row.name: row for row in control.acceptance((2,), num=30)}
     assert rows["sampled, stiff chain: problems"].value == 10

@@ -78,8 +78,14 @@ def quick_jit(fn: Callable[P, R], **options: Any) -> Callable[P, R]:
 
 
 def as_jax(a: ArrayLike) -> jax.Array:
-    """NumPy's array as JAX's without a program: ``jnp.asarray`` without a dtype compiles one for each shape."""
-    return a if isinstance(a, jax.Array) else jnp.asarray(a, jax.dtypes.canonicalize_dtype(np.asarray(a).dtype))
+    """A copy of NumPy's array as JAX's, without a program: ``jnp.asarray`` without a dtype compiles one for each shape.
+
+    With a dtype it may share the memory, and the answer would change with what the caller writes there later.
+    """
+    if isinstance(a, jax.Array):
+        return a
+    copy = np.array(a)
+    return jnp.asarray(copy, jax.dtypes.canonicalize_dtype(copy.dtype))
 
 
 @functools.cache

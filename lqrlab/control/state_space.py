@@ -47,7 +47,8 @@ class StateSpace:
         found = {name: matrix_checks.real(name, getattr(self, name)) for name in "ABCD"}
         matrix_checks.shapes(found, {"A": "nn", "B": "nm", "C": "pn", "D": "pm"})
         for name, a in found.items():
-            object.__setattr__(self, name, a)
+            # a copy of NumPy's: what the caller writes there later is not this system
+            object.__setattr__(self, name, np.array(a) if isinstance(a, np.ndarray) else a)
         if self.dt is not None:
             matrix_checks.sample_time(self.dt, np.dtype(float))
 

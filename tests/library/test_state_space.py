@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import scipy.signal
 
-from lqrlab import control, simulation, systems
+from lqrlab import compute, control, simulation, systems
+from lqrlab.compute.memory import aligned
 
 A, B = np.array([[-1.0, 2.0], [0.0, -3.0]]), np.array([[0.5], [1.0]])
 C, D = np.array([[1.0, -4.0]]), np.array([[0.2]])
@@ -76,3 +77,11 @@ def test_it_is_a_value_that_jax_maps():
 def test_what_does_not_go_together_is_refused(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+def test_arrays_written_to_afterwards_change_nothing():
+    """Such as JAX would share: on a boundary of 64 bytes."""
+    A = aligned((8, 8), np.float64, np.zeros)
+    kept = control.StateSpace(A, A[:, :1], A[:1], A[:1, :1], 0.1).A, compute.as_jax(A)
+    A[:] = 9
+    assert not np.any(kept)

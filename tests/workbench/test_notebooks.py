@@ -4,6 +4,8 @@ import ast
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -243,3 +245,28 @@ def test_a_file_that_is_no_file_or_too_large_is_not_read(read, name, make, words
     with pytest.raises(ValueError, match=words) as said:
         read(path)
     assert str(path) in str(said.value)
+
+
+PROGRAMS = """
+import json, logging, sys, tempfile
+import jax
+from IPython.core.interactiveshell import InteractiveShell
+jax.config.update("jax_enable_compilation_cache", False)
+seen, log = [], logging.getLogger("jax._src.interpreters.pxla")
+log.setLevel(logging.DEBUG)
+log.addFilter(lambda record: record.getMessage().startswith("Compiling ") and seen.append(record))
+shell = InteractiveShell.instance()
+for cell in json.load(open("01_system_exploration.ipynb"))["cells"]:
+    if cell["cell_type"] == "code":
+        assert shell.run_cell("".join(cell["source"])).success
+        shell.user_ns["run"] = sys.argv[1]  # what the cell of parameters leaves
+print(len(seen), file=sys.stderr)
+"""
+
+
+@pytest.mark.matrix
+def test_the_first_notebook_compiles_few_programs(tmp_path):
+    """Cold, one after another; 25 s of the processor. The ceiling only falls."""
+    command = [sys.executable, "-c", PROGRAMS, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1000, cwd=SOURCE)
+    assert int(done.stderr.split()[-1]) <= 110, done.stderr[-2000:]

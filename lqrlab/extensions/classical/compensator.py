@@ -43,12 +43,12 @@ class Compensator:
     m: int = 1
 
     def __post_init__(self) -> None:
-        C = np.atleast_2d(np.asarray(checks.real("C", self.C), float))
+        C = np.atleast_2d(np.array(checks.real("C", self.C), float))
         object.__setattr__(self, "C", C)
         checks.number("gain", self.gain, "a finite number")
         checks.number("prewarp", self.prewarp, "a frequency [rad/s] ≥ 0", low=0)
         for name in ("zeros", "poles"):
-            roots = np.atleast_1d(np.asarray(getattr(self, name), complex))
+            roots = np.atleast_1d(np.array(getattr(self, name), complex))
             pairs = roots.ndim == 1 and np.isfinite(roots).all()
             if not pairs or not np.allclose(np.sort_complex(roots), np.sort_complex(roots.conj()), rtol=1e-9):
                 raise ValueError(
