@@ -19,10 +19,10 @@ from jax.experimental import multihost_utils
 from lqrlab.compute import Backend, EagerFallbackWarning, checks
 from lqrlab.compute.files import locked
 from lqrlab.dataset import Source
-from lqrlab.learning import compiled_steps, models
+from lqrlab.learning import checkpoints, compiled_steps, models
 from lqrlab.learning import metrics as log
 from lqrlab.learning.batches import Mixture, check_source
-from lqrlab.learning.checkpoints import SETTINGS, Checkpoints, write_settings
+from lqrlab.learning.checkpoints import Checkpoint
 from lqrlab.learning.compiled_steps import Recipe
 from lqrlab.learning.train_config import ModelConfig, TrainConfig
 from lqrlab.learning.training_step import Metrics, TrainState, initial, learning_rate
@@ -106,17 +106,16 @@ def fit(
     backend, folder = backend or Backend(), checks.path("folder", folder)
     checks.instance("backend", backend, Backend, "a Backend")
     check_source(source, model, config)
-    checkpoints, data = folder / "checkpoints", json.loads(source.data.config.to_json())
+    place, data = folder / "checkpoints", json.loads(source.data.config.to_json())
     order = source.shuffling | {"seed": source.spec.seed}
     with contextlib.ExitStack() as held:
         if _writes():
-            checkpoints.mkdir(parents=True, exist_ok=True)
-            held.enter_context(locked(checkpoints))
-        settings = write_settings(checkpoints, model, config, data, order, backend)
-        store = held.enter_context(contextlib.closing(Checkpoints(checkpoints)))
+            place.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(place))
+        settings = checkpoints.write_settings(place, model, config, data, order, backend)
         held.enter_context(backend.active())
         interrupted = held.enter_context(_interruptible())
-        run = _Run(source, model, config, folder, backend, store, settings)
+        run = _Run(source, model, config, folder, backend, settings)
         run.resume()
         while not run.finished(interrupted):
             run.dispatch(interrupted, progress)
@@ -135,10 +134,10 @@ class _Run:
         config: TrainConfig,
         folder: Path,
         backend: Backend,
-        store: Checkpoints,
         settings: dict[str, Any],
     ):
-        self.source, self.config, self.folder, self.store, self.settings = source, config, folder, store, settings
+        self.source, self.config, self.folder, self.settings = source, config, folder, settings
+        self.place = folder / "checkpoints"
         compiled_steps.check_settings(config, model, source.data.config.excitation, backend)
         built = models.build(model)
         graph, params = models.split(built)
@@ -159,30 +158,37 @@ class _Run:
 
     def resume(self) -> None:
         """Go on from the newest whole checkpoint, if there is one."""
-        if found := self.store.restore("last", self.state):
-            self.step, self.state = found
-        kept = self.store.path("last", self.step) / log.FILE
-        self.rows = log.cut_back(self.folder / log.FILE, self.step, kept, write=_writes())
+        found, flaws = checkpoints.whole(self.place, "last")
+        if found:
+            self.step, self.state = found.step, self.recipe.placement.put_state(found.state(self.state))
+            self.rows = found.rows
         self.best = max((row["validation_efficiency"] for row in self.rows), default=-np.inf)
+        if _writes():
+            checkpoints.remove(self.place, "last", list(flaws))
+            log.put_back(self.folder / log.FILE, self.rows)
         self._mend_best()
         self.done = bool(self.rows) and _stop_file(self.folder).exists()
 
     def _save(self, which: str, state: object) -> None:
         """With all that a run goes on from, should the files beside the checkpoints be lost."""
-        texts = {SETTINGS: json.dumps(self.settings), log.FILE: log.text(self.rows)}
-        self.store.save(which, self.step, state, texts)
+        arrays = checkpoints.by_path(self.recipe.placement.whole(state))
+        if _writes():
+            checkpoints.save(self.place, which, Checkpoint(self.step, arrays, self.settings, self.rows))
 
     def _mend_best(self) -> None:
-        """Make a damaged best checkpoint again, at once or when its step comes; else the best from here on counts."""
-        for step, flaw in self.store.remove_damaged("best").items():
-            lost = step < self.step
-            self.best = -np.inf if lost else self.best
-            what = "the best report from here on takes its place" if lost else "it is made again"
+        """Make a damaged best checkpoint again, if its step is this one; else the best from here on takes its place."""
+        _, flaws = checkpoints.newest(self.place, "best")
+        here, lost = _agreed(self.step in flaws, bool(flaws))
+        what = "it is made again" if here else "the best report from here on takes its place"
+        for step, flaw in flaws.items():
+            checkpoints.remove(self.place, "best", [step])
             warnings.warn(
                 f"{self.folder}: the 'best' checkpoint of step {step} is damaged ({flaw}); {what}", stacklevel=4
             )
-            if step == self.step:
-                self._save("best", {"params": self.state.params})
+        if here:
+            self._save("best", {"params": self.state.params})
+        elif lost:
+            self.best = -np.inf
 
     def finished(self, interrupted: threading.Event) -> bool:
         """True if nothing is left to be done, or somebody has interrupted the run."""
@@ -254,13 +260,13 @@ class _Run:
         batch = jax.tree.map(lambda a: a[0], windows).batch(self.mixture.table)
         size = np.max(np.abs(np.nan_to_num(np.asarray(batch.target), nan=np.inf)), axis=(1, 2))
         of = int(batch.variant[int(np.argmax(size))])
-        variants, kept = self.source.data.variants, self.store.step("last")
+        variants, kept = self.source.data.variants, checkpoints.newest(self.place, "last")[0]
         plant = f"{variants.family[of]}, variant {variants.variant[of]}" if of < len(variants) else "a random system"
         return (
             f"the loss is {row['loss']} within the steps up to {row['step']}, or the parameters after them are not "
             f"numbers (first seen at step {step}; the largest target of its batch, {size.max():.3g}, is that of the "
             f"plant {plant}); training stops. "
-            + (f"The checkpoint of step {kept} is kept." if kept else "No checkpoint had been made yet.")
+            + (f"The checkpoint of step {kept.step} is kept." if kept else "No checkpoint had been made yet.")
             + " Lower learning_rate or clip, and look at the data for values out of scale."
         )
 

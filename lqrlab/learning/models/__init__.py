@@ -18,6 +18,7 @@ from lqrlab.learning.models.network import (
     fits,
     merge,
     register,
+    restored,
     split,
     used,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "merge",
     "mlp",
     "register",
+    "restored",
     "split",
     "used",
 ]

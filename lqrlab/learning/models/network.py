@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 from jax.typing import ArrayLike
@@ -261,6 +262,19 @@ def fits(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> bool:
     # blocks are alike, so two depths tell the least entries of any: a depth of 10⁹ is not gone through
     one, two, held = (sum(map(math.prod, found.values())) for found in (of(1), of(2), shapes))
     return one + (config.depth - 1) * (two - one) <= held and of(config.depth) == dict(shapes)
+
+
+def restored(config: ModelConfig, params: Mapping[str, ArrayLike]) -> Any:
+    """The model of a config, in which settings of other kinds do nothing, with parameters that may be a stranger's.
+
+    Raises:
+        ValueError: they are not those of the model.
+    """
+    config = used(config)
+    if not fits(config, {k: np.shape(a) for k, a in params.items()}):
+        raise ValueError("the arrays do not fit the model: their names or shapes are not those that its settings make")
+    graph, own = split(build(config))
+    return merge(graph, {k: jnp.asarray(params[k], a.dtype) for k, a in own.items()})
 
 
 def count(model: nnx.Module) -> int:
