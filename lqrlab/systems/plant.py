@@ -356,6 +356,17 @@ def check_class(cls: object) -> None:
         raise ValueError(f"cls: expected a subclass of Plant, but found {cls!r}")
 
 
+def check_plant(plant: object, *, one: bool = False) -> None:
+    """Refuse what is no plant, such as the name of one; if ``one``, a batch of plants too."""
+    if not isinstance(plant, Plant):
+        raise TypeError(
+            f"plant: expected a plant, but found {plant!r}; systems.make makes one of a name, such as "
+            "systems.make('cart_pole')"
+        )
+    if one and plant.batch_shape:
+        raise ValueError(f"plant: expected one plant, but found a batch of shape {plant.batch_shape}")
+
+
 def parameter_fields(cls: type[Plant]) -> dict[str, dataclasses.Field]:
     """The declared parameters of a plant class, in order: name → field with unit, range, about."""
     check_class(cls)

@@ -8,8 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lqrlab.compute import checks
-from lqrlab.systems.declaration_checks import check_plant
-from lqrlab.systems.plant import Plant, parameter_fields
+from lqrlab.systems.plant import Plant, check_plant, parameter_fields
 
 _MOST = 0.95  # share of its value that a parameter may lose
 
