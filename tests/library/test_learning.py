@@ -210,7 +210,7 @@ def test_gradient_equals_finite_differences(data, kind):
 @pytest.mark.matrix
 def test_gradients_that_are_written_out_are_those_that_jax_derives():
     """Of attention (a row with nothing allowed too) and products of matrices, against plain formulas."""
-    layers, matrix = learning.models.layers, learning.models.matrix
+    history, matrix = learning.models.history_network, learning.models.matrix
     keys = iter(jax.random.split(KEY, 11))
 
     def draw(*shape):
@@ -228,7 +228,7 @@ def test_gradients_that_are_written_out_are_those_that_jax_derives():
     allowed = jnp.tril(jnp.ones((3, 3), bool))[None] & jnp.array([[False, True, True]])[:, None, :]
     tokens = draw(2, 3, 2, 4), draw(2, 3, 2, 4), draw(2, 3, 2, 4)
     for ours, plain, args, fixed in (
-        (layers.attend, attend, tokens, (jnp.broadcast_to(allowed, (2, 3, 3)),)),
+        (history.attend, attend, tokens, (jnp.broadcast_to(allowed, (2, 3, 3)),)),
         (matrix._product, jnp.matmul, (draw(2, 4, 4), draw(2, 4, 4)), ()),
         (matrix._inverted, jnp.linalg.inv, (definite,), ()),
         (matrix._resolvent, resolvent, (draw(3, 2, 4, 4),), ()),
@@ -555,7 +555,7 @@ def test_a_matrix_network_turns_its_gain_with_the_coordinates_whatever_the_weigh
 
 @jax.jit
 def normal_form(told):
-    return learning.models.normal_form.NormalForm.of(told)
+    return learning.models.matrix.NormalForm.of(told)
 
 
 def test_the_normal_form_has_the_optimum_of_the_problem():
@@ -699,9 +699,8 @@ def test_loading_says_what_is_missing(tmp_path):
     ("change", "message"),
     [
         ({"width": 10, "heads": 4}, "width: expected a multiple of heads = 4, but found 10"),
-        ({"kind": "gain", "block": "nonsense"}, "block: a model of kind gain has no such setting; there are kind, "),
         ({"kind": "gain", "width": 24}, "width: a model of kind gain has no such setting; there are kind, window"),
-        ({"block": "attension"}, "block: expected a registered block .*did you mean attention"),
+        ({"activation": "gelo"}, "activation: expected a registered activation .*did you mean gelu"),
         ({"depth": 0}, "depth: expected a whole number in .*, but found 0"),
         ({"description": "false"}, "description: expected True or False, but found 'false'"),
         ({"seed": 1.5}, r"seed: expected a whole number in \[0, 4294967295\], but found 1\.5"),
@@ -832,21 +831,25 @@ def test_what_is_registered_in_a_cell_works_in_fit_and_load(data, tmp_path):
     def bent(a):
         return jnp.where(a > 0, a, 0.1 * a)
 
-    @learning.models.block("plain")
-    class Plain(learning.models.Attention):
-        def __call__(self, h, allowed, rows):
-            return h[:, -rows:] + self.down(self.activate(self.up(self.norm2(h[:, -rows:]))))
+    @learning.models.register("plain")
+    class Plain(learning.models.HistoryNetwork):
+        def __init__(self, config, *, rngs):
+            super().__init__(config, rngs=rngs)
+            self.activate = learning.models.activation[config.activation]
+
+        def read(self, tokens, prefix, exists, rows):
+            return self.activate(tokens + prefix[:, None])[:, -rows:]
 
     @learning.losses.register("absolute")
     def absolute(predictions):
         error = jnp.abs(predictions.prediction - predictions.target)
         return jnp.sum(predictions.weight * error) / jnp.sum(predictions.weight)
 
-    config = learning.ModelConfig(**{**json.loads(SMALL.to_json()), "activation": "bent", "block": "plain"})
+    config = learning.ModelConfig(kind="plain", window=4, width=16, hidden=32, activation="bent")
     train = learning.TrainConfig(**{**json.loads(BRIEF.to_json()), "loss": "absolute"})
     run = fit(data, config, train, tmp_path)
-    assert isinstance(run.model.blocks[0], Plain)
-    assert run.model.blocks[0].activate is bent
+    assert isinstance(run.model, Plain)
+    assert run.model.activate is bent
     kept = learning.load(tmp_path / "checkpoints")
     for name, value in learning.models.split(run.model)[1].items():
         np.testing.assert_array_equal(value, learning.models.split(kept)[1][name])

@@ -8,7 +8,7 @@ import scipy.linalg
 
 from lqrlab import dataset, learning
 from lqrlab.evaluation import textbook
-from lqrlab.learning.models import sample_times
+from lqrlab.learning.models import matrix
 from lqrlab.simulation import Problem, Verdict
 
 KEY = jax.random.key(4)
@@ -16,7 +16,7 @@ KEY = jax.random.key(4)
 
 def test_a_held_input_costs_what_its_two_samples_cost():
     told = dataset.random_systems(KEY, 5, full_weights=True).told()
-    longer = sample_times.held(told)
+    longer = matrix.held(told)
     rng = np.random.default_rng(0)
     for k in range(5):
         A, B, Q, R, N = (np.asarray(getattr(told, name))[k] for name in "ABQRN")
