@@ -19,13 +19,12 @@ from jax.experimental import multihost_utils
 from lqrlab.compute import Backend, EagerFallbackWarning, checks
 from lqrlab.compute.files import locked
 from lqrlab.dataset import Source
-from lqrlab.learning import checkpoints, compiled_steps, models
+from lqrlab.learning import checkpoints, models, training_step
 from lqrlab.learning import metrics as log
 from lqrlab.learning.batches import Mixture, check_source
 from lqrlab.learning.checkpoints import Checkpoint
-from lqrlab.learning.compiled_steps import Recipe
 from lqrlab.learning.train_config import ModelConfig, TrainConfig
-from lqrlab.learning.training_step import Metrics, TrainState, initial, learning_rate
+from lqrlab.learning.training_step import Metrics, Recipe, TrainState, initial, learning_rate
 
 _WINDOWS, _PLANTS = 4096, 128  # of a validation
 
@@ -138,7 +137,7 @@ class _Run:
     ):
         self.source, self.config, self.folder, self.settings = source, config, folder, settings
         self.place = folder / "checkpoints"
-        compiled_steps.check_settings(config, model, source.data.config.excitation, backend)
+        training_step.check_settings(config, model, source.data.config.excitation, backend)
         built = models.build(model)
         graph, params = models.split(built)
         self.recipe = Recipe(graph, model, config, backend)
@@ -152,8 +151,8 @@ class _Run:
             self.mixture.table,
             backend.put(rows[np.linspace(0, len(rows) - 1, min(_PLANTS, len(rows))).round().astype(int)]),
         )
-        self.steps, self.watch = compiled_steps.run_steps.fresh(), log.Watch(config.batch_size)
-        self.step, self.round, self.rows, self.best = 0, 0, list[log.Row](), -np.inf
+        self.steps, self.watch = training_step.run_steps.fresh(), log.Watch(config.batch_size)
+        self.step, self.rows, self.best = 0, list[log.Row](), -np.inf
         self.ending = self.done = False
 
     def resume(self) -> None:
@@ -201,7 +200,6 @@ class _Run:
         """Take some steps, and do what is due after them."""
         config, first = self.config, self.step
         count = steps_to_go(config, first)
-        self._begin_round()
         windows = self.recipe.placement.put_batches(self.mixture.windows(first, count, config.seed))
         self.state, metrics = self.steps(self.recipe, self.state, windows, self.mixture.table, np.uint32(config.seed))
         self.watch.add(count, metrics)
@@ -221,25 +219,13 @@ class _Run:
         if save or self.done or self.ending:
             self._save("last", self.state)
 
-    def _begin_round(self) -> None:
-        """Run the policy if a DAgger round begins with this step, or again if the run was resumed within one."""
-        number = sum(start <= self.step for start in self.config.dagger_starts)
-        if number and self.step in self.config.dagger_starts:
-            self.state = dataclasses.replace(self.state, anchor=jax.tree.map(jnp.copy, self.state.params))
-        if number > self.round:
-            loops = compiled_steps.dagger_loops(
-                self.recipe, self.state.anchor, self.mixture.table, self.mixture.rows, np.int32(number)
-            )
-            self.mixture = dataclasses.replace(self.mixture, on_policy=loops)
-            self.round = number
-
     def _report(self, row: log.Row, progress: Progress | None) -> None:
         with warnings.catch_warnings():
             if self.steps.report().eager:  # the steps have told of it
                 warnings.simplefilter("ignore", EagerFallbackWarning)
-            judged = compiled_steps.validate(self.recipe, self.state.params, *self.validation)
+            judged = training_step.validate(self.recipe, self.state.params, *self.validation)
         row |= {"epoch": self.step * self.config.batch_size / self.source.num_windows}
-        row |= compiled_steps.summary(*self.recipe.placement.whole(judged))
+        row |= training_step.summary(*self.recipe.placement.whole(judged))
         row |= {"learning_rate": float(learning_rate(self.config)(self.step))}
         row |= {"compilation": self.steps.report().counts()}
         self.rows.append(row)
@@ -274,9 +260,7 @@ class _Run:
 def steps_to_go(config: TrainConfig, step: int) -> int:
     """Steps of the next dispatch: it ends where something is to be done."""
     intervals = (config.report_every, config.checkpoint_every)
-    rounds = [start for start in config.dagger_starts if start > step]
-    ends = [config.num_steps - step, *(k - step % k for k in intervals), *(start - step for start in rounds)]
-    return min(config.steps_per_dispatch, *ends)
+    return min(config.steps_per_dispatch, config.num_steps - step, *(k - step % k for k in intervals))
 
 
 @jax.jit

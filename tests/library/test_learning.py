@@ -171,9 +171,7 @@ def test_under_noise_the_optimal_gain_has_no_excess_and_another_gain_more_than_w
     def excess(factor, noise):
         mine = dataclasses.replace(context, gain=factor * given.problem.K.reshape(16, -1))
         policy = learning.NetworkPolicy(params, mine, given.told.coordinates, graph, 1)
-        found, _ = learning.closed_loop_cost.closed_loop(
-            policy, False, given.problem, given.x0, 30, noise, given.key[0]
-        )
+        found, _ = learning.losses.closed_loop(policy, False, given.problem, given.x0, 30, noise, given.key[0])
         return np.asarray(found)
 
     np.testing.assert_allclose(excess(1.0, 0.3), 0, atol=1e-5)
@@ -674,7 +672,7 @@ def test_parameters_that_are_not_numbers_are_never_saved(data, tmp_path, monkeyp
 
         return optax.GradientTransformation(inner(config).init, update)
 
-    monkeypatch.setattr(learning.compiled_steps, "optimizer", breaks_at_eight)
+    monkeypatch.setattr(learning.training_step, "optimizer", breaks_at_eight)
     with pytest.raises(learning.NonFiniteLossError, match="The checkpoint of step 4 is kept"):
         fit(data, GAIN, dataclasses.replace(BRIEF, seed=9), tmp_path / "bad")  # a run whose steps no test has compiled
     kept = learning.load(tmp_path / "bad" / "checkpoints")
@@ -716,17 +714,12 @@ def test_a_bad_model_config_is_refused(change, message):
     [
         ({"imitation": 0.0, "closed_loop": 0.0}, "closed_loop: expected a weight above 0 with imitation = 0"),
         ({"plants": 513}, "plants: expected at most batch_size = 512"),
-        ({"num_steps": 5, "dagger_rounds": 5}, "dagger_rounds: expected fewer than num_steps = 5"),
-        (
-            {"random_systems": 9, "dagger_rounds": 1, "random_share": 0.5},
-            "on_policy_share: expected what leaves a part of each batch to the data set",
-        ),
         ({"learning_rate": float("nan")}, "learning_rate: expected a number > 0, but found nan"),
         ({"warmup": np.ones(2)}, "warmup: expected .* but found"),
         ({"seed": 10**400}, "seed: expected .* but found"),
         ({"learning_rat": 1}, "learning_rat: TrainConfig has no such setting; did you mean learning_rate"),
-        ({"invented": 1}, "invented: TrainConfig has no such setting; .* renamed random_systems$"),
-        ({"own_steps": 1}, "own_steps: TrainConfig has no such setting; .* renamed on_policy_steps$"),
+        ({"random_share": 1.0}, "random_share: expected a share"),
+        ({"dagger_rounds": 2}, "dagger_rounds: expected 0, as this setting is gone, but found 2"),
         ({"ema": 0.9}, "ema: expected 0.0, as this setting is gone, but found 0.9"),
     ],
 )
@@ -736,12 +729,7 @@ def test_a_bad_train_config_is_refused(change, message):
 
 def test_settings_at_the_edge_of_what_is_refused_are_taken():
     learning.TrainConfig(plants=512, imitation=0.0)
-    learning.TrainConfig(imitation=1.0, closed_loop=0.0, random_share=0.9)  # of which none are drawn
-    config = learning.TrainConfig(num_steps=10, dagger_rounds=2, random_systems=9, random_share=0.49)
-    assert config.dagger_starts == (3, 7)
-    assert dataclasses.replace(config, num_steps=100, dagger_rounds=3).dagger_starts == (25, 50, 75)
-    assert learning.TrainConfig().dagger_starts == ()
-    assert dataclasses.replace(config, num_steps=3).dagger_starts == (1, 2)
+    learning.TrainConfig(imitation=1.0, closed_loop=0.0, random_share=0.9)
 
 
 def test_rows_of_metrics_say_how_often_the_data_were_gone_through_and_how_fast_it_learned(data, finished):
@@ -764,9 +752,14 @@ def test_the_defaults_of_the_configs_are_those_of_notebook_03():
 
 def test_configs_go_through_json_also_those_of_before():
     assert learning.TrainConfig.from_json(BRIEF.to_json()) == BRIEF
-    idle = {"ema": 0.0, "accumulate": 1, "patience": 0}  # settings that are gone, of a run that did not use them
+    idle = {
+        "ema": 0.0,
+        "accumulate": 1,
+        "patience": 0,
+        "dagger_rounds": 0,
+    }  # settings that are gone, of a run that did not use them
     assert learning.TrainConfig.from_dict(json.loads(BRIEF.to_json()) | idle) == BRIEF
-    assert learning.ModelConfig.from_dict(json.loads(SMALL.to_json()) | {"remat": False}) == SMALL
+    assert learning.ModelConfig.from_dict(json.loads(SMALL.to_json()) | {"remat": False, "block": "attention"}) == SMALL
     for text in ("", "[1]", "NaN", "[" * 100_000):
         refused("TrainConfig: expected", learning.TrainConfig.from_json, text)
     refused("kind: expected a registered model", learning.models.build, learning.ModelConfig(kind="recurrent"))

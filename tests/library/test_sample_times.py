@@ -58,7 +58,7 @@ def test_no_answer_costs_more_than_that_at_the_own_sample_time():
     best = learning.models.answer(model, told).gain
     costs = []
     for K in (own, best):
-        excess, verdict = learning.closed_loop_cost.gain_excess(jnp.reshape(K, (-1, 6, 12)), problem)
+        excess, verdict = learning.losses.gain_excess(jnp.reshape(K, (-1, 6, 12)), problem)
         costs.append(np.where(np.asarray(verdict) == Verdict.CONVERGED, excess, np.inf))
     finite = np.isfinite(costs[0])
     assert (costs[1][finite] <= costs[0][finite] * 1.001 + 1e-5).all()
