@@ -51,19 +51,19 @@ class ExtendedKalmanFilter:
         nothing = jnp.zeros((*batch_shape, n), P0.dtype)
         return self.policy.init(batch_shape), nothing, jnp.broadcast_to(P0, (*batch_shape, n, n))
 
-    def __call__(self, carry: Memory, y: Array) -> tuple[Memory, Array]:
-        """The policy's input for the estimate that y leads to; outputs that are not finite say nothing."""
-        own, x, P = carry
-        expected, HP, S = self._shown(x, P)
-        surprise = y.astype(x.dtype) - expected
+    def __call__(self, carry: Memory, x: Array) -> tuple[Memory, Array]:
+        """The policy's input for the estimate that the outputs ``x`` lead to; those not finite say nothing."""
+        own, guess, P = carry
+        expected, HP, S = self._shown(guess, P)
+        surprise = x.astype(guess.dtype) - expected
         seen = jnp.isfinite(surprise)
         both = seen[..., :, None] & seen[..., None, :]
         Y = jnp.where(both, S + expand_batch(self.V, S.ndim, 2), jnp.eye(S.shape[-1], dtype=S.dtype))
         HP, surprise = jnp.where(seen[..., None], HP, 0.0), jnp.where(seen, surprise, 0.0)
-        x, P = measurement_update(x, P, HP, Y, surprise)
-        own, u = self.policy(own, x)
-        x, P = self._moved(x, P, u.astype(x.dtype), expand_batch(self.W, P.ndim, 2))
-        return (own, x, P), u.astype(y.dtype)
+        guess, P = measurement_update(guess, P, HP, Y, surprise)
+        own, u = self.policy(own, guess)
+        guess, P = self._moved(guess, P, u.astype(guess.dtype), expand_batch(self.W, P.ndim, 2))
+        return (own, guess, P), u.astype(x.dtype)
 
     def _shown(self, x: Array, P: Array) -> tuple[Array, Array, Array]:
         """The outputs expected, and their covariances with the state and with each other without noise."""

@@ -86,7 +86,12 @@ def _align(v: Numbers, batch: int, extra: int = 0) -> Array:
 
 
 def typical(
-    key: PRNGKeyArray, scale: Array, exists: Arrays, batch: tuple[int, ...], num: int | None, dtype: Any = float
+    key: PRNGKeyArray,
+    scale: Array,
+    exists: Array | np.ndarray,
+    batch: tuple[int, ...],
+    num: int | None,
+    dtype: Any = float,
 ) -> Array:
     """Normal deviations ``[*batch, n]`` or ``[*batch, num, n]``, one scale each; zero where no state ``exists``."""
     random_key(key)
@@ -94,7 +99,7 @@ def typical(
 
 
 @functools.partial(jax.jit, static_argnums=(3, 4))
-def _normal(key: PRNGKeyArray, scale: Array, exists: Array, lead: tuple[int, ...], dtype: Any) -> Array:
+def _normal(key: PRNGKeyArray, scale: Array, exists: Array | np.ndarray, lead: tuple[int, ...], dtype: Any) -> Array:
     normal = jax.random.normal(key, (*lead, scale.shape[-1]), dtype)
     return normal * linalg.expand_batch(scale * exists[..., : scale.shape[-1]], normal.ndim)
 
