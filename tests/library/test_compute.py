@@ -24,8 +24,7 @@ from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.random import normals, words
 from lqrlab.evaluation import regions
 from lqrlab.extensions.predictive.trajectory import solver
-from lqrlab.simulation import loop
-from lqrlab.simulation.engines import constant_gain
+from lqrlab.simulation import constant_gain, loop
 from lqrlab.workbench.figures import loop_design
 
 
