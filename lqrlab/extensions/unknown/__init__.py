@@ -1,10 +1,9 @@
 """Control of plants whose A and B are not given: adaptive regulators, priors, baselines, scores."""
 
 from lqrlab.extensions.unknown.adaptive_policy import AdaptivePolicy, adaptive
-from lqrlab.extensions.unknown.first_contact import FirstContact, first_contact
 from lqrlab.extensions.unknown.look_ahead_policy import LookAheadPolicy, look_ahead
 from lqrlab.extensions.unknown.prior import Families, Prior, families, ridge, wide
-from lqrlab.extensions.unknown.regret import Regret, problem_of, score
+from lqrlab.extensions.unknown.regret import FirstContact, Regret, first_contact, problem_of, score
 from lqrlab.extensions.unknown.unknown_baselines import baselines, family_known
 
 __all__ = [

@@ -13,11 +13,9 @@ from refusals import refused
 
 from lqrlab import learning, simulation, systems, unknown
 from lqrlab.extensions.unknown import belief as beliefs
-from lqrlab.extensions.unknown import draws
-from lqrlab.extensions.unknown.guess import Guess
+from lqrlab.extensions.unknown.prior import Guess
 from lqrlab.extensions.unknown.regret import ConstantGain
-from lqrlab.extensions.unknown.sampled_policy import SampledPolicy
-from lqrlab.extensions.unknown.unknown_baselines import DRAWS, SETTINGS, bank, baseline, ridge
+from lqrlab.extensions.unknown.unknown_baselines import DRAWS, SETTINGS, SampledPolicy, bank, baseline, ridge
 from lqrlab.learning import weight_files
 from lqrlab.simulation import Problem
 from lqrlab.systems import N_MAX
@@ -736,7 +734,7 @@ def test_explore_then_commit_designs_once_for_the_mean(plants):
 def test_a_root_of_a_covariance_is_one():
     half = np.random.default_rng(0).normal(size=(6, 4))
     S = half @ half.T  # of rank 4
-    L = np.asarray(draws._root(jnp.asarray(S)))
+    L = np.asarray(beliefs._root(jnp.asarray(S)))
     np.testing.assert_allclose(L @ L.T, S, atol=1e-9)
 
 
