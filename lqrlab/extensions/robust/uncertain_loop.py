@@ -10,8 +10,7 @@ from jaxtyping import Float
 from lqrlab import control
 from lqrlab.compute import checks
 from lqrlab.simulation import LinearPolicy, Problem, bind
-from lqrlab.systems.declaration_checks import check_plant
-from lqrlab.systems.plant import Plant, parameter_fields
+from lqrlab.systems.plant import Plant, check_plant, parameter_fields
 
 _MOST = 0.95  # share of its value that a parameter may lose
 
