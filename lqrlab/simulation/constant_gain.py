@@ -112,7 +112,7 @@ def loops_of(problem: Problem, K: Array, extra: PyTree = None) -> Loops:
 
 
 class Layout(NamedTuple):
-    """What the compiled program depends on, all but the arrays.
+    """All that the compiled program depends on but the arrays.
 
     It runs ``blocks`` of ``width`` loops in a call and keeps ``chunk`` samples together; ``per_plant`` loops in a row
     are of one plant, with ``shared`` all of a block.
