@@ -11,8 +11,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from lqrlab.compute import pytree
 from lqrlab.compute.linalg import expand_batch, solve
 from lqrlab.extensions.unknown import belief as beliefs
-from lqrlab.extensions.unknown.belief import Belief
-from lqrlab.extensions.unknown.draws import optimum
+from lqrlab.extensions.unknown.belief import Belief, optimum
 from lqrlab.extensions.unknown.prior import Prior, Z
 from lqrlab.learning.network_policy import require_states
 from lqrlab.simulation import Problem, Told, measured_or
