@@ -1,6 +1,7 @@
 """The notebooks themselves: how they are written, and all of them in order from an empty folder."""
 
 import ast
+import contextlib
 import json
 import os
 import re
@@ -133,26 +134,26 @@ class SharedKernel:
 
     def __init__(self):
         flags = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"}
-        self.starter = NotebookClient(nbformat.v4.new_notebook(), kernel_name=execution.KERNEL)
-        self.manager = self.starter.create_kernel_manager()
+        self.starter = NotebookClient(nbformat.v4.new_notebook(), kernel_name="python3")
+        self.manager, self.clients = self.starter.create_kernel_manager(), []
+        self.make_client, self.manager.client = self.manager.client, self.client
         self.starter.start_new_kernel(cwd=str(SOURCE.parent), env=execution.environment() | flags)
 
-    def run(self, nb):
-        client = NotebookClient(nb, km=self.manager)
-        try:
-            client.execute()
-        finally:
-            client.kc.stop_channels()
+    def client(self, **kwargs):
+        self.clients.append(self.make_client(**kwargs))
+        return self.clients[-1]
 
-    def instead_of_a_process(self, job, env, ended):
-        """What ``execution`` does in a process for each notebook, here."""
+    @contextlib.contextmanager
+    def instead_of_its_own(self, nb, folder, env, ended):
+        """What ``execution.kernel`` starts for each notebook, here."""
         own = {key: value for key, value in env.items() if key.startswith("LQRLAB_")}
-        first = NEW_NAMESPACE + f"os.environ.update({own})"
-        self.run(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(first)]))
-        nb = papermill.iorw.load_notebook_node(job["source"])
-        nb = papermill.parameterize.parameterize_notebook(nb, job["parameters"])
-        self.run(nb)
-        nbformat.write(nb, job["target"])
+        first = nbformat.v4.new_code_cell(NEW_NAMESPACE + f"os.environ.update({own})")
+        try:
+            NotebookClient(nbformat.v4.new_notebook(cells=[first]), km=self.manager).execute()
+            yield {"km": self.manager}
+        finally:
+            while self.clients:
+                self.clients.pop().stop_channels()
 
     def end(self):
         self.starter._cleanup_kernel()
@@ -188,7 +189,7 @@ def assert_executed(folder: Path, name: str):
 
 @pytest.mark.slow
 def test_all_in_order_from_an_empty_folder(shared_kernel, monkeypatch, tmp_path):
-    monkeypatch.setattr(execution, "_in_child", shared_kernel.instead_of_a_process)
+    monkeypatch.setattr(execution, "kernel", shared_kernel.instead_of_its_own)
     folder = tmp_path / "run"
     run_tiny(folder)
     for path in CHAIN:
@@ -203,7 +204,7 @@ def test_all_in_order_from_an_empty_folder(shared_kernel, monkeypatch, tmp_path)
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", [path.stem for path in PATHS if path not in CHAIN])
 def test_each_deeper_notebook_by_its_name(shared_kernel, monkeypatch, name, tmp_path):
-    monkeypatch.setattr(execution, "_in_child", shared_kernel.instead_of_a_process)
+    monkeypatch.setattr(execution, "kernel", shared_kernel.instead_of_its_own)
     run_tiny(tmp_path, name)
     assert [p.stem for p in (tmp_path / "results").iterdir()] == [name]
     assert_executed(tmp_path, name)
