@@ -2,7 +2,6 @@
 
 import functools
 import tempfile
-import types
 from pathlib import Path
 
 import jax
@@ -132,11 +131,6 @@ def plan() -> predictive.ILQR:
 def cost_to_go(A, B, Q, R, N, K):
     """control.cost_to_go of a problem by its matrices."""
     return control.cost_to_go(control.Sampled(A, B, Q, R, N), K)
-
-
-def from_control(A, B, C, D, Q, R, dt):
-    """systems.from_control of what looks like a state space."""
-    return systems.from_control(types.SimpleNamespace(A=A, B=B, C=C, D=D, dt=0), Q=Q, R=R, dt=dt)
 
 
 def with_rates(text, time):
@@ -322,7 +316,6 @@ CALLS = {
     "systems.sample": (systems.sample, {"name": "pendulum", "key": KEY, "num": 3, "spread": 0.2}, anything),
     "systems.from_matrices": (systems.from_matrices, _given, anything),
     "systems.from_dynamics": (systems.from_dynamics, _plant, anything),
-    "systems.from_control": (from_control, _d | {"Q": Q, "R": R, "dt": DT}, anything),
     "systems.load": (systems.load, {"path": Made(a_file), "dt": DT}, anything),
     "deployment.to_c": (
         deployment.to_c,
@@ -446,7 +439,6 @@ NOT_CALLED = {
             "unknown.first_contact",
             "unknown.score",
             "unknown.baselines",
-            "unknown.family_known",
         ),
         "takes seconds to minutes a call; wrong arguments are in tests of their own",
     ),

@@ -82,7 +82,7 @@ class StateSpace:
         return self
 
     def to_control(self) -> "python_control.StateSpace":
-        """One system as python-control's; the way back: :func:`lqrlab.systems.from_control`.
+        """One system as python-control's; back: ``StateSpace(ss.A, ss.B, ss.C, ss.D)`` of a continuous one.
 
         >>> control.StateSpace([[-1.0]], [[1.0]], [[1.0]], [[0.0]], 0.1).to_control().nstates
         1

@@ -7,17 +7,20 @@ from lqrlab.compute.names import lazily
 if TYPE_CHECKING:
     from lqrlab.simulation import verdict
     from lqrlab.simulation.binding import bind, is_policy
-    from lqrlab.simulation.estimators import (
-        ExtendedKalmanFilter,
-        OutputFeedback,
-        StateEstimator,
-        UnscentedKalmanFilter,
-        extended_kalman,
-        unscented_kalman,
-    )
+    from lqrlab.simulation.estimators import extended_kalman, unscented_kalman
     from lqrlab.simulation.limits import Limits
     from lqrlab.simulation.loop import Trajectory, record, rollout, step
-    from lqrlab.simulation.memory_policies import LinearController, delayed, estimated, integrating
+    from lqrlab.simulation.memory_policies import (
+        Delayed,
+        Held,
+        LinearController,
+        Measured,
+        Outputs,
+        delayed,
+        estimated,
+        integrating,
+        outputs,
+    )
     from lqrlab.simulation.noise import Noise
     from lqrlab.simulation.policies import (
         DelayedPolicy,
@@ -33,8 +36,7 @@ if TYPE_CHECKING:
     from lqrlab.simulation.problem import Problem
     from lqrlab.simulation.quadratic_regulator import QuadraticRegulator
     from lqrlab.simulation.recording import Keep
-    from lqrlab.simulation.sensors import Delayed, Held, Measured, Outputs, outputs
-    from lqrlab.simulation.told import Told
+    from lqrlab.simulation.scaling import Told
     from lqrlab.simulation.verdict import Verdict
 
 __getattr__, __dir__, __all__ = lazily(__name__)

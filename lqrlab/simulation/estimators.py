@@ -1,7 +1,6 @@
-"""State estimators in a loop: policies that act on the estimate of a nonlinear, time-varying Kalman filter."""
+"""Policies that act on the estimate of a nonlinear, time-varying Kalman filter."""
 
 import dataclasses
-from typing import Protocol
 
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PyTree
@@ -12,54 +11,25 @@ from lqrlab.compute.calculus import derivative
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.control.estimation import measurement_update, time_update
 from lqrlab.simulation.binding import bind
+from lqrlab.simulation.memory_policies import Measured, Outputs, measure
 from lqrlab.simulation.noise import root
 from lqrlab.simulation.policies import Policy
 from lqrlab.simulation.problem import Problem
-from lqrlab.simulation.sensors import Measured, Outputs, measure
 
-
-class StateEstimator(Protocol):
-    """Estimates states from outputs and inputs; ``[*loops, …]`` throughout, deviations from the equilibrium."""
-
-    def init(self, batch_shape: tuple[int, ...]) -> PyTree:
-        """The memory that it starts with."""
-
-    def update(self, memory: PyTree, y: Array) -> tuple[PyTree, Array]:
-        """The memory and the estimate x̂[t|t], once y[t] is known."""
-
-    def predict(self, memory: PyTree, u: Array) -> PyTree:
-        """The memory for the next sample, with u held until then."""
-
-
-@pytree
-@dataclasses.dataclass(frozen=True)
-class OutputFeedback:
-    """A policy of the state that is given an estimate instead: u[t] follows from y[0 … t]."""
-
-    policy: Policy
-    estimator: StateEstimator
-
-    def init(self, batch_shape: tuple[int, ...]) -> tuple[PyTree, PyTree]:
-        """Both begin."""
-        return self.policy.init(batch_shape), self.estimator.init(batch_shape)
-
-    def __call__(self, carry: tuple[PyTree, PyTree], x: Array) -> tuple[tuple[PyTree, PyTree], Array]:
-        """The policy's input for the estimate that the output ``x`` leads to."""
-        own, memory = carry
-        memory, guess = self.estimator.update(memory, x)
-        own, u = self.policy(own, guess)
-        return (own, self.estimator.predict(memory, u)), u.astype(x.dtype)
+Memory = tuple[PyTree, Array, Array]
+"""What the policy remembers; the estimate of the state and its covariance, before the next measurement."""
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class ExtendedKalmanFilter:
-    """The Kalman filter of the plant linearised about each estimate, by exact differentiation of its step.
+    """A policy on the estimate of a Kalman filter of the plant linearised about each estimate, exactly.
 
     On a linear problem it is the time-varying Kalman filter, whose gain ends as that of
     :func:`lqrlab.control.dlqe`; :func:`extended_kalman` checks its arguments.
 
     Attributes:
+        policy: of the state.
         problem: the plants, with their sample time and limits.
         sensor: matrix C or :class:`Outputs`.
         W, V: covariances of the disturbance of a step ``[*batch, n, n]`` and of the sensors ``[*batch, p, p]``.
@@ -68,49 +38,42 @@ class ExtendedKalmanFilter:
     Source: B. D. O. Anderson and J. B. Moore, Optimal Filtering (1979), section 8.2.
     """
 
+    policy: Policy
     problem: Problem
     sensor: Array | Outputs
     W: Float[Array, "*#batch n n"]
     V: Float[Array, "*#batch p p"]
     P0: Float[Array, "*#batch n n"]
 
-    def check_step(self, dt: Array) -> None:
-        """Refuse samples that are not a sample time of its problem apart, outside a trace."""
-        self.problem.check_step(dt)
-
-    def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, Array]:
+    def init(self, batch_shape: tuple[int, ...]) -> Memory:
         """At the equilibrium, as uncertain as P0 says."""
-        n = self.problem.n
-        P0 = expand_batch(self.P0, len(batch_shape) + 2, 2)
-        return jnp.zeros((*batch_shape, n), P0.dtype), jnp.broadcast_to(P0, (*batch_shape, n, n))
+        n, P0 = self.problem.n, expand_batch(self.P0, len(batch_shape) + 2, 2)
+        nothing = jnp.zeros((*batch_shape, n), P0.dtype)
+        return self.policy.init(batch_shape), nothing, jnp.broadcast_to(P0, (*batch_shape, n, n))
 
-    def update(self, memory: tuple[Array, Array], y: Array) -> tuple[tuple[Array, Array], Array]:
-        """x̂ and P with y taken into account."""
-        x, P = memory
-        H = derivative(lambda x: measure(self.sensor, x), x)
-        HP = H @ P
-        return self._corrected(x, P, HP, HP @ H.mT, y.astype(x.dtype) - measure(self.sensor, x))
-
-    def predict(self, memory: tuple[Array, Array], u: Array) -> tuple[Array, Array]:
-        """x̂ and P a sample later."""
-        x, P = memory
-        A, _, after = self.problem.linearised(x, self.problem.saturate(u.astype(x.dtype)))
-        return after, time_update(A, P, self._w(x))
-
-    def _corrected(self, x: Array, P: Array, HP: Array, S: Array, surprise: Array) -> tuple[tuple[Array, Array], Array]:
-        """x̂ and P with the outputs taken into account that are finite; the others say nothing."""
+    def __call__(self, carry: Memory, x: Array) -> tuple[Memory, Array]:
+        """The policy's input for the estimate that the outputs ``x`` lead to; those not finite say nothing."""
+        own, guess, P = carry
+        expected, HP, S = self._shown(guess, P)
+        surprise = x.astype(guess.dtype) - expected
         seen = jnp.isfinite(surprise)
         both = seen[..., :, None] & seen[..., None, :]
-        Y = jnp.where(both, S + self._v(x), expand_batch(jnp.eye(S.shape[-1], dtype=S.dtype), S.ndim, 2))
+        Y = jnp.where(both, S + expand_batch(self.V, S.ndim, 2), jnp.eye(S.shape[-1], dtype=S.dtype))
         HP, surprise = jnp.where(seen[..., None], HP, 0.0), jnp.where(seen, surprise, 0.0)
-        memory = measurement_update(x, P, HP, Y, surprise)
-        return memory, memory[0]
+        guess, P = measurement_update(guess, P, HP, Y, surprise)
+        own, u = self.policy(own, guess)
+        guess, P = self._moved(guess, P, u.astype(guess.dtype), expand_batch(self.W, P.ndim, 2))
+        return (own, guess, P), u.astype(x.dtype)
 
-    def _v(self, x: Array) -> Array:
-        return expand_batch(self.V, x.ndim + 1, 2)
+    def _shown(self, x: Array, P: Array) -> tuple[Array, Array, Array]:
+        """The outputs expected, and their covariances with the state and with each other without noise."""
+        H = derivative(lambda x: measure(self.sensor, x), x)
+        return measure(self.sensor, x), H @ P, H @ P @ H.mT
 
-    def _w(self, x: Array) -> Array:
-        return expand_batch(self.W, x.ndim + 1, 2)
+    def _moved(self, x: Array, P: Array, u: Array, W: Array) -> tuple[Array, Array]:
+        """x̂ and P a sample later."""
+        A, _, after = self.problem.linearised(x, self.problem.saturate(u))
+        return after, time_update(A, P, W)
 
 
 @pytree
@@ -127,22 +90,17 @@ class UnscentedKalmanFilter(ExtendedKalmanFilter):
 
     kappa: float = dataclasses.field(default=1.0, metadata={"static": True})
 
-    def update(self, memory: tuple[Array, Array], y: Array) -> tuple[tuple[Array, Array], Array]:
-        """x̂ and P with y taken into account."""
-        x, P = memory
+    def _shown(self, x: Array, P: Array) -> tuple[Array, Array, Array]:
         points = self._points(x, P)
-        mean, shown = self._mean(measure(self.sensor, points))
-        _, off = self._mean(points)
+        (_, off), (mean, shown) = self._mean(points), self._mean(measure(self.sensor, points))
         weighted = self._weights(shown) * shown
-        return self._corrected(x, P, weighted.mT @ off, weighted.mT @ shown, y.astype(x.dtype) - mean)
+        return mean, weighted.mT @ off, weighted.mT @ shown
 
-    def predict(self, memory: tuple[Array, Array], u: Array) -> tuple[Array, Array]:
-        """x̂ and P a sample later."""
-        x, P = memory
+    def _moved(self, x: Array, P: Array, u: Array, W: Array) -> tuple[Array, Array]:
         points = self._points(x, P)
-        held = jnp.broadcast_to(u.astype(x.dtype)[..., None, :], (*points.shape[:-1], u.shape[-1]))
+        held = jnp.broadcast_to(u[..., None, :], (*points.shape[:-1], u.shape[-1]))
         mean, off = self._mean(self.problem.step(points, held)[0])
-        return mean, linalg.symmetric(off.mT @ (self._weights(off) * off) + self._w(x))
+        return mean, linalg.symmetric(off.mT @ (self._weights(off) * off) + W)
 
     def _weights(self, points: Array) -> Array:
         n = self.problem.n
@@ -207,5 +165,4 @@ def _filtered(
         if a.shape[-2:] != (size, size):
             raise ValueError(f"{name}: expected a covariance of shape ({size}, {size}), but found {a.shape}")
         control.matrix_checks.weight(name, a)
-    estimator = kind(problem, sensor, **covariances)
-    return Measured(OutputFeedback(bind(controller, problem), estimator), sensor)
+    return Measured(kind(bind(controller, problem), problem, sensor, **covariances), sensor)

@@ -1,22 +1,146 @@
-"""Policies of designs with a memory: output feedback, integral action, inputs that are on their way.
+"""Policies with a memory, and what stands between a plant and a policy: sensors, late inputs, slow sampling.
 
-Which kinds of controllers there are: :mod:`lqrlab.simulation.binding`.
+Designs are output feedback, integral action, and inputs that are on their way; which kinds of controllers there are:
+:mod:`lqrlab.simulation.binding`.
 """
 
 import dataclasses
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lqrlab.compute import checks, linalg, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.control import LQG, LQR, Integral, StateSpace
-from lqrlab.simulation.policies import DelayedPolicy, measured_or
+from lqrlab.simulation.policies import DelayedPolicy, Policy, measured_or, sent_or
 from lqrlab.simulation.problem import Problem
-from lqrlab.simulation.sensors import Measured, outputs
-from lqrlab.systems import Plant
+from lqrlab.systems import Plant, check_plant
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Outputs:
+    """The plant's own measurements y = h(x), as deviations from those at the equilibrium; :func:`outputs` makes it."""
+
+    plant: Plant
+    x_eq: Float[Array, "*batch n"]
+    y_eq: Float[Array, "*batch p"]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As of an output matrix: ``(…, p, n)``."""
+        return (*self.y_eq.shape, self.x_eq.shape[-1])
+
+    def __call__(self, x: Float[Array, "*loops n"]) -> Float[Array, "*loops p"]:
+        """y of deviations x."""
+        x_eq, y_eq = (expand_batch(a.astype(x.dtype), x.ndim) for a in (self.x_eq, self.y_eq))
+        return self.plant.output(x + x_eq).astype(x.dtype) - y_eq
+
+
+def outputs(plant: Plant) -> Outputs:
+    """The sensors that the plant declares, nonlinear where they are; a matrix C of your own is a sensor too.
+
+    >>> simulation.outputs(systems.make("pendulum"))(jnp.array([0.1, 0.0])).shape
+    (1,)
+    """
+    check_plant(plant)
+    x_eq, _ = plant.equilibrium()
+    return Outputs(plant, x_eq, plant.output(x_eq))
+
+
+def measure(sensor: Array | Outputs, x: Float[Array, "*loops n"]) -> Float[Array, "*loops p"]:
+    """Sensor output y of deviations x: Cx of a matrix C ``[*batch, p, n]``."""
+    return sensor(x) if isinstance(sensor, Outputs) else matvec(jnp.asarray(sensor, x.dtype), x)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """A policy that sees what sensors show instead of the state.
+
+    Noise of the sensors is ``rollout``'s ``sensor_noise``, on the states before they are measured.
+
+    Attributes:
+        policy: a policy of outputs, such as :class:`LinearController`.
+        sensor: matrix C ``[*batch, p, n]`` or :class:`Outputs`.
+    """
+
+    policy: Policy
+    sensor: Array | Outputs
+
+    def init(self, batch_shape: tuple[int, ...]) -> PyTree:
+        """The policy's memory."""
+        return self.policy.init(batch_shape)
+
+    def __call__(self, carry: PyTree, x: Array) -> tuple[PyTree, Array]:
+        """The policy's input for what the sensors show of x."""
+        return self.policy(carry, measure(self.sensor, x))
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Delayed:
+    """A policy whose inputs reach the plant some samples late; until the first one does, none acts.
+
+    Attributes:
+        policy: any policy.
+        m: number of its inputs.
+        steps: samples. What is not a whole number of them: :func:`delayed`.
+    """
+
+    policy: Policy
+    m: int = dataclasses.field(metadata={"static": True})
+    steps: int = dataclasses.field(metadata={"static": True})
+
+    def init(self, batch_shape: tuple[int, ...]) -> tuple[PyTree, Array]:
+        """The policy's memory, and the inputs on their way ``[*batch_shape, steps, m]``, the oldest first."""
+        return self.policy.init(batch_shape), jnp.zeros((*batch_shape, checks.whole("steps", self.steps, 0), self.m))
+
+    def __call__(self, carry: tuple[PyTree, Array], x: Array) -> tuple[tuple[PyTree, Array], Array]:
+        """The input that arrives now."""
+        memory, late = carry
+        memory, u = self.policy(memory, x)
+        if self.steps:
+            u = sent_or(late[..., -1, :].astype(u.dtype), u, x)
+        queue = jnp.concatenate([late, u[..., None, :].astype(late.dtype)], axis=-2)
+        return (memory, queue[..., 1:, :]), queue[..., 0, :].astype(u.dtype)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """A policy that samples only now and then, and holds its input between: a slow controller in a fast loop.
+
+    Attributes:
+        policy: any policy.
+        m: number of its inputs.
+        every: samples of the simulation from one of the policy's to the next.
+    """
+
+    policy: Policy
+    m: int = dataclasses.field(metadata={"static": True})
+    every: int | Array
+
+    def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, PyTree, Array]:
+        """No sample taken, the policy's memory, no input."""
+        if not checks.traced(self.every):
+            checks.whole("every", np.asarray(self.every).tolist())
+        return jnp.zeros((), int), self.policy.init(batch_shape), jnp.zeros((*batch_shape, self.m))
+
+    def __call__(self, carry: tuple[Array, PyTree, Array], x: Array) -> tuple[tuple[Array, PyTree, Array], Array]:
+        """The policy's input of its last sample."""
+        step, *before = carry
+
+        def sampled() -> tuple[PyTree, Array]:
+            memory, u = self.policy(before[0], x)
+            u = sent_or(before[1].astype(u.dtype), u, x)
+            return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), (memory, u), tuple(before))
+
+        after = jax.lax.cond(step % self.every == 0, sampled, lambda: tuple(before))
+        return (step + 1, *after), after[1].astype(x.dtype)
 
 
 @pytree

@@ -1,7 +1,6 @@
 """The regulator problem of plants: sampled, with their optimum, units, limits and noise; and one step of it."""
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -19,8 +18,9 @@ from lqrlab.simulation.limits import Limits, Pair, carried
 from lqrlab.simulation.noise import NONE, Noise, drawn, mean_size, spread
 from lqrlab.simulation.quadratic_regulator import QuadraticRegulator
 from lqrlab.simulation.sampling import Continuous, Part
-from lqrlab.simulation.told import Told
+from lqrlab.simulation.scaling import Told
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant, check_plant
+from lqrlab.systems.plant import typical
 
 
 @pytree
@@ -256,10 +256,7 @@ class Problem(QuadraticRegulator):
         """Typical initial deviations ``[*batch, n]`` or ``[*batch, num, n]``: normal, with the scales of states."""
         if self.plant is not None:
             return self.plant.initial_state(key=key, num=num)
-        checks.random_key(key)
-        extra = () if num is None else (checks.whole("num", num),)
-        shape = (*self.batch_shape, *extra, self.n)
-        return _normal(key, self.scale_x, self.coordinates.state_mask, shape, self.A.dtype)
+        return typical(key, self.scale_x, self.coordinates.state_mask, self.batch_shape, num, self.A.dtype)
 
     # One sample time ---------------------------------------------------------------------------------------
 
@@ -339,9 +336,3 @@ class Problem(QuadraticRegulator):
 
         start = (x, jnp.zeros(x.shape[:-1], x.dtype))
         return rk4(rates, start, (h[..., None], h), self.substeps)
-
-
-@functools.partial(jax.jit, static_argnums=(3, 4))
-def _normal(key: PRNGKeyArray, scale: Array, mask: Array, shape: tuple[int, ...], dtype: np.dtype) -> Array:
-    normal = jax.random.normal(key, shape, dtype)
-    return normal * expand_batch(scale * mask[..., : shape[-1]], normal.ndim)

@@ -1,13 +1,15 @@
-"""Problems in scaled coordinates, and problems side by side: in units, and at sizes, that all plants share."""
+"""Problems in units, and at sizes, that all plants share: one, several side by side, and what a controller is told."""
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
 
+from lqrlab.compute import pytree
 from lqrlab.simulation.limits import Limits
 from lqrlab.simulation.noise import Correlated, Noise
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, check_size, pad_matrix
@@ -16,6 +18,83 @@ from lqrlab.systems.coordinates import SHAPES, widened
 _BARE: Any = dict.fromkeys(("plant", "continuous", "x_eq", "u_eq")) | {"linear": True, "substeps": 1}
 _SIZES = {"x": N_MAX, "u": M_MAX}
 _NOISY = (N_MAX, N_MAX, M_MAX)  # signals that noise is added to
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """A view of a problem (or a batch) in scaled, padded coordinates: what a network or a learning controller sees.
+
+    Attributes:
+        coordinates: units of the signals that the controller is given, and with their masks how many there are.
+        steps: how far state i moves in a sample time where it is the integral of state j, which is one unit: dt times
+            j's unit over i's ``[*batch, 12, 12]``.
+        noise, sensor_noise: standard deviations of the disturbance of the scaled state at each step, and of what is
+            measured of it; root mean square over the states.
+        limit: of the scaled inputs, ±, the least of them; what is asked for beyond it does not arrive.
+        A, B: the sampled plant, zero in padding; None if only units are told.
+        Q, R, N: weights of a step, zero in padding but for the diagonal of R; None if only units are told.
+    """
+
+    coordinates: Coordinates
+    steps: Float[Array, "*batch n n"]
+    noise: Float[Array, "*batch"]
+    sensor_noise: Float[Array, "*batch"]
+    limit: Float[Array, "*batch"]
+    A: Float[Array, "*batch n n"] = None  # type: ignore[assignment]
+    B: Float[Array, "*batch n m"] = None  # type: ignore[assignment]
+    Q: Float[Array, "*batch n n"] = None  # type: ignore[assignment]
+    R: Float[Array, "*batch m m"] = None  # type: ignore[assignment]
+    N: Float[Array, "*batch n m"] = None  # type: ignore[assignment]
+
+    @classmethod
+    def units(
+        cls,
+        coordinates: Coordinates,
+        dt: ArrayLike,
+        *,
+        noise: ArrayLike = 0.0,
+        sensor_noise: ArrayLike = 0.0,
+        limit: ArrayLike = np.inf,
+        unit: Coordinates | None = None,
+    ) -> Self:
+        """Units, sample time and noise alone.
+
+        Args:
+            coordinates: of the signals that the controller is given ``[*batch, …]``.
+            dt: sample time [s].
+            noise, sensor_noise, limit: see there.
+            unit: units of the plant's signals, where those that are given are scaled already.
+        """
+        scale = jnp.asarray((coordinates if unit is None else unit).scale_x, float)
+        lead = scale.shape[:-1]
+        dt = jnp.broadcast_to(jnp.asarray(dt, float), lead)
+        steps = dt[..., None, None] * scale[..., None, :] / scale[..., :, None]
+        sizes = (jnp.broadcast_to(jnp.asarray(a, float), lead) for a in (noise, sensor_noise, limit))
+        return cls(coordinates, steps, *sizes)
+
+    @property
+    def state_mask(self) -> Float[Array, "*batch n"]:
+        """1 where a state exists, 0 in padding."""
+        return self.coordinates.state_mask
+
+    @property
+    def input_mask(self) -> Float[Array, "*batch m"]:
+        """1 where an input exists, 0 in padding."""
+        return self.coordinates.input_mask
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Leading axes."""
+        return self.noise.shape
+
+    def __getitem__(self, index: object) -> Self:
+        """The view of some of the plants."""
+        return jax.tree.map(lambda a: a[index], self)
+
+    def astype(self, dtype: np.dtype) -> Self:
+        """The same with all floating numbers of this type."""
+        return jax.tree.map(lambda a: a.astype(dtype), self)
 
 
 def scaled(problem: Any) -> Any:

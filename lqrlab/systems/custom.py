@@ -1,8 +1,8 @@
-"""The user's own plants: from matrices, from a function, from a python-control state space."""
+"""Linear plants: the user's own from matrices, and any other linearised; and plants from a function."""
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +10,10 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
+from lqrlab.compute.calculus import derivative
 from lqrlab.compute.checks import real, traced
 from lqrlab.systems.declaration import Signal
-from lqrlab.systems.plant import Arrays, Input, Numbers, Output, Plant, State
+from lqrlab.systems.plant import Arrays, Input, Numbers, Output, Plant, State, check_plant
 
 Labels = tuple[tuple[str, ...], tuple[str, ...]]
 
@@ -149,39 +150,16 @@ def _weights(Q: Numbers | None, R: Numbers | None, n: int, m: int) -> dict[str, 
     weights = {}
     for name, value, size in (("Q", Q, n), ("R", R, m)):
         w = np.asarray(_finite(name, np.eye(size) if value is None else value, 2, f"({size}, {size})"))
-        shape = w.shape[-2:]
-        _require(w.size and shape == (size, size), name, f"expected shape ({size}, {size}), but found {w.shape}")
-        largest = np.abs(w).max()
+        _require(w.shape[-2:] == (size, size), name, f"expected shape ({size}, {size}), but found {w.shape}")
+        largest, lowest = np.abs(w).max(), np.linalg.eigvalsh(w).min()
         same = np.allclose(w, np.swapaxes(w, -1, -2), rtol=1e-8, atol=1e-12 * largest)
-        part = f"a cost xᵀ{name}x only sees the symmetric part"
-        _require(same, name, f"expected a symmetric matrix; {part}")
-        low = np.linalg.eigvalsh(w).min()
-        found = f"but its lowest eigenvalue is {low:.3g}"
-        costs = f"expected positive definite (every input must cost), {found}"
-        _require(name == "Q" or low > 0, name, costs)
+        _require(same, name, f"expected a symmetric matrix; a cost xᵀ{name}x only sees the symmetric part")
+        found = f"but its lowest eigenvalue is {lowest:.3g}"
+        _require(name == "Q" or lowest > 0, name, f"expected positive definite (every input must cost), {found}")
         earns = "some motion would earn instead of cost, and no optimum need exist"
-        _require(low >= -1e-10 * largest, name, f"expected positive semidefinite, {found}: {earns}")
+        _require(lowest >= -1e-10 * largest, name, f"expected positive semidefinite, {found}: {earns}")
         weights[name] = jnp.asarray(w)
     return weights
-
-
-def _sample_time(dt: Numbers) -> Array:
-    step = _finite("dt", dt, 0, "a sample time")
-    _require(jnp.all(step > 0), "dt", f"expected a sample time above 0 s, but found {dt!r}")
-    return step
-
-
-def _labels(states: Sequence[str], inputs: Sequence[str], n: int, m: int) -> Labels:
-    for name, given, count in (("states", states, n), ("inputs", inputs, m)):
-        texts = isinstance(given, Sequence) and all(isinstance(label, str) for label in given)
-        _require(
-            texts and not isinstance(given, str),
-            name,
-            f"expected a list of {count} names, such as 'angle [rad]', but found {given!r}",
-        )
-        wrong = f"expected {count} names, but found {len(given)}: {', '.join(given)}"
-        _require(len(given) in (0, count), name, wrong)
-    return tuple(states), tuple(inputs)
 
 
 def _declared(
@@ -190,7 +168,15 @@ def _declared(
     """Sample time, labels and name of a plant, checked; its kind's name where none is given."""
     good = isinstance(name, str) and (not name or name.isidentifier())
     _require(good, "name", f"expected letters, digits and _, such as 'my_plant', but found {name!r}")
-    return _sample_time(dt), _labels(states, inputs, n, m), name or usual
+    step = _finite("dt", dt, 0, "a sample time")
+    _require(jnp.all(step > 0), "dt", f"expected a sample time above 0 s, but found {dt!r}")
+    for kind, given, count in (("states", states, n), ("inputs", inputs, m)):
+        listed = isinstance(given, Sequence) and not isinstance(given, str)
+        texts = listed and all(isinstance(label, str) for label in given)
+        _require(texts, kind, f"expected a list of {count} names, such as 'angle [rad]', but found {given!r}")
+        wrong = f"expected {count} names, but found {len(given)}: {', '.join(given)}"
+        _require(len(given) in (0, count), kind, wrong)
+    return step, (tuple(states), tuple(inputs)), name or usual
 
 
 def from_matrices(
@@ -280,37 +266,59 @@ def from_dynamics(
     return Function(f=f, x_eq=x, u_eq=u, dt=step, labels=labels, name=called, **_weights(Q, R, len(x), len(u)))
 
 
-def from_control(
-    ss: Any,
-    *,
-    Q: Numbers | None = None,
-    R: Numbers | None = None,
-    dt: float = 0.01,
-    name: str = "",
-    states: Sequence[str] = (),
-    inputs: Sequence[str] = (),
-) -> Linear:
-    """A plant from a continuous-time ``control.StateSpace`` (python-control), with its C and its names.
+class Linearisation(NamedTuple):
+    """ẋ ≈ c + A (x − x̄) + B (u − ū) about a point (x̄, ū) that need not be an equilibrium.
+
+    Attributes:
+        A, B: Jacobians.
+        c: f(x̄, ū), the affine term.
+    """
+
+    A: Float[Array, "*points n n"]
+    B: Float[Array, "*points n m"]
+    c: Float[Array, "*points n"]
+
+
+@overload
+def linearise(plant: Plant) -> Linear: ...
+@overload
+def linearise(plant: Plant, x: Numbers, u: Numbers) -> Linearisation: ...
+def linearise(plant: Plant, x: Numbers | None = None, u: Numbers | None = None) -> Linear | Linearisation:
+    """The linear plant that describes deviations from ``plant``'s equilibrium; or A, B and the rate at any point.
+
+    A linear plant of NumPy arrays stays one: nothing is compiled for its size.
 
     Args:
-        ss: the state space; what feeds through (D) must be zero.
-        Q, R, dt, name: as of :func:`from_matrices`.
-        states, inputs: names with units, as ``"angle [rad]"``; those of ``ss`` if left out.
+        plant: one plant or a batch; batch axes stay.
+        x, u: absolute states ``[*batch, *extra, n]`` and inputs ``[*batch, *extra, m]``, such as those of a trajectory;
+            the equilibrium if left out.
 
-    Raises:
-        ValueError: no state space, a discrete-time one, one with feedthrough.
+    Returns:
+        :class:`Linear` of the equilibrium, :class:`Linearisation` of given points, by exact differentiation.
+        :func:`lqrlab.control.c2d` samples all of it: of the inputs' columns ``[B, c]`` the last is the affine term.
+
+    >>> upright = systems.linearise(systems.make("pendulum"), [0.0, 0.0], [0.0])
+    >>> bool((upright.A == systems.linearise(systems.make("pendulum")).A).all()), upright.c.tolist()
+    (True, [0.0, 0.0])
     """
-    state_space = all(hasattr(ss, name) for name in "ABCD")
-    other = f"expected a control.StateSpace, but found a {type(ss).__name__}; control.ss(...) makes one"
-    _require(state_space, "ss", other)
-    step = getattr(ss, "dt", None)
-    sampled = (
-        f"expected continuous time, but found a sampled system with dt = {step!r}; lqrlab samples plants "
-        "itself, so give it the one that this was sampled from"
-    )
-    _require(step in (None, 0), "ss", sampled)
-    through = "expected D = 0, but inputs feed through to outputs; the plant's y is C x alone"
-    _require(not np.any(real("D", ss.D)), "ss", through)
-    names = {kind: getattr(ss, f"{kind[:-1]}_labels", None) or () for kind in ("states", "inputs")}
-    names |= {kind: given for kind, given in (("states", states), ("inputs", inputs)) if len(given)}
-    return from_matrices(ss.A, ss.B, ss.C, Q=Q, R=R, dt=dt, name=name, **names)
+    check_plant(plant)
+    if x is not None or u is not None:
+        if x is None or u is None:
+            raise ValueError("x, u: expected both a state and an input, or neither for the equilibrium")
+        return _anywhere(plant, *(jnp.asarray(real(name, a), float) for name, a in (("x", x), ("u", u))))
+    (A, B), (Q, R) = plant.matrices(), plant.weights()
+    lead, dt = plant.batch_shape, plant.dt
+    library = np if all(isinstance(a, np.ndarray) for a in (A, B, Q, R, dt)) else jnp
+    A, B, Q, R = (library.broadcast_to(a, lead + a.shape[-2:]) for a in (A, B, Q, R))
+    return Linear(A=A, B=B, Q=Q, R=R, dt=library.broadcast_to(library.asarray(dt, A.dtype), lead))
+
+
+def _anywhere(plant: Plant, x: Array, u: Array) -> Linearisation:
+    if (x.shape[-1:], u.shape[-1:]) != ((plant.n,), (plant.m,)) or x.shape[:-1] != u.shape[:-1]:
+        raise ValueError(
+            f"x, u: expected states [..., {plant.n}] and as many inputs [..., {plant.m}], but found shapes {x.shape} "
+            f"and {u.shape}"
+        )
+
+    A, B = derivative(lambda x: plant.dynamics(x, u), x), derivative(lambda u: plant.dynamics(x, u), u)
+    return Linearisation(A, B, plant.dynamics(x, u))

@@ -39,17 +39,6 @@ def check(cls: type[Plant]) -> None:
     declaration.attempt("draw", lambda: drawing.bounds(plant.drawing(x, u)))
 
 
-def check_plant(plant: object, *, one: bool = False) -> None:
-    """Refuse what is no plant, such as the name of one; if ``one``, a batch of plants too."""
-    if not isinstance(plant, Plant):
-        raise TypeError(
-            f"plant: expected a plant, but found {plant!r}; systems.make makes one of a name, such as "
-            "systems.make('cart_pole')"
-        )
-    if one and plant.batch_shape:
-        raise ValueError(f"plant: expected one plant, but found a batch of shape {plant.batch_shape}")
-
-
 def _as_parameter(name: str, default: object) -> str:
     """The declaration to write for a parameter whose value is ``default``."""
     value = float(default) if isinstance(default, int | float) and default else 1.0

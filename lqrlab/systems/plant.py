@@ -85,9 +85,23 @@ def _align(v: Numbers, batch: int, extra: int = 0) -> Array:
     return v.reshape(v.shape[:batch] + (1,) * max(missing, 0) + v.shape[batch:])
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3))
-def _typical(key: PRNGKeyArray, scale: Array, batch: tuple[int, ...], extra: tuple[int, ...]) -> Array:
-    return jax.random.normal(key, (*batch, *extra, len(scale))) * _align(scale, len(batch), len(extra))
+def typical(
+    key: PRNGKeyArray,
+    scale: Array,
+    exists: Array | np.ndarray,
+    batch: tuple[int, ...],
+    num: int | None,
+    dtype: Any = float,
+) -> Array:
+    """Normal deviations ``[*batch, n]`` or ``[*batch, num, n]``, one scale each; zero where no state ``exists``."""
+    random_key(key)
+    return _normal(key, scale, exists, (*batch, *(() if num is None else (whole("num", num),))), dtype)
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _normal(key: PRNGKeyArray, scale: Array, exists: Array | np.ndarray, lead: tuple[int, ...], dtype: Any) -> Array:
+    normal = jax.random.normal(key, (*lead, scale.shape[-1]), dtype)
+    return normal * linalg.expand_batch(scale * exists[..., : scale.shape[-1]], normal.ndim)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(param,))
@@ -321,9 +335,7 @@ class Plant:
         Returns:
             ``[*batch, n]`` or ``[*batch, num, n]``.
         """
-        random_key(key)
-        batch, extra = self.batch_shape, () if num is None else (whole("num", num),)
-        return _typical(key, self.scales[0], batch, extra)
+        return typical(key, self.scales[0], np.ones(self.n), self.batch_shape, num)
 
     @property
     def scales(self) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch m"]]:
@@ -354,6 +366,17 @@ def check_class(cls: object) -> None:
     """Refuse what is no class of plants, such as a plant."""
     if not (isinstance(cls, type) and issubclass(cls, Plant)):
         raise ValueError(f"cls: expected a subclass of Plant, but found {cls!r}")
+
+
+def check_plant(plant: object, *, one: bool = False) -> None:
+    """Refuse what is no plant, such as the name of one; if ``one``, a batch of plants too."""
+    if not isinstance(plant, Plant):
+        raise TypeError(
+            f"plant: expected a plant, but found {plant!r}; systems.make makes one of a name, such as "
+            "systems.make('cart_pole')"
+        )
+    if one and plant.batch_shape:
+        raise ValueError(f"plant: expected one plant, but found a batch of shape {plant.batch_shape}")
 
 
 def parameter_fields(cls: type[Plant]) -> dict[str, dataclasses.Field]:

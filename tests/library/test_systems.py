@@ -7,7 +7,6 @@ import os
 import re
 from types import SimpleNamespace
 
-import control as python_control
 import hostile_files
 import jax
 import jax.numpy as jnp
@@ -83,20 +82,6 @@ def test_matrices_with_outputs():
     np.testing.assert_array_equal(plant.output_matrix(), C)
     assert [s.scale for s in plant.states] == [0.5, 1.0]
     works_everywhere(plant)
-
-
-def test_a_python_control_state_space():
-    ss = python_control.ss(A, B, C, 0, states=["angle", "rate"], inputs=["torque"])
-    plant = systems.from_control(ss, dt=0.02)
-    np.testing.assert_array_equal(plant.matrices()[0], A)
-    assert [s.name for s in (*plant.states, *plant.inputs)] == ["angle", "rate", "torque"]
-    unnamed = systems.from_control(python_control.ss(A, B, C, 0))
-    assert [s.name for s in unnamed.states] == ["x[0]", "x[1]"]
-    works_everywhere(plant)
-    with pytest.raises(ValueError, match=r"continuous time, but found a sampled system with dt = 0\.1"):
-        systems.from_control(python_control.ss(A, B, C, 0, 0.1))
-    refused("D = 0", systems.from_control, python_control.ss(A, B, C, 1))
-    refused("found a TransferFunction", systems.from_control, python_control.tf([1], [1, 1]))
 
 
 def test_one_plant_becomes_a_family_whose_variants_differ_in_speed_and_strength():
@@ -616,11 +601,9 @@ def test_plants_of_installed_packages_are_entered_and_a_broken_package_only_warn
 def test_plants_given_by_the_caller_have_names_and_units(tmp_path):
     signals = {"states": ["speed [m/s]"], "inputs": ["force [N]"]}
     (tmp_path / "a.json").write_text('{"A": [[-1]], "B": [[1]]}')
-    matrices = SimpleNamespace(A=[[-1]], B=[[1]], C=[[1]], D=0, dt=0)
     for plant in (
         systems.from_dynamics(lambda x, u: u - x, x_eq=[0.0], u_eq=[0.0], name="slide", **signals),
         systems.from_matrices([[-1.0]], [[1.0]], name="slide", **signals),
-        systems.from_control(matrices, name="slide", **signals),
         systems.load(tmp_path / "a.json", name="slide", **signals),
     ):
         assert plant.describe().startswith("slide: 1 states")

@@ -15,7 +15,7 @@ from lqrlab.extensions.deployment.c_code.expressions import TYPES, kind_of, lite
 from lqrlab.extensions.deployment.c_code.operations import HELPERS
 from lqrlab.extensions.deployment.exported_step import ExportedStep, TranslatedStep
 from lqrlab.simulation import Outputs, Problem, Verdict, bind, rollout, verdict
-from lqrlab.simulation.sensors import measure
+from lqrlab.simulation.memory_policies import measure
 from lqrlab.systems import Plant
 
 _MARK = "written by lqrlab.deployment.to_c"

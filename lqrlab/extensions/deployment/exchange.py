@@ -19,7 +19,7 @@ from lqrlab.compute.files import write_json
 from lqrlab.dataset import shards
 from lqrlab.extensions.deployment.timed_run import TimedRun
 from lqrlab.simulation import LinearController, LinearPolicy, Problem
-from lqrlab.systems import Plant, Signal, families, from_matrices, matrix_files
+from lqrlab.systems import Plant, Signal, families, from_matrices, plant_files
 
 _MOST_BYTES = 1 << 30
 _NO_LIMIT = 1e300  # what stands for infinity in a file: JSON has none
@@ -61,7 +61,7 @@ def load(path: str | Path) -> Any:
         ValueError: naming the file and what is wrong with it.
     """
     file = _checked(path)
-    fields = _hdf5_fields(file) if file.suffix == ".h5" else matrix_files.contents(file, keys=None)
+    fields = _hdf5_fields(file) if file.suffix == ".h5" else plant_files.contents(file, keys=None)
     kind = next(iter(_texts(fields["kind"])), "") if "kind" in fields else _guessed(fields)
     try:
         return _KINDS[checks.choice("kind", kind, _KINDS)](fields, file)
@@ -177,7 +177,7 @@ def _matrix(fields: Fields, name: str) -> np.ndarray:
 
 def _to_plant(fields: Fields, file: Path) -> Plant:
     if file.suffix != ".h5":
-        return matrix_files.load(file)
+        return plant_files.load(file)
     arrays = {k: _matrix(fields, k) for k in "ABCQR" if k in fields}
     names = {k: _texts(fields[k]) for k in ("states", "inputs") if k in fields}
     return from_matrices(arrays.pop("A"), arrays.pop("B"), **arrays, **names, dt=float(np.ravel(fields["dt"])[0]))  # type: ignore[arg-type]

@@ -17,8 +17,8 @@ from lqrlab.extensions.deployment.devices import Device, SimulatedPlant, connect
 from lqrlab.extensions.deployment.exported_step import interface
 from lqrlab.extensions.deployment.timed_run import TimedRun
 from lqrlab.simulation import Measured, Policy, Problem, Trajectory, bind, rollout
+from lqrlab.simulation.memory_policies import Outputs, measure
 from lqrlab.simulation.noise import drawn
-from lqrlab.simulation.sensors import Outputs, measure
 from lqrlab.systems import Plant, Signal
 
 _SPIN = 100_000  # ns before a tick in which time is asked for again and again: sleep is no more exact

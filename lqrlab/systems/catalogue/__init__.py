@@ -6,8 +6,8 @@ from pathlib import Path
 from lqrlab.compute.registry import snake_case
 
 FIELDS = (
-    *("oscillators", "pendulums", "carts", "arms", "robots", "mobile", "vehicles"),
-    *("aerial", "hovering", "space", "electrical", "power", "process"),
+    *("oscillators", "pendulums", "arms", "robots", "vehicles"),
+    *("aircraft", "space", "electrical", "power", "process"),
 )
 """Modules of the catalogue; each class in them that lists its inputs is a family."""
 _FAMILY = re.compile(r"^class (\w+)\(.*\):\n(?:(?:[ \t].*)?\n)*?    inputs = ", re.MULTILINE)

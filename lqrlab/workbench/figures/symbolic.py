@@ -10,9 +10,8 @@ import jax
 import numpy as np
 
 from lqrlab.compute import extras, jaxprs
-from lqrlab.systems.declaration_checks import check_plant
 from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.plant import Plant, parameter_fields
+from lqrlab.systems.plant import Plant, check_plant, parameter_fields
 
 if TYPE_CHECKING:
     from sympy import Expr

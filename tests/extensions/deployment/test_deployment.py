@@ -19,7 +19,7 @@ from lqrlab import control, deployment, learning, predictive, simulation, system
 from lqrlab.compute import pytree
 from lqrlab.extensions.deployment.export_command import export
 from lqrlab.extensions.deployment.exported_step import ExportedStep
-from lqrlab.simulation.sensors import measure
+from lqrlab.simulation.memory_policies import measure
 
 STRICT = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Wdouble-promotion", "-Werror"]
 PLANT = systems.make("cart_pole")
