@@ -1,13 +1,14 @@
 """The notebooks themselves: how they are written, and all of them in order from an empty folder."""
 
 import ast
-import contextlib
+import functools
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 from bs4 import BeautifulSoup
 from click.testing import CliRunner
 from nbclient import NotebookClient
+from papermill.clientwrap import PapermillNotebookClient
 
 from lqrlab import control
 from lqrlab.workbench.cli import main
@@ -135,25 +137,23 @@ class SharedKernel:
     def __init__(self):
         flags = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"}
         self.starter = NotebookClient(nbformat.v4.new_notebook(), kernel_name="python3")
-        self.manager, self.clients = self.starter.create_kernel_manager(), []
-        self.make_client, self.manager.client = self.manager.client, self.client
+        self.manager = self.starter.create_kernel_manager()
         self.starter.start_new_kernel(cwd=str(SOURCE.parent), env=execution.environment() | flags)
 
-    def client(self, **kwargs):
-        self.clients.append(self.make_client(**kwargs))
-        return self.clients[-1]
+    def client(self, book, **options):
+        """Instead of ``execution.client``, which starts one for each notebook."""
+        made = PapermillNotebookClient(book, km=self.manager, **options)
+        return SimpleNamespace(execute=functools.partial(self.execute, made))
 
-    @contextlib.contextmanager
-    def instead_of_its_own(self, nb, folder, env, ended):
-        """What ``execution.kernel`` starts for each notebook, here."""
+    def execute(self, client, env, **_):
         own = {key: value for key, value in env.items() if key.startswith("LQRLAB_")}
         first = nbformat.v4.new_code_cell(NEW_NAMESPACE + f"os.environ.update({own})")
-        try:
-            NotebookClient(nbformat.v4.new_notebook(cells=[first]), km=self.manager).execute()
-            yield {"km": self.manager}
-        finally:
-            while self.clients:
-                self.clients.pop().stop_channels()
+        before = NotebookClient(nbformat.v4.new_notebook(cells=[first]), km=self.manager)
+        for each in (before, client):
+            try:
+                each.execute()
+            finally:
+                each.kc.stop_channels()
 
     def end(self):
         self.starter._cleanup_kernel()
@@ -189,7 +189,7 @@ def assert_executed(folder: Path, name: str):
 
 @pytest.mark.slow
 def test_all_in_order_from_an_empty_folder(shared_kernel, monkeypatch, tmp_path):
-    monkeypatch.setattr(execution, "kernel", shared_kernel.instead_of_its_own)
+    monkeypatch.setattr(execution, "client", shared_kernel.client)
     folder = tmp_path / "run"
     run_tiny(folder)
     for path in CHAIN:
@@ -204,7 +204,7 @@ def test_all_in_order_from_an_empty_folder(shared_kernel, monkeypatch, tmp_path)
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", [path.stem for path in PATHS if path not in CHAIN])
 def test_each_deeper_notebook_by_its_name(shared_kernel, monkeypatch, name, tmp_path):
-    monkeypatch.setattr(execution, "kernel", shared_kernel.instead_of_its_own)
+    monkeypatch.setattr(execution, "client", shared_kernel.client)
     run_tiny(tmp_path, name)
     assert [p.stem for p in (tmp_path / "results").iterdir()] == [name]
     assert_executed(tmp_path, name)

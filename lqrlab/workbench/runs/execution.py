@@ -18,17 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import papermill
-from ipykernel.kernelspec import get_kernel_dict
-from jupyter_client import AsyncKernelManager
-from jupyter_client.kernelspec import KernelSpec
-from nbformat import NotebookNode
+from papermill.clientwrap import PapermillNotebookClient
+from papermill.engines import Engine, NotebookExecutionManager, papermill_engines
 
 from lqrlab.workbench.runs import notebooks, run_folder, session
 from lqrlab.workbench.runs.notebooks import Cell, Notebook, Values
 from lqrlab.workbench.runs.terminal import Progress
 
 _NEVER_STARTED, _STARTS = "Kernel died before replying", 3  # as when another process took its ports
-_PLAIN = "--InteractiveShell.automagic=False"  # else a cell of one line, run: str = "…", is the magic %run
 _ENTER = "__import__('lqrlab.workbench.runs.run_folder', fromlist=['enter']).enter"
 
 
@@ -44,6 +41,13 @@ def environment() -> dict[str, str]:
     """Environment variables of a headless notebook."""
     inline = "module://matplotlib_inline.backend_inline"
     return os.environ | {"LQRLAB_HEADLESS": "1", "MPLBACKEND": inline, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+
+
+def client(book: NotebookExecutionManager, **options: Any) -> PapermillNotebookClient:
+    """A client of nbclient, as papermill has it, for a new kernel of this Python, whatever else is installed."""
+    made = PapermillNotebookClient(book, kernel_name="python3", **options)
+    made.create_kernel_manager().kernel_spec_manager.kernel_dirs = []
+    return made
 
 
 def execute(
@@ -81,11 +85,19 @@ def execute(
 
     try:
         partial.unlink(missing_ok=True)
-        with kernel(nb, folder, environment() | {"LQRLAB_FINGERPRINT": fingerprint}, ended) as engine:
-            _run(nb, partial, given, progress, engine)
+        with _engine(nb, folder, fingerprint, progress, ended):
+            for left in reversed(range(_STARTS)):
+                try:
+                    papermill.execute_notebook(
+                        str(nb.path), str(partial), given, "lqrlab", progress_bar=False, autosave_cell_every=10
+                    )
+                    break
+                except RuntimeError as error:
+                    if not left or _NEVER_STARTED not in str(error):
+                        raise
         if session.fingerprint(folder, nb.name) != fingerprint:
-            error = f"the notebook ended without writing {run_folder.short(result)}"
-            raise CellError(error, traceback="its last cell has to be session.finish(...)")
+            lacks = f"the notebook ended without writing {run_folder.short(result)}"
+            raise CellError(lacks, traceback="its last cell has to be session.finish(...)")
     except CellError:
         result.unlink(missing_ok=True)
         raise
@@ -96,65 +108,57 @@ def execute(
 
 
 @contextlib.contextmanager
-def kernel(nb: Notebook, folder: Path, env: dict[str, str], ended: Callable[[], str]) -> Iterator[dict[str, Any]]:
-    """Arguments of papermill's engine for a kernel that holds ``folder``; it is killed once ``ended`` says why.
+def _engine(
+    nb: Notebook, folder: Path, fingerprint: str, progress: Progress, ended: Callable[[], str]
+) -> Iterator[None]:
+    """papermill's engine ``lqrlab``, for a run in ``folder``; the kernel is killed when ``ended`` says why.
 
-    A ``CellError`` says that, or why else the kernel died, with what it said by itself.
+    A ``CellError`` says that, or why else the notebook did not come to its end.
     """
-    over, running = threading.Event(), list[int]()
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
-
-        class Kernel(AsyncKernelManager):
-            kernel_spec = KernelSpec(**get_kernel_dict())  # of this Python, whatever else is installed
-
-            async def start_kernel(self, **kwargs: Any) -> None:
-                cwd = str(nb.path.parents[1])
-                await super().start_kernel(**kwargs, env=env, cwd=cwd, stdout=log, stderr=log)
-                running.append(self.provisioner.pid)
-
-        def watch() -> None:
-            while not over.wait(1.0):
-                if running and ended():
-                    return os.killpg(running[-1], signal.SIGKILL)
-
-        threading.Thread(target=watch, daemon=True).start()
-        enter = f"--IPKernelApp.exec_lines={_ENTER}({str(folder)!r}, {os.getpid()})"
-        try:
-            yield {"kernel_manager_class": Kernel, "extra_arguments": [_PLAIN, enter]}
-        except KeyboardInterrupt:
-            logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # else it tells of the cell that nobody waits for
-            raise
-        except RuntimeError as error:
-            log.seek(0)
-            said = f"{type(error).__name__}: {error}"
-            why = ended()
-            raise CellError(why or said, traceback="" if why else log.read()) from None
-        finally:
-            over.set()
-
-
-def _run(nb: Notebook, target: Path, given: Values, progress: Progress, engine: dict[str, Any]) -> None:
-    """Execute a notebook with these parameters; a ``CellError`` names the cell that failed."""
+    over, running = threading.Event(), list[PapermillNotebookClient]()
+    started = {"env": environment() | {"LQRLAB_FINGERPRINT": fingerprint}, "cwd": str(nb.path.parents[1])}
     number, title = 0, nb.name
-    about: dict[str, Any] = {"kernel_name": "python3", "progress_bar": False, "autosave_cell_every": 10, **engine}
 
-    def begins(cell: NotebookNode, cell_index: int) -> None:
+    def begins(cell: Cell, cell_index: int) -> None:
         nonlocal number, title
         title = [title, *(text for _, text in notebooks.headings(cell))][-1]
-        if cell.cell_type == "code" and cell.source.strip():
+        if cell["cell_type"] == "code" and notebooks.source(cell).strip():
             number += 1
             progress.step(number, title, functools.partial(_last_line, cell))
 
-    for left in reversed(range(_STARTS)):
+    def watch() -> None:
+        while not over.wait(1.0):
+            if running and ended():
+                return os.killpg(running[-1].km.provisioner.pid, signal.SIGKILL)
+
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:  # of what the kernel says by itself
+        options = [
+            "--InteractiveShell.automagic=False",  # else a cell of one line, run: str = "…", is the magic %run
+            f"--IPKernelApp.exec_lines={_ENTER}({str(folder)!r}, {os.getpid()})",
+        ]
+
+        class OneNotebook(Engine):
+            @classmethod
+            def execute_managed_notebook(cls, book: NotebookExecutionManager, kernel_name: str, **_: Any) -> None:
+                running.append(client(book, extra_arguments=options, on_cell_start=begins))
+                running[-1].execute(**started, stdout=log, stderr=log)
+
+        papermill_engines.register("lqrlab", OneNotebook)
+        threading.Thread(target=watch, daemon=True).start()
         try:
-            papermill.execute_notebook(str(nb.path), str(target), given, on_cell_start=begins, **about)
-            return
+            yield
         except papermill.PapermillExecutionError as error:
             what = f"{error.ename}: {error.evalue}"
             raise CellError(what, error.source, "\n".join(error.traceback)) from None
         except RuntimeError as error:
-            if not left or _NEVER_STARTED not in str(error):
-                raise
+            log.seek(0)
+            why = ended()
+            raise CellError(why or f"{type(error).__name__}: {error}", traceback="" if why else log.read()) from None
+        except KeyboardInterrupt:
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # else it tells of the cell that nobody waits for
+            raise
+        finally:
+            over.set()
 
 
 def _last_line(cell: Cell) -> str:
