@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from jaxtyping import Int, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from lqrlab import unknown
 from lqrlab.extensions.unknown.regret import MOST
@@ -17,10 +17,7 @@ _SAMPLED = {"size": (0.03, 0.1), "input_size": (0.3, 1.0), "hold": (1, 3)}
 GRID: Mapping[str, Mapping[str, Sequence[float]]] = {
     "ridge": _RIDGE,
     "cautious ridge": {**_RIDGE, "caution": (0.1, 1.0)},
-    "training plants of this size": {"inflate": (1.0, 2.0, 4.0), "rank": (8, 24)},
     "likeliest family": {"inflate": (1.0, 4.0, 16.0)},
-    "bank of 500": {"misfit": (0.01, 0.03, 0.1, 0.3)},
-    "family known": {"inflate": (1.0, 4.0, 16.0)},
     "Thompson sampling": _SAMPLED,
     "optimism": _SAMPLED,
     "explore, then commit": {"explore": (10, 20, 40), "amplitude": (0.1, 0.3, 1.0)},
@@ -40,21 +37,20 @@ class BaselineTrial:
 
 
 def tune_baselines(
-    training: Sequence[Told], plants: Problem, family: Int[np.ndarray, " V"], *, key: PRNGKeyArray, num_initial: int = 2
+    training: Sequence[Told], plants: Problem, *, key: PRNGKeyArray, num_initial: int = 2
 ) -> Iterator[BaselineTrial]:
     """Try every setting of :data:`GRID`; a baseline's best has the least ``mean_ratio``.
 
     Args:
         training: plants of each family that may be known beforehand.
         plants: other plants of these families; no test plants.
-        family: from which of them each is.
         key: of initial states and noise.
         num_initial: loops a plant.
     """
     for name, grid in GRID.items():
         for values in itertools.product(*grid.values()):
             settings = dict(zip(grid, values))
-            controller = baseline(name, training, family, **settings)
+            controller = baseline(name, training, **settings)
             regret = unknown.score(controller, plants, key=key, num_initial=num_initial)
             mean_ratio = np.exp(np.mean(np.log(np.minimum(np.asarray(regret.ratio), MOST))))
             yield BaselineTrial(name, settings, float(mean_ratio), regret.summary())

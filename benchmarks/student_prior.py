@@ -24,7 +24,7 @@ from lqrlab.compute.files import write_atomic
 from lqrlab.dataset import random_systems
 from lqrlab.extensions.unknown import adaptive_policy as regulators
 from lqrlab.extensions.unknown import belief as beliefs
-from lqrlab.extensions.unknown.guess import Guess, Seen, Z
+from lqrlab.extensions.unknown.prior import Guess, Seen, Z
 from lqrlab.simulation import Problem, Told
 from lqrlab.systems import M_MAX, N_MAX
 

@@ -70,17 +70,13 @@ def bench_unknown(size: Size = FULL, controllers: Mapping[str, Controller] | Non
     Args:
         size: :data:`FULL` or :data:`QUICK`.
         controllers: name → function from a problem to a policy; if left out, the adaptive regulator with each
-            prior of the package and with plants at large alone, the baselines, and the prior of the plant's own family.
+            prior of the package and with plants at large alone, and the baselines.
     """
     tests = [_tests(size, seed) for seed in range(size.seeds)]
-    each = {name: [made] * len(tests) for name, made in (controllers or _contenders()).items()}
-    if controllers is None:
-        known = _told(range(len(systems.names())))
-        each["family known"] = [unknown.family_known(known, family) for _, family in tests]
-    for name, made in each.items():
+    for name, made in (controllers or _contenders()).items():
         regrets = [
-            unknown.score(controller, plants, key=jax.random.key(seed), num_initial=size.num_initial)
-            for seed, (controller, (plants, _)) in enumerate(zip(made, tests))
+            unknown.score(made, plants, key=jax.random.key(seed), num_initial=size.num_initial)
+            for seed, (plants, _) in enumerate(tests)
         ]
         yield from _rows(name, *tests[0], regrets)
 
@@ -234,10 +230,8 @@ def _shipped() -> dict[str, Controller]:
 
 def tune_unknown() -> Iterator[BaselineTrial]:
     """Every setting of every baseline, on plants of the trained families that are in no table."""
-    plants, family = _drawn([systems.names().index(name) for name in TRAINED], _TUNING, 4)
-    chosen = np.tile(np.arange(len(plants)), len(NOISES))
-    key = jax.random.key(_TUNING)
-    yield from tune_baselines(_training(), _noisy(plants), family[chosen], key=key)
+    plants, _ = _drawn([systems.names().index(name) for name in TRAINED], _TUNING, 4)
+    yield from tune_baselines(_training(), _noisy(plants), key=jax.random.key(_TUNING))
 
 
 def _drawn(which: list[int] | range, seed: int, num: int) -> tuple[Problem, np.ndarray]:
@@ -248,14 +242,9 @@ def _drawn(which: list[int] | range, seed: int, num: int) -> tuple[Problem, np.n
     return unknown.problem_of(batches)[chosen], np.repeat(np.arange(len(batches)), num)
 
 
-def _told(which: list[int] | range) -> list[Told]:
-    """The plants that a prior may know, a batch for each of these families."""
-    names = systems.names()
-    return [told(variants(names[i], _KNOWN, _FIT)) for i in which]
-
-
 def _training() -> list[Told]:
-    return _told([systems.names().index(name) for name in TRAINED])
+    """The plants that a prior may know, a batch for each of the trained families."""
+    return [told(variants(name, _KNOWN, _FIT)) for name in TRAINED]
 
 
 def _tests(size: Size, seed: int) -> tuple[Problem, np.ndarray]:

@@ -439,7 +439,6 @@ NOT_CALLED = {
             "unknown.first_contact",
             "unknown.score",
             "unknown.baselines",
-            "unknown.family_known",
         ),
         "takes seconds to minutes a call; wrong arguments are in tests of their own",
     ),

@@ -6,7 +6,6 @@ words are a pattern of the sentence in which reading ends. Where they are empty,
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import re
@@ -81,6 +80,11 @@ def link(target: str) -> Callable[[Path], None]:
 def text(content: str | bytes) -> Callable[[Path], object]:
     """A file with this content."""
     return lambda path: path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def shortened(share: float) -> Callable[[Path], object]:
+    """A file that ends early."""
+    return lambda path: path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
 
 
 def sparse(path: Path) -> None:
@@ -640,8 +644,8 @@ NOTEBOOKS = [
 
 
 def steps(folder: Path) -> list[Path]:
-    """The folders of the last checkpoints, oldest first."""
-    return sorted((folder / "last").glob("[0-9]*"), key=lambda path: int(path.name))
+    """The last checkpoints, oldest first."""
+    return sorted((folder / "last").glob("[0-9]*"), key=lambda path: int(path.stem))
 
 
 def newest(make: Callable[[Path], object]) -> Callable[[Path], object]:
@@ -649,31 +653,33 @@ def newest(make: Callable[[Path], object]) -> Callable[[Path], object]:
     return lambda folder: make(steps(folder)[-1])
 
 
-def sealed(make: Callable[[Path], object]) -> Callable[[Path], None]:
-    """Harm all checkpoints, and write digests that agree, as a dishonest maker would."""
+def each(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    """Harm all checkpoints."""
 
     def harm(folder: Path) -> None:
-        for step in (*steps(folder), *(folder / "best").glob("[0-9]*")):
-            make(step)
-            (step / "sha256.json").unlink()
-            found = sorted(path for path in step.rglob("*") if path.is_file())
-            digests = {p.relative_to(step).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in found}
-            (step / "sha256.json").write_text(json.dumps(digests))
-        with contextlib.suppress(FileNotFoundError):  # the settings lie beside the checkpoints too
-            make(folder)
+        for path in (*steps(folder), *(folder / "best").glob("[0-9]*")):
+            make(path)
 
     return harm
 
 
+def sealed(change: Callable[[dict], object]) -> Callable[[Path], None]:
+    """Other settings everywhere, with checksums that agree, as a dishonest maker would."""
+
+    def make(path: Path) -> None:
+        from lqrlab.learning import weight_files
+
+        arrays, card = weight_files.load_arrays(path)
+        change(card)
+        weight_files.save_arrays(path, arrays, card)
+        (path.parents[1] / "settings.json").write_text(json.dumps(card.get("settings")))
+
+    return each(make)
+
+
 def other_model(**values: object) -> Callable[[Path], None]:
     """Settings of another model."""
-
-    def make(step: Path) -> None:
-        settings = json.loads((step / "settings.json").read_text())
-        settings["model"] |= values
-        (step / "settings.json").write_text(json.dumps(settings))
-
-    return make
+    return sealed(lambda card: card["settings"]["model"].update(values))
 
 
 def swapped(folder: Path) -> None:
@@ -684,52 +690,30 @@ def swapped(folder: Path) -> None:
     (folder / "last" / "x").rename(new)
 
 
-def outside(step: Path) -> None:
-    """Digests of a file that is not in the folder."""
-    target = bait(step)
-    content = {f"../{target.name}": hashlib.sha256(target.read_bytes()).hexdigest(), "settings.json": ""}
-    (step / "sha256.json").write_text(json.dumps(content))
+def of_orbax(folder: Path) -> None:
+    """A step as earlier versions wrote it."""
+    (folder / "last" / "12" / "default").mkdir(parents=True)
 
 
-def huge(folder: Path) -> None:
-    """Checkpoints of arrays of a terabyte, of which nothing was written."""
-    import tensorstore as ts
-
-    for step in (*steps(folder), *(folder / "best").glob("[0-9]*")):
-        kvstore = {"driver": "ocdbt", "base": f"file://{step.absolute()}/default"}
-        store = ts.KvStore.open(kvstore).result()
-        for key in store.list().result():
-            if key.endswith(b".zarray"):
-                about = json.loads(store.read(key).result().value)
-                about["shape"] = [1 << 18] * max(len(about["shape"]), 2)
-                about["chunks"] = [1 << 9] * len(about["shape"])
-                store.write(key, json.dumps(about).encode()).result()
-    sealed(lambda step: None)(folder)
-
-
-UNFIT = "does not fit the model"
+UNFIT = "do not fit the model"
 CHECKPOINTS = [
-    Case("no manifest.ocdbt", newest(part(removed, "default/manifest.ocdbt")), "manifest.ocdbt is missing"),
-    Case("no manifest.ocdbt anywhere", sealed(part(removed, "default/manifest.ocdbt")), "is whole|holds no"),
-    Case("a pipe", newest(part(fifo, "default/_METADATA")), "_METADATA is missing|no regular file"),
-    Case("pipes everywhere", sealed(part(fifo, "default/_METADATA")), "no regular file"),
-    Case("endless", newest(part(link("/dev/zero"), "default/manifest.ocdbt")), "manifest.ocdbt is missing|no regular"),
-    Case("steps swapped", swapped, "is of step"),
-    Case("digests of other files", newest(outside), "elsewhere.json is missing"),
-    *(Case(f"digests: {name}", newest(part(make, "sha256.json")), "sha256.json cannot be read|no regular file")
-      for name, make in (NO_FILE | NO_JSON).items() if name not in ("a list", "a number of 5000 digits")),
+    *(Case(f"newest: {name}", newest(make), "that of step") for name, make in (NO_FILE | NO_JSON).items()),
+    *(Case(f"each: {name}", each(make), "is whole") for name, make in NO_FILE.items()),
+    Case("a terabyte", newest(sparse), "expected a file of weights"),
+    *(Case(f"cut at {share}", newest(shortened(share)), "that of step") for share in (0.01, 0.5, 0.999)),
+    Case("steps swapped", swapped, "it is of step"),
+    Case("folders of earlier versions", of_orbax, "with orbax, which this version does not read"),
     *(Case(f"settings: {name}", part(make, "settings.json"), "those of the checkpoint of step")
       for name, make in (NO_FILE | NO_JSON).items()),
-    *(Case(f"settings: {name}", sealed(part(make, "settings.json")), "is damaged or missing")
-      for name, make in NO_JSON.items()),
-    Case("settings of another model", sealed(other_model(width=64, kind="mlp")), UNFIT),
-    Case("settings of a model of unknown kind", sealed(other_model(kind="__import__")), "kind: "),
-    Case("a width of 10¹²", sealed(other_model(width=10**12)), "width: expected"),
-    Case("a depth of 10⁹", sealed(other_model(kind="transformer", depth=10**9)), UNFIT),
-    Case("a window of 10⁹", sealed(other_model(kind="transformer", window=10**9)), UNFIT),
-    Case("a hidden width of 10⁹", sealed(other_model(kind="mlp", hidden=10**9)), UNFIT),
-    Case("arrays of a terabyte", huge, "is whole|does not fit"),
-    Case("metadata in metadata", sealed(part(NO_JSON["lists in lists"], "default/_METADATA")), "is whole"),
+    Case("settings that are none", sealed(lambda card: card.update(settings=[1])), "is damaged or missing"),
+    Case("no settings", sealed(lambda card: card.pop("settings")), "is damaged or missing"),
+    Case("metrics that are none", sealed(lambda card: card.update(metrics="12")), "is whole"),
+    Case("settings of another model", other_model(width=64, kind="mlp"), UNFIT),
+    Case("settings of a model of unknown kind", other_model(kind="__import__"), "kind: "),
+    Case("a width of 10¹²", other_model(width=10**12), "width: expected"),
+    Case("a depth of 10⁹", other_model(kind="transformer", depth=10**9), UNFIT),
+    Case("a window of 10⁹", other_model(kind="transformer", window=10**9), UNFIT),
+    Case("a hidden width of 10⁹", other_model(kind="mlp", hidden=10**9), UNFIT),
 ]  # fmt: skip
 """Copies of a run's checkpoints that were harmed."""
 

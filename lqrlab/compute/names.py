@@ -32,7 +32,7 @@ _MOVED = {
     "evaluation": {"learning": "Certificate certificate certify"},
     "unknown": {
         "learning": "AdaptivePolicy Families LookAheadPolicy Prior adaptive families look_ahead ridge wide",
-        "evaluation": "FirstContact Regret family_known first_contact unknown:score unknown_baselines:baselines "
+        "evaluation": "FirstContact Regret first_contact unknown:score unknown_baselines:baselines "
         "unknown_problem:problem_of",
     },
 }

@@ -23,9 +23,8 @@ from lqrlab.compute import debugging, pytree
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.random import normals, words
 from lqrlab.evaluation import regions
-from lqrlab.extensions.predictive.trajectory import solver
-from lqrlab.simulation import loop
-from lqrlab.simulation.engines import constant_gain
+from lqrlab.extensions.predictive import iterative_lqr
+from lqrlab.simulation import constant_gain, loop
 from lqrlab.workbench.figures import loop_design
 
 
@@ -491,7 +490,7 @@ def test_programs_of_the_last_static_arguments_are_kept():
     "compiled",
     [
         *(systems.custom.Function.dynamics, systems.custom.Function.matrices, loop._run),
-        *(constant_gain._program(False), regions._advance, solver._solve, loop_design._rollout),
+        *(constant_gain._program(False), regions._advance, iterative_lqr._solve, loop_design._rollout),
     ],
 )
 def test_whatever_takes_a_plant_of_a_users_function_forgets_it(compiled):

@@ -17,8 +17,7 @@ from lqrlab.extensions.classical.channels import Channel
 from lqrlab.extensions.classical.optimal_pid import Bounds, optimal
 from lqrlab.extensions.classical.pid_controller import PID
 from lqrlab.extensions.classical.process_models import ProcessModel, half_rule, of_step
-from lqrlab.extensions.classical.sensitivity_limit import max_ki
-from lqrlab.extensions.classical.tuning_rules import KINDS, Gains
+from lqrlab.extensions.classical.tuning_rules import KINDS, Gains, max_ki
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
 

@@ -6,13 +6,13 @@ from lqrlab.extensions.predictive.design import MPC, mpc
 from lqrlab.extensions.predictive.finite_horizon import ConstrainedLQR, Multipliers
 from lqrlab.extensions.predictive.imitation import Imitation, ImitationConfig, imitate
 from lqrlab.extensions.predictive.infinite_horizon import ConstrainedOptimum, optimum, reference
+from lqrlab.extensions.predictive.iterative_lqr import ILQR, Search, ilqr
 from lqrlab.extensions.predictive.nonlinear_mpc import NonlinearMPC, NonlinearPlan, nonlinear_mpc
 from lqrlab.extensions.predictive.receding_horizon import PredictivePolicy
 from lqrlab.extensions.predictive.recovery import Recovery, RecoveryConfig, train_recovery
 from lqrlab.extensions.predictive.recovery_policy import RecoveryPolicy
 from lqrlab.extensions.predictive.safety_filter import FilteredPolicy, filtered
 from lqrlab.extensions.predictive.switching_policy import SwitchingPolicy
-from lqrlab.extensions.predictive.trajectory.solver import ILQR, Search, ilqr
 
 __all__ = [
     "ILQR",

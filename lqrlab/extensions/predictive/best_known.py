@@ -11,7 +11,7 @@ from lqrlab import simulation
 from lqrlab.compute import checks
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.evaluation import Attraction, attraction
-from lqrlab.extensions.predictive.trajectory.solver import Search, ilqr
+from lqrlab.extensions.predictive.iterative_lqr import Search, ilqr
 from lqrlab.simulation import Limits, Problem
 
 

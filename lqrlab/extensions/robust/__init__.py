@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from lqrlab.extensions.robust.mixed_sensitivity import mixsyn, ncfsyn
     from lqrlab.extensions.robust.model_reduction import Reduction, balred
     from lqrlab.extensions.robust.mu_synthesis import MuSynthesis, musyn
-    from lqrlab.extensions.robust.norm_requirement import NormRequirement
     from lqrlab.extensions.robust.structured_singular_value import StructuredSingularValue, mu
-    from lqrlab.extensions.robust.structured_synthesis import hinfstruct
+    from lqrlab.extensions.robust.structured_synthesis import NormRequirement, hinfstruct
     from lqrlab.extensions.robust.synthesis_result import Synthesis
-    from lqrlab.extensions.robust.uncertain_plant import UncertainPlant
+    from lqrlab.extensions.robust.uncertain_loop import UncertainPlant
 
 __getattr__, __dir__, __all__ = lazily(__name__)

@@ -8,8 +8,7 @@ from lqrlab import control
 from lqrlab.compute import checks
 from lqrlab.control.state_space import response_at
 from lqrlab.extensions.robust.structured_singular_value import mu
-from lqrlab.extensions.robust.uncertain_loop import UncertainLoop
-from lqrlab.extensions.robust.uncertain_plant import UncertainPlant
+from lqrlab.extensions.robust.uncertain_loop import UncertainLoop, UncertainPlant
 from lqrlab.systems import Plant
 
 _FINER, _MOST = 1.02, 1e6  # factors of the gain: to which it is bounded, and up to which it is looked for

@@ -7,7 +7,7 @@ import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike
 
 from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant, System, partitioned
-from lqrlab.extensions.robust.hamiltonian_subspace import stable_subspace
+from lqrlab.extensions.robust.hinf_synthesis import stable_subspace
 from lqrlab.extensions.robust.model_reduction import gramian_root
 from lqrlab.extensions.robust.synthesis_result import Synthesis, best_controller
 

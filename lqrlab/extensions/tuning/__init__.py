@@ -3,8 +3,7 @@
 from lqrlab.extensions.tuning.inverse import Inverse, inverse_lqr
 from lqrlab.extensions.tuning.pareto_front import Front, pareto
 from lqrlab.extensions.tuning.scheduling import Schedule, ScheduledPolicy, gain_schedule, scheduled
-from lqrlab.extensions.tuning.specifications import StepSpecs
-from lqrlab.extensions.tuning.step import StepInfo, step_info, step_response
+from lqrlab.extensions.tuning.step import StepInfo, StepSpecs, step_info, step_response
 from lqrlab.extensions.tuning.tuner import Tuned, tune
 
 __all__ = [

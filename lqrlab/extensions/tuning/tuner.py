@@ -16,8 +16,7 @@ from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.transmission_zeros import zeros
 from lqrlab.control.regulator import LQR, lqrd
 from lqrlab.control.state_space import sensitivity
-from lqrlab.extensions.tuning.specifications import StepExperiment, StepSpecs
-from lqrlab.extensions.tuning.step import step_response
+from lqrlab.extensions.tuning.step import StepExperiment, StepSpecs, step_response
 
 _STARTS, _ITERATIONS = 6, 200
 _INSIDE = 0.01  # the descent aims at specifications that are tighter by this, relative

@@ -1,11 +1,10 @@
 """Control of plants whose A and B are not given: adaptive regulators, priors, baselines, scores."""
 
 from lqrlab.extensions.unknown.adaptive_policy import AdaptivePolicy, adaptive
-from lqrlab.extensions.unknown.first_contact import FirstContact, first_contact
 from lqrlab.extensions.unknown.look_ahead_policy import LookAheadPolicy, look_ahead
 from lqrlab.extensions.unknown.prior import Families, Prior, families, ridge, wide
-from lqrlab.extensions.unknown.regret import Regret, problem_of, score
-from lqrlab.extensions.unknown.unknown_baselines import baselines, family_known
+from lqrlab.extensions.unknown.regret import FirstContact, Regret, first_contact, problem_of, score
+from lqrlab.extensions.unknown.unknown_baselines import baselines
 
 __all__ = [
     "AdaptivePolicy",
@@ -17,7 +16,6 @@ __all__ = [
     "adaptive",
     "baselines",
     "families",
-    "family_known",
     "first_contact",
     "look_ahead",
     "problem_of",

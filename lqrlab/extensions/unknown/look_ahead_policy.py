@@ -14,7 +14,7 @@ from lqrlab.compute import checks, pytree
 from lqrlab.extensions.unknown import adaptive_policy as regulators
 from lqrlab.extensions.unknown import belief as beliefs
 from lqrlab.extensions.unknown.adaptive_policy import AdaptivePolicy, RegulatorMemory
-from lqrlab.extensions.unknown.draws import drawn, likeliest_at_large, optimum
+from lqrlab.extensions.unknown.belief import drawn, likeliest_at_large, optimum
 from lqrlab.simulation import Told
 from lqrlab.systems import N_MAX
 

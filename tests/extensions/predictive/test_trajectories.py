@@ -1,7 +1,5 @@
 """Trajectories within limits, and schedules, against SciPy's optimisers, integrators and Riccati solver."""
 
-import dataclasses
-
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
@@ -15,9 +13,8 @@ from scipy.integrate import solve_ivp
 from scipy_oracle import gain, van_loan
 
 from lqrlab import control, predictive, simulation, systems, tuning
-from lqrlab.compute import quick_jit
-from lqrlab.extensions.predictive.trajectory import search, sensitivity
-from lqrlab.extensions.predictive.trajectory.trajectory_problem import TrajectoryProblem
+from lqrlab.extensions.predictive import trajectory_search
+from lqrlab.extensions.predictive.trajectory_search import TrajectoryProblem
 
 Q, R, QF = np.diag([1.0, 0.1]), np.diag([0.4, 1.0]), 20 * np.eye(2)
 LIMITS, DT, STEPS = np.array([3.0, 1.5]), 0.1, 12
@@ -110,7 +107,7 @@ def test_a_step_is_expected_to_lower_a_quadratic_cost_by_what_it_does_lower_it()
     A, B, Qd, Rd, Nd = (np.asarray(w).item() for w in control.discretize(a * one, b * one, q * one, r * one, dt))
     xs, us = A ** np.arange(6) * 2.0, np.zeros(5)
     way = (jnp.asarray(a[:, None]) for a in (xs, us))
-    *_, gain = search.backward(problem, None, *way, jnp.zeros(()))
+    *_, gain = trajectory_search.backward(problem, None, *way, jnp.zeros(()))
     P = qf
     for _ in range(5):
         P = Qd + A * A * P - (A * B * P + Nd) ** 2 / (Rd + B * B * P)
@@ -173,85 +170,12 @@ def test_a_plant_in_single_precision_stays_there():
     assert plant.dynamics(jnp.ones(2, jnp.float32), jnp.ones(1, jnp.float32)).dtype == jnp.float32
 
 
-@pytest.mark.matrix
-def test_an_optimum_moves_with_each_number_alone_as_its_normal_equations_say():
-    """Of ẋ = u; forward, transposed, as reverse-mode derivatives do it, and to the second order."""
-
-    def optimum(q, r, end, x_goal, u_goal, start, dt):
-        """States and inputs with ∫ (x + ut)² dt = dt x² + dt² x u + dt³ u²/3 for each of three steps."""
-        x, H, g, away = np.zeros(3), dt * r * np.eye(3), -dt * r * u_goal * np.ones(3), start - x_goal
-        for t in range(3):
-            e = np.eye(3)[t]
-            H = H + q * (dt * np.outer(x, x) + dt**2 * (np.outer(x, e) + np.outer(e, x)) / 2)
-            H = H + q * dt**3 / 3 * np.outer(e, e)
-            g = g + q * away * (dt * x + dt**2 * e / 2)
-            x = x + dt * e
-        us = -np.linalg.solve(H + end * np.outer(x, x), g + end * away * x)
-        return np.concatenate([start + dt * np.cumsum([0.0, *us]), us])
-
-    at, h = np.array([1.3, 0.7, 3.0, 0.2, -0.1, 1.5, 0.2]), 1e-4
-    ways = h * np.eye(7)
-    firsts = [(optimum(*(at + way)) - optimum(*(at - way))) / (2 * h) for way in ways]
-    second = (optimum(*(at + ways[0])) - 2 * optimum(*at) + optimum(*(at - ways[0]))) / h**2
-    xs, us = (jnp.asarray(a)[:, None] for a in np.split(optimum(*at), [4]))
-
-    point, f = jnp.asarray(at), jax.tree_util.Partial(lambda x, u: u)
-
-    def stated(p, limit):
-        q, r, end = (p[i].reshape(1, 1) for i in range(3))
-        ends = jnp.array([-limit]), jnp.array([limit])
-        return TrajectoryProblem(f, 1, q, r, end, p[3:4], p[4:5], *ends, p[6]), p[5:6]
-
-    def follow(change, p=point, xs=xs, us=us):
-        found = sensitivity.moved(*stated(p, 9.0), stated(change, 0.0), xs, us)
-        return jnp.concatenate(found)[:, 0]
-
-    compiled = quick_jit(follow)
-    for i, first in enumerate(firsts):
-        np.testing.assert_allclose(compiled(jnp.eye(7)[i]), first, rtol=1e-6, atol=1e-9)
-    # of the weight alone: not all conditions of the optimum depend on it
-    _, back = jax.vjp(lambda q: compiled(jnp.zeros(7).at[0].set(q)), jnp.asarray(1.0))
-    pulled = jnp.array([0.0, 0, 0, 0, 1, 2, -3])
-    np.testing.assert_allclose(back(pulled)[0], firsts[0] @ np.asarray(pulled), rtol=1e-6)
-    slopes = tuple(jnp.asarray(a)[:, None] for a in np.split(firsts[0], [4]))
-    again = jax.jvp(lambda *now: compiled(jnp.eye(7)[0], *now), (point, xs, us), (jnp.eye(7)[0], *slopes))
-    np.testing.assert_allclose(again[1][4:], second[4:], rtol=1e-4)
-
-
-@pytest.mark.matrix
-def test_the_gradient_of_an_optimum_is_that_of_finite_differences():
-    plant = systems.make("pendulum")
-    Q, R = plant.weights()
-
-    def planned(length, x0, limit, weight):
-        f = dataclasses.replace(plant, length=length).dynamics
-        return predictive.ilqr(
-            f, x0, weight * Q, R, 25, 10 * Q, dt=0.05, limits=(-limit, limit),
-            search=predictive.Search(tolerance=1e-14, max_iterations=200),
-        )  # fmt: skip
-
-    at = jnp.asarray(0.7), jnp.array([1.0, 0.3]), jnp.asarray(9.0), jnp.asarray(1.3)
-    plan = planned(*at)
-    limited = jnp.abs(plan.us) >= 9.0
-    assert 2 < int(limited.sum()) < 20
-
-    def summary(*p):
-        plan = planned(*p)
-        return jnp.sum(jnp.cos(plan.xs)) + jnp.sum(plan.us**3) + jnp.sum(plan.K) + plan.cost + jnp.sum(plan.P**2) / 1e4
-
-    slopes = jax.grad(summary, argnums=(0, 1, 2, 3))(*at)
-    flat, put_back = jax.flatten_util.ravel_pytree(at)
-    for i, e in enumerate(np.eye(len(flat))):
-        expected = (summary(*put_back(flat + 1e-5 * e)) - summary(*put_back(flat - 1e-5 * e))) / 2e-5
-        np.testing.assert_allclose(jax.flatten_util.ravel_pytree(slopes)[0][i], expected, rtol=2e-4)
-
-
 def test_quadratic_programs_in_a_box_equal_lsq_linear():
     rng = np.random.default_rng(1)
     L, b = rng.normal(size=(200, 5, 4)), 2 * rng.normal(size=(200, 5))
     low, high = -rng.uniform(0, 1, (200, 4)), rng.uniform(0, 1, (200, 4))
     H, g = np.einsum("kij,kil->kjl", L, L), -np.einsum("kij,ki->kj", L, b)
-    u, free = jax.jit(jax.vmap(search.box_qp))(H, g, low, high)
+    u, free = jax.jit(jax.vmap(trajectory_search.box_qp))(H, g, low, high)
     for i in range(200):
         exact = scipy.optimize.lsq_linear(L[i], b[i], (low[i], high[i]), method="bvls", tol=1e-14)
         np.testing.assert_allclose(u[i], exact.x, atol=1e-9)
@@ -327,8 +251,15 @@ def test_a_cart_that_backs_off_before_it_moves_does_so_within_its_rail():
     np.testing.assert_allclose(run.xs, plan.xs, atol=1e-9)
     left = run.xs[-1] @ P @ run.xs[-1]
     np.testing.assert_allclose(run.cost + left, plan.cost, rtol=1e-9)
-    with pytest.raises(ValueError, match=r"limits\.x: derivatives of a trajectory whose states are limited"):
-        jax.grad(lambda weight: planned(weight * Q, -0.285).cost)(1.0)
+
+
+def test_a_trajectory_has_no_derivative():
+    for derivative in (jax.grad, jax.jacfwd):
+        refused(
+            "ilqr: expected no derivative",
+            derivative(lambda w: predictive.ilqr(two_torques, np.ones(2), w * Q, R, STEPS, dt=DT).cost),
+            1.0,
+        )
 
 
 def test_a_member_that_diverges_is_marked_and_the_rest_solved():

@@ -9,7 +9,7 @@ from scipy_oracle import gain, van_loan
 
 from lqrlab import control, tuning
 from lqrlab.extensions.tuning import tuner
-from lqrlab.extensions.tuning.specifications import StepExperiment
+from lqrlab.extensions.tuning.step import StepExperiment
 
 A = np.array([[0.0, 1.0], [0.0, 0.0]])
 B = np.array([[0.0], [1.0]])

@@ -13,11 +13,9 @@ from refusals import refused
 
 from lqrlab import learning, simulation, systems, unknown
 from lqrlab.extensions.unknown import belief as beliefs
-from lqrlab.extensions.unknown import draws
-from lqrlab.extensions.unknown.guess import Guess
+from lqrlab.extensions.unknown.prior import Guess
 from lqrlab.extensions.unknown.regret import ConstantGain
-from lqrlab.extensions.unknown.sampled_policy import SampledPolicy
-from lqrlab.extensions.unknown.unknown_baselines import DRAWS, SETTINGS, bank, baseline, ridge
+from lqrlab.extensions.unknown.unknown_baselines import DRAWS, SETTINGS, SampledPolicy, baseline, ridge
 from lqrlab.learning import weight_files
 from lqrlab.simulation import Problem
 from lqrlab.systems import N_MAX
@@ -636,59 +634,9 @@ def test_wrong_arguments_are_refused_in_words(wrong):
         unknown.look_ahead(unknown.score)
 
 
-def test_a_bank_that_holds_the_plant_soon_has_its_gain(plants):
-    controller = bank([described(sampled(name, 2)) for name in FAMILIES], misfit=1e-3, num=4)
-    regret = unknown.score(controller, plants.disturbed(), key=KEY, num_initial=2, num_steps=60)
-    assert float(regret.ratio.max()) < 1.5
-    assert float(regret.excess[..., 10].max()) < 0.01
-
-
-def test_a_banks_odds_are_normal_densities_of_what_it_measures(plants):
-    """Of its own noise, of sensor noise twice, and of a misfit that grows with states and inputs."""
-    noise, sensor_noise, misfit = 0.02, 0.03, 0.3
-    problem = plants.disturbed(noise=noise, sensor_noise=sensor_noise)
-    policy = bank([described(sampled(name, 2)) for name in FAMILIES], misfit=misfit, num=4)(problem)
-    x = 0.5 * np.asarray(problem.coordinates.state_mask)
-    z = np.random.default_rng(0).normal(size=(4, N_MAX + systems.M_MAX))
-    (_, before), _ = policy(policy.init((4,)), jnp.asarray(x))  # at rest nothing is learned
-    (_, odds), _ = policy((jnp.asarray(z), before), jnp.asarray(x))
-    for loop in range(4):
-        std = np.sqrt(1e-8 + noise**2 + 2 * sensor_noise**2 + misfit**2 * z[loop] @ z[loop])
-        density = [scipy.stats.norm.logpdf(x[loop], z[loop] @ theta, std).sum() for theta in np.asarray(policy.theta)]
-        fit = np.isfinite(np.asarray(before)[loop])
-        assert fit.sum() >= 2
-        found, expected = np.asarray(odds)[loop][fit], np.array(density)[fit]
-        np.testing.assert_allclose(found - found[0], expected - expected[0], rtol=1e-6)
-
-
-def test_a_bank_is_not_misled_by_a_measurement_that_is_missing(plants):
-    quiet = plants.disturbed()
-    policy = bank([described(sampled(name, 2)) for name in FAMILIES], misfit=1e-3, num=4)(quiet)
-    move = jax.jit(lambda memory, x: (*(found := policy(memory, x)), quiet.step(x, found[1])[0]))
-    x = jnp.ones((4, N_MAX)) * quiet.coordinates.state_mask
-    memory, sent = policy.init((4,)), []
-    for t in range(600):
-        before = np.asarray(memory[1])
-        memory, u, x = move(memory, x) if t not in (5, 6) else blind(policy, quiet, memory, x)
-        sent.append(np.asarray(u))
-        if t in (5, 6, 7):
-            np.testing.assert_array_equal(memory[1], before)
-    np.testing.assert_array_equal(sent[5], sent[4])
-    assert np.isfinite(memory[1]).any(-1).all()
-    assert np.abs(x).max() < 1e-2
-
-
-def blind(policy, problem, memory, x):
-    """A step in which one state is not measured."""
-    memory, u = policy(memory, x.at[:, 0].set(jnp.nan))
-    return memory, u, problem.step(x, u)[0]
-
-
 @pytest.mark.parametrize("name", [name for name in SETTINGS if name not in DRAWS])
 def test_each_baseline_regulates_the_families_that_it_knows(training, plants, name):
-    family = np.array([0, 0, 1, 1])
-    controller = baseline(name, training, family)
-    regret = unknown.score(controller, plants, key=KEY, num_initial=2, num_steps=60)
+    regret = unknown.score(baseline(name, training), plants, key=KEY, num_initial=2, num_steps=60)
     assert float(jnp.median(regret.ratio)) < (5.0 if "ridge" in name else 1.3)
     assert not regret.failed.any()
 
@@ -736,13 +684,13 @@ def test_explore_then_commit_designs_once_for_the_mean(plants):
 def test_a_root_of_a_covariance_is_one():
     half = np.random.default_rng(0).normal(size=(6, 4))
     S = half @ half.T  # of rank 4
-    L = np.asarray(draws._root(jnp.asarray(S)))
+    L = np.asarray(beliefs._root(jnp.asarray(S)))
     np.testing.assert_allclose(L @ L.T, S, atol=1e-9)
 
 
 def test_the_baselines_are_named_and_no_control_is_one(training, plants):
     found = unknown.baselines(training)
-    assert found.keys() == {"no control", *SETTINGS} - {"family known"}
+    assert found.keys() == {"no control", *SETTINGS}
     assert unknown.score(found["no control"], plants, key=KEY, num_steps=60).failed.all()
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from lqrlab.extensions.predictive.quadratic_program import riccati_sweep
+from lqrlab.extensions.predictive.quadratic_program import horizon_qp
 from lqrlab.extensions.predictive.quadratic_program.horizon_qp import (
     HorizonQP,
     PrimalDual,
@@ -54,7 +54,7 @@ def equal(qp: HorizonQP) -> Bool[Array, "2 T rows W"]:
     return jnp.stack([(upper == -lower) & ~jnp.isfinite(qp.linear), jnp.zeros(upper.shape, bool)])
 
 
-def curvature(qp: HorizonQP, factors: riccati_sweep.Factors) -> Float[Array, "T rows W"]:
+def curvature(qp: HorizonQP, factors: horizon_qp.Factors) -> Float[Array, "T rows W"]:
     """The second derivative of the cost along each limited value; its scale, not more, and > 0.
 
     A value that inputs reach at once is moved by them; a state otherwise costs what it costs to go on from it.
@@ -84,11 +84,11 @@ def unlimited(qp: HorizonQP) -> tuple[PrimalDual, Float[Array, "T rows W"]]:
     m = qp.B.shape[2]
     same = equal(qp)[0, :, :m]
     nothing = jnp.zeros(qp.limits.shape[1:], qp.x0.dtype)
-    factors = riccati_sweep.factor(qp, nothing, ~same)
+    factors = horizon_qp.factor(qp, nothing, ~same)
     us = jnp.where(same, qp.limits[0, :, :m], 0)
     xs = jnp.zeros((len(us) + 1, *qp.x0.shape), us.dtype).at[0].set(qp.x0)
     start = PrimalDual(xs, us, jnp.zeros_like(xs[1:]), jnp.zeros(qp.limits.shape, us.dtype))
-    step = riccati_sweep.solve(qp, factors, ~same, *residuals(qp, start, nothing), jnp.zeros_like(qp.x0))
+    step = horizon_qp.solve(qp, factors, ~same, *residuals(qp, start, nothing), jnp.zeros_like(qp.x0))
     xs, us, costates = (a + d for a, d in zip(start, step))
     return PrimalDual(xs, us, costates, start.multipliers), curvature(qp, factors)
 
@@ -110,7 +110,7 @@ def on_active_set(
     others = (jnp.arange(at.shape[2]) >= m)[None, None, :, None]
     at = at & others
     weight = jnp.where(at, stiff, 0) + jnp.where(out, qp.quadratic, 0)
-    factors = riccati_sweep.factor(qp, jnp.sum(weight, 0), free)
+    factors = horizon_qp.factor(qp, jnp.sum(weight, 0), free)
     xs = jnp.zeros((len(us) + 1, *qp.x0.shape), us.dtype).at[0].set(qp.x0)
     slope = jnp.where(jnp.isfinite(qp.linear), qp.linear, 0)
     point = PrimalDual(xs, us, jnp.zeros_like(xs[1:]), jnp.where(out, slope, 0))
@@ -126,7 +126,7 @@ def on_active_set(
         away = signed(limited(qp, xs, us)) - h
         step = jnp.where(at, stiff * away, jnp.where(out, slope + qp.quadratic * away - multipliers, 0))
         gradients = residuals(qp, point, net(multipliers + step))
-        dx, du, dp = riccati_sweep.solve(qp, factors, free, *gradients, jnp.zeros_like(qp.x0))
+        dx, du, dp = horizon_qp.solve(qp, factors, free, *gradients, jnp.zeros_like(qp.x0))
         step = step + weight * signed(limited(qp, dx, du))
         moving = jnp.any(jnp.abs(step) > NOTHING * jnp.max(jnp.abs(multipliers), (0, 1, 2)), (0, 1, 2))
         return rounds + 1, moving, PrimalDual(xs + dx, us + du, costates + dp, multipliers + step)

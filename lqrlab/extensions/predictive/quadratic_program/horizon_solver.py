@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from lqrlab.compute.linalg import batch_last
-from lqrlab.extensions.predictive.quadratic_program import active_set, interior_point, riccati_sweep
+from lqrlab.extensions.predictive.quadratic_program import active_set, horizon_qp, interior_point
 from lqrlab.extensions.predictive.quadratic_program.active_set import STIFF, ActiveSet, Answer
 from lqrlab.extensions.predictive.quadratic_program.horizon_qp import (
     HorizonQP,
@@ -115,7 +115,7 @@ def _violation(qp: HorizonQP) -> HorizonQP:
     penal = nothing._replace(A=qp.A, B=qp.B, C=qp.C, D=qp.D, R=qp.R, limits=qp.limits, x0=qp.x0)
     per_step = jnp.broadcast_to(weights[None], qp.limits.shape[1:])
     free = jnp.ones((qp.limits.shape[1], *qp.B.shape[2:]), bool)
-    stiffness = jnp.max(riccati_sweep.factor(penal._replace(R=eye + 0 * qp.R), per_step, free).diagonal, (0, 1))
+    stiffness = jnp.max(horizon_qp.factor(penal._replace(R=eye + 0 * qp.R), per_step, free).diagonal, (0, 1))
     return nothing._replace(
         A=qp.A, B=qp.B, c=qp.c, C=qp.C, D=qp.D, x0=qp.x0,
         R=eye * (_SLIGHT * stiffness) + 0 * qp.R,

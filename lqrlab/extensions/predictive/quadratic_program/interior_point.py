@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from lqrlab.extensions.predictive.quadratic_program import active_set, riccati_sweep
+from lqrlab.extensions.predictive.quadratic_program import active_set, horizon_qp
 from lqrlab.extensions.predictive.quadratic_program.active_set import ActiveSet
 from lqrlab.extensions.predictive.quadratic_program.horizon_qp import (
     HorizonQP,
@@ -120,14 +120,14 @@ def _newton(qp: HorizonQP, kinds: _Kinds, cost: Array, at: _Iterate) -> _Iterate
     safe = jnp.where(on, multipliers, 1.0)
     weight = jnp.where(on, 1 / (s / safe + loose), 0)
     heavy = jnp.where(equation, _HARD * cost, 0)
-    factors = riccati_sweep.factor(qp, jnp.sum(weight + heavy, 0), free)
+    factors = horizon_qp.factor(qp, jnp.sum(weight + heavy, 0), free)
 
     def step(target: Array, target_e: Array) -> tuple[PrimalDual, Array, Array, Array]:
         """The Newton step towards slack·multiplier = s λ + target, and so for the excess."""
         gives = jnp.where(soft, (target_e - e * unpriced) / (price + quadratic * e), 0)
         known = weight * (away + target / safe - gives) + heavy * (v - h)
         gradients = residuals(qp, at.point, net(multipliers + known))
-        dx, du, dp = riccati_sweep.solve(qp, factors, free, *gradients, jnp.zeros_like(qp.x0))
+        dx, du, dp = horizon_qp.solve(qp, factors, free, *gradients, jnp.zeros_like(qp.x0))
         force = known + (weight + heavy) * signed(limited(qp, dx, du))
         de = jnp.where(soft, gives + loose * force, 0)
         ds = jnp.where(on, (target - s * force) / safe, 0)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from lqrlab.compute.linalg import batch_last
-from lqrlab.extensions.predictive.quadratic_program import riccati_sweep
+from lqrlab.extensions.predictive.quadratic_program import horizon_qp
 from lqrlab.extensions.predictive.quadratic_program.active_set import (
     NOTHING,
     ActiveSet,
@@ -48,7 +48,7 @@ _DIFFERING = ("c", "q", "r", "qf", "limits", "linear", "quadratic", "x0")
 class _Plant(NamedTuple):
     """The optimum without limits of a start, and how it gives way."""
 
-    factors: riccati_sweep.Factors
+    factors: horizon_qp.Factors
     free: Bool[Array, "T m 1"]
     gives: Float[Array, "values values"]
 
@@ -89,24 +89,19 @@ def _plant(qp: HorizonQP) -> _Plant:
     m, (T, rows) = qp.B.shape[2], qp.limits.shape[1:3]
     values = T * rows
     free = jnp.ones((T, m, 1), bool)
-    factors = riccati_sweep.factor(qp, jnp.zeros((T, rows, 1), qp.x0.dtype), free)
+    factors = horizon_qp.factor(qp, jnp.zeros((T, rows, 1), qp.x0.dtype), free)
     unit = jnp.eye(values, dtype=qp.x0.dtype).reshape(T, rows, values)
     xs, us, _ = _moved(qp, factors, free, *pulled(qp, unit))
     return _Plant(factors, free, -limited(qp, xs, us).reshape(values, values))
 
 
 def _moved(
-    qp: HorizonQP,
-    factors: riccati_sweep.Factors,
-    free: Array,
-    along_x: Array,
-    along_u: Array,
-    moved: Array | None = None,
+    qp: HorizonQP, factors: horizon_qp.Factors, free: Array, along_x: Array, along_u: Array, moved: Array | None = None
 ) -> tuple[Array, Array, Array]:
     """The step for gradients, from a start that stays."""
     T, n, width = len(along_u), qp.A.shape[1], along_u.shape[-1]
     none = jnp.zeros((T, n, width), along_u.dtype)
-    return riccati_sweep.solve(qp, factors, free, along_x, along_u, none if moved is None else moved, none[0])
+    return horizon_qp.solve(qp, factors, free, along_x, along_u, none if moved is None else moved, none[0])
 
 
 def _optimum(plant: _Plant, qp: HorizonQP, multipliers: Float[Array, "2 T rows W"]) -> PrimalDual:

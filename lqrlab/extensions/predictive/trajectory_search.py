@@ -1,7 +1,8 @@
 """The search of iterative LQR: backward passes, line searches, damping, and rounds of them with limits on states."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -9,12 +10,138 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from lqrlab.compute import linalg
-from lqrlab.extensions.predictive.trajectory.state_limits import StateLimits
-from lqrlab.extensions.predictive.trajectory.trajectory_problem import TrajectoryProblem
+from lqrlab.compute.calculus import rk4
 
 _ALPHAS = 1.1 ** -(np.arange(11.0) ** 2)  # step lengths tried at once, from 1 down to 7e-5
 _DAMPING = 1e-6, 1e10  # least and most; below the least there is none
 _ROUNDS = 15  # searches with limits on the states, at most
+_GROWTH = 10.0  # of the stiffness of limits on states that are not approached fast enough
+
+
+class TrajectoryProblem(NamedTuple):
+    """Minimise ∫ eᵀQe + vᵀRv dt + e(T)ᵀQf e(T) for ẋ = f(x, u), u held for dt at a time, low ≤ u ≤ high.
+
+    e = x − x_goal and v = u − u_goal. State and cost are integrated together by Runge-Kutta 4.
+    """
+
+    f: Callable[[Array, Array], Array]
+    substeps: int
+    Q: Float[Array, "n n"]
+    R: Float[Array, "m m"]
+    Qf: Float[Array, "n n"]
+    x_goal: Float[Array, " n"]
+    u_goal: Float[Array, " m"]
+    low: Float[Array, " m"]
+    high: Float[Array, " m"]
+    dt: Float[Array, ""]
+
+    def step(self, x: Float[Array, " n"], u: Float[Array, " m"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+        """The next state, and the cost of the step."""
+
+        def rates(y: tuple[Array, Array]) -> tuple[Array, Array]:
+            e = y[0] - self.x_goal
+            return self.f(y[0], u).astype(x.dtype), e @ self.Q @ e
+
+        h, v = self.dt / self.substeps, u - self.u_goal
+        after, cost = rk4(rates, (x, jnp.zeros((), x.dtype)), (h, h), self.substeps)
+        return after, cost + self.dt * (v @ self.R @ v)
+
+    def final(self, x: Float[Array, " n"]) -> Float[Array, ""]:
+        """Terminal cost."""
+        e = x - self.x_goal
+        return e @ self.Qf @ e
+
+    def expand(
+        self, x: Float[Array, " n"], u: Float[Array, " m"]
+    ) -> tuple[Float[Array, "n n"], Float[Array, "n m"], Float[Array, " n+m"], Float[Array, "n+m n+m"]]:
+        """A, B of a step, gradient and Gauss-Newton Hessian of its cost in z = (x, u).
+
+        The sensitivity S = ∂x/∂z of the state within the step obeys Ṡ = (∂f/∂x) S + (∂f/∂u) [0 I], and gradient
+        and Hessian are the integrals of 2 SᵀQe and 2 SᵀQS. Runge-Kutta 4 on all of them together gives the exact
+        derivatives of :meth:`step`, because its stages commute with differentiation.
+        """
+        n, m = x.size, u.size
+        z = jnp.eye(n + m, dtype=x.dtype)
+        du = z[n:]
+
+        def rates(y: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+            x, S, _, _ = y
+            slope, push = jax.linearize(lambda x, u: self.f(x, u).astype(x.dtype), x, u)
+            weighted = 2 * S.T @ self.Q
+            return slope, jax.vmap(push, 1, 1)(S, du), weighted @ (x - self.x_goal), weighted @ S
+
+        h = self.dt / self.substeps
+        start = x, z[:n], jnp.zeros(n + m, x.dtype), jnp.zeros_like(z)
+        _, S, gradient, hessian = rk4(rates, start, (h, h, h, h), self.substeps)
+        gradient = gradient.at[n:].add(2 * self.dt * (self.R @ (u - self.u_goal)))
+        hessian = hessian.at[n:, n:].add(2 * self.dt * self.R)
+        return S[:, :n], S[:, n:], gradient, hessian
+
+
+class StateLimits(NamedTuple):
+    """Augmented Lagrangian of low ≤ x ≤ high: Σ max(0, λ + μc)² / 2μ, with c = low − x and x − high.
+
+    Without multipliers and stiffness, as at first, nothing is added.
+
+    Attributes:
+        low, high: infinite where there is none.
+        multipliers: λ ≥ 0, of the lower and of the upper limits.
+        stiffness: μ.
+        unit: by how much each state moved in the trajectory that was best without limits: tolerances are relative.
+
+    Source: T. A. Howell, B. E. Jackson and Z. Manchester, ALTRO: a fast solver for constrained trajectory
+    optimization, IROS 2019, equations 6 to 9; when μ grows and what has converged, as in E. G. Birgin and
+    J. M. Martínez, Practical Augmented Lagrangian Methods for Constrained Optimization (2014), algorithm 4.1.
+    """
+
+    low: Float[Array, " n"]
+    high: Float[Array, " n"]
+    multipliers: Float[Array, "2 points n"]
+    stiffness: Float[Array, " n"]
+    unit: Float[Array, " n"]
+
+    def excess(self, xs: Float[Array, "points n"]) -> Float[Array, "2 points n"]:
+        """c, above 0 where a limit is violated; −1 where there is none."""
+        c = jnp.stack([self.low[None] - xs, xs - self.high[None]])
+        return jnp.where(jnp.isfinite(c) | jnp.isnan(c), c, -1.0)
+
+    def _force(self, xs: Array) -> Array:
+        return jnp.maximum(self.multipliers + self.stiffness[None, None] * self.excess(xs), 0.0)
+
+    def _divisor(self) -> Array:
+        return jnp.where(self.stiffness > 0, self.stiffness, 1.0)[None, None]
+
+    def cost(self, xs: Float[Array, "points n"]) -> Float[Array, ""]:
+        """The term added to the cost of a trajectory."""
+        return jnp.sum(self._force(xs) ** 2 / (2 * self._divisor()))
+
+    def expand(self, xs: Float[Array, "points n"]) -> tuple[Float[Array, "points n"], Float[Array, "points n n"]]:
+        """Gradient and Gauss-Newton Hessian of that in the states."""
+        force = self._force(xs)
+        curvature = jnp.sum(jnp.where(force > 0, self.stiffness[None, None], 0.0), axis=0)
+        return force[1] - force[0], curvature[:, :, None] * jnp.eye(len(self.low), dtype=xs.dtype)[None]
+
+    def gap(self, xs: Float[Array, "points n"]) -> Float[Array, " n"]:
+        """By how much each state violates its limits, or a multiplier pushes where there is room."""
+        return jnp.max(jnp.abs(jnp.maximum(self.excess(xs), -self.multipliers / self._divisor())), axis=(0, 1))
+
+    def held(self, gap: Float[Array, " n"], tolerance: float) -> Bool[Array, ""]:
+        """True if gaps are within the tolerance, relative to the states' motion; zero without stiffness."""
+        return jnp.all(gap <= jnp.where(self.stiffness > 0, tolerance * self.unit, 0.0))
+
+    def tightened(self, xs: Float[Array, "points n"], cost: Float[Array, ""], before: Float[Array, " n"]) -> Self:
+        """With the multipliers that the best trajectory for the present ones tells of.
+
+        The stiffness grows where :meth:`gap` has not fallen to a quarter of what it was ``before``. It begins so that
+        leaving a limit by a tenth of how far the state moves costs as much as ten average steps.
+        """
+        moved = jnp.ptp(xs, axis=0)
+        unit = jnp.where(self.stiffness > 0, self.unit, jnp.where(moved > 0, moved, 1.0))
+        stiffer = jnp.where(self.gap(xs) > before / 4, _GROWTH * self.stiffness, self.stiffness)
+        begun = 2000 * cost / ((len(xs) - 1) * unit**2)
+        return self._replace(
+            multipliers=self._force(xs), stiffness=jnp.where(self.stiffness > 0, stiffer, begun), unit=unit
+        )
 
 
 class Iterate(NamedTuple):

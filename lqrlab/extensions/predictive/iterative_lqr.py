@@ -1,6 +1,7 @@
 """Iterative LQR: trajectories of nonlinear plants whose inputs have limits, and the gains that follow them."""
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, NamedTuple
@@ -11,13 +12,16 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from lqrlab.compute import broadcast, jit_by_function, linalg, pytree
+from lqrlab.compute import broadcast, jit_by_function, pytree
 from lqrlab.compute.checks import traced, whole
-from lqrlab.extensions.predictive.trajectory.arguments import as_arrays, as_pytree
-from lqrlab.extensions.predictive.trajectory.search import Iterate, search_within, searched, solve_free, started
-from lqrlab.extensions.predictive.trajectory.sensitivity import free_inputs, moved
-from lqrlab.extensions.predictive.trajectory.state_limits import StateLimits
-from lqrlab.extensions.predictive.trajectory.trajectory_problem import TrajectoryProblem
+from lqrlab.control import matrix_checks
+from lqrlab.extensions.predictive.trajectory_search import (
+    StateLimits,
+    TrajectoryProblem,
+    search_within,
+    searched,
+    started,
+)
 from lqrlab.simulation import Limits, Policy, Problem, bind, tracking
 from lqrlab.simulation.limits import Pair
 
@@ -90,9 +94,8 @@ def ilqr(
     """Minimise ∫ eᵀQe + vᵀRv dt + e(T)ᵀQf e(T) for ẋ = f(x, u), u held for dt at a time, within limits.
 
     e = x − x_goal and v = u − u_goal; plant and cost are integrated by Runge-Kutta 4, as by
-    :func:`lqrlab.simulation.rollout`. The optimum is a local one, which depends on the first guess. Forward and reverse
-    derivatives (not with limits of states) are those of the optimum, by the implicit function theorem, in all arrays
-    and the plant's parameters; as good as the optimum is: take a small ``tolerance``.
+    :func:`lqrlab.simulation.rollout`. The optimum is a local one, which depends on the first guess; it has no
+    derivatives.
 
     Args:
         f: ẋ [n] of x [n] and u [m], written with ``jax.numpy``. A method of a pytree, such as
@@ -123,10 +126,10 @@ def ilqr(
     whole("num_steps", num_steps)
     whole("substeps", substeps)
     within = limits if isinstance(limits, Limits) else Limits(u=limits)
-    args, inside = as_arrays(x0, Q, R, num_steps, Qf, dt, goal, within, us)
+    args, inside = _as_arrays(x0, Q, R, num_steps, Qf, dt, goal, within, us)
     dtype = args[0].dtype
     small = tolerance if tolerance is not None else 1e-8 if dtype == jnp.float64 else 1e-6
-    dynamics = as_pytree(f, args[2].shape[-1], args[3].shape[-1], dtype)
+    dynamics = _as_pytree(f, args[2].shape[-1], args[3].shape[-1], dtype)
     plan = _solve(dynamics, args, inside, jnp.asarray(small, dtype), jnp.asarray(max_iterations), substeps)
     if not traced(plan.cost) and plan.cost.ndim == 0 and not bool(jnp.isfinite(plan.cost)):
         raise ValueError(
@@ -163,67 +166,86 @@ def _optimum(
     most: Array,
     x_limits: tuple[Array, Array] | None,
 ) -> ILQR:
-    """The search; its derivative is the optimum's, not that of the steps towards it."""
-    limits = None
-    if x_limits is not None:
+    """The best trajectory; with limits on the states, that of the last of many searches."""
+    given, start = TrajectoryProblem(f, substeps, *problem), started(x0, us)
+    if x_limits is None:
+        s, held = searched(given, None, start, tolerance, most), jnp.asarray(True)
+        violation = jnp.zeros_like(x0)
+    else:
         none, one = jnp.zeros_like(x0), jnp.ones_like(x0)
         limits = StateLimits(*x_limits, jnp.zeros((2, len(us) + 1, x0.size), x0.dtype), none, one)
-    return _minimised(TrajectoryProblem(f, substeps, *problem), limits, started(x0, us), tolerance, most)
-
-
-def _minimised(
-    problem: TrajectoryProblem, limits: StateLimits | None, start: Iterate, tolerance: Array, most: Array
-) -> ILQR:
-    """The best trajectory; with limits on the states, that of the last of many searches."""
-    if limits is None:
-        s, held = searched(problem, None, start, tolerance, most), jnp.asarray(True)
-        violation = jnp.zeros_like(start.xs[0])
-    else:
-        s, held, violation = search_within(problem, limits, start, tolerance, most)
+        s, held, violation = search_within(given, limits, start, tolerance, most)
     converged = held & jnp.isfinite(s.cost) & (s.gain / jnp.where(s.cost > 0, s.cost, 1.0) <= tolerance)
-    ts = problem.dt * jnp.arange(len(s.xs), dtype=s.xs.dtype)
+    ts = given.dt * jnp.arange(len(s.xs), dtype=s.xs.dtype)
     return ILQR(ts, s.xs, s.us, s.K, s.V / 2, s.cost, converged, s.steps, violation)
 
 
 @_optimum.defjvp
-def _of_optimum(substeps: int, primals: tuple, tangents: tuple) -> tuple[ILQR, ILQR]:
-    if primals[-1] is not None:
-        raise ValueError(
-            "limits.x: derivatives of a trajectory whose states are limited are not available; leave them out "
-            "and weigh those states by Q, or take finite differences"
-        )
-    plan = _optimum(substeps, *primals)
-    (f, arrays, x0, *_), (df, changes, dx0, *_) = primals, tangents
-    problem, change = (TrajectoryProblem(g, substeps, *a) for g, a in ((f, arrays), (df, changes)))
-    step = moved(problem, x0, (change, dx0), plan.xs, plan.us)
-    free = free_inputs(problem, plan.us)
-
-    def follows(f: Partial, arrays: tuple[Array, ...], xs: Array, us: Array) -> tuple[Array, ...]:
-        """Times, gains, costs to go and cost of a trajectory."""
-        problem = TrajectoryProblem(f, substeps, *arrays)
-        K, V = _gains(problem, xs, us, free)
-        cost = jnp.sum(jax.vmap(problem.step)(xs[:-1], us)[1]) + problem.final(xs[-1])
-        return problem.dt * jnp.arange(len(xs), dtype=xs.dtype), K, V / 2, cost
-
-    at = f, arrays, plan.xs, plan.us
-    ts, K, P, cost = jax.jvp(follows, at, (df, changes, *step))[1]
-    none = np.zeros((), jax.dtypes.float0)
-    return plan, ILQR(ts, *step, K, P, cost, none, none, jnp.zeros_like(x0))  # type: ignore[arg-type]
+def _no_derivative(substeps: int, primals: tuple, tangents: tuple) -> tuple[ILQR, ILQR]:
+    raise ValueError(
+        "ilqr: expected no derivative, for those of the steps of its search are not the optimum's; take finite "
+        "differences, or with a linear plant predictive.constrained_lqr, which is differentiable"
+    )
 
 
-def _gains(problem: TrajectoryProblem, xs: Array, us: Array, free: Array) -> tuple[Array, Array]:
-    """K and V of :func:`~lqrlab.predictive.trajectory.search.backward` at an optimum, its free inputs known."""
-    n = xs.shape[-1]
-    A, B, _, hessian = jax.vmap(problem.expand)(xs[:-1], us)
+# Arguments -----------------------------------------------------------------------------------------------------------
 
-    def back(V: Array, now: tuple) -> tuple[Array, tuple[Array, Array]]:
-        A, B, L, free = now
-        AB = jnp.concatenate([A, B], axis=1)
-        H = linalg.symmetric(L + AB.T @ V @ AB)
-        K = solve_free(H[n:, n:], H[n:, :n], free)
-        before = linalg.symmetric(H[:n, :n] - H[:n, n:] @ K)
-        return before, (K, before)
 
-    end = 2 * problem.Qf
-    _, (K, V) = jax.lax.scan(back, end, (A, B, hessian, free), reverse=True)
-    return K, jnp.concatenate([V, end[None]])
+def _as_pytree(f: Callable[[Array, Array], Array], n: int, m: int, dtype: np.dtype) -> Partial:
+    """f as data of a compiled function, so that the fields of a method's instance are not constants of the program."""
+    if not callable(f):
+        raise TypeError(f"f: expected a function of x and u, but found {f!r}")
+    if inspect.ismethod(f) and not jax.tree_util.all_leaves([f.__self__]):
+        f = Partial(f.__func__, f.__self__)
+    try:
+        out = jax.eval_shape(f, *(jax.ShapeDtypeStruct((size,), dtype) for size in (n, m)))
+    except Exception as error:
+        why = f"fails on a state [{n}] and an input [{m}] with {type(error).__name__}: {error}"
+        raise ValueError(f"f: {why}; write it with jax.numpy instead of numpy or math") from error
+    if getattr(out, "shape", None) != (n,):
+        raise ValueError(f"f: expected ẋ of shape ({n},), but found {out}")
+    return f if isinstance(f, Partial) else Partial(f)
+
+
+def _as_arrays(
+    x0: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    num_steps: int,
+    Qf: ArrayLike | None,
+    dt: ArrayLike,
+    goal: Pair | None,
+    limits: Limits,
+    us: ArrayLike | None,
+) -> tuple[tuple[Array, ...], tuple[Array, Array] | None]:
+    """x0, first guess, Q, R, Qf, goal, limits, dt, and limits of the states as arrays of one type; or a refusal."""
+    given = [jnp.asarray(matrix_checks.real(*pair)) for pair in (("x0", x0), ("Q", Q), ("R", R))]
+    dtype = matrix_checks.floating(*given)
+    x0, Q, R = (a.astype(dtype) for a in given)
+    matrix_checks.shapes({"Q": Q, "R": R}, {"Q": "nn", "R": "mm"})
+    n, m = Q.shape[-1], R.shape[-1]
+    _, _, Q, R, _ = matrix_checks.arguments(jnp.zeros((n, n), dtype), jnp.zeros((n, m), dtype), Q, R, None)
+    step = matrix_checks.sample_time(dt, dtype)
+    Qf = matrix_checks.terminal_weight(Qf, Q, jnp.zeros_like(Q))
+    x_goal, u_goal = goal or (jnp.zeros(n), jnp.zeros(m))
+    x0 = matrix_checks.trailing("x0", x0, (n,), dtype)
+    x_goal = matrix_checks.trailing("goal", x_goal, (n,), dtype)
+    u_goal = matrix_checks.trailing("goal's input", u_goal, (m,), dtype)
+    if us is None:
+        us = jnp.broadcast_to(u_goal[..., None, :], (*u_goal.shape[:-1], num_steps, m))
+    us = matrix_checks.trailing("us", us, (num_steps, m), dtype)
+    if others := set(limits.signals()) - {"u", "x"}:
+        raise ValueError(f"limits: expected those of inputs and states, but found {', '.join(sorted(others))} too")
+    ends = {name: tuple(a[..., 0, :] for a in pair) for name, pair in limits.checked(n, m, dtype, 1).signals().items()}
+    low, high = ends.get("u", (jnp.full(m, -jnp.inf, dtype), jnp.full(m, jnp.inf, dtype)))
+    inside: tuple[Array, Array] | None = ends.get("x")
+    if inside is not None and not traced(x0, *inside):
+        start, *edges = np.broadcast_arrays(x0, *inside)
+        out = np.argwhere((start < edges[0]) | (start > edges[1]))
+        if len(out):
+            i = tuple(out[0])
+            raise ValueError(
+                f"x0: state {i[-1]} starts at {start[i]:g}, outside its limits from {edges[0][i]:g} to "
+                f"{edges[1][i]:g}, and no input can change where it starts; move x0 or widen limits.x"
+            )
+    return (x0, us, Q, R, Qf, x_goal, u_goal, low, high, step), inside
