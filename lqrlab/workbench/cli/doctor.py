@@ -64,13 +64,15 @@ def packages() -> Inspection:
     """Required packages and their versions, each ``name>=version``."""
     lacking = []
     for wanted in importlib.metadata.requires("lqrlab") or []:
-        name, least = wanted.partition(";")[0].strip().split(">=")
+        if "extra ==" in wanted:
+            continue
+        name, least = wanted.split(">=")
         try:
             version = importlib.metadata.version(name)
-            if "extra ==" not in wanted and _release(version) < _release(least):
+            if _release(version) < _release(least):
                 lacking.append(f"{name} {version} is not >={least}")
         except importlib.metadata.PackageNotFoundError:
-            lacking += [f"{name} is missing"] * ("extra ==" not in wanted)
+            lacking.append(f"{name} is missing")
     text = "; ".join(lacking) or ", ".join(f"{k} {v}" for k, v in session.versions().items() if k in session.PACKAGES)
     return Inspection("packages", not lacking, text, _install() if lacking else "")
 
