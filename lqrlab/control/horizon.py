@@ -13,6 +13,7 @@ from lqrlab.compute.checks import whole
 from lqrlab.control import matrix_checks
 from lqrlab.control.lyapunov import stage_weight
 
+
 @pytree
 @dataclasses.dataclass(frozen=True)
 class TimeVaryingLQR:
