@@ -12,7 +12,7 @@ import scipy_oracle
 from calls import solved
 
 from lqrlab import environments, evaluation, predictive, simulation, systems
-from lqrlab.extensions.predictive import infinite_horizon
+from lqrlab.extensions.predictive import least_cost
 
 KEY = jax.random.key(0)
 ONE = np.eye(1)
@@ -80,7 +80,7 @@ def test_nobody_beats_the_constrained_optimum(name):
 
 def test_starts_from_which_the_regulator_keeps_the_limits_need_no_plan(monkeypatch):
     problem, x0 = limited("quadrotor", 0.6, num=3)
-    monkeypatch.setattr(infinite_horizon, "_planned", None)
+    monkeypatch.setattr(least_cost, "_planned", None)
     near = 10.0 ** jnp.array([-3.0, -30.0, -140.0])[:, None] * x0
     best = predictive.optimum(problem, near)
     assert np.all(best.found)
