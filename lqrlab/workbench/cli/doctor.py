@@ -3,9 +3,9 @@
 import dataclasses
 import importlib.metadata
 import json
+import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -14,7 +14,7 @@ import click
 
 import lqrlab
 from lqrlab.workbench.cli.options import as_json
-from lqrlab.workbench.runs import execution, session
+from lqrlab.workbench.runs import session
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,21 +61,23 @@ def python() -> Inspection:
 
 
 def packages() -> Inspection:
-    """Required packages and their versions."""
-    from packaging.requirements import Requirement
-
+    """Required packages and their versions, each ``name>=version``."""
     lacking = []
-    for wanted in map(Requirement, importlib.metadata.requires("lqrlab") or []):
-        if wanted.marker and not wanted.marker.evaluate({"extra": ""}):
-            continue
+    for wanted in importlib.metadata.requires("lqrlab") or []:
+        name, least = wanted.partition(";")[0].strip().split(">=")
         try:
-            version = importlib.metadata.version(wanted.name)
-            if not wanted.specifier.contains(version, prereleases=True):
-                lacking.append(f"{wanted.name} {version} is not {wanted.specifier}")
+            version = importlib.metadata.version(name)
+            if "extra ==" not in wanted and _release(version) < _release(least):
+                lacking.append(f"{name} {version} is not >={least}")
         except importlib.metadata.PackageNotFoundError:
-            lacking.append(f"{wanted.name} is missing")
+            lacking += [f"{name} is missing"] * ("extra ==" not in wanted)
     text = "; ".join(lacking) or ", ".join(f"{k} {v}" for k, v in session.versions().items() if k in session.PACKAGES)
     return Inspection("packages", not lacking, text, _install() if lacking else "")
+
+
+def _release(version: str) -> list[int]:
+    """1.14rc1 → [1, 14], to be compared."""
+    return [int(number) for number in re.findall(r"(?:^|\.)(\d+)", version)]
 
 
 def devices() -> Inspection:
@@ -93,18 +95,12 @@ def devices() -> Inspection:
 
 
 def kernel() -> Inspection:
-    """The kernel that ``lqrlab run`` starts: of this environment or another."""
-    ask = "from jupyter_client.kernelspec import get_kernel_spec as spec; "
-    command = [sys.executable, "-P", "-c", f"{ask}print(spec({execution.KERNEL!r}).argv[0])"]
-    done = subprocess.run(command, capture_output=True, text=True, env=execution.environment(), timeout=60)
-    if done.returncode:
-        tail = "".join(done.stderr.strip().splitlines()[-1:])
-        return Inspection("kernel", False, f"none named {execution.KERNEL}: {tail}", f"{_install()} installs it")
-    program = done.stdout.splitlines()[0]
-    # Jupyter takes a bare name to mean the interpreter that starts the kernel
-    ours = bool(re.fullmatch(r"python[\d.]*", program)) or Path(program).parent == Path(sys.executable).parent
-    remedy = "" if ours else f"notebooks would compute elsewhere; {_install()}"
-    return Inspection("kernel", ours, f"{execution.KERNEL} runs {sys.executable if ours else program}", remedy)
+    """The kernel that ``lqrlab run`` starts, which is this Python's."""
+    try:
+        text = f"python3 runs {sys.executable}, ipykernel {importlib.metadata.version('ipykernel')}"
+        return Inspection("kernel", True, text)
+    except importlib.metadata.PackageNotFoundError:
+        return Inspection("kernel", False, "ipykernel is missing", f"{_install('[workbench]')} runs notebooks")
 
 
 def disk(needed: float = 5.0) -> Inspection:
@@ -119,9 +115,13 @@ def disk(needed: float = 5.0) -> Inspection:
 
 
 def memory(needed: float = 4.0) -> Inspection:
-    """Memory that is free for a run [GB]."""
-    import psutil
-
-    free = psutil.virtual_memory().available / 1e9
+    """Memory that is free for a run [GB]; only Linux tells."""
+    try:
+        found = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(encoding="utf-8"))
+    except OSError:
+        found = None
+    if found is None:
+        return Inspection("memory", True, f"a quick run takes up to {needed:g} GB")
+    free = int(found[1]) * 1024e-9
     remedy = "" if free >= needed else f"a quick run takes up to {needed:g} GB; close something"
-    return Inspection("memory", not remedy, f"{free:.1f} GB free, {psutil.cpu_count()} cores", remedy)
+    return Inspection("memory", not remedy, f"{free:.1f} GB free, {os.cpu_count()} cores", remedy)
