@@ -232,7 +232,7 @@ def verify(
 
 
 def _difference(file: Path, config: DataConfig, shard: Shard, listed: Record, again: bool, controller: object) -> str:
-    """What a file has that the manifest does not list, or would not have if it were made again; empty if nothing."""
+    """Differences of a file from what the manifest lists or, made again, would be, in words; empty if there are none."""
     try:
         entry = examine(file, config, shard)
     except BadFile as error:
