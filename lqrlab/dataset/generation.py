@@ -232,7 +232,7 @@ def verify(
 
 
 def _difference(file: Path, config: DataConfig, shard: Shard, listed: Record, again: bool, controller: object) -> str:
-    """Differences of a file from what the manifest lists or, made again, would be, in words; empty if there are none."""
+    """Differences of a file from what the manifest lists or, made again, would be; empty if there are none."""
     try:
         entry = examine(file, config, shard)
     except BadFile as error:
