@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
 from lqrlab.compute import checks, jit_by_function, pytree
+from lqrlab.simulation import constant_gain, fast_path
 from lqrlab.simulation.binding import bind
-from lqrlab.simulation.engines import constant_gain, fast_path
-from lqrlab.simulation.engines.batched_plants import loops_of
+from lqrlab.simulation.constant_gain import loops_of
 from lqrlab.simulation.noise import Correlated, Noise, drawn
 from lqrlab.simulation.policies import LinearPolicy, Policy, check_policy
 from lqrlab.simulation.problem import Problem

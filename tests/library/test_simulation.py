@@ -14,7 +14,7 @@ from scipy.integrate import solve_ivp
 from scipy_oracle import held
 
 from lqrlab import compute, control, simulation, systems
-from lqrlab.simulation.engines.batched_plants import loops_of
+from lqrlab.simulation.constant_gain import loops_of
 
 KEY = jax.random.key(3)
 

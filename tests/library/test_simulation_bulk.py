@@ -14,8 +14,7 @@ from lqrlab import compute, control, simulation, systems
 from lqrlab.compute import debugging, jaxprs
 from lqrlab.compute.jaxprs import componentwise
 from lqrlab.compute.trigonometry import sincos
-from lqrlab.simulation import Keep, Noise
-from lqrlab.simulation.engines import batched_plants, fast_path
+from lqrlab.simulation import Keep, Noise, constant_gain, fast_path
 from lqrlab.simulation.noise import drawing
 
 KEY = jax.random.key(3)
@@ -91,7 +90,7 @@ def test_disturbed_loops_follow_the_noise_that_is_drawn(linear, batched, dtype):
 
 @pytest.mark.parametrize("limit", [None, 0.02])
 def test_linear_loops_are_the_recursion_in_numpy(limit, monkeypatch):
-    monkeypatch.setattr(batched_plants, "CALL", 10_000)  # several blocks, the last one overlapping
+    monkeypatch.setattr(constant_gain, "CALL", 10_000)  # several blocks, the last one overlapping
     plants = systems.sample("quarter_car", key=KEY, num=25)
     K, x0 = gains(plants), plants.initial_state(key=KEY, num=7)
     _, u_eq = plants.equilibrium()
@@ -119,7 +118,7 @@ def test_plenty_of_undisturbed_linear_loops_are_the_reference_scan_in_batch_last
     reference = simulation.rollout(problem, policy, x0, 37)
     monkeypatch.setattr(fast_path, "MANY", 1)
     monkeypatch.setattr(fast_path, "PLENTY", 0)
-    monkeypatch.delattr(fast_path.matrix_powers, "simulate")
+    monkeypatch.delattr(fast_path, "matrix_powers")
     fast = simulation.rollout(problem, policy, x0, 37)
     tolerance = {"rtol": 1e-9, "atol": 1e-12} if dtype == np.float64 else {"rtol": 1e-3, "atol": 1e-5}
     for name in ("xs", "us", "costs"):
@@ -188,7 +187,7 @@ def test_each_loop_has_noise_of_its_own_whatever_the_blocks(monkeypatch):
     A = float(np.exp(-0.1))
     moved = run(noise=0.3).xs[..., 0]
     np.testing.assert_allclose((moved[:, 1:] - A * moved[:, :-1]).std(), 0.3, rtol=0.01)
-    monkeypatch.setattr(batched_plants, "CALL", 30_000)
+    monkeypatch.setattr(constant_gain, "CALL", 30_000)
     np.testing.assert_array_equal(run(excitation=0.5).us, pushed)
 
 
@@ -213,8 +212,8 @@ def test_many_loops_of_a_plant_share_its_matrices_whatever_the_blocks(monkeypatc
         return simulation.rollout(plants, policy, x0, 20, **options)
 
     runs = [run(linear) for linear in (True, False)]
-    monkeypatch.setattr(batched_plants, "SHARED", 10**9)  # blocks reach over plants
-    monkeypatch.setattr(batched_plants, "CALL", 10_000)
+    monkeypatch.setattr(constant_gain, "SHARED", 10**9)  # blocks reach over plants
+    monkeypatch.setattr(constant_gain, "CALL", 10_000)
     # noise is in single precision
     for linear, one in zip((True, False), runs):
         np.testing.assert_allclose(run(linear).xs, one.xs, rtol=1e-6, atol=1e-6)
@@ -418,7 +417,7 @@ KEEP = Keep(
 @pytest.mark.parametrize("linear", [True, False])
 def test_what_is_recorded_is_that_of_whole_trajectories(linear, monkeypatch):
     """By an engine, by the reference scan, of segments, and on an accelerator."""
-    monkeypatch.setattr(batched_plants, "CALL", 20_000)  # several blocks, the last one overlapping
+    monkeypatch.setattr(constant_gain, "CALL", 20_000)  # several blocks, the last one overlapping
     plants = systems.sample("pendulum", key=KEY, num=30)
     K, x0 = gains(plants), plants.initial_state(key=KEY, num=5)
     problem, extra = (

@@ -1,1 +1,0 @@
-"""Fast paths of :func:`lqrlab.simulation.rollout`, each tested equal to it."""
