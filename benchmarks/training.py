@@ -14,9 +14,8 @@ import numpy as np
 from benchmarks.measurement import Call, Parts, Row, last_line, main, measure, row
 from lqrlab import dataset, learning
 from lqrlab.compute import Backend, seconds, setup
-from lqrlab.learning import ModelConfig, TrainBatch, TrainConfig, TrainState, batches, compiled_steps, models
-from lqrlab.learning.placement import Placement
-from lqrlab.learning.training_step import initial
+from lqrlab.learning import ModelConfig, TrainBatch, TrainConfig, TrainState, batches, models, training_step
+from lqrlab.learning.training_step import Placement, initial
 
 LARGE = ModelConfig(kind="transformer", window=32, width=128, depth=4, heads=4, description=False)
 SMALL = dataclasses.replace(LARGE, width=32, depth=2)
@@ -223,7 +222,7 @@ def _loop(data: dataset.Dataset, repeats: int) -> list[Row]:
     )
     graph, params = models.split(models.build(SMALL))
     source = dataset.source(data, kind="resident", batch_size=32, window=SMALL.window)
-    recipe = compiled_steps.Recipe(graph, SMALL, config, Backend())
+    recipe = training_step.Recipe(graph, SMALL, config, Backend())
     mixture, count = batches.Mixture.of(source, config), config.steps_per_dispatch
     with Backend().active(), tempfile.TemporaryDirectory() as folder:
         kept = [Placement(Backend()).put_state(initial(params, config))]
@@ -231,7 +230,7 @@ def _loop(data: dataset.Dataset, repeats: int) -> list[Row]:
         def bare() -> object:
             for number in range(steps // count):
                 windows = mixture.windows(number * count, count, config.seed)
-                kept[0], metrics = compiled_steps.run_steps(recipe, kept[0], windows, mixture.table, np.uint32(0))
+                kept[0], metrics = training_step.run_steps(recipe, kept[0], windows, mixture.table, np.uint32(0))
             return kept[0], metrics
 
         alone = measure({"steps": bare}, reports)["steps"]

@@ -131,7 +131,7 @@ def test_the_hook_strips_what_papermill_leaves(tmp_path):
     assert nb.metadata == {}
 
 
-DISTRIBUTIONS = {"IPython": "ipython", "PIL": "pillow", "bs4": "beautifulsoup4", "orbax": "orbax-checkpoint"}
+DISTRIBUTIONS = {"IPython": "ipython", "PIL": "pillow", "bs4": "beautifulsoup4"}
 """Where what is imported has another name than what is installed."""
 NOT_IMPORTED = {
     "blackjax": "identification.posterior asks for it when it is called",
@@ -282,10 +282,10 @@ def test_importing_lqrlab_imports_no_room():
 
 
 def test_the_library_is_imported_without_what_few_of_its_functions_need():
-    """Half a second of statistics, a quarter of checkpoints, pictures and tables; 2 s."""
+    """Half a second of statistics, pictures and tables; 2 s."""
     code = (
         "import importlib, sys, lqrlab\nfor room in lqrlab.LIBRARY: importlib.import_module(f'lqrlab.{room}')\n"
-        "print([name for name in ('scipy.stats', 'orbax', 'pandas', 'matplotlib', 'scipy.io') if name in sys.modules])"
+        "print([name for name in ('scipy.stats', 'pandas', 'matplotlib', 'scipy.io') if name in sys.modules])"
     )
     assert python(code) == "[]"
 

@@ -29,7 +29,7 @@ ROOMS += ("extensions",)
 FAR = ("animate", "browser", "docs", "fuzz", "notebooks", "packaging", "panels", "pipeline", "report", "soak", "sweep")
 """Test files of pages and processes: they take minutes, and what they need of these rooms the others test."""
 PRELOAD = ["beartype", "control", "flax.linen", "h5py", "jax", "matplotlib.pyplot", "optax"]
-PRELOAD += ["orbax.checkpoint", "pandas", "pytest", "scipy.signal", "sympy", "dask", "distributed", "rich"]
+PRELOAD += ["pandas", "pytest", "scipy.signal", "sympy", "dask", "distributed", "rich"]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -2,7 +2,6 @@
 
 import h5py  # noqa: F401
 import matplotlib.pyplot as plt  # noqa: F401
-import orbax.checkpoint  # noqa: F401
 import pandas as pd  # noqa: F401
 
 from lqrlab import dataset, learning  # noqa: F401

@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING
 from lqrlab.compute.names import lazily
 
 if TYPE_CHECKING:
-    from lqrlab.learning import batches, closed_loop_cost, gain_repair, losses, metrics, models
+    from lqrlab.learning import batches, losses, metrics, models
     from lqrlab.learning.batches import TrainBatch, expert_std
     from lqrlab.learning.checkpoints import load, settings
     from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit, stop
-    from lqrlab.learning.gain_repair import repair
-    from lqrlab.learning.network_policy import NetworkPolicy, policy
+    from lqrlab.learning.network_policy import NetworkPolicy, policy, repair
     from lqrlab.learning.train_config import ModelConfig, TrainConfig
     from lqrlab.learning.training_step import TrainState, learning_rate, objective, optimizer, train_step
     from lqrlab.learning.weight_files import card, pretrained

@@ -1,8 +1,4 @@
-"""Training batches: windows of the data set, of random systems and of the policy's own loops, mixed.
-
-Everything follows from the seed, the step and, for the policy's own loops, the parameters that they were run
-with: a run that is resumed draws the same again.
-"""
+"""Training batches: windows of the data set and of random systems, mixed; all follows from the seed and the step."""
 
 import dataclasses
 from functools import partial
@@ -21,8 +17,7 @@ from lqrlab.dataset import VariantTable, Windows, WindowSet
 from lqrlab.learning.train_config import ModelConfig, TrainConfig
 from lqrlab.simulation import LinearPolicy, Problem, Told
 
-ON_POLICY_LOOPS = 512
-"""Loops of the policy that are recorded in a round."""
+_LOOP_STEPS = 32
 _LARGEST = 3.0  # state of a recorded loop, in units of its scale
 
 
@@ -111,21 +106,19 @@ def initial_states(key: Array, state_mask: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mixture:
-    """The windows of each step: shares of a source, of random systems and of the policy's own loops.
+    """The windows of each step: shares of a source and of random systems.
 
     Attributes:
         source: the data set's windows.
         config: the shares.
         table: all plants; the random systems follow the data set's.
         random: windows of random systems under their optimum; None without such plants.
-        on_policy: windows of the policy's own loops; None before the first round.
     """
 
     source: data.Source
     config: TrainConfig
     table: VariantTable
     random: WindowSet | None = None
-    on_policy: WindowSet | None = None
 
     @classmethod
     def of(
@@ -139,29 +132,19 @@ class Mixture:
         table = table.extended(data.random_systems(key, config.random_systems, full_weights=full_weights, dense=True))
         rows = jnp.arange(first, first + config.random_systems)
         excitation = source.data.config.excitation
-        loops = _optimal_loops(
-            jax.random.fold_in(key, 1), table, rows, source.window, config.on_policy_steps, excitation
-        )
+        loops = _optimal_loops(jax.random.fold_in(key, 1), table, rows, source.window, excitation)
         return cls(source, config, *jax.device_put((_with_expert(table, source), loops), device))
-
-    @property
-    def rows(self) -> Array:
-        """Rows of the plants that are trained on."""
-        first = len(self.table) - self.config.random_systems
-        return jnp.concatenate([self.table.train, jnp.arange(first, len(self.table), dtype=self.table.train.dtype)])
 
     def windows(self, step: int, count: int, seed: int) -> Windows:
         """Batches of the ``count`` steps from ``step`` on ``[count, batch_size, …]``."""
-        sizes = shares(self.config, on_policy=self.on_policy is not None)
-        parts = [self._of_source(step, count, sizes[0])]
-        for held, size in ((self.random, sizes[1]), (self.on_policy, sizes[2])):
-            if held is not None and size:
-                parts.append(_of_set(held, np.uint32(step), count, size, np.uint32(seed)))
-        return _mixed(parts, tuple(size for size in sizes if size)) if len(parts) > 1 else parts[0]
-
-    def _of_source(self, step: int, count: int, size: int) -> Windows:
-        windows = self.source.windows(step * size, count * size)
-        return jax.tree.map(lambda a: a.reshape(count, size, *a.shape[1:]), windows)
+        config = self.config
+        random = round(config.random_share * config.batch_size) if self.random is not None else 0
+        size = config.batch_size - random
+        found = self.source.windows(step * size, count * size)
+        found = jax.tree.map(lambda a: a.reshape(count, size, *a.shape[1:]), found)
+        if self.random is None or not random:
+            return found
+        return _mixed((found, _of_set(self.random, np.uint32(step), count, random, np.uint32(seed))), (size, random))
 
 
 def _with_expert(table: VariantTable, source: data.Source) -> VariantTable:
@@ -193,13 +176,6 @@ def check_source(source: data.Source, model: ModelConfig, config: TrainConfig) -
         )
 
 
-def shares(config: TrainConfig, *, on_policy: bool) -> tuple[int, int, int]:
-    """Numbers of windows in a batch from the data set, from random systems, from the policy's own loops."""
-    random = round(config.random_share * config.batch_size) if config.random_systems else 0
-    mine = round(config.on_policy_share * config.batch_size) if on_policy else 0
-    return config.batch_size - random - mine, random, mine
-
-
 @partial(jax.jit, static_argnums=(2, 3))
 def _of_set(held: WindowSet, step: Array, count: int, size: int, seed: Array) -> Windows:
     """The windows of some steps ``[count, size, …]``; a small set is gone through many times."""
@@ -212,50 +188,30 @@ def _of_set(held: WindowSet, step: Array, count: int, size: int, seed: Array) ->
 
 
 @partial(jax.jit, static_argnums=1)
-def _mixed(parts: list[Windows], sizes: tuple[int, ...]) -> Windows:
+def _mixed(parts: tuple[Windows, ...], sizes: tuple[int, ...]) -> Windows:
     """Parts ``[count, size, …]`` one after another from each, so that a part of a batch is mixed as the whole is."""
     order = np.argsort(np.concatenate([(np.arange(k) + 0.5) / k for k in sizes]), kind="stable")
     return jax.tree.map(lambda *a: jnp.concatenate(a, axis=1)[:, order], *parts)
 
 
-@partial(jax.jit, static_argnames=("window", "num_steps", "excitation"))
-def _optimal_loops(
-    key: Array, table: VariantTable, rows: Array, window: int, num_steps: int, excitation: float
-) -> WindowSet:
+@partial(jax.jit, static_argnames=("window", "excitation"))
+def _optimal_loops(key: Array, table: VariantTable, rows: Array, window: int, excitation: float) -> WindowSet:
     """One loop of each of some plants under its optimal gain with excitation, as a data set records them."""
     problem = table.problem[rows]
     start, noise = jax.random.split(key)
     x0 = initial_states(start, problem.coordinates.state_mask)
     excited = problem.disturbed(excitation=excitation * problem.coordinates.input_mask)
     policy = LinearPolicy(problem.K.astype(jnp.float32))
-    run = simulation.rollout(excited, policy, x0, num_steps, key=noise, keep=("xs", "us"))
+    run = simulation.rollout(excited, policy, x0, _LOOP_STEPS, key=noise, keep=("xs", "us"))
     return recorded(run.xs, run.us, rows, window)
 
 
-def on_policy_loops(policy: Any, table: VariantTable, rows: Array, key: Array, num_steps: int) -> WindowSet:
-    """Windows of loops that the policy runs itself; the optimum's inputs follow from the table's gains.
-
-    Initial states are as in the data set. A loop that grows is shrunk as a whole: half the state calls for half the
-    input, so it is no other problem.
-
-    Args:
-        policy: a ``NetworkPolicy`` bound to the scaled plants of ``rows``.
-        table: all plants.
-        rows: of those whose loops are run ``[b]``.
-        key: of the initial states.
-        num_steps: T.
-
-    Source: S. Ross, G. Gordon, D. Bagnell, A reduction of imitation learning and structured prediction to
-    no-regret online learning, AISTATS 2011 (here the last round's loops alone are mixed with the data set).
-    """
-    problem = table.problem[rows]
-    x0 = initial_states(key, problem.coordinates.state_mask)
-    run = simulation.rollout(problem, policy, x0, num_steps, keep=("xs", "us"))
-    return recorded(run.xs, run.us, rows, policy.window)
-
-
 def recorded(xs: Array, us: Array, rows: Array, window: int) -> WindowSet:
-    """Scaled loops ``[b, T+1, 12]``, ``[b, T, 6]`` as windows."""
+    """Scaled loops ``[b, T+1, 12]``, ``[b, T, 6]`` as windows.
+
+    A loop that leaves the scale is shrunk as a whole: half the state calls for half the input, so it is no other
+    problem.
+    """
     size = jnp.max(jnp.abs(xs), axis=(1, 2), keepdims=True)
     shrink = jnp.where(size > _LARGEST, _LARGEST / size, 1.0)
     good = jnp.all(jnp.isfinite(xs), axis=(1, 2), keepdims=True)  # else there is nothing to be learned

@@ -19,13 +19,12 @@ from jax.experimental import multihost_utils
 from lqrlab.compute import Backend, EagerFallbackWarning, checks
 from lqrlab.compute.files import locked
 from lqrlab.dataset import Source
-from lqrlab.learning import compiled_steps, models
+from lqrlab.learning import checkpoints, models, training_step
 from lqrlab.learning import metrics as log
 from lqrlab.learning.batches import Mixture, check_source
-from lqrlab.learning.checkpoints import SETTINGS, Checkpoints, write_settings
-from lqrlab.learning.compiled_steps import Recipe
+from lqrlab.learning.checkpoints import Checkpoint
 from lqrlab.learning.train_config import ModelConfig, TrainConfig
-from lqrlab.learning.training_step import Metrics, TrainState, initial, learning_rate
+from lqrlab.learning.training_step import Metrics, Recipe, TrainState, initial, learning_rate
 
 _WINDOWS, _PLANTS = 4096, 128  # of a validation
 
@@ -106,17 +105,16 @@ def fit(
     backend, folder = backend or Backend(), checks.path("folder", folder)
     checks.instance("backend", backend, Backend, "a Backend")
     check_source(source, model, config)
-    checkpoints, data = folder / "checkpoints", json.loads(source.data.config.to_json())
+    place, data = folder / "checkpoints", json.loads(source.data.config.to_json())
     order = source.shuffling | {"seed": source.spec.seed}
     with contextlib.ExitStack() as held:
         if _writes():
-            checkpoints.mkdir(parents=True, exist_ok=True)
-            held.enter_context(locked(checkpoints))
-        settings = write_settings(checkpoints, model, config, data, order, backend)
-        store = held.enter_context(contextlib.closing(Checkpoints(checkpoints)))
+            place.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(place))
+        settings = checkpoints.write_settings(place, model, config, data, order, backend)
         held.enter_context(backend.active())
         interrupted = held.enter_context(_interruptible())
-        run = _Run(source, model, config, folder, backend, store, settings)
+        run = _Run(source, model, config, folder, backend, settings)
         run.resume()
         while not run.finished(interrupted):
             run.dispatch(interrupted, progress)
@@ -135,11 +133,11 @@ class _Run:
         config: TrainConfig,
         folder: Path,
         backend: Backend,
-        store: Checkpoints,
         settings: dict[str, Any],
     ):
-        self.source, self.config, self.folder, self.store, self.settings = source, config, folder, store, settings
-        compiled_steps.check_settings(config, model, source.data.config.excitation, backend)
+        self.source, self.config, self.folder, self.settings = source, config, folder, settings
+        self.place = folder / "checkpoints"
+        training_step.check_settings(config, model, source.data.config.excitation, backend)
         built = models.build(model)
         graph, params = models.split(built)
         self.recipe = Recipe(graph, model, config, backend)
@@ -153,36 +151,43 @@ class _Run:
             self.mixture.table,
             backend.put(rows[np.linspace(0, len(rows) - 1, min(_PLANTS, len(rows))).round().astype(int)]),
         )
-        self.steps, self.watch = compiled_steps.run_steps.fresh(), log.Watch(config.batch_size)
-        self.step, self.round, self.rows, self.best = 0, 0, list[log.Row](), -np.inf
+        self.steps, self.watch = training_step.run_steps.fresh(), log.Watch(config.batch_size)
+        self.step, self.rows, self.best = 0, list[log.Row](), -np.inf
         self.ending = self.done = False
 
     def resume(self) -> None:
         """Go on from the newest whole checkpoint, if there is one."""
-        if found := self.store.restore("last", self.state):
-            self.step, self.state = found
-        kept = self.store.path("last", self.step) / log.FILE
-        self.rows = log.cut_back(self.folder / log.FILE, self.step, kept, write=_writes())
+        found, flaws = checkpoints.whole(self.place, "last")
+        if found:
+            self.step, self.state = found.step, self.recipe.placement.put_state(found.state(self.state))
+            self.rows = found.rows
         self.best = max((row["validation_efficiency"] for row in self.rows), default=-np.inf)
+        if _writes():
+            checkpoints.remove(self.place, "last", list(flaws))
+            log.put_back(self.folder / log.FILE, self.rows)
         self._mend_best()
         self.done = bool(self.rows) and _stop_file(self.folder).exists()
 
     def _save(self, which: str, state: object) -> None:
         """With all that a run goes on from, should the files beside the checkpoints be lost."""
-        texts = {SETTINGS: json.dumps(self.settings), log.FILE: log.text(self.rows)}
-        self.store.save(which, self.step, state, texts)
+        arrays = checkpoints.by_path(self.recipe.placement.whole(state))
+        if _writes():
+            checkpoints.save(self.place, which, Checkpoint(self.step, arrays, self.settings, self.rows))
 
     def _mend_best(self) -> None:
-        """Make a damaged best checkpoint again, at once or when its step comes; else the best from here on counts."""
-        for step, flaw in self.store.remove_damaged("best").items():
-            lost = step < self.step
-            self.best = -np.inf if lost else self.best
-            what = "the best report from here on takes its place" if lost else "it is made again"
+        """Make a damaged best checkpoint again, if its step is this one; else the best from here on takes its place."""
+        _, flaws = checkpoints.newest(self.place, "best")
+        here, lost = _agreed(self.step in flaws, bool(flaws))
+        what = "it is made again" if here else "the best report from here on takes its place"
+        for step, flaw in flaws.items():
+            checkpoints.remove(self.place, "best", [step])
             warnings.warn(
                 f"{self.folder}: the 'best' checkpoint of step {step} is damaged ({flaw}); {what}", stacklevel=4
             )
-            if step == self.step:
-                self._save("best", {"params": self.state.params})
+        if here:
+            self._save("best", {"params": self.state.params})
+        elif lost:
+            self.best = -np.inf
 
     def finished(self, interrupted: threading.Event) -> bool:
         """True if nothing is left to be done, or somebody has interrupted the run."""
@@ -195,7 +200,6 @@ class _Run:
         """Take some steps, and do what is due after them."""
         config, first = self.config, self.step
         count = steps_to_go(config, first)
-        self._begin_round()
         windows = self.recipe.placement.put_batches(self.mixture.windows(first, count, config.seed))
         self.state, metrics = self.steps(self.recipe, self.state, windows, self.mixture.table, np.uint32(config.seed))
         self.watch.add(count, metrics)
@@ -215,25 +219,13 @@ class _Run:
         if save or self.done or self.ending:
             self._save("last", self.state)
 
-    def _begin_round(self) -> None:
-        """Run the policy if a DAgger round begins with this step, or again if the run was resumed within one."""
-        number = sum(start <= self.step for start in self.config.dagger_starts)
-        if number and self.step in self.config.dagger_starts:
-            self.state = dataclasses.replace(self.state, anchor=jax.tree.map(jnp.copy, self.state.params))
-        if number > self.round:
-            loops = compiled_steps.dagger_loops(
-                self.recipe, self.state.anchor, self.mixture.table, self.mixture.rows, np.int32(number)
-            )
-            self.mixture = dataclasses.replace(self.mixture, on_policy=loops)
-            self.round = number
-
     def _report(self, row: log.Row, progress: Progress | None) -> None:
         with warnings.catch_warnings():
             if self.steps.report().eager:  # the steps have told of it
                 warnings.simplefilter("ignore", EagerFallbackWarning)
-            judged = compiled_steps.validate(self.recipe, self.state.params, *self.validation)
+            judged = training_step.validate(self.recipe, self.state.params, *self.validation)
         row |= {"epoch": self.step * self.config.batch_size / self.source.num_windows}
-        row |= compiled_steps.summary(*self.recipe.placement.whole(judged))
+        row |= training_step.summary(*self.recipe.placement.whole(judged))
         row |= {"learning_rate": float(learning_rate(self.config)(self.step))}
         row |= {"compilation": self.steps.report().counts()}
         self.rows.append(row)
@@ -254,13 +246,13 @@ class _Run:
         batch = jax.tree.map(lambda a: a[0], windows).batch(self.mixture.table)
         size = np.max(np.abs(np.nan_to_num(np.asarray(batch.target), nan=np.inf)), axis=(1, 2))
         of = int(batch.variant[int(np.argmax(size))])
-        variants, kept = self.source.data.variants, self.store.step("last")
+        variants, kept = self.source.data.variants, checkpoints.newest(self.place, "last")[0]
         plant = f"{variants.family[of]}, variant {variants.variant[of]}" if of < len(variants) else "a random system"
         return (
             f"the loss is {row['loss']} within the steps up to {row['step']}, or the parameters after them are not "
             f"numbers (first seen at step {step}; the largest target of its batch, {size.max():.3g}, is that of the "
             f"plant {plant}); training stops. "
-            + (f"The checkpoint of step {kept} is kept." if kept else "No checkpoint had been made yet.")
+            + (f"The checkpoint of step {kept.step} is kept." if kept else "No checkpoint had been made yet.")
             + " Lower learning_rate or clip, and look at the data for values out of scale."
         )
 
@@ -268,9 +260,7 @@ class _Run:
 def steps_to_go(config: TrainConfig, step: int) -> int:
     """Steps of the next dispatch: it ends where something is to be done."""
     intervals = (config.report_every, config.checkpoint_every)
-    rounds = [start for start in config.dagger_starts if start > step]
-    ends = [config.num_steps - step, *(k - step % k for k in intervals), *(start - step for start in rounds)]
-    return min(config.steps_per_dispatch, *ends)
+    return min(config.steps_per_dispatch, config.num_steps - step, *(k - step % k for k in intervals))
 
 
 @jax.jit

@@ -35,23 +35,12 @@ def read(log: str | Path) -> list[Row]:
     return [row for row in _rows(log) if row is not None]
 
 
-def cut_back(log: str | Path, step: int, kept: str | Path, *, write: bool) -> list[Row]:
-    """The rows up to the checkpoint of ``step``; later ones are dropped, for they will be measured again.
-
-    Args:
-        log: the file; lines that are no rows of a training are told of and dropped.
-        step: of the checkpoint.
-        kept: a file of the rows up to the checkpoint; if it is there, it is believed and the log is not.
-        write: whether to write the rows back.
-    """
+def put_back(log: str | Path, rows: list[Row]) -> None:
+    """Write the rows up to a checkpoint; later ones will be measured again, lines that are no rows are told of."""
     foreign = sum(not _of_training(row) for row in _rows(log)[:-1])  # the last may have been cut short
-    if foreign and write:
+    if foreign:
         warnings.warn(f"{log}: lines that are no rows of metrics are left out ({foreign} of them)", stacklevel=4)
-    found = read(kept if Path(kept).is_file() else log)
-    rows = {row["step"]: row for row in found if _of_training(row) and row["step"] <= step}
-    if write:
-        write_atomic(log, text(list(rows.values())))
-    return list(rows.values())
+    write_atomic(log, text(rows))
 
 
 def _rows(log: str | Path) -> list[Row | None]:

@@ -1,20 +1,11 @@
 """Configurations of models and training runs: plain numbers and strings, checked, JSON both ways."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar
 
 from lqrlab.compute.configuration import Config, Count, Natural, NonNegative, Positive, Range, Seed, Share
 
 _Size = Annotated[int, Range(1, 10**9)]
-
-_FORMER = {
-    "invented": "random_systems",
-    "invented_share": "random_share",
-    "rounds": "dagger_rounds",
-    "own_share": "on_policy_share",
-    "own_steps": "on_policy_steps",
-}  # names of settings in version 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +21,6 @@ class ModelConfig(Config):
         heads: attention heads; they share ``width``.
         description: whether it is told the plant (of kind matrix also its weights); else it has the history only.
         hidden: width of the description's encoder.
-        block: a registered block of the transformer.
         activation: a registered activation.
         stochastic: whether it also says how sure it is: a Gaussian policy, for losses between distributions.
         seed: of the initial parameters.
@@ -39,7 +29,7 @@ class ModelConfig(Config):
     True
     """
 
-    gone: ClassVar = {"remat": False}
+    gone: ClassVar = {"remat": False, "block": "attention"}
     kind: str = "matrix"
     window: _Size = 1
     width: _Size = 16
@@ -47,7 +37,6 @@ class ModelConfig(Config):
     heads: _Size = 4
     description: bool = True
     hidden: _Size = 256
-    block: str = "attention"
     activation: str = "gelu"
     stochastic: bool = False
     seed: Seed = 0
@@ -72,16 +61,20 @@ class TrainConfig(Config):
         loop_noise: standard deviation of the disturbance of the scaled state at each step of such a loop.
         random_systems: random linear plants to train on, in addition to the data set's.
         random_share: their share of each batch.
-        dagger_rounds: times that the policy is run, what it met is labelled with the optimum, and that is trained on.
-        on_policy_share: share of each batch that comes from the policy's own loops, once there are any.
-        on_policy_steps: length of those loops.
         steps_per_dispatch: steps compiled into one program; fewer where a report or checkpoint comes first.
         report_every: steps between progress lines and validations.
         checkpoint_every: steps between checkpoints.
         seed: of all that a training draws; the order of the windows is that of the source's seed.
     """
 
-    gone: ClassVar = {"accumulate": 1, "ema": 0.0, "patience": 0}
+    gone: ClassVar = {
+        "accumulate": 1,
+        "ema": 0.0,
+        "patience": 0,
+        "dagger_rounds": 0,
+        "on_policy_share": 0.5,
+        "on_policy_steps": 32,
+    }
     num_steps: Count = 2000
     batch_size: Count = 512
     learning_rate: Positive = 2e-3
@@ -96,9 +89,6 @@ class TrainConfig(Config):
     loop_noise: NonNegative = 0.0
     random_systems: Natural = 0
     random_share: Share = 0.25
-    dagger_rounds: Natural = 0
-    on_policy_share: Share = 0.5
-    on_policy_steps: Count = 32
     steps_per_dispatch: Count = 25
     report_every: Count = 100
     checkpoint_every: Count = 500
@@ -109,23 +99,3 @@ class TrainConfig(Config):
         weight = self.imitation + self.closed_loop
         self.require("closed_loop", weight > 0, "a weight above 0 with imitation = 0")
         self.require("plants", self.plants <= self.batch_size, f"at most batch_size = {self.batch_size}")
-        fewer = self.dagger_rounds < self.num_steps
-        self.require("dagger_rounds", fewer, f"fewer than num_steps = {self.num_steps}")
-        random = self.random_share if self.random_systems else 0.0
-        mine = self.on_policy_share if self.dagger_rounds else 0.0
-        self.require("on_policy_share", random + mine < 1, "what leaves a part of each batch to the data set")
-
-    @classmethod
-    def from_dict(cls, values: object) -> Self:
-        """As :meth:`from_json`, of what JSON has been read to; names of version 0.2 are told with their successors."""
-        for key in values if isinstance(values, Mapping) else ():
-            if key in _FORMER:
-                raise ValueError(
-                    f"{key}: TrainConfig has no such setting; since version 0.2 it was renamed {_FORMER[key]}"
-                )
-        return super().from_dict(values)
-
-    @property
-    def dagger_starts(self) -> tuple[int, ...]:
-        """The steps at which the policy is run: the steps in equal parts, the first without."""
-        return tuple(round(self.num_steps * k / (self.dagger_rounds + 1)) for k in range(1, self.dagger_rounds + 1))

@@ -1,25 +1,32 @@
-"""The train step: pure functions of a state and of what it learns from."""
+"""The train step: pure functions of a state and of what it learns from, and their compiled programs on any devices."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.typing import ArrayLike
 
+from lqrlab import compute
 from lqrlab.compute import Backend, checks, optimization, pytree
-from lqrlab.learning import closed_loop_cost, losses, models
-from lqrlab.learning.batches import TrainBatch
+from lqrlab.dataset import VariantTable, Windows
+from lqrlab.learning import losses, models
+from lqrlab.learning.batches import TrainBatch, starts, train_batch
 from lqrlab.learning.network_policy import NetworkPolicy
-from lqrlab.learning.train_config import TrainConfig
-from lqrlab.simulation import Verdict
+from lqrlab.learning.train_config import ModelConfig, TrainConfig
+from lqrlab.simulation import Told, Verdict
 
 C = TypeVar("C")
 X = TypeVar("X")
 Y = TypeVar("Y")
+T = TypeVar("T")
 Metrics = dict[str, Array]
 Objective = Callable[[dict[str, Array], Any], tuple[Array, Metrics]]
 """``(params, train_batch) -> (scalar, metrics)``; every array of the batch has a leading axis to share out."""
@@ -34,19 +41,16 @@ class TrainState:
         params: a flat dict, see ``models.split``.
         opt_state: the optimizer's.
         step: steps taken.
-        anchor: parameters that the present DAgger round was run with; empty where there are no rounds.
     """
 
     params: dict[str, Array]
     opt_state: optax.OptState
     step: Array
-    anchor: dict[str, Array] = dataclasses.field(default_factory=dict)
 
 
 def initial(params: dict[str, Array], config: TrainConfig) -> TrainState:
     """The state before the first step."""
-    anchor = jax.tree.map(jnp.copy, params) if config.dagger_rounds else {}
-    return TrainState(params, optimizer(config).init(params), jnp.zeros((), jnp.int32), anchor)
+    return TrainState(params, optimizer(config).init(params), jnp.zeros((), jnp.int32))
 
 
 def learning_rate(config: TrainConfig) -> optax.Schedule:
@@ -92,7 +96,7 @@ def objective(graph: nnx.GraphDef, config: TrainConfig, backend: Backend | None 
 
     def value(params: dict[str, Array], given: TrainBatch) -> tuple[Array, Metrics]:
         if backend.compute_dtype != backend.dtype:
-            params = jax.tree.map(lambda a: a.astype(backend.compute_dtype), params)
+            params = backend.cast(params)
         model = models.merge(graph, params)
         context = model.encode(given.told)
         terms, metrics = [], {}
@@ -103,7 +107,7 @@ def objective(graph: nnx.GraphDef, config: TrainConfig, backend: Backend | None 
             some = slice(config.plants)
             problem, x0, key, here = jax.tree.map(lambda a: a[some], (given.problem, given.x0, given.key, context))
             policy = NetworkPolicy(params, here, given.told[some].coordinates, graph, model.config.window)
-            excess, verdicts = closed_loop_cost.closed_loop(
+            excess, verdicts = losses.closed_loop(
                 policy, model.linear, problem, x0, config.horizon, config.loop_noise, key[0]
             )
             metrics["closed_loop"] = jnp.mean(jnp.log1p(excess))
@@ -142,7 +146,157 @@ def train_step(
         (value, metrics), grads = slope(state.params, given)
         updates, opt_state = optimization.updates(optimize, grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        state = TrainState(params, opt_state, state.step + 1, state.anchor)
+        state = TrainState(params, opt_state, state.step + 1)
         return state, {"loss": value, "grad_norm": optax.tree.norm(grads), **metrics}
 
     return step
+
+
+# Compiled, on one device or several -------------------------------------------------------------------------
+
+_WORTH_CUTTING = 1024  # elements
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Batches are shared out over a backend's mesh; along ``fsdp`` parameters and the optimizer's state are cut too.
+
+    Attributes:
+        backend: a device or a mesh.
+    """
+
+    backend: Backend
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """None on a single device."""
+        return self.backend.jax_mesh
+
+    def put_batches(self, tree: T) -> T:
+        """Place arrays ``[steps, batch, …]``, the second axis shared out."""
+        if self.mesh is None:
+            return jax.device_put(tree, self.backend.place)
+        return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec(None, self.mesh.axis_names)))
+
+    def put_state(self, state: T) -> T:
+        """Place a train state, large arrays cut along ``fsdp``."""
+        return jax.device_put(state, jax.tree.map(lambda a: self._sharding(a.shape), state))
+
+    def whole(self, tree: T) -> T:
+        """Arrays as the host's, from wherever their parts are."""
+        return jax.device_get(jax.device_put(tree, self.backend.place) if jax.process_count() > 1 else tree)
+
+    def constrain_batch(self, tree: T) -> T:
+        """Inside ``jit``: leading axes shared out."""
+        if self.mesh is None:
+            return tree
+        spec = NamedSharding(self.mesh, PartitionSpec(self.mesh.axis_names))
+        return jax.tree.map(lambda a: jax.lax.with_sharding_constraint(a, spec), tree)
+
+    def constrain_state(self, state: T) -> T:
+        """Inside ``jit``: each part of a train state where :meth:`put_state` placed it."""
+        if self.mesh is None:
+            return state
+        return jax.tree.map(lambda a: jax.lax.with_sharding_constraint(a, self._sharding(a.shape)), state)
+
+    def constrain_whole(self, tree: T) -> T:
+        """Inside ``jit``: whole on every device."""
+        return jax.lax.with_sharding_constraint(tree, self.backend.place) if self.mesh else tree
+
+    def _sharding(self, shape: tuple[int, ...]) -> jax.Device | Sharding:
+        """Of an array of the state: cut along its longest axis that ``fsdp`` divides, if it is worth it."""
+        count = dict(self.mesh.shape).get("fsdp", 1) if self.mesh else 1
+        axes = [(size, -i) for i, size in enumerate(shape) if size % count == 0]
+        if self.mesh is None or count == 1 or not axes or math.prod(shape) < _WORTH_CUTTING:
+            return self.backend.place
+        cut = -max(axes)[1]
+        return NamedSharding(self.mesh, PartitionSpec(*(None,) * cut, "fsdp"))
+
+
+VALIDATION_STEPS = 128
+"""Of the closed loops that a policy is validated on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """Settings that a run's programs are compiled for; hashable, so that equal runs share a compilation.
+
+    Attributes:
+        graph: the model's structure.
+        model, config: the run's settings.
+        backend: a device, or a mesh over which batches are shared out and, along ``fsdp``, parameters.
+    """
+
+    graph: nnx.GraphDef
+    model: ModelConfig
+    config: TrainConfig
+    backend: Backend
+
+    @property
+    def placement(self) -> Placement:
+        """Placement of the run's arrays."""
+        return Placement(self.backend)
+
+    def policy(self, params: dict[str, Array], told: Told) -> NetworkPolicy:
+        """The network with these parameters, bound to what is told of plants ``[b]``."""
+        context = models.merge(self.graph, params).encode(told)
+        return NetworkPolicy(params, context, told.coordinates, self.graph, self.model.window)
+
+
+@compute.compile(static="recipe", donate="state")
+def run_steps(
+    recipe: Recipe, state: TrainState, windows: Windows, table: VariantTable, seed: ArrayLike
+) -> tuple[TrainState, Metrics]:
+    """As many steps as there are windows ``[steps, batch, …]``, in one program; metrics ``[steps]``."""
+    config, placement = recipe.config, recipe.placement
+    step = train_step(objective(recipe.graph, config, recipe.backend), optimizer(config))
+
+    def body(state: TrainState, windows: Windows) -> tuple[TrainState, Metrics]:
+        given = placement.constrain_batch(train_batch(table, windows, seed, state.step))
+        state, metrics = step(state, given)
+        return placement.constrain_state(state), metrics
+
+    state, metrics = scan(body, state, windows)
+    return state, placement.constrain_whole(metrics)
+
+
+@compute.compile(static="recipe")
+def validate(
+    recipe: Recipe, params: dict[str, Array], windows: Windows, table: VariantTable, rows: Array
+) -> tuple[Array, Array, Array]:
+    """Loss over windows ``[b, …]``; excess cost and verdict of the closed loops of the plants in ``rows`` ``[p]``."""
+    seed = recipe.config.seed
+    model = models.merge(recipe.graph, params)
+    given = train_batch(table, windows, seed, jnp.int32(0))
+    context = model.encode(given.told)
+    loss = losses.register[recipe.config.loss](predictions(model, context, given))
+    problem, x0, _ = starts(table, rows, jax.random.fold_in(jax.random.key(seed), 4))
+    policy = recipe.policy(params, table.told(rows))
+    judged = losses.closed_loop(policy, model.linear, problem, x0, VALIDATION_STEPS)
+    return loss, *judged
+
+
+def check_settings(config: TrainConfig, model: ModelConfig, excitation: float, backend: Backend) -> None:
+    """Refuse settings that do not go together, before anything is compiled."""
+    losses.register[config.loss]
+    if config.loss == "gaussian_kl" and not (model.stochastic and excitation > 0):
+        raise ValueError(
+            "loss: gaussian_kl compares two distributions: expected a model with stochastic=True and a data set with "
+            f"excitation > 0, but found stochastic={model.stochastic} and excitation={excitation:g}"
+        )
+    mesh = backend.jax_mesh
+    if mesh is not None:
+        for name in ("batch_size", "plants"):
+            size = getattr(config, name)
+            if size % mesh.size:
+                raise ValueError(f"{name}: expected a multiple of the mesh's {mesh.size} devices, but found {size}")
+
+
+def summary(loss: ArrayLike, excess: ArrayLike, verdicts: ArrayLike) -> dict[str, float]:
+    """The numbers of a validation, of host arrays: ``validation_loss``, ``_efficiency`` and ``_diverged``."""
+    efficient = np.asarray(losses.efficiency(excess, verdicts))
+    return {
+        "validation_loss": float(np.asarray(loss)),
+        "validation_efficiency": float(np.mean(efficient)),
+        "validation_diverged": float(np.mean(np.asarray(verdicts) == Verdict.DIVERGED)),
+    }

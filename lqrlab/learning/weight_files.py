@@ -1,5 +1,6 @@
-"""Trained weights as safetensors, with a card in each file that says what they are; some come with the package."""
+"""Named arrays as safetensors, with a card in each file that says what they are; some weights come with the package."""
 
+import hashlib
 import importlib
 import json
 from collections.abc import Callable, Mapping
@@ -7,11 +8,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
+import safetensors.numpy
 from safetensors import safe_open
-from safetensors.numpy import save_file
 
+from lqrlab.compute.files import write_atomic
 from lqrlab.learning import models
 from lqrlab.learning.train_config import ModelConfig
 
@@ -60,7 +61,7 @@ def pretrained(name: str) -> Any:
 
 def card(name: str) -> dict[str, Any]:
     """Of weights that come with the package: data, command, seeds, scores and limits."""
-    return _opened(_file(name))[1]
+    return load_arrays(_file(name))[1]
 
 
 def _file(name: str) -> Path:
@@ -74,9 +75,9 @@ def read(file: str | Path) -> Any:
 
     Raises:
         ValueError: no such file, or no weights in it: without a card that says what they are, with arrays of other
-            names, shapes or types than the card's model has, with entries that are not finite.
+            names, shapes or types than the card's model has, with entries that are not finite, changed since.
     """
-    arrays, card = _opened(Path(file))
+    arrays, card = load_arrays(file)
     try:
         for name, array in arrays.items():
             if array.dtype.kind != "f" or not (np.abs(array) < np.finfo(np.float32).max).all():
@@ -104,25 +105,7 @@ def _network(arrays: Mapping[str, np.ndarray], card: Mapping[str, Any]) -> Any:
         )
     if "model" not in card:
         raise ValueError("expected a card with the settings of its model, but found none under 'model'")
-    config = models.used(ModelConfig.from_dict(card["model"]))
-    if not models.fits(config, {k: a.shape for k, a in arrays.items()}):
-        raise ValueError("the arrays are not those of the model that the card describes")
-    graph, _ = models.split(models.build(config))
-    return models.merge(graph, {k: jnp.asarray(a) for k, a in arrays.items()})
-
-
-def _opened(file: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    if not file.is_file() or file.stat().st_size > _MOST_BYTES:
-        raise ValueError(f"file: expected a file of weights of at most {_MOST_BYTES >> 20} MiB, but found {file}")
-    try:
-        with safe_open(file, "np") as opened:
-            card = json.loads((opened.metadata() or {}).get("card", "{}"))
-            arrays = {k: opened.get_tensor(k) for k in opened.keys()}  # noqa: SIM118 (no mapping)
-    except Exception as error:  # its author may be anyone: of what it is made there is no end
-        raise ValueError(f"file: {file} holds no weights that can be read: {error!s:.300}") from error
-    if not isinstance(card, dict):
-        raise ValueError(f"file: expected a card with names and values in {file}, but found {type(card).__name__}")
-    return arrays, card
+    return models.restored(ModelConfig.from_dict(card["model"]), arrays)
 
 
 def write(file: str | Path, weights: Any, card: Mapping[str, Any]) -> None:
@@ -140,4 +123,46 @@ def write(file: str | Path, weights: Any, card: Mapping[str, Any]) -> None:
     else:
         arrays = models.split(weights)[1]
         told = {"kind": "network", "model": json.loads(weights.config.to_json())}
-    save_file({k: np.asarray(a, order="C") for k, a in arrays.items()}, file, {"card": json.dumps({**card, **told})})
+    save_arrays(file, arrays, {**card, **told})
+
+
+def save_arrays(file: str | Path, arrays: Mapping[str, Any], card: Mapping[str, Any]) -> None:
+    """Write named arrays and a card, whole or not at all, with a checksum of both.
+
+    Raises:
+        OSError: says which file could not be written and why.
+    """
+    held, text = {name: np.asarray(a, order="C") for name, a in arrays.items()}, json.dumps(card)
+    write_atomic(file, safetensors.numpy.save(held, {"card": text, "sha256": _digest(held, text)}))
+
+
+def load_arrays(file: str | Path, most: int = _MOST_BYTES) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays and the card in a file of at most so many bytes; weights of earlier versions have no checksum.
+
+    Raises:
+        ValueError: no regular file, or too large a one; no safetensors; changed since it was written.
+    """
+    file = Path(file)
+    if not file.is_file() or file.stat().st_size > most:
+        raise ValueError(f"file: expected a file of weights of at most {most >> 20} MiB, but found {file}")
+    try:
+        with safe_open(file, "np") as opened:
+            told = opened.metadata() or {}
+            arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (no mapping)
+        card = json.loads(told.get("card", "{}"))
+    except Exception as error:  # its author may be anyone: of what it is made there is no end
+        raise ValueError(f"file: {file} holds no weights that can be read: {error!s:.300}") from error
+    if not isinstance(card, dict):
+        raise ValueError(f"file: expected a card with names and values in {file}, but found {type(card).__name__}")
+    if told.get("sha256", "") not in ("", _digest(arrays, told.get("card", "{}"))):
+        raise ValueError(f"file: {file} has changed since it was written: its checksum differs")
+    return arrays, card
+
+
+def _digest(arrays: Mapping[str, np.ndarray], card: str) -> str:
+    """SHA-256 of a card and of the names, types, shapes and values of arrays."""
+    found = hashlib.sha256(card.encode())
+    for name, array in sorted(arrays.items()):
+        found.update(json.dumps([name, array.dtype.str, array.shape]).encode())
+        found.update(array.tobytes())
+    return found.hexdigest()

@@ -21,8 +21,8 @@ from scipy_oracle import gain, van_loan
 
 from lqrlab import compute, control, dataset, learning, simulation
 from lqrlab.dataset import random_linear
-from lqrlab.learning import batches, compiled_steps, losses
-from lqrlab.learning.placement import Placement
+from lqrlab.learning import batches, losses
+from lqrlab.learning.training_step import Placement
 from lqrlab.workbench.cli import main
 
 KEY = jax.random.key(3)
@@ -68,18 +68,18 @@ def test_excess_of_a_gain_is_that_of_scipys_lyapunov_equation(n, m):
     (A, B, Q, R, K, P), problem = random_problem(n, n, m)
     worse = K + 0.02 * np.random.default_rng(1).normal(size=K.shape)
     X = scipy.linalg.solve_discrete_lyapunov((A - B @ worse).T, Q + worse.T @ R @ worse)
-    more, verdict = learning.closed_loop_cost.gain_excess(jnp.asarray(wide(worse, 6, 12))[None], problem)
+    more, verdict = losses.gain_excess(jnp.asarray(wide(worse, 6, 12))[None], problem)
     assert verdict[0] == simulation.Verdict.CONVERGED
     assert float(more[0]) == pytest.approx(np.trace(X) / np.trace(P) - 1, rel=1e-7)
-    assert float(learning.closed_loop_cost.gain_excess(problem.K, problem)[0][0]) == 0.0
+    assert float(losses.gain_excess(problem.K, problem)[0][0]) == 0.0
 
 
 def test_a_diverging_loop_has_a_finite_cost_whose_descent_leads_back():
     (A, B, *_), problem = random_problem(4, 4, 2)
     assert np.abs(np.linalg.eigvals(A)).max() > 1
     gain = jnp.zeros((1, 6, 12))
-    slope = jax.jit(jax.value_and_grad(lambda g: jnp.log1p(learning.closed_loop_cost.gain_excess(g, problem)[0][0])))
-    assert learning.closed_loop_cost.gain_excess(gain, problem)[1][0] == simulation.Verdict.DIVERGED
+    slope = jax.jit(jax.value_and_grad(lambda g: jnp.log1p(losses.gain_excess(g, problem)[0][0])))
+    assert losses.gain_excess(gain, problem)[1][0] == simulation.Verdict.DIVERGED
     for _ in range(60):
         value, way = slope(gain)
         assert np.isfinite(float(value))
@@ -221,7 +221,7 @@ def test_excess_of_a_data_sets_plant_is_that_of_its_sampled_problem(data):
         K = np.asarray(problem.K[row])[: len(su), : len(sx)] + 0.03
         feed, cost = np.vstack([np.eye(len(sx)), -K]), np.block([[Q, N], [N.T, R]])
         X = scipy.linalg.solve_discrete_lyapunov((A - B @ K).T, feed.T @ cost @ feed)
-        more, verdict = learning.closed_loop_cost.gain_excess(jnp.asarray(wide(K, 6, 12))[None], problem[row : row + 1])
+        more, verdict = losses.gain_excess(jnp.asarray(wide(K, 6, 12))[None], problem[row : row + 1])
         assert verdict[0] == simulation.Verdict.CONVERGED
         assert float(more[0]) == pytest.approx(np.trace(X) / np.trace(P) - 1, rel=1e-6)
 
@@ -389,40 +389,26 @@ def test_random_systems_are_what_their_numbers_say_in_loops():
     np.testing.assert_array_equal(plants.dt, np.ones(num))
 
 
-@pytest.mark.parametrize("which", ["random", "on_policy", "both"])
-def test_a_batch_is_mixed_of_its_shares_evenly_and_goes_through_each_set(which, data):
-    config = learning.TrainConfig(**BRIEF, dagger_rounds=1, on_policy_steps=6, random_systems=20)
+def test_a_batch_is_mixed_of_its_shares_evenly_and_goes_through_the_random_systems(data):
+    config = learning.TrainConfig(**BRIEF, random_systems=20)
     source = dataset.source(data, batch_size=32, window=2)
     shown = jnp.arange(1, 241, dtype=jnp.float32).reshape(20, 12, 1)
     states = jnp.pad(jnp.broadcast_to(shown, (20, 12, 12)), ((0, 0), (0, 1), (0, 0))) / 100
-    mine, others = (
-        batches.recorded(states + offset, jnp.zeros((20, 12, 6), jnp.float32), jnp.full(20, variant), 2)
-        for offset, variant in ((0.0, 900), (0.001, 901))
-    )
-    sizes = {"random": (24, 8, 0), "on_policy": (16, 0, 16), "both": (8, 8, 16)}[which]
-    if which == "on_policy":
-        config = dataclasses.replace(config, random_systems=0)
-    mixture = batches.Mixture(source, config, source.table, mine if sizes[1] else None, others if sizes[2] else None)
+    held = batches.recorded(states, jnp.zeros((20, 12, 6), jnp.float32), jnp.full(20, 900), 2)
+    mixture = batches.Mixture(source, config, source.table, held)
     found = mixture.windows(0, 60, 5)
-    variant = np.asarray(found.variant)
-    belongs = np.where(variant == 900, 1, np.where(variant == 901, 2, 0))
-    for k, size in enumerate(sizes):
-        assert np.all(np.sum(belongs == k, axis=1) == size)
-        # of any part of a batch its share, to one window
-        so_far = np.cumsum(belongs == k, axis=1)
-        assert np.abs(so_far - np.arange(1, 33) * size / 32).max() <= 1
-    for k, held in ((1, mine), (2, others)):
-        if not sizes[k]:
-            continue
-        lines = np.asarray(found.signals)[belongs == k].reshape(60, sizes[k], -1)
-        epoch = 240 // sizes[k]  # as many steps go through all windows once, the next ones in another order
-        first, second = (np.concatenate(a)[:, 18] for a in (lines[:epoch], lines[epoch : 2 * epoch]))
-        assert len(set(first.tolist())) == 240 == held.num_windows
-        assert set(second.tolist()) == set(first.tolist())
-        assert np.mean(first == second) < 0.1
-    if sizes[0]:
-        own = source.windows(0, 60 * sizes[0]).signals.reshape(60, sizes[0], 2, 18)
-        np.testing.assert_array_equal(np.asarray(found.signals)[belongs == 0].reshape(own.shape), own)
+    random = np.asarray(found.variant) == 900
+    assert np.all(random.sum(axis=1) == 8)
+    # of any part of a batch its share, to one window
+    assert np.abs(np.cumsum(random, axis=1) - np.arange(1, 33) * 8 / 32).max() <= 1
+    lines = np.asarray(found.signals)[random].reshape(60, 8, -1)
+    # thirty steps go through all windows once, the next ones in another order
+    first, second = (np.concatenate(a)[:, 18] for a in (lines[:30], lines[30:]))
+    assert len(set(first.tolist())) == 240 == held.num_windows
+    assert set(second.tolist()) == set(first.tolist())
+    assert np.mean(first == second) < 0.1
+    own = source.windows(0, 60 * 24).signals.reshape(60, 24, 2, 18)
+    np.testing.assert_array_equal(np.asarray(found.signals)[~random].reshape(own.shape), own)
     later = mixture.windows(7, 2, 5)
     np.testing.assert_array_equal(later.signals, found.signals[7:9])
 
@@ -447,46 +433,27 @@ def test_recorded_loops_are_windows_of_state_and_input_before_and_shrunk_as_a_wh
         assert (int(found.t[i]), int(found.variant[i])) == (t, [7, 8, 9, 5][loop])
 
 
-@pytest.mark.matrix
-def test_on_policy_loops_are_labelled_with_the_optimum_and_follow_from_the_anchor(data):
-    config = learning.TrainConfig(**BRIEF, dagger_rounds=1, on_policy_steps=6, random_systems=20)
-    model = learning.ModelConfig(**SMALL)
-    graph, params = learning.models.split(learning.models.build(model))
-    source = dataset.source(data, batch_size=config.batch_size, window=model.window)
-    mixture = batches.Mixture.of(source, config)
-    table, recipe = mixture.table, compiled_steps.Recipe(graph, model, config, compute.Backend())
-
-    def run(number):
-        return compiled_steps.dagger_loops(recipe, params, table, mixture.rows, np.int32(number))
-
-    held = run(1)
-    loops = held.gather(np.arange(held.num_windows)).batch(table)  # windows of two steps, loop after loop
+def test_random_systems_loops_are_under_their_optimum_with_the_data_sets_excitation(data):
+    """Windows of two steps: x[t+1] = A x[t] + B u[t], u = −Kx and what explores, of plants behind the data set's."""
+    config = learning.TrainConfig(**BRIEF, random_systems=20)
+    mixture = batches.Mixture.of(dataset.source(data, batch_size=32, window=2), config)
+    table, held = mixture.table, mixture.random
+    loops = held.gather(np.arange(held.num_windows)).batch(table)
     rows, (x, u) = np.asarray(loops.variant), (np.asarray(a) for a in (loops.x, loops.u))
+    assert sorted(set(rows)) == list(range(len(data.variants), len(data.variants) + 20))
     K, A, B = (np.asarray(a)[rows] for a in (table.problem.K, table.problem.A, table.problem.B))
-    np.testing.assert_allclose(loops.target, -np.einsum("bij,btj->bti", K, x), rtol=1e-4, atol=1e-5)
     later = np.asarray(loops.time_mask)[:, 0] == 1
     after = np.einsum("bij,bj->bi", A, x[:, 0]) + np.einsum("bij,bj->bi", B, u[:, 1])
     np.testing.assert_allclose(x[later, 1], after[later], rtol=1e-3, atol=1e-4)
-    assert later.sum() == len(later) * 5 / 6
-    assert max(rows) >= len(data.variants)  # of random systems too
-    assert not set(rows) & set(np.asarray(table.validation))
-    np.testing.assert_array_equal(held.signals, run(1).signals)
-    assert float(jnp.abs(held.signals - run(2).signals).max()) > 0.1
-    # and they are a part of what a step learns from
-    mixed = dataclasses.replace(mixture, on_policy=held).windows(3, 2, 0)
-    assert mixed.signals.shape[:2] == (2, config.batch_size)
-    assert batches.shares(config, on_policy=True) == (8, 8, 16)
-    known = {line.tobytes() for line in np.asarray(held.gather(np.arange(held.num_windows)).signals)}
-    assert sum(line.tobytes() in known for line in np.asarray(mixed.signals[0])) == 16
+    explored = (u[:, 1] + np.einsum("bij,bj->bi", K, x[:, 0]))[later & (np.abs(x).max((1, 2)) < 2)]
+    assert 0.1 < np.std(explored[np.abs(explored) > 0]) <= 1.1 * data.config.excitation
 
 
 @pytest.mark.matrix
-def test_a_training_learns_from_random_systems_and_from_its_own_loops(data, tmp_path, monkeypatch):
+def test_a_training_learns_from_random_systems(data, tmp_path, monkeypatch):
     """Counted in what each step is given: windows of the data set are known, random systems have rows behind it."""
     model = learning.ModelConfig(**SMALL)
-    config = learning.TrainConfig(
-        **BRIEF | {"num_steps": 4, "closed_loop": 0.0}, dagger_rounds=1, on_policy_steps=6, random_systems=20
-    )
+    config = learning.TrainConfig(**BRIEF | {"num_steps": 4, "closed_loop": 0.0}, random_systems=20)
     held = dataset.source(data, kind="resident", batch_size=32, window=model.window).held
     known = {line.tobytes() for line in np.asarray(held.gather(np.arange(held.num_windows)).signals)}
     steps, put = [], Placement.put_batches
@@ -502,26 +469,23 @@ def test_a_training_learns_from_random_systems_and_from_its_own_loops(data, tmp_
     monkeypatch.setattr(Placement, "put_batches", noted)
     with pytest.raises(KeyboardInterrupt):
         fit(data, model, config, tmp_path)
-    assert steps[:2] == [(24, 8), (24, 8)]  # a quarter of 32 are random systems
-    assert [from_data for from_data, _ in steps[2:]] == [8, 8]  # from step 2 on half are the policy's own loops
-    assert all(random >= 8 for _, random in steps[2:])
+    assert steps == 4 * [(24, 8)]  # a quarter of 32 are random systems
 
 
 @pytest.mark.slow
 @pytest.mark.matrix
-def test_rounds_and_random_systems_resume_to_the_bit(data, tmp_path):
-    config = learning.TrainConfig(**BRIEF, dagger_rounds=2, on_policy_steps=6, random_systems=20)
+def test_a_training_with_random_systems_resumes_to_the_bit(data, tmp_path):
+    config = learning.TrainConfig(**BRIEF, random_systems=20)
     model = learning.ModelConfig(**SMALL)
     whole = fit(data, model, config, tmp_path / "whole")
 
     def stop(row):
-        if row["step"] == 8:  # in the second round, whose loops have to be run again
+        if row["step"] == 8:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        fit(data, model, config, tmp_path / "part", progress=stop)
-    with pytest.raises(KeyboardInterrupt):
-        fit(data, model, config, tmp_path / "part", progress=stop)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            fit(data, model, config, tmp_path / "part", progress=stop)
     rest = fit(data, model, config, tmp_path / "part")
     a, b = (learning.models.split(f.model)[1] for f in (whole, rest))
     for name in a:

@@ -220,7 +220,7 @@ def folder(tmp_path_factory):
     config = dataset.DataConfig(families=("pendulum",), held_out=(), variants=6, trajectories=2, num_steps=8)
     data = dataset.generate(config, tmp_path_factory.mktemp("run") / "dataset")
     model = learning.ModelConfig(kind="gain", hidden=8, window=1)
-    train = learning.TrainConfig(num_steps=2, report_every=1, batch_size=4, plants=2, dagger_rounds=0, random_systems=0)
+    train = learning.TrainConfig(num_steps=2, report_every=1, batch_size=4, plants=2, random_systems=0)
     source = dataset.source(data, batch_size=4, window=1)
     learning.fit(source, model, train, data.path.parent)
     return data.path.parent / "checkpoints"

@@ -8,7 +8,7 @@ import scipy.linalg
 
 from lqrlab import dataset, learning
 from lqrlab.evaluation import textbook
-from lqrlab.learning.models import sample_times
+from lqrlab.learning.models import matrix
 from lqrlab.simulation import Problem, Verdict
 
 KEY = jax.random.key(4)
@@ -16,7 +16,7 @@ KEY = jax.random.key(4)
 
 def test_a_held_input_costs_what_its_two_samples_cost():
     told = dataset.random_systems(KEY, 5, full_weights=True).told()
-    longer = sample_times.held(told)
+    longer = matrix.held(told)
     rng = np.random.default_rng(0)
     for k in range(5):
         A, B, Q, R, N = (np.asarray(getattr(told, name))[k] for name in "ABQRN")
@@ -58,7 +58,7 @@ def test_no_answer_costs_more_than_that_at_the_own_sample_time():
     best = learning.models.answer(model, told).gain
     costs = []
     for K in (own, best):
-        excess, verdict = learning.closed_loop_cost.gain_excess(jnp.reshape(K, (-1, 6, 12)), problem)
+        excess, verdict = learning.losses.gain_excess(jnp.reshape(K, (-1, 6, 12)), problem)
         costs.append(np.where(np.asarray(verdict) == Verdict.CONVERGED, excess, np.inf))
     finite = np.isfinite(costs[0])
     assert (costs[1][finite] <= costs[0][finite] * 1.001 + 1e-5).all()

@@ -13,7 +13,7 @@ from lqrlab.compute.linalg import expand_batch, solve
 from lqrlab.extensions.unknown import belief as beliefs
 from lqrlab.extensions.unknown.belief import Belief, optimum
 from lqrlab.extensions.unknown.prior import Prior, Z
-from lqrlab.learning import gain_repair
+from lqrlab.learning.network_policy import require_states
 from lqrlab.simulation import Problem, Told, measured_or
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
 
@@ -90,7 +90,7 @@ class AdaptivePolicy:
 
     def __call__(self, carry: RegulatorMemory, x: Array) -> tuple[RegulatorMemory, Array]:
         """Learn from x ``[*batch, *extra, n]`` and answer with u ``[*batch, *extra, m]``."""
-        gain_repair.require_states(x, self.n)
+        require_states(x, self.n)
         told, lead = self.flat(x.shape[:-1])
         seen = self.told.coordinates.scale_state(x).astype(float).reshape(math.prod(lead), N_MAX)
         num = math.prod(lead)

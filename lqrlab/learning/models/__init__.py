@@ -1,14 +1,13 @@
 """Networks that map what has been seen of a plant, and what is known of it, to its input.
 
-One file a model; ``@models.register("name")`` enters one of your own, ``@models.block("name")`` a block of the
-transformer, ``@models.activation("name")`` an activation.
+``@models.register("name")`` enters one of your own, ``@models.activation("name")`` an activation.
 """
 
-from lqrlab.learning.models import gain, matrix, mlp  # each registers itself
+from lqrlab.learning.models import history_network, matrix  # each registers its own
+from lqrlab.learning.models.history_network import HistoryNetwork
 from lqrlab.learning.models.network import (
     Context,
     Described,
-    HistoryNetwork,
     Model,
     activation,
     answer,
@@ -18,13 +17,12 @@ from lqrlab.learning.models.network import (
     fits,
     merge,
     register,
+    restored,
     split,
     used,
 )
-from lqrlab.learning.models.transformer import Attention, block
 
 __all__ = [
-    "Attention",
     "Context",
     "Described",
     "HistoryNetwork",
@@ -32,15 +30,14 @@ __all__ = [
     "activation",
     "answer",
     "apply_gain",
-    "block",
     "build",
     "count",
     "fits",
-    "gain",
+    "history_network",
     "matrix",
     "merge",
-    "mlp",
     "register",
+    "restored",
     "split",
     "used",
 ]

@@ -1,18 +1,169 @@
-"""A network whose activations are matrices, and whose layers multiply and invert them."""
+"""A network whose activations are matrices, and whose layers multiply and invert them.
+
+It is asked about a problem in *normal form*, coordinates of the state that its own costs choose, so that all problems
+look alike, at several *sample times*, because a plant that is slow at one of them is quick at another.
+"""
+
+import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from lqrlab.compute.linalg import batch_last
-from lqrlab.learning.models import sample_times
-from lqrlab.learning.models.gain import FixedGain, check_described
-from lqrlab.learning.models.network import Context, activation, register
-from lqrlab.learning.models.normal_form import NormalForm
+from lqrlab import control
+from lqrlab.compute import pytree
+from lqrlab.compute.linalg import batch_last, symmetric
+from lqrlab.compute.linalg.batch_last import mul, t
+from lqrlab.control.lyapunov import smith, stage_weight
+from lqrlab.learning.models.network import Context, FixedGain, activation, check_described, register
 from lqrlab.learning.train_config import ModelConfig
 from lqrlab.simulation import Told
 from lqrlab.systems import M_MAX, N_MAX
+
+# The normal form --------------------------------------------------------------------------------------------
+
+_AHEAD = 6
+# of W, relative to its mean eigenvalue and to what inputs cost: a state without cost has no size of its own
+_FLOOR = 1e-3
+_FAINT = 1e-6  # a squared input matrix, below which inputs hardly matter
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class NormalForm:
+    """Problems x[t+1] = (I + D) x + B v with the cost Σ xᵀHx + vᵀv, zero in padding, and the way back.
+
+    With weights Q, R, N of a step, the input v = R^½(u + R⁻¹Nᵀx) removes R and N: F = A − BR⁻¹Nᵀ, H = Q − NR⁻¹Nᵀ. The
+    cost of the state in the next steps without control, W = Σ FᵏᵀHFᵏ, is made the identity. Two problems that differ by
+    units, by any other coordinates of the state, or by a factor of the cost, become one up to a rotation, and the
+    entries of F are of order one however stiff the plant was.
+
+    Attributes:
+        D, B, H: ``[b, 12, 12]``, ``[b, 12, 6]``, ``[b, 12, 12]``.
+        into: the new state is ``into`` times the old one ``[b, 12, 12]``.
+        root, cross: u = ``root`` (v − ``cross`` x), with the old state x ``[b, 6, 6]``, ``[b, 6, 12]``.
+    """
+
+    D: Array
+    B: Array
+    H: Array
+    into: Array
+    root: Array
+    cross: Array
+
+    @classmethod
+    def of(cls, d: Told) -> "NormalForm":
+        """Of descriptions ``[b, …]``."""
+        A, B, Q, R, N, live = (jnp.moveaxis(a, 0, -1) for a in (d.A, d.B, d.Q, d.R, d.N, d.state_mask))
+        return jax.tree.map(lambda a: jnp.moveaxis(a, -1, 0), _normal(A, B, Q, R, N, live))
+
+    def gain(self, K: Array) -> Array:
+        """The gain of u = −Kx from that of v = −Kx here, ``[b, 6, 12]``."""
+        return self.root @ (K @ self.into + self.cross)
+
+
+def _normal(A: Array, B: Array, Q: Array, R: Array, N: Array, live: Array) -> NormalForm:
+    """:meth:`NormalForm.of` with the batch on the last axis."""
+    one = batch_last.eye(len(A), A) * live[None]
+    root = t(batch_last.inverse(batch_last.cholesky(R, 0.0)))
+    B, cross = mul(B, root), mul(t(root), t(N))
+    D = A - one - mul(B, cross)
+    H = batch_last.symmetric(Q - mul(t(cross), cross))
+    W = _cost_ahead(one + D, H)
+    count = jnp.sum(live, axis=0)
+    cost, effect = jnp.trace(W) / count, jnp.sum(B * B, axis=(0, 1)) / count
+    least = _FLOOR * (cost + 1 / (effect + _FAINT))
+    W = W + least[None, None] * one + batch_last.eye(len(A), A) * (1 - live)[None]
+    into = t(batch_last.cholesky(W, least[None]))
+    out = batch_last.inverse(into)
+    D, B, H = mul(into, mul(D, out)), mul(into, B), mul(t(out), mul(H, out))
+    return NormalForm(D, B, H, into * live[:, None] * live[None], root, cross)
+
+
+def _cost_ahead(F: Array, H: Array) -> Array:
+    """Σ FᵏᵀHFᵏ over the first steps, of a growing F as if it did not grow."""
+    size = jnp.maximum(control.spectral_radius(jnp.moveaxis(F, -1, 0), squarings=10), 1.0)
+    F = F / size[None, None]
+    for _ in range(_AHEAD):
+        H, F = H + mul(t(F), mul(H, F)), mul(F, F)
+    return batch_last.symmetric(H)
+
+
+# Sample times -----------------------------------------------------------------------------------------------
+
+_DOUBLINGS = (0, 1, 2, 4, 6, 8, 10)
+"""Of the plant's sample time: 1, 2, 4, 16, 64, 256 and 1024 times that."""
+_AGAIN = tuple(b - a > 1 for a, b in zip(_DOUBLINGS, (*_DOUBLINGS[1:], 12)))
+
+
+def held(d: Told) -> Told:
+    """The problem ``[b, …]`` with its inputs held for two samples."""
+    A, B, Q, R, N = d.A, d.B, d.Q, d.R, d.N
+    cross, paid = N + A.mT @ (Q @ B + N), N.mT @ B
+    R, Q = 2 * R + B.mT @ Q @ B + paid + paid.mT, symmetric(Q + A.mT @ Q @ A)
+    return dataclasses.replace(d, A=A @ A, B=A @ B + B, Q=Q, R=symmetric(R), N=cross)
+
+
+def best_gain(cost_of: Callable[[Told], Array], d: Told, exact: Told) -> Array:
+    """The gain ``[b, 6, 12]`` of the least cost: the network is asked at sample times from 1 to 1024 of the plant's.
+
+    The optimum of the problem whose inputs are held for 2ᵏ samples costs a little more than that of the plant, and a
+    network's cost to go is a regulator's that a plant can have. From there the gain for held inputs follows, which may
+    be used at each sample, and by one step of policy improvement one for the plant's own sample time. Each is asked
+    what its own loop costs.
+
+    Args:
+        cost_of: what a network takes for the cost to go of a problem ``[b, 12, 12]``.
+        d, exact: problems as the network sees them, and the same in the type in which its loops are judged.
+    """
+
+    still, judged = jax.lax.stop_gradient((d, exact))  # which answer is the best has no slope
+
+    def ask(problem: Told, again: Array) -> tuple[Told, Array]:
+        longer = held(problem)
+        longer = jax.tree.map(lambda a, b: jnp.where(again, a, b), held(longer), longer)
+        P = jax.lax.stop_gradient(cost_of(problem))
+        gains = [_improved(at, P).astype(judged.A.dtype) for at in (still, problem)]
+        return longer, jnp.stack([_cost(judged, K) for K in gains])
+
+    _, costs = jax.lax.scan(ask, still, jnp.array(_AGAIN))
+    best = jnp.argmin(costs.reshape(-1, costs.shape[-1]), axis=0)  # the plant's own sample time, where none is stable
+    doublings = jnp.array(_DOUBLINGS)[best // 2]
+    P = cost_of(_held_for(d, doublings))
+    return _improved(_held_for(d, jnp.where(best % 2 == 1, doublings, 0)), P)
+
+
+def _held_for(d: Told, doublings: Array) -> Told:
+    """Problems ``[b, …]`` whose inputs are held for 2 ** ``doublings`` samples ``[b]``."""
+
+    def hold(problem: Told, k: Array) -> tuple[Told, None]:
+        def where(a: Array, b: Array) -> Array:
+            return jnp.where((k < doublings).reshape(-1, *(1,) * (a.ndim - 1)), a, b)
+
+        # what is not held is not looked at: powers of a growing A overflow, and so would their slopes
+        return jax.tree.map(where, held(jax.tree.map(where, problem, d)), problem), None
+
+    return jax.lax.scan(hold, d, jnp.arange(_DOUBLINGS[-1]))[0]
+
+
+def _improved(d: Told, P: Array) -> Array:
+    """The gain that is optimal if the next state costs P."""
+    S = jnp.moveaxis(d.R + d.B.mT @ P @ d.B, 0, -1)
+    return jnp.moveaxis(batch_last.inverse(S), -1, 0) @ (d.B.mT @ P @ d.A + d.N.mT)
+
+
+def _cost(d: Told, K: Array) -> Array:
+    """Of loops ``[b]``, from all directions alike; infinite where one is not stable."""
+    weight = stage_weight(d.Q, d.R, d.N, K)
+    closed, weight = (jnp.moveaxis(a, 0, -1) for a in ((d.A - d.B @ K).mT, weight))
+    P, stable = smith(closed, weight, float(jnp.finfo(closed.dtype).eps) ** 0.5 / 4)
+    cost = jnp.trace(batch_last.symmetric(P))
+    return jnp.where(stable & jnp.isfinite(cost), cost, jnp.inf)
+
+
+# The network ------------------------------------------------------------------------------------------------
 
 _STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 """Costs to go, times the identity, whose optimal inputs a network is shown."""
@@ -133,8 +284,8 @@ class MatrixNetwork(FixedGain):
     """Description to a cost to go P = H + S Sᵀ, and the gain that is optimal if P is what the next state costs.
 
     Any weights: the problem is first brought to coordinates in which R is the identity and N zero, and in which the
-    state's cost without control is the identity (see :mod:`lqrlab.learning.models.normal_form`). What is left open is
-    a rotation of the state, and a rotation T turns the optimal cost with it, P(TFTᵀ, TG Tᵀ, THTᵀ) = T P Tᵀ. A
+    state's cost without control is the identity, see :class:`NormalForm`. What is left open is a
+    rotation of the state, and a rotation T turns the optimal cost with it, P(TFTᵀ, TG Tᵀ, THTᵀ) = T P Tᵀ. A
     multilayer perceptron has to learn that from examples of each rotation. Here it holds for any parameters: the
     activations are ``width`` matrices made from F − I, its transpose, G = BBᵀ and H; a layer mixes them, multiplies
     and inverts them, and scales them by functions of their traces and norms. That is what solvers of Riccati equations
@@ -168,13 +319,13 @@ class MatrixNetwork(FixedGain):
         return self._context(d, problem.gain(_inverted(S) @ (PB.mT @ F)))
 
     def decide(self, d: Told, exact: Told) -> Context:
-        """The best of the gains that it has at several sample times, see :mod:`lqrlab.learning.models.sample_times`."""
+        """The best of the gains that it has at several sample times, see :func:`best_gain`."""
 
         def cost_of(d: Told) -> Array:
             problem = NormalForm.of(d)
             return problem.into.mT @ self._cost(problem, d.state_mask) @ problem.into
 
-        return self._context(d, sample_times.best_gain(cost_of, d, exact))
+        return self._context(d, best_gain(cost_of, d, exact))
 
     def _context(self, d: Told, gain: Array) -> Context:
         log_std = jnp.zeros_like(d.input_mask)

@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, SupportsFloat
 
 import numpy as np
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Array, Complex, Float, UInt8
 from matplotlib.image import imsave
 from matplotlib.ticker import MaxNLocator
 
 from lqrlab.simulation import Trajectory
 from lqrlab.systems import Plant, Signal
 from lqrlab.workbench.figures.keyframes import Film
-from lqrlab.workbench.figures.loop_design import Poles
 from lqrlab.workbench.figures.svg import Stroke, curve, element, legend, px, strokes, text
 
 Rectangle = tuple[float, float, float, float]
@@ -23,6 +22,7 @@ Rectangle = tuple[float, float, float, float]
 Interval = tuple[float, float]
 """Lowest and highest value."""
 Values = Float[np.ndarray | Array, " points"]
+Poles = Complex[np.ndarray, "*batch n"] | Float[np.ndarray, "*batch n"]
 _ROUNDING = 1e-6  # percent: less is what float64 leaves of a zero
 _LEAST = 1e-3  # percent, below which digits say nothing to a person
 _FAR = 1e4  # pixels from the middle: points that are farther away are put there, in their direction

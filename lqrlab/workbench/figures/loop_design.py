@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Complex, Float
+from jaxtyping import Array, ArrayLike, Float
 
 import lqrlab
 from lqrlab import control, simulation, systems
@@ -20,10 +20,10 @@ from lqrlab.compute import checks, jit_by_function
 from lqrlab.compute.jit import quick_jit
 from lqrlab.simulation import Problem, Trajectory, verdict
 from lqrlab.systems import Plant
+from lqrlab.workbench.figures.charts import Poles
 from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice, LateController, SampledLoop, sampled_loop
 from lqrlab.workbench.figures.step_specifications import Specifications
 
-Poles = Complex[np.ndarray, "*batch n"] | Float[np.ndarray, "*batch n"]
 FREE = 100.0
 """Limits from here on, in scales of the inputs, count as none."""
 PLANNED = 20

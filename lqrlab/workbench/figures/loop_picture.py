@@ -9,7 +9,7 @@ import numpy as np
 
 from lqrlab import control
 from lqrlab.simulation import Trajectory, Verdict
-from lqrlab.workbench.figures import animation, charts, step_picture, svg
+from lqrlab.workbench.figures import animation, charts, step_specifications, svg
 from lqrlab.workbench.figures.charts import Axes, Rectangle
 from lqrlab.workbench.figures.loop_controllers import KINDS, SampledLoop
 from lqrlab.workbench.figures.loop_design import (
@@ -24,7 +24,6 @@ from lqrlab.workbench.figures.loop_design import (
     outcome,
     time_constant,
 )
-from lqrlab.workbench.figures.step_specifications import StepResponse, response
 from lqrlab.workbench.figures.svg import DASHES, Stroke
 
 _WIDTH = 860.0  # of the card [px]
@@ -44,7 +43,7 @@ def picture(
     sampled, said = f"sampled every {charts.duration(setting.dt)}", words(setting, result, margins)
     if setting.view == STEP:
         held, wanted = setting.controller.held, setting.specifications
-        drawn = step_picture.picture(stepped(setting, result), wanted, plant, held, margins)
+        drawn = step_specifications.picture(stepped(setting, result), wanted, plant, held, margins)
         return dataclasses.replace(drawn, words=f"{drawn.words}<br>{said}")
     if setting.view == MOVES:
         runs = {"implemented": result.built} | {name: found.built for name, (_, found) in (pinned or {}).items()}
@@ -65,9 +64,9 @@ def picture(
     return svg.Picture(svg.document(body, _WIDTH + 8, bottom + 214, alt), alt, said)
 
 
-def stepped(s: LoopSetting, result: LoopDesign) -> StepResponse:
+def stepped(s: LoopSetting, result: LoopDesign) -> step_specifications.StepResponse:
     """The step of the set-point of the output that is held, as long as the curves."""
-    return response(result.loop, s.plant, result.sampled, s.controller.held, s.dt, s.ticks * s.tick)
+    return step_specifications.response(result.loop, s.plant, result.sampled, s.controller.held, s.dt, s.ticks * s.tick)
 
 
 def _pinned_words(name: str, s: LoopSetting, result: LoopDesign) -> str:

@@ -1,4 +1,4 @@
-"""Specifications of a designer's loop whose set-point steps, the step itself, and weights that meet them."""
+"""A step of the set-point in the designer's loop: specifications, response, picture, and weights that meet them."""
 
 import dataclasses
 import html
@@ -11,10 +11,14 @@ from jaxtyping import Float
 import lqrlab
 from lqrlab import control
 from lqrlab.systems import Plant
+from lqrlab.workbench.figures import svg
+from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.loop_controllers import SampledLoop
+from lqrlab.workbench.figures.svg import Picture, Stroke
 
 _SINGULAR = 1e10  # condition of the equations of rest from which on they have no answer
 _FREE = (4.0, 100.0)  # overshoot and effort from which on they are not specified
+_WIDTH, _HEIGHT, _TALL = 720.0, 330.0, 190.0  # of the picture, and the height of the output's chart in it [px]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +106,52 @@ def response(
         y[t], us[t] = c @ (away[: plant.n] + Nx @ r), u - loop.K @ away
         away = loop.closed @ away
     return StepResponse(dt * np.arange(count + 1), y / r[0], us / np.asarray(plant.scales[1]))
+
+
+def words(step: StepResponse, specs: Specifications, plant: Plant, margins: list[control.Margins]) -> str:
+    """Each specification and what the loop reaches."""
+    given = specs.given(plant)
+    info = lqrlab.tuning.step_info(step.y[:, None], float(step.ts[1]), np.ones(1), within=given.within)
+    reached = {
+        "settling": float(info.settling[0]),
+        "overshoot": float(info.overshoot[0]),
+        "effort": float(np.abs(step.us).max() / specs.effort),
+        "margin": min((m.disk.alpha for m in margins), default=0.0),
+    }
+    said = (given.sentence(name, reached[name]) for name in given.names)
+    return "<br>".join(
+        html.escape(one) if given.met(n, reached[n]) else f"<b>{html.escape(one)}</b>"
+        for n, one in zip(given.names, said)
+    )
+
+
+def picture(
+    step: StepResponse, specs: Specifications, plant: Plant, held: int, margins: list[control.Margins]
+) -> Picture:
+    """Output and inputs after the step, the regions that the specifications forbid shaded."""
+    given, until = specs.given(plant), float(step.ts[-1])
+    within, most = given.within, max(float(np.abs(step.us).max()), 1e-9)
+    most = 1.2 * (most if given.effort is None else max(most, specs.effort))
+    top = min(max(float(np.nanmax(step.y)), 1 + min(specs.overshoot, 1.0)) + 0.25, 3.0)
+    above = Axes((0.0, 0.0, _WIDTH, _TALL), (0.0, until), (-0.25, top))
+    below = Axes((0.0, _TALL, _WIDTH, _HEIGHT - _TALL), (0.0, until), (-most, most))
+    body, inputs, high = above.cross(0.0, 1.0), below.cross(0.0, 0.0), top
+    if given.overshoot is not None:
+        body += above.region((0.0, until), (1 + specs.overshoot, top))
+        high = 1 + max(specs.overshoot, within)
+    if specs.settling < until:
+        body += above.region((specs.settling, until), (above.y[0], 1 - within))
+        body += above.region((specs.settling, until), (1 + within, high))
+    body += above.curve(step.ts, step.y, Stroke(0))
+    if given.effort is not None:
+        inputs += below.region((0.0, until), (specs.effort, most))
+        inputs += below.region((0.0, until), (-most, -specs.effort))
+    for i, u in enumerate(step.us.T):
+        inputs += below.curve(step.ts, u, Stroke(i % len(svg.CURVES)), steps=True)
+    name = plant.outputs[held].name.replace("_", " ")
+    alt = f"{plant.title}: {name} and inputs after a step of its set-point, with the regions that are forbidden"
+    drawn = above.frame("", f"{name} over its set-point", body) + below.frame("time [s]", "inputs, × scale", inputs)
+    return Picture(svg.document(drawn, _WIDTH, _HEIGHT, alt), alt, words(step, specs, plant, margins))
 
 
 def found_weights(

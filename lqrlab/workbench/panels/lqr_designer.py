@@ -3,7 +3,6 @@
 import dataclasses
 import html
 import itertools
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ import numpy as np
 from lqrlab.compute.array_files import write_arrays
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import charts, design_sheet, step_picture
-from lqrlab.workbench.figures.charts import Axes
+from lqrlab.workbench.figures import charts, design_sheet
 from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice
 from lqrlab.workbench.figures.loop_design import (
     FREE,
@@ -29,19 +27,15 @@ from lqrlab.workbench.figures.loop_design import (
     design,
     matrices,
 )
-from lqrlab.workbench.figures.loop_picture import picture, stepped
+from lqrlab.workbench.figures.loop_picture import picture
 from lqrlab.workbench.figures.step_specifications import Specifications, found_weights
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls, copy_as_code
-from lqrlab.workbench.panels.click_plane import ClickPlane
 from lqrlab.workbench.panels.controls import button
 from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
 
-Planes = tuple[Axes, Axes]
-"""Of the output and the inputs after a step."""
 _MOST = 3  # designs that are pinned
-_NEAR = 40.0  # pixels within which a handle is taken hold of
 _SPECIFIED = ("settling", "overshoot", "effort", "margin")
 _SETTINGS = {  # of each kind of controller, by name
     "pole placement": ("faster", "damping"),
@@ -65,7 +59,7 @@ def lqr_designer(
     return Designer(plant, num_steps).at(values)
 
 
-class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
+class Designer(Panel[LoopSetting, Picture]):
     """The panel; its controls are attributes, ``states``, ``inputs`` and ``parameters`` by name."""
 
     moving = ("inputs", "sample", "delay", "limit")
@@ -93,14 +87,9 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
             "specifications": self._specified(default.specifications),
             "parameters": list(self.parameters.values()),
         }
-        self.plane = ClickPlane()
-        self.plane.layout.display = "none"
-        self._planes: Planes | None = None
-        self._grip: str | None = None
         self._written: set[Path] = set()
         super().__init__(
             [controls.tabs(pages)],
-            beside=[self.plane],
             tools=self.pinning(self._named, lambda: _MOST),
             call=("lqr_designer", {"plant": plant, "num_steps": num_steps}),
         )
@@ -108,10 +97,7 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
         names += ["parameters", "kind"]
         names += [*itertools.chain(*_SETTINGS.values()), "held", *_SPECIFIED]
         self.track(**{name: getattr(self, name) for name in names})
-        for chooser in (self.kind, self.view):
-            chooser.observe(lambda _: self._reveal(), names="value")
-        self.plane.observe(lambda _: self._guarded(self._taken)(), names="start")
-        self.plane.observe(lambda _: self._guarded(self._dragged)(), names="point")
+        self.kind.observe(lambda _: self._reveal(), names="value")
         self._reveal()
         self.ask()
 
@@ -147,7 +133,7 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
         return [c for control in found for c in (control.values() if isinstance(control, dict) else [control])]
 
     def _reveal(self) -> None:
-        """Show the settings of the kind and the picture that are chosen alone."""
+        """Show the settings of the kind that is chosen alone."""
         for kind, names in _SETTINGS.items():
             for control in (getattr(self, name) for name in names):
                 for one in control.values() if isinstance(control, dict) else [control]:
@@ -180,40 +166,8 @@ class Designer(Panel[LoopSetting, tuple[Picture, Planes | None]]):
             view=self.view.value,
         )
 
-    def _compute(self, question: LoopSetting, check: Check) -> tuple[Picture, Planes | None]:
-        drawn = picture(question, result := design(question), dict(self.pinned))
-        if question.view != STEP:
-            return drawn, None
-        return drawn, step_picture.axes(question.specifications, stepped(question, result), question.plant)
-
-    def _show(self, answer: tuple[Picture, Planes | None]) -> None:
-        drawn, self._planes = answer
-        self.draw(dataclasses.replace(drawn, svg="") if self._planes else drawn)
-        if self._planes:  # in the plane, where it can be dragged, instead of beside it
-            self._drawn, self.plane.svg = drawn, drawn.drawing
-        self.plane.layout.display = None if self._planes else "none"
-
-    def _taken(self) -> None:
-        """Take hold of the edge of a forbidden region that is nearest to the click."""
-        places, (x, y) = step_picture.handles(self._question().specifications, self._at_planes()), self._pixels("start")
-        away = {name: math.hypot(a - x, b - y) for name, (a, b) in places.items()}
-        nearest = min(away, key=lambda name: away[name])
-        self._grip = nearest if away[nearest] < _NEAR else None
-
-    def _dragged(self) -> None:
-        """Move the edge that is held to where the plane is clicked."""
-        if self._grip:
-            value = step_picture.dragged(self._grip, *self._pixels("point"), self._at_planes())
-            controls.move_to(getattr(self, self._grip), value)
-
-    def _at_planes(self) -> Planes:
-        if self._planes is None:
-            raise ValueError(f"specifications: drag them where they are drawn, in the picture {STEP!r}")
-        return self._planes
-
-    def _pixels(self, name: str) -> tuple[float, float]:
-        x, y, *_ = getattr(self.plane, name)
-        return x * step_picture.WIDTH, (1 - y) * step_picture.HEIGHT
+    def _compute(self, question: LoopSetting, check: Check) -> Picture:
+        return picture(question, design(question), dict(self.pinned))
 
     def _find(self) -> None:
         """Move the weights to where the LQR meets the specifications, or comes nearest."""
