@@ -90,8 +90,8 @@ def evaluate(
         num_steps: horizon; two settling times of the slowest optimal loop if left out.
         linear: on the linearised plants; else on the nonlinear ones, where the optimum is only that of the
             linearisation and a ratio below 1 can occur. Of a problem it is taken from there.
-        x0: initial deviations ``[*batch, S, n]`` instead of drawn ones; shared out over devices (``Backend.share``) they
-            and their scores stay there.
+        x0: initial deviations ``[*batch, S, n]`` instead of drawn ones; they may be shared out over devices
+            (``Backend.share``), where their scores stay.
         reference: ``"unconstrained"``: x0ᵀP x0, which knows no limits; or a function of states ``[*batch, S, n]``
             that gives the least cost from each, such as ``predictive.reference(problem)`` within limits. A start of
             which it is NaN has no optimum: its ratio is NaN, and counted.
