@@ -14,7 +14,7 @@ from bs4 import BeautifulSoup
 from click.testing import CliRunner
 
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.figures import formulas, safe_html, strip, svg, tables
+from lqrlab.workbench.figures import formulas, safe_html, svg, tables
 from lqrlab.workbench.runs import report, run_folder
 
 new = nbformat.v4
@@ -305,7 +305,7 @@ def test_a_report_of_hostile_names_runs_nothing_and_lacks_nothing(tmp_path):
     for path in (front, front.with_name("01_names.html")):
         head, _, body = path.read_text().partition("<body>")
         assert head.count(safe_html.POLICY) == 1
-        ours = f"<script>{strip.SCRIPT}</script>"
+        ours = f"<script>{svg.STRIP_SCRIPT}</script>"
         assert body.count(ours) == (path != front)  # which an output has asked for
         assert not [what for what in runs(body.replace(ours, "")) if what != "style"]
     assert body.count("The end.") == 1

@@ -15,7 +15,7 @@ import jinja2
 import nbformat
 
 from lqrlab.compute import files
-from lqrlab.workbench.figures import strip
+from lqrlab.workbench.figures import svg
 from lqrlab.workbench.figures.safe_html import policy
 from lqrlab.workbench.runs import notebooks, plant_copies, run_folder, session
 from lqrlab.workbench.runs.cells import Cells
@@ -62,11 +62,11 @@ def write(folder: str | Path, *, whole: bool = False) -> Path:
     if whole:
         for page in pages:
             page.body = _within_one_file(page.name, page.body, [other.name for other in pages])
-        script = strip.SCRIPT if any(strip.MARK in page.body for page in pages) else ""
+        script = svg.STRIP_SCRIPT if any(svg.STRIP_MARK in page.body for page in pages) else ""
         name = f"{shared['folder']}.html"
         return fill(folder / "report" / name, "index.html.j2", script, whole=True, **shared)
     for page in pages:
-        script = strip.SCRIPT if strip.MARK in page.body else ""
+        script = svg.STRIP_SCRIPT if svg.STRIP_MARK in page.body else ""
         fill(folder / "report" / f"{page.name}.html", "page.html.j2", script, page=page, **shared)
     return fill(folder / "report" / "index.html", "index.html.j2", **shared)
 
