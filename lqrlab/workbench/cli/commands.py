@@ -65,7 +65,7 @@ def sweep(target: str, overrides: dict[str, str], listed: Path | None, as_json: 
     factors of the weights (q_STATE, r_INPUT) can be set: lqrlab sweep cart_pole -p pole_length=0.1:1 -p
     q_angle=0.1:10:log --random 5000
     """
-    from lqrlab.workbench.runs import comparison, sweep, sweep_plan
+    from lqrlab.workbench.runs import sweep, sweep_plan
 
     rows = sweep_plan.read_list(listed) if listed else ({},)
     asked = sweep_plan.Sweep(target, overrides, rows, **kwargs)
@@ -73,7 +73,7 @@ def sweep(target: str, overrides: dict[str, str], listed: Path | None, as_json: 
         folder = sweep.sweep(asked)
     if asked.dry_run:
         return
-    frame = comparison.table(folder)
+    frame = sweep.table(folder)
     if as_json:
         click.echo(frame.to_json(orient="records", lines=True).rstrip())
     if (frame["status"] != "finished").any():
@@ -97,12 +97,12 @@ def report(folder: Path | None, show: bool, whole: bool) -> None:
         )
     if folder is not None and not swept:
         run_folder.require_record(folder)
-    from lqrlab.workbench.runs import comparison, report
+    from lqrlab.workbench.runs import report
 
     if folder is None:
         index = report.index(pipeline.find_source().parent / "data")
     else:
-        index = comparison.write(folder) if swept else report.write(folder, whole=whole)
+        index = report.compare(folder) if swept else report.write(folder, whole=whole)
     click.echo(index)
     if show:
         click.launch(index.resolve().as_uri())
