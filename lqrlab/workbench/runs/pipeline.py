@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -169,11 +169,12 @@ def _check_device(called: str, device: str) -> None:
         raise ValueError(f"{called}: {done.stderr.strip().splitlines()[-1].partition('device: ')[2]}")
 
 
-def execute(steps: Sequence[Step], folder: Path, about: Record, progress: Progress, **ending: Any) -> None:
+def execute(
+    steps: Sequence[Step], folder: Path, about: Record, progress: Progress, ended: Callable[[], str] = str
+) -> None:
     """Execute what is not up to date in a folder that is held; its record, with ``about``, says how far that came.
 
-    A ``RunError`` says which notebook failed, or was ended: ``ending`` is ``time_limit`` and ``unwanted`` of
-    :func:`execution.execute`.
+    A ``RunError`` says which notebook failed, or that ``ended`` gave a reason to end it.
     """
     from lqrlab.workbench.runs import execution  # and papermill: a second
 
@@ -188,7 +189,7 @@ def execute(steps: Sequence[Step], folder: Path, about: Record, progress: Progre
                 progress.say(f"✓ {name}  finished before")
             else:
                 progress.begin(name, step.nb.num_steps, "starting Python")
-                execution.execute(step.nb, folder, step.values, step.fingerprint, progress, **ending)
+                execution.execute(step.nb, folder, step.values, step.fingerprint, progress, ended)
                 progress.end("✓", f"{step.nb.num_steps} steps")
             device = session.results(folder, name)["device"]
         status = "finished"
