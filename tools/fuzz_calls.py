@@ -263,7 +263,6 @@ CALLS = {
     "control.dlqe": (control.dlqe, {"A": F} | _kalman, anything),
     "control.lqg": (control.lqg, _design | _kalman, anything),
     "control.lqi": (control.lqi, _design | {"C": C, "Qi": R}, anything),
-    "control.continuous_horizon": (control.continuous_horizon, _design | {"ts": np.array([0.0, 0.5, 1.0])}, anything),
     "control.policy_iteration": (control.policy_iteration, _sampled | {"N": N, "K": K}, anything),
     "control.sampled_noise": (control.sampled_noise, {"A": A, "W": Q, "dt": DT}, anything),
     "control.spectral_radius": (control.spectral_radius, {"A": F, "squarings": 20}, anything),

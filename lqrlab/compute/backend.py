@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
 from lqrlab.compute import checks, debugging
@@ -154,6 +156,14 @@ class Backend(Config):
     def put(self, tree: T) -> T:
         """The arrays of a pytree in :attr:`place`."""
         return jax.device_put(tree, self.place)
+
+    def cast(self, tree: T, dtype: str = "") -> T:
+        """The real numbers of a pytree in ``compute_dtype``, or in ``dtype``; called inside a program."""
+
+        def real(a: ArrayLike) -> bool:
+            return jnp.issubdtype(jax.typeof(a).dtype, jnp.floating)
+
+        return jax.tree.map(lambda a: jnp.asarray(a, dtype or self.compute_dtype) if real(a) else a, tree)
 
     def share(self, tree: T) -> T:
         """The arrays of a pytree shared out over the mesh by their first axis; whole where it does not divide."""

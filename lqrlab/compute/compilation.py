@@ -9,19 +9,16 @@ import itertools
 import textwrap
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
 from lqrlab.compute import checks
 from lqrlab.compute.backend import Backend
-from lqrlab.compute.jit import KEPT
 
 # Python needed a value where a trace has none; without a trace it is there. (A leaked tracer, by contrast, is
 # an error of the program, and so are wrong shapes and missing keys.)
@@ -88,16 +85,11 @@ def compile(
             ``(params, *inputs)``.
         backend: where, and in which types, a model with ``shapes`` computes; JAX's default if left out.
         shapes: of a model's inputs, such as ``("batch 4", "batch 2")``; sizes with a name are free, but equal.
-        static: names of arguments to specialise programs to, hashable values; the programs of the last 16 choices
-            are kept.
-        donate: names of arguments whose memory the results may take; they are gone after the call.
+        static, donate: as ``static_argnames`` and ``donate_argnames`` of ``jax.jit``.
         strict: never run eagerly: raise what tracing raised.
 
     Returns:
         A :class:`Compiled`, called like ``fn``; with ``shapes`` a :class:`Program`.
-
-    Raises:
-        ValueError: a name that ``fn`` has no argument for.
 
     >>> double = compute.compile(lambda x: 2 * x)
     >>> double(jnp.ones(3)).tolist(), double.report().programs
@@ -127,52 +119,38 @@ class Compiled:
     ):
         functools.update_wrapper(self, checks.function("fn", fn))
         self._fn, self._strict, self._signature = fn, checks.flag("strict", strict), inspect.signature(fn)
-        self._name = getattr(fn, "__name__", type(fn).__name__)
-        self._static = self._named("static", static)
-        donate = tuple(self._named("donate", donate))
+        self._static = {static} if isinstance(static, str) else set(static)
         self._traces = [0]  # one count for this and what fresh() makes of it
 
-        def program(choice: _Choice) -> Any:
-            """The program of some static arguments, which JAX does not see: it would keep thousands of them."""
+        @functools.wraps(fn)
+        def counted(*args: PyTree, **kwargs: PyTree) -> PyTree:
+            self._traces[0] += 1
+            return fn(*args, **kwargs)
 
-            def chosen(**free: PyTree) -> PyTree:
-                self._traces[0] += 1
-                given = free | {name: value for name, _, value in choice}
-                bound = inspect.BoundArguments(self._signature, given)
-                return fn(*bound.args, **bound.kwargs)
+        self._program = jax.jit(counted, static_argnames=tuple(self._static), donate_argnames=donate)
+        self._name = getattr(fn, "__name__", type(fn).__name__)
+        self._begin()
 
-            chosen.__name__ = self._name
-            return jax.jit(chosen, donate_argnames=donate)
-
-        self._program = functools.lru_cache(KEPT)(program)
+    def _begin(self) -> None:
         self._calls = self._hits = 0
         self._programs: list[dict[str, str]] = []
-        self._eager: dict[_Choice, str] = {}
-
-    def _named(self, argument: str, names: str | Sequence[str]) -> set[str]:
-        """The names that ``static`` or ``donate`` lists, if all are the function's."""
-        listed = [names] if isinstance(names, str) else names
-        known = list(self._signature.parameters)
-        if not isinstance(listed, list | tuple | set):
-            raise ValueError(f"{argument}: expected names of arguments of {self._name}, but found {names!r}")
-        for name in listed:
-            checks.choice(argument, name, known, f"names of arguments of {self._name}:")
-        return set(listed)
+        self._eager: dict[object, str] = {}
 
     def fresh(self) -> "Compiled":
         """The same function and its programs, with counts that begin at zero."""
         other = copy.copy(self)
-        other._calls, other._hits, other._programs, other._eager = 0, 0, [], {}
+        other._begin()
         return other
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Call the function, compiled if it can be."""
-        (choice, free), traces = self._split(args, kwargs), self._traces[0]
+        given, traces = self._signature.bind(*args, **kwargs).arguments, self._traces[0]
+        choice: object = tuple((type(given[name]), given[name]) for name in self._static if name in given)
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-            self._eager[choice := _SWITCHED_OFF] = "compilation is switched off"
+            self._eager[choice := None] = "compilation is switched off"
         if choice not in self._eager:
             try:
-                out = self._program(choice)(**free)
+                out = self._program(*args, **kwargs)
             except SURVIVABLE as error:
                 if self._strict:
                     raise
@@ -183,47 +161,24 @@ class Compiled:
             out = self._fn(*args, **kwargs)
         if not checks.traced(out):  # as it is within somebody else's program
             self._calls += 1
-            if self._traces[0] > traces and choice not in self._eager:
-                self._programs.append(_described(choice, free))
+            if choice not in self._eager and self._traces[0] > traces:
+                self._programs.append(self._described(given))
             elif choice not in self._eager:
                 self._hits += 1
         return out
 
-    def _split(self, args: tuple, kwargs: dict[str, PyTree]) -> "tuple[_Choice, dict[str, PyTree]]":
-        """The static arguments of a call, and the others by their names."""
-        free = self._signature.bind(*args, **kwargs).arguments
-        static = {name: free.pop(name) for name in list(free) if name in self._static}
-        try:
-            hash(tuple(static.values()))
-        except TypeError as error:
-            wanted = "hashable values, such as numbers, texts, tuples and frozen dataclasses of these"
-            raise TypeError(
-                f"{self._name}: static {', '.join(static)}: expected {wanted}, but found an {error}"
-            ) from None
-        return tuple((name, type(value), value) for name, value in static.items()), free
+    def _described(self, given: dict[str, PyTree]) -> dict[str, str]:
+        """Arguments in words, as far as programs are told apart by them: static values, shapes and types."""
+        words = {name: repr(given.pop(name)) for name in self._static & set(given)}
+        for path, leaf in jax.tree_util.tree_flatten_with_path(given)[0]:
+            words[jax.tree_util.keystr(path, simple=True, separator=".")] = str(jax.typeof(leaf))
+        return words
 
     def report(self) -> CompileReport:
         """Counts of the calls so far."""
         changes = tuple(itertools.starmap(_differences, itertools.pairwise(self._programs)))
         eager = tuple(dict.fromkeys(self._eager.values()))
         return CompileReport(self._name, self._calls, len(self._programs), self._hits, changes, eager)
-
-    def trace(self, *args: PyTree, **kwargs: PyTree) -> jax.stages.Traced:
-        """As of a function under ``jax.jit``: ``.jaxpr``, ``.lower()``."""
-        choice, free = self._split(args, kwargs)
-        return self._program(choice).trace(**free)
-
-
-_Choice = tuple[tuple[str, type, Any], ...]
-"""Names, types and values of static arguments: 2, 2.0 and True are equal, but make different programs."""
-_SWITCHED_OFF: _Choice = (("compilation", bool, False),)
-
-
-def _described(choice: _Choice, free: Mapping[str, PyTree]) -> dict[str, str]:
-    """Arguments in words, as far as programs are told apart by them: static values, shapes and types."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(free)
-    path = functools.partial(jax.tree_util.keystr, simple=True, separator=".")
-    return {name: repr(value) for name, _, value in choice} | {path(p): str(jax.typeof(a)) for p, a in leaves}
 
 
 def _differences(old: dict[str, str], new: dict[str, str]) -> str:
@@ -246,10 +201,11 @@ class Program:
 
     def __init__(self, model: Any, backend: Backend | None, shapes: Sequence[str]):
         fn, self.params = _separated(model)
-        words = "a text for each input, in order, of whole numbers and names of sizes, such as ('batch 4', 'batch 2')"
         texts = isinstance(shapes, list | tuple) and all(isinstance(shape, str) for shape in shapes)
-        names = " ".join(shapes).split() if texts else ()
-        if not texts or not all(name.isdecimal() or name.isidentifier() for name in names):
+        if not texts or not all(size.isdecimal() or size.isidentifier() for size in " ".join(shapes).split()):
+            words = (
+                "a text for each input, in order, of whole numbers and names of sizes, such as ('batch 4', 'batch 2')"
+            )
             raise ValueError(f"shapes: expected {words}, but found {shapes!r}")
         self.shapes = tuple(shapes)
         self._backend = backend and checks.instance("backend", backend, Backend, "a compute.Backend")
@@ -258,13 +214,12 @@ class Program:
             if backend is None:
                 return fn(params, *inputs)
             with backend.active():
-                params, inputs = _cast(_cast((params, inputs), backend.dtype), backend.compute_dtype)
-                return _cast(fn(params, *inputs), backend.dtype)
+                params, inputs = backend.cast((params, inputs))
+                return backend.cast(fn(params, *inputs), backend.dtype)
 
         def gradients(params: PyTree, inputs: list[Array], loss: Callable[[PyTree], Array]) -> PyTree:
-            return _cast(
-                jax.grad(lambda params: loss(evaluate(params, inputs)))(params), backend.dtype if backend else None
-            )
+            slope = jax.grad(lambda params: loss(evaluate(params, inputs)))(params)
+            return slope if backend is None else backend.cast(slope, backend.dtype)
 
         self._evaluate, self._gradients = Compiled(evaluate), Compiled(gradients, static="loss")
 
@@ -314,17 +269,6 @@ def _separated(model: Any) -> tuple[Callable[..., PyTree], PyTree]:
     if callable(model) and hasattr(model, "init"):
         return lambda params, x: params(params.init(x.shape[:-1]), x)[1], model
     return checks.function("model", model, "a network, a policy or a function of (params, *inputs)"), None
-
-
-def _is_real(a: ArrayLike) -> bool:
-    return jnp.issubdtype(jax.typeof(a).dtype, jnp.floating)
-
-
-def _cast(tree: PyTree, dtype: str | None) -> PyTree:
-    """The real numbers of a pytree in another type, if one is named."""
-    if dtype is None:
-        return tree
-    return jax.tree.map(lambda a: jnp.asarray(a, dtype) if _is_real(a) else a, tree)
 
 
 _SPECS = [importlib.util.find_spec(name) for name in ("jax", "jaxlib", "flax", "numpy")]

@@ -9,13 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import broadcast, linalg, pytree
-from lqrlab.compute.checks import traced, whole
+from lqrlab.compute.checks import whole
 from lqrlab.control import matrix_checks
 from lqrlab.control.lyapunov import stage_weight
-from lqrlab.control.riccati.matrix_sign import scales
-
-_DOUBLINGS = 64  # of a time in which the Hamiltonian's norm is 1/2
-_TERMS = 17  # of its exponential's series there: the remainder is below 1e-19
 
 
 @pytree
@@ -75,96 +71,6 @@ def finite_horizon(
     whole("num_steps", num_steps)
     args = matrix_checks.arguments(A, B, Q, R, N)
     return _solve((*args, matrix_checks.terminal_weight(Qf, args[2], args[2])), num_steps)
-
-
-def continuous_horizon(
-    A: ArrayLike,
-    B: ArrayLike,
-    Q: ArrayLike,
-    R: ArrayLike,
-    ts: ArrayLike,
-    Qf: ArrayLike | None = None,
-    N: ArrayLike | None = None,
-) -> TimeVaryingLQR:
-    """Minimise x(T)ᵀQf x(T) + ∫ xᵀQx + uᵀRu + 2xᵀNu dt up to T for ẋ = Ax + Bu: the Riccati differential equation.
-
-    Its solution is exact at the times asked for: the Hamiltonian's matrix exponential over a short time gives the cost
-    and the closed loop over it, which are doubled to each interval, so that nothing overflows; NaN before an interval
-    that is more than 10¹⁸ times the time constant of the fastest mode.
-
-    Args:
-        A, B, Q, R, N: as in :func:`lqr`.
-        ts: rising times from 0 on ``[points]`` [s]; the last one is T.
-        Qf: terminal weight ``[..., n, n]``; zero if left out.
-
-    Returns:
-        :class:`TimeVaryingLQR`: ``P [..., points, n, n]`` and ``K [..., points, m, n]`` at the times, u = −K(t) x.
-
-    Source: E. J. Davison and M. C. Maki, IEEE Trans. Autom. Control 18 (1973) (the exponential); the doubling as in
-    E. K.-W. Chu, H.-Y. Fan, W.-W. Lin, Linear Algebra Appl. 396 (2005).
-
-    >>> P = control.continuous_horizon([[0.0]], [[1.0]], [[1.0]], [[1.0]], [0.0, 1.0]).P  # tanh(T − t)
-    >>> bool(abs(P[0, 0, 0] - np.tanh(1.0)) < 1e-12)
-    True
-    """
-    A, B, Q, R, N = matrix_checks.arguments(A, B, Q, R, N)
-    terminal = matrix_checks.terminal_weight(Qf, Q, jnp.zeros_like(Q))
-    times = jnp.asarray(matrix_checks.real("ts", ts), Q.dtype)
-    if times.ndim != 1 or times.size < 2 or (not traced(times) and not bool(jnp.all(jnp.diff(times) > 0))):
-        raise ValueError(f"ts: expected two rising times or more, but found {ts!r}")
-    return _flowing((A, B, Q, R, N, terminal), times)
-
-
-@jax.jit
-def _flowing(args: tuple[Array, ...], ts: Array) -> TimeVaryingLQR:
-    def one(A: Array, B: Array, Q: Array, R: Array, N: Array, Qf: Array) -> TimeVaryingLQR:
-        onto = linalg.solve(R, jnp.concatenate([N.T, B.T], axis=1))  # R⁻¹ [Nᵀ Bᵀ]
-        n = len(A)
-        F, G, H = (A - B @ onto[:, :n], linalg.symmetric(B @ onto[:, n:]), linalg.symmetric(Q - N @ onto[:, :n]))
-        d = scales(*(jax.lax.stop_gradient(a)[..., None] for a in (F, G, H)))[:, 0]
-        both = d[:, None] * d[None]
-        F, G, H = F * d[None] / d[:, None], G / both, H * both  # in the units of x = D x̃, D = diag(d)
-
-        def back(P: Array, dt: Array) -> tuple[Array, Array]:
-            E, gain, cost = _interval(F, G, H, dt)
-            before = linalg.symmetric(cost + E.T @ P @ linalg.solve(jnp.eye(n, dtype=P.dtype) + gain @ P, E))
-            return before, before
-
-        _, P = jax.lax.scan(back, Qf * both, jnp.diff(ts), reverse=True)
-        P = jnp.concatenate([P / both[None], Qf[None]])
-        return TimeVaryingLQR(onto[None, :, :n] + jnp.einsum("mi,tij->tmj", onto[:, n:], P), P)
-
-    return broadcast(one, *((a, 2) for a in args))
-
-
-def _interval(F: Array, G: Array, H: Array, dt: Array) -> tuple[Array, Array, Array]:
-    """E, G, H of an interval: P before it is H + Eᵀ P (I + GP)⁻¹ E of P after it."""
-    n, one = len(F), jnp.eye(len(F), dtype=F.dtype)
-    hamiltonian = jnp.block([[F, -G], [-H, -F.T]])
-    size = jax.lax.stop_gradient(jnp.max(jnp.sum(jnp.abs(hamiltonian), axis=1)) * dt)
-    doublings = jnp.ceil(jnp.log2(jnp.maximum(2 * size, 1.0)))
-    doublings = jnp.where(doublings <= _DOUBLINGS, doublings, jnp.nan)
-    step, change, term = hamiltonian * (dt / 2.0**doublings), jnp.zeros_like(hamiltonian), jnp.eye(2 * n, dtype=F.dtype)
-    for k in range(1, _TERMS):
-        term = term @ step / k
-        change = change + term
-    # (x, p) after = (x, p) before + change (x, p) before, solved for x after and p before. Of E the rest beyond the
-    # identity is kept: in it slow modes have their digits beside fast ones
-    inverse = linalg.solve(one + change[n:, n:], jnp.concatenate([-change[n:, :n], one], axis=1))
-    start = change[:n, :n] + change[:n, n:] @ inverse[:, :n], -change[:n, n:] @ inverse[:, n:], inverse[:, :n]
-
-    def double(k: Array, state: tuple[Array, Array, Array]) -> tuple[Array, ...]:
-        rest, G, H = state
-        E = one + rest
-        both = linalg.solve(one + G @ H, jnp.concatenate([E, -G @ H @ E, G], axis=1))
-        WE, less, WG = both[:, :n], both[:, n : 2 * n], both[:, 2 * n :]  # WE = E + less
-        near = jnp.max(jnp.abs(rest)) < 2  # far from the identity the sum cancels
-        further = jnp.where(near, 2 * rest + rest @ rest + less + rest @ less, E @ WE - one)
-        twice = further, G + E @ WG @ E.T, H + E.T @ H @ WE
-        return tuple(jnp.where(k < doublings, new, old) for new, old in zip(twice, state))
-
-    rest, G, H = jax.lax.fori_loop(0, _DOUBLINGS, double, start)
-    return one + rest, G, H
 
 
 @pytree

@@ -107,25 +107,18 @@ def frequency_response(
     frequencies: ArrayLike,
     D: ArrayLike | None = None,
     dt: ArrayLike | None = None,
-    *,
-    delay: ArrayLike = 0.0,
-    output_delay: ArrayLike = 0.0,
 ) -> Complex[Array, "*batch f p m"]:
-    """C (sI − A)⁻¹B + D at s = jω, or at z = exp(jω dt), with dead times; batched, differentiable.
+    """C (sI − A)⁻¹B + D at s = jω, or at z = exp(jω dt); batched, differentiable.
 
     Args:
         A, B, C, D: ``[..., n, n]``, ``[..., n, m]``, ``[..., p, n]``, ``[..., p, m]`` (zero if left out).
         frequencies: ω [rad/s], ``[..., f]``; their leading axes broadcast with the others.
         dt: sample time [s] of a discrete system, scalar or with the leading axes.
-        delay, output_delay: dead times [s] of the inputs and of the outputs, one for all or one each, exact:
-            exp(−jω delay). Of a discrete system whole sample times; others make another one,
-            :func:`lqrlab.control.delayed`.
 
     Returns:
         Complex ``[..., f, p, m]``; not finite at a pole.
 
-    Raises:
-        ValueError: shapes that do not go together; dead times that are negative, or broken sample times.
+    A dead time is a factor exp(−jω delay), exactly.
 
     >>> control.frequency_response([[-1.0]], [[2.0]], [[1.0]], [1.0])[0, 0, 0]  # 2 / (1 + j)
     Array(1.-1.j, dtype=complex128)
@@ -136,33 +129,7 @@ def frequency_response(
     w = jnp.asarray(matrix_checks.real("frequencies", frequencies), A.dtype)
     if not w.ndim:
         raise ValueError("frequencies: expected an array [..., f], but found one number; put it into a list")
-    step = None if dt is None else matrix_checks.sample_time(dt, A.dtype)
-    late = [
-        _dead_times(k, d, n, step)
-        for k, d, n in (("delay", delay, B.shape[-1]), ("output_delay", output_delay, C.shape[-2]))
-    ]
-    found = _response(A, B, C, D, w, step)
-    if not any(d.any() for d in late):
-        return found
-    total = jnp.asarray(late[1][:, None] + late[0], w.dtype)
-    angle = w[..., None, None] * jnp.expand_dims(total, tuple(range(w.ndim)))
-    turned = jax.lax.complex(jnp.cos(angle), -jnp.sin(angle)).astype(found.dtype)
-    return found * jnp.expand_dims(turned, tuple(range(found.ndim - turned.ndim)))
-
-
-def _dead_times(name: str, value: ArrayLike, count: int, step: Array | None) -> np.ndarray:
-    """Dead times ``[count]`` [s]."""
-    found = np.asarray(matrix_checks.real(name, value), float)
-    if found.shape not in ((), (count,)) or not (np.isfinite(found) & (found >= 0)).all():
-        raise ValueError(f"{name}: expected dead times ≥ 0 s, one for all or {count}, but found {value!r}")
-    if step is not None and found.any():
-        samples = found[..., None] / np.ravel(step)
-        if (np.abs(samples - np.round(samples)) > 1e-9 * np.maximum(samples, 1)).any():
-            raise ValueError(
-                f"{name}: expected whole sample times of {np.ravel(step)[0]:g} s, but found {value!r}: within a sample "
-                "time the sampled plant is another one, which control.delayed makes"
-            )
-    return np.broadcast_to(found, (count,))
+    return _response(A, B, C, D, w, None if dt is None else matrix_checks.sample_time(dt, A.dtype))
 
 
 def response_at(A: np.ndarray, B: np.ndarray, C: np.ndarray, z: np.ndarray) -> np.ndarray:

@@ -96,7 +96,7 @@ def objective(graph: nnx.GraphDef, config: TrainConfig, backend: Backend | None 
 
     def value(params: dict[str, Array], given: TrainBatch) -> tuple[Array, Metrics]:
         if backend.compute_dtype != backend.dtype:
-            params = jax.tree.map(lambda a: a.astype(backend.compute_dtype), params)
+            params = backend.cast(params)
         model = models.merge(graph, params)
         context = model.encode(given.told)
         terms, metrics = [], {}

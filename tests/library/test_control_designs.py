@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import scipy.linalg
 from refusals import refused
-from scipy.integrate import solve_ivp
 
 from lqrlab import control
 
@@ -44,47 +43,6 @@ def test_a_bad_horizon_is_refused(change, message):
     A, B, _ = plant()
     with pytest.raises(ValueError, match=message):
         control.finite_horizon(**({"A": A, "B": B, "Q": np.eye(3), "R": np.eye(2), "num_steps": 4} | change))
-
-
-@pytest.mark.parametrize("horizon", [0.7, 200.0])
-def test_the_continuous_horizon_solves_the_riccati_differential_equation(horizon):
-    A, B, _ = plant(1)
-    Q, R, N, Qf = np.diag([1.0, 0.0, 2.0]), np.diag([1.0, 2.0]), 0.1 * np.ones((3, 2)), 5 * np.eye(3)
-    N[1] = 0
-    ts = horizon * np.array([0.0, 0.3, 0.9, 1.0])
-    K, P = control.continuous_horizon(A, B, Q, R, ts, Qf, N)
-
-    def backwards(_, p):
-        P = p.reshape(3, 3)
-        gain = np.linalg.solve(R, B.T @ P + N.T)
-        return (A.T @ P + P @ A - gain.T @ R @ gain + Q).ravel()
-
-    back = solve_ivp(
-        backwards, (0, horizon), Qf.ravel(), t_eval=(horizon - ts)[::-1], rtol=1e-9, atol=1e-10, method="LSODA"
-    )
-    expected = back.y.T[::-1].reshape(4, 3, 3)
-    np.testing.assert_allclose(P, expected, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(K[1], np.linalg.solve(R, B.T @ expected[1] + N.T), rtol=1e-6, atol=1e-6)
-    if horizon > 100:
-        np.testing.assert_allclose(P[0], control.lqr(A, B, Q, R, N).P, rtol=1e-9)
-
-
-def test_the_continuous_horizon_of_stiff_plants_in_any_units_is_the_closed_form():
-    def exact(a, s, q, T, pf):  # of dP/dt = −2aP + sP² − q
-        rate = np.sqrt(a * a + s * q)
-        t = np.tanh(rate * T)
-        slower = ((a / np.cosh(min(rate * T, 700.0))) ** 2 + s * q) / (rate - a * t) if a < 0 else rate + a * t
-        return (pf * slower + q * t) / (rate - a * t + pf * s * t)
-
-    for a, s in [([-1e13, -1.0], 1.0), ([0.0, 0.0], 1e14), ([-1e10, 0.5], 1e3), ([-1e3, 0.0], 1e-6)]:
-        P = control.continuous_horizon(np.diag(a), np.eye(2), np.eye(2), np.eye(2) / s, [0.0, 2.0], np.eye(2)).P[0]
-        np.testing.assert_allclose(np.diag(P), [exact(x, s, 1.0, 2.0, 1.0) for x in a], rtol=1e-13)
-    A, B, _ = plant(1)
-    first = control.continuous_horizon(A, B, np.eye(3), np.eye(2), [0.0, 0.5]).P[0]
-    d, u = np.array([1e7, 1e-7, 1.0]), np.array([1e6, 1e-6])
-    units = A * d[:, None] / d, B * d[:, None] / u, np.diag(d**-2), np.diag(u**-2)
-    moved = np.asarray(control.continuous_horizon(*units, [0.0, 0.5]).P[0])
-    np.testing.assert_allclose(moved * d[:, None] * d, first, rtol=1e-9)
 
 
 def test_tracking_is_the_least_squares_optimum():

@@ -12,8 +12,8 @@ import scipy.signal
 from bs4 import BeautifulSoup
 from scipy_oracle import gain, held, van_loan
 
-from lqrlab import control, systems
-from lqrlab.workbench.figures import loop_controllers, loop_design, loop_picture, step_specifications
+from lqrlab import control, robust, systems
+from lqrlab.workbench.figures import design_sheet, loop_controllers, loop_design, loop_picture, step_specifications
 from lqrlab.workbench.panels import lqr_designer
 
 A, B = np.array([[0.0, 1.0], [2.0, -0.1]]), np.array([[0.0], [1.0]])
@@ -190,16 +190,26 @@ def test_the_code_of_a_kind_makes_the_same_loop(panel, kind):
     shown(panel)
 
 
+def on_the_sheet(name):
+    """Rows of the sheet's tables, by caption."""
+    tables = BeautifulSoup(Path(f"{name}.html").read_text(), "html.parser").find_all("table")
+    return {t.caption.text: [[c.text for c in row.find_all("td")] for row in t.tbody.find_all("tr")] for t in tables}
+
+
 @pytest.mark.parametrize("kind", loop_controllers.KINDS)
 def test_a_design_is_taken_along(panel, kind, monkeypatch, tmp_path):
-    """As matrices from which python-control makes the loop that the panel shows."""
+    """As a page, and as matrices from which python-control makes the loop that the panel shows."""
     monkeypatch.chdir(tmp_path)
     panel.kind.value, panel.states["angle"].value = kind, 2.0
     shown(panel)
     panel.folder.value = "mine/first"
-    panel.export["for MATLAB"].click()
-    assert "Written to" in panel.exported.value
+    for label in ("design sheet", "for MATLAB"):
+        panel.export[label].click()
+        assert "Written to" in panel.exported.value
     found = loop_design.design(panel._question())
+    rows = on_the_sheet("mine/first")
+    assert rows["Weights"][0] == ["angle", "11.11", "× 2", "22.22"]
+    assert float(rows["Poles of the loop"][0][1]) == pytest.approx(np.abs(found.poles).max(), abs=1e-4)
     kept = scipy.io.loadmat("mine/first.mat")
     np.testing.assert_allclose(kept["Ad"], scipy.linalg.expm(kept["A"] * kept["dt"]), atol=1e-9)
     (n, m), dt = kept["Bd"].shape, float(kept["dt"].item())
@@ -215,6 +225,33 @@ def test_a_design_is_taken_along(panel, kind, monkeypatch, tmp_path):
     assert Path("mine/theirs.mat").read_text() == "1"
     panel.reset.click()
     shown(panel)
+
+
+def test_robustness_is_that_of_each_variant(panel):
+    """Of the variants, those that are stable and what they pay, by SciPy's own exponential and equations."""
+    s = dataclasses.replace(panel._question(), states=np.array([1e-3, 1e-3]))
+    uncertain = robust.UncertainPlant.of(s.plant, design_sheet.SPREAD)
+    moves = np.random.default_rng(0).uniform(-1, 1, (uncertain.directions, design_sheet.VARIANTS))
+    result, plants = loop_design.design(s), uncertain.moved(moves.T)
+    found, stable, K = design_sheet.robustness(s, result), 0, result.loop.K
+    assert found.excess.min() > -1e-9
+    for i in range(design_sheet.VARIANTS):
+        one, sizes = plants[i], np.asarray(s.plant.scales[0]) ** 2
+        for name, value in one.parameters.items():
+            assert abs(float(value) / float(s.plant.parameters[name]) - 1) <= 0.2 * (name != "gravity") + 1e-9
+        a, b, *weights = van_loan(*(np.asarray(x) for x in (*one.matrices(), *one.weights())), s.dt)
+        q, r, n = weights
+        closed = a - b @ K
+        grows = np.abs(np.linalg.eigvals(closed)).max() >= 1
+        stable += not grows
+        if grows:
+            assert found.excess[i] == np.inf
+            continue
+        price = scipy.linalg.solve_discrete_lyapunov(closed.T, q + K.T @ r @ K - n @ K - K.T @ n.T)
+        least = scipy.linalg.solve_discrete_are(a, b, q, r, s=n)
+        assert found.excess[i] == pytest.approx(np.diagonal(price) @ sizes / (np.diagonal(least) @ sizes) - 1, rel=1e-5)
+    assert found.stable == stable
+    assert "∞" in design_sheet._robustness_words(dataclasses.replace(found, excess=np.full(3, np.inf)))
 
 
 def test_of_several_inputs_those_outputs_step_together_that_can_stand_still():

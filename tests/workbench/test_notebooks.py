@@ -1,12 +1,14 @@
 """The notebooks themselves: how they are written, and all of them in order from an empty folder."""
 
 import ast
+import functools
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import numpy as np
@@ -15,10 +17,11 @@ import pytest
 from bs4 import BeautifulSoup
 from click.testing import CliRunner
 from nbclient import NotebookClient
+from papermill.clientwrap import PapermillNotebookClient
 
 from lqrlab import control
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.figures import strip
+from lqrlab.workbench.figures import svg
 from lqrlab.workbench.runs import execution, notebooks, sweep_plan
 
 SOURCE = Path(__file__).parents[2] / "notebooks"
@@ -133,26 +136,24 @@ class SharedKernel:
 
     def __init__(self):
         flags = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"}
-        self.starter = NotebookClient(nbformat.v4.new_notebook(), kernel_name=execution.KERNEL)
+        self.starter = NotebookClient(nbformat.v4.new_notebook(), kernel_name="python3")
         self.manager = self.starter.create_kernel_manager()
         self.starter.start_new_kernel(cwd=str(SOURCE.parent), env=execution.environment() | flags)
 
-    def run(self, nb):
-        client = NotebookClient(nb, km=self.manager)
-        try:
-            client.execute()
-        finally:
-            client.kc.stop_channels()
+    def client(self, book, **options):
+        """Instead of ``execution.client``, which starts one for each notebook."""
+        made = PapermillNotebookClient(book, km=self.manager, **options)
+        return SimpleNamespace(execute=functools.partial(self.execute, made))
 
-    def instead_of_a_process(self, job, env, ended):
-        """What ``execution`` does in a process for each notebook, here."""
+    def execute(self, client, env, **_):
         own = {key: value for key, value in env.items() if key.startswith("LQRLAB_")}
-        first = NEW_NAMESPACE + f"os.environ.update({own})"
-        self.run(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(first)]))
-        nb = papermill.iorw.load_notebook_node(job["source"])
-        nb = papermill.parameterize.parameterize_notebook(nb, job["parameters"])
-        self.run(nb)
-        nbformat.write(nb, job["target"])
+        first = nbformat.v4.new_code_cell(NEW_NAMESPACE + f"os.environ.update({own})")
+        before = NotebookClient(nbformat.v4.new_notebook(cells=[first]), km=self.manager)
+        for each in (before, client):
+            try:
+                each.execute()
+            finally:
+                each.kc.stop_channels()
 
     def end(self):
         self.starter._cleanup_kernel()
@@ -180,7 +181,7 @@ def assert_executed(folder: Path, name: str):
     assert not page.select("pre.error, code.latex")
     sliders = bool(page.select(".lq-strip"))
     assert sliders or name not in ("01_system_exploration", "10_lqr_designer", "15_swing_up", "28_robust_control")
-    assert [script.get_text() for script in page.select("script")] == [strip.SCRIPT] * sliders
+    assert [script.get_text() for script in page.select("script")] == [svg.STRIP_SCRIPT] * sliders
     assert all(image["src"].startswith("data:") for image in page.find_all("img"))
     assert_all_pictures_are_in_words(page)
     assert str(folder) not in str(page)  # which may be mailed
@@ -188,7 +189,7 @@ def assert_executed(folder: Path, name: str):
 
 @pytest.mark.slow
 def test_all_in_order_from_an_empty_folder(shared_kernel, monkeypatch, tmp_path):
-    monkeypatch.setattr(execution, "_in_child", shared_kernel.instead_of_a_process)
+    monkeypatch.setattr(execution, "client", shared_kernel.client)
     folder = tmp_path / "run"
     run_tiny(folder)
     for path in CHAIN:
@@ -203,7 +204,7 @@ def test_all_in_order_from_an_empty_folder(shared_kernel, monkeypatch, tmp_path)
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", [path.stem for path in PATHS if path not in CHAIN])
 def test_each_deeper_notebook_by_its_name(shared_kernel, monkeypatch, name, tmp_path):
-    monkeypatch.setattr(execution, "_in_child", shared_kernel.instead_of_a_process)
+    monkeypatch.setattr(execution, "client", shared_kernel.client)
     run_tiny(tmp_path, name)
     assert [p.stem for p in (tmp_path / "results").iterdir()] == [name]
     assert_executed(tmp_path, name)

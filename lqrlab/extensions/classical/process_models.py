@@ -25,9 +25,6 @@ class ProcessModel:
         delay: dead time [s], ≥ 0.
         second: the smaller time constant [s].
 
-    Raises:
-        ValueError: a gain of zero, a negative time, a second time constant that is the larger one.
-
     >>> classical.pid(classical.ProcessModel(1.0, 10.0, delay=1.0), "simc", kind="pi").kp
     Array(5., dtype=float64)
     """
@@ -77,9 +74,6 @@ class ProcessModel:
             u: inputs ``[T]`` as deviations from where the process rested before, each held for dt.
             y: outputs ``[T]`` or ``[T + 1]``, the first one measured when the first input begins; their rest is fitted.
             dt: sample time [s].
-
-        Raises:
-            ValueError: a record that is too short, or in which the input or the output does not move.
         """
         u, y = (np.asarray(checks.real(name, a), float) for name, a in (("u", u), ("y", y)))
         dt = checks.number("dt", dt, "a sample time above 0 s", above=0)

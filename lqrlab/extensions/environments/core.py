@@ -17,7 +17,7 @@ from lqrlab.compute.linalg import matvec, quadratic
 from lqrlab.extensions.environments import actions
 from lqrlab.extensions.environments.settings import Settings
 from lqrlab.extensions.environments.spaces import BoxSpace, Discrete
-from lqrlab.extensions.predictive import safety_filter
+from lqrlab.extensions.predictive import predictive_policies
 from lqrlab.simulation import Problem, verdict
 from lqrlab.systems import Plant, check_plant
 
@@ -338,7 +338,7 @@ class Environment:
         if not jax.config.read("jax_enable_x64"):
             raise ValueError("filter_horizon: a safety filter needs float64; call lqrlab.compute.setup() first")
         exact = dataclasses.replace(problem, plant=None).astype(jnp.float64)
-        safe, _ = safety_filter.nearest_safe(exact, self.settings.filter_horizon, x.astype(jnp.float64), u)
+        safe, _ = predictive_policies.nearest_safe(exact, self.settings.filter_horizon, x.astype(jnp.float64), u)
         return safe.astype(u.dtype)
 
     def _violation(self, problem: Problem, x: Array) -> Array:

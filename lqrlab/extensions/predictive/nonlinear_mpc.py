@@ -125,9 +125,6 @@ def nonlinear_mpc(
         soft: ``(linear, quadratic)``: cost of an excess over limits of states, see :class:`Terms`.
         Qf: terminal weight; P of the regulator without limits if left out.
 
-    Raises:
-        ValueError: bad arguments.
-
     >>> problem = simulation.Problem.of(systems.make("pendulum"), limits=(-6.0, 6.0))
     >>> run = simulation.rollout(problem, predictive.nonlinear_mpc(problem, 20), jnp.array([0.6, 0.0]), 100)
     >>> bool(jnp.abs(run.us).max() <= 6), bool(jnp.abs(run.xs[-1]).max() < 1e-2)

@@ -226,11 +226,7 @@ class StepExperiment(NamedTuple):
         specs: StepSpecs,
         r: ArrayLike,
     ) -> "StepExperiment":
-        """The experiment of checked arguments.
-
-        Raises:
-            ValueError: bad arguments, no output that steps, or outputs that no constant input holds.
-        """
+        """The experiment of checked arguments."""
         a, b, q, weight, _ = matrix_checks.one_problem("tune", A, B, Q, R)
         c = jnp.asarray(C, a.dtype)
         target = np.asarray(matrix_checks.real("r", r), float)

@@ -87,10 +87,6 @@ def look_ahead(policy: Any, *, num: int = 32, steps: int = 10, until: int = 60) 
         steps: simulated after each candidate.
         until: steps after which the regulator acts alone.
 
-    Raises:
-        TypeError: another policy.
-        ValueError: a regulator of families alone.
-
     >>> plant = systems.make("pendulum")
     >>> policy = unknown.look_ahead(unknown.adaptive(plant, unknown.ridge()), num=4, steps=5, until=10)
     >>> run = simulation.rollout(plant, policy, jnp.array([0.1, 0.0]), num_steps=200)

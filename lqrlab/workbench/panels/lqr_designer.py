@@ -13,7 +13,7 @@ import numpy as np
 from lqrlab.compute.array_files import write_arrays
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import charts
+from lqrlab.workbench.figures import charts, design_sheet
 from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice
 from lqrlab.workbench.figures.loop_design import (
     FREE,
@@ -195,15 +195,25 @@ class Designer(Panel[LoopSetting, Picture]):
         return [copy_as_code.regulator(question), *super()._codes(question)]
 
     def _writers(self) -> dict[str, Callable[[Path], Path]]:
-        return {"for MATLAB": self._write_mat} | super()._writers()
+        return {"design sheet": self._write_sheet, "for MATLAB": self._write_mat} | super()._writers()
 
-    def _write_mat(self, path: Path) -> Path:
-        """Plant, weights and controller as a ``.mat`` file, which MATLAB and SciPy read; a stranger's file stays."""
-        s, path = self._question(), path.with_suffix(".mat")
+    def _place(self, path: Path, ending: str) -> Path:
+        """The path that a file goes to; one that this panel did not write stays."""
+        path = path.with_suffix(ending)
         if path.exists() and path not in self._written:
             raise ValueError(f"{path}: is there already; choose another name, or move it away")
         path.parent.mkdir(parents=True, exist_ok=True)
         self._written.add(path)
+        return path
+
+    def _write_sheet(self, path: Path) -> Path:
+        """The design on a page to mail or to print."""
+        s, path = self._question(), self._place(path, ".html")
+        return design_sheet.sheet(s, design(s), path.stem, copy_as_code.regulator(s)).save(path)
+
+    def _write_mat(self, path: Path) -> Path:
+        """Plant, weights and controller as a ``.mat`` file, which MATLAB and SciPy read."""
+        s, path = self._question(), self._place(path, ".mat")
         return write_arrays(path, matrices(s, design(s)))
 
     def _exported(self, question: LoopSetting) -> tuple[object, Problem]:

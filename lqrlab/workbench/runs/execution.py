@@ -1,55 +1,53 @@
-"""One notebook, executed by papermill in a process of its own.
+"""One notebook, executed by papermill in a kernel of this Python.
 
-papermill changes the working directory of its process, and a kernel may crash it. The child holds on to a pipe: when
-the parent ends, however it ends, the pipe closes and the child takes its kernel down with it. How far it came, and the
-error of a cell, are read from the notebook that papermill writes.
+The kernel holds the run's folder for as long as it lives, and ends when the process that started it is gone: a run that
+is killed leaves nobody behind who writes there.
 """
 
 import contextlib
-import json
+import functools
+import logging
 import math
 import os
-import re
-import subprocess
-import sys
+import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lqrlab.compute.files import read_object
+import papermill
+from papermill.clientwrap import PapermillNotebookClient
+from papermill.engines import Engine, NotebookExecutionManager, papermill_engines
+
 from lqrlab.workbench.runs import notebooks, run_folder, session
 from lqrlab.workbench.runs.notebooks import Cell, Notebook, Values
 from lqrlab.workbench.runs.terminal import Progress
 
-KERNEL = "python3"
-TIME_LIMIT, STOPPED = "TimeLimit", "Stopped"
-"""First word of the error of a notebook that took too long, and of one whose sweep was stopped."""
-_NEVER_STARTED, _STARTS = "Kernel died before replying to kernel_info", 3
-_PLAIN = ["--InteractiveShell.automagic=False"]  # else a cell of one line, run: str = "…", is the magic %run
+_NEVER_STARTED, _STARTS = "Kernel died before replying", 3  # as when another process took its ports
+_ENTER = "__import__('lqrlab.workbench.runs.run_folder', fromlist=['enter']).enter"
 
 
-class CellError(RuntimeError):
+class CellError(Exception):
     """A notebook did not run to its end: the error in one line, the failing cell, the last lines of its traceback."""
 
     def __init__(self, error: str, source: str = "", traceback: str = "") -> None:
         super().__init__(error)
-        self.error, self.source, self.traceback = error, source, traceback
+        self.error, self.source, self.traceback = error, source, "\n".join(traceback.strip().splitlines()[-12:])
 
 
 def environment() -> dict[str, str]:
     """Environment variables of a headless notebook."""
-    # First on Jupyter's path, so that the kernel `python3` is this environment's, whatever else is installed.
-    ours = str(Path(sys.prefix) / "share" / "jupyter")
-    paths = [ours, *filter(None, os.environ.get("JUPYTER_PATH", "").split(os.pathsep))]
-    return os.environ | {
-        "JUPYTER_PATH": os.pathsep.join(dict.fromkeys(paths)),
-        "LQRLAB_HEADLESS": "1",
-        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-    }
+    inline = "module://matplotlib_inline.backend_inline"
+    return os.environ | {"LQRLAB_HEADLESS": "1", "MPLBACKEND": inline, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+
+
+def client(book: NotebookExecutionManager, **options: Any) -> PapermillNotebookClient:
+    """A client of nbclient, as papermill has it, for a new kernel of this Python, whatever else is installed."""
+    made = PapermillNotebookClient(book, kernel_name="python3", **options)
+    made.create_kernel_manager().kernel_spec_manager.kernel_dirs = []
+    return made
 
 
 def execute(
@@ -64,13 +62,13 @@ def execute(
 ) -> None:
     """Execute one notebook in a folder that is held, and make sure that it came to its end.
 
-    ``fingerprint`` is filed with the result. Every second ``progress`` takes in the cell that runs, the heading that it
-    stands under and the last line that it printed, and ``unwanted`` is called: when it says True, or after
-    ``time_limit`` seconds, the notebook is ended.
+    ``fingerprint`` is filed with the result. ``progress`` takes in each cell that runs, the heading that it stands
+    under, and the last line that it printed. When ``unwanted()``, asked every second, or after ``time_limit`` seconds,
+    the notebook is ended.
 
     Raises:
-        CellError: a cell failed, the kernel died, it was ended, papermill could not start, or the last cell wrote no
-            result. ``notebooks/<name>.failed.ipynb`` is executed up to there.
+        CellError: a cell failed, the kernel died, it was ended, or the last cell wrote no result.
+            ``notebooks/<name>.failed.ipynb`` is executed up to there.
     """
     executed = folder / "notebooks" / f"{nb.name}.ipynb"
     failed, partial = executed.with_suffix(".failed.ipynb"), executed.with_name(f".{nb.name}.partial.ipynb")
@@ -78,29 +76,28 @@ def execute(
     result = session.result_path(folder, nb.name)
     result.unlink(missing_ok=True)  # so that a result is one of this execution
     given = {k: v for k, v in values.items() if v != nb.parameters[k].default} | {"run": str(folder)}
-    job = {"source": str(nb.path), "target": str(partial), "folder": str(folder), "parameters": given}
-    env = environment() | {"LQRLAB_FINGERPRINT": fingerprint}
+    deadline = time.monotonic() + (time_limit or math.inf)
 
     def ended() -> str:
-        number, title, printed = _at(partial)
-        if number:
-            progress.step(number, title or nb.name, printed)
         if time.monotonic() >= deadline:
-            return f"{TIME_LIMIT}: not finished after {time_limit:g} s"
-        return f"{STOPPED}: its sweep was stopped" if unwanted() else ""
+            return f"TimeLimit: not finished after {time_limit:g} s"
+        return "Stopped: its sweep was stopped" if unwanted() else ""
 
     try:
-        deadline = time.monotonic() + (time_limit or math.inf)
-        for _ in range(_STARTS):
-            partial.unlink(missing_ok=True)
-            failure = _in_child(job, env, ended)
-            if failure is None or _NEVER_STARTED not in failure:  # as when another process took the kernel's ports
-                break
-        if failure is not None:
-            raise _explained(partial, failure)
+        partial.unlink(missing_ok=True)
+        with _engine(nb, folder, fingerprint, progress, ended):
+            for left in reversed(range(_STARTS)):
+                try:
+                    papermill.execute_notebook(
+                        str(nb.path), str(partial), given, "lqrlab", progress_bar=False, autosave_cell_every=10
+                    )
+                    break
+                except RuntimeError as error:
+                    if not left or _NEVER_STARTED not in str(error):
+                        raise
         if session.fingerprint(folder, nb.name) != fingerprint:
-            error = f"the notebook ended without writing {run_folder.short(result)}"
-            raise CellError(error, traceback="its last cell has to be session.finish(...)")
+            lacks = f"the notebook ended without writing {run_folder.short(result)}"
+            raise CellError(lacks, traceback="its last cell has to be session.finish(...)")
     except CellError:
         result.unlink(missing_ok=True)
         raise
@@ -110,97 +107,61 @@ def execute(
     os.replace(failed, executed)
 
 
-def _in_child(job: Mapping[str, object], env: Mapping[str, str], ended: Callable[[], str]) -> str | None:
-    """Do a job in a process: None, or why it was ``ended``, or what it said before it failed."""
-    command, why, poll = [sys.executable, "-P", "-m", __name__], "", 0.1
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
-        # a session of its own: Ctrl-C reaches the parent alone, which then ends the child in order
-        child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=env, start_new_session=True
-        )
-        assert child.stdin is not None
+@contextlib.contextmanager
+def _engine(
+    nb: Notebook, folder: Path, fingerprint: str, progress: Progress, ended: Callable[[], str]
+) -> Iterator[None]:
+    """papermill's engine ``lqrlab``, for a run in ``folder``; the kernel is killed when ``ended`` says why.
+
+    A ``CellError`` says that, or why else the notebook did not come to its end.
+    """
+    over, running = threading.Event(), list[PapermillNotebookClient]()
+    started = {"env": environment() | {"LQRLAB_FINGERPRINT": fingerprint}, "cwd": str(nb.path.parents[1])}
+    number, title = 0, nb.name
+
+    def begins(cell: Cell, cell_index: int) -> None:
+        nonlocal number, title
+        title = [title, *(text for _, text in notebooks.headings(cell))][-1]
+        if cell["cell_type"] == "code" and notebooks.source(cell).strip():
+            number += 1
+            progress.step(number, title, functools.partial(_last_line, cell))
+
+    def watch() -> None:
+        while not over.wait(1.0):
+            if running and ended():
+                return os.killpg(running[-1].km.provisioner.pid, signal.SIGKILL)
+
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:  # of what the kernel says by itself
+        options = [
+            "--InteractiveShell.automagic=False",  # else a cell of one line, run: str = "…", is the magic %run
+            f"--IPKernelApp.exec_lines={_ENTER}({str(folder)!r}, {os.getpid()})",
+        ]
+
+        class OneNotebook(Engine):
+            @classmethod
+            def execute_managed_notebook(cls, book: NotebookExecutionManager, kernel_name: str, **_: Any) -> None:
+                running.append(client(book, extra_arguments=options, on_cell_start=begins))
+                running[-1].execute(**started, stdout=log, stderr=log)
+
+        papermill_engines.register("lqrlab", OneNotebook)
+        threading.Thread(target=watch, daemon=True).start()
         try:
-            with contextlib.suppress(BrokenPipeError):  # it ended at once: its exit code and log say why
-                child.stdin.write(json.dumps(job).encode() + b"\n")
-                child.stdin.flush()
-            while not why and child.poll() is None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(poll)
-                why, poll = ended(), min(1.0, 1.5 * poll)
+            yield
+        except papermill.PapermillExecutionError as error:
+            what = f"{error.ename}: {error.evalue}"
+            raise CellError(what, error.source, "\n".join(error.traceback)) from None
+        except RuntimeError as error:
+            log.seek(0)
+            why = ended()
+            raise CellError(why or f"{type(error).__name__}: {error}", traceback="" if why else log.read()) from None
+        except KeyboardInterrupt:
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # else it tells of the cell that nobody waits for
+            raise
         finally:
-            with contextlib.suppress(BrokenPipeError):
-                child.stdin.close()  # should it still run, it ends now, its kernel first
-            code = child.wait()
-            ended()  # the cell that it came to
-        log.seek(0)
-        said = log.read().strip() or f"the process that runs the notebook ended with code {code}"
-        return why or (said if code else None)
+            over.set()
 
 
-def _cells(notebook: Path) -> list[Cell]:
-    """The cells of a notebook that papermill writes; none while it does."""
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        return read_object(notebook)["cells"]
-    return []
-
-
-def _at(notebook: Path) -> tuple[int, str, str]:
-    """The number of the cell that runs, the heading that it stands under, and the last line that it printed."""
-    number, title, printed, heading = 0, "", "", ""
-    for cell in _cells(notebook):
-        heading = [heading, *(text for _, text in notebooks.headings(cell))][-1]
-        if cell["cell_type"] == "code" and cell["metadata"].get("papermill", {}).get("start_time"):
-            lines = [line for out in cell["outputs"] for line in "".join(out.get("text", "")).splitlines()]
-            number, title, printed = number + 1, heading, next((line for line in lines[::-1] if line.strip()), "")
-    return number, title, printed.strip()
-
-
-def _explained(notebook: Path, said: str) -> CellError:
-    """The error of the cell that failed, else the last line that the process said."""
-    lines = said.splitlines()
-    error = re.sub(r"^[\w.]+\.(?=\w+:)", "", lines[-1])
-    if error.startswith((TIME_LIMIT, STOPPED)):
-        return CellError(error)
-    for cell in _cells(notebook):
-        for output in cell.get("outputs", []):
-            if output["output_type"] == "error":
-                error, trace = f"{output['ename']}: {output['evalue']}", "\n".join(output["traceback"])
-                return CellError(error, notebooks.source(cell), "\n".join(trace.strip().splitlines()[-12:]))
-    return CellError(error, traceback="\n".join(lines[-8:]))
-
-
-def _end_with_parent() -> None:
-    """Wait until the pipe to the parent closes, then end the kernel and this process."""
-    import psutil
-
-    while os.read(0, 1):  # not sys.stdin: its lock would be in the way when the interpreter ends
-        pass
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    os._exit(130)
-
-
-def main() -> None:
-    """Run the job on standard input."""
-    job: dict[str, Any] = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    # checks web addresses in a notebook's metadata, and takes a second to import
-    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
-    import papermill
-
-    with run_folder.use(Path(job["folder"])):
-        papermill.execute_notebook(
-            job["source"],
-            job["target"],
-            job["parameters"],
-            kernel_name=KERNEL,
-            extra_arguments=_PLAIN,
-            cwd=str(Path(job["source"]).parents[1]),
-            progress_bar=False,
-            autosave_cell_every=10,
-        )
-
-
-if __name__ == "__main__":
-    main()
+def _last_line(cell: Cell) -> str:
+    """The last line that a cell printed so far."""
+    lines = [line.strip() for out in cell["outputs"] for line in "".join(out.get("text", "")).splitlines()]
+    return next(filter(None, reversed(lines)), "")

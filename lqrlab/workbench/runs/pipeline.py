@@ -11,22 +11,21 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import lqrlab
 from lqrlab.compute import checks
-from lqrlab.workbench.runs import execution, notebooks, run_folder, session
+from lqrlab.workbench.runs import notebooks, run_folder, session
 from lqrlab.workbench.runs.notebooks import Notebook, Values
 from lqrlab.workbench.runs.run_folder import Record, Status, short
 from lqrlab.workbench.runs.terminal import Progress, clock
 
+if TYPE_CHECKING:
+    from lqrlab.workbench.runs import execution
+
 FAMILIES = ("family", "families", "held_out", "others", "pages", "films")
 """Parameters that name families of plants."""
-_STATUS: dict[str, Status] = {
-    execution.TIME_LIMIT: "timed out",
-    execution.STOPPED: "stopped",
-    "DeadKernelError": "kernel died",
-}
+_STATUS: dict[str, Status] = {"TimeLimit": "timed out", "Stopped": "stopped", "DeadKernelError": "kernel died"}
 
 
 class RunError(RuntimeError):
@@ -184,6 +183,8 @@ def execute(steps: Sequence[Step], folder: Path, about: Record, progress: Progre
     A ``RunError`` says which notebook failed, or was ended: ``ending`` is ``time_limit`` and ``unwanted`` of
     :func:`execution.execute`.
     """
+    from lqrlab.workbench.runs import execution  # and papermill: a second
+
     path, begun = folder / run_folder.RUN, time.monotonic()
     run_folder.begin(path, **about)
     status: Status = "stopped"
@@ -213,7 +214,7 @@ def execute(steps: Sequence[Step], folder: Path, about: Record, progress: Progre
         run_folder.note(path, status=status, error=error, ended=session.now(), seconds=seconds, device=device)
 
 
-def _explanation(what: str, error: execution.CellError, failed: Path) -> str:
+def _explanation(what: str, error: "execution.CellError", failed: Path) -> str:
     parts = [what]
     if error.source:
         parts += ["in the cell", *(f"  │ {line}" for line in error.source.strip("\n").splitlines())]

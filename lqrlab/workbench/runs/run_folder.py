@@ -4,7 +4,9 @@ import contextlib
 import os
 import platform
 import shutil
+import signal
 import subprocess
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -197,6 +199,21 @@ def use(folder: Path) -> Iterator[None]:
     with files.locked(place):
         yield
     shutil.rmtree(place, ignore_errors=True)
+
+
+def enter(folder: str, parent: int) -> None:
+    """In a kernel: :func:`use` the run's folder until the process ends, which it does when its parent is gone."""
+
+    def watch() -> None:
+        with use(Path(folder)):
+            entered.set()
+            while os.getppid() == parent:
+                time.sleep(0.2)
+            os.killpg(os.getpgrp(), signal.SIGKILL)  # what it started ends with it
+
+    entered = threading.Event()
+    threading.Thread(target=watch, daemon=True).start()
+    entered.wait()
 
 
 def _in_use(place: Path) -> bool:

@@ -5,7 +5,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Self, TextIO
 
 
@@ -60,7 +60,8 @@ class Progress:
 
     def __init__(self, stream: TextIO | None = None, *, interval: float = 15.0, even: bool = False) -> None:
         self.stream, self.interval, self.even = stream or sys.stdout, interval, even
-        self.title = self.note = self._name = ""
+        self.title = self._name = ""
+        self._note: Callable[[], str] = str
         self._step, self._total, self._begun = 0, 1, time.monotonic()
         self._said, self._ended = time.monotonic(), threading.Event()
 
@@ -85,17 +86,17 @@ class Progress:
     def begin(self, name: str, total: int, title: str = "") -> None:
         """Start with what has ``total`` steps; ``title`` says what happens before the first."""
         self._name, self._total, self._step, self._begun = name, total, 0, time.monotonic()
-        self.title, self.note = title, ""
+        self.title, self._note = title, str
 
-    def step(self, number: int, title: str, note: str = "") -> None:
-        """Take in which step it is at, and a note on it; a line is due if its title is new."""
-        new, self._step, self.title, self.note = title != self.title, number, title, note
+    def step(self, number: int, title: str, note: Callable[[], str] = str) -> None:
+        """Take in which step it is at, and who tells what there is to say of it; a line is due if its title is new."""
+        new, self._step, self.title, self._note = title != self.title, number, title, note
         if new:
             self._say_state()
 
     def _say_state(self, pace: bool = False) -> None:
-        took, words = (time.monotonic() - self._begun, f"{self.title} · {self.note}" if self.note else self.title)
-        left = ""
+        took, note, left = time.monotonic() - self._begun, self._note(), ""
+        words = f"{self.title} · {note}" if note else self.title
         if pace and self._step:
             rate = self._step / max(took, 1e-3)
             left = f", {rate:.3g}/s, {clock((self._total - self._step) / rate)} left"
