@@ -205,12 +205,11 @@ def realtime(
 
 def _excitation(problem: Problem, num: int, key: PRNGKeyArray | None) -> np.ndarray:
     """Noise for the inputs of ``num`` samples, drawn before the loop."""
-    none = jnp.zeros((num, problem.m))
     if problem.noise.input is None:
-        return np.asarray(none)
+        return np.zeros((num, problem.m))
     if key is None:
         raise ValueError("key: the problem's excitation needs a random key")
-    return np.asarray(drawn(key, problem.noise.input, none))
+    return np.asarray(drawn(key, problem.noise.input, jnp.zeros((num, problem.m))))
 
 
 def _problem(plant: Any, rate: float | None) -> Problem:
@@ -385,7 +384,8 @@ def _recorded(
     dt = float(side.problem.dt)
     ticks = np.arange(len(absolute[0])) if ticks is None else ticks
     times = np.repeat(ticks[:, None] * dt, 2, 1) if times is None else times
-    return TimedRun(dt, ticks, *times.T, *absolute, side.outputs, side.inputs, trajectory, clock, due or len(ticks))
+    began, sent = times.T
+    return TimedRun(dt, ticks, began, sent, *absolute, side.outputs, side.inputs, trajectory, clock, due or len(ticks))
 
 
 def _put(ys: np.ndarray, row: int, y: np.ndarray | None) -> bool:
