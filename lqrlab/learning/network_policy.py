@@ -56,7 +56,7 @@ class NetworkPolicy:
         gain = self.context.gain.reshape(*self.context.gain.shape[:-1], M_MAX, N_MAX)
         units = self.coordinates
         gain = units.zero_padding(gain.astype(units.scale_x.dtype), "u", "x")
-        return LinearPolicy(units.unscale_gain(gain, self.n, self.m))
+        return LinearPolicy(units.unscale("K", gain, self.n, self.m))
 
     @property
     def std(self) -> Array:
@@ -156,7 +156,7 @@ def _repaired(bound: NetworkPolicy, problem: Problem | None, steps: int, kind: s
     if problem is None:
         raise ValueError("repair: needs the plants' matrices, but only their units are told")
     K = repair(gain.K, problem, steps)
-    better = problem.coordinates.scale_gain(K).reshape(bound.context.gain.shape)
+    better = problem.coordinates.scale("K", K).reshape(bound.context.gain.shape)
     # not rounded to the network's type: it is verified as it is
     return dataclasses.replace(bound, context=dataclasses.replace(bound.context, gain=better))
 
@@ -222,7 +222,7 @@ def repair(K: ArrayLike, plants: Plant | Sequence[Plant] | Problem, steps: int =
         raise ValueError(f"K: expected gains {(*batch, m, n)}, inputs by states, for these plants, but found {K.shape}")
     K = jnp.broadcast_to(K, (*batch, m, n)).astype(problem.A.dtype)
     units = problem.units
-    better = units.unscale_gain(improved(problem.scaled(), units.scale_gain(K), steps, n, m), n, m)
+    better = units.unscale("K", improved(problem.scaled(), units.scale("K", K), steps, n, m), n, m)
     if not checks.traced(better):
         _say_where_none_was_found(np.asarray(better), problem)
     return better
