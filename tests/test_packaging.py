@@ -198,8 +198,7 @@ home = pathlib.Path(lqrlab.__file__).parents[1]
 for room in lqrlab.LIBRARY:
     for path in sorted((home / "lqrlab" / room).rglob("*.py")):
         module = ".".join(path.relative_to(home).with_suffix("").parts).removesuffix(".__init__")
-        if module != "lqrlab.workbench.figures.notation":  # formulas, which the workbench's extra brings
-            importlib.import_module(module)
+        importlib.import_module(module)
 print("all")
 """
 """Imports each module of the library."""

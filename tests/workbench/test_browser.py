@@ -18,7 +18,7 @@ import test_report
 from lqrlab import dataset, learning, systems
 from lqrlab.workbench import widgets
 from lqrlab.workbench.figures import catalogue_page, data_card
-from lqrlab.workbench.runs import comparison, report, run_folder
+from lqrlab.workbench.runs import report, run_folder, sweep
 
 pytestmark = [pytest.mark.browser, pytest.mark.matrix]
 ROOT = Path(__file__).parents[2]
@@ -322,7 +322,7 @@ def site(tmp_path_factory):
     numbers[3] = {"error": "mode at +4.2 rad/s is not stabilizable"}
     folder.mkdir(parents=True)
     lines = (json.dumps({"fingerprint": str(i)} | found) for i, found in enumerate(numbers))
-    (folder / comparison.NUMBERS).write_text("\n".join(lines))
+    (folder / sweep.NUMBERS).write_text("\n".join(lines))
     record = {"notebook": "cart_pole", "title": "Cart-pole", "kind": "plant", "runs": runs}
     record |= {
         "started": "2026-11-21T10:00:00",
@@ -331,7 +331,7 @@ def site(tmp_path_factory):
         "units": {"dt": "s"},
     }
     (folder / "sweep.json").write_text(json.dumps(record))
-    comparison.write(folder)
+    report.compare(folder)
     report.index(data)
     catalogue_page.page(["mass_spring_damper"]).save(data / "plants.html")
     mailed(data / "mailed")
@@ -489,12 +489,12 @@ def hostile_site(folder):
     report.write(hostile_html.run(folder / "runs" / "run"))
     sweep = folder / "sweeps" / "sweep"
     sweep.mkdir(parents=True)
-    (sweep / comparison.NUMBERS).write_text(json.dumps({"fingerprint": "0", "error": name}))
+    (sweep / sweep.NUMBERS).write_text(json.dumps({"fingerprint": "0", "error": name}))
     record = {"notebook": name, "title": name, "kind": "plant", "status": name, "profile": name}
     record |= {"started": name, "versions": {"lqrlab": name, name: name}, "units": {}, "commit": name, "device": name}
     record["runs"] = [{"point": {name: name}, "run": name, "fingerprint": "0"}]
     (sweep / "sweep.json").write_text(json.dumps(record))
-    comparison.write(sweep)
+    report.compare(sweep)
     report.index(folder)
     plant = systems.load(hostile_html.plant_file(folder / "plant.json"))
     with pytest.MonkeyPatch.context() as patch:

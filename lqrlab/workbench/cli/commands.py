@@ -3,7 +3,6 @@
 import contextlib
 import json
 import shlex
-import shutil
 import sys
 import typing
 from pathlib import Path
@@ -11,10 +10,9 @@ from typing import Any
 
 import click
 
-import lqrlab
 from lqrlab.workbench.cli import options
 from lqrlab.workbench.cli.options import PATH, as_json, complete, main
-from lqrlab.workbench.runs import notebooks, pipeline, plant_copies, run_folder
+from lqrlab.workbench.runs import notebooks, pipeline, plant_copies, run_folder, study
 
 
 @main.command()
@@ -67,7 +65,7 @@ def sweep(target: str, overrides: dict[str, str], listed: Path | None, as_json: 
     factors of the weights (q_STATE, r_INPUT) can be set: lqrlab sweep cart_pole -p pole_length=0.1:1 -p
     q_angle=0.1:10:log --random 5000
     """
-    from lqrlab.workbench.runs import comparison, sweep, sweep_plan
+    from lqrlab.workbench.runs import sweep, sweep_plan
 
     rows = sweep_plan.read_list(listed) if listed else ({},)
     asked = sweep_plan.Sweep(target, overrides, rows, **kwargs)
@@ -75,7 +73,7 @@ def sweep(target: str, overrides: dict[str, str], listed: Path | None, as_json: 
         folder = sweep.sweep(asked)
     if asked.dry_run:
         return
-    frame = comparison.table(folder)
+    frame = sweep.table(folder)
     if as_json:
         click.echo(frame.to_json(orient="records", lines=True).rstrip())
     if (frame["status"] != "finished").any():
@@ -99,39 +97,22 @@ def report(folder: Path | None, show: bool, whole: bool) -> None:
         )
     if folder is not None and not swept:
         run_folder.require_record(folder)
-    from lqrlab.workbench.runs import comparison, report
+    from lqrlab.workbench.runs import report
 
     if folder is None:
         index = report.index(pipeline.find_source().parent / "data")
     else:
-        index = comparison.write(folder) if swept else report.write(folder, whole=whole)
+        index = report.compare(folder) if swept else report.write(folder, whole=whole)
     click.echo(index)
     if show:
         click.launch(index.resolve().as_uri())
-
-
-STUDY = """# {name}
-
-Notebooks and profiles of lqrlab {version}, yours to change. `lqrlab run --profile tiny` executes 01 to 04 of this
-folder in a minute and `lqrlab run` at full size, `lqrlab run 15_swing_up` one that goes deeper; the report is in
-`data/runs/<profile>/report`. By hand: `jupyter lab notebooks`. More: `lqrlab --help`.
-"""
 
 
 @main.command()
 @click.argument("folder", type=PATH)
 def init(folder: Path) -> None:
     """Make FOLDER, a study: the notebooks and profiles to run and to change, and a README."""
-    package = Path(lqrlab.__file__).parent
-    packaged = package / "workbench" / "notebooks"  # of a wheel; a checkout has them next to the package
-    source = packaged if packaged.is_dir() else package.parent / "notebooks"
-    try:
-        run_folder.refuse_filled(folder)
-        shutil.copytree(source, folder / "notebooks", ignore=shutil.ignore_patterns(".*", "__pycache__"))
-        text = STUDY.format(name=folder.resolve().name, version=lqrlab.__version__)
-        (folder / "README.md").write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"{folder}: cannot be made ({error.strerror or error})") from None
+    study.make(folder)
     click.echo(f"made {folder}: cd {folder} && lqrlab run --profile tiny")
 
 
@@ -139,18 +120,14 @@ def init(folder: Path) -> None:
 @options.source
 def start(source: Path | None) -> None:
     """Write data/start.ipynb, on which make lab opens: what was run, with its answer, and all notebooks."""
-    from lqrlab.workbench.runs import start_page
-
-    click.echo(start_page.write(pipeline.find_source(source)))
+    click.echo(study.start_page(pipeline.find_source(source)))
 
 
 @main.command()
 @click.argument("name")
 def new(name: str) -> None:
     """Make a notebook NN_NAME that runs, with parameters, a panel, a figure and a result, and a test of it."""
-    from lqrlab.workbench.runs import new_notebook
-
-    notebook, test = new_notebook.create(name, pipeline.find_source())
+    notebook, test = study.new_notebook(name, pipeline.find_source())
     click.echo(f"made {notebook}\nand  {test}: lqrlab run {notebook.stem}, or open it in jupyter lab")
 
 

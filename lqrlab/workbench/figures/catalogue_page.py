@@ -14,8 +14,8 @@ from lqrlab import systems
 from lqrlab.simulation import LinearPolicy, Problem, TrackingPolicy, Trajectory, rollout
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import animation, charts, keyframes, loop_design, svg
-from lqrlab.workbench.figures.formulas import mathml
 from lqrlab.workbench.figures.plant_card import Card, card, html_table, phrase
+from lqrlab.workbench.figures.safe_html import mathml
 from lqrlab.workbench.figures.svg import HtmlPage
 
 __all__ = ["Card", "Demonstration", "HtmlPage", "card", "demonstrations", "page"]

@@ -13,8 +13,7 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 from nbformat import NotebookNode
 
-from lqrlab.workbench.figures.formulas import mathml
-from lqrlab.workbench.figures.safe_html import plain_css, sanitise
+from lqrlab.workbench.figures.safe_html import mathml, plain_css, sanitise
 
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _SHOWN = ("text/html", "text/markdown", "image/svg+xml", "text/latex", "image/png", "image/jpeg", "text/plain")

@@ -24,7 +24,7 @@ from refusals import refused
 from benchmarks.identification import closed_loop_log, told
 from lqrlab import control, robust, simulation, systems
 from lqrlab.extensions import identification
-from lqrlab.extensions.identification import Log, filtering, fitted_plant
+from lqrlab.extensions.identification import Log, fitted_plant
 from lqrlab.systems import Signal, families
 from lqrlab.workbench import widgets
 from lqrlab.workbench.cli import main
@@ -748,8 +748,6 @@ def test_draws_from_the_posterior_are_distributed_as_its_density_is():
     assert drawn.table["std"]["damping"] == pytest.approx(std, rel=0.25)
     assert drawn.plants.batch_shape == (800,)
     assert drawn.diverged < 0.01
-    with pytest.raises(ValueError, match="without process noise"):
-        identification.posterior(dataclasses.replace(found, disturbed=True), jax.random.key(0))
 
 
 PENDULUM = systems.make("pendulum")
@@ -1017,55 +1015,6 @@ def test_a_chaotic_plant_is_fitted_because_segments_need_not_meet_at_first():
     assert np.all(found.noise < 1.15 * 0.01 * log.ys.std(0))
     assert not found.unidentifiable
     assert np.all(np.abs(found.values - [float(getattr(truth, k)) for k in found.names]) < 3.5 * found.std)
-
-
-def disturbed_log(seed):
-    """A pendulum that is pushed about, measured well."""
-    plant = systems.make("pendulum", mass=0.6, friction=0.05)
-    gain = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
-    run = simulation.rollout(
-        plant, simulation.LinearPolicy(gain), np.zeros(2), 250, excitation=0.5, noise=np.array([0.002, 0.03]),
-        key=jax.random.key(seed),
-    )  # fmt: skip
-    log = identification.read(run, plant=plant)
-    return plant, dataclasses.replace(log, ys=log.ys + 0.002 * np.random.default_rng(seed).normal(size=log.ys.shape))
-
-
-def test_the_filters_likelihood_is_the_density_of_all_samples_at_once():
-    _, log = closed_loop_log("mass_spring_damper", 1, 40)
-    s = identification.fit(systems.make("mass_spring_damper"), log, starts=1, method="single", iterations=2).segments
-    z, x0, scale = np.array([0.1, -0.2, 0.15]), np.array([0.3, -0.4]), np.asarray(s.scale)
-    q, r = np.array([0.02, 0.05]), np.array([0.3, 0.2]) * log.ys.std(0)
-    v = jax.numpy.asarray(np.concatenate([z, np.log(q), np.log(r), x0]))
-    (costs,) = filtering._filter(s, v)[1]
-    A, B = s.coordinates.plant(s.plant, jax.numpy.asarray(z)).matrices()
-    flow = scipy.linalg.expm(np.block([[A, B], [np.zeros((1, 3))]]) * float(s.dt))
-    A, B, T = flow[:2, :2], flow[:2, 2:], len(log)
-    means, effects = [x0 * scale], [np.eye(2, 2 * T)]  # of the unsure start and of each disturbance
-    for t in range(T - 1):
-        means.append(A @ means[-1] + B @ log.us[t])
-        effects.append(A @ effects[-1] + np.eye(2, 2 * T, 2 * (t + 1)))
-    effects = np.concatenate(effects) * np.append(0.3 * scale, np.tile(q * scale, T - 1))
-    joint = scipy.stats.multivariate_normal(np.ravel(means), effects @ effects.T + np.diag(np.tile(r**2, T)))
-    expected = -joint.logpdf(log.ys.ravel()) - T * np.log(2 * np.pi)
-    assert np.sum(costs) == pytest.approx(expected, rel=1e-5)
-    # the first state is known as well as 0.3 of its scale
-    value, _ = filtering._unlikely_slope(s, v, jax.numpy.zeros((1, 2)))
-    assert value == pytest.approx(expected + 0.5 * np.sum((x0 / 0.3) ** 2), rel=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.matrix
-def test_the_filter_knows_that_a_plant_is_disturbed():
-    z = []
-    for seed in range(4):
-        plant, log = disturbed_log(seed)
-        found = identification.fit(systems.make("pendulum"), log, ["mass", "friction"], starts=1, method="filter")
-        z.append((found.values - [float(plant.mass), float(plant.friction)]) / found.std)
-    z = np.array(z)
-    assert np.mean(np.abs(z) < 3) >= 0.9
-    assert 0.4 < np.sqrt(np.mean(z**2)) < 1.6
-    assert found.residuals().white
 
 
 @pytest.mark.parametrize(
