@@ -93,9 +93,6 @@ class ProcessModel:
 def half_rule(channel: Channel, order: int) -> ProcessModel:
     """The model of one or two lags by Skogestad's half rule, with half a sample time as dead time.
 
-    Raises:
-        ValueError: complex poles or zeros, or one in the right half-plane (of a zero there is a dead time).
-
     Source: S. Skogestad, Simple analytic rules for model reduction and PID controller tuning, J. Process Control 13
     (2003), sections 2.1 and 2.2.
     """
@@ -152,9 +149,6 @@ def of_step(channel: Channel) -> ProcessModel:
     """The model of one lag with the steepest tangent's dead time, and 63 % of the step where the plant has it.
 
     Of an integrating plant: the slope at the end, and the dead time of that tangent.
-
-    Raises:
-        ValueError: an unstable plant, which does not come to rest; two integrators.
 
     Source: K. J. Åström and T. Hägglund, Advanced PID Control (2006), section 2.7.
     """

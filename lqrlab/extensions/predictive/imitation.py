@@ -109,7 +109,6 @@ def imitate(
         design: the teacher, of :func:`mpc`, without a reference, a disturbance and limits of changes, which a state
             alone does not tell.
         problem: of one plant, with the limits of its inputs.
-        config: see there.
         progress: called with each row of the metrics.
     """
     config = config or ImitationConfig()

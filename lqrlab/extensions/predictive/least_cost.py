@@ -181,12 +181,10 @@ def recoveries(
         problem: of one plant, with the limits of its inputs.
         policies: name → controller, see :func:`lqrlab.simulation.bind`.
         key: random key of the starts; one key, one set.
-        sizes: the starts are normal with so many state scales; the same directions in each size.
-        num: starts of a size.
+        sizes: the starts are normal with so many state scales, ``num`` of each; the same directions in each size.
         num_steps: samples after which a loop is judged.
 
-    Returns:
-        Name → verdicts ``[sizes, num]``; ``.converged.mean(-1)`` are the shares.
+    Returns name → verdicts ``[sizes, num]``; ``.converged.mean(-1)`` are the shares.
     """
     checks.whole("num", num)
     starts = starts_of(problem, key=key, sizes=sizes, num=num)
@@ -217,17 +215,14 @@ def best_known_cost(
     on the optimum, no more.
 
     Args:
-        problem: of one plant, with the limits of its inputs.
-        policies: name → controller, see :func:`lqrlab.simulation.bind`.
+        problem, policies: as of :func:`recoveries`.
         x0: initial deviations ``[starts, n]``.
-        key: random key of the random guesses.
+        key: random key of the ``num_random`` guesses.
         horizon: samples of a trajectory; what comes after costs xᵀPx, as the LQR's.
-        num_random: random guesses.
         max_iterations: of a search.
         num_steps: samples of a policy's loop; a loop that does not converge costs inf.
 
-    Returns:
-        Cost ``[starts]``, and name → cost ``[starts]``.
+    Returns cost ``[starts]``, and name → cost ``[starts]``.
     """
     x0 = jnp.asarray(checks.real("x0", x0), float)
     plant = problem.plant

@@ -157,7 +157,7 @@ def filtered(controller: object, problem: Problem, *, horizon: int = 10) -> Filt
 
     Args:
         controller: of any kind that :func:`bind` takes.
-        problem: the plants, with limits of inputs and states; its linear, sampled model is what is looked ahead with.
+        problem: the plants, with limits of inputs and states; its linear, sampled model looks ahead.
         horizon: steps that are looked ahead; more of them see a limit earlier, and brake more gently.
 
     Source: K. P. Wabersich and M. N. Zeilinger, Automatica 129 (2021), for the idea: a plan that proves each input.

@@ -12,7 +12,7 @@ from jaxtyping import ArrayLike
 
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.system_norms import hinf_norm
-from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant, System, partitioned, sampled
+from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant, System, beside, partitioned, sampled, series
 from lqrlab.extensions.robust.synthesis_result import Synthesis, best_controller
 
 _SKEW = 1e-3  # times U1's least singular value: a subspace of both eigenvalues of a pair on the axis is not symmetric
@@ -218,13 +218,8 @@ class RegularProblem:
     def optimum(self, below: float | None = None) -> tuple[float | None, str]:
         """The least level at which all conditions hold, by bisection, and the one that fails below it.
 
-        Where ρ(XY) < γ² is the one, the secant of its logarithm leads there sooner.
-
-        Args:
-            below: only look below this level.
-
-        Returns:
-            None, and what fails, if there is no such level.
+        Where ρ(XY) < γ² is the one, the secant of its logarithm leads there sooner. None, and what fails, if there is
+        no such level, or none ``below`` one.
         """
         low, step = 0.0, 0.1
         high = below or max(self.floor, 1e-3 * _gain(self.plant.D11)) * 1.01 or 1.0
@@ -332,18 +327,14 @@ def mixsyn(
     weights = [_system(f"W{i}", W, size) for i, (W, size) in enumerate(((W1, p), (W2, m), (W3, p)), 1) if W is not None]
     if not weights:
         raise ValueError("W1, W2, W3: expected at least one weight, but found None for all")
-    # the signals that are weighted, r − y, u and y, by the plant's states, r and u
-    signals = (-c, np.eye(p), -d), (np.zeros((m, n)), np.zeros((m, p)), np.eye(m)), (c, np.zeros((p, p)), d)
+    # the signals that are weighted, r − y, u and y, by the plant's states and [r; u]; and r − y, which is measured
+    error = -c, np.hstack([np.eye(p), -d])
+    signals = error, (np.zeros((m, n)), np.eye(m, p + m, p)), (c, np.hstack([np.zeros((p, p)), d]))
     rows = [signal for signal, W in zip(signals, (W1, W2, W3)) if W is not None]
-    A = scipy.linalg.block_diag(a, *(w[0] for w in weights))
-    A[n:, :n] = np.vstack([w[1] @ x for w, (x, _, _) in zip(weights, rows)])
-    B = np.vstack([np.hstack([np.zeros((n, p)), b]), *(w[1] @ np.hstack(r[1:]) for w, r in zip(weights, rows))])
-    own = scipy.linalg.block_diag(*(w[2] for w in weights))
-    C = np.hstack([np.vstack([w[3] @ r[0] for w, r in zip(weights, rows)]), own])
-    D = np.vstack([w[3] @ np.hstack(r[1:]) for w, r in zip(weights, rows)])
-    C = np.vstack([C, np.hstack([-c, np.zeros((p, len(A) - n))])])
-    D = np.vstack([D, np.hstack([np.eye(p), -d])])
-    return synthesis("mixsyn", partitioned("mixsyn", A, B, C, D, p, m, dt))
+    C, D = (np.vstack(parts) for parts in zip(*rows, error))
+    plant = a, np.hstack([np.zeros((n, p)), b]), C, D
+    measured = np.zeros((0, 0)), np.zeros((0, p)), np.zeros((p, 0)), np.eye(p)
+    return synthesis("mixsyn", partitioned("mixsyn", *series(beside([*weights, measured]), plant), p, m, dt))
 
 
 def ncfsyn(A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike, dt: float | None = None) -> Synthesis:

@@ -92,24 +92,21 @@ def refuse_foreign(folder: Path, source: Path | None = None, record: str = RUN) 
     It may be new, empty, a run's, or hold nothing but what a data set, a training or notebooks run by hand left there.
     It may not hold the notebooks (``source``), or be inside of their folder.
     """
-    name = f"--folder {short(folder)}"
-    if source is not None:
-        places = [folder, *(folder / product for product in PRODUCTS)]  # each may be a link to somewhere
-        if any(_within(source, place) or _within(place, source) for place in map(Path, map(os.path.realpath, places))):
-            raise ValueError(
-                f"{name}: holds the notebooks themselves, or is inside of their folder {short(source)}; give another"
-            )
-    if folder in (Path(folder.anchor), Path(os.path.expanduser("~")).resolve()):
-        raise ValueError(f"{name}: expected a folder for this alone; give another")
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{name}: expected a folder, but found a file; give another")
+    # each may be a link to somewhere
+    places = [Path(os.path.realpath(place)) for place in (folder, *(folder / name for name in PRODUCTS))]
     ours = (files.LOCK, USERS, record + files.PART)  # of a run that ended before it had a record
-    found = sorted(p.name for p in folder.iterdir() if p.name not in ours) if folder.exists() else []
-    if found and not recorded(folder / record) and not (record == RUN and _by_hand(folder, found)):
-        raise ValueError(
-            f"{name}: expected a new folder or one with the record {record}, but found {found[0]} there and no such "
-            "record; give another"
-        )
+    found = sorted(p.name for p in folder.iterdir() if p.name not in ours) if folder.is_dir() else []
+    fault = ""
+    if source is not None and any(_within(source, place) or _within(place, source) for place in places):
+        fault = f"holds the notebooks themselves, or is inside of their folder {short(source)}"
+    elif folder in (Path(folder.anchor), Path(os.path.expanduser("~")).resolve()):
+        fault = "expected a folder for this alone"
+    elif folder.exists() and not folder.is_dir():
+        fault = "expected a folder, but found a file"
+    elif found and not recorded(folder / record) and not (record == RUN and _by_hand(folder, found)):
+        fault = f"expected a new folder or one with the record {record}, but found {found[0]} there and no such record"
+    if fault:
+        raise ValueError(f"--folder {short(folder)}: {fault}; give another")
 
 
 def refuse_filled(folder: Path) -> None:
