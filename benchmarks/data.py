@@ -14,8 +14,8 @@ import numpy as np
 from benchmarks.measurement import Parts, Row, last_line, main, measure, row
 from lqrlab import dataset, systems
 from lqrlab.compute import seconds
-from lqrlab.dataset.layout import plan
-from lqrlab.dataset.shard_contents import make
+from lqrlab.dataset.manifest import plan
+from lqrlab.dataset.trajectories import make
 
 WINDOW, BATCH = 32, 2048
 TARGETS = {"resident": 2000, "memory": 2000, "streaming": 1000}

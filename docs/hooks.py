@@ -16,7 +16,7 @@ from mkdocs.structure.pages import Page
 import lqrlab
 from lqrlab import compute, systems
 from lqrlab.workbench.figures import catalogue_page
-from lqrlab.workbench.figures.formulas import mathml
+from lqrlab.workbench.figures.safe_html import mathml
 
 sys.path.insert(0, str(Path(__file__).parent))
 import docstrings

@@ -201,8 +201,8 @@ SHARDS: list[tuple[str, Callable[[h5py.File], object], str]] = [
     ("a type", replaced(lambda g: g.__setitem__("cost", np.dtype("f8"))), "is a Datatype, not an array"),
     ("without gains", lambda file: file.__delitem__("variants/K"), "variants/K"),
     ("with more", lambda file: file.create_dataset("variants/extra", data=1.0), "variants/extra"),
-    ("a hundred names of one array", many("trajectories", "trajectories/states", 100), "its arrays together claim"),
-    ("5000 arrays", many("variants", "variants/dt", 5000), "items, more than a data set has"),
+    ("a hundred names of one array", many("trajectories", "trajectories/states", 100), "not what the manifest"),
+    ("5000 arrays", many("variants", "variants/dt", 5000), "more than a data set has"),
     ("a group in itself", lambda file: file.__setitem__("variants/again", file["/"]), "is no group of a data set"),
     ("groups in groups", nested, "is no group of a data set"),
 ]  # fmt: skip
@@ -223,23 +223,6 @@ def changed(change: Callable[[dict], object]) -> Callable[[Path], None]:
         (folder / "manifest.json").write_text(json.dumps(manifest))
 
     return make
-
-
-def linked(folder: Path) -> None:
-    """Five hundred names of one file, all of them in the manifest."""
-    from lqrlab import dataset
-
-    manifest = json.loads((folder / "manifest.json").read_text())
-    other = {"families": ["pendulum"], "held_out": [], "variants": 500, "variants_per_shard": 1}
-    manifest["config"] |= other
-    names = [s.name for s in dataset.layout.plan(dataset.DataConfig.from_dict(manifest["config"]))]
-    manifest["shards"] = [manifest["shards"][0] | {"file": name} for name in names]
-    config = dataset.DataConfig.from_dict(manifest["config"])
-    manifest = dataset.manifest.of_entries(config, manifest["shards"])  # else it is refused for its sums
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    for name in names[1:]:
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).hardlink_to(folder / names[0])
 
 
 def cut(share: float) -> Callable[[Path], None]:
@@ -307,7 +290,7 @@ MANIFESTS = [
     Case("manifest: a terabyte", part(sparse, "manifest.json"), "at most 134217728 bytes"),
     *(Case(f"bytes are {n:.10}", as_manifest(n), "is no manifest")
       for n in ("NaN", "1e999", "-1", "9" * 4000, "true", '"12"', "[[]]")),
-    Case("twice the same file", changed(lambda m: m["shards"].append(m["shards"][0])), "not those of its config"),
+    Case("twice the same file", changed(lambda m: m["shards"].append(m["shards"][0])), "expected the .* files of its"),
     Case("a billion variants", edited(variants=10**9), "variants: expected a whole number in"),
     Case("ten million files", edited(variants=10**7, variants_per_shard=1), "at most 20000 files"),
     Case("10¹² steps", edited(num_steps=10**12, keep_every=2, segment_length=1), "num_steps: expected a"),
@@ -317,14 +300,14 @@ MANIFESTS = [
     Case("a name with a zero", changed(lambda m: m["shards"][0].update(file="a\0.h5")), "is no manifest"),
     *(
         Case(f"{number} variants, and arrays of as many", of_rows(number), "is no manifest")
-        for number in (-1, True, 4.0, 10**30)
+        for number in (-1, True, 10**30)
     ),
     Case("no files", changed(lambda m: m.pop("shards")), "is no manifest"),
     Case("fewer files", changed(lambda m: m["shards"].pop()), "is no manifest"),
     Case("another format", changed(lambda m: m.update(format="lqrlab data set 99")), "is no manifest"),
     Case("a negative seed", changed(lambda m: m["config"].update(seed=-1)), "is no manifest"),
     Case("a checksum left out", changed(lambda m: m["shards"][0]["arrays"]["variants/K"].pop("sha256")),
-         "is no manifest"),
+         "variants/K is not what the manifest lists"),
     Case("an array left out", changed(lambda m: m["shards"][0]["arrays"].pop("variants/K")), "is no manifest"),
 ]  # fmt: skip
 DATA_SETS = [
@@ -337,7 +320,6 @@ DATA_SETS = [
     Case("endless", lambda folder: link("/dev/zero")(shard(folder)), "is no regular file"),
     Case("a loop", lambda folder: link("loop")(shard(folder)), "cannot be read|is missing"),
     Case("another's file", at_bait, "no HDF5 file"),
-    Case("500 names of one file", linked, "is the same file as"),
 ]  # fmt: skip
 """Copies of a data set that were harmed."""
 

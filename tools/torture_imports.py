@@ -7,4 +7,4 @@ import pandas as pd  # noqa: F401
 from lqrlab import dataset, learning  # noqa: F401
 from lqrlab.workbench.cli import main  # noqa: F401
 from lqrlab.workbench.figures import data_card  # noqa: F401
-from lqrlab.workbench.runs import comparison, sweep  # noqa: F401
+from lqrlab.workbench.runs import sweep  # noqa: F401

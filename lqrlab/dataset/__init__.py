@@ -7,13 +7,12 @@ from lqrlab.compute.names import lazily
 if TYPE_CHECKING:
     from lqrlab.dataset import card, sources
     from lqrlab.dataset.data_config import DataConfig, fold
-    from lqrlab.dataset.generation import generate
+    from lqrlab.dataset.generation import Report, generate, verify
     from lqrlab.dataset.random_linear import random_systems
     from lqrlab.dataset.shards import BadFile, read_arrays
     from lqrlab.dataset.sources import Source, source
     from lqrlab.dataset.store import Dataset, Recorded, open
     from lqrlab.dataset.variant_table import SPLITS, VariantTable
-    from lqrlab.dataset.verification import Report, verify
     from lqrlab.dataset.windows import Batch, Windows, WindowSet
 
 __getattr__, __dir__, __all__ = lazily(__name__)

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from lqrlab.dataset import shards
-from lqrlab.dataset.layout import REASONS, splits
+from lqrlab.dataset.manifest import REASONS, splits
 from lqrlab.dataset.variant_table import SPLITS
-from lqrlab.dataset.windows import ARRAYS
 
 if TYPE_CHECKING:
     from lqrlab.dataset.store import Dataset
@@ -81,9 +79,9 @@ def sample(
     data: "Dataset", number: int, count: int = _SHOWN
 ) -> tuple[Float[np.ndarray, "N samples n"], Float[np.ndarray, "N T m"]]:
     """States and inputs of the first trajectories of a file, in units of their scales."""
-    path = data.path / data.shards[number]["file"]
-    with shards.opened(path, only=ARRAYS) as arrays:
-        of, states, controls = (shards.rows(path, arrays, name, 0, count) for name in ARRAYS)
+    names = ("variant", "states", "controls")
+    arrays = data.read(data.shards[number], [f"trajectories/{name}" for name in names])
+    of, states, controls = (a[:count] for a in arrays.values())
     coordinates = data.coordinates(number, of)
     n, m = states.shape[-1], controls.shape[-1]
     return coordinates.scale_state(states)[..., :n], coordinates.scale_input(controls)[..., :m]

@@ -3,8 +3,8 @@
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Self
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
 
 from lqrlab import systems
 from lqrlab.compute.configuration import Config, Count, Range, Seed, Share
@@ -43,7 +43,6 @@ MOST_BYTES = 1 << 17
 """Of a config as JSON: a longer text is not one, and reading it would take its time."""
 
 _Counted = Annotated[int, Range(1, 10**7)]  # so that what is counted in a foreign manifest fits into memory
-_FORMER = {"thinning": "keep_every", "stretch": "segment_length"}  # names of settings in version 0.2
 _Deviation = Annotated[float, Range(0, words="a standard deviation ≥ 0 in units of the signal's scale")]
 
 
@@ -186,10 +185,3 @@ class DataConfig(Config):
             if name == "sensor_noise":
                 values["gain_error"] = self.gone["gain_error"]
         return json.dumps(values | self.gone, indent=2)
-
-    @classmethod
-    def from_dict(cls, values: object) -> Self:
-        """The config of a JSON object, also of one that version 0.2 wrote."""
-        if isinstance(values, Mapping):
-            values = {_FORMER.get(key, key): value for key, value in values.items()}
-        return super().from_dict(values)

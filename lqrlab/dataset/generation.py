@@ -1,7 +1,8 @@
-"""Making the files of a data set: in this process, on one device or several, or in other processes; the same bytes."""
+"""Making the files of a data set, in this process or in others, the same bytes; and verifying that they are these."""
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import os
 import queue
 import warnings
@@ -12,11 +13,10 @@ from pathlib import Path
 import jax
 
 from lqrlab.compute import checks
-from lqrlab.compute.files import locked
-from lqrlab.dataset import card, manifest, shard_contents, shards, store, verification
+from lqrlab.compute.files import locked, write_atomic
+from lqrlab.dataset import card, manifest, shards, store, trajectories
 from lqrlab.dataset.data_config import DataConfig
-from lqrlab.dataset.layout import Shard, plan
-from lqrlab.dataset.manifest import Record
+from lqrlab.dataset.manifest import Record, Shard, plan
 from lqrlab.dataset.shards import BadFile
 
 Progress = Callable[[int, int, str], None]
@@ -65,7 +65,7 @@ def generate(
     config.check_registered()
     if engine and devices:
         raise ValueError("devices: are those of this process, and engine hands the work to others; give one")
-    shard_contents.check_controller(config, controller)
+    trajectories.check_controller(config, controller)
     folder = checks.path("path", path)
     folder.mkdir(parents=True, exist_ok=True)
     manifest.check_folder(folder, config)  # before the lock, whose file stays in the folder
@@ -82,7 +82,7 @@ def generate(
             _report(progress, todo, len(records))
         manifest.seal(folder, config, records)
         data = store.open(folder)
-        manifest.put(folder / manifest.CARD, card.write(data))
+        write_atomic(folder / manifest.CARD, card.write(data))
     return data
 
 
@@ -124,20 +124,125 @@ def produce(
         controller: see :func:`generate`.
         idle: devices that compute nothing; one is taken while the shard is computed. By default JAX's default one.
     """
-    path = folder / shard.name
-    why = ""
+    path, why = folder / shard.name, ""
     if os.path.lexists(path):
         try:
-            return verification.examine(path, config, shard)
+            return examine(path, config, shard)
         except BadFile as error:
             why = error.why
     device = idle.get() if idle else None
     try:
         with jax.default_device(device) if idle else contextlib.nullcontext():
-            content = shard_contents.make(config, shard, controller)
+            content = trajectories.make(config, shard, controller)
     finally:
         if idle:
             idle.put(device)
     shards.write(path, content)
     record = manifest.record(path, content)
     return record | {_MADE_AGAIN: why} if why else record
+
+
+# Verification -----------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The result of :func:`verify`.
+
+    Attributes:
+        path: the folder.
+        problems: pairs of a path and what is wrong with it, in words.
+        variants, trajectories: how many were checked; of a segmented data set segments of trajectories.
+        segmented: whether rows are segments of trajectories.
+        again: whether all of it was made again.
+    """
+
+    path: Path
+    problems: tuple[tuple[Path, str], ...]
+    variants: int = 0
+    trajectories: int = 0
+    segmented: bool = False
+    again: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing is wrong."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        if not self.ok:
+            return "\n".join(f"{path}: {why}" for path, why in self.problems)
+        rows = "segments of trajectories" if self.segmented else "trajectories"
+        how = "made again bit for bit" if self.again else "by their checksums"
+        return f"{self.path}: {self.variants} variants and {self.trajectories} {rows} are as they were made ({how})"
+
+
+def examine(file: Path, config: DataConfig, shard: Shard) -> Record:
+    """The manifest's entry of a file that is, by its own digests, one that was written as this shard.
+
+    Raises:
+        BadFile: with what is wrong, in words.
+    """
+    with shards.damage(file, "is no file of this data set"):
+        content = shards.read(file)
+        entry, about = manifest.record(file, content), content.attributes
+        manifest.check_entry(entry, config, shard)
+        if not config.is_written(about.get("config")):
+            raise ValueError("it was made from another config")
+        if (found := (about.get("family"), about.get("first_variant"))) != (shard.family, shard.first):
+            raise ValueError(f"expected {shard.family} from variant {shard.first} on, but found {found!r:.100}")
+    return entry
+
+
+def verify(
+    path: str | Path, *, again: bool = False, controller: object = None, progress: Progress | None = None
+) -> Report:
+    """Compare a data set with the digests of all its arrays and attributes; whatever is there, list what is wrong.
+
+    Args:
+        path: its folder.
+        again: make each file again and compare that, bit for bit; it takes as long as ``generate`` did.
+        controller: with ``again``, that which was given to ``generate``, if one was.
+        progress: called as ``(shards done, shards in all, file)``.
+
+    Raises:
+        ValueError: with ``again``, a family that is not registered, or a controller that the config does not name.
+    """
+    folder = checks.path("path", path)
+    try:
+        config, record = manifest.read(folder)
+    except (ValueError, OSError) as error:  # no folder may have such a path
+        return Report(folder, ((getattr(error, "path", folder), getattr(error, "why", f"cannot be read: {error}")),))
+    if checks.flag("again", again):
+        config.check_registered()
+        trajectories.check_controller(config, controller)
+    todo, listed, good = plan(config), record["shards"], []
+    strange = sorted({file.name for file in folder.glob("*.h5")} - {shard.name for shard in todo})
+    problems = [(folder, f"{len(strange)} files are not of the data set: {', '.join(strange[:9])}")] if strange else []
+    for done, (shard, entry) in enumerate(zip(todo, listed)):
+        if progress:
+            progress(done, len(listed), shard.name)
+        file = folder / shard.name
+        if why := manifest.glance(file, entry) or _difference(file, config, shard, entry, again, controller):
+            problems.append((file, why))
+        else:
+            good.append(entry)
+    variants, trajectories_ = (sum(entry[key] for entry in good) for key in ("variants", "trajectories"))
+    return Report(folder, tuple(problems), variants, trajectories_, config.segmented, again)
+
+
+def _difference(file: Path, config: DataConfig, shard: Shard, listed: Record, again: bool, controller: object) -> str:
+    """Differences of a file from what the manifest lists or, made again, would be; empty if there are none."""
+    try:
+        entry = examine(file, config, shard)
+    except BadFile as error:
+        return error.why
+    if entry != listed:
+        other = ", ".join(key for key in entry if entry[key] != listed.get(key))
+        return manifest.changed(entry["arrays"], listed["arrays"]) or f"{other}: not what the manifest lists"
+    if not again:
+        return ""
+    made = trajectories.make(config, shard, controller)
+    here = ", ".join(f"{name} {made.attributes[name]}" for name in ("lqrlab", "jax", "numpy", "platform"))
+    why = manifest.changed(made.headers, listed["arrays"])
+    return why and f"made again, {why}; here are {here}, and the file's attributes say what made it"

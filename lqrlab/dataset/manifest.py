@@ -1,28 +1,197 @@
-"""Manifest of a folder: the config that claims it at the start, the contents that seal it at the end."""
+"""The files that a config makes, and the manifest of a folder: a config claims it, the entries of its files seal it."""
 
 import contextlib
+import dataclasses
+import functools
 import json
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Key, Shaped
 
 from lqrlab.compute import checks
 from lqrlab.compute.files import LOCK, PART, read_object, write_atomic
 from lqrlab.dataset import shards
 from lqrlab.dataset.data_config import MOST_BYTES, DataConfig
-from lqrlab.dataset.layout import FORMAT, REASONS, plan, wrong
-from lqrlab.dataset.shards import BadFile, Content
+from lqrlab.dataset.shards import BadFile, Content, Headers
+from lqrlab.systems import M_MAX, N_MAX, Plant, parameter_fields
 
+FORMAT = "lqrlab data set 1"
 CARD = "card.md"
 _CONFIG, _MANIFEST = "config.json", "manifest.json"
 _GROUPS = ("variants", "trajectories")
 
 Record = dict[str, Any]
 """The manifest, or its entry of a file."""
-Headers = Mapping[str, dict[str, Any]]
-"""Name of an array → its shape, type and digest."""
+
+REASONS = {
+    "no_stabilizing_design": "variants without a stabilizing optimal gain, and all their trajectories",
+    "diverged": "trajectories that diverged: a state beyond 1000 scales (and 1000 times its start), or still growing",
+    "saturated": "trajectories whose input stayed at its limit while the state moved away",
+}
+"""Why a variant (the first) or a trajectory may be left out."""
+
+# The files that a config makes ------------------------------------------------------------------------------
+
+_REAL, _SINGLE, _WHOLE, _TEXT = "<f8", "<f4", "<i[48]", r"\|S\d{1,3}"  # types as NumPy writes them
+_PARAMETER = "<[fi][48]"
+_PARAMETERS = "variants/parameters/"
+
+_ARRAYS = {
+    "variants/family": (_TEXT, "v", ""),
+    "variants/variant": (_WHOLE, "v", ""),
+    "variants/split": (_TEXT, "v", ""),
+    "variants/dt": (_REAL, "v", "s"),
+    "variants/scale_x": (_REAL, "vn", "{x}"),
+    "variants/scale_u": (_REAL, "vm", "{u}"),
+    "variants/A": (_REAL, "vnn", "rows ({x})/s, columns 1/({x})"),
+    "variants/B": (_REAL, "vnm", "rows ({x})/s, columns 1/({u})"),
+    "variants/Q": (_REAL, "vnn", "rows and columns 1/({x})"),
+    "variants/R": (_REAL, "vmm", "rows and columns 1/({u})"),
+    "variants/K": (_REAL, "vmn", "rows ({u}), columns 1/({x})"),
+    "variants/P": (_REAL, "vnn", "rows and columns 1/({x}), times s"),
+    "trajectories/variant": (_WHOLE, "r", ""),
+    "trajectories/x0": (_REAL, "rn", "{x}"),
+    "trajectories/states": (_SINGLE, "rsn", "{x}"),
+    "trajectories/controls": (_SINGLE, "rtm", "{u}"),
+    "trajectories/cost": (_REAL, "r", "s"),
+    "trajectories/start": (_WHOLE, "r", "steps"),
+}
+"""Type, axes and unit of each array of a file; v plants of n states and m inputs, r rows of t steps and s samples."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """A block of variants of one family, which becomes a file; its random numbers follow from this and the seed."""
+
+    family: str
+    block: int
+    first: int
+    count: int
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return f"{self.family}-{self.block:05d}.h5"
+
+
+def plan(config: DataConfig) -> tuple[Shard, ...]:
+    """All shards of a data set in order: families as the config lists them, then variants."""
+    size = config.variants_per_shard
+    return tuple(
+        Shard(family, first // size, first, min(size, config.variants - first))
+        for family in config.families
+        for first in range(0, config.variants, size)
+    )
+
+
+def keys(config: DataConfig, shard: Shard) -> Key[Array, "3"]:
+    """Three random keys of a shard, from the seed, the family's name and the block alone."""
+    key = jax.random.key(config.seed, impl="threefry2x32")
+    key = jax.random.fold_in(jax.random.fold_in(key, zlib.crc32(shard.family.encode())), shard.block)
+    return jax.random.split(key, 3)
+
+
+@functools.lru_cache(4)  # all files of a family ask for it
+def splits(config: DataConfig, family: str) -> Shaped[np.ndarray, " variants"]:
+    """The name of the split of each variant of a family; not to be written to."""
+    if family in (config.held_out or ()):
+        return np.full(config.variants, "held_out", dtype="S10")
+    word = f"{config.seed}/{family}/split".encode()
+    order = np.random.Generator(np.random.PCG64(zlib.crc32(word))).permutation(config.variants)
+    split = np.full(config.variants, "train", dtype="S10")
+    split[order[: config.num_validation]] = "validation"
+    return split
+
+
+def _arrays(config: DataConfig) -> dict[str, tuple[str, str, str]]:
+    """The arrays of each file, but for the parameters of its plants."""
+    return {name: a for name, a in _ARRAYS.items() if config.segmented or name != "trajectories/start"}
+
+
+def units(config: DataConfig, plants: Plant) -> dict[str, str]:
+    """The unit of each array that has one."""
+    x, u = (", ".join(signal.unit for signal in signals) for signals in (plants.states, plants.inputs))
+    found = {name: unit.format(x=x, u=u) for name, (_, _, unit) in _arrays(config).items() if unit}
+    parameters = parameter_fields(type(plants)).items()
+    return found | {f"{_PARAMETERS}{name}": field.metadata["unit"] for name, field in parameters}
+
+
+# The entry of a file ----------------------------------------------------------------------------------------
+
+
+def record(path: Path, content: Content) -> Record:
+    """The manifest's entry of one file."""
+    return {
+        "file": path.name,
+        "family": content.attributes.get("family"),
+        "bytes": path.stat().st_size,
+        **{group: len(content.arrays.get(f"{group}/variant", ())) for group in _GROUPS},
+        "left_out": {reason: content.attributes.get(f"left_out_{reason}") for reason in REASONS},
+        "attributes": content.about,
+        "arrays": content.headers,
+    }
+
+
+def check_entry(entry: Record, config: DataConfig, shard: Shard) -> None:
+    """Refuse an entry, made from a file or listed, that the config's file of this shard cannot have.
+
+    Raises:
+        ValueError: with all that is wrong with its arrays, or the first that is wrong with its counts.
+    """
+    left_out = entry["left_out"]
+    known = isinstance(left_out, dict) and left_out.keys() == REASONS.keys()
+    if not known or not all(type(number) is int and number >= 0 for number in left_out.values()):
+        raise ValueError(f"left_out: expected a count for each reason, but found {left_out!r:.100}")
+    undesigned, *loops = (left_out[reason] for reason in REASONS)
+    variants = shard.count - undesigned
+    rows = (variants * config.trajectories - sum(loops)) * len(config.starts)
+    for group, expected in zip(_GROUPS, (variants, rows)):
+        if entry[group] != expected:
+            raise ValueError(
+                f"{group}: expected {expected}, what the config makes without what was left out, but found "
+                f"{entry[group]!r:.50}"
+            )
+    checks.whole("bytes", entry["bytes"], 0, 2**63 - 1)
+    if odd := list(wrong(entry["arrays"], config, variants, rows)):
+        raise ValueError("; ".join(odd))
+
+
+def wrong(headers: Headers, config: DataConfig, variants: int, rows: int) -> Iterator[str]:
+    """Faults in names, types and shapes of a file's arrays, in words; looks at no number in them."""
+    expected = _arrays(config)
+    if absent := [name for name in expected if name not in headers]:
+        yield f"{', '.join(absent)} are missing"
+        return
+    B = headers["variants/B"]["shape"]
+    if not (len(B) == 3 and 1 <= B[1] <= N_MAX and 1 <= B[2] <= M_MAX):
+        yield f"variants/B: expected at most {N_MAX} states and {M_MAX} inputs, but found shape {B}"
+        return
+    sizes = dict(zip("vnmrts", (variants, *B[1:], rows, config.row_steps, config.row_steps + 1)))
+    for name, header in headers.items():
+        kind, axes, _ = expected.get(name, (_PARAMETER, "v", ""))
+        shape = tuple(sizes[axis] for axis in axes)
+        if name not in expected and not name.startswith(_PARAMETERS):
+            yield f"{name} is no array of a data set"
+        elif list(header["shape"]) != list(shape):
+            yield f"{name}: expected shape {shape}, but found {tuple(header['shape'])}"
+        elif not re.fullmatch(kind, header["dtype"]):
+            yield f"{name} holds {header['dtype']}, not the type of a data set"
+
+
+def changed(found: Headers, listed: Headers) -> str:
+    """Arrays that are others than those listed, in words; empty if none are."""
+    odd = [name for name in sorted(found.keys() | listed.keys()) if found.get(name) != listed.get(name)]
+    return f"{', '.join(odd[:5])} {'is' if len(odd) == 1 else 'are'} not what the manifest lists" if odd else ""
+
+
+# The folder -------------------------------------------------------------------------------------------------
 
 
 def check_folder(folder: Path, config: DataConfig) -> None:
@@ -57,19 +226,6 @@ def claim(folder: Path, config: DataConfig) -> None:
         (folder / (name + PART)).unlink(missing_ok=True)
 
 
-def record(path: Path, content: Content) -> Record:
-    """The manifest's entry of one file."""
-    return {
-        "file": path.name,
-        "family": content.attributes.get("family"),
-        "bytes": path.stat().st_size,
-        **{group: len(content.arrays.get(f"{group}/variant", ())) for group in _GROUPS},
-        "left_out": {reason: content.attributes.get(f"left_out_{reason}") for reason in REASONS},
-        "attributes": content.about,
-        "arrays": content.headers,
-    }
-
-
 def of_entries(config: DataConfig, entries: Sequence[Record]) -> Record:
     """The manifest that follows from a config and the entries of its files: with their sums."""
     left_out: dict[str, dict[str, int]] = {family: {} for family in config.families}
@@ -87,13 +243,7 @@ def of_entries(config: DataConfig, entries: Sequence[Record]) -> Record:
 
 def seal(folder: Path, config: DataConfig, entries: Sequence[Record]) -> None:
     """Write the manifest: the data set is complete from here on."""
-    put(folder / _MANIFEST, json.dumps(of_entries(config, entries), indent=1) + "\n")
-
-
-def put(path: Path, text: str) -> None:
-    """Write a text, unless the file holds it already."""
-    if not (path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text):
-        write_atomic(path, text)
+    write_atomic(folder / _MANIFEST, json.dumps(of_entries(config, entries), indent=1) + "\n")
 
 
 def read(folder: Path) -> tuple[DataConfig, Record]:
@@ -124,70 +274,31 @@ def read(folder: Path) -> tuple[DataConfig, Record]:
 
 
 def _check(manifest: Record, config: DataConfig) -> None:
-    """Refuse a manifest with other files than its config makes; so no name in it can lead out of the folder."""
-    entries = manifest["shards"]
-    listed = [(entry["file"], entry["family"]) for entry in entries]
-    planned = [(shard.name, shard.family) for shard in plan(config)]
-    if listed != planned:
-        odd = sorted({str(name) for name, _ in {*listed} ^ {*planned}})
-        raise ValueError(f"the files it lists are not those of its config: {', '.join(odd[:5])}")
-    for entry in entries:
-        check_entry(entry, config)
+    """Refuse a manifest of other files than its config makes; so no name in it can lead out of the folder."""
+    shards, planned = manifest["shards"], plan(config)
+    if len(shards) != len(planned):
+        raise ValueError(f"shards: expected the {len(planned)} files of its config, but found {len(shards)}")
+    entries = [entry | {"file": shard.name, "family": shard.family} for entry, shard in zip(shards, planned)]
+    for entry, shard in zip(entries, planned):
+        check_entry(entry, config, shard)
     for key, value in of_entries(config, entries).items():
         # an older version wrote fewer settings into the config
         if key != "config" and manifest.get(key) != value:
-            raise ValueError(f"{key}: expected {value} as in its files, but found {manifest.get(key)!r:.100}")
+            raise ValueError(f"{key}: expected {value!r:.100} as in the files of its config, but found another")
 
 
-def check_entry(entry: Record, config: DataConfig) -> None:
-    """Refuse an entry, made from a file or listed, that no file of the config's data set has.
-
-    Raises:
-        ValueError: says all that is wrong with its arrays, or the first that is wrong with the rest.
-    """
-    if odd := list(wrong(entry["arrays"], config)):
-        raise ValueError("; ".join(odd))
-    for key in ("bytes", *_GROUPS):
-        checks.whole(key, entry[key], 0, 2**63 - 1)
-    for group in _GROUPS:
-        if [entry[group]] != entry["arrays"][f"{group}/variant"]["shape"]:
-            raise ValueError(f"{group} is {entry[group]}, but its arrays have another number of rows")
-    digests = [entry["attributes"], *(header["sha256"] for header in entry["arrays"].values())]
-    if not all(isinstance(one, str) and re.fullmatch("[0-9a-f]{64}", one) for one in digests):
-        raise ValueError("expected a SHA-256 checksum of the attributes and of each array")
-    counts = entry["left_out"]
-    known = isinstance(counts, dict) and counts.keys() == REASONS.keys()
-    if not known or not all(type(number) is int and number >= 0 for number in counts.values()):
-        raise ValueError(f"left_out: expected a count for each reason, but found {counts!r:.100}")
-
-
-def changed(found: Headers, listed: Headers) -> str:
-    """Arrays that are others than those listed, in words; empty if none are."""
-    odd = [name for name in sorted(found.keys() | listed.keys()) if found.get(name) != listed.get(name)]
-    return f"{', '.join(odd[:5])} {'is' if len(odd) == 1 else 'are'} not what the manifest lists" if odd else ""
-
-
-def looked_over(folder: Path, entries: Iterable[Record]) -> Iterator[tuple[Path, str]]:
-    """Each file that a manifest lists, and in words what is wrong with it at a glance: no array of it is read."""
-    seen: dict[tuple[int, int], str] = {}
-    for entry in entries:
-        file = folder / entry["file"]
-        why = _glance(file, entry, seen)
-        yield file, f"{why}; generate() with the same config makes it again" if why else ""
-
-
-def _glance(file: Path, entry: Record, seen: dict[tuple[int, int], str]) -> str:
+def glance(file: Path, entry: Record) -> str:
+    """Faults of a file that the manifest lists, in words, as far as they are seen before an array of it is read."""
+    why = ""
     with contextlib.suppress(OSError):  # told below
         about = file.stat()
         if stat.S_ISREG(about.st_mode) and about.st_size != entry["bytes"]:
-            return f"has {about.st_size} bytes where the manifest says {entry['bytes']}"
-        # some file systems number no files
-        same = seen.setdefault((about.st_dev, about.st_ino), file.name) if about.st_ino else file.name
-        if same != file.name:
-            return f"is the same file as {same}"
+            why = f"has {about.st_size} bytes where the manifest says {entry['bytes']}"
     try:
-        with shards.opened(file) as arrays:
-            found = {name: shards.header(array) for name, array in arrays.items()}
+        if not why:
+            with shards.opened(file) as arrays:
+                found = {name: shards.header(array) for name, array in arrays.items()}
+            why = changed(found, {name: header | {"sha256": ""} for name, header in entry["arrays"].items()})
     except BadFile as error:
-        return error.why
-    return changed(found, {name: header | {"sha256": ""} for name, header in entry["arrays"].items()})
+        why = error.why
+    return f"{why}; generate() with the same config makes it again" if why else ""

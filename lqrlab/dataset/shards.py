@@ -8,7 +8,7 @@ import io
 import json
 import math
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,12 @@ from lqrlab.compute.files import write_atomic
 _KINDS = "iufS"  # plain numbers and texts: no references, no variable lengths, no Python objects
 _SHRINKS = 64  # largest believable ratio of compression
 _CHUNK = 1 << 18
+_MOST = 200  # arrays of a file
 _GROUPS = ("variants", "variants/parameters", "trajectories")
-_MOST = 200  # arrays or attributes in one place
 _PARTED = ("trajectories/states", "trajectories/controls")  # read in parts, so kept in chunks
+
+Headers = Mapping[str, dict[str, Any]]
+"""Name of an array → its shape, type and digest."""
 
 
 class BadFile(ValueError):
@@ -51,7 +54,7 @@ class Content:
     attributes: dict[str, Any]
 
     @functools.cached_property
-    def headers(self) -> dict[str, dict[str, Any]]:
+    def headers(self) -> Headers:
         """Shape, type and digest of each array, as the manifest has them."""
         return {name: header(a, digest(a)) for name, a in sorted(self.arrays.items())}
 
@@ -72,7 +75,7 @@ def header(array: Any, sha256: str = "") -> dict[str, Any]:
     return {"shape": list(array.shape), "dtype": array.dtype.str, "sha256": sha256}
 
 
-def chunk_rows(headers: Mapping[str, dict[str, Any]]) -> int:
+def chunk_rows(headers: Headers) -> int:
     """Rows of states and controls that are kept together: a quarter of a megabyte of the larger ones.
 
     Small enough for a good shuffle, and for a reader that holds Python's lock while HDF5 tests a checksum. States
@@ -109,12 +112,8 @@ def write(path: Path, content: Content) -> None:
 
 
 @contextlib.contextmanager
-def opened(path: Path, only: Sequence[str] | None = None) -> Iterator[dict[str, h5py.Dataset]]:
+def opened(path: Path) -> Iterator[dict[str, h5py.Dataset]]:
     """The arrays of a file by name, none of them read yet, after a look at all that could go wrong.
-
-    Args:
-        path: the file.
-        only: names of arrays; the others are not looked at, which saves milliseconds where little is read.
 
     Raises:
         BadFile: missing, cut off, not HDF5; something that points out of the file or at nothing; an array that
@@ -126,18 +125,17 @@ def opened(path: Path, only: Sequence[str] | None = None) -> Iterator[dict[str, 
         raise BadFile(path, f"cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(about.st_mode):  # a pipe would be waited for
         raise BadFile(path, "is no regular file")
-    with _damage(path, "is no HDF5 file, or is cut off or damaged"):
+    with damage(path, "is no HDF5 file, or is cut off or damaged"):
         file = h5py.File(path, "r")
     with file:
-        with _damage(path, "is damaged"):
-            arrays = dict(_checked(path, file, "", about.st_size, only))
-            _check_total(path, arrays, about.st_size)
+        with damage(path, "is damaged"):
+            arrays = _checked(path, file, about.st_size)
         yield arrays
 
 
 @contextlib.contextmanager
-def _damage(path: Path, what: str) -> Iterator[None]:
-    """Name the file in h5py's errors, of which it has a dozen kinds."""
+def damage(path: Path, what: str) -> Iterator[None]:
+    """Name the file in errors of reading it, of which h5py has a dozen kinds."""
     try:
         yield
     except BadFile:
@@ -146,39 +144,25 @@ def _damage(path: Path, what: str) -> Iterator[None]:
         raise BadFile(path, f"{what}: {error}") from None
 
 
-def _checked(
-    path: Path, group: h5py.Group, prefix: str, size: int, only: Sequence[str] | None
-) -> Iterator[tuple[str, h5py.Dataset]]:
-    """The arrays in a group and in the groups below it, each checked."""
-    if only is None and len(group) > _MOST:
-        raise BadFile(path, f"{prefix or '/'} holds {len(group)} items, more than a data set has")
-    below = (name.removeprefix(prefix) for name in only or () if name.startswith(prefix))
-    for key in group if only is None else sorted({name.split("/")[0] for name in below}):
-        name = prefix + key
-        if key not in group:
-            raise BadFile(path, f"{name} is missing")
-        if not isinstance(group.get(key, getlink=True), h5py.HardLink):
-            raise BadFile(path, f"{name} is a link; links are not followed, as they can lead to other files")
-        item = group[key]
-        if not isinstance(item, h5py.Group):
-            if why := _refused(item, size):
-                raise BadFile(path, f"{name} {why}")
-            yield name, item
-        elif name not in _GROUPS:
-            raise BadFile(path, f"{name} is no group of a data set")
-        else:
-            yield from _checked(path, item, name + "/", size, only)
-
-
-def _check_total(path: Path, arrays: dict[str, h5py.Dataset], size: int) -> None:
-    """Refuse arrays that together are more than a file of so many bytes holds: they share their values then."""
-    held = sum(item.nbytes / (_SHRINKS if _compressed(item) else 1) for item in arrays.values())
-    if held > size:
-        raise BadFile(path, f"its arrays together claim {held:.0f} bytes, but the file has {size}")
-
-
-def _compressed(item: h5py.Dataset) -> bool:
-    return item.id.get_create_plist().get_nfilters() > item.fletcher32
+def _checked(path: Path, file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
+    """The arrays of a file of so many bytes."""
+    found, groups = {}, [""]
+    for group in groups:
+        for name in (group + key for key in file[group or "/"]):
+            if not isinstance(file.get(name, getlink=True), h5py.HardLink):
+                raise BadFile(path, f"{name} is a link; links are not followed, as they can lead to other files")
+            item = file[name]
+            if not isinstance(item, h5py.Group):
+                found[name] = item
+                if len(found) > _MOST:
+                    raise BadFile(path, f"holds more than {_MOST} arrays, more than a data set has")
+                if why := _refused(item, size):
+                    raise BadFile(path, f"{name} {why}")
+            elif name in _GROUPS:
+                groups.append(f"{name}/")
+            else:
+                raise BadFile(path, f"{name} is no group of a data set")
+    return found
 
 
 def _refused(item: Any, size: int) -> str:
@@ -189,18 +173,16 @@ def _refused(item: Any, size: int) -> str:
         return "keeps its values in another file, which is not read"
     if item.shape is None or item.dtype.kind not in _KINDS:
         return f"holds {item.dtype}, not plain numbers"
-    if item.nbytes > size * (_SHRINKS if _compressed(item) else 1):
+    compressed = item.id.get_create_plist().get_nfilters() > item.fletcher32
+    if item.nbytes > size * (_SHRINKS if compressed else 1):
         return f"claims {item.nbytes} bytes of shape {item.shape}, but the file has {size}"
     return ""
 
 
-def rows(
-    path: Path, arrays: dict[str, h5py.Dataset], name: str, first: int | None = None, last: int | None = None
-) -> np.ndarray:
-    """Rows first … last − 1 of an array of an opened file, or all; HDF5 tests the checksums of their chunks."""
-    part = "" if first is None else f", rows {first} to {last},"
-    with _damage(path, f"{name}{part} is damaged"):
-        return arrays[name][...] if first is None else arrays[name][first:last]
+def rows(path: Path, arrays: dict[str, h5py.Dataset], name: str, first: int, last: int) -> np.ndarray:
+    """Rows first … last − 1 of an array of an opened file; HDF5 tests the checksums of their chunks."""
+    with damage(path, f"{name}, rows {first} to {last}, is damaged"):
+        return arrays[name][first:last]
 
 
 def read_arrays(path: str | Path, most: float = math.inf, *, units: bool = False) -> dict[str, np.ndarray]:
@@ -215,12 +197,10 @@ def read_arrays(path: str | Path, most: float = math.inf, *, units: bool = False
         BadFile: see :func:`opened`; or more than ``most`` bytes of numbers.
     """
     path = Path(path)
-    with opened(path) as arrays:
+    with opened(path) as arrays, damage(path, "is damaged"):
         if (held := sum(item.nbytes for item in arrays.values())) > most:
             raise BadFile(path, f"unpacks to {held / 2**20:.0f} MiB, of which {most / 2**20:.0f} are believed")
-        found = {name: rows(path, arrays, name) for name in arrays}
-        with _damage(path, "is damaged"):
-            return {name + _unit(arrays[name]) * units: a for name, a in found.items()}
+        return {name + _unit(item) * units: item[...] for name, item in arrays.items()}
 
 
 def _unit(item: h5py.Dataset) -> str:
@@ -237,14 +217,14 @@ def read(path: Path) -> Content:
     Raises:
         BadFile: see :func:`opened`; its bytes are not those of which the digests are written in it.
     """
-    with opened(path) as found, _damage(path, "is damaged"):
+    with opened(path) as found, damage(path, "is damaged"):
         if not found:
             raise BadFile(path, "holds no arrays")
-        file = next(iter(found.values())).file
-        if over := path.stat().st_size - len(file.id.get_file_image()):
+        file, size = next(iter(found.values())).file, path.stat().st_size
+        if (held := sum(item.nbytes for item in found.values())) > size:  # many names of one array, say
+            raise BadFile(path, f"its arrays together claim {held} bytes, but the file has {size}")
+        if over := size - len(file.id.get_file_image()):
             raise BadFile(path, f"has {over} bytes after its end that are not of a data set")
-        if len(file.attrs) > _MOST:
-            raise BadFile(path, f"has {len(file.attrs)} attributes, more than a data set has")
         arrays = {name: item[...] for name, item in found.items()}
         units = {name: str(item.attrs["unit"]) for name, item in found.items() if "unit" in item.attrs}
         written = {name: str(item.attrs.get("sha256")) for name, item in found.items()}

@@ -76,16 +76,12 @@ class Dataset:
             BadFile: the file is damaged or is another one.
         """
         path = self.path / shard["file"]
-        with shards.opened(path, only=names) as arrays:
-            out = {name: shards.rows(path, arrays, name) for name in names}
-        self.check(shard, out)
-        return out
-
-    def check(self, shard: Record, arrays: Columns) -> None:
-        """Compare arrays of one file with the manifest's digests; raises :class:`BadFile` if they are others."""
-        found = {name: shards.header(a, shards.digest(a)) for name, a in arrays.items()}
-        if why := manifest.changed(found, {name: shard["arrays"][name] for name in arrays}):
-            raise BadFile(self.path / shard["file"], why)
+        with shards.opened(path) as arrays, shards.damage(path, "is damaged"):
+            found = {name: arrays[name][...] for name in names}
+        headers = {name: shards.header(a, shards.digest(a)) for name, a in found.items()}
+        if why := manifest.changed(headers, {name: shard["arrays"][name] for name in names}):
+            raise BadFile(path, why)
+        return found
 
     @functools.cached_property
     def tables(self) -> tuple[Columns, ...]:
@@ -132,10 +128,6 @@ class Dataset:
         if family is not None:
             chosen &= self.variants.family == self._known(family)
         return np.flatnonzero(chosen)
-
-    def in_split(self, split: str, number: int, variant: Int[np.ndarray, " N"]) -> Int[np.ndarray, " rows"]:
-        """Select trajectories of one file that are in a split, from their variants' rows in the file."""
-        return np.flatnonzero(self.tables[number]["split"][variant].astype(str) == split)
 
     def _known(self, family: str) -> str:
         if family not in self.config.families:
@@ -185,7 +177,7 @@ def open(path: str | Path) -> Dataset:
     """
     folder = checks.path("path", path)
     dataset = Dataset(folder, *manifest.read(folder))
-    for file, why in manifest.looked_over(folder, dataset.shards):
-        if why:
-            raise BadFile(file, why)
+    for shard in dataset.shards:
+        if why := manifest.glance(folder / shard["file"], shard):
+            raise BadFile(folder / shard["file"], why)
     return dataset

@@ -1,18 +1,22 @@
-"""The closed loops of a data set: plants drawn, designs, simulation, and which loops are kept."""
+"""The contents of a shard: plants drawn and designed, their closed loops, and which of these are kept."""
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import h5py
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+import lqrlab
 from lqrlab import simulation, systems
 from lqrlab.compute.jit import KEPT
 from lqrlab.dataset.data_config import DataConfig
-from lqrlab.dataset.layout import REASONS, Shard, keys
-from lqrlab.simulation import Keep, LinearPolicy, Problem, verdict
+from lqrlab.dataset.manifest import FORMAT, REASONS, Shard, keys, splits, units
+from lqrlab.dataset.shards import Content
+from lqrlab.dataset.variant_table import Columns
+from lqrlab.simulation import Keep, LinearPolicy, Problem, binding, is_policy, verdict
 from lqrlab.systems import N_MAX, Plant
 
 Runs = dict[str, np.ndarray]
@@ -72,7 +76,7 @@ def simulate(
         ``x0``, ``states``, ``controls``, ``cost`` (of segments ``costs``) and the last state ``end``; in scales
         ``start``, ``peak``, ``before``, ``last``, ``limited``.
     """
-    units = _Units(problem.scale_x, problem.scale_u)
+    scales = _Units(problem.scale_x, problem.scale_u)
     if controller is None:
         gain = np.nan_to_num(np.asarray(problem.K))  # none where there is no optimum: nothing of it is written
         policy: simulation.Policy = LinearPolicy(jnp.asarray(gain))
@@ -86,12 +90,12 @@ def simulate(
         config.num_steps,
         _keep(config),
         key=key if _disturbed(config) else None,
-        extra=units,
+        extra=scales,
         total=config.variants * config.trajectories,
     )
     lead = x0.shape[:2]
     runs = {name: np.asarray(a).reshape(*lead, *a.shape[1:]) for name, a in out.items()}
-    return runs | {"x0": x0, "start": x0 / np.asarray(units.x)[:, None]}
+    return runs | {"x0": x0, "start": x0 / np.asarray(scales.x)[:, None]}
 
 
 def _keep(config: DataConfig) -> Keep:
@@ -165,3 +169,108 @@ def kept(config: DataConfig, problem: Problem, runs: Runs) -> tuple[Bool[np.ndar
     optimal = good[:, None]
     left_out = (~good, optimal & ~stays, optimal & stays & stuck)
     return optimal & stays & ~stuck, {name: int(a.sum()) for name, a in zip(REASONS, left_out)}
+
+
+# What is written --------------------------------------------------------------------------------------------
+
+
+def make(config: DataConfig, shard: Shard, controller: object = None) -> Content:
+    """Everything in one shard, computed in float64."""
+    with jax.enable_x64(True):
+        problem = drawn(config, shard)
+        _, begin, noise = keys(config, shard)
+        x0 = initial_states(problem, begin, config.trajectories)
+        runs = simulate(config, problem, x0, noise, controller)
+        # a whole block is computed and then cut: one compiled program for all shards, and the same bits in each
+        first = slice(shard.count)
+        problem, runs = problem[first], {name: a[first] for name, a in runs.items()}
+        chosen, left_out = kept(config, problem, runs)
+        return _content(config, shard, problem, runs, chosen, left_out)
+
+
+def _content(
+    config: DataConfig,
+    shard: Shard,
+    problem: Problem,
+    runs: Runs,
+    chosen: Bool[np.ndarray, "v s"],
+    left_out: dict[str, int],
+) -> Content:
+    """Of the plants that have an optimum, and the chosen loops."""
+    rows = {name: _chosen(chosen, a) for name, a in _rows(config, runs).items()}
+    # rows of the table that is written, in which variants without an optimum are missing
+    of = (np.cumsum(problem.has_optimum) - 1)[np.nonzero(chosen)[0]].astype(np.int32)
+    written = {"variant": np.repeat(of, len(config.starts)), **rows}
+    if config.segmented:
+        written["start"] = np.tile(np.array(config.starts, np.int32), len(of))
+    arrays = {f"variants/{name}": a for name, a in _columns(config, shard, problem).items()}
+    arrays |= {f"trajectories/{name}": np.ascontiguousarray(a) for name, a in written.items()}
+    plants = problem.plant
+    assert plants is not None
+    about = {
+        "format": FORMAT,
+        "config": config.to_json(),
+        "family": shard.family,
+        "first_variant": shard.first,
+        "states": ", ".join(s.name for s in plants.states),
+        "inputs": ", ".join(s.name for s in plants.inputs),
+        "source": plants.source,
+        **{f"left_out_{reason}": number for reason, number in left_out.items()},
+        "lqrlab": lqrlab.__version__,
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "h5py": h5py.__version__,
+        "platform": jax.default_backend(),
+    }
+    return Content(arrays, units(config, plants), about)
+
+
+def _columns(config: DataConfig, shard: Shard, problem: Problem) -> Columns:
+    """Group ``variants``, in SI units: one row for each plant of a shard that has an optimum."""
+    plants, continuous, size = problem.plant, problem.continuous, len(problem)
+    assert plants is not None
+    assert continuous is not None
+    table: dict[str, Any] = {
+        "family": np.full(size, shard.family, dtype=f"S{len(shard.family)}"),
+        "variant": np.arange(shard.first, shard.first + size, dtype=np.int32),
+        "split": splits(config, shard.family)[shard.first : shard.first + size],
+        **{name: getattr(continuous, name) for name in "ABQR"},
+        "K": problem.K,
+        "P": problem.P,
+        "dt": problem.dt,
+        "scale_x": problem.scale_x,
+        "scale_u": problem.scale_u,
+    }
+    for name, value in plants.parameters.items():
+        table[f"parameters/{name}"] = np.broadcast_to(np.asarray(value), (size,))
+    good = np.asarray(problem.has_optimum)
+    return {name: np.ascontiguousarray(np.asarray(a)[good]) for name, a in table.items()}
+
+
+def _rows(config: DataConfig, runs: Runs) -> Runs:
+    """The data of each loop that are written ``[v, s, rows, …]``: a row for all of it, or for each segment."""
+    if not config.segmented:
+        return {name: runs[name][:, :, None] for name in ("x0", "states", "controls", "cost")}
+    # the first states of later segments are known from the states that are kept
+    starts = np.concatenate([runs["x0"][:, :, None], runs["states"][:, :, 1:, 0]], axis=2)
+    paid = runs["costs"].sum(-1)
+    return {"x0": starts, "states": runs["states"], "controls": runs["controls"], "cost": paid}
+
+
+def _chosen(chosen: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """The rows of the loops that are kept, one after the other; uncopied where all are."""
+    return (a if chosen.all() else a[chosen]).reshape(-1, *a.shape[3:])
+
+
+def check_controller(config: DataConfig, controller: object) -> None:
+    """Refuse a controller that the config does not name, or that is bound to some plants already."""
+    if (controller is None) != (config.controller == "lqr"):
+        runner = "the optimum" if controller is None else "the controller that was given"
+        raise ValueError(f"controller: the config says {config.controller!r}, but {runner} runs the loops")
+    if controller is not None:
+        binding.check_controller(controller)
+    if is_policy(controller):
+        raise ValueError(
+            "controller: expected what binds to the plants of each family, such as a network or a function from a "
+            f"problem to a policy, but found a policy, {type(controller).__name__}"
+        )

@@ -26,14 +26,12 @@ class VariantTable:
 
     Attributes:
         problem: the plants with their optimum ``[V, …]``, float64 where that is allowed.
-        train, validation, held_out: rows of each split.
+        validation: rows of that split.
         input_std: standard deviations of a stochastic expert's inputs, scaled, where somebody has designed one.
     """
 
     problem: Problem
-    train: Int[Array, " train"]
     validation: Int[Array, " validation"]
-    held_out: Int[Array, " held_out"]
     input_std: Float32[Array, "V 6"] | None = None
 
     def __len__(self) -> int:
@@ -66,9 +64,9 @@ def problem(tables: Sequence[Columns]) -> Problem:
 def build(tables: Sequence[Columns]) -> VariantTable:
     """The table of the plants of all files, float64 where that is allowed."""
     split = np.concatenate([columns["split"] for columns in tables]).astype(str)
-    rows = (jnp.asarray(np.flatnonzero(split == name), jnp.int32) for name in SPLITS)
+    validation = jnp.asarray(np.flatnonzero(split == "validation"), jnp.int32)
     wide = np.float64 if jax.config.read("jax_enable_x64") else np.float32
-    return VariantTable(jax.tree.map(lambda a: jnp.asarray(a, wide), problem(tables)), *rows)
+    return VariantTable(jax.tree.map(lambda a: jnp.asarray(a, wide), problem(tables)), validation)
 
 
 def _part(columns: Columns) -> Part:

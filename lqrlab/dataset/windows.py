@@ -18,9 +18,6 @@ from lqrlab.systems import M_MAX, N_MAX, Coordinates
 CHANNELS = N_MAX + M_MAX
 """Of a state and the input before it, padded."""
 
-ARRAYS = ("trajectories/variant", "trajectories/states", "trajectories/controls")
-"""The arrays that windows are cut from."""
-
 
 @pytree
 @dataclasses.dataclass(frozen=True)
@@ -199,12 +196,20 @@ def put(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Block:
-    """Trajectories that are read together: ``keep`` of rows first … last − 1 of a file, or of all of them."""
+    """Trajectories that are read together: those of one split in a chunk of a file.
+
+    Attributes:
+        shard: number of the file.
+        first, last: rows first … last − 1 of its trajectories.
+        keep: which of these.
+        variant: row of its variants of each that is kept.
+    """
 
     shard: int
+    first: int
+    last: int
     keep: np.ndarray
-    first: int | None = None
-    last: int | None = None
+    variant: np.ndarray
 
     def __len__(self) -> int:
         return len(self.keep)
@@ -213,21 +218,21 @@ class Block:
 Blocks = tuple[Block, ...]
 
 
-def blocks(data: Dataset, split: str, *, chunks: bool) -> Blocks:
-    """The trajectories of a split: a block for each file, or for each chunk of one, as HDF5 reads it.
+def blocks(data: Dataset, split: str) -> Blocks:
+    """The trajectories of a split: a block for each chunk of each file, as HDF5 reads it.
 
     Raises:
         ValueError: an empty split, a damaged file.
     """
     found = []
     for number, shard in enumerate(data.shards):
-        variant = data.read(shard, ARRAYS[:1])[ARRAYS[0]]
-        rows = shards.chunk_rows(shard["arrays"])
-        ends = [(i, min(i + rows, len(variant))) for i in range(0, len(variant), rows)] if chunks else [(None, None)]
-        for first, last in ends:
-            keep = data.in_split(split, number, variant[first:last])
+        variant = data.read(shard, ["trajectories/variant"])["trajectories/variant"]
+        belongs = data.tables[number]["split"][variant].astype(str) == split
+        size = shards.chunk_rows(shard["arrays"])
+        for first in range(0, len(variant), size):
+            keep = np.flatnonzero(belongs[first : first + size])
             if len(keep):
-                found.append(Block(number, keep, first, last))
+                found.append(Block(number, first, min(first + size, len(variant)), keep, variant[first + keep]))
     if not found:
         raise ValueError(f"split: {data.path} has no trajectory in {split!r}")
     return tuple(found)
@@ -237,22 +242,21 @@ def read(data: Dataset, window: int, blocks: Blocks) -> tuple[Rows, Int32[np.nda
     """The trajectories of some blocks in host memory, and the row of the table of each.
 
     Raises:
-        ValueError: a damaged file: by the digests of a whole one, by HDF5's checksums of a chunk.
+        ValueError: a damaged file, by HDF5's checksums of its chunks.
     """
     at = np.cumsum([0, *map(len, blocks)])
     rows = zeros(int(at[-1]), window, data.config.row_steps)
     variant = np.empty(at[-1], np.int32)
     for number in sorted({block.shard for block in blocks}):
-        shard = data.shards[number]
-        path = data.path / shard["file"]
-        with shards.opened(path, only=ARRAYS) as arrays:
+        path = data.path / data.shards[number]["file"]
+        with shards.opened(path) as arrays:
             for first, block in zip(at, blocks):
                 if block.shard == number:
-                    parts = {name: shards.rows(path, arrays, name, block.first, block.last) for name in ARRAYS}
-                    if block.first is None:
-                        data.check(shard, parts)
-                    of, states, controls = (a if len(block) == len(a) else a[block.keep] for a in parts.values())
+                    states, controls = (
+                        shards.rows(path, arrays, f"trajectories/{name}", block.first, block.last)[block.keep]
+                        for name in ("states", "controls")
+                    )
                     where = slice(first, first + len(block))
-                    put(rows[where], window, states, controls, data.coordinates(number, of))
-                    variant[where] = of + data.first_rows[number]
+                    put(rows[where], window, states, controls, data.coordinates(number, block.variant))
+                    variant[where] = block.variant + data.first_rows[number]
     return rows, variant

@@ -1,14 +1,14 @@
-"""From where a loop converges: regions of attraction by rollouts in bulk, and what is left to be won beyond the LQR."""
+"""From where a loop converges: regions of attraction by rollouts in bulk."""
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int, Int8, PyTree
+from jaxtyping import Array, ArrayLike, Float, Int8
 
 from lqrlab import simulation
 from lqrlab.compute import checks, jit_by_function
@@ -16,7 +16,7 @@ from lqrlab.compute.threads import on_threads
 from lqrlab.simulation import Policy, Problem, bind, check_policy, verdict
 from lqrlab.systems import Plant, check_plant
 
-_BLOCK = 1024  # loops of one call: what a core keeps in its cache
+_BLOCK = 128  # loops of one call, which ends when all of them have decided
 _LOOK = 25  # samples between two looks at which loops have decided
 
 
@@ -76,18 +76,23 @@ def attraction(
         raise ValueError("x0: expected finite numbers, but found inf or NaN")
     if starts.shape[-1:] != (problem.n,):
         raise ValueError(f"x0: expected states [..., {problem.n}] of {problem.name}, but found {starts.shape}")
+    if not starts.size:
+        raise ValueError("x0: expected at least one start, but found none")
     num_steps = checks.whole("num_steps", num_steps)
     starts = starts if starts.dtype == np.float32 else starts.astype(float)
     policy = bind(controller, problem)
     check_policy(policy, jnp.zeros((1, problem.n), starts.dtype), problem.m)
-    loops = _Loops(problem.astype(starts.dtype), policy, starts.reshape(-1, problem.n), num_steps)
-    for first, steps in _looks(num_steps):
-        if not len(loops.running):
-            break
+    constant, flat = (problem.astype(starts.dtype), policy), starts.reshape(-1, problem.n)
+    block = min(_BLOCK, len(flat))
+
+    def piece(first: int) -> list[np.ndarray]:
         check()
-        loops.advance(first, steps)
-    judged = np.asarray(verdict.of_peaks(loops.start, *loops.peaks, num_steps=num_steps))
-    return Attraction(*(a.reshape(starts.shape[:-1]) for a in (judged, loops.seconds)))
+        rows = np.minimum(np.arange(first, first + block), len(flat) - 1)  # the last one is filled up with its last
+        return [np.asarray(a)[: len(flat) - first] for a in _judged(*constant, flat[rows], num_steps)]
+
+    program = (jax.tree.structure(constant), flat.dtype, flat.shape[1], block, num_steps)
+    judged, samples = (np.concatenate(a) for a in zip(*on_threads(piece, range(0, len(flat), block), program)))
+    return Attraction(*(a.reshape(starts.shape[:-1]) for a in (judged, samples * float(problem.dt))))
 
 
 def _problem(plant: Plant | Problem, dt: float | None, limits: tuple[ArrayLike, ArrayLike] | None) -> Problem:
@@ -100,82 +105,33 @@ def _problem(plant: Plant | Problem, dt: float | None, limits: tuple[ArrayLike, 
     return plant
 
 
-def _looks(num_steps: int) -> Iterator[tuple[int, int]]:
-    """(First sample, number of steps) between two looks; the quarters of the run begin with one."""
-    ends = sorted({0, *verdict.quarters(num_steps), num_steps})
-    for begin, end in itertools.pairwise(ends):
-        yield from ((first, min(_LOOK, end - first)) for first in range(begin, end, _LOOK))
+@partial(jit_by_function, static_argnames="num_steps")
+def _judged(problem: Problem, policy: Policy, x0: Float[Array, "loops n"], num_steps: int) -> tuple[Array, Array]:
+    """Verdicts on a block's loops, and the samples until each had decided; it runs until all have."""
+    bounds = sorted({0, *verdict.quarters(num_steps), num_steps})  # the quarters of the run begin with a look
+    looks = [*itertools.chain(*(range(a + _LOOK, b, _LOOK) for a, b in itertools.pairwise(bounds))), *bounds[1:]]
+    look = jnp.zeros(num_steps + 1, bool).at[jnp.array(looks)].set(True)
+    start = verdict.size(x0, problem.scale_x)
 
+    def sample(state: tuple) -> tuple:
+        t, x, carry, peaks, largest, samples = state
+        running, size = samples == num_steps, verdict.size(x, problem.scale_x)
+        largest = jnp.maximum(largest, size)
+        peaks = tuple(jnp.where(running, *two) for two in zip(verdict.noted(peaks, size, t, num_steps), peaks))
+        x, carry, _paid = simulation.step(problem, policy, x, carry)
+        left = ~(peaks[0] <= verdict.FAR * jnp.maximum(start, 1.0))
+        rested = largest <= verdict.AT_REST * peaks[0]
+        looked = look[t + 1] & running & (t + 1 < num_steps)
+        peaks = (peaks[0], *(jnp.where(looked & rested, largest, peak) for peak in peaks[1:]))
+        samples = jnp.where(looked & (left | rested), t + 1, samples)
+        return t + 1, x, carry, peaks, jnp.where(look[t + 1], 0.0, largest), samples
 
-class _Loops:
-    """Loops that are run together: the states of those that still run, and what the verdict needs of all.
+    def undecided(state: tuple) -> Array:
+        return (state[0] < num_steps) & jnp.any(state[-1] == num_steps)
 
-    ``peaks`` are the largest sizes in the run, its last quarter but one, and its last ``[3, loops]``.
-    """
-
-    def __init__(self, problem: Problem, policy: Policy, x0: np.ndarray, num_steps: int):
-        self.problem, self.policy, self.scales = problem, policy, np.asarray(problem.scale_x)
-        self.quarters, self.num_steps = verdict.quarters(num_steps), num_steps
-        self.running, self.x = np.arange(len(x0)), x0
-        self.carry = jax.tree.map(np.asarray, policy.init((len(x0),)))
-        self.start = verdict.size(x0, self.scales)
-        self.peaks = np.stack([self.start, np.zeros_like(self.start), np.zeros_like(self.start)])
-        self.seconds = np.full(len(x0), num_steps * float(problem.dt))
-
-    def advance(self, first: int, steps: int) -> None:
-        """Run all that still run from sample ``first`` on, and let those go whose verdict is known."""
-        here = self.running
-        self.x, self.carry, largest = self._run(steps)
-        self._note(here, first, largest)
-        if first + steps == self.num_steps:
-            self._note(here, self.num_steps, verdict.size(self.x, self.scales))
-        left = ~(self.peaks[0, here] <= verdict.FAR * np.maximum(self.start[here], 1.0))
-        rested = largest <= verdict.AT_REST * self.peaks[0, here]
-        self.peaks[1:, here[rested]] = largest[rested]
-        gone = left | rested
-        self.seconds[here[gone]] = (first + steps) * float(self.problem.dt)
-        self.carry = _rows(self.carry, len(here), ~gone)
-        self.running, self.x = here[~gone], self.x[~gone]
-
-    def _note(self, here: Int[np.ndarray, " rows"], sample: int, size: Float[np.ndarray, " rows"]) -> None:
-        """Take sizes from a sample on into the peaks of the parts of the run that it lies in."""
-        before, last = self.quarters
-        inside = np.array([True, before <= sample < last, last <= sample])
-        at = np.ix_(inside, here)
-        self.peaks[at] = np.maximum(self.peaks[at], size)
-
-    def _run(self, steps: int) -> tuple[np.ndarray, PyTree[np.ndarray], np.ndarray]:
-        """Some samples, block by block on all cores; the last block is filled up with its last loop.
-
-        Returns:
-            States, what the policy remembers, and the largest size on the way.
-        """
-        x, carry, block, rows = self.x, self.carry, min(_BLOCK, len(self.start)), len(self.x)
-        constant = self.problem, self.policy
-
-        def piece(start: int) -> tuple[np.ndarray, PyTree[np.ndarray], np.ndarray]:
-            index = np.minimum(np.arange(start, start + block), rows - 1)
-            done = _advance(*constant, x[index], _rows(carry, rows, index), steps)
-            return _rows(jax.tree.map(np.asarray, done), block, np.arange(min(block, rows - start)))
-
-        program = (jax.tree.structure((constant, carry)), x.dtype, x.shape[1], block, steps)
-        pieces = on_threads(piece, range(0, rows, block), program)
-        return jax.tree.map(lambda *a: np.concatenate(a) if np.ndim(a[0]) else a[0], *pieces)
-
-
-def _rows(carry: PyTree, rows: int, chosen: np.ndarray) -> PyTree:
-    """The chosen loops; what has no row for each loop, such as a count of steps, is left as it is."""
-    return jax.tree.map(lambda a: a[chosen] if np.ndim(a) and len(a) == rows else a, carry)
-
-
-@partial(jit_by_function, static_argnames="steps")
-def _advance(
-    problem: Problem, policy: Policy, x: Float[Array, "rows n"], carry: PyTree, steps: int
-) -> tuple[Float[Array, "rows n"], PyTree, Float[Array, " rows"]]:
-    def sample(state: tuple[Array, PyTree, Array], _: None) -> tuple[tuple[Array, PyTree, Array], None]:
-        x, carry, largest = state
-        largest = jnp.maximum(largest, verdict.size(x, problem.scale_x))  # NaN stays
-        after, carry, _paid = simulation.step(problem, policy, x, carry)
-        return (after, carry, largest), None
-
-    return jax.lax.scan(sample, (x, carry, jnp.zeros(x.shape[:-1], x.dtype)), length=steps)[0]
+    nothing, steps = jnp.zeros_like(start), jnp.full(start.shape, num_steps)
+    first = (jnp.zeros((), int), x0, policy.init(start.shape), (start, nothing, nothing), nothing, steps)
+    _, x, _, peaks, _, samples = jax.lax.while_loop(undecided, sample, first)
+    ends = verdict.noted(peaks, verdict.size(x, problem.scale_x), num_steps, num_steps)
+    judged = (jnp.where(samples == num_steps, *two) for two in zip(ends, peaks))
+    return verdict.of_peaks(start, *judged, num_steps=num_steps), samples

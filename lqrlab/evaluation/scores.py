@@ -10,14 +10,14 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int8, PRNGKeyArray
 
 from lqrlab import control, simulation
-from lqrlab.compute import Backend, as_jax, checks, jit_by_function, pytree
+from lqrlab.compute import as_jax, checks, jit_by_function, pytree
 from lqrlab.simulation import Keep, LinearPolicy, Policy, Problem, Verdict, bind, verdict
 from lqrlab.systems import Plant
 
 Sizes = tuple[Array, ...]
 """Largest sizes of states in all, in the last quarter but one, and in the last ``[*loops]``."""
-_KEPT = 1 << 26
-"""Bytes of trajectories that are kept at once: of more loops only sums and last states are."""
+_MANY = 64
+"""From so many loops on the engine of constant gains is worth its compilation."""
 
 
 @pytree
@@ -72,7 +72,6 @@ def evaluate(
     num_steps: int | None = None,
     linear: bool = True,
     x0: ArrayLike | None = None,
-    backend: Backend | None = None,
     reference: str | Callable[[Array], Array] = "unconstrained",
 ) -> Score:
     """Run a controller from typical initial states and compare its cost with the optimum.
@@ -91,8 +90,8 @@ def evaluate(
         num_steps: horizon; two settling times of the slowest optimal loop if left out.
         linear: on the linearised plants; else on the nonlinear ones, where the optimum is only that of the
             linearisation and a ratio below 1 can occur. Of a problem it is taken from there.
-        x0: initial deviations ``[*batch, S, n]`` instead of drawn ones.
-        backend: where loops run: a mesh shares them out, and the score, by the first axis that it has to divide.
+        x0: initial deviations ``[*batch, S, n]`` instead of drawn ones; they may be shared out over devices
+            (``Backend.share``), where their scores stay.
         reference: ``"unconstrained"``: x0ᵀP x0, which knows no limits; or a function of states ``[*batch, S, n]``
             that gives the least cost from each, such as ``predictive.reference(problem)`` within limits. A start of
             which it is NaN has no optimum: its ratio is NaN, and counted.
@@ -126,10 +125,7 @@ def evaluate(
     starts = _starts(problem, problem.initial_state(key=key, num=num_initial) if x0 is None else x0)
     poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
     steps = control.settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
-    if backend is None:
-        return _scored(problem, policy, starts, steps, reference)
-    with checks.instance("backend", backend, Backend, "a Backend").active():
-        return _scored(*backend.put((problem, policy)), backend.share(starts), steps, reference)
+    return _scored(problem, policy, starts, steps, reference)
 
 
 def _with_optimum(problem: Problem) -> Problem:
@@ -211,15 +207,9 @@ def _compared(judged: Array, cost: Array, start: Array, rest: Array, linear: boo
 
 
 def _ran(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> tuple[Array, Array, Sizes]:
-    """The costs of loops, their last states and their sizes; of many loops no trajectories are kept."""
-    loops, numbers = x0.size // problem.n, (num_steps + 1) * (problem.n + problem.m + 1)
-    if loops * numbers * x0.dtype.itemsize <= _KEPT:
-        run = simulation.rollout(problem, policy, x0, num_steps)
-        sizes, (third, last) = verdict.size(run.xs, problem.scale_x), verdict.quarters(num_steps)
-        parts = (slice(None), slice(third, last), slice(last, None))
-        return run.cost, run.xs[..., -1, :], tuple(jnp.max(sizes[..., part], axis=-1) for part in parts)
+    """The costs of loops, their last states and their sizes: no trajectories are kept."""
     simulation.check_policy(policy, x0, problem.m)
-    if type(policy) is LinearPolicy and len(x0.devices()) == 1:
+    if type(policy) is LinearPolicy and x0.size >= _MANY * problem.n and len(x0.devices()) == 1:
         kept = simulation.record(problem, policy, x0, num_steps, _keep(num_steps), extra=problem.scale_x)
         shaped = {name: as_jax(a.reshape(*x0.shape[:-1], *a.shape[1:])) for name, a in kept.items()}
         return shaped["cost"], shaped["end"], tuple(shaped[name] for name in ("peak", "third", "last"))
@@ -245,18 +235,14 @@ def _keep(num_steps: int) -> Keep:
 @functools.partial(jit_by_function, static_argnames="num_steps")
 def _summed(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> tuple[Array, Array, Sizes]:
     """The closed loop, of which only the sum of the costs, the last state and the largest sizes are kept."""
-    begin, end = verdict.quarters(num_steps)
-
-    def largest(peaks: Sizes, x: Array, t: int | Array) -> Sizes:
-        size, inside = verdict.size(x, problem.scale_x), (t >= 0, (t >= begin) & (t < end), t >= end)
-        return tuple(jnp.where(part, jnp.maximum(peak, size), peak) for part, peak in zip(inside, peaks))
 
     def sample(state: tuple, t: Array) -> tuple[tuple, None]:
         x, carry, cost, peaks = state
         after, carry, (_, paid) = simulation.step(problem, policy, x, carry)
-        return (after, carry, cost + paid, largest(peaks, x, t)), None
+        peaks = verdict.noted(peaks, verdict.size(x, problem.scale_x), t, num_steps)
+        return (after, carry, cost + paid, peaks), None
 
     nothing = jnp.zeros(x0.shape[:-1], x0.dtype)
     first = (x0, policy.init(x0.shape[:-1]), nothing, (nothing,) * 3)
     (x, _, cost, peaks), _ = jax.lax.scan(sample, first, jnp.arange(num_steps))
-    return cost, x, largest(peaks, x, num_steps)
+    return cost, x, verdict.noted(peaks, verdict.size(x, problem.scale_x), num_steps, num_steps)

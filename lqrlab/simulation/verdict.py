@@ -81,6 +81,13 @@ def quarters(num_steps: int) -> tuple[int, int]:
     return max(num_steps + 1 - 2 * quarter, 0), num_steps + 1 - quarter
 
 
+def noted(peaks: tuple[Array, ...], size: Array, t: int | Array, num_steps: int) -> tuple[Array, ...]:
+    """Largest sizes in a run, in its last quarter but one and in its last, with the size at sample t; NaN stays."""
+    before, last = quarters(num_steps)
+    inside = (t >= 0, (t >= before) & (t < last), t >= last)
+    return tuple(jnp.where(part, jnp.maximum(peak, size), peak) for part, peak in zip(inside, peaks))
+
+
 def of_sizes(sizes: Arrays, *, disturbed: bool = False) -> Arrays:
     """The verdict on simulated runs.
 

@@ -101,7 +101,8 @@ def typical(
 @functools.partial(jax.jit, static_argnums=(3, 4))
 def _normal(key: PRNGKeyArray, scale: Array, exists: Array | np.ndarray, lead: tuple[int, ...], dtype: Any) -> Array:
     normal = jax.random.normal(key, (*lead, scale.shape[-1]), dtype)
-    return normal * linalg.expand_batch(scale * exists[..., : scale.shape[-1]], normal.ndim)
+    there = scale * jnp.broadcast_to(exists[..., : scale.shape[-1]], scale.shape)
+    return normal * linalg.expand_batch(there, normal.ndim)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(param,))

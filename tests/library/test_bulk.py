@@ -11,7 +11,7 @@ from scipy_oracle import gain, van_loan
 
 from lqrlab import systems
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.runs import comparison, notebooks, plant_designs, sweep_plan
+from lqrlab.workbench.runs import notebooks, plant_designs, report, sweep, sweep_plan
 
 
 def ask(folder, *args):
@@ -52,15 +52,15 @@ def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
 
     # the same command computes only what is missing (12 points again: nothing new to compile); a line that a crash
     # cut short is missing
-    lines = [line for line in (tmp_path / comparison.NUMBERS).read_text().splitlines(keepends=True) if line != "\n"]
-    (tmp_path / comparison.NUMBERS).write_text("".join(lines[:6]) + lines[6][:20])
+    lines = [line for line in (tmp_path / sweep.NUMBERS).read_text().splitlines(keepends=True) if line != "\n"]
+    (tmp_path / sweep.NUMBERS).write_text("".join(lines[:6]) + lines[6][:20])
     again = ask(tmp_path, *GIVEN, "--random", "18", "--no-report")
     assert "18 points, 6 finished before" in again.stdout
     after = pd.read_csv(tmp_path / "results.csv")
     pd.testing.assert_frame_equal(after[:12], frame)
     assert after["status"].eq("finished").all()
 
-    page = BeautifulSoup(comparison.write(tmp_path).read_text(), "html.parser")
+    page = BeautifulSoup(report.compare(tmp_path).read_text(), "html.parser")
     assert "nonlinear_p95" in page.select("thead")[-1].get_text()
     assert "Points18 finished" in page.select_one("dl.facts").get_text().replace("\n", "")
     assert len(page.select("#runs ~ .scroll tbody tr")) == 18
@@ -121,8 +121,8 @@ def test_a_sweep_over_nothing_is_refused(tmp_path, asked, words):
 
 def test_one_point_is_a_table_of_its_numbers():
     frame = pd.DataFrame([{"run": "1", "status": "finished", "mass": 2.0, "cost": 3.0, "error": ""}])
-    assert comparison.axes(frame, {"runs": [{"point": {"mass": 2.0}}]}) == ([], ["cost"])
-    assert comparison.spread(frame, ["cost"], {}).loc["cost"].tolist() == ["", 3.0, 3.0, 3.0, 3.0]
+    assert sweep.axes(frame, {"runs": [{"point": {"mass": 2.0}}]}) == ([], ["cost"])
+    assert sweep.spread(frame, ["cost"], {}).loc["cost"].tolist() == ["", 3.0, 3.0, 3.0, 3.0]
 
 
 def test_a_points_numbers_are_its_own_and_each_point_is_checked(tmp_path):

@@ -207,11 +207,11 @@ def test_backend_settings_hold_within_their_block():
     assert len({compute.Backend(), compute.Backend(jit=True), compute.Backend(jit=False)}) == 2
     for name, wrong in (
         *(("jit", 1), ("debug", "nan"), ("dtype", "float16"), ("seed", 0.5), ("device", "gpu:x")),
-        *(("mesh", "data"), ("mesh", "data=0"), ("mesh", "data=2,data=2"), ("mesh", "rows=2")),
+        *(("mesh", "data"), ("mesh", "data=0"), ("mesh", "data=2,data=2"), ("mesh", "data=2,fsdp=4")),
     ):
         refused(f"^{name}: expected .*, but found {wrong!r}", compute.Backend, **{name: wrong})
     refused("mesh: expected none beside the device 'cpu:0'", compute.Backend, device="cpu:0", mesh="data=2")
-    whole = compute.Backend(mesh="data=1, fsdp=1", seed=3, jit=False)
+    whole = compute.Backend(mesh="data=1", seed=3, jit=False)
     assert compute.Backend.from_json(whole.to_json()) == whole
 
 
@@ -473,7 +473,7 @@ def test_programs_of_functions_that_nobody_holds_any_more_are_forgotten():
     "compiled",
     [
         *(systems.custom.Function.dynamics, systems.custom.Function.matrices, loop._run),
-        *(constant_gain._program(False), regions._advance, iterative_lqr._solve, loop_design._rollout),
+        *(constant_gain._program(False), regions._judged, iterative_lqr._solve, loop_design._rollout),
     ],
 )
 def test_whatever_takes_a_plant_of_a_users_function_forgets_it(compiled):

@@ -16,7 +16,6 @@ from refusals import refused
 from lqrlab import compute, control, dataset, systems
 from lqrlab.compute import memory
 from lqrlab.dataset import DataConfig, shuffling, sources, windows
-from lqrlab.dataset.sources import resident, streaming
 from lqrlab.simulation import Problem
 
 WINDOW, STEPS = 5, 12
@@ -185,9 +184,9 @@ def test_a_batch_is_a_function_of_seed_and_position(kind, data):
 
 
 def test_automatic_kind_is_by_size(data, monkeypatch):
-    assert isinstance(source(data, "auto"), resident.ResidentSource)
+    assert isinstance(source(data, "auto"), sources.ResidentSource)
     monkeypatch.setattr(sources, "_RESIDENT_BYTES", 1000)
-    assert isinstance(source(data, "auto"), streaming.StreamingSource)
+    assert isinstance(source(data, "auto"), sources.StreamingSource)
 
 
 def test_streaming_reads_little_at_a_time(data):
@@ -217,10 +216,9 @@ def test_the_description_is_that_of_the_plants(data):
         np.testing.assert_allclose(table.problem.K[at, : plants.m, : plants.n], K, rtol=1e-8, atol=1e-9)
     assert table.gain(at).dtype == jnp.float32
     assert table.problem.A.dtype == jnp.float64
-    splits = [np.asarray(getattr(table, split)) for split in ("train", "validation", "held_out")]
+    assert np.array_equal(table.validation, data.rows("validation"))
+    splits = [data.rows(split) for split in ("train", "validation", "held_out")]
     assert sorted(np.concatenate(splits).tolist()) == list(range(21))
-    for split, at in zip(("train", "validation", "held_out"), splits):
-        assert set(data.variants.split[at]) == {split}
 
 
 def test_windows_in_a_scan(data):
@@ -270,11 +268,11 @@ def test_loops_are_disturbed_and_limited_as_the_config_says(linear, data, tmp_pa
 
 def test_placing_on_the_cpu_copies_nothing(data, monkeypatch):
     """Windows are gathered from the buffer that the files were read into; the pools' batches too."""
-    read, _ = windows.read(data, WINDOW, windows.blocks(data, "train", chunks=False))
+    read, _ = windows.read(data, WINDOW, windows.blocks(data, "train"))
     placed = jax.device_put(read, jax.devices("cpu")[0])
     assert placed.unsafe_buffer_pointer() == read.ctypes.data
     made = []
-    monkeypatch.setattr(streaming, "aligned", lambda *given: made.append(memory.aligned(*given)) or made[-1])
+    monkeypatch.setattr(sources, "aligned", lambda *given: made.append(memory.aligned(*given)) or made[-1])
     batch = source(data, "streaming").windows(0, 32)
     assert batch.signals.unsafe_buffer_pointer() == made[-1].ctypes.data
 
@@ -327,7 +325,7 @@ def test_an_empty_split_is_refused(tmp_path):
 
 def test_leaving_an_epoch_early_ends_its_thread(data):
     before = threading.active_count()
-    batches = source(data, "memory").batches()
+    batches = source(data, "resident").batches()
     next(batches)
     assert threading.active_count() == before + 1
     batches.close()
@@ -385,15 +383,15 @@ def test_an_order_is_that_of_the_published_cipher_in_whole_numbers():
 
 def test_pools_hold_all_blocks_once_no_more_than_fit_and_in_order_where_all_fit():
     sizes = np.random.default_rng(0).integers(1, 6, 20)
-    blocks = tuple(windows.Block(0, np.arange(size), i, i + 1) for i, size in enumerate(sizes))
+    blocks = tuple(windows.Block(0, i, i + 1, np.arange(size), np.arange(size)) for i, size in enumerate(sizes))
     whole = int(sizes.sum())
     for room in (whole, whole + 7):
-        (pool,) = (epoch := streaming._plan_epoch(blocks, room, 3, 5, 1)).pools
+        (pool,) = (epoch := sources._plan_epoch(blocks, room, 3, 5, 1)).pools
         assert pool == blocks
         assert epoch.starts == [0, 3 * whole]
     seen = []
     for number in range(3):
-        epoch = streaming._plan_epoch(blocks, 11, 3, 5, number)
+        epoch = sources._plan_epoch(blocks, 11, 3, 5, number)
         held = [sum(map(len, pool)) for pool in epoch.pools]
         assert max(held) <= 11
         # the next block would not have fitted into the pool before
@@ -403,7 +401,7 @@ def test_pools_hold_all_blocks_once_no_more_than_fit_and_in_order_where_all_fit(
         assert sorted(order) == list(range(20))
         seen.append(order)
     assert len({tuple(order) for order in (*seen, range(20))}) == 4
-    (alone,) = streaming._plan_epoch(blocks, whole - 1, 3, 5, 0).pools[1:]
+    (alone,) = sources._plan_epoch(blocks, whole - 1, 3, 5, 0).pools[1:]
     assert len(alone) == 1
 
 

@@ -17,7 +17,7 @@ import scipy.stats
 
 from lqrlab import classical, compute, control, evaluation, learning, predictive, simulation, systems
 from lqrlab.evaluation import scores, textbook
-from lqrlab.simulation import Verdict
+from lqrlab.simulation import Verdict, verdict
 
 KEY = jax.random.key(5)
 FAMILIES = ("mass_spring_damper", "cart_pole", "fixed_wing")
@@ -160,21 +160,23 @@ def test_the_horizon_lets_the_slowest_loop_settle(plants):
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("linear", [True, False])
-def test_loops_that_are_only_summed_up_have_the_scores_of_those_that_are_kept(linear, monkeypatch):
+def test_loops_of_which_nothing_is_kept_have_the_scores_of_their_trajectories(linear, monkeypatch):
     """Loops that converge, that stay bounded and that diverge; under gains, and under a policy that may remember."""
     plants = systems.sample("cart_pole", key=KEY, num=3, spread=0.1)
+    problem = simulation.Problem.of(plants, linear=linear)
     K = control.lqrd(*plants.matrices(), *plants.weights(), plants.dt).K[0]
     starts = np.array([0.3, 1.0, 3.0])[None, :, None] * plants.initial_state(key=KEY, num=3)
     for controller in (simulation.LinearPolicy(K), Forgetful(K), Forgetful(0.1 * K)):
-        options = {"key": KEY, "x0": starts, "num_steps": 203, "linear": linear}
-        kept = evaluation.evaluate(controller, plants, **options)
-        with monkeypatch.context() as patch:
-            patch.setattr(scores, "_KEPT", 0)
-            summed = evaluation.evaluate(controller, plants, **options)
-        np.testing.assert_array_equal(summed.verdict, kept.verdict)
-        np.testing.assert_allclose(summed.ratio, kept.ratio, rtol=1e-9)
-        np.testing.assert_allclose(summed.remaining, kept.remaining, rtol=1e-6, atol=1e-12)
-        assert kept.converged.any() != (controller.K is not K)
+        run = simulation.rollout(problem, controller, starts, 203)
+        judged = verdict.of_sizes(verdict.size(run.xs, problem.scale_x))
+        ratio = (run.cost + problem.optimal_cost(run.xs[..., -1, :])) / problem.optimal_cost(starts)
+        for many in (0, 10**9):
+            monkeypatch.setattr(scores, "_MANY", many)
+            score = evaluation.evaluate(controller, problem, key=KEY, x0=starts, num_steps=203)
+            if not (linear and isinstance(controller, simulation.LinearPolicy)):
+                np.testing.assert_array_equal(score.verdict, judged)
+            np.testing.assert_allclose(score.ratio, np.where(score.converged, ratio, np.inf), rtol=1e-9)
+        assert score.converged.any() != (controller.K is not K)
 
 
 MEMORY = """
@@ -543,8 +545,8 @@ for linear in (True, False):
     for a, b in ((one.xs, eight.xs), (one.us, eight.us), (one.costs, eight.costs)):
         assert len(b.devices()) == 8 and b.addressable_shards[0].data.shape[0] == 1, b.sharding
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
-given = {"key": jax.random.key(2), "x0": x0, "num_steps": 20}
-one, eight = (evaluation.evaluate(gain, plants, **given, backend=b) for b in (None, backend))
+given = {"key": jax.random.key(2), "num_steps": 20}
+one, eight = (evaluation.evaluate(gain, plants, **given, x0=x) for x in (x0, backend.share(x0)))
 assert eight.ratio.addressable_shards[0].data.shape == (1, 16), eight.ratio.sharding
 np.testing.assert_allclose(one.ratio, eight.ratio, rtol=1e-9)
 np.testing.assert_array_equal(one.verdict, eight.verdict)

@@ -6,6 +6,7 @@ import shlex
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -112,8 +113,9 @@ def test_hostile_archives_are_refused(name: str, tmp_path: Path, monkeypatch: py
 
 
 def test_more_than_the_disk_holds_is_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "_MOST_BYTES", 1000)
-    refused(r"4 files of 0\.0 GB in all", archive.unpack, archive.pack(run), tmp_path / "out")
+    file = archive.pack(run)
+    monkeypatch.setattr(archive.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    refused(r"4 files of 0\.0 GB in all", archive.unpack, file, tmp_path / "out")
 
 
 def test_a_run_is_repeated_on_another_machine(run: Path, tmp_path: Path) -> None:

@@ -1,14 +1,10 @@
-"""What people see, in a real browser: JupyterLab with a panel; reports without a network, to everybody's eyes.
-
-Pictures of what was looked at are left in ``data/browser`` (or in ``$LQRLAB_ARTEFACTS``).
-"""
+"""What people see, in a real browser: JupyterLab with panels; reports without a network, to everybody's eyes."""
 
 import dataclasses
 import html
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import time
@@ -22,19 +18,11 @@ import test_report
 from lqrlab import dataset, learning, systems
 from lqrlab.workbench import widgets
 from lqrlab.workbench.figures import catalogue_page, data_card
-from lqrlab.workbench.runs import comparison, report, run_folder
+from lqrlab.workbench.runs import report, run_folder, sweep
 
 pytestmark = [pytest.mark.browser, pytest.mark.matrix]
 ROOT = Path(__file__).parents[2]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-NOTEBOOK = ROOT / "notebooks" / "10_lqr_designer.ipynb"
-
-
-@pytest.fixture(scope="module")
-def artefacts():
-    folder = Path(os.environ.get("LQRLAB_ARTEFACTS", ROOT / "data" / "browser"))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -49,21 +37,34 @@ def chromium():
         browser.close()
 
 
-@pytest.fixture
-def page(chromium, artefacts, request):
-    """A tab; its last sight is kept, also that of a test that fails."""
-    page = chromium.new_page(viewport={"width": 1500, "height": 1000})
-    yield page
-    page.screenshot(path=artefacts / f"{request.node.name}.png")
-    page.close()
+# Panels in JupyterLab --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def jupyterlab(tmp_path):
-    """A JupyterLab of its own, with nobody's settings, on an empty folder: (address, folder)."""
-    work, own = tmp_path / "work", tmp_path / "jupyter"
-    work.mkdir()
-    (own / "labconfig").mkdir(parents=True)
+PANELS = (
+    'widgets.lqr_designer("cart_pole")',
+    'widgets.mpc_designer("double_integrator")',
+    'widgets.attraction_map("pendulum")',
+    'widgets.loop_shaper("pendulum")',
+    'widgets.policy_inspector(learning.pretrained("regulator"), systems.make("cart_pole"))',
+    'widgets.data_browser("set")',
+    'widgets.training_monitor("training")',
+)
+KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+
+
+@pytest.fixture(scope="module")
+def jupyterlab(tmp_path_factory):
+    """A JupyterLab of its own, with nobody's settings, beside a small data set and a short training."""
+    work, own = tmp_path_factory.mktemp("work"), tmp_path_factory.mktemp("jupyter")
+    config = dataset.DataConfig(families=("mass_spring_damper", "pendulum"), variants=3, trajectories=2, num_steps=20)
+    made = dataset.generate(config, work / "set")
+    model = learning.ModelConfig(kind="gain", window=1, hidden=16)
+    train = learning.TrainConfig(num_steps=8, batch_size=8, plants=8, closed_loop=0.0, report_every=4)
+    learning.fit(dataset.source(made, batch_size=8, window=1), model, train, work / "training")
+    cells = ["from lqrlab import learning, systems\nfrom lqrlab.workbench import widgets", *PANELS]
+    cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=KERNEL), work / "p.ipynb")
+    (own / "labconfig").mkdir()
     quiet = {"@jupyterlab/apputils-extension:announcements": True}  # asks the network for news
     (own / "labconfig" / "page_config.json").write_text(json.dumps({"disabledExtensions": quiet}))
     env = {k: v for k, v in os.environ.items() if not k.startswith(("LQRLAB_HEADLESS", "JUPYTER"))}
@@ -72,119 +73,42 @@ def jupyterlab(tmp_path):
     env |= {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])}
     options = ["--no-browser", "--allow-root", "--port=0", "--IdentityProvider.token=", "--ServerApp.password="]
     options += [f"--ServerApp.root_dir={work}", "--LabApp.extension_manager=readonly"]
-    with (tmp_path / "server.log").open("w") as log:
+    said = own / "server.log"
+    with said.open("w") as log:
         server = subprocess.Popen(
             [sys.executable, "-m", "jupyterlab", *options], env=env, stdout=log, stderr=log, cwd=work
         )
     try:
         deadline = time.monotonic() + 40
         while not (found := [file.read_text() for file in own.glob("jpserver-*.json") if file.stat().st_size]):
-            assert server.poll() is None, (tmp_path / "server.log").read_text()
-            assert time.monotonic() < deadline, (tmp_path / "server.log").read_text()
+            assert server.poll() is None, said.read_text()
+            assert time.monotonic() < deadline, said.read_text()
             time.sleep(0.1)
-        yield json.loads(found[0])["url"], work
+        yield json.loads(found[0])["url"]
     finally:
         server.terminate()  # takes its kernels along
         server.wait(20)
 
 
-WATCH = """() => {
-  window.begun = 0; window.took = [];
-  document.addEventListener('keydown', () => { window.begun = performance.now(); }, true);
-  new MutationObserver(seen => {
-    const holds = n => n.querySelector && (n.matches('svg') || n.querySelector('svg'));
-    const drawn = seen.some(change => [...change.addedNodes].some(holds));
-    if (drawn && window.begun) {  // painted in the frame after the next
-      const begun = window.begun; window.begun = 0;
-      requestAnimationFrame(() => setTimeout(() => window.took.push(performance.now() - begun)));
-    }
-  }).observe(document.querySelector('.jp-Notebook'), {subtree: true, childList: true});
-}"""
-
-
-LETTERS = """svg => {
-  const wide = svg.getBoundingClientRect().width, zoom = wide / svg.viewBox.baseVal.width;
-  const sizes = [...svg.querySelectorAll('text')].map(t => parseFloat(getComputedStyle(t).fontSize) * zoom);
-  return [wide, Math.min(...sizes)];
-}"""
-"""Width of a picture and size of its smallest letters, in pixels of the screen."""
-
-
-def shown(picture):
-    """What a picture shows; it may be replaced by a finer one at any time."""
-    from playwright.sync_api import Error
-
-    for _ in range(10):
-        try:
-            return picture.screenshot()
-        except Error as error:
-            if "not attached" not in str(error):
-                raise
-    raise TimeoutError("the picture is replaced again and again")
-
-
-def test_a_slider_moves_the_curve_in_jupyterlab(jupyterlab, page, artefacts, record_property):
-    address, work = jupyterlab
-    shutil.copy(NOTEBOOK, work)
-    errors = []
+@pytest.fixture(scope="module")
+def panels(chromium, jupyterlab):
+    """The panels of one notebook that was run, on a laptop's screen; the browser has nothing to complain of."""
+    page, errors = chromium.new_page(viewport={"width": 1280, "height": 800}), []
     page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(f"{address}lab/tree/{NOTEBOOK.name}", timeout=40_000)
+    page.goto(f"{jupyterlab}lab/tree/p.ipynb", timeout=40_000)
     idle = page.locator("#jp-main-statusbar :text('| Idle')")
     idle.wait_for(timeout=60_000)
     page.click("text=Run >> nth=0")
     page.click(".lm-Menu-item[data-command='runmenu:run-all']")
-    picture = page.locator(".jp-OutputArea .widget-html svg").first
-    picture.wait_for(timeout=60_000)
-    idle.wait_for(timeout=60_000)  # and all cells below have run
-    for width, least in ((1280, 700), (1920, 700)):  # below the controls, and beside them
-        page.set_viewport_size({"width": width, "height": 1000})
-        wide, letters = picture.evaluate(LETTERS)
-        assert wide >= least
-        assert letters >= 9.0
-        shown(picture)  # scrolls to it
-        page.screenshot(path=artefacts / f"designer_{width}.png")
-    long = page.locator(".jp-OutputArea .noUi-base").evaluate_all(
-        "bars => bars.map(bar => bar.getBoundingClientRect().width).filter(wide => wide > 0)"
-    )
-    assert min(long) >= 160  # nearly a pixel a step, of which there are 200
-    names = page.locator(".jp-OutputArea .noUi-handle").evaluate_all("hs => hs.map(h => h.ariaLabel)")
-    assert {"position weight ×", "delay [samples]", "cart mass [kg]"} <= {*names}
-    handle = page.locator(".jp-OutputArea .noUi-handle").first
-    page.evaluate(WATCH)
-    before = shown(picture)
-    handle.focus()
-    for count in range(1, 13):
-        page.keyboard.press("ArrowRight")
-        page.wait_for_function("n => window.took.length >= n", arg=count, timeout=20_000)
-    after = shown(picture)
-    took = page.evaluate("window.took")
-    median = statistics.median(took)
-    record_property("slider_to_picture_ms", took)
-    print(f"slider to new picture: median {median:.0f} ms of {len(took)}, {[round(t) for t in took]}")
-    assert before != after
+    panels = page.locator(".lq-panel")
+    panels.nth(len(PANELS) - 1).wait_for(timeout=60_000)
+    idle.wait_for(timeout=60_000)
+    yield panels
+    page.close()
     assert errors == []
 
 
-PANELS = """
-from lqrlab import learning, systems
-from lqrlab.workbench import widgets
----
-widgets.lqr_designer("cart_pole")
----
-widgets.mpc_designer("double_integrator")
----
-widgets.attraction_map("pendulum")
----
-widgets.loop_shaper("pendulum")
----
-widgets.policy_inspector(learning.pretrained("regulator"), systems.make("cart_pole"))
----
-widgets.data_browser("set")
----
-widgets.training_monitor("training")
-"""
-KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 BOTTOM = """panel => {
   const top = panel.getBoundingClientRect().top, wide = panel.getBoundingClientRect().right;
   const whole = [...panel.querySelectorAll('svg')].filter(svg => !svg.parentElement.closest('svg'));
@@ -219,161 +143,137 @@ def reached(panel):
     return found
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A folder with a small data set and a short training."""
-    folder = tmp_path_factory.mktemp("trained")
-    config = dataset.DataConfig(families=("mass_spring_damper", "pendulum"), variants=3, trajectories=2, num_steps=20)
-    made = dataset.generate(config, folder / "set")
-    model = learning.ModelConfig(kind="gain", window=1, hidden=16)
-    train = learning.TrainConfig(num_steps=8, batch_size=8, plants=8, closed_loop=0.0, report_every=4)
-    learning.fit(dataset.source(made, batch_size=8, window=1), model, train, folder / "training")
-    return folder
+def view_of(page):
+    return page.locator(".jp-WindowedPanel-outer").first.evaluate("e => e.clientHeight")
 
 
-def test_controls_and_picture_are_on_a_laptops_screen_together(jupyterlab, trained, page, artefacts):
-    """With the side bar open, which the smaller screen begins with, closed, and on a larger screen."""
-    address, work = jupyterlab
-    shutil.copytree(trained, work, dirs_exist_ok=True)
-    cells = [nbformat.v4.new_code_cell(cell.strip()) for cell in PANELS.split("---")]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=KERNEL), work / "p.ipynb")
-    page.set_viewport_size({"width": 1280, "height": 800})
-    page.goto(f"{address}lab/tree/p.ipynb", timeout=40_000)
-    idle = page.locator("#jp-main-statusbar :text('| Idle')")
-    idle.wait_for(timeout=60_000)
-    page.click("text=Run >> nth=0")
-    page.click(".lm-Menu-item[data-command='runmenu:run-all']")
-    panels = page.locator(".lq-panel")
-    panels.nth(len(cells) - 2).wait_for(timeout=60_000)
-    idle.wait_for(timeout=60_000)
-    for width, height, closed in ((1280, 800, False), (1280, 800, True), (1680, 1000, True)):
+def test_controls_and_picture_are_on_a_screen_together(panels):
+    """On a larger screen and a laptop's, whose side bar is closed, and open as it is at first."""
+    page = panels.page
+    for width, height, closed in ((1680, 1000, True), (1280, 800, True), (1280, 800, False)):
         page.set_viewport_size({"width": width, "height": height})
         bar = page.locator("#jp-left-stack")
-        if closed and bar.is_visible():
+        if closed == bar.is_visible():
             page.click(".lm-TabBar-tab[data-id='filebrowser']")
-            bar.wait_for(state="hidden")
-        view = page.locator(".jp-WindowedPanel-outer").first.evaluate("e => e.clientHeight")
-        for i in range(len(cells) - 1):
+            bar.wait_for(state="hidden" if closed else "visible")
+        for i, source in enumerate(PANELS):
             panels.nth(i).scroll_into_view_if_needed()
             panels.nth(i).locator("svg >> visible=true").first.wait_for(timeout=60_000)
             pictures, bottom, out = panels.nth(i).evaluate(BOTTOM)
-            panels.nth(i).evaluate("e => e.scrollIntoView()")
-            page.screenshot(path=artefacts / f"panel_{i}_{width}{'_closed' * closed}.png")
             assert pictures >= 1
-            assert bottom <= view, cells[i + 1].source
-            assert out <= 0, cells[i + 1].source
-    for i in range(len(cells) - 1):  # by the keyboard alone: every control is come to and has a name
+            assert bottom <= view_of(page), source
+            assert out <= 0, source
+    for i, source in enumerate(PANELS):  # by the keyboard alone: every control is come to and has a name
         panels.nth(i).scroll_into_view_if_needed()
         there, found = panels.nth(i).evaluate(CONTROLS), reached(panels.nth(i))
-        assert len(found) >= there, cells[i + 1].source
-        assert all(found.values()), (cells[i + 1].source, found)
+        assert len(found) >= there, source
+        assert all(found.values()), (source, found)
 
 
-def opened(jupyterlab, page, name, source):
-    """A notebook of one cell, run in JupyterLab on a laptop's screen, and its panel."""
-    address, work = jupyterlab
-    cell = nbformat.v4.new_code_cell(f"from lqrlab.workbench import widgets\n{source}")
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=KERNEL), work / f"{name}.ipynb")
-    page.set_viewport_size({"width": 1280, "height": 800})
-    page.goto(f"{address}lab/tree/{name}.ipynb", timeout=40_000)
-    page.locator("#jp-main-statusbar :text('| Idle')").wait_for(timeout=60_000)
-    page.click("text=Run >> nth=0")
-    page.click(".lm-Menu-item[data-command='runmenu:run-all']")
-    panel = page.locator(".lq-panel")
-    panel.locator("text=Margins >> visible=true").first.wait_for(timeout=60_000)
-    panel.evaluate("e => e.scrollIntoView()")
-    return panel
+DRAWN = "panel => [...panel.querySelectorAll('svg')].map(svg => svg.outerHTML).join()"
 
 
-def test_a_kind_of_controller_is_chosen_and_a_specification_is_dragged(jupyterlab, page, artefacts, record_property):
-    panel = opened(jupyterlab, page, "d", 'widgets.lqr_designer("cart_pole")')
-    panel.locator(".lm-TabBar-tabLabel:text-is('controller')").click()
-    view = page.locator(".jp-WindowedPanel-outer").first.evaluate("e => e.clientHeight")
+def redrawn(panel, move, *args, **kwargs):
+    """What a move does to a panel is to be seen in it."""
+    before = panel.evaluate(DRAWN)
+    move(*args, **kwargs)
+    arg, moved = [panel.element_handle(), before], f"([panel, before]) => ({DRAWN})(panel) != before"
+    panel.page.wait_for_function(moved, arg=arg, timeout=20_000)
+
+
+@pytest.fixture
+def designer(panels):
+    panels.page.set_viewport_size({"width": 1280, "height": 800})
+    panels.first.scroll_into_view_if_needed()
+    panels.first.evaluate("e => e.scrollIntoView()")
+    return panels.first
+
+
+LETTERS = """svg => {
+  const wide = svg.getBoundingClientRect().width, zoom = wide / svg.viewBox.baseVal.width;
+  const sizes = [...svg.querySelectorAll('text')].map(t => parseFloat(getComputedStyle(t).fontSize) * zoom);
+  return [wide, Math.min(...sizes)];
+}"""
+"""Width of a picture and size of its smallest letters, in pixels of the screen."""
+
+
+def test_a_slider_moves_the_curve(designer):
+    page, picture = designer.page, designer.locator(".widget-html svg").first
+    for width in (1280, 1920):  # below the controls, and beside them
+        page.set_viewport_size({"width": width, "height": 800})
+        wide, letters = picture.evaluate(LETTERS)
+        assert wide >= 700
+        assert letters >= 9.0
+    long = designer.locator(".noUi-base").evaluate_all(
+        "bars => bars.map(bar => bar.getBoundingClientRect().width).filter(wide => wide > 0)"
+    )
+    assert min(long) >= 160  # nearly a pixel a step, of which there are 200
+    names = designer.locator(".noUi-handle").evaluate_all("hs => hs.map(h => h.ariaLabel)")
+    assert {"position weight ×", "delay [samples]", "cart mass [kg]"} <= {*names}
+    designer.locator(".noUi-handle").first.focus()
+    for _ in range(3):
+        redrawn(designer, page.keyboard.press, "ArrowRight")
+
+
+def test_a_panel_is_used_by_the_keyboard_alone(designer):
+    """Arrows and Enter change pages and values, which JupyterLab would take for its cells, and the picture follows."""
+    press = designer.page.keyboard.press
+    designer.locator(".lm-TabBar-tab").first.focus()
+    press("ArrowRight")
+    press("Enter")
+    designer.locator("label:text-is('controller') >> visible=true").wait_for(timeout=5000)
+    designer.locator("select >> visible=true").first.focus()
+    redrawn(designer, press, "ArrowDown")
+    redrawn(designer, press, "ArrowDown")
+    designer.locator("text=Gains >> visible=true").wait_for(timeout=20_000)  # of integral action, two
+
+
+def test_a_kind_of_controller_is_chosen_and_a_specification_is_dragged(designer):
+    page, view = designer.page, view_of(designer.page)
+    designer.locator(".lm-TabBar-tabLabel:text-is('controller')").click()
     for kind in ("LQG", "integral action", "pole placement"):
-        panel.locator("select >> visible=true").first.select_option(kind)
-        page.wait_for_timeout(3000)
-        page.screenshot(path=artefacts / f"designer_{kind.split()[0]}.png")
-        assert panel.evaluate(BOTTOM)[1] <= view
-    panel.locator(".lm-TabBar-tabLabel:text-is('loop')").click()
-    panel.locator("select >> visible=true").last.select_option("step and specifications")
-    panel.locator("text=over its set-point").wait_for(timeout=20_000)
-    panel.locator(".lm-TabBar-tabLabel:text-is('specifications')").click()
-    plane = panel.locator("svg >> visible=true").first
-    assert panel.evaluate(BOTTOM)[1] <= view
-    circle = plane.locator("path[d$='a5 5 0 1 0 -10 0']").first  # where the output has to be settled
-    box, took = circle.bounding_box(), []
+        redrawn(designer, designer.locator("select >> visible=true").first.select_option, kind)
+        assert designer.evaluate(BOTTOM)[1] <= view
+    designer.locator(".lm-TabBar-tabLabel:text-is('loop')").click()
+    designer.locator("select >> visible=true").last.select_option("step and specifications")
+    designer.locator("text=over its set-point").wait_for(timeout=20_000)
+    designer.locator(".lm-TabBar-tabLabel:text-is('specifications')").click()
+    plane = designer.locator("svg >> visible=true").first
+    assert designer.evaluate(BOTTOM)[1] <= view
+    circle = "path[d$='a5 5 0 1 0 -10 0']"  # where the output has to be settled
+    box = plane.locator(circle).first.bounding_box()
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    drawn = "[...document.querySelectorAll('.lq-panel svg')].map(s => s.outerHTML).join()"
     page.mouse.move(x, y)
     page.mouse.down()
-    for i in range(1, 9):
-        before, begun = page.evaluate(drawn), time.perf_counter()
-        page.mouse.move(x + 12 * i, y)
-        page.wait_for_function(f"before => {drawn} != before", arg=before, timeout=20_000)
-        took.append(1e3 * (time.perf_counter() - begun))
+    for i in range(1, 5):
+        redrawn(designer, page.mouse.move, x + 24 * i, y)
     page.mouse.up()
     page.wait_for_timeout(500)
-    page.screenshot(path=artefacts / "designer_step.png")
-    record_property("mouse_to_picture_ms", took)
-    print(f"mouse to new picture: median {statistics.median(took):.0f} ms of {len(took)}, {[round(t) for t in took]}")
-    moved = plane.locator("path[d$='a5 5 0 1 0 -10 0']").first.bounding_box()
-    assert moved["x"] - box["x"] == pytest.approx(96, abs=4)
+    assert plane.locator(circle).first.bounding_box()["x"] - box["x"] == pytest.approx(96, abs=4)
 
 
-def test_a_panel_is_used_by_the_keyboard_alone(jupyterlab, page):
-    """Arrows and Enter change pages and values, which JupyterLab would take for its cells, and the picture follows."""
-    panel = opened(jupyterlab, page, "k", 'widgets.lqr_designer("pendulum")')
-    panel.locator(".lm-TabBar-tab").first.focus()
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("Enter")
-    panel.locator("label:text-is('controller') >> visible=true").wait_for(timeout=5000)
-    before = panel.locator("svg >> visible=true").first.inner_html()
-    panel.locator("select >> visible=true").first.focus()
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("ArrowDown")
-    panel.locator("text=Gains >> visible=true").wait_for(timeout=20_000)  # of integral action, two
-    assert panel.locator("svg >> visible=true").first.inner_html() != before
+ROOTS = """all => all.filter(p => ['m-4 -4l8 8m0 -8l-8 8', 'a5 5 0 1 0 -10 0'].some(
+  end => p.getAttribute('d').endsWith(end))).map(p => p.getBoundingClientRect()).map(
+  r => [r.x + r.width / 2, r.y + r.height / 2])"""
+"""Middles of a loop shaper's poles and zeros, which are drawn last in its plane."""
 
 
-def test_the_loop_gain_follows_the_mouse(jupyterlab, page, artefacts, record_property):
-    address, work = jupyterlab
-    cell = nbformat.v4.new_code_cell('from lqrlab.workbench import widgets\nwidgets.loop_shaper("pendulum")')
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=KERNEL), work / "s.ipynb")
-    page.set_viewport_size({"width": 1280, "height": 800})
-    page.goto(f"{address}lab/tree/s.ipynb", timeout=40_000)
-    page.locator("#jp-main-statusbar :text('| Idle')").wait_for(timeout=60_000)
-    page.click("text=Run >> nth=0")
-    page.click(".lm-Menu-item[data-command='runmenu:run-all']")
-    panel = page.locator(".lq-panel")
+def test_the_loop_gain_follows_the_mouse(panels):
+    page, panel = panels.page, panels.nth(3)
+    panel.scroll_into_view_if_needed()
     panel.locator("text=Gain margin").wait_for(timeout=60_000)
     panel.evaluate("e => e.scrollIntoView()")
-    plane, drawn = panel.locator("svg").first, "document.querySelector('.lq-panel svg').innerHTML"
-    box, gain, took = plane.bounding_box(), panel.locator(".widget-readout").first.inner_text(), []
+    box, gain = panel.locator("svg").first.bounding_box(), panel.locator(".widget-readout").first.inner_text()
     x, y = box["x"] + 0.25 * box["width"], box["y"] + 0.42 * box["height"]
     page.mouse.move(x, y)
     page.mouse.down()
-    for i in range(1, 11):
-        before, begun = page.evaluate(drawn), time.perf_counter()
-        page.mouse.move(x, y - 8 * i)
-        page.wait_for_function(f"before => {drawn} != before", arg=before, timeout=20_000)
-        took.append(1e3 * (time.perf_counter() - begun))
+    for i in range(1, 5):
+        redrawn(panel, page.mouse.move, x, y - 20 * i)
     page.mouse.up()
-    record_property("mouse_to_picture_ms", took)
-    print(f"mouse to new picture: median {statistics.median(took):.0f} ms of {len(took)}, {[round(t) for t in took]}")
     assert float(panel.locator(".widget-readout").first.inner_text()) > float(gain) + 10
 
     def roots():
-        """Middles of the marks, which are drawn last in the plane."""
-        path = (
-            panel.locator("svg")
-            .first.locator("path")
-            .evaluate_all(
-                "all => all.filter(p => p.getAttribute('d').endsWith('m-4 -4l8 8m0 -8l-8 8') || "
-                "p.getAttribute('d').endsWith('a5 5 0 1 0 -10 0')).map(p => p.getBoundingClientRect()).map(r => "
-                "[r.x + r.width / 2, r.y + r.height / 2])"
-            )
-        )
-        return sorted(path)
+        return sorted(panel.locator("svg").first.locator("path").evaluate_all(ROOTS))
 
     page.wait_for_timeout(500)
     before = roots()
@@ -384,9 +284,11 @@ def test_the_loop_gain_follows_the_mouse(jupyterlab, page, artefacts, record_pro
     page.mouse.up()
     page.wait_for_timeout(1000)
     after = roots()
-    page.screenshot(path=artefacts / "loop_shaper.png")
     assert after[-2][0] == pytest.approx(x + 15, abs=3)
     assert [c[0] for c in after[:-2]] == pytest.approx([c[0] for c in before[:-2]], abs=3)
+
+
+# Pages ----------------------------------------------------------------------------------------------------------
 
 
 SCHEMES = ("light", "dark")
@@ -420,7 +322,7 @@ def site(tmp_path_factory):
     numbers[3] = {"error": "mode at +4.2 rad/s is not stabilizable"}
     folder.mkdir(parents=True)
     lines = (json.dumps({"fingerprint": str(i)} | found) for i, found in enumerate(numbers))
-    (folder / comparison.NUMBERS).write_text("\n".join(lines))
+    (folder / sweep.NUMBERS).write_text("\n".join(lines))
     record = {"notebook": "cart_pole", "title": "Cart-pole", "kind": "plant", "runs": runs}
     record |= {
         "started": "2026-11-21T10:00:00",
@@ -429,7 +331,7 @@ def site(tmp_path_factory):
         "units": {"dt": "s"},
     }
     (folder / "sweep.json").write_text(json.dumps(record))
-    comparison.write(folder)
+    report.compare(folder)
     report.index(data)
     catalogue_page.page(["mass_spring_damper"]).save(data / "plants.html")
     mailed(data / "mailed")
@@ -470,7 +372,7 @@ PRINTED = """() => [
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_pages_need_no_network_and_shut_nobody_out(chromium, site, artefacts, scheme):
+def test_pages_need_no_network_and_shut_nobody_out(chromium, site, scheme):
     """Offline, nothing is asked for and nothing is missing; axe-core finds nothing that bars anyone."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")
     context = chromium.new_context(color_scheme=scheme, viewport=WIDE)
@@ -490,10 +392,8 @@ def test_pages_need_no_network_and_shut_nobody_out(chromium, site, artefacts, sc
         for found in axe.Axe().run(page).response["violations"]:
             where = found["nodes"][0]["html"][:120]
             barred.append(f"{name}: {found['impact']}, {found['help']}, {len(found['nodes'])} times, as in {where}")
-        page.screenshot(path=artefacts / f"{name}_{scheme}.png", full_page=True)
         page.set_viewport_size(NARROW)
         phone[name] = page.evaluate(PHONE)
-        page.screenshot(path=artefacts / f"{name}_{scheme}_phone.png", full_page=True)
         page.set_viewport_size(PAPER)
         page.emulate_media(media="print")
         printed[name] = page.evaluate(PRINTED)
@@ -514,29 +414,12 @@ def test_pages_need_no_network_and_shut_nobody_out(chromium, site, artefacts, sc
     assert shown["plants"][2] >= 2
 
 
-LIVE = "[...document.querySelectorAll('.lq-live, .lq-part')].map(line => line.outerHTML)"
-PAINTED = """async () => {
-  const input = document.querySelectorAll('.lq-slot input')[1], took = [];
-  for (let k = 0; k < 18; k++) {
-    const begun = performance.now();
-    input.value = k % 9;
-    input.dispatchEvent(new Event('input'));
-    await new Promise(later => requestAnimationFrame(() => setTimeout(later)));
-    took.push(performance.now() - begun);
-  }
-  return took;
-}"""
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", [1280, 400])
-def test_a_reader_moves_the_designs_of_a_mailed_report(chromium, site, artefacts, width, scheme):
+def test_a_reader_moves_the_designs_of_a_mailed_report(chromium, site, width):
     """Offline, by the keyboard: one picture at a time is shown; without scripts the first one."""
     shown = "() => [...document.querySelectorAll('.lq-strip svg.lq-all')].filter(e => e.checkVisibility()).length"
     for scripts in (False, True):
-        context = chromium.new_context(
-            color_scheme=scheme, viewport={"width": width, "height": 900}, java_script_enabled=scripts
-        )
+        context = chromium.new_context(viewport={"width": width, "height": 900}, java_script_enabled=scripts)
         context.set_offline(True)
         page, wrong = context.new_page(), []
         page.on("console", lambda said: wrong.append(said.text))  # noqa: B023
@@ -561,7 +444,6 @@ def test_a_reader_moves_the_designs_of_a_mailed_report(chromium, site, artefacts
             assert handles.nth(i).get_attribute("aria-valuetext") != before
             if i:  # one control is moved at a time
                 assert page.locator(".lq-row b").nth(i - 1).inner_text() != ""
-        page.screenshot(path=artefacts / f"designs_{width}_{scheme}.png", full_page=True)
         page.keyboard.press("ArrowRight")
         assert first.is_visible()
         assert page.evaluate("document.documentElement.scrollWidth") == width
@@ -607,12 +489,12 @@ def hostile_site(folder):
     report.write(hostile_html.run(folder / "runs" / "run"))
     sweep = folder / "sweeps" / "sweep"
     sweep.mkdir(parents=True)
-    (sweep / comparison.NUMBERS).write_text(json.dumps({"fingerprint": "0", "error": name}))
+    (sweep / sweep.NUMBERS).write_text(json.dumps({"fingerprint": "0", "error": name}))
     record = {"notebook": name, "title": name, "kind": "plant", "status": name, "profile": name}
     record |= {"started": name, "versions": {"lqrlab": name, name: name}, "units": {}, "commit": name, "device": name}
     record["runs"] = [{"point": {name: name}, "run": name, "fingerprint": "0"}]
     (sweep / "sweep.json").write_text(json.dumps(record))
-    comparison.write(sweep)
+    report.compare(sweep)
     report.index(folder)
     plant = systems.load(hostile_html.plant_file(folder / "plant.json"))
     with pytest.MonkeyPatch.context() as patch:

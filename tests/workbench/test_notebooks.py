@@ -21,7 +21,7 @@ from papermill.clientwrap import PapermillNotebookClient
 
 from lqrlab import control
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.figures import strip
+from lqrlab.workbench.figures import svg
 from lqrlab.workbench.runs import execution, notebooks, sweep_plan
 
 SOURCE = Path(__file__).parents[2] / "notebooks"
@@ -181,7 +181,7 @@ def assert_executed(folder: Path, name: str):
     assert not page.select("pre.error, code.latex")
     sliders = bool(page.select(".lq-strip"))
     assert sliders or name not in ("01_system_exploration", "10_lqr_designer", "15_swing_up", "28_robust_control")
-    assert [script.get_text() for script in page.select("script")] == [strip.SCRIPT] * sliders
+    assert [script.get_text() for script in page.select("script")] == [svg.STRIP_SCRIPT] * sliders
     assert all(image["src"].startswith("data:") for image in page.find_all("img"))
     assert_all_pictures_are_in_words(page)
     assert str(folder) not in str(page)  # which may be mailed

@@ -14,7 +14,7 @@ from bs4 import BeautifulSoup
 from click.testing import CliRunner
 
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.figures import formulas, safe_html, strip, svg, tables
+from lqrlab.workbench.figures import safe_html, svg, tables
 from lqrlab.workbench.runs import report, run_folder
 
 new = nbformat.v4
@@ -165,9 +165,9 @@ def test_formulas_are_mathml(pages):
 
 
 def test_what_latex_cannot_do_is_shown_as_written():
-    assert formulas.mathml(r"a < \frac{") == '<code class="latex">a &lt; \\frac{</code>'
-    assert '<mo form="prefix">−</mo><mi>K</mi>' in formulas.mathml("u = -K")
-    assert "prefix" not in formulas.mathml("(u) - K")
+    assert safe_html.mathml(r"a < \frac{") == '<code class="latex">a &lt; \\frac{</code>'
+    assert '<mo form="prefix">−</mo><mi>K</mi>' in safe_html.mathml("u = -K")
+    assert "prefix" not in safe_html.mathml("(u) - K")
 
 
 def test_pictures_have_a_text_that_stands_for_them(pages):
@@ -255,7 +255,7 @@ def test_nothing_that_was_sanitised_runs():
         clean = safe_html.sanitise(payload)
         assert not runs(clean), payload
         assert safe_html.sanitise(clean) == clean  # read again, it is the same
-        assert not runs(formulas.mathml(rf"\text{{{payload}}}_{{{payload}}}")), payload
+        assert not runs(safe_html.mathml(rf"\text{{{payload}}}_{{{payload}}}")), payload
 
 
 def test_a_name_is_shown_as_it_is_written(tmp_path):
@@ -287,7 +287,7 @@ def test_drawings_tables_and_formulas_are_kept_as_they_are():
     )
     box = '<label class="lq-play"><input type="checkbox"><span class="lq-pause"> pause</span></label>'
     table = '<table id="T_1"><tbody><tr><td style="text-align: left">1 &lt; 2</td></tr></tbody></table>'
-    for markup in (drawing, box, table, formulas.mathml(r"\frac{1}{2}x_k^\top")):
+    for markup in (drawing, box, table, safe_html.mathml(r"\frac{1}{2}x_k^\top")):
         assert safe_html.sanitise(markup) == markup
 
 
@@ -305,7 +305,7 @@ def test_a_report_of_hostile_names_runs_nothing_and_lacks_nothing(tmp_path):
     for path in (front, front.with_name("01_names.html")):
         head, _, body = path.read_text().partition("<body>")
         assert head.count(safe_html.POLICY) == 1
-        ours = f"<script>{strip.SCRIPT}</script>"
+        ours = f"<script>{svg.STRIP_SCRIPT}</script>"
         assert body.count(ours) == (path != front)  # which an output has asked for
         assert not [what for what in runs(body.replace(ours, "")) if what != "style"]
     assert body.count("The end.") == 1

@@ -94,11 +94,7 @@ class Channel:
         return float(np.sign(gain.real))
 
     def ultimate(self) -> tuple[float, float]:
-        """The gain at which the output oscillates under proportional control, with its sign, and the period [s].
-
-        Raises:
-            ValueError: an unstable plant, or one that oscillates at no gain.
-        """
+        """The gain at which the output oscillates under proportional control, with its sign, and the period [s]."""
         if self.unstable:
             raise ValueError(
                 "plant: expected a stable one, but found a pole in the right half-plane: its gain cannot be raised "

@@ -28,9 +28,6 @@ class Compensator:
         input: the input that it drives.
         m: number of the plant's inputs.
 
-    Raises:
-        ValueError: roots without their conjugates, more zeros than poles, an input that is not there.
-
     Source: K. J. Åström and B. Wittenmark, Computer-Controlled Systems, 3rd ed. (1997), section 8.2.
     """
 

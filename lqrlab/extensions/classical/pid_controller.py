@@ -85,13 +85,8 @@ class PID:
     def loop(self, problem: Sampled, dt: ArrayLike | None = None) -> tuple[Sampled, Array]:
         """The problem of plant and controller together and the gain u = −K (x, z), for cost and margins.
 
-        Args:
-            problem: sampled plant and weights, as of :func:`lqrlab.control.discretize`, with further states after those
-                of C if there are some (as of :func:`lqrlab.control.delayed`).
-            dt: sample time [s]; its own if left out.
-
-        Returns:
-            What :func:`lqrlab.control.cost_to_go` takes; with its A, B, K also :func:`lqrlab.control.margins`.
+        :func:`lqrlab.control.cost_to_go` takes them; with A, B, K also :func:`lqrlab.control.margins`. The problem
+        given is that of :func:`lqrlab.control.discretize`, or of :func:`lqrlab.control.delayed`, with further states.
         """
         if self.C is None:
             raise ValueError("C: expected the measured outputs, but the controller was tuned on a process model")

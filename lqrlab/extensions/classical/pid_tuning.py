@@ -98,11 +98,8 @@ def pid(
             ``experiment``: how rules get their model, ``"half_rule"`` or a simulated ``"step"``; ``ms``,
             ``phase_margin``, ``gain_margin``; ``num_starts`` (256) and ``seed`` of the descent of ``"optimal"``.
 
-    Returns:
-        :class:`PID`; of a batch with NaN gains where a member has no answer.
-
-    Raises:
-        ValueError: bad arguments; a rule that is not for such a plant; a loop that is not stable, in words.
+    A member of a batch without an answer has NaN gains; a rule that is not for such a plant, and a loop that is not
+    stable, are refused in words.
 
     >>> lag = np.array([[-1.0, 1.0, 0.0], [0.0, -1.0, 1.0], [0.0, 0.0, -1.0]])  # 1 / (s + 1)³
     >>> plant = (lag, np.array([[0.0], [0.0], [1.0]]), np.array([[1.0, 0.0, 0.0]]))

@@ -25,9 +25,6 @@ class ProcessModel:
         delay: dead time [s], ≥ 0.
         second: the smaller time constant [s].
 
-    Raises:
-        ValueError: a gain of zero, a negative time, a second time constant that is the larger one.
-
     >>> classical.pid(classical.ProcessModel(1.0, 10.0, delay=1.0), "simc", kind="pi").kp
     Array(5., dtype=float64)
     """
@@ -77,9 +74,6 @@ class ProcessModel:
             u: inputs ``[T]`` as deviations from where the process rested before, each held for dt.
             y: outputs ``[T]`` or ``[T + 1]``, the first one measured when the first input begins; their rest is fitted.
             dt: sample time [s].
-
-        Raises:
-            ValueError: a record that is too short, or in which the input or the output does not move.
         """
         u, y = (np.asarray(checks.real(name, a), float) for name, a in (("u", u), ("y", y)))
         dt = checks.number("dt", dt, "a sample time above 0 s", above=0)
@@ -98,9 +92,6 @@ class ProcessModel:
 
 def half_rule(channel: Channel, order: int) -> ProcessModel:
     """The model of one or two lags by Skogestad's half rule, with half a sample time as dead time.
-
-    Raises:
-        ValueError: complex poles or zeros, or one in the right half-plane (of a zero there is a dead time).
 
     Source: S. Skogestad, Simple analytic rules for model reduction and PID controller tuning, J. Process Control 13
     (2003), sections 2.1 and 2.2.
@@ -158,9 +149,6 @@ def of_step(channel: Channel) -> ProcessModel:
     """The model of one lag with the steepest tangent's dead time, and 63 % of the step where the plant has it.
 
     Of an integrating plant: the slope at the end, and the dead time of that tangent.
-
-    Raises:
-        ValueError: an unstable plant, which does not come to rest; two integrators.
 
     Source: K. J. Åström and T. Hägglund, Advanced PID Control (2006), section 2.7.
     """

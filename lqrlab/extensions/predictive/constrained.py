@@ -70,9 +70,6 @@ def constrained_lqr(
         limits: :class:`lqrlab.simulation.Limits`.
         terms: :class:`Terms`: c, q, r, qf, prices of soft limits, u[−1], and whether steps differ.
 
-    Raises:
-        ValueError: bad arguments; limits that contradict each other.
-
     Source: J. B. Rawlings, D. Q. Mayne and M. M. Diehl, Model Predictive Control, 2nd ed. (2017), section 8.8.
 
     >>> limits = simulation.Limits(u=(-1, 1))

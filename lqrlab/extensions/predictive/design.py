@@ -20,7 +20,6 @@ from lqrlab.simulation import Limits, Problem
 from lqrlab.simulation.noise import NONE, Correlated
 
 _NOTHING = 1e-150
-_DISTURBANCES = ("none", "input", "output")
 
 
 class Target(NamedTuple):
@@ -222,9 +221,6 @@ def mpc(
             settles at its reference without an error; needs Wd, the covariance of d's random walk.
         sensor: what is measured of the state ``[q, n]``; the state itself if left out, C for an output disturbance.
 
-    Returns:
-        :class:`MPC`; ``simulation.bind(design, problem)`` makes its policy.
-
     Raises:
         ValueError: bad arguments; a plant without a stabilizing optimum; a target that no input holds.
 
@@ -267,21 +263,12 @@ def _target(A: Array, B: Array, C: Array | None, disturbance: str) -> Target:
     n, m = B.shape[-2:]
     lead = A.shape[:-2]
     if C is None:  # an input disturbance alone: it is cancelled
-        none = jnp.zeros((*lead, n, 0), A.dtype)
-        return Target(
-            none, none[..., :m, :], jnp.zeros_like(B), -jnp.broadcast_to(jnp.eye(m, dtype=A.dtype), (*lead, m, m))
-        )
+        none, eye = jnp.zeros((*lead, n, 0), A.dtype), jnp.eye(m, dtype=A.dtype)
+        return Target(none, none[..., :m, :], jnp.zeros_like(B), -jnp.broadcast_to(eye, (*lead, m, m)))
     p = C.shape[-2]
     if p > m:
         raise ValueError(f"C: {m} inputs cannot hold {p} outputs at will; choose at most {m}")
-    C = jnp.broadcast_to(C, (*lead, p, n))
-    system = jnp.concatenate(
-        [
-            jnp.concatenate([A - jnp.eye(n, dtype=A.dtype), B], -1),
-            jnp.concatenate([C, jnp.zeros((*lead, p, m), A.dtype)], -1),
-        ],
-        -2,
-    )
+    system = block([[A - jnp.eye(n, dtype=A.dtype), B], [C, jnp.zeros((p, m), A.dtype)]])
     held = jnp.linalg.pinv(system)
     if not checks.traced(A, B, C):
         wrong = np.abs(np.asarray(system @ held) - np.eye(n + p)).max()
@@ -305,13 +292,10 @@ def _estimator(
         )
     if disturbance == "none" and sensor is None:
         return None, None
-    A, B, H = problem.A, problem.B, jnp.eye(n, dtype=dtype)
-    if disturbance == "output":
-        assert C is not None
-        H = C
-    elif sensor is not None:
-        H = matrix_checks.trailing("sensor", sensor, np.shape(sensor)[-2:], dtype)
-    H = jnp.broadcast_to(H, (*lead, *H.shape[-2:]))
+    A, B, H = problem.A, problem.B, C if disturbance == "output" else None
+    if H is None:
+        H = jnp.eye(n) if sensor is None else matrix_checks.trailing("sensor", sensor, np.shape(sensor)[-2:], dtype)
+    H = jnp.broadcast_to(H, (*lead, *H.shape[-2:])).astype(dtype)
     W, V = (_covariance(spread) for spread in problem.noise[:2])
     V = H @ V @ H.mT
     if disturbance == "none":

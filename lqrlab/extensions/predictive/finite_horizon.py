@@ -103,55 +103,51 @@ def _one_plant(h: Horizon) -> bool:
     return h.soft is None and all(a is None or a.size == math.prod(a.shape[-3:]) for a in matrices)
 
 
-def _program(h: Horizon, limits: Limits, T: int) -> tuple[HorizonQP, tuple[int, int, int, int]]:
+_OF_STEPS = {"A": 2, "B": 2, "Q": 2, "R": 2, "N": 2, "C": 2, "D": 2, "c": 1, "q": 1, "r": 1}
+_OF_ENDS = {"Qf": 2, "qf": 1, "x0": 1}
+"""Axes of each part of a program, without those of the batch and the steps."""
+
+
+def _program(horizon: Horizon, limits: Limits, T: int) -> tuple[HorizonQP, tuple[int, int, int, int]]:
     """The program with leading axes, and how many inputs, states, outputs and changes of inputs are limited."""
-    A, B, Q, R, N, x0, Qf, C, D, last = h.A, h.B, h.Q, h.R, h.N, h.x0, h.Qf, h.C, h.D, h.last
-    n, m, dtype = A.shape[-1], B.shape[-1], A.dtype
-    zeros = ((h.c, (1, n)), (h.q, (1, n)), (h.r, (1, m)), (h.qf, (n,)))
-    c, q, r, qf = (jnp.zeros(shape, dtype) if a is None else a for a, shape in zeros)
+    h: dict[str, Any] = horizon._asdict()
+    n, m, dtype = horizon.A.shape[-1], horizon.B.shape[-1], horizon.A.dtype
+    zeros: dict[str, tuple[int, ...]] = {"c": (1, n), "q": (1, n), "r": (1, m), "qf": (n,)}
+    zeros |= {"C": (1, 0, n), "D": (1, 0, m)} if horizon.C is None else {}
+    h |= {name: jnp.zeros(shape, dtype) for name, shape in zeros.items() if h[name] is None}
     shift = jnp.zeros((1, 1), dtype)
-    if C is None:
-        C, D = jnp.zeros((1, 0, n), dtype), jnp.zeros((1, 0, m), dtype)
-    elif D is None:  # y of the state after the step
-        shift = jnp.squeeze(C @ c[..., None], -1)
-        C, D = C @ A, C @ B
-    p = C.shape[-2]
+    if h["D"] is None:  # y of the state after the step
+        shift = jnp.squeeze(h["C"] @ h["c"][..., None], -1)
+        h |= {"C": h["C"] @ horizon.A, "D": h["C"] @ horizon.B}
     free = jnp.full((1, m), jnp.inf, dtype)
     rows: list[Any] = [(-free, free) if limits.u is None else limits.u]
     if limits.x is not None:
         rows.append(limits.x)
     if limits.y is not None:
         rows.append(tuple(end - shift for end in limits.y))
-    changes = 0
+    sizes = m, 0 if limits.x is None else n, rows[-1][0].shape[-1] if limits.y is not None else 0, 0
     if limits.du is not None:
-        A, B, Q, N, c, q, Qf, qf, C, D, x0 = _remembering(A, B, Q, N, c, q, Qf, qf, C, D, x0, last)
+        h, sizes = _remembering(h, m), (*sizes[:3], m)
         low, high = (jnp.broadcast_to(a, (*a.shape[:-2], T, m)) for a in limits.du)
-        if last is None:
+        if horizon.last is None:
             low, high = low.at[..., 0, :].set(-jnp.inf), high.at[..., 0, :].set(jnp.inf)
         if limits.x is not None:
             rows[1] = tuple(_side_by_side(a, s * free) for a, s in zip(rows[1], (-1, 1)))
         rows.append((low, high))
-        changes = m
     lead = jnp.broadcast_shapes(
-        *(a.shape[:-3] for a in (A, B, Q, R, N, C, D)),
+        *(h[name].shape[: -1 - core] for name, core in _OF_STEPS.items()),
+        *(h[name].shape[:-core] for name, core in _OF_ENDS.items()),
         *(a.shape[:-2] for pair in rows for a in pair),
-        *(a.shape[:-2] for a in (c, q, r, Qf)),
-        *(a.shape[:-1] for a in (qf, x0)),
     )
+    S = max(h[name].shape[-1 - core] for name, core in _OF_STEPS.items())
+    parts = {k: jnp.broadcast_to(h[k], (*lead, S, *h[k].shape[-core:])) for k, core in _OF_STEPS.items()}
+    parts |= {k: jnp.broadcast_to(h[k], (*lead, *h[k].shape[-core:])) for k, core in _OF_ENDS.items()}
     low, high = (
         jnp.concatenate([jnp.broadcast_to(pair[k], (*lead, T, pair[k].shape[-1])) for pair in rows], axis=-1)
         for k in (0, 1)
     )
-    S = max(a.shape[-3] for a in (A, B, Q, R, N, C, D))
-    S = max(S, *(a.shape[-2] for a in (c, q, r)))
-    matrices = [jnp.broadcast_to(a, (*lead, S, *a.shape[-2:])) for a in (A, B, Q, R, N, C, D)]
-    A, B, Q, R, N, C, D = matrices
-    c, q, r = (jnp.broadcast_to(a, (*lead, S, a.shape[-1])) for a in (c, q, r))
-    Qf = jnp.broadcast_to(Qf, (*lead, *Qf.shape[-2:]))
-    qf, x0 = (jnp.broadcast_to(a, (*lead, a.shape[-1])) for a in (qf, x0))
-    linear, quadratic = _prices(h.soft, low.shape[-1], m, low.shape[-1] - changes, lead, dtype)
-    qp = HorizonQP(A, B, c, Q, R, N, q, r, Qf, qf, C, D, jnp.stack([high, -low], axis=-3), linear, quadratic, x0)
-    return qp, (m, 0 if limits.x is None else n, p, changes)
+    linear, quadratic = _prices(horizon.soft, low.shape[-1], m, low.shape[-1] - sizes[3], lead, dtype)
+    return HorizonQP(**parts, limits=jnp.stack([high, -low], axis=-3), linear=linear, quadratic=quadratic), sizes
 
 
 def _side_by_side(*parts: Array) -> Array:
@@ -166,32 +162,19 @@ def block(rows: list[list[Array]]) -> Array:
     return jnp.block([[jnp.broadcast_to(a, (*lead, *a.shape[-2:])) for a in row] for row in rows])
 
 
-def _remembering(
-    A: Array, B: Array, Q: Array, N: Array, c: Array, q: Array, Qf: Array, qf: Array,
-    C: Array, D: Array, x0: Array, last: Array | None,
-) -> tuple[Array, ...]:  # fmt: skip
-    """The problem whose state holds the input before, so that its change u − u[t−1] is one of the outputs."""
-    n, m, p, dtype = A.shape[-1], B.shape[-1], C.shape[-2], A.dtype
-    eye = jnp.eye(m, dtype=dtype)
+def _remembering(h: dict[str, Any], m: int) -> dict[str, Any]:
+    """The program whose state holds the input before, so that its change u − u[t−1] is one of the outputs."""
+    eye = jnp.eye(m, dtype=h["A"].dtype)
 
-    def none(rows: int, columns: int) -> Array:
-        return jnp.zeros((rows, columns), dtype)
+    def wide(name: str, *more: int) -> Array:
+        """With zeros after its last axes."""
+        return jnp.pad(h[name], [(0, 0)] * (h[name].ndim - len(more)) + [(0, k) for k in more])
 
-    last = jnp.zeros(m, dtype) if last is None else last
-    nothing = jnp.zeros(m, dtype)
-    return (
-        block([[A, none(n, m)], [none(m, n), none(m, m)]]),
-        block([[B], [eye]]),
-        block([[Q, none(n, m)], [none(m, n), none(m, m)]]),
-        block([[N], [none(m, m)]]),
-        _side_by_side(c, nothing),
-        _side_by_side(q, nothing),
-        block([[Qf, none(n, m)], [none(m, n), none(m, m)]]),
-        _side_by_side(qf, nothing),
-        block([[C, none(p, m)], [none(m, n), -eye]]),
-        block([[D], [eye]]),
-        _side_by_side(x0, last),
-    )
+    last = jnp.zeros(m, eye.dtype) if h["last"] is None else h["last"]
+    changed = {"B": block([[h["B"]], [eye]]), "D": block([[h["D"]], [eye]]), "x0": _side_by_side(h["x0"], last)}
+    changed["C"] = block([[wide("C", 0, m)], [jnp.pad(-eye, [(0, 0), (h["A"].shape[-1], 0)])]])
+    changed |= {name: wide(name, m, m) for name in ("A", "Q", "Qf")} | {"N": wide("N", m, 0)}
+    return h | changed | {name: wide(name, m) for name in ("c", "q", "qf")}
 
 
 def _prices(

@@ -109,11 +109,7 @@ def imitate(
         design: the teacher, of :func:`mpc`, without a reference, a disturbance and limits of changes, which a state
             alone does not tell.
         problem: of one plant, with the limits of its inputs.
-        config: see there.
         progress: called with each row of the metrics.
-
-    Raises:
-        ValueError: a teacher whose input depends on more than the state; another plant's.
     """
     config = config or ImitationConfig()
     checks.instance("design", design, MPC, "a predictive controller, as predictive.mpc makes")

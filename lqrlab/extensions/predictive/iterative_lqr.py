@@ -110,17 +110,12 @@ def ilqr(
             float32 a thousandth) of how far each state moves without them.
         search: :class:`Search`: first guess, tolerance, most iterations, Runge-Kutta steps.
 
-    Returns:
-        :class:`ILQR`; leading axes broadcast. Look at ``converged``, and with limits of states at ``violation``.
+    Leading axes broadcast. Look at ``converged``, and with limits of states at ``violation``. A single first guess
+    along which the plant diverges is refused; in a batch or a trace such members are not finite.
 
-    Raises:
-        ValueError: bad arguments, or (a single problem, outside a trace) a first guess along which the plant
-            diverges. In a batch or a trace such members are not finite and have ``converged=False``.
-
-    Source: Y. Tassa, N. Mansard and E. Todorov, Control-limited differential dynamic programming, ICRA 2014, with
-    Gauss-Newton Hessians (iLQR); damping as in Y. Tassa, T. Erez and E. Todorov, Synthesis and stabilization of
-    complex behaviors through online trajectory optimization, IROS 2012, but of the inputs, in units of R. Limits on
-    states are kept by an augmented Lagrangian, as in T. A. Howell, B. E. Jackson and Z. Manchester, ALTRO, IROS 2019.
+    Source: Y. Tassa, N. Mansard and E. Todorov, ICRA 2014, with Gauss-Newton Hessians; damping as in Y. Tassa, T. Erez
+    and E. Todorov, IROS 2012, but of the inputs, in units of R; limits on states as in T. A. Howell, B. E. Jackson and
+    Z. Manchester, ALTRO, IROS 2019.
     """
     us, tolerance, max_iterations, substeps = search or Search()
     whole("num_steps", num_steps)

@@ -118,15 +118,9 @@ def nonlinear_mpc(
     Where nothing is feasible, inputs stay within their limits and states violate theirs least, of the linearised plant.
 
     Args:
-        problem: the plants, their sample time, cost and limits.
-        horizon: samples that are planned.
+        problem, horizon, soft, Qf: as of :func:`lqrlab.predictive.mpc`.
         iterations: programs at each sample. One is the real-time iteration, whose plans converge while the loop moves:
             far from the equilibrium its first inputs are not the best. Many find the optimum at each sample.
-        soft: ``(linear, quadratic)``: cost of an excess over limits of states, see :class:`Terms`.
-        Qf: terminal weight; P of the regulator without limits if left out.
-
-    Raises:
-        ValueError: bad arguments.
 
     >>> problem = simulation.Problem.of(systems.make("pendulum"), limits=(-6.0, 6.0))
     >>> run = simulation.rollout(problem, predictive.nonlinear_mpc(problem, 20), jnp.array([0.6, 0.0]), 100)

@@ -1,9 +1,8 @@
 """Policies that stabilise starts from which the LQR diverges, trained by gradients through the simulator.
 
-With limited inputs and nonlinear dynamics there is less to gain in cost than in *recovery*: in the set of starts from
-which the loop converges at all. The gradient through a whole recovery explodes, or ends at the nearest local optimum
-(a pole that hangs still). So each step differentiates a short window of many loops, and a critic, a second network,
-stands for all the cost after it. Both start from the LQR: the policy is its saturated gain, the critic its xᵀPx.
+The gradient through a whole recovery explodes, or ends at the nearest local optimum (a pole that hangs still). So each
+step differentiates a short window of many loops, and a critic, a second network, stands for all the cost after it. Both
+start from the LQR: the policy is its saturated gain, the critic its xᵀPx.
 
 Source: J. Xu, V. Makoviychuk, Y. Narang, F. Ramos, W. Matusik, A. Garg, M. Macklin, Accelerated policy learning with
 parallel differentiable simulation, ICLR 2022 (SHAC).
@@ -143,15 +142,9 @@ def train_recovery(
 ) -> Recovery:
     """Train a policy for one nonlinear plant with limited inputs, from its LQR on.
 
-    Args:
-        problem: of one plant, with finite limits of its inputs.
-        config: see there.
-        progress: called with each row of the metrics.
-
-    Returns:
-        :class:`Recovery`. Kept is, of the policies validated that recover no less of the validation's starts than the
-        LQR at one, two and four state scales, the one whose mean logarithm of the cost is least, those that do not
-        converge included. Starts of an evaluation must come from another key.
+    The problem has finite limits of its inputs; ``progress`` is called with each row of the metrics.
+    Kept is, of the policies validated that recover no less of the validation's starts than the LQR at one, two and four
+    state scales, the one whose mean logarithm of the cost is least. Starts of an evaluation must come from another key.
     """
     config = config or RecoveryConfig()
     task = task_of(problem, config)

@@ -43,12 +43,7 @@ class Regulator:
 
     @classmethod
     def of(cls, problem: Problem, dtype: str = "float32") -> "Regulator":
-        """Of one plant with finite limits.
-
-        Args:
-            problem: of one plant, with its limits.
-            dtype: of the result; the design itself is made in float64.
-        """
+        """Of one plant with finite limits, in ``dtype``; the design itself is made in float64."""
         if problem.batch_shape or problem.plant is None:
             raise ValueError(f"problem: expected one plant, but found {problem.name} of batch {problem.batch_shape}")
         scale_x, scale_u = np.asarray(problem.scale_x), np.asarray(problem.scale_u)

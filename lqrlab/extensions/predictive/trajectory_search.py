@@ -185,9 +185,8 @@ def search_within(
     """Searches with ever better multipliers: the first without any, which shows the sizes; the second from the first
     guess again, for a bang-bang optimum outside the limits holds on to itself; each other from the one before it.
 
-    Returns:
-        The last iterate, with all steps and the cost of the trajectory alone; whether it keeps the limits; by how
-        much it does not.
+    Returns the last iterate, with all steps and the cost of the trajectory alone; whether it keeps the limits, and by
+    how much it does not.
     """
     within = 1e-6 if start.xs.dtype == jnp.float64 else 1e-3
 
@@ -306,11 +305,7 @@ def box_qp(
 ) -> tuple[Float[Array, " m"], Bool[Array, " m"]]:
     """Minimise ½ uᵀHu + gᵀu over low ≤ u ≤ high, for H > 0, by projected Newton steps.
 
-    Returns:
-        u, and which inputs are free (not held at a limit).
-
-    Source: Y. Tassa, N. Mansard and E. Todorov, Control-limited differential dynamic programming, ICRA 2014,
-    section IV-A.
+    Returns u, and which inputs are free. Source: Y. Tassa, N. Mansard and E. Todorov, ICRA 2014, section IV-A.
     """
 
     def slope_and_free(u: Array) -> tuple[Array, Array]:

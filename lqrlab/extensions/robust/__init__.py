@@ -12,8 +12,7 @@ if TYPE_CHECKING:
         worst_case_gain,
     )
     from lqrlab.extensions.robust.h2_synthesis import h2syn
-    from lqrlab.extensions.robust.hinf_synthesis import hinfsyn
-    from lqrlab.extensions.robust.mixed_sensitivity import mixsyn, ncfsyn
+    from lqrlab.extensions.robust.hinf_synthesis import hinfsyn, mixsyn, ncfsyn
     from lqrlab.extensions.robust.model_reduction import Reduction, balred
     from lqrlab.extensions.robust.mu_synthesis import MuSynthesis, musyn
     from lqrlab.extensions.robust.structured_singular_value import StructuredSingularValue, mu

@@ -1,6 +1,7 @@
 """Generalized plant of a synthesis: what is disturbed, controlled, kept small and measured."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import scipy  # its modules load when they are first used
@@ -136,12 +137,8 @@ class GeneralizedPlant:
     def penalty(self, eps: float, *, everything: bool = False) -> tuple[System, list[str]]:
         """The system with outputs added to z that make D12 of full rank, and leave no zero on the imaginary axis.
 
-        Args:
-            eps: size of the added outputs, relative to what the plant has.
-            everything: add each control and each state, needed or not.
-
-        Returns:
-            The system, and in words why each is needed.
+        They are of size ``eps``, relative to what the plant has; with ``everything`` each control and each state is
+        added, needed or not. Returned are the system, and in words why each is needed.
         """
         a, b, c, d = self.A, self.B2, self.C1, self.D12
         _, sizes, right = np.linalg.svd(d)
@@ -172,8 +169,7 @@ class GeneralizedPlant:
     def regularised(self, eps: float, *, everything: bool = False) -> tuple["GeneralizedPlant", tuple[str, ...]]:
         """The plant with outputs z and disturbances w added, so that no loop has a smaller norm than before.
 
-        Returns:
-            The regular plant (of eps = 0: this one), and in words what this one lacks.
+        Of eps = 0 it is this one; and in words what this one lacks.
         """
         system, controls = self.penalty(eps, everything=everything)
         plant = self.replaced(system).transposed()
@@ -207,6 +203,18 @@ def sampled(system: System) -> System:
     return moved @ (a + np.eye(len(a))), 2**0.5 * moved @ b, 2**0.5 * c @ moved, d + c @ moved @ b
 
 
+def beside(systems: Sequence[System]) -> System:
+    """Systems with inputs and outputs of their own, as one."""
+    return tuple(scipy.linalg.block_diag(*x) for x in zip(*systems))
+
+
+def series(second: System, first: System) -> System:
+    """The second behind the first."""
+    (a, b, c, d), (e, f, g, h) = first, second
+    A = np.block([[a, np.zeros((len(a), len(e)))], [f @ c, e]])
+    return A, np.vstack([b, f @ d]), np.hstack([h @ c, g]), h @ d
+
+
 def in_even_states(system: System) -> System:
     """A system in units of its states in which the rows and columns of its matrices are of like size."""
     a, b, c, d = system
@@ -232,12 +240,7 @@ def shown(value: complex) -> str:
 def partitioned(
     function: str, A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike, nmeas: int, ncon: int, dt: float | None
 ) -> GeneralizedPlant:
-    """The checked generalized plant of a ``function``'s arguments, which a controller can stabilize.
-
-    Raises:
-        ValueError: matrices that do not go together or are not finite; more measurements or controls than there are
-            outputs or inputs; a mode that cannot be stabilized or detected, by its eigenvalue.
-    """
+    """The checked generalized plant of a ``function``'s arguments, which a controller can stabilize."""
     matrix_checks.on_host(function, A, B, C, D, dt)
     dt = matrix_checks.host_sample_time(function, dt)
     given = {"A": (A, "nn"), "B": (B, "nm"), "C": (C, "pn"), "D": (D, "pm")}

@@ -1,4 +1,4 @@
-"""H∞ synthesis: the controller that makes the largest gain from w to z nearly as small as any can."""
+"""H∞ synthesis: the controller that makes the largest gain from w to z nearly least; and loop shaping by it."""
 
 import contextlib
 import dataclasses
@@ -10,8 +10,9 @@ import numpy as np
 import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike
 
+from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.system_norms import hinf_norm
-from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant, System, partitioned, sampled
+from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant, System, beside, partitioned, sampled, series
 from lqrlab.extensions.robust.synthesis_result import Synthesis, best_controller
 
 _SKEW = 1e-3  # times U1's least singular value: a subspace of both eigenvalues of a pair on the axis is not symmetric
@@ -217,13 +218,8 @@ class RegularProblem:
     def optimum(self, below: float | None = None) -> tuple[float | None, str]:
         """The least level at which all conditions hold, by bisection, and the one that fails below it.
 
-        Where ρ(XY) < γ² is the one, the secant of its logarithm leads there sooner.
-
-        Args:
-            below: only look below this level.
-
-        Returns:
-            None, and what fails, if there is no such level.
+        Where ρ(XY) < γ² is the one, the secant of its logarithm leads there sooner. None, and what fails, if there is
+        no such level, or none ``below`` one.
         """
         low, step = 0.0, 0.1
         high = below or max(self.floor, 1e-3 * _gain(self.plant.D11)) * 1.01 or 1.0
@@ -296,3 +292,86 @@ def _normalising(d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _gain(d: np.ndarray) -> float:
     return float(np.linalg.norm(d, 2)) if d.size else 0.0
+
+
+Weight = tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike] | ArrayLike | None
+"""A, B, C, D; a gain, as a number or matrix; or None for none."""
+_LETTERS = {"A": "nn", "B": "nm", "C": "pn", "D": "pm"}
+
+
+def mixsyn(
+    G: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike],
+    W1: Weight = None,
+    W2: Weight = None,
+    W3: Weight = None,
+    dt: float | None = None,
+) -> Synthesis:
+    """H∞ controller u = K (r − y) of y = Gu that keeps ‖[W1 S; W2 K S; W3 T]‖ small, S = (I + GK)⁻¹ and T = I − S.
+
+    Args:
+        G: the plant, A, B, C, D.
+        W1, W2, W3: weights of the control error, the control and the output, each A, B, C, D or a gain.
+        dt: sample time [s] of a discrete plant and its weights.
+
+    Errors as of :func:`hinfsyn`; a weight with a mode on or beyond the stability boundary, which no controller
+    stabilizes, is refused. Source: H. Kwakernaak, Robust control and H∞-optimization, Automatica 29 (1993).
+
+    >>> slow = [[-0.01]], [[1.0]], [[0.5]], [[0.5]]  # no more than a hundredth of the error is left at low frequencies
+    >>> d = robust.mixsyn(([[-1.0]], [[1.0]], [[1.0]], [[0.0]]), W1=slow, W2=0.1)
+    >>> bool(d.norm <= d.gamma < 1)
+    True
+    """
+    matrix_checks.on_host("mixsyn", G, W1, W2, W3, dt)
+    a, b, c, d = _system("G", G, None)
+    (p, m), n = d.shape, len(a)
+    weights = [_system(f"W{i}", W, size) for i, (W, size) in enumerate(((W1, p), (W2, m), (W3, p)), 1) if W is not None]
+    if not weights:
+        raise ValueError("W1, W2, W3: expected at least one weight, but found None for all")
+    # the signals that are weighted, r − y, u and y, by the plant's states and [r; u]; and r − y, which is measured
+    error = -c, np.hstack([np.eye(p), -d])
+    signals = error, (np.zeros((m, n)), np.eye(m, p + m, p)), (c, np.hstack([np.zeros((p, p)), d]))
+    rows = [signal for signal, W in zip(signals, (W1, W2, W3)) if W is not None]
+    C, D = (np.vstack(parts) for parts in zip(*rows, error))
+    plant = a, np.hstack([np.zeros((n, p)), b]), C, D
+    measured = np.zeros((0, 0)), np.zeros((0, p)), np.zeros((p, 0)), np.eye(p)
+    return synthesis("mixsyn", partitioned("mixsyn", *series(beside([*weights, measured]), plant), p, m, dt))
+
+
+def ncfsyn(A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike, dt: float | None = None) -> Synthesis:
+    """Loop-shaping controller u = K y of a shaped plant y = Gu that is the most robust: Glover and McFarlane's.
+
+    It stabilizes each plant whose normalized coprime factors are within 1/norm of those of G: ``1/norm`` is the
+    stability margin, good from about 0.3. The norm is that from disturbances of y and u to [u; y]. A, B, C, D are those
+    of the plant with its shaping filters, ``[n, n]``, ``[n, m]``, ``[p, n]``, ``[p, m]``; errors as of :func:`hinfsyn`.
+
+    Source: D. McFarlane and K. Glover, IEEE Transactions on Automatic Control 37 (1992).
+
+    >>> round(robust.ncfsyn([[0.0]], [[1.0]], [[1.0]], [[0.0]]).norm, 2)  # an integrator: √2
+    1.41
+    """
+    matrix_checks.on_host("ncfsyn", A, B, C, D, dt)
+    a, b, c, d = _system("", (A, B, C, D), None)
+    (p, m), n = d.shape, len(a)
+    B1 = np.hstack([np.zeros((n, p)), b, b])
+    C1 = np.vstack([np.zeros((m, n)), c, c])
+    through = np.hstack([np.eye(p), d, d])
+    D1 = np.vstack([np.hstack([np.zeros((m, p + m)), np.eye(m)]), through, through])
+    return synthesis("ncfsyn", partitioned("ncfsyn", a, B1, C1, D1, p, m, dt))
+
+
+def _system(name: str, given: Weight, size: int | None) -> System:
+    """The matrices of a system or gain, checked; a number is that gain of each of ``size`` signals."""
+    if size is not None and not isinstance(given, tuple | list):
+        gain = np.asarray(matrix_checks.real(name, given), float)
+        gain = gain * np.eye(size) if gain.ndim == 0 else gain
+        rows, columns = gain.shape if gain.ndim == 2 else (size, size)
+        given = np.zeros((0, 0)), np.zeros((0, columns)), np.zeros((rows, 0)), gain
+    if not isinstance(given, tuple | list) or len(given) != 4:
+        raise ValueError(f"{name}: expected the matrices (A, B, C, D), but found {type(given).__name__}")
+    try:
+        system = matrix_checks.host_matrices("mixsyn", **{k: (v, _LETTERS[k]) for k, v in zip("ABCD", given)})
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}" if name else str(error)) from error
+    if size is not None and system[1].shape[1] != size:
+        raise ValueError(f"{name}: expected a weight of {size} signals, but found one of {system[1].shape[1]}")
+    return tuple(system)  # type: ignore[return-value]

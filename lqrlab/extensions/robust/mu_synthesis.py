@@ -12,7 +12,7 @@ from lqrlab.compute.checks import whole
 from lqrlab.control import StateSpace
 from lqrlab.control.analysis.system_norms import hinf_norm
 from lqrlab.control.state_space import response_at
-from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant, System, partitioned, sampled
+from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant, System, beside, partitioned, sampled, series
 from lqrlab.extensions.robust.hinf_synthesis import synthesis
 from lqrlab.extensions.robust.structured_singular_value import mu
 from lqrlab.extensions.robust.synthesis_result import surely_stable
@@ -168,17 +168,6 @@ def _polynomial(factors: np.ndarray) -> np.ndarray:
     return np.polymul(found, [1.0, *factors[len(factors) // 2 * 2 :]])
 
 
-def _beside(systems: Sequence[System]) -> System:
-    a, b, c, d = zip(*systems)
-    return tuple(scipy.linalg.block_diag(*x) for x in (a, b, c, d))
-
-
-def _after(second: System, first: System) -> System:
-    (a, b, c, d), (e, f, g, h) = first, second
-    A = np.block([[a, np.zeros((len(a), len(e)))], [f @ c, e]])
-    return A, np.vstack([b, f @ d]), np.hstack([h @ c, g]), h @ d
-
-
 def _around(system: System, structure: Sequence[UncertaintyBlock], scalings: Sequence[Scaling]) -> System:
     """D M D⁻¹; inputs and outputs that Δ does not have are left as they are."""
     outer, rest = system[3].shape, (structure[-1].end[1], structure[-1].end[0])
@@ -187,7 +176,7 @@ def _around(system: System, structure: Sequence[UncertaintyBlock], scalings: Seq
     one = Scaling.one()
     left.append(one.times(outer[0] - rest[0]))
     right.append(one.times(outer[1] - rest[1]))
-    return _after(_beside(left), _after(system, _beside(right)))
+    return series(beside(left), series(system, beside(right)))
 
 
 def _scaled(

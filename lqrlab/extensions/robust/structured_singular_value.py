@@ -48,9 +48,6 @@ def mu(M: ArrayLike, blocks: Any) -> StructuredSingularValue:
             ``(r, 0)`` a complex scalar that is repeated r times, ``(-r, 0)`` a real one; ``r`` stands for ``(r, r)``
             and ``-r`` for ``(-r, 0)``.
 
-    Raises:
-        ValueError: blocks that do not go with the shape of M, or a matrix that is not finite.
-
     Source: M. K. H. Fan, A. L. Tits and J. C. Doyle, IEEE Trans. Automatic Control 36 (1991), theorem 3.1, by the
     method of centers (S. Boyd and L. El Ghaoui, Linear Algebra and its Applications 188 (1993)), within 1e-3 of
     the least; lower bound: P. M. Young and J. C. Doyle, Conference on Decision and Control 1990.

@@ -44,11 +44,7 @@ class NormRequirement:
         number("at_most", self.at_most, "a number above 0", above=0)
 
     def of(self, plant: GeneralizedPlant) -> GeneralizedPlant:
-        """The plant with these outputs and disturbances alone.
-
-        Raises:
-            ValueError: numbers of outputs or disturbances that the plant does not have.
-        """
+        """The plant with these outputs and disturbances alone."""
         rows = _chosen("outputs", self.outputs, len(plant.C1))
         columns = _chosen("inputs", self.inputs, plant.B1.shape[1])
         return dataclasses.replace(

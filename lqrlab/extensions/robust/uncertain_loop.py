@@ -38,9 +38,6 @@ class UncertainPlant:
         """Each parameter that varies known to ±``spread``, relative, 0 < spread ≤ 0.95, each for itself, cut to its
         range.
 
-        Raises:
-            ValueError: a plant without parameters that vary, a batch of plants.
-
         >>> uncertain = robust.UncertainPlant.of(systems.make("cart_pole"), spread=0.1)
         >>> uncertain.moved(np.ones((1, uncertain.directions))).pole_length[0] / uncertain.plant.pole_length
         Array(1.1, dtype=float64)

@@ -106,11 +106,7 @@ def inverse_lqr(
         dt: sample time [s]: K holds its input, and Q and R are to be those of :func:`lqrd`, else of :func:`lqr`.
         diagonal: look among diagonal weights only.
 
-    Returns:
-        :class:`Inverse`; prints as a sentence. In a batch, members whose loop is not stable carry NaN.
-
-    Raises:
-        ValueError: bad shapes; a single loop that is not stable.
+    The answer prints as a sentence. In a batch, members whose loop is not stable carry NaN; a single one is refused.
 
     Sources: R. E. Kalman, When is a linear control system optimal?, J. Basic Eng. 86 (1964); A. Jameson and
     E. Kreindler, SIAM J. Control 11 (1973) [several inputs]; S. Boyd et al., Linear Matrix Inequalities in System and

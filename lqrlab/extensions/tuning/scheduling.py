@@ -78,9 +78,6 @@ def gain_schedule(
         dt: sample time [s]: sampled-data designs (:func:`lqrd`); continuous ones if left out.
         points: operating points ``(x [*grid, n], u [*grid, m])``; the origin if left out.
 
-    Returns:
-        :class:`Schedule`.
-
     Raises:
         ValueError: bad arguments, or (outside a trace) a point that has no stabilizing design: which, and why.
 

@@ -25,14 +25,11 @@ def step_response(
     """The loop u = Nu r − K(x − Nx r) from rest to the set-point y = Cx = r; batched, differentiable.
 
     Args:
-        A, B: sampled plant ``[..., n, n]``, ``[..., n, m]``, as from :func:`c2d`.
+        A, B, K: sampled plant ``[..., n, n]``, ``[..., n, m]``, as from :func:`c2d`, and gain ``[..., m, n]``.
         C: ``[..., m, n]``: as many outputs as inputs.
-        K: ``[..., m, n]``.
-        r: set-point ``[..., m]``.
-        num_steps: T.
+        r, num_steps: set-point ``[..., m]``, and T.
 
-    Returns:
-        ``(ys [..., T+1, m], us [..., T, m])``; not finite where no constant input holds y (see :func:`zeros`).
+    Returns ``(ys [..., T+1, m], us [..., T, m])``; not finite where no constant input holds y (see :func:`zeros`).
     """
     whole("num_steps", num_steps)
     A, B, C, K = matrix_checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "mn"), K=(K, "mn"))
@@ -83,9 +80,8 @@ def step_info(ys: ArrayLike, dt: ArrayLike, r: ArrayLike, *, within: float = 0.0
         r: set-points ``[..., p]``. Zero means an output that is to stay where it is: it has no such figures (NaN).
         within: half-width of the band, relative to the set-point.
 
-    Returns:
-        :class:`StepInfo`. The times are steps of a function, so their derivative is zero; to tune a loop by
-        gradient see :func:`tune`. How long a loop takes before any response is known: :func:`settling_time`.
+    The times are steps of a function, so their derivative is zero; to tune a loop by gradient see :func:`tune`. How
+    long a loop takes before any response is known: :func:`settling_time`.
 
     >>> tuning.step_info([[0.0], [0.5], [1.0], [1.0]], 0.1, [1.0]).settling
     Array([0.2], dtype=float64)
@@ -226,11 +222,7 @@ class StepExperiment(NamedTuple):
         specs: StepSpecs,
         r: ArrayLike,
     ) -> "StepExperiment":
-        """The experiment of checked arguments.
-
-        Raises:
-            ValueError: bad arguments, no output that steps, or outputs that no constant input holds.
-        """
+        """The experiment of checked arguments."""
         a, b, q, weight, _ = matrix_checks.one_problem("tune", A, B, Q, R)
         c = jnp.asarray(C, a.dtype)
         target = np.asarray(matrix_checks.real("r", r), float)

@@ -69,12 +69,8 @@ def tune(
         r: set-point ``[m]``, or one number for all; an output with r = 0 is to stay where it is.
         seed: of the starts, which are the given weights and others around them.
 
-    Returns:
-        :class:`Tuned`: of the starts that meet all specifications, that with weights nearest to the given ones;
-        if none does, that with the least excess.
-
-    Raises:
-        ValueError: bad arguments; an output that no constant input can hold.
+    Of the starts that meet all specifications, the one with weights nearest to the given ones is returned; if none
+    does, that with the least excess. An output that no constant input can hold is refused.
     """
     matrix_checks.on_host("tune", A, B, C, Q, R, dt, r)
     instance("specs", specs, StepSpecs, "specifications, tuning.StepSpecs(settling=…)")

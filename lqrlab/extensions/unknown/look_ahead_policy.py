@@ -81,15 +81,7 @@ def look_ahead(policy: Any, *, num: int = 32, steps: int = 10, until: int = 60) 
     On dense systems, for which the belief doubts as much as it should, about half as many loops fail; on the
     catalogue's families and on random systems it is better left out (``docs/unknown_plants.md``).
 
-    Args:
-        policy: the regulator, see :func:`adaptive`.
-        num: plants that are drawn at each step.
-        steps: simulated after each candidate.
-        until: steps after which the regulator acts alone.
-
-    Raises:
-        TypeError: another policy.
-        ValueError: a regulator of families alone.
+    ``policy`` is a regulator of :func:`adaptive`; the numbers are those of :class:`LookAheadPolicy`.
 
     >>> plant = systems.make("pendulum")
     >>> policy = unknown.look_ahead(unknown.adaptive(plant, unknown.ridge()), num=4, steps=5, until=10)

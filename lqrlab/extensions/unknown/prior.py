@@ -319,18 +319,11 @@ def ridge(*, size: float = 0.3, caution: float = 0.0, probe: float = 0.15) -> Pr
 
 # In a file of weights --------------------------------------------------------------------------------------
 
-_SHAPES = {
-    "dense": ("k", 3),
-    "kinematic": ("l", 4),
-    "half": (),
-    "caution": (),
-    "probe": (3,),
-    "start": (),
-    "inflate": (),
-}
+_SHAPES: dict[str, tuple[str | int, ...]] = {"dense": ("k", 3), "kinematic": ("l", 4), "probe": (3,)}
+_SHAPES |= dict.fromkeys(("half", "caution", "start", "inflate"), ())
 _FAMILIES = {
-    "families/mean": ("F", N_MAX + M_MAX, N_MAX),
-    "families/directions": ("F", "r", N_MAX + M_MAX, N_MAX),
+    "families/mean": ("F", Z, N_MAX),
+    "families/directions": ("F", "r", Z, N_MAX),
     "families/variance": ("F", "r"),
     "families/rest": ("F",),
     "families/sizes": ("F", 2),

@@ -217,9 +217,6 @@ def first_contact(
         push: length of the pushes, in scales of the states.
         num_steps: of an episode.
 
-    Raises:
-        ValueError: plants that are not scaled, or others that do not go with them.
-
     >>> plants = systems.sample("pendulum", key=jax.random.key(0), num=4)
     >>> controller = lambda problem: unknown.adaptive(problem, unknown.wide())
     >>> contact = unknown.first_contact(controller, plants, key=jax.random.key(1), noise=0.01)

@@ -1,99 +1,18 @@
-"""The command line: ``lqrlab --help``. JAX is imported only by the commands that compute."""
+"""Commands that make something: runs, sweeps, reports, data sets, studies. JAX is imported when computing."""
 
 import contextlib
-import dataclasses
-import errno
-import importlib.metadata
 import json
-import math
 import shlex
-import shutil
 import sys
-from collections.abc import Sequence
+import typing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-import lqrlab
-from lqrlab.workbench.cli import data_commands, doctor, options
-from lqrlab.workbench.cli.options import PATH, as_json, complete
-from lqrlab.workbench.runs import notebooks, pipeline, plant_copies, run_folder
-
-if TYPE_CHECKING:
-    from lqrlab.systems import Plant
-
-COMMANDS = "lqrlab.commands"
-"""Entry points of further commands."""
-MATTER = ("run", "report", "sweep", "systems", "doctor")
-RESUMED = ("run", "sweep", "data", "train")
-_DISK = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there and run the same command again")
-_DISK |= dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "give a folder that may be written to")
-
-
-class _Group(click.Group):
-    """Turns what went wrong into one clean line: exit code 2 for a wrong request, 1 for a failed run."""
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands with their short help; those of extensions by name, or asking for help would import them."""
-        own = [name for name in self.list_commands(ctx) if name in self.commands and not self.commands[name].hidden]
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, self.commands[name].get_short_help_str(formatter.width - 16)) for name in own])
-        added = ", ".join(importlib.metadata.entry_points(group=COMMANDS).names)
-        formatter.write_text(f"Commands of extensions: {added}.")
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of the commands, the most important first; then those of extensions."""
-        names = [*MATTER, *(name for name in self.commands if name not in MATTER)]
-        return [*names, *importlib.metadata.entry_points(group=COMMANDS).names]
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """A command by its name, of this package or of an extension."""
-        found = super().get_command(ctx, name)
-        for point in importlib.metadata.entry_points(group=COMMANDS, name=name) if found is None else ():
-            options.with_plants(found := point.load())
-        return found
-
-    def main(self, args: Sequence[str] | None = None, *more: Any, **kwargs: Any) -> Any:
-        args = sys.argv[1:] if args is None else args
-        try:
-            return super().main(args, *more, **kwargs)
-        except (ValueError, OSError, pipeline.RunError) as error:
-            if "--traceback" in args:
-                raise
-            failed = not isinstance(error, ValueError)
-            words = _in_words(error) if isinstance(error, OSError) else str(error)
-            click.echo("\n" * failed + f"lqrlab: {words}", err=True)
-            sys.exit(1 if failed else 2)
-
-    def invoke(self, ctx: click.Context) -> object:
-        """Ctrl-C ends with a sentence; a value without its ``-p`` is recognized."""
-        try:
-            return super().invoke(ctx)
-        except click.UsageError as error:
-            if not ("unexpected extra argument" in error.message and "=" in error.message):
-                raise
-            words = f"{error.message}; values are given with -p, as in -p learning_rate=1e-3"
-            raise click.UsageError(words, error.ctx) from None
-        except KeyboardInterrupt:
-            resumes = ctx.invoked_subcommand in RESUMED
-            click.echo("\nstopped" + "; the same command resumes it" * resumes, err=True)
-            sys.exit(130)
-
-
-def _in_words(error: OSError) -> str:
-    """An error of the operating system in words: the file, what went wrong, what to do."""
-    said = error.strerror or str(error) or type(error).__name__
-    where = f"{error.filename}: " if error.filename is not None else ""
-    advice = _DISK.get(error.errno or 0)
-    return f"{where}{said}" + (f"; {advice}" if advice else "")
-
-
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(lqrlab.__version__, prog_name="lqrlab")
-@click.option("--traceback", is_flag=True, help="Show where in the code an error comes from.")
-def main(traceback: bool) -> None:
-    """Train controllers on benchmark plants; report their excess cost."""
+from lqrlab.workbench.cli import options
+from lqrlab.workbench.cli.options import PATH, as_json, complete, main
+from lqrlab.workbench.runs import notebooks, pipeline, plant_copies, run_folder, study
 
 
 @main.command()
@@ -146,7 +65,7 @@ def sweep(target: str, overrides: dict[str, str], listed: Path | None, as_json: 
     factors of the weights (q_STATE, r_INPUT) can be set: lqrlab sweep cart_pole -p pole_length=0.1:1 -p
     q_angle=0.1:10:log --random 5000
     """
-    from lqrlab.workbench.runs import comparison, sweep, sweep_plan
+    from lqrlab.workbench.runs import sweep, sweep_plan
 
     rows = sweep_plan.read_list(listed) if listed else ({},)
     asked = sweep_plan.Sweep(target, overrides, rows, **kwargs)
@@ -154,7 +73,7 @@ def sweep(target: str, overrides: dict[str, str], listed: Path | None, as_json: 
         folder = sweep.sweep(asked)
     if asked.dry_run:
         return
-    frame = comparison.table(folder)
+    frame = sweep.table(folder)
     if as_json:
         click.echo(frame.to_json(orient="records", lines=True).rstrip())
     if (frame["status"] != "finished").any():
@@ -178,112 +97,22 @@ def report(folder: Path | None, show: bool, whole: bool) -> None:
         )
     if folder is not None and not swept:
         run_folder.require_record(folder)
-    from lqrlab.workbench.runs import comparison, report
+    from lqrlab.workbench.runs import report
 
     if folder is None:
         index = report.index(pipeline.find_source().parent / "data")
     else:
-        index = comparison.write(folder) if swept else report.write(folder, whole=whole)
+        index = report.compare(folder) if swept else report.write(folder, whole=whole)
     click.echo(index)
     if show:
         click.launch(index.resolve().as_uri())
-
-
-@main.command("list")
-@click.argument("names", nargs=-1, metavar="[NOTEBOOK]...", shell_complete=complete("notebook"))
-@options.source
-def listing(names: tuple[str, ...], source: Path | None) -> None:
-    """List the notebooks, their questions and parameters, or those of each NOTEBOOK named.
-
-    A parameter is set with -p NAME=VALUE by lqrlab run and lqrlab sweep.
-    """
-    from lqrlab.workbench.runs.terminal import table
-
-    folder = pipeline.find_source(source)
-    wanted = names or [path.stem for path in sorted(folder.glob(notebooks.NUMBERED))]
-    for nb in notebooks.named(folder, wanted):
-        known = [p for p in nb.parameters.values() if p.name not in notebooks.BY_OPTION]
-        kinds = (p.type.__name__ if type(p.type) is type else str(p.type) for p in known)
-        rows = [(p.name, kind, repr(p.default), p.about) for p, kind in zip(known, kinds)]
-        click.echo(f"{nb.name}: {nb.question or nb.title}")
-        click.echo("\n".join(f"  {line}" for line in table(rows, wide=False).splitlines()) + "\n")
-
-
-@main.command()
-@click.argument("name", required=False)
-@click.option("--html", "file", type=PATH, help="Write it as a page, with drawings that move.")
-@as_json
-def systems(name: str | None, file: Path | None, as_json: bool) -> None:
-    """List the plants, or show one of them.
-
-    Of one plant, by its name or from a file (a robot's, or of lqrlab identify): its size, source, parameters, signals
-    and open-loop modes in words.
-    """
-    from lqrlab import compute, control, systems
-    from lqrlab.workbench.runs.terminal import table
-
-    compute.setup()
-    # no plant is made to be listed
-    families = map(systems.family, systems.names()) if name is None else [type(options.plant(name))]
-    if file:
-        from lqrlab.workbench.figures import catalogue_page
-
-        page = catalogue_page.page([name] if name else None, linear=name is None, unfolded=bool(name))
-        click.echo(page.save(file))
-    elif as_json:
-        for cls in families:
-            click.echo(json.dumps(_described(cls), ensure_ascii=False))
-    elif name is None:
-        rows = [(c.name, len(c.states), len(c.inputs), f"{c.dt:g}", c.title, c.source) for c in families]
-        click.echo(table(rows, ("name", "n", "m", "dt [s]", "title", "source"), wide=False))
-    else:
-        from lqrlab.workbench.figures import plant_card
-
-        card = plant_card.card(plant := options.plant(name), equations=False)
-        lines = [f"{card.name}: {card.title}", *(f"{label}: {words}" for label, words in card.facts.items())]
-        lines += ["\n" + table(rows, head) for head, rows in card.tables.values()]
-        lines += ["\nopen-loop poles in words:", *(f"  {words}" for words in card.modes)]
-        found = control.diagnose(*plant.matrices(), *plant.weights())
-        # a plant of the catalogue has a regulator, one of a file may have none
-        if not math.isfinite(found.residual):
-            lines += ["\nwarning:", *(f"  {words}" for words in found.sentences)]
-        click.echo("\n".join(lines))
-
-
-def _described(plant: "type[Plant]") -> dict[str, object]:
-    """A plant for a script: what it is, its signals, its parameters with their units and ranges."""
-    from lqrlab.systems import parameter_fields
-
-    fields = parameter_fields(plant).items()
-    kept = ("unit", "low", "high", "about")
-    parameters = {k: {"default": f.default, **{key: f.metadata[key] for key in kept}} for k, f in fields}
-    signals = {kind: [dataclasses.asdict(s) for s in getattr(plant, kind)] for kind in ("states", "inputs")}
-    head = {"name": plant.name, "title": plant.title, "source": plant.source, "dt": float(plant.dt)}
-    return {**head, **signals, "parameters": parameters}
-
-
-STUDY = """# {name}
-
-Notebooks and profiles of lqrlab {version}, yours to change. `lqrlab run --profile tiny` executes 01 to 04 of this
-folder in a minute and `lqrlab run` at full size, `lqrlab run 15_swing_up` one that goes deeper; the report is in
-`data/runs/<profile>/report`. By hand: `jupyter lab notebooks`. More: `lqrlab --help`.
-"""
 
 
 @main.command()
 @click.argument("folder", type=PATH)
 def init(folder: Path) -> None:
     """Make FOLDER, a study: the notebooks and profiles to run and to change, and a README."""
-    package = Path(lqrlab.__file__).parent
-    packaged = package / "workbench" / "notebooks"  # of a wheel; a checkout has them next to the package
-    source = packaged if packaged.is_dir() else package.parent / "notebooks"
-    try:
-        run_folder.refuse_filled(folder)
-        shutil.copytree(source, folder / "notebooks", ignore=shutil.ignore_patterns(".*", "__pycache__"))
-        text = STUDY.format(name=folder.resolve().name, version=lqrlab.__version__)
-        (folder / "README.md").write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"{folder}: cannot be made ({error.strerror or error})") from None
+    study.make(folder)
     click.echo(f"made {folder}: cd {folder} && lqrlab run --profile tiny")
 
 
@@ -291,18 +120,14 @@ def init(folder: Path) -> None:
 @options.source
 def start(source: Path | None) -> None:
     """Write data/start.ipynb, on which make lab opens: what was run, with its answer, and all notebooks."""
-    from lqrlab.workbench.runs import start_page
-
-    click.echo(start_page.write(pipeline.find_source(source)))
+    click.echo(study.start_page(pipeline.find_source(source)))
 
 
 @main.command()
 @click.argument("name")
 def new(name: str) -> None:
     """Make a notebook NN_NAME that runs, with parameters, a panel, a figure and a result, and a test of it."""
-    from lqrlab.workbench.runs import new_notebook
-
-    notebook, test = new_notebook.create(name, pipeline.find_source())
+    notebook, test = study.new_notebook(name, pipeline.find_source())
     click.echo(f"made {notebook}\nand  {test}: lqrlab run {notebook.stem}, or open it in jupyter lab")
 
 
@@ -339,6 +164,115 @@ def unpack(file: Path, folder: Path | None) -> None:
         )
 
 
-for command in (data_commands.data, data_commands.train, doctor.doctor):
-    main.add_command(command)
-options.with_plants(main)
+@main.group()
+def data() -> None:
+    """Make a data set by itself, or check one."""
+
+
+@data.command()
+@click.argument("path", type=PATH)
+@click.option("--config", type=PATH, help="JSON file with the config.")
+@options.overrides(help="Set a field of the config.")
+@click.option("--workers", type=click.IntRange(1), help="Number of worker processes.")
+@click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
+@click.option("--devices", is_flag=True, help="Use all devices that JAX sees here, a shard on each.")
+def generate(path: Path, config: Path | None, overrides: dict[str, str], devices: bool, **engine_options: Any) -> None:
+    """Make a data set in the folder PATH, or finish one that was begun there.
+
+    What is not set has its default; -p families=pendulum,cart_pole -p variants=10. With
+    -p keep_every=10 -p segment_length=64 one segment of 64 steps in every ten is kept of each trajectory.
+    The bytes do not depend on the number of processes.
+    """
+    import jax
+
+    from lqrlab import compute, dataset
+    from lqrlab.compute.files import read_object
+    from lqrlab.workbench.figures import data_card
+    from lqrlab.workbench.runs import cluster
+    from lqrlab.workbench.runs.terminal import Progress
+
+    compute.setup()
+    try:
+        given = read_object(config) if config else {}
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--config {config}: {getattr(error, 'strerror', None) or error}") from None
+    dataset.DataConfig.from_dict(given)  # an error in the file is told as such
+    kinds = typing.get_type_hints(dataset.DataConfig)
+    typed = {name: notebooks.from_text(value, kinds.get(name, str)) for name, value in overrides.items()}
+    wanted = dataset.DataConfig.from_json(json.dumps(given | typed))
+    with contextlib.ExitStack() as held:
+        progress = held.enter_context(Progress(even=True))
+
+        def show(done: int, total: int, what: str) -> None:
+            if done == 0:
+                progress.begin(str(path), total)
+            progress.step(min(done + 1, total), what)
+
+        asked = any(value is not None for value in engine_options.values())
+        engine = held.enter_context(cluster.engine(**engine_options, say=progress.say)) if asked else None
+        local = jax.local_devices() if devices else None
+        made = dataset.generate(wanted, path, progress=show, engine=engine, devices=local, say=progress.say)
+        rows = "segments of trajectories" if wanted.segmented else "trajectories"
+        progress.end("✓", f"{made.record['variants']} variants, {made.record['trajectories']} {rows}")
+    click.echo(f"card: {data_card.write(made)}")
+
+
+@data.command()
+@click.argument("path", type=PATH)
+@click.option("--again", is_flag=True, help="Make every file again and compare it bit for bit.")
+def verify(path: Path, again: bool) -> None:
+    """Check the data set in PATH, or in PATH/dataset of a run, by its checksums or by making it again."""
+    if not (path / "manifest.json").exists() and (path / "dataset").is_dir():
+        path = path / "dataset"
+    if not path.is_dir():
+        raise ValueError(f"{path}: expected the folder of a data set or of a run, but found no such folder")
+    from lqrlab import compute, dataset
+
+    compute.setup()
+    verdict = dataset.verify(path, again=again)
+    click.echo(verdict, err=not verdict.ok)
+    if not verdict.ok:
+        sys.exit(1)
+
+
+@main.command()
+@click.argument("folder", type=PATH)
+@options.profile(help="Parameters to train with.", default="quick", show_default=True)
+@options.overrides(help="Set a parameter of 03_training.")
+@options.source
+def train(folder: Path, profile: str, overrides: dict[str, str], source: Path | None) -> None:
+    """Train on FOLDER/dataset as notebook 03 does, without the notebook.
+
+    Several tasks of a Slurm step or of mpirun train as one: srun lqrlab train FOLDER. The same command resumes an
+    interrupted training; lqrlab run 03_training --folder FOLDER then shows what was trained.
+    """
+    source = pipeline.find_source(source)
+    chain, given = notebooks.named(source, ("03_training",)), notebooks.read_profile(source, profile)
+    given = {name: values for name, values in given.items() if name == "03_training"}
+    values: dict[str, Any] = dict(notebooks.effective(chain, given, overrides)["03_training"])
+    values["train_options"] = {"checkpoint_every": 5 * values["report_every"]} | values["train_options"]
+    if not (folder / "dataset").is_dir():
+        raise ValueError(
+            f"{folder}: expected a folder with a data set, but found no {folder / 'dataset'}; "
+            f"lqrlab run 02_data_generation --folder {folder} makes one"
+        )
+    from lqrlab import compute, dataset, learning
+
+    compute.setup()
+    compute.join()
+
+    def line(row: dict[str, float]) -> None:
+        shown = ("step", "loss", "validation_loss", "validation_efficiency", "windows_per_second")
+        click.echo("  ".join(f"{name} {row[name]:.6g}" for name in shown))
+
+    chosen = {name: values[name] for name in ("batch_size", "window", "seed")}
+    model = notebooks.config(learning.ModelConfig, values, "model_options")
+    training = notebooks.config(learning.TrainConfig, values, "train_options")
+    backend = notebooks.config(compute.Backend, values, "backend_options")
+    data = dataset.open(folder / "dataset")
+    try:
+        fit = learning.fit(dataset.source(data, **chosen), model, training, folder, backend=backend, progress=line)
+    except learning.NonFiniteLossError as error:
+        raise pipeline.RunError(str(error)) from None
+    if fit.stopped:
+        sys.exit(130)

@@ -1,6 +1,9 @@
-"""Options that several commands have, ``-p NAME=VALUE`` among them, and what the Tab key offers for them."""
+"""The frame of the command line: its group, the options that several commands have, what the Tab key offers."""
 
-from collections.abc import Callable
+import errno
+import importlib.metadata
+import sys
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,13 +11,85 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+import lqrlab
 from lqrlab.workbench.runs import notebooks, pipeline
 
 if TYPE_CHECKING:
     from lqrlab.systems import Plant
 
+COMMANDS = "lqrlab.commands"
+"""Entry points of further commands."""
+MATTER = ("run", "report", "sweep", "systems", "doctor")
+RESUMED = ("run", "sweep", "data", "train")
+_DISK = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there and run the same command again")
+_DISK |= dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "give a folder that may be written to")
 PATH = click.Path(path_type=Path)
 EXAMPLES = {"sweep": "learning_rate=1e-3,3e-4", "generate": "variants=10"}
+
+
+class _Group(click.Group):
+    """Turns what went wrong into one clean line: exit code 2 for a wrong request, 1 for a failed run."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands with their short help; those of extensions by name, or asking for help would import them."""
+        own = [name for name in self.list_commands(ctx) if name in self.commands and not self.commands[name].hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.commands[name].get_short_help_str(formatter.width - 16)) for name in own])
+        added = ", ".join(importlib.metadata.entry_points(group=COMMANDS).names)
+        formatter.write_text(f"Commands of extensions: {added}.")
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of the commands, the most important first; then those of extensions."""
+        names = [*MATTER, *(name for name in self.commands if name not in MATTER)]
+        return [*names, *importlib.metadata.entry_points(group=COMMANDS).names]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """A command by its name, of this package or of an extension."""
+        found = super().get_command(ctx, name)
+        for point in importlib.metadata.entry_points(group=COMMANDS, name=name) if found is None else ():
+            with_plants(found := point.load())
+        return found
+
+    def main(self, args: Sequence[str] | None = None, *more: Any, **kwargs: Any) -> Any:
+        args = sys.argv[1:] if args is None else args
+        try:
+            return super().main(args, *more, **kwargs)
+        except (ValueError, OSError, pipeline.RunError) as error:
+            if "--traceback" in args:
+                raise
+            failed = not isinstance(error, ValueError)
+            words = _in_words(error) if isinstance(error, OSError) else str(error)
+            click.echo("\n" * failed + f"lqrlab: {words}", err=True)
+            sys.exit(1 if failed else 2)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Ctrl-C ends with a sentence; a value without its ``-p`` is recognized."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            if not ("unexpected extra argument" in error.message and "=" in error.message):
+                raise
+            words = f"{error.message}; values are given with -p, as in -p learning_rate=1e-3"
+            raise click.UsageError(words, error.ctx) from None
+        except KeyboardInterrupt:
+            resumes = ctx.invoked_subcommand in RESUMED
+            click.echo("\nstopped" + "; the same command resumes it" * resumes, err=True)
+            sys.exit(130)
+
+
+def _in_words(error: OSError) -> str:
+    """An error of the operating system in words: the file, what went wrong, what to do."""
+    said = error.strerror or str(error) or type(error).__name__
+    where = f"{error.filename}: " if error.filename is not None else ""
+    advice = _DISK.get(error.errno or 0)
+    return f"{where}{said}" + (f"; {advice}" if advice else "")
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(lqrlab.__version__, prog_name="lqrlab")
+@click.option("--traceback", is_flag=True, help="Show where in the code an error comes from.")
+def main(traceback: bool) -> None:
+    """Train controllers on benchmark plants; report their excess cost."""
 
 
 def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:

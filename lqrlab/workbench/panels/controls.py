@@ -1,12 +1,15 @@
-"""The controls that panels have in common: sliders of parameters, initial states and limits, choosers, tabs."""
+"""The controls that panels have in common: sliders of parameters, initial states and limits, choosers, a plane."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import anywidget
 import ipywidgets
 import jax.numpy as jnp
 import numpy as np
+import traitlets
 
 from lqrlab import systems
 from lqrlab.systems import Plant, Signal
@@ -129,6 +132,24 @@ def positions(control: ipywidgets.Widget, most: int) -> dict[str, Any]:
         if len(set(words)) == len(set(values)):
             break
     return {word: float(value) for word, value in zip(words, values)}
+
+
+class ClickPlane(anywidget.AnyWidget):
+    """An SVG picture around a plane that tells where it is clicked or dragged, in any front end that shows widgets.
+
+    Attributes:
+        svg: the picture.
+        frame: where in it the plane is: left, right, top, bottom as shares of its width and height.
+        point: where it was clicked or dragged to last, across and up in the plane, 0 … 1; what a test sets.
+        start: where the button was pressed, and when [ms]; set before ``point``.
+    """
+
+    # as a path, anywidget would watch the file and hold every plane for ever
+    _esm = Path(__file__).with_name("click_plane.js").read_text(encoding="utf-8")
+    svg: Any = traitlets.Unicode("").tag(sync=True)
+    frame: Any = traitlets.List([0.0, 1.0, 0.0, 1.0]).tag(sync=True)
+    point: Any = traitlets.List([]).tag(sync=True)
+    start: Any = traitlets.List([]).tag(sync=True)
 
 
 def plane_choosers(states: Sequence[Signal], across: int, up: int) -> list[ipywidgets.Dropdown]:

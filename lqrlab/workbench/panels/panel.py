@@ -16,8 +16,7 @@ import traitlets
 
 import lqrlab
 from lqrlab.simulation import Problem
-from lqrlab.workbench.figures.strip import Axis, Strip
-from lqrlab.workbench.figures.svg import Picture
+from lqrlab.workbench.figures.svg import Axis, Picture, Strip
 from lqrlab.workbench.panels import controls as kinds
 from lqrlab.workbench.panels import copy_as_code
 from lqrlab.workbench.panels.controls import button, rows

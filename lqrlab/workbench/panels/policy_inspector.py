@@ -19,7 +19,7 @@ from lqrlab.workbench.figures import charts, loop_design, svg
 from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls
-from lqrlab.workbench.panels.click_plane import ClickPlane
+from lqrlab.workbench.panels.controls import ClickPlane
 from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
 

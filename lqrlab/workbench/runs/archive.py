@@ -2,21 +2,25 @@
 
 import json
 import os
+import re
 import shutil
 import stat
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from lqrlab.compute import files
 from lqrlab.workbench.runs import run_folder, session
 from lqrlab.workbench.runs.run_folder import RUN, short
 
 _KEPT = tuple(name for name in run_folder.PRODUCTS if name != "report")  # pages are written anew from the notebooks
-_MOST_FILES, _MOST_BYTES = 100_000, 1 << 40
+_MOST_FILES = 100_000
 _DENSEST, _UNSUSPICIOUS = 200, 1 << 30  # what is packed more tightly is refused, unless it is small
+_PART = r"""(?![. ]+(/|$))[^\\/:<>"|?*\0]+"""  # of a path, on any system, that does not lead out of its folder
+_SINGLE, _FOLDERS = ("|".join(map(re.escape, names)) for names in ((RUN, files.DIGESTS), _KEPT))
+_NAME = rf"({_SINGLE}|({_FOLDERS})(/{_PART})*)"
 
 
 def pack(folder: Path, file: Path | None = None) -> Path:
@@ -44,14 +48,11 @@ def pack(folder: Path, file: Path | None = None) -> Path:
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
     """The run's files by their names in the archive; a data set that it borrows from another run is taken along."""
-    yield RUN, folder / RUN
-    for name in _KEPT:
+    for name in (RUN, *_KEPT):
         top = (folder / name).resolve()
-        if top.is_file():
-            yield name, top
-        for path in sorted(top.rglob("*")):
+        for path in (top, *sorted(top.rglob("*"))):
             if path.is_file() and not path.is_symlink():
-                yield f"{name}/{path.relative_to(top).as_posix()}", path
+                yield (Path(name) / path.relative_to(top)).as_posix(), path
 
 
 def unpack(file: Path, folder: Path) -> list[str]:
@@ -65,16 +66,15 @@ def unpack(file: Path, folder: Path) -> list[str]:
             folder; more than fits on the disk, or is likely.
     """
     run_folder.refuse_filled(folder)
-    folder.absolute().parent.mkdir(parents=True, exist_ok=True)
+    above = folder.absolute().parent
+    above.mkdir(parents=True, exist_ok=True)
     try:
-        with (
-            zipfile.ZipFile(file) as archive,
-            tempfile.TemporaryDirectory(dir=folder.absolute().parent, prefix=".unpack") as scratch,
-        ):
+        with zipfile.ZipFile(file) as archive, tempfile.TemporaryDirectory(dir=above, prefix=".unpack") as scratch:
             place = Path(scratch) / "run"
-            fault = _hostile(archive, os.path.getsize(file), shutil.disk_usage(scratch).free)
-            fault = fault or _unpacked(archive, place)
-            if fault:
+            if fault := _hostile(archive, os.path.getsize(file), shutil.disk_usage(scratch).free):
+                raise ValueError(f"{short(file)}: {fault}; nothing was unpacked")
+            archive.extractall(place)
+            if fault := _flaw(place):
                 raise ValueError(f"{short(file)}: {fault}; nothing was unpacked")
             (place / files.DIGESTS).unlink()
             if folder.is_dir():
@@ -84,8 +84,7 @@ def unpack(file: Path, folder: Path) -> list[str]:
         raise ValueError(
             f"{short(file)}: expected an archive of lqrlab pack, but it cannot be read ({error})"
         ) from None
-    made = run_folder.read(folder / RUN)["versions"]
-    here = session.versions()
+    made, here = run_folder.read(folder / RUN)["versions"], session.versions()
     return [f"{k} {made[k]!r:.40} there, {v!r} here" for k, v in here.items() if k in made and made[k] != v]
 
 
@@ -99,11 +98,7 @@ def _hostile(archive: zipfile.ZipFile, packed: int, room: int) -> str:
     members, seen = archive.infolist(), set()
     for member in members:
         name, kind = member.filename, stat.S_IFMT(member.external_attr >> 16)
-        parts = PurePosixPath(name).parts
-        plain = (
-            not set(name) & set('\\:\0<>"|?*') and all(part.strip(". ") for part in parts) and name == "/".join(parts)
-        )
-        if not plain or parts[0] not in (RUN, files.DIGESTS, *_KEPT) or kind not in (0, stat.S_IFREG):
+        if not re.fullmatch(_NAME, name) or kind not in (0, stat.S_IFREG):
             return f"holds {name!r:.200}, which is no file of a run"
         if name.casefold() in seen:
             return f"holds {name!r:.200} twice"
@@ -111,25 +106,18 @@ def _hostile(archive: zipfile.ZipFile, packed: int, room: int) -> str:
     if not {RUN, files.DIGESTS} <= {member.filename for member in members}:
         return f"expected an archive of lqrlab pack, but found no {RUN} or no {files.DIGESTS} in it"
     size = sum(member.file_size for member in members)
-    if len(members) > _MOST_FILES or size > min(room, _MOST_BYTES):
-        return (
-            f"holds {len(members)} files of {size / 1e9:.1f} GB in all, where {room / 1e9:.1f} GB are free and "
-            f"{_MOST_FILES} files are the most"
-        )
+    if len(members) > _MOST_FILES or size > room:
+        return f"holds {len(members)} files of {size / 1e9:.1f} GB in all, where {room / 1e9:.1f} GB are free"
     if size > max(_UNSUSPICIOUS, _DENSEST * packed):
         return f"would become {size / 1e9:.1f} GB, which no run is"
     return ""
 
 
-def _unpacked(archive: zipfile.ZipFile, place: Path) -> str:
-    """Write the members into a new folder; returns why it is no run, empty if it is one."""
-    for member in archive.infolist():
-        target = place / member.filename
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with archive.open(member) as source, target.open("xb") as out:
-            shutil.copyfileobj(source, out)
+def _flaw(place: Path) -> str:
+    """Why what was unpacked is no run, empty if it is one."""
     if fault := files.flaw(place):
         return fault
-    if unlisted := {*archive.namelist()} - {*files.read_object(place / files.DIGESTS), files.DIGESTS}:
+    found = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
+    if unlisted := found - {*files.read_object(place / files.DIGESTS), files.DIGESTS}:
         return f"{min(unlisted)} is not in its list of files"
     return "" if run_folder.recorded(place / RUN) else f"{RUN} is no record of a run"

@@ -13,8 +13,7 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 from nbformat import NotebookNode
 
-from lqrlab.workbench.figures.formulas import mathml
-from lqrlab.workbench.figures.safe_html import plain_css, sanitise
+from lqrlab.workbench.figures.safe_html import mathml, plain_css, sanitise
 
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _SHOWN = ("text/html", "text/markdown", "image/svg+xml", "text/latex", "image/png", "image/jpeg", "text/plain")
@@ -114,8 +113,8 @@ class Cells:
 
 def _image(kind: str, data: str, words: str, width: object) -> markupsafe.Markup:
     encoded = base64.b64encode(data.encode()).decode() if kind == "image/svg+xml" else data.replace("\n", "")
-    wide = markupsafe.Markup(' width="{}"').format(width) if width else ""
-    return markupsafe.Markup('<img src="data:{};base64,{}"{} alt="{}">').format(kind, encoded, wide, words)
+    image = markupsafe.Markup('<img src="data:{};base64,{}" alt="{}"{}>')
+    return image.format(kind, encoded, words, markupsafe.Markup(' width="{}"').format(width) if width else "")
 
 
 def clean(body: str) -> str:

@@ -34,6 +34,7 @@ def client(scheduler: str | None, workers: int, *, failures: int = 0) -> Iterato
     import distributed
 
     settings = {"distributed.scheduler.allowed-failures": failures, "distributed.logging.distributed": "critical"}
+    settings |= {"distributed.scheduler.worker-saturation": 1.0}  # a worker that dies takes one task along, no queue
     with contextlib.ExitStack() as held:
         if scheduler is not None:
             yield held.enter_context(_connected(scheduler))

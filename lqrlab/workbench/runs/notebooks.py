@@ -1,7 +1,7 @@
 """A notebook as a file: its parameters with their types, the values that it runs with, the hash of its inputs.
 
-Everything here reads files and runs nothing, so a wrong parameter is refused before anything starts. Not papermill's
-inspection: it takes 1.7 s to import, at each Tab key too, gives types and defaults as text, and passes over unions.
+Everything here reads files and runs nothing. Not papermill's inspection: it takes 1.7 s to import, at each Tab key too,
+gives types and defaults as text, and passes over unions.
 """
 
 import ast
@@ -60,14 +60,11 @@ class Parameter:
 
 @dataclasses.dataclass(frozen=True)
 class Notebook:
-    """A notebook file without its outputs.
-
-    Its metadata under ``lqrlab``: ``needs`` lists the notebooks whose files it reads.
-    """
+    """A notebook file without its outputs."""
 
     path: Path
     cells: tuple[Cell, ...]
-    metadata: Mapping[str, list[str]]
+    metadata: Mapping[str, list[str]]  # those of lqrlab: ``needs`` lists the notebooks whose files it reads
     parameters: dict[str, Parameter]
 
     @property
@@ -89,9 +86,8 @@ class Notebook:
 
     @property
     def num_steps(self) -> int:
-        """Number of the code cells that run; papermill adds one with the values given."""
-        code = [cell for cell in self.cells if cell["cell_type"] == "code" and source(cell).strip()]
-        return len(code) + any("parameters" in tags(cell) for cell in code)
+        """Number of the code cells that run, and the one with the values given that papermill adds."""
+        return 1 + sum(cell["cell_type"] == "code" and bool(source(cell).strip()) for cell in self.cells)
 
 
 def source(cell: Cell) -> str:
@@ -129,10 +125,9 @@ def read(path: Path) -> Notebook:
 
 def find(folder: Path) -> list[Notebook]:
     """The notebooks that make up the main job: those numbered 01 to 09 in ``folder``, in order."""
-    paths = sorted(folder.glob(MAIN_JOB))
-    if not paths:
-        raise ValueError(f"notebooks: found none named 01_….ipynb in {folder}")
-    return [read(path) for path in paths]
+    if paths := sorted(folder.glob(MAIN_JOB)):
+        return [read(path) for path in paths]
+    raise ValueError(f"notebooks: found none named 01_….ipynb in {folder}")
 
 
 def named(folder: Path, names: Sequence[str]) -> list[Notebook]:
@@ -142,12 +137,7 @@ def named(folder: Path, names: Sequence[str]) -> list[Notebook]:
     for name in names:
         if "=" in name:
             raise ValueError(f"notebooks: {name!r} is none; values are given with -p, as in -p {name}")
-        name = Path(name).name.removesuffix(".ipynb")
-        found = beginning(name, paths)
-        if len(found) != 1:
-            hint = f"; {' and '.join(found)} begin so" if found else near(name, paths)
-            raise ValueError(f"notebooks: there is no {name!r} in {folder}{hint}")
-        wanted += found
+        wanted.append(the_one("notebooks: there is no", Path(name).name.removesuffix(".ipynb"), paths, f" in {folder}"))
     return [read(paths[name]) for name in dict.fromkeys(wanted)]
 
 
@@ -164,6 +154,16 @@ def beginning(name: str, known: Iterable[str]) -> list[str]:
     """The known name that is ``name``, or all that begin with it."""
     names = list(known)
     return [name] if name in names else [other for other in names if name and other.startswith(name)]
+
+
+def the_one(refusal: str, name: str, known: Iterable[str], where: str = "") -> str:
+    """The known name that is ``name``, or the only one that begins with it; a ``ValueError`` names the near ones."""
+    names = list(known)
+    found = beginning(name, names)
+    if len(found) == 1:
+        return found[0]
+    hint = f"; {' and '.join(found)} begin so" if found else near(name, names)
+    raise ValueError(f"{refusal} {name!r}{where}{hint}")
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -212,11 +212,12 @@ def read_profile(source: Path, name: str) -> Mapping[str, Values]:
         raise ValueError(f"profile: there is no {name!r} in {path.parent}; there are {known}")
     try:
         content = read_object(path)
-    except ValueError as error:
-        raise ValueError(f"{path}: expected {{notebook: {{parameter: value}}}}; {error}") from None
-    if not all(isinstance(v, dict) for v in content.values()):
-        raise ValueError(f"{path}: expected {{notebook: {{parameter: value}}}}")
-    return content
+        if all(isinstance(v, dict) for v in content.values()):
+            return content
+        error = ValueError("found something else")
+    except ValueError as found:
+        error = found
+    raise ValueError(f"{path}: expected {{notebook: {{parameter: value}}}}; {error}")
 
 
 def effective(
@@ -238,10 +239,9 @@ def effective(
         values[name] |= {key: check_value(name, declared, key, value) for key, value in settings.items()}
     for key, value in given.items():
         name, dot, short = key.rpartition(".")
-        found = beginning(name, by_name)
-        if dot and len(found) != 1:
-            raise ValueError(f"{key}: there is no notebook {name!r}{near(name, by_name)}")
-        meant = [by_name[found[0]]] if dot else [nb for nb in chain if short in nb.parameters]
+        meant = [nb for nb in chain if short in nb.parameters]
+        if dot:
+            meant = [by_name[the_one(f"{key}: there is no notebook", name, by_name)]]
         if not meant:
             known = sorted({p for nb in chain for p in nb.parameters})
             raise ValueError(f"{key}: no notebook has a parameter of this name{near(short, known)}")
@@ -253,10 +253,7 @@ def effective(
 def check_value(
     owner: str, known: Mapping[str, Parameter], key: str, value: object, *, typed: bool = False, what: str = "notebook"
 ) -> object:
-    """The value of one parameter of a notebook or plant, refused in words unless it fits.
-
-    ``typed``: a text is a value as typed on a command line.
-    """
+    """The value of a parameter of a notebook or plant, as typed on a command line or not; refused unless it fits."""
     if key in BY_OPTION:
         raise ValueError(f"{owner}.{key}: is set by {BY_OPTION[key]}, not as a parameter")
     if key not in known:
@@ -271,10 +268,9 @@ def from_text(text: str, kind: Kind) -> object:
     """A value as typed on a command line: JSON, ``true``, ``none``, or for a list also ``a,b,c``; unchecked."""
     text = text.strip()
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        options = typing.get_args(kind)
-        if type(None) in options and text.lower() in ("none", "null"):
+        if text.lower() in ("none", "null"):
             return None
-        kind = next(option for option in options if option is not type(None))
+        kind = typing.get_args(kind)[0]
     if (typing.get_origin(kind) or kind) in (list, tuple) and not text.startswith("["):
         item = (*typing.get_args(kind), object)[0]
         return [from_text(part, item) for part in text.split(",") if part.strip()]
@@ -308,9 +304,9 @@ def fingerprints(chain: Sequence[Notebook], values: Mapping[str, Values]) -> dic
     """Fingerprints of a chain of notebooks; each reads from those before it that its metadata name, else from all."""
     package, prints = package_hash(), dict[str, str]()
     for nb in chain:
-        needs = nb.metadata.get("needs", list(prints))
-        if unknown := [name for name in needs if name not in prints]:
-            raise ValueError(f"{nb.path}: its metadata need {unknown[0]!r}, which does not come before it")
+        needs = nb.metadata.get("needs", prints)
+        if unknown := set(needs) - set(prints):
+            raise ValueError(f"{nb.path}: its metadata need {min(unknown)!r}, which does not come before it")
         prints[nb.name] = fingerprint(nb, values[nb.name], [prints[name] for name in needs], package)
     return prints
 

@@ -4,24 +4,29 @@ LaTeX becomes MathML, images are inlined with a text that stands for them, and w
 is taken out. The front page gathers the outputs of the cells that are tagged ``summary``.
 """
 
+import base64
 import contextlib
 import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 import nbformat
 
 from lqrlab.compute import files
-from lqrlab.workbench.figures import strip
+from lqrlab.workbench.figures import svg
 from lqrlab.workbench.figures.safe_html import policy
-from lqrlab.workbench.runs import notebooks, plant_copies, run_folder, session
+from lqrlab.workbench.runs import notebooks, plant_copies, run_folder, session, sweep
 from lqrlab.workbench.runs.cells import Cells
-from lqrlab.workbench.runs.terminal import clock
+from lqrlab.workbench.runs.terminal import cell, clock
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 TEMPLATES = Path(__file__).parent / "templates"
+_SHOWN = 60  # rows on the page of a sweep; all are in results.csv
 
 
 @dataclasses.dataclass
@@ -62,11 +67,11 @@ def write(folder: str | Path, *, whole: bool = False) -> Path:
     if whole:
         for page in pages:
             page.body = _within_one_file(page.name, page.body, [other.name for other in pages])
-        script = strip.SCRIPT if any(strip.MARK in page.body for page in pages) else ""
+        script = svg.STRIP_SCRIPT if any(svg.STRIP_MARK in page.body for page in pages) else ""
         name = f"{shared['folder']}.html"
         return fill(folder / "report" / name, "index.html.j2", script, whole=True, **shared)
     for page in pages:
-        script = strip.SCRIPT if strip.MARK in page.body else ""
+        script = svg.STRIP_SCRIPT if svg.STRIP_MARK in page.body else ""
         fill(folder / "report" / f"{page.name}.html", "page.html.j2", script, page=page, **shared)
     return fill(folder / "report" / "index.html", "index.html.j2", **shared)
 
@@ -126,6 +131,76 @@ def index(data: str | Path) -> Path:
     if not any(listed.values()):
         raise ValueError(f"{data}: no run and no sweep to list; lqrlab run makes one")
     return fill(data / "index.html", "runs.html.j2", listed=listed, versions=session.versions(), run={})
+
+
+def compare(folder: str | Path) -> Path:
+    """Write ``<folder>/report/index.html``, the comparison of a sweep's runs, and a report of each that has none."""
+    folder = Path(folder).resolve()
+    frame, record = sweep.table(folder), run_folder.read(folder / run_folder.SWEEP)
+    plant, (varying, numbers) = record["kind"] == "plant", sweep.axes(frame, record)
+    shown = [c for c in ("status", *varying, *numbers[:8], "seconds") if c in frame]
+    rows, head = frame.to_dict("records"), sweep.spread(frame, numbers, record.get("units", {})) if plant else None
+    facts = [
+        ("Plant" if plant else "Notebook", Path(record["notebook"]).stem),
+        ("Points" if plant else "Runs", ", ".join(f"{n} {s}" for s, n in frame["status"].value_counts().items())),
+        ("Profile", record.get("profile")),
+        ("Reads from", record.get("inputs")),
+        ("Plants of", ", ".join(plant_copies.names(record))),
+        ("Started", record["started"].replace("T", " ")[:16]),
+        ("Took", clock(record.get("seconds") or 0.0)),
+        ("Device", record.get("device")),
+        ("Commit", record.get("commit")),
+    ]
+    return fill(
+        folder / "report" / "index.html",
+        "comparison.html.j2",
+        title=f"Sweep of {record['title']}",
+        name=folder.name,
+        facts=[(name, value) for name, value in facts if value],
+        figures=_figures(frame, varying[:6], numbers[:4]),
+        spread=None if head is None else [(name, *map(cell, row)) for name, *row in head.itertuples()],
+        head=shown,
+        rows=[
+            ((None if plant else _page(folder, row["run"]), str(i)), *(cell(row[c]) for c in shown))
+            for i, row in enumerate(rows[:_SHOWN], 1)
+        ],
+        more=max(len(rows) - _SHOWN, 0),
+        errors=[(row["run"], row["status"], row["error"]) for row in rows if row["error"]][:_SHOWN],
+        versions=record["versions"],
+        run=record,
+    )
+
+
+def _page(folder: Path, run: str) -> str | None:
+    """The link to the report of a run; one that is missing or too old is written."""
+    place = folder / "runs" / run
+    page, executed = place / "report" / "index.html", [*(place / "notebooks").glob("[!.]*.ipynb")]
+    if not executed:
+        return None
+    if not page.exists() or page.stat().st_mtime <= max(path.stat().st_mtime for path in executed):
+        write(place)
+    return f"../runs/{run}/report/index.html"
+
+
+def _figures(frame: "DataFrame", varying: Sequence[str], numbers: Sequence[str]) -> list[tuple[str, str]]:
+    """For each number its values over the parameters that differ: PNG in base64, and the words that stand for it."""
+    from lqrlab.workbench.figures import plots
+
+    made = []
+    for number in numbers if varying else ():
+        finite = frame[frame[number].abs() < float("inf")].sort_values(number)
+        if len(finite) < 2:
+            continue
+        figure, panels = plots.grid(len(varying), 3, 2.3, sharey=True)
+        for axis, name in zip(panels, varying):
+            values = finite[name] if finite[name].dtype.kind in "if" else finite[name].astype(str)
+            axis.plot(values, finite[number], ".", color=plots.MAIN, alpha=0.5)
+            axis.set(xlabel=name, ylabel=number if axis is panels[0] else "")
+        low, high = (f"{cell(float(row[number]))} at {row['run']}" for _, row in finite.iloc[[0, -1]].iterrows())
+        words = f"{number} of {len(finite)} runs over {', '.join(varying)}: lowest {low}, highest {high}"
+        made.append((base64.b64encode(plots.png(figure, dpi=150)).decode(), words))
+        plots.plt.close(figure)
+    return made
 
 
 def render(path: Path) -> NotebookPage:

@@ -1,4 +1,4 @@
-"""Plan of a sweep, checked before anything starts: its points, its inputs, its folder.
+"""Plan of a sweep, checked before anything starts: a table of points, what they read, where they go.
 
 Points are a grid, the rows of a file, or random draws. A value as typed is several at its commas (``2,4``; commas
 inside brackets, braces and quotes belong to a value) or, for a random search, a range ``low:high`` or ``low:high:log``.
@@ -19,8 +19,8 @@ from pathlib import Path
 
 import lqrlab
 from lqrlab.compute import checks
-from lqrlab.compute.files import PLANT_FILES, plant_files, read_bytes
-from lqrlab.workbench.runs import comparison, notebooks, pipeline, run_folder, session
+from lqrlab.compute.files import plant_files, read_bytes
+from lqrlab.workbench.runs import notebooks, pipeline, session
 from lqrlab.workbench.runs.notebooks import Notebook, Parameter, Values
 
 Checked = Callable[[Values], Values]
@@ -29,6 +29,8 @@ _RANGE = re.compile(r"([^:]+):([^:]+?)(:log)?")
 _COMMA = re.compile(r",(?=(?:[^\[\]{}\"]|\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\")*$)")  # outside of brackets and quotes
 _Axis = list[object] | tuple[float, float, bool, bool]
 """Values, or a range: low, high, logarithmic, whole numbers."""
+_FOR_NOTEBOOKS = {"profile": "profile", "inputs": "from", "workers": "workers", "scheduler": "scheduler"}
+_FOR_NOTEBOOKS |= {"time_limit": "time-limit"}  # fields of a sweep and their options, which a plant does not have
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +45,8 @@ class Sweep:
     profile: str | None = None  # that all runs have; ``quick`` by default where there is such a profile
     inputs: str | Path | None = None  # folder of a run that is read from; ``data/runs/<profile>`` by default
     folder: str | Path | None = None  # of the sweep; ``data/sweeps/<notebook>`` by default
-    workers: int | None = None  # runs at a time; by default half the cores, or all that a scheduler has
-    scheduler: str | None = None  # address of a dask scheduler; by default a cluster on this machine
+    workers: int | None = None  # processes of this machine; half the cores by default
+    scheduler: str | None = None  # address of a dask scheduler, whose workers do the runs instead
     time_limit: float | None = None  # of each run [s]
     retries: int = 1  # of a run that failed, or whose kernel or worker died
     fresh: bool = False  # remove what earlier runs left at these points
@@ -54,7 +56,7 @@ class Sweep:
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One run of a sweep: its name, what it sets, all its parameters, the fingerprint of its result."""
+    """One row of a sweep: its name, what it sets, all its parameters, the fingerprint of its result."""
 
     name: str
     given: Values
@@ -76,7 +78,6 @@ class Plan:
     needs: Sequence[str] = ()  # the notebooks whose files are read
     source: Path | None = None  # the folder of the run that made these files
     units: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of a plant's parameters and numbers
-    plants: str = dataclasses.field(default_factory=lambda: os.environ.get(PLANT_FILES, ""))  # the user's files
 
     def place(self, point: Point) -> Path:
         """The folder of a run."""
@@ -84,7 +85,6 @@ class Plan:
 
     def files(self) -> list[str]:
         """Files that the runs read, by their paths in the folder of the run that made them."""
-        assert self.source is not None or not self.needs
         return [f for name in self.needs if self.source for f in session.results(self.source, name)["files"]]
 
     def fingerprint(self, values: Values, package: str) -> str:
@@ -105,13 +105,6 @@ class Plan:
         package = notebooks.package_hash()
         made = [dataclasses.replace(p, fingerprint=plan.fingerprint(p.values, package)) for p in self.points]
         return dataclasses.replace(plan, points=made)
-
-    def missing(self) -> list[Point]:
-        """The points without a result."""
-        if self.nb is None:
-            known = comparison.read_numbers(self.folder)
-            return [point for point in self.points if point.fingerprint not in known]
-        return [p for p in self.points if not run_folder.finished(self.place(p), self.name, p.fingerprint)]
 
 
 def planned(asked: Sweep) -> Plan:
@@ -150,61 +143,44 @@ def _of_plant(asked: Sweep, name: str) -> Plan:
     from lqrlab import systems
     from lqrlab.workbench.runs import plant_designs
 
-    for field in ("profile", "inputs", "workers", "scheduler", "time_limit"):
+    for field, option in _FOR_NOTEBOOKS.items():
         if getattr(asked, field) is not None:
-            option = {"inputs": "from"}.get(field, field.replace("_", "-"))
             raise ValueError(f"--{option}: is for notebooks, but {name} is a plant")
     known = plant_designs.parameters(name)
+    if not asked.given and asked.rows == ({},):
+        raise ValueError(
+            f"{name}: expected -p NAME=VALUES or --list, as in -p {next(iter(known))}=LOW:HIGH --random 20; "
+            f"there are {', '.join(known)}"
+        )
 
     def check(chosen: Values) -> Values:
         check_one = notebooks.check_value
         return {k: check_one(name, known, k, v, typed=True, what="plant") for k, v in chosen.items()}
 
-    asked = _without_prefix(asked, name)
-    if not asked.given and asked.rows == [{}]:
-        raise ValueError(
-            f"{name}: expected -p NAME=VALUES or --list, as in -p {next(iter(known))}=LOW:HIGH --random 20; "
-            f"there are {', '.join(known)}"
-        )
-    chosen = points(known, check, asked)
+    chosen = points(name, known, check, asked)
     plant_designs.batch(name, chosen)  # refuses what is out of range
     made = [Point(f"{i:05d}", point, point) for i, point in enumerate(chosen, 1)]
     title = re.split("[;:]", systems.family(name).title)[0]
-    units = plant_designs.units(name)
-    return Plan(asked, name, title, made, _folder(asked, session.project(), name), units=units)
+    return Plan(asked, name, title, made, _folder(asked, session.project(), name), units=plant_designs.units(name))
 
 
 def _of_notebook(asked: Sweep, nb: Notebook) -> Plan:
-    source, profile, common = nb.path.parent, asked.profile, Values()
+    source, profile = nb.path.parent, asked.profile
     if profile is None and (source / "profiles" / "quick.json").exists():
         profile = "quick"
-    if profile:
-        common = dict(notebooks.read_profile(source, profile).get(nb.name, {}))
+    common = {nb.name: dict(notebooks.read_profile(source, profile).get(nb.name, {}) if profile else {})}
 
     def check(chosen: Values) -> Values:
-        given = {f"{nb.name}.{key}": value for key, value in chosen.items()}
-        return notebooks.effective([nb], {nb.name: common}, given)[nb.name]
+        return notebooks.effective([nb], common, {f"{nb.name}.{k}": v for k, v in chosen.items()})[nb.name]
 
-    asked = _without_prefix(asked, nb.name)
-    chosen = points(nb.parameters, check, asked)
-    values = [check(point) for point in chosen]
-    for point, each in zip(chosen, values):
-        pipeline.check_names({nb.name: each}, point)
-    made = [Point(_called(*pair), *pair) for pair in zip(chosen, values)]
+    made = []
+    for point in points(nb.name, nb.parameters, check, asked):
+        values = check(point)
+        pipeline.check_names({nb.name: values}, point)
+        made.append(Point(_called(point, values), point, values))
     before = [path.stem for path in sorted(source.glob(notebooks.MAIN_JOB)) if path.stem < nb.name]
     needs = nb.metadata.get("needs", before if re.match("0[0-9]_", nb.name) else [])
     return Plan(asked, nb.name, nb.title, made, _folder(asked, source.parent, nb.name), nb, profile, needs)
-
-
-def _without_prefix(asked: Sweep, name: str) -> Sweep:
-    """The sweep with names of parameters alone in what is given by -p and by the list."""
-
-    def short(key: str) -> str:
-        owner, dot, parameter = key.rpartition(".")
-        return parameter if dot and owner and name.startswith(owner) else key
-
-    rows = [{short(key): value for key, value in row.items()} for row in asked.rows]
-    return dataclasses.replace(asked, given={short(key): text for key, text in asked.given.items()}, rows=rows)
 
 
 def _folder(asked: Sweep, project: Path, name: str) -> Path:
@@ -220,30 +196,36 @@ def _called(point: Values, values: Values) -> str:
     return f"{readable or 'defaults'}-{hashlib.sha256(given.encode()).hexdigest()[:6]}"
 
 
-def points(parameters: Mapping[str, Parameter], check: Checked, asked: Sweep) -> list[Values]:
+def points(name: str, parameters: Mapping[str, Parameter], check: Checked, asked: Sweep) -> list[Values]:
     """Values that each run sets, in order and without repetition; refused unless all of them are right.
 
     Args:
+        name: of the notebook or plant, which may stand before a parameter's, as in ``03_training.depth``.
         parameters, check: what can be set, and what checks it.
         asked: the list, for each row of which the grid, or so many draws, are run. The first k draws are the same
             however many there are.
     """
-    given, num_random = asked.given, asked.num_random
-    if twice := {key for row in asked.rows for key in row} & set(given):
+
+    def short(key: str) -> str:
+        owner, dot, parameter = key.rpartition(".")
+        return parameter if dot and owner and name.startswith(owner) else key
+
+    rows = [{short(key): value for key, value in row.items()} for row in asked.rows]
+    given, count = {short(key): text for key, text in asked.given.items()}, asked.num_random
+    if twice := {key for row in rows for key in row} & set(given):
         raise ValueError(f"{min(twice)}: is set by the list and by -p; leave one of them out")
-    if num_random is not None and not given:
-        raise ValueError(f"--random {num_random}: expected values or ranges to draw from, as in -p NAME=LOW:HIGH")
-    if num_random is not None and num_random < 1:
-        raise ValueError(f"--random: expected a number of points from 1 on, but found {num_random}")
-    ranges = num_random is not None
-    axes = {key: _axis(parameters.get(key), check, key, text, ranges) for key, text in given.items()}
-    if num_random is None:
+    if count is not None and not given:
+        raise ValueError(f"--random {count}: expected values or ranges to draw from, as in -p NAME=LOW:HIGH")
+    if count is not None and count < 1:
+        raise ValueError(f"--random: expected a number of points from 1 on, but found {count}")
+    axes = {key: _axis(parameters.get(key), check, key, text, count is not None) for key, text in given.items()}
+    if count is None:
         drawn: Iterable[Sequence[object]] = itertools.product(*axes.values())
     else:  # each parameter has a stream of its own, so that adding one leaves the others as they were
-        drawn = ([_draw(axis, f"{asked.seed}/{i}/{key}") for key, axis in axes.items()] for i in range(num_random))
+        drawn = ([_draw(axis, f"{asked.seed}/{i}/{key}") for key, axis in axes.items()] for i in range(count))
     made: dict[str, Values] = {}
-    for row, draw in itertools.product(asked.rows, list(drawn)):
-        chosen = {**row, **dict(zip(axes, draw))}
+    for row, draw in itertools.product(rows, list(drawn)):
+        chosen = {**row, **dict(zip(given, draw))}
         values = check(chosen)
         point = {key: values[key] for key in chosen}
         made.setdefault(json.dumps(point, sort_keys=True), point)

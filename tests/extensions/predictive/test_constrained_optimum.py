@@ -12,7 +12,7 @@ import scipy_oracle
 from calls import solved
 
 from lqrlab import environments, evaluation, predictive, simulation, systems
-from lqrlab.extensions.predictive import infinite_horizon
+from lqrlab.extensions.predictive import least_cost
 
 KEY = jax.random.key(0)
 ONE = np.eye(1)
@@ -55,9 +55,8 @@ def test_a_score_beside_the_constrained_optimum_is_that_of_a_long_dense_program(
     for x, ratio, beside in zip(np.asarray(x0), score.ratio, free.ratio):
         given = {"N": N, "Qf": P, "u_limits": (np.asarray(problem.low), np.asarray(problem.high))}
         found, qp = solved(A, B, Q, R, x, 100, **given), dense_qp.build(A, B, Q, R, x, 100, **given)
-        us, xs, prices = (np.asarray(a) for a in (found.us, found.xs, found.multipliers.u))
-        assert dense_qp.kkt_residual(qp, us, {"u": prices}, xs) < 1e-9
-        least = qp.cost(np.concatenate([us.ravel(), xs[1:].ravel()]))
+        assert dense_qp.kkt_residual(qp, found) < 1e-9
+        least = qp.cost(found.us)
         np.testing.assert_allclose(beside / ratio, least / float(x @ P @ x), rtol=1e-6)
     assert float(free.ratio.max()) > 1.01
 
@@ -81,7 +80,7 @@ def test_nobody_beats_the_constrained_optimum(name):
 
 def test_starts_from_which_the_regulator_keeps_the_limits_need_no_plan(monkeypatch):
     problem, x0 = limited("quadrotor", 0.6, num=3)
-    monkeypatch.setattr(infinite_horizon, "_planned", None)
+    monkeypatch.setattr(least_cost, "_planned", None)
     near = 10.0 ** jnp.array([-3.0, -30.0, -140.0])[:, None] * x0
     best = predictive.optimum(problem, near)
     assert np.all(best.found)

@@ -1,20 +1,97 @@
-"""``lqrlab doctor``: what has to be right before a run, and what to do where it is not."""
+"""Commands that look: at the notebooks, the plants, and the installation. JAX is imported when computing."""
 
 import dataclasses
 import importlib.metadata
 import json
+import math
 import os
 import re
 import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 import lqrlab
-from lqrlab.workbench.cli.options import as_json
-from lqrlab.workbench.runs import session
+from lqrlab.workbench.cli import options
+from lqrlab.workbench.cli.options import PATH, as_json, complete, main
+from lqrlab.workbench.runs import notebooks, pipeline, session
+from lqrlab.workbench.runs.terminal import table
+
+if TYPE_CHECKING:
+    from lqrlab.systems import Plant
+
+
+@main.command("list")
+@click.argument("names", nargs=-1, metavar="[NOTEBOOK]...", shell_complete=complete("notebook"))
+@options.source
+def listing(names: tuple[str, ...], source: Path | None) -> None:
+    """List the notebooks, their questions and parameters, or those of each NOTEBOOK named.
+
+    A parameter is set with -p NAME=VALUE by lqrlab run and lqrlab sweep.
+    """
+    folder = pipeline.find_source(source)
+    wanted = names or [path.stem for path in sorted(folder.glob(notebooks.NUMBERED))]
+    for nb in notebooks.named(folder, wanted):
+        known = [p for p in nb.parameters.values() if p.name not in notebooks.BY_OPTION]
+        kinds = (p.type.__name__ if type(p.type) is type else str(p.type) for p in known)
+        rows = [(p.name, kind, repr(p.default), p.about) for p, kind in zip(known, kinds)]
+        click.echo(f"{nb.name}: {nb.question or nb.title}")
+        click.echo("\n".join(f"  {line}" for line in table(rows, wide=False).splitlines()) + "\n")
+
+
+@main.command()
+@click.argument("name", required=False)
+@click.option("--html", "file", type=PATH, help="Write it as a page, with drawings that move.")
+@as_json
+def systems(name: str | None, file: Path | None, as_json: bool) -> None:
+    """List the plants, or show one of them.
+
+    Of one plant, by its name or from a file (a robot's, or of lqrlab identify): its size, source, parameters, signals
+    and open-loop modes in words.
+    """
+    from lqrlab import compute, control, systems
+
+    compute.setup()
+    # no plant is made to be listed
+    families = map(systems.family, systems.names()) if name is None else [type(options.plant(name))]
+    if file:
+        from lqrlab.workbench.figures import catalogue_page
+
+        page = catalogue_page.page([name] if name else None, linear=name is None, unfolded=bool(name))
+        click.echo(page.save(file))
+    elif as_json:
+        for cls in families:
+            click.echo(json.dumps(_described(cls), ensure_ascii=False))
+    elif name is None:
+        rows = [(c.name, len(c.states), len(c.inputs), f"{c.dt:g}", c.title, c.source) for c in families]
+        click.echo(table(rows, ("name", "n", "m", "dt [s]", "title", "source"), wide=False))
+    else:
+        from lqrlab.workbench.figures import plant_card
+
+        card = plant_card.card(plant := options.plant(name), equations=False)
+        lines = [f"{card.name}: {card.title}", *(f"{label}: {words}" for label, words in card.facts.items())]
+        lines += ["\n" + table(rows, head) for head, rows in card.tables.values()]
+        lines += ["\nopen-loop poles in words:", *(f"  {words}" for words in card.modes)]
+        found = control.diagnose(*plant.matrices(), *plant.weights())
+        # a plant of the catalogue has a regulator, one of a file may have none
+        if not math.isfinite(found.residual):
+            lines += ["\nwarning:", *(f"  {words}" for words in found.sentences)]
+        click.echo("\n".join(lines))
+
+
+def _described(plant: "type[Plant]") -> dict[str, object]:
+    """A plant for a script: what it is, its signals, its parameters with their units and ranges."""
+    from lqrlab.systems import parameter_fields
+
+    fields = parameter_fields(plant).items()
+    kept = ("unit", "low", "high", "about")
+    parameters = {k: {"default": f.default, **{key: f.metadata[key] for key in kept}} for k, f in fields}
+    signals = {kind: [dataclasses.asdict(s) for s in getattr(plant, kind)] for kind in ("states", "inputs")}
+    head = {"name": plant.name, "title": plant.title, "source": plant.source, "dt": float(plant.dt)}
+    return {**head, **signals, "parameters": parameters}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +104,7 @@ class Inspection:
     remedy: str = ""
 
 
-@click.command()
+@main.command()
 @as_json
 def doctor(as_json: bool) -> None:
     """Check the installation and say what to do.
@@ -64,13 +141,15 @@ def packages() -> Inspection:
     """Required packages and their versions, each ``name>=version``."""
     lacking = []
     for wanted in importlib.metadata.requires("lqrlab") or []:
-        name, least = wanted.partition(";")[0].strip().split(">=")
+        if "extra ==" in wanted:
+            continue
+        name, least = wanted.split(">=")
         try:
             version = importlib.metadata.version(name)
-            if "extra ==" not in wanted and _release(version) < _release(least):
+            if _release(version) < _release(least):
                 lacking.append(f"{name} {version} is not >={least}")
         except importlib.metadata.PackageNotFoundError:
-            lacking += [f"{name} is missing"] * ("extra ==" not in wanted)
+            lacking.append(f"{name} is missing")
     text = "; ".join(lacking) or ", ".join(f"{k} {v}" for k, v in session.versions().items() if k in session.PACKAGES)
     return Inspection("packages", not lacking, text, _install() if lacking else "")
 
