@@ -184,7 +184,7 @@ def _plausible(segments: Segments, log: Log) -> None:
         if s is not None and s.scale and np.abs(a - s.at).max() > 1e3 * s.scale + 1e3 * abs(s.at):
             raise ValueError(
                 f"log: {signal.name} reaches {np.abs(a).max():.3g}, where {s.scale:g} {s.unit} is large for "
-                f"{plant.name}: is it in another unit? read(..., units={{'{signal.name}': 'deg'}}) converts"
+                f"{plant.name}: is it in another unit? read(..., outputs=['{signal.name} [deg]']) converts"
             )
 
 

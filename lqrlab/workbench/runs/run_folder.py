@@ -1,14 +1,20 @@
-"""The folder of one run: its record, its users, which results are there, where a run may write and what it removes."""
+"""The folder of one run: its record, users and results, where a run may write, what it removes; and as one file."""
 
 import contextlib
+import json
 import os
 import platform
+import re
 import shutil
 import signal
+import stat
 import subprocess
+import tempfile
 import threading
 import time
 import uuid
+import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +28,14 @@ _BY_HAND = ("figures", "dataset", "checkpoints", "metrics.jsonl", "results", pla
 PRODUCTS = ("notebooks", "report", *_BY_HAND)
 """Things that runs make in their folder, next to their record."""
 USERS = ".in_use"
+
+_KEPT = tuple(name for name in PRODUCTS if name != "report")  # pages are written anew from the notebooks
+_MOST_FILES = 100_000
+_DENSEST, _UNSUSPICIOUS = 200, 1 << 30  # what is packed more tightly is refused, unless it is small
+_PART = r"""(?![. ]+(/|$))[^\\/:<>"|?*\0]+"""  # of a path, on any system, that does not lead out of its folder
+_SINGLE, _FOLDERS = ("|".join(map(re.escape, names)) for names in ((RUN, files.DIGESTS), _KEPT))
+_NAME = rf"({_SINGLE}|({_FOLDERS})(/{_PART})*)"
+_ENTERED = contextlib.ExitStack()  # closed by the end of the process
 
 Status = Literal["not started", "running", "finished", "failed", "stopped", "timed out", "kernel died", "worker died"]
 Record = dict[str, Any]
@@ -64,9 +78,8 @@ def require_record(folder: Path) -> None:
     if not recorded(folder / RUN):
         others = [record.parent.name for record in folder.parent.glob(f"*/{RUN}")]
         advice = notebooks.near(folder.name, others) or f"; lqrlab run --folder {folder} makes one"
-        raise ValueError(
-            f"{folder}: expected the folder of a run or sweep, but found no {RUN}, the record of one{advice}"
-        )
+        wrong = f"expected the folder of a run or sweep, but found no {RUN}, the record of one"
+        raise ValueError(f"{folder}: {wrong}{advice}")
 
 
 def commit(folder: Path) -> str | None:
@@ -82,8 +95,8 @@ def finished(folder: Path, name: str, fingerprint: str) -> bool:
     """True if the notebook ``name`` is up to date in ``folder``: its result has this fingerprint, its files exist."""
     if session.fingerprint(folder, name) != fingerprint:
         return False
-    files = [folder / "notebooks" / f"{name}.ipynb", *(folder / f for f in session.results(folder, name)["files"])]
-    return all(path.exists() for path in files)
+    files = [f"notebooks/{name}.ipynb", *session.results(folder, name)["files"]]
+    return all((folder / file).exists() for file in files)
 
 
 def refuse_foreign(folder: Path, source: Path | None = None, record: str = RUN) -> None:
@@ -140,10 +153,8 @@ def clear(folder: Path) -> None:
     made = _made(folder)
     for name in PRODUCTS:
         if name not in made and (folder / name).exists() and not (folder / name).is_symlink():
-            raise ValueError(
-                f"{short(folder)}: holds {name}, but its record does not say that a run made that; remove it yourself, "
-                "or give another --folder"
-            )
+            wrong = f"holds {name}, but its record does not say that a run made that"
+            raise ValueError(f"{short(folder)}: {wrong}; remove it yourself, or give another --folder")
     for path in (folder / name for name in made):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -175,11 +186,9 @@ def hold(folder: Path, patience: float = 0.0) -> Iterator[None]:
                     raise ValueError
                 time.sleep(0.1)
         except ValueError:
-            known = sorted({place.name.partition("-")[0] for place in users.glob("*")})
-            raise ValueError(
-                f"{short(folder)}: another run works in this folder (process {', '.join(known) or '?'}); wait for "
-                "it, end it, or give another --folder"
-            ) from None
+            known = ", ".join(sorted({place.name.partition("-")[0] for place in users.glob("*")})) or "?"
+            wrong = f"another run works in this folder (process {known})"
+            raise ValueError(f"{short(folder)}: {wrong}; wait for it, end it, or give another --folder") from None
         held.enter_context(use(folder))
         yield
 
@@ -202,15 +211,12 @@ def enter(folder: str, parent: int) -> None:
     """In a kernel: :func:`use` the run's folder until the process ends, which it does when its parent is gone."""
 
     def watch() -> None:
-        with use(Path(folder)):
-            entered.set()
-            while os.getppid() == parent:
-                time.sleep(0.2)
-            os.killpg(os.getpgrp(), signal.SIGKILL)  # what it started ends with it
+        while os.getppid() == parent:
+            time.sleep(0.2)
+        os.killpg(os.getpgrp(), signal.SIGKILL)  # what it started ends with it
 
-    entered = threading.Event()
     threading.Thread(target=watch, daemon=True).start()
-    entered.wait()
+    _ENTERED.enter_context(use(Path(folder)))
 
 
 def _in_use(place: Path) -> bool:
@@ -222,3 +228,103 @@ def _in_use(place: Path) -> bool:
         return True
     shutil.rmtree(place, ignore_errors=True)
     return False
+
+
+def pack(folder: Path, file: Path | None = None) -> Path:
+    """Write a run to a zip archive, made whole or not at all: its record, notebooks, data, results, copies of plants.
+
+    Raises:
+        ValueError: no run, or one that something works in; a file that is there already.
+    """
+    require_record(folder)
+    folder = folder.resolve()
+    file = folder.with_name(folder.name + ".zip") if file is None else file
+    if file.exists():
+        raise ValueError(f"{short(file)}: is there already; give another name, or remove it")
+    with hold(folder), tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=".pack") as scratch:
+        part = Path(scratch) / "archive"
+        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
+            digests = {}
+            for name, path in _files(folder):
+                archive.write(path, name)
+                digests[name] = files.digest(path)
+            archive.writestr(files.DIGESTS, json.dumps(digests))
+        part.replace(file)
+    return file
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """The run's files by their names in the archive; a data set that it borrows from another run is taken along."""
+    for name in (RUN, *_KEPT):
+        top = (folder / name).resolve()
+        for path in (top, *sorted(top.rglob("*"))):
+            if path.is_file() and not path.is_symlink():
+                yield (Path(name) / path.relative_to(top)).as_posix(), path
+
+
+def unpack(file: Path, folder: Path) -> list[str]:
+    """Make a new folder, whole or not at all, of an untrusted file of :func:`pack`; nothing in it is executed.
+
+    Returns:
+        Differences between this installation and the one that made the run.
+
+    Raises:
+        ValueError: no such archive; files that are missing, changed or foreign; links; names that lead out of the
+            folder; more than fits on the disk, or is likely.
+    """
+    refuse_filled(folder)
+    above = folder.absolute().parent
+    above.mkdir(parents=True, exist_ok=True)
+    try:
+        with zipfile.ZipFile(file) as archive, tempfile.TemporaryDirectory(dir=above, prefix=".unpack") as scratch:
+            place = Path(scratch) / "run"
+            if fault := _hostile(archive, os.path.getsize(file), shutil.disk_usage(scratch).free):
+                raise ValueError(f"{short(file)}: {fault}; nothing was unpacked")
+            archive.extractall(place)
+            if fault := _flaw(place):
+                raise ValueError(f"{short(file)}: {fault}; nothing was unpacked")
+            (place / files.DIGESTS).unlink()
+            if folder.is_dir():
+                folder.rmdir()
+            place.replace(folder)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(
+            f"{short(file)}: expected an archive of lqrlab pack, but it cannot be read ({error})"
+        ) from None
+    made, here = read(folder / RUN)["versions"], session.versions()
+    return [f"{k} {made[k]!r:.40} there, {v!r} here" for k, v in here.items() if k in made and made[k] != v]
+
+
+def _hostile(archive: zipfile.ZipFile, packed: int, room: int) -> str:
+    """Why an archive is not unpacked, by its table of contents; empty if all members are files that a run has.
+
+    Args:
+        packed: size of the archive [bytes].
+        room: free on the disk [bytes].
+    """
+    members, seen = archive.infolist(), set()
+    for member in members:
+        name, kind = member.filename, stat.S_IFMT(member.external_attr >> 16)
+        if not re.fullmatch(_NAME, name) or kind not in (0, stat.S_IFREG):
+            return f"holds {name!r:.200}, which is no file of a run"
+        if name.casefold() in seen:
+            return f"holds {name!r:.200} twice"
+        seen.add(name.casefold())
+    if not {RUN, files.DIGESTS} <= {member.filename for member in members}:
+        return f"expected an archive of lqrlab pack, but found no {RUN} or no {files.DIGESTS} in it"
+    size = sum(member.file_size for member in members)
+    if len(members) > _MOST_FILES or size > room:
+        return f"holds {len(members)} files of {size / 1e9:.1f} GB in all, where {room / 1e9:.1f} GB are free"
+    if size > max(_UNSUSPICIOUS, _DENSEST * packed):
+        return f"would become {size / 1e9:.1f} GB, which no run is"
+    return ""
+
+
+def _flaw(place: Path) -> str:
+    """Why what was unpacked is no run, empty if it is one."""
+    if fault := files.flaw(place):
+        return fault
+    found = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
+    if unlisted := found - {*files.read_object(place / files.DIGESTS), files.DIGESTS}:
+        return f"{min(unlisted)} is not in its list of files"
+    return "" if recorded(place / RUN) else f"{RUN} is no record of a run"
