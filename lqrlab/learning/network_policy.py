@@ -56,7 +56,7 @@ class NetworkPolicy:
         gain = self.context.gain.reshape(*self.context.gain.shape[:-1], M_MAX, N_MAX)
         units = self.coordinates
         gain = units.zero_padding(gain.astype(units.scale_x.dtype), "u", "x")
-        return LinearPolicy(units.unscale_gain(gain, self.n, self.m))
+        return LinearPolicy(units.unscale("K", gain, self.n, self.m))
 
     @property
     def std(self) -> Array:
@@ -152,7 +152,7 @@ def _repaired(bound: NetworkPolicy, problem: Problem | None, steps: int, kind: s
     if problem is None:
         raise ValueError("repair: needs the plants' matrices, but only their units are told")
     K = repair(gain.K, problem, steps)
-    better = problem.coordinates.scale_gain(K).reshape(bound.context.gain.shape)
+    better = problem.coordinates.scale("K", K).reshape(bound.context.gain.shape)
     # not rounded to the network's type: it is verified as it is
     return dataclasses.replace(bound, context=dataclasses.replace(bound.context, gain=better))
 
@@ -218,9 +218,9 @@ def repair(K: ArrayLike, plants: Plant | Sequence[Plant] | Problem, steps: int =
     scaled, units = problem.scaled(), problem.units
     rows = {"A": n, "B": n, "Q": n, "R": m, "N": n}
     cut = {name: getattr(scaled, name)[..., :k, : m if name in "BRN" else n] for name, k in rows.items()}
-    found = control.policy_iteration(**cut, K=units.scale_gain(K)[..., :m, :n], steps=steps)
+    found = control.policy_iteration(**cut, K=units.scale("K", K)[..., :m, :n], steps=steps)
     gain = jnp.where(found.stabilizing[..., None, None], found.K, jnp.nan)
-    better = units.unscale_gain(systems.pad_matrix(gain, M_MAX, N_MAX), n, m)
+    better = units.unscale("K", systems.pad_matrix(gain, M_MAX, N_MAX), n, m)
     if not checks.traced(better):
         _say_where_none_was_found(np.asarray(better), problem)
     return better

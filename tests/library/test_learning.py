@@ -618,7 +618,7 @@ def test_a_network_that_writes_the_optimal_gain_is_the_optimal_policy(model):
     (A, B), (Q, R) = plants.matrices(), plants.weights()
     K = control.lqrd(A, B, Q, R, plants.dt).K
     bound = learning.policy(learning.models.build(learning.ModelConfig(kind="gain", window=1)), plants)
-    flat = systems.Coordinates.of(plants).scale_gain(K).reshape(3, -1).astype(jnp.float32)
+    flat = systems.Coordinates.of(plants).scale("K", K).reshape(3, -1).astype(jnp.float32)
     bound = dataclasses.replace(bound, context=dataclasses.replace(bound.context, gain=flat))
     x = plants.initial_state(key=KEY, num=4)
     _, u = bound(bound.init((3, 4)), x)

@@ -556,11 +556,6 @@ def test_the_browser_shows_what_is_on_disk(data, monkeypatch):
     assert len(seen) == len(runs.cost)
     for why, count in missing.items():
         assert (f"{count} {dataset.card.REASONS[why]}" in panel.words.value) == (count > 0)
-    before = panel.picture.value
-    panel.signal.value = 0
-    panel.live.wait()
-    assert "spectrum of angle" in panel.picture.value
-    assert panel.picture.value != before
 
 
 def test_the_browser_draws_the_optimum_that_scipy_finds(data):
@@ -664,7 +659,7 @@ MOVES = {
     "loop_shaper": {"lead": 40.0, "notch": 10.0, "ms": 3.0},
     "attraction_map": {"span": 3.05, "limit": 0.5},
     "policy_inspector": {"initial.angle": 0.3, "up": 0, "across": 1, "push": 2.0},
-    "data_browser": {"split": "train", "trajectory": 1, "signal": 0},
+    "data_browser": {"split": "train", "trajectory": 1},
 }
 
 
