@@ -23,7 +23,7 @@ class Action:
     """The decision of an agent in a step."""
 
     def addressed(self, env: "Environment") -> tuple[ArrayLike, Array, ArrayLike]:
-        """Which of the inputs ``[m]`` it addresses, their values, and whether it is valid."""
+        """Mask ``[m]`` of the inputs that it addresses, their values, and whether it is valid."""
         raise NotImplementedError
 
     def to_input(self, env: "Environment", held: Array | None = None) -> Array:
