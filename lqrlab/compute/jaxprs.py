@@ -4,7 +4,7 @@
 does piecemeal. :func:`componentwise` traces the function once for one problem and runs its program on components:
 a vector of four becomes four arrays ``[problem]``, all arithmetic is elementwise over contiguous memory, and
 what is multiplied by a known zero or one is not computed at all. With symbols for numbers the same interpreter
-writes equations of motion as formulas (:mod:`lqrlab.workbench.figures.symbolic`).
+writes equations of motion as formulas (:mod:`lqrlab.workbench.figures.plant_card`).
 """
 
 import dataclasses

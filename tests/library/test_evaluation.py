@@ -1,7 +1,6 @@
 """Scores: against exact costs from SciPy's Lyapunov solver, and the laws that any score must keep."""
 
 import dataclasses
-import importlib
 import inspect
 import os
 import subprocess
@@ -16,7 +15,7 @@ import scipy.linalg
 import scipy.stats
 
 from lqrlab import classical, compute, control, evaluation, learning, predictive, simulation, systems
-from lqrlab.evaluation import scores, textbook
+from lqrlab.evaluation import rungs, scores
 from lqrlab.simulation import Verdict, verdict
 
 KEY = jax.random.key(5)
@@ -323,7 +322,6 @@ class Disguised:
 
 OUTSIDE = ["third_order_plant", "position_servo"]
 OUTSIDE_RUNG = "designs from outside the catalogue"
-LADDER = importlib.import_module("lqrlab.evaluation.rungs")
 
 
 @pytest.fixture(scope="module")
@@ -335,10 +333,10 @@ def ladders():
         "any": lambda problem: Disguised(0.9 * problem.K),
         "none": lambda problem: simulation.LinearPolicy(0.0 * problem.K),
     }
-    some = {name: textbook.DESIGNS[name].plant() for name in OUTSIDE}
+    some = {name: rungs.published()[name] for name in OUTSIDE}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lqrlab.evaluation.textbook.designs", lambda: some)
-        patch.setattr(LADDER, "_SIZES", ((3, 2),))
+        patch.setattr(rungs, "published", lambda: some)
+        patch.setattr(rungs, "_SIZES", ((3, 2),))
         patch.setattr(systems, "names", lambda: ("pendulum", "cart_pole", "two_mass_spring", "dc_motor"))
         options = {"trained": ("pendulum", "cart_pole"), "key": KEY, "variants": 3, "starts": 2}
         contenders = {
@@ -393,8 +391,8 @@ def test_the_ladder_scores_gains_exactly_and_other_policies_as_evaluate_does(lad
 
 @pytest.mark.slow
 def test_a_pid_controller_on_the_ladder_costs_what_its_loops_cost(monkeypatch):
-    monkeypatch.setattr("lqrlab.evaluation.textbook.designs", dict)
-    monkeypatch.setattr(LADDER, "_SIZES", ((3, 2), (5, 1)))
+    monkeypatch.setattr(rungs, "published", dict)
+    monkeypatch.setattr(rungs, "_SIZES", ((3, 2), (5, 1)))
     monkeypatch.setattr(systems, "names", lambda: ("pendulum", "dc_motor"))
     tuned = {"dc_motor": classical.pid(systems.make("dc_motor"), "simc", pairs=[(0, 0)])}
     found = evaluation.ladder(
@@ -434,9 +432,9 @@ def test_loops_of_the_ladder_begin_at_standard_normal_states_in_their_scales(mon
     def see(controllers, gains, problem, scaled, x0, reference):
         raise SeenError(problem, x0)
 
-    monkeypatch.setattr(LADDER, "_scores", see)
-    monkeypatch.setattr("lqrlab.evaluation.textbook.designs", dict)
-    monkeypatch.setattr(LADDER, "_SIZES", ((3, 2), (5, 1)))
+    monkeypatch.setattr(rungs, "_scores", see)
+    monkeypatch.setattr(rungs, "published", dict)
+    monkeypatch.setattr(rungs, "_SIZES", ((3, 2), (5, 1)))
     monkeypatch.setattr(systems, "names", lambda: ("pendulum", "cart_pole"))
     with pytest.raises(SeenError) as seen:
         evaluation.ladder({"K": lambda problem: problem.K}, trained=("pendulum",), key=KEY, variants=3, starts=200)
@@ -447,8 +445,8 @@ def test_loops_of_the_ladder_begin_at_standard_normal_states_in_their_scales(mon
 
 
 def test_dense_systems_have_normal_entries_of_a_size_that_is_uniform(monkeypatch):
-    monkeypatch.setattr(LADDER, "_SIZES", ((12, 3),))
-    [(name, plants)] = LADDER._dense(KEY, 200).items()
+    monkeypatch.setattr(rungs, "_SIZES", ((12, 3),))
+    [(name, plants)] = rungs._dense(KEY, 200).items()
     assert name == "12 states, 3 inputs"
     A, B = (np.asarray(a) for a in plants.matrices())
     assert scipy.stats.kstest(B.ravel(), "norm").pvalue > 1e-3
@@ -459,9 +457,9 @@ def test_dense_systems_have_normal_entries_of_a_size_that_is_uniform(monkeypatch
 
 @pytest.mark.matrix
 def test_with_limits_the_ladder_is_beside_the_constrained_optimum(monkeypatch):
-    some = {name: textbook.DESIGNS[name].plant() for name in OUTSIDE}
-    monkeypatch.setattr("lqrlab.evaluation.textbook.designs", lambda: some)
-    monkeypatch.setattr(LADDER, "_SIZES", ((2, 1),))
+    some = {name: rungs.published()[name] for name in OUTSIDE}
+    monkeypatch.setattr(rungs, "published", lambda: some)
+    monkeypatch.setattr(rungs, "_SIZES", ((2, 1),))
     monkeypatch.setattr(systems, "names", lambda: ("pendulum", "double_integrator"))
     options = {"trained": ("double_integrator",), "key": KEY, "variants": 1, "starts": 2, "spread": 0.0}
     gain = {"network": lambda problem: 0.9 * problem.K}
@@ -507,12 +505,11 @@ def test_the_ladder_refuses_what_is_no_policy_and_no_family():
             evaluation.ladder(contenders, **{"trained": ("pendulum",), "key": KEY} | options)
 
 
-@pytest.mark.parametrize("name", [name for name, design in textbook.DESIGNS.items() if design.K])
+@pytest.mark.parametrize("name", [name for name, design in rungs.PUBLISHED.items() if "K" in design])
 def test_designs_from_outside_have_the_gains_that_their_sources_print(name):
-    design = textbook.DESIGNS[name]
-    plant = design.plant()
+    design, plant = rungs.PUBLISHED[name], rungs.published()[name]
     K = control.lqr(plant.A, plant.B, plant.Q, plant.R).K[0]
-    np.testing.assert_allclose(K, design.K, rtol=1e-4, atol=5e-5)
+    np.testing.assert_allclose(K, design["K"], rtol=1e-4, atol=5e-5)
 
 
 MESH = """
