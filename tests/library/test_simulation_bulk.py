@@ -12,8 +12,8 @@ from unrecognised import Unrecognised
 
 from lqrlab import control, simulation, systems
 from lqrlab.compute import debugging, jaxprs
+from lqrlab.compute.elementwise import sincos
 from lqrlab.compute.jaxprs import componentwise
-from lqrlab.compute.trigonometry import sincos
 from lqrlab.simulation import Keep, Noise, constant_gain, fast_path
 from lqrlab.simulation.noise import drawing
 
