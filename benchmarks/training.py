@@ -15,7 +15,7 @@ from benchmarks.measurement import Call, Parts, Row, last_line, main, measure, r
 from lqrlab import dataset, learning
 from lqrlab.compute import Backend, seconds, setup
 from lqrlab.learning import ModelConfig, TrainBatch, TrainConfig, TrainState, batches, models, training_step
-from lqrlab.learning.training_step import Placement, initial
+from lqrlab.learning.training_step import initial
 
 LARGE = ModelConfig(kind="transformer", window=32, width=128, depth=4, heads=4, description=False)
 SMALL = dataclasses.replace(LARGE, width=32, depth=2)
@@ -225,7 +225,7 @@ def _loop(data: dataset.Dataset, repeats: int) -> list[Row]:
     recipe = training_step.Recipe(graph, SMALL, config, Backend())
     mixture, count = batches.Mixture.of(source, config), config.steps_per_dispatch
     with Backend().active(), tempfile.TemporaryDirectory() as folder:
-        kept = [Placement(Backend()).put_state(initial(params, config))]
+        kept = [Backend().put(initial(params, config))]
 
         def bare() -> object:
             for number in range(steps // count):

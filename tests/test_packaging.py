@@ -178,18 +178,8 @@ def test_what_is_declared_is_imported():
 
 def hard_dependencies() -> dict[str, importlib.metadata.Distribution]:
     """Installed packages that the library needs, and those that they need."""
-    found: dict[str, importlib.metadata.Distribution] = {}
-
-    def add(lines: list[str]) -> None:
-        for line in lines:
-            name = re.match(r"[\w.-]+", line)[0].lower().replace("_", "-")
-            if "extra ==" not in line and name not in found:
-                with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # of another system or Python
-                    found[name] = importlib.metadata.distribution(name)
-                    add(found[name].requires or [])
-
-    add(PROJECT["dependencies"])
-    return found
+    here = {canonical(d.name): d for d in importlib.metadata.distributions()}
+    return {name: here[name] for name in installed_with(PROJECT["dependencies"]) & here.keys()}
 
 
 ALL_MODULES = """
@@ -272,21 +262,23 @@ def python(code: str, **kwargs) -> str:
     return done.stdout.strip()
 
 
-def test_importing_lqrlab_imports_no_room():
-    code = (
-        "import sys, lqrlab; print([m for m in sys.modules if m.startswith('lqrlab.')])\n"
-        "print(lqrlab.workbench.__name__, 'compute' in dir(lqrlab))"
-    )
-    assert python(code).splitlines() == ["[]", "lqrlab.workbench True"]
-
-
-def test_the_library_is_imported_without_what_few_of_its_functions_need():
-    """Half a second of statistics, pictures and tables; 2 s."""
-    code = (
-        "import importlib, sys, lqrlab\nfor room in lqrlab.LIBRARY: importlib.import_module(f'lqrlab.{room}')\n"
-        "print([name for name in ('scipy.stats', 'pandas', 'matplotlib', 'scipy.io') if name in sys.modules])"
-    )
-    assert python(code) == "[]"
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (  # the package: no room
+            "import sys, lqrlab; print([m for m in sys.modules if m.startswith('lqrlab.')])\n"
+            "print(lqrlab.workbench.__name__, 'compute' in dir(lqrlab))",
+            "[]\nlqrlab.workbench True",
+        ),
+        (  # the library: not half a second of statistics, pictures and tables that few of its functions need
+            "import importlib, sys, lqrlab\nfor room in lqrlab.LIBRARY: importlib.import_module(f'lqrlab.{room}')\n"
+            "print([name for name in ('scipy.stats', 'pandas', 'matplotlib', 'scipy.io') if name in sys.modules])",
+            "[]",
+        ),
+    ],
+)
+def test_what_is_imported_late(code, says):
+    assert python(code) == says
 
 
 def test_the_command_line_starts_without_what_is_heavy():
@@ -445,20 +437,17 @@ def test_notebooks_are_listed_with_their_questions_and_parameters():
         ("held_out=cart_pol", "02_data_generation.held_out: no plant is called 'cart_pol'; did you mean cart_pole"),
         ("family=pendlum", "01_system_exploration.family: no plant is called 'pendlum'; did you mean pendulum"),
         ("03_training.device=tpu", "03_training.device: 'tpu' is not on this machine"),
+        (
+            "02_data_generation.families=pendulum,cart_pole -p held_out=acrobot",
+            "held_out: expected some of families: pendulum, cart_pole, but found 'acrobot'",
+        ),
     ],
 )
 def test_values_are_checked_before_anything_starts(setting, words, tmp_path):
-    code, out, err = lqrlab_command("run", "-p", setting, "--folder", str(tmp_path / "run"))
+    code, out, err = lqrlab_command("run", "-p", *setting.split(), "--folder", str(tmp_path / "run"))
     assert (code, out) == (2, "")
     assert re.search(words, err), err
     assert not (tmp_path / "run").exists()
-
-
-def test_a_held_out_family_is_one_of_the_data_sets(tmp_path):
-    given = ["-p", "02_data_generation.families=pendulum,cart_pole", "-p", "held_out=acrobot"]
-    code, _, err = lqrlab_command("run", *given, "--folder", str(tmp_path / "run"))
-    assert code == 2
-    assert "held_out: expected some of families: pendulum, cart_pole, but found 'acrobot'" in err
 
 
 def test_a_dry_run_says_what_would_run_and_starts_nothing(tmp_path):

@@ -20,7 +20,7 @@ from jaxtyping import PyTree
 from lqrlab.compute import checks, debugging
 from lqrlab.compute.configuration import Config, OneOf, Seed
 
-AXES = ("data", "fsdp")
+AXES = ("data",)
 T = TypeVar("T")
 
 
@@ -72,9 +72,9 @@ class Backend(Config):
     Attributes:
         device: ``"auto"`` (JAX's default), a platform (``"cpu"``, ``"gpu"``) or one device (``"gpu:1"``,
             or JAX's own object, of which the name is kept).
-        mesh: several devices at once, as ``"data=8"`` or ``"data=2,fsdp=4"``. A batch is shared out over all of
-            them; parameters and the optimizer's state are whole on each, or cut along ``fsdp`` (Rajbhandari et
-            al., ZeRO, SC 2020). Empty: one device, or those of all processes (:func:`lqrlab.compute.join`).
+        mesh: several devices at once, as ``"data=8"``. A batch is shared out over all of them; parameters and the
+            optimizer's state are whole on each. Empty: one device, or those of all processes
+            (:func:`lqrlab.compute.join`).
         dtype: of parameters.
         compute_dtype: that networks compute in; parameters and their updates stay as they are. As ``dtype`` if left
             out. Not float16: gradients vanish below its range unless each step scales its loss, while bfloat16, of
@@ -107,7 +107,7 @@ class Backend(Config):
         self.require("mesh", not (self.mesh and ":" in self.device), f"none beside the device {self.device!r}")
         understood = ",".join(f"{axis}={size}" for axis, size in self._sizes.items())
         good = understood == self.mesh.replace(" ", "") and set(self._sizes) <= set(AXES)
-        self.require("mesh", good, "numbers of devices as 'data=8' or 'data=2,fsdp=4'")
+        self.require("mesh", good, "a number of devices as 'data=8'")
 
     @property
     def _sizes(self) -> dict[str, int]:

@@ -143,7 +143,7 @@ def _of_gain(K: Array, problem: Problem) -> Certificate:
     scaled, K = problem.scaled(), jnp.asarray(K)
     if K.ndim > problem.K.ndim:
         raise ValueError(f"controller: expected gains {problem.K.shape}, one for each plant, but found {K.shape}")
-    gain = problem.units.scale_gain(jnp.broadcast_to(K, problem.K.shape).astype(problem.K.dtype))
+    gain = problem.units.scale("K", jnp.broadcast_to(K, problem.K.shape).astype(problem.K.dtype))
     closed, live = np.asarray(scaled.closed_loop(gain)), np.asarray(problem.coordinates.state_mask) > 0
     radius, distance = (np.zeros(closed.shape[:-2]) for _ in range(2))
     for index in np.ndindex(radius.shape):

@@ -191,11 +191,6 @@ def _checked(
     return by_family
 
 
-def _whole(controller: object, at: slice) -> object:
-    """A contender for all plants, whichever part of them is simulated."""
-    return controller
-
-
 def _scores(
     controllers: Mapping[str, object],
     gains: Mapping[str, Array],
@@ -211,14 +206,14 @@ def _scores(
         policy = None if reference else bind(controller, problem)
         if isinstance(policy, LinearPolicy):
             K = jnp.broadcast_to(policy.K, problem.K.shape).astype(problem.K.dtype)
-            scores[name] = _of_gain(scaled, x0, problem.units.scale_gain(K))
+            scores[name] = _of_gain(scaled, x0, problem.units.scale("K", K))
         else:
-            contenders[name] = functools.partial(_whole, controller)
+            contenders[name] = functools.partial(lambda one, at: one, controller)  # whatever part of the plants
     for name, K in gains.items():
         if reference is None:
             scores[name] = _of_gain(scaled, x0, K)
         else:  # where there is none of the right family it is not a number, and is dropped later
-            contenders[name] = problem.units.unscale_gain(jnp.nan_to_num(K), problem.n, problem.m).__getitem__
+            contenders[name] = problem.units.unscale("K", jnp.nan_to_num(K), problem.n, problem.m).__getitem__
     return scores | _simulated(contenders, problem, x0 * problem.scale_x[:, None], reference)
 
 
@@ -313,7 +308,7 @@ def _nominal(names: Sequence[str], problem: Problem) -> Float[Array, "V 6 12"]:
     nominal = Problem.of([systems.make(name) for name in number])
     none = jnp.full_like(nominal.K[:1], jnp.nan)
     rows = jnp.asarray([number.get(name, len(number)) for name in names])
-    return problem.units.scale_gain(jnp.concatenate([nominal.K, none])[rows])
+    return problem.units.scale("K", jnp.concatenate([nominal.K, none])[rows])
 
 
 def _nearest(

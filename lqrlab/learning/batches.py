@@ -125,15 +125,14 @@ class Mixture:
         cls, source: data.Source, config: TrainConfig, device: Any = None, *, full_weights: bool = False
     ) -> "Mixture":
         """Draw the random systems, some with ``full_weights`` or none, design for them and run their loops."""
-        table = source.table
-        if not config.random_systems:
-            return cls(source, config, jax.device_put(_with_expert(table, source), device))
-        key, first = jax.random.key(config.seed), len(table)
-        table = table.extended(data.random_systems(key, config.random_systems, full_weights=full_weights, dense=True))
-        rows = jnp.arange(first, first + config.random_systems)
-        excitation = source.data.config.excitation
-        loops = _optimal_loops(jax.random.fold_in(key, 1), table, rows, source.window, excitation)
-        return cls(source, config, *jax.device_put((_with_expert(table, source), loops), device))
+        table, loops, excitation = source.table, None, source.data.config.excitation
+        if config.random_systems:
+            key, first = jax.random.key(config.seed), len(table)
+            more = data.random_systems(key, config.random_systems, full_weights=full_weights, dense=True)
+            table, rows = table.extended(more), jnp.arange(first, first + config.random_systems)
+            loops = _optimal_loops(jax.random.fold_in(key, 1), table, rows, source.window, excitation)
+        std = jnp.asarray(expert_std(table.problem, source.data.config))
+        return cls(source, config, *jax.device_put((dataclasses.replace(table, input_std=std), loops), device))
 
     def windows(self, step: int, count: int, seed: int) -> Windows:
         """Batches of the ``count`` steps from ``step`` on ``[count, batch_size, …]``."""
@@ -145,11 +144,6 @@ class Mixture:
         if self.random is None or not random:
             return found
         return _mixed((found, _of_set(self.random, np.uint32(step), count, random, np.uint32(seed))), (size, random))
-
-
-def _with_expert(table: VariantTable, source: data.Source) -> VariantTable:
-    std = expert_std(table.problem, source.data.config)
-    return dataclasses.replace(table, input_std=jnp.asarray(std))
 
 
 def check_source(source: data.Source, model: ModelConfig, config: TrainConfig) -> None:

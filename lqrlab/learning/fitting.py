@@ -116,9 +116,10 @@ def fit(
         interrupted = held.enter_context(_interruptible())
         run = _Run(source, model, config, folder, backend, settings)
         run.resume()
-        while not run.finished(interrupted):
-            run.dispatch(interrupted, progress)
-        params = jax.tree.map(jnp.asarray, run.recipe.placement.whole(run.state.params))
+        ending = False
+        while run.step < config.num_steps and not (run.done or ending):
+            ending = run.dispatch(interrupted, progress)
+        params = jax.tree.map(jnp.asarray, run.recipe.on_host(run.state.params))
         trained = models.merge(run.recipe.graph, params)
     return Fit(trained, run.rows, run.step < config.num_steps and not run.done, run.step)
 
@@ -142,7 +143,7 @@ class _Run:
         graph, params = models.split(built)
         self.recipe = Recipe(graph, model, config, backend)
         params = jax.tree.map(lambda a: a.astype(backend.dtype), params)
-        self.state = self.recipe.placement.put_state(initial(params, config))
+        self.state = backend.put(initial(params, config))
         self.mixture = Mixture.of(source, config, backend.place, full_weights=getattr(built, "any_weights", False))
         held_out = source.of_split("validation")
         rows = np.asarray(self.mixture.table.validation)  # of the plants whose closed loops are costed
@@ -153,13 +154,13 @@ class _Run:
         )
         self.steps, self.watch = training_step.run_steps.fresh(), log.Watch(config.batch_size)
         self.step, self.rows, self.best = 0, list[log.Row](), -np.inf
-        self.ending = self.done = False
+        self.done = False
 
     def resume(self) -> None:
         """Go on from the newest whole checkpoint, if there is one."""
         found, flaws = checkpoints.whole(self.place, "last")
         if found:
-            self.step, self.state = found.step, self.recipe.placement.put_state(found.state(self.state))
+            self.step, self.state = found.step, self.recipe.backend.put(found.state(self.state))
             self.rows = found.rows
         self.best = max((row["validation_efficiency"] for row in self.rows), default=-np.inf)
         if _writes():
@@ -170,7 +171,7 @@ class _Run:
 
     def _save(self, which: str, state: object) -> None:
         """With all that a run goes on from, should the files beside the checkpoints be lost."""
-        arrays = checkpoints.by_path(self.recipe.placement.whole(state))
+        arrays = checkpoints.by_path(self.recipe.on_host(state))
         if _writes():
             checkpoints.save(self.place, which, Checkpoint(self.step, arrays, self.settings, self.rows))
 
@@ -189,35 +190,28 @@ class _Run:
         elif lost:
             self.best = -np.inf
 
-    def finished(self, interrupted: threading.Event) -> bool:
-        """True if nothing is left to be done, or somebody has interrupted the run."""
-        if self.step >= self.config.num_steps or self.done or self.ending:
-            return True
-        (self.ending,) = _agreed(interrupted.is_set())
-        return self.ending
-
-    def dispatch(self, interrupted: threading.Event, progress: Progress | None) -> None:
-        """Take some steps, and do what is due after them."""
+    def dispatch(self, interrupted: threading.Event, progress: Progress | None) -> bool:
+        """Take some steps, and do what is due after them; true if somebody has interrupted the run."""
         config, first = self.config, self.step
         count = steps_to_go(config, first)
-        windows = self.recipe.placement.put_batches(self.mixture.windows(first, count, config.seed))
+        windows = self.recipe.put_batches(self.mixture.windows(first, count, config.seed))
         self.state, metrics = self.steps(self.recipe, self.state, windows, self.mixture.table, np.uint32(config.seed))
         self.watch.add(count, metrics)
         self.step += count
-        self.ending, requested = _agreed(interrupted.is_set(), _stop_file(self.folder).exists())
-        last = self.step == config.num_steps
-        report = self.step % config.report_every == 0 or last or requested
-        save = self.ending or self.step % config.checkpoint_every == 0 or last
-        if report or save:  # only now is anything fetched from the device
+        ending, self.done = _agreed(interrupted.is_set(), _stop_file(self.folder).exists())
+        last = self.step == config.num_steps or self.done
+        report = self.step % config.report_every == 0 or last
+        save = self.step % config.checkpoint_every == 0 or last
+        if report or save or ending:  # only now is anything fetched from the device
             row = {"step": self.step} | self.watch.look()
             if not np.isfinite(row["loss"]) or not _finite(self.state):
                 raise NonFiniteLossError(self._why(row, first, metrics))
         if report:
             self._report(row, progress)
-            self.done = requested
-            (self.ending,) = _agreed(self.ending or interrupted.is_set())
-        if save or self.done or self.ending:
+            (ending,) = _agreed(ending or interrupted.is_set())
+        if save or ending:
             self._save("last", self.state)
+        return ending
 
     def _report(self, row: log.Row, progress: Progress | None) -> None:
         with warnings.catch_warnings():
@@ -225,7 +219,7 @@ class _Run:
                 warnings.simplefilter("ignore", EagerFallbackWarning)
             judged = training_step.validate(self.recipe, self.state.params, *self.validation)
         row |= {"epoch": self.step * self.config.batch_size / self.source.num_windows}
-        row |= training_step.summary(*self.recipe.placement.whole(judged))
+        row |= training_step.summary(*self.recipe.on_host(judged))
         row |= {"learning_rate": float(learning_rate(self.config)(self.step))}
         row |= {"compilation": self.steps.report().counts()}
         self.rows.append(row)

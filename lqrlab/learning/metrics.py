@@ -25,11 +25,6 @@ def append(log: str | Path, row: Row) -> None:
         file.write(json.dumps(row) + "\n")
 
 
-def text(rows: list[Row]) -> str:
-    """The rows as a file has them."""
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
 def read(log: str | Path) -> list[Row]:
     """All rows; a line that is cut short or no JSON object is left out."""
     return [row for row in _rows(log) if row is not None]
@@ -40,7 +35,7 @@ def put_back(log: str | Path, rows: list[Row]) -> None:
     foreign = sum(not _of_training(row) for row in _rows(log)[:-1])  # the last may have been cut short
     if foreign:
         warnings.warn(f"{log}: lines that are no rows of metrics are left out ({foreign} of them)", stacklevel=4)
-    write_atomic(log, text(rows))
+    write_atomic(log, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _rows(log: str | Path) -> list[Row | None]:

@@ -56,7 +56,7 @@ class NetworkPolicy:
         gain = self.context.gain.reshape(*self.context.gain.shape[:-1], M_MAX, N_MAX)
         units = self.coordinates
         gain = units.zero_padding(gain.astype(units.scale_x.dtype), "u", "x")
-        return LinearPolicy(units.unscale_gain(gain, self.n, self.m))
+        return LinearPolicy(units.unscale("K", gain, self.n, self.m))
 
     @property
     def std(self) -> Array:
@@ -99,16 +99,13 @@ def _spread(a: Array, lead: tuple[int, ...], batch: int) -> Array:
     return jnp.broadcast_to(expand_batch(a, len(lead) + core, core), (*lead, *a.shape[batch:]))
 
 
-def policy(
-    model: nnx.Module, plants: Plant | Sequence[Plant] | Problem | Told, *, N: ArrayLike | None = None, repair: int = 0
-) -> NetworkPolicy:
+def policy(model: nnx.Module, plants: Plant | Sequence[Plant] | Problem | Told, *, repair: int = 0) -> NetworkPolicy:
     """Bind a network to what it is to control, seen in training or not.
 
     Args:
         model: a trained (or any) network; see :mod:`lqrlab.learning.models`.
         plants: a plant or a batch; several batches, one after another; a problem of them; or what is told of plants
             that nobody describes, to a network with ``description=False``.
-        N: cross weight of the cost of one plant or batch ``[*batch, n, m]``; none if left out.
         repair: so many Newton steps are made from the network's gain, see :func:`lqrlab.learning.repair`. This
             needs the plants' matrices and hides the network's quality; a network that answers with a gain only.
 
@@ -118,13 +115,12 @@ def policy(
     if not is_network(model):
         raise ValueError(f"model: expected a network, as learning.load gives, but found {type(model).__name__}")
     config, sizes = model.config, (N_MAX, M_MAX)  # type: ignore[attr-defined]
-    problem: Problem | None = None
+    problem = plants if isinstance(plants, Problem) else None
     if isinstance(plants, Told):
         told = plants
     else:
-        given = isinstance(plants, Problem)
-        problem = plants if given else Problem.of(plants, N=N, linear=True, optimum=False)  # type: ignore[assignment,arg-type]
-        assert problem is not None
+        if problem is None:
+            problem = Problem.of(plants, linear=True, optimum=False)  # type: ignore[arg-type]
         if not getattr(model, "any_weights", False):
             _check_absorbed(problem)
         told, sizes = problem.told(), (problem.n, problem.m)
@@ -156,7 +152,7 @@ def _repaired(bound: NetworkPolicy, problem: Problem | None, steps: int, kind: s
     if problem is None:
         raise ValueError("repair: needs the plants' matrices, but only their units are told")
     K = repair(gain.K, problem, steps)
-    better = problem.coordinates.scale_gain(K).reshape(bound.context.gain.shape)
+    better = problem.coordinates.scale("K", K).reshape(bound.context.gain.shape)
     # not rounded to the network's type: it is verified as it is
     return dataclasses.replace(bound, context=dataclasses.replace(bound.context, gain=better))
 
@@ -167,24 +163,22 @@ def _check_absorbed(problem: Problem) -> None:
     Raises:
         ValueError: a cross weight, or Q or R that are not the identity in scaled coordinates. Not inside a trace.
     """
-    if problem.continuous is None or checks.traced(problem):
+    plant = problem.continuous
+    if plant is None or checks.traced(problem):
         return
-    masks = {"Q": problem.coordinates.state_mask, "R": problem.coordinates.input_mask}
-    for (name, mask), scale in zip(masks.items(), (problem.scale_x, problem.scale_u)):
-        weight, unit, size = (
-            np.asarray(a) for a in (getattr(problem.continuous, name), scale, mask[..., : scale.shape[-1]])
-        )
-        scaled = weight * unit[..., :, None] * unit[..., None, :] * (size[..., :, None] * size[..., None, :])
+    why = "this kind of network is not told the weights, so its output would not depend on {}; kind='matrix' is"
+    masks = problem.coordinates.state_mask, problem.coordinates.input_mask
+    for name, weight, scale, mask in zip("QR", (plant.Q, plant.R), (problem.scale_x, problem.scale_u), masks):
+        size = np.asarray(mask[..., : scale.shape[-1]])
+        unit = np.asarray(scale) * size
+        scaled = np.asarray(weight) * unit[..., :, None] * unit[..., None, :]
         if np.abs(scaled - np.eye(scaled.shape[-1]) * size[..., None, :]).max() > 1e-6:
             raise ValueError(
-                f"plant: expected {name} to be diagonal and positive, so that the units of the signals absorb it; this "
-                "kind of network is not told the weights, so its output would not depend on them; kind='matrix' is"
+                f"plant: expected {name} to be diagonal and positive, so that the units of the signals absorb it; "
+                + why.format("them")
             )
-    if problem.continuous.N is not None and np.any(np.asarray(problem.continuous.N)):
-        raise ValueError(
-            "N: expected no cross weight: this kind of network is not told the weights, so its output would not depend "
-            "on it; kind='matrix' is"
-        )
+    if plant.N is not None and np.any(np.asarray(plant.N)):
+        raise ValueError("N: expected no cross weight: " + why.format("it"))
 
 
 def repair(K: ArrayLike, plants: Plant | Sequence[Plant] | Problem, steps: int = 1) -> Float[Array, "*batch m n"]:
@@ -221,8 +215,12 @@ def repair(K: ArrayLike, plants: Plant | Sequence[Plant] | Problem, steps: int =
     if K.shape[-2:] != (m, n) or K.ndim > len(batch) + 2:
         raise ValueError(f"K: expected gains {(*batch, m, n)}, inputs by states, for these plants, but found {K.shape}")
     K = jnp.broadcast_to(K, (*batch, m, n)).astype(problem.A.dtype)
-    units = problem.units
-    better = units.unscale_gain(improved(problem.scaled(), units.scale_gain(K), steps, n, m), n, m)
+    scaled, units = problem.scaled(), problem.units
+    rows = {"A": n, "B": n, "Q": n, "R": m, "N": n}
+    cut = {name: getattr(scaled, name)[..., :k, : m if name in "BRN" else n] for name, k in rows.items()}
+    found = control.policy_iteration(**cut, K=units.scale("K", K)[..., :m, :n], steps=steps)
+    gain = jnp.where(found.stabilizing[..., None, None], found.K, jnp.nan)
+    better = units.unscale("K", systems.pad_matrix(gain, M_MAX, N_MAX), n, m)
     if not checks.traced(better):
         _say_where_none_was_found(np.asarray(better), problem)
     return better
@@ -231,35 +229,18 @@ def repair(K: ArrayLike, plants: Plant | Sequence[Plant] | Problem, steps: int =
 def _say_where_none_was_found(gains: np.ndarray, problem: Problem) -> None:
     """An error for a single plant, a warning for a batch, where a gain is NaN."""
     bad = ~np.isfinite(gains).all((-1, -2))
-    if not bad.any():
-        return
-    if bad.ndim:
+    if bad.ndim and bad.any():
         warnings.warn(
             f"K: no stabilizing gain was found for {np.sum(bad)} of {bad.size} plants, whose gains are NaN; begin with "
             "another K there, such as problem.K, or leave these plants out: control.dlqr on one says why it has none",
             stacklevel=3,
         )
-        return
-    control.dlqr(*problem.sampled)  # names the mode that no gain stabilises
-    raise ValueError(
-        "K: expected a gain from which Newton steps lead to a stabilizing one, but found none on the way, although "
-        "the plant has an optimum; begin with another gain, such as that of control.lqrd"
-    )
-
-
-def improved(
-    problem: Problem, gain: Float[Array, "*batch 6 12"], steps: int, n: int = N_MAX, m: int = M_MAX
-) -> Float[Array, "*batch 6 12"]:
-    """Gains of scaled, padded problems after Newton steps, NaN where the loop is not verified to be stable.
-
-    Of plants with n states and m inputs at most.
-    """
-    rows = {"A": n, "B": n, "Q": n, "R": m, "N": n}
-    columns = rows | {"B": m, "N": m}
-    cut = {name: getattr(problem, name)[..., : rows[name], : columns[name]] for name in rows}
-    found = control.policy_iteration(**cut, K=gain[..., :m, :n], steps=steps)
-    K = jnp.where(found.stabilizing[..., None, None], found.K, jnp.nan)
-    return systems.pad_matrix(K, M_MAX, N_MAX)
+    elif bad.any():
+        control.dlqr(*problem.sampled)  # names the mode that no gain stabilises
+        raise ValueError(
+            "K: expected a gain from which Newton steps lead to a stabilizing one, but found none on the way, although "
+            "the plant has an optimum; begin with another gain, such as that of control.lqrd"
+        )
 
 
 def require_states(x: Float[Array, "*loops n"], n: int) -> None:

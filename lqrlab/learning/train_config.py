@@ -67,14 +67,7 @@ class TrainConfig(Config):
         seed: of all that a training draws; the order of the windows is that of the source's seed.
     """
 
-    gone: ClassVar = {
-        "accumulate": 1,
-        "ema": 0.0,
-        "patience": 0,
-        "dagger_rounds": 0,
-        "on_policy_share": 0.5,
-        "on_policy_steps": 32,
-    }
+    gone: ClassVar = dict(accumulate=1, ema=0.0, patience=0, dagger_rounds=0, on_policy_share=0.5, on_policy_steps=32)
     num_steps: Count = 2000
     batch_size: Count = 512
     learning_rate: Positive = 2e-3

@@ -1,7 +1,6 @@
 """The train step: pure functions of a state and of what it learns from, and their compiled programs on any devices."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,7 +10,7 @@ import numpy as np
 import optax
 from flax import nnx
 from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from lqrlab import compute
@@ -154,65 +153,6 @@ def train_step(
 
 # Compiled, on one device or several -------------------------------------------------------------------------
 
-_WORTH_CUTTING = 1024  # elements
-
-
-@dataclasses.dataclass(frozen=True)
-class Placement:
-    """Batches are shared out over a backend's mesh; along ``fsdp`` parameters and the optimizer's state are cut too.
-
-    Attributes:
-        backend: a device or a mesh.
-    """
-
-    backend: Backend
-
-    @property
-    def mesh(self) -> Mesh | None:
-        """None on a single device."""
-        return self.backend.jax_mesh
-
-    def put_batches(self, tree: T) -> T:
-        """Place arrays ``[steps, batch, …]``, the second axis shared out."""
-        if self.mesh is None:
-            return jax.device_put(tree, self.backend.place)
-        return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec(None, self.mesh.axis_names)))
-
-    def put_state(self, state: T) -> T:
-        """Place a train state, large arrays cut along ``fsdp``."""
-        return jax.device_put(state, jax.tree.map(lambda a: self._sharding(a.shape), state))
-
-    def whole(self, tree: T) -> T:
-        """Arrays as the host's, from wherever their parts are."""
-        return jax.device_get(jax.device_put(tree, self.backend.place) if jax.process_count() > 1 else tree)
-
-    def constrain_batch(self, tree: T) -> T:
-        """Inside ``jit``: leading axes shared out."""
-        if self.mesh is None:
-            return tree
-        spec = NamedSharding(self.mesh, PartitionSpec(self.mesh.axis_names))
-        return jax.tree.map(lambda a: jax.lax.with_sharding_constraint(a, spec), tree)
-
-    def constrain_state(self, state: T) -> T:
-        """Inside ``jit``: each part of a train state where :meth:`put_state` placed it."""
-        if self.mesh is None:
-            return state
-        return jax.tree.map(lambda a: jax.lax.with_sharding_constraint(a, self._sharding(a.shape)), state)
-
-    def constrain_whole(self, tree: T) -> T:
-        """Inside ``jit``: whole on every device."""
-        return jax.lax.with_sharding_constraint(tree, self.backend.place) if self.mesh else tree
-
-    def _sharding(self, shape: tuple[int, ...]) -> jax.Device | Sharding:
-        """Of an array of the state: cut along its longest axis that ``fsdp`` divides, if it is worth it."""
-        count = dict(self.mesh.shape).get("fsdp", 1) if self.mesh else 1
-        axes = [(size, -i) for i, size in enumerate(shape) if size % count == 0]
-        if self.mesh is None or count == 1 or not axes or math.prod(shape) < _WORTH_CUTTING:
-            return self.backend.place
-        cut = -max(axes)[1]
-        return NamedSharding(self.mesh, PartitionSpec(*(None,) * cut, "fsdp"))
-
-
 VALIDATION_STEPS = 128
 """Of the closed loops that a policy is validated on."""
 
@@ -224,7 +164,7 @@ class Recipe:
     Attributes:
         graph: the model's structure.
         model, config: the run's settings.
-        backend: a device, or a mesh over which batches are shared out and, along ``fsdp``, parameters.
+        backend: a device, or a mesh over which batches are shared out; parameters are whole on each device.
     """
 
     graph: nnx.GraphDef
@@ -232,10 +172,25 @@ class Recipe:
     config: TrainConfig
     backend: Backend
 
-    @property
-    def placement(self) -> Placement:
-        """Placement of the run's arrays."""
-        return Placement(self.backend)
+    def put_batches(self, windows: Windows) -> Windows:
+        """Place windows ``[steps, batch, …]``, the second axis shared out."""
+        mesh = self.backend.jax_mesh
+        place = self.backend.place if mesh is None else NamedSharding(mesh, PartitionSpec(None, mesh.axis_names))
+        return jax.device_put(windows, place)
+
+    def on_host(self, tree: T) -> T:
+        """Arrays as the host's, from wherever their parts are; all processes call it."""
+        return jax.device_get(self.backend.put(tree) if jax.process_count() > 1 else tree)
+
+    def shared(self, tree: T) -> T:
+        """Inside ``jit``: leading axes shared out."""
+        mesh = self.backend.jax_mesh
+        spec = None if mesh is None else NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+        return tree if spec is None else jax.lax.with_sharding_constraint(tree, spec)
+
+    def whole(self, tree: T) -> T:
+        """Inside ``jit``: whole on every device."""
+        return jax.lax.with_sharding_constraint(tree, self.backend.place) if self.backend.jax_mesh else tree
 
     def policy(self, params: dict[str, Array], told: Told) -> NetworkPolicy:
         """The network with these parameters, bound to what is told of plants ``[b]``."""
@@ -248,16 +203,14 @@ def run_steps(
     recipe: Recipe, state: TrainState, windows: Windows, table: VariantTable, seed: ArrayLike
 ) -> tuple[TrainState, Metrics]:
     """As many steps as there are windows ``[steps, batch, …]``, in one program; metrics ``[steps]``."""
-    config, placement = recipe.config, recipe.placement
-    step = train_step(objective(recipe.graph, config, recipe.backend), optimizer(config))
+    step = train_step(objective(recipe.graph, recipe.config, recipe.backend), optimizer(recipe.config))
 
     def body(state: TrainState, windows: Windows) -> tuple[TrainState, Metrics]:
-        given = placement.constrain_batch(train_batch(table, windows, seed, state.step))
-        state, metrics = step(state, given)
-        return placement.constrain_state(state), metrics
+        state, metrics = step(state, recipe.shared(train_batch(table, windows, seed, state.step)))
+        return recipe.whole(state), metrics
 
     state, metrics = scan(body, state, windows)
-    return state, placement.constrain_whole(metrics)
+    return state, recipe.whole(metrics)
 
 
 @compute.compile(static="recipe")

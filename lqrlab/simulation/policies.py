@@ -1,7 +1,7 @@
 """Policies: pytrees that turn the state they see into an input, and may remember."""
 
 import dataclasses
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,6 @@ from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.simulation.problem import Problem
 from lqrlab.systems import Plant, check_plant
-
-_Plan = TypeVar("_Plan")
 
 
 class Policy(Protocol):
@@ -87,23 +85,7 @@ class TrackingPolicy:
         return carry + 1, expand_batch(us, x.ndim) - matvec(K, x - expand_batch(xs, x.ndim))
 
 
-class PlannedTrajectory(Protocol):
-    """States, inputs and gains over a horizon, as :func:`lqrlab.control.lq_tracking` and ``predictive.ilqr`` make."""
-
-    @property
-    def xs(self) -> Float[Array, "*batch T+1 n"]:
-        """States."""
-
-    @property
-    def us(self) -> Float[Array, "*batch T m"]:
-        """Inputs."""
-
-    @property
-    def K(self) -> Float[Array, "*batch T m n"]:
-        """Gains."""
-
-
-def tracking(plant: Plant | Problem, plan: "PlannedTrajectory | control.TimeVaryingLQR") -> TrackingPolicy:
+def tracking(plant: Plant | Problem, plan: Any) -> TrackingPolicy:
     """The policy of a plan over a finite horizon; roll it out with the plan's sample time.
 
     Args:
@@ -124,12 +106,13 @@ def tracking(plant: Plant | Problem, plan: "PlannedTrajectory | control.TimeVary
         sizes = f"{plant.n} states and {plant.m} inputs"
         raise ValueError(f"plan: expected {sizes}, as the plant has, but found {plan.xs.shape}, {plan.us.shape}")
     batch = plant.batch_shape
+    path = TrackingPolicy(plan.xs, plan.us, plan.K)
     if plan.xs.ndim == 2:  # one plan for all of them
-        plan = _for_each(plan, batch)
-    if plan.xs.shape[:-2][: len(batch)] != batch:
+        path = jax.tree.map(lambda a: jnp.broadcast_to(a, batch + jnp.shape(a)), path)
+    if path.xs.shape[:-2][: len(batch)] != batch:
         raise ValueError(f"plan: expected a plan for each of the plants {batch}, but found {plan.xs.shape}")
     if not getattr(plan, "absolute", False):
-        return TrackingPolicy(plan.xs, plan.us, plan.K)
+        return path
     equilibrium = (plant.x_eq, plant.u_eq) if isinstance(plant, Problem) else plant.equilibrium()
     if equilibrium[0] is None:
         raise ValueError(
@@ -137,13 +120,8 @@ def tracking(plant: Plant | Problem, plan: "PlannedTrajectory | control.TimeVary
             "problem of matrices or of several families; subtract the equilibrium from the plan and give "
             "simulation.TrackingPolicy(xs, us, K)"
         )
-    xs, us = (a - expand_batch(eq, a.ndim) for a, eq in zip((plan.xs, plan.us), equilibrium))
-    return TrackingPolicy(xs, us, plan.K)
-
-
-def _for_each(plan: _Plan, batch: tuple[int, ...]) -> _Plan:
-    """A plan without batch axes, given to each plant of a batch."""
-    return jax.tree.map(lambda a: jnp.broadcast_to(a, batch + jnp.shape(a)), plan)
+    xs, us = (a - expand_batch(eq, a.ndim) for a, eq in zip((path.xs, path.us), equilibrium))
+    return TrackingPolicy(xs, us, path.K)
 
 
 def no_control(plant: Plant | Problem) -> LinearPolicy:

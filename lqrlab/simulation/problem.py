@@ -175,17 +175,6 @@ class Problem(QuadraticRegulator):
         problem = cls(coordinates, times, *sampled).limited(limits)
         return problem.solved(check=False) if optimum else problem
 
-    @classmethod
-    def stack(cls, problems: Sequence[Self]) -> Self:
-        """Problems one after another as one batch of linear ones, padded to 12 states and 6 inputs.
-
-        Raises:
-            ValueError: some are scaled, or have their optimum, and others not.
-        """
-        if not isinstance(problems, Sequence) or not problems:
-            raise ValueError(f"problems: expected a list of at least one, but found {problems!r}")
-        return jax.tree.map(lambda *a: jnp.concatenate(a), *scaling.in_a_row(problems))
-
     # Views of it -------------------------------------------------------------------------------------------
 
     @property

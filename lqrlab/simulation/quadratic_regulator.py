@@ -111,8 +111,8 @@ class QuadraticRegulator:
         """
         problem = self
         if self.P is None:
-            best = sampling.optimum(self.sampled)
-            problem = dataclasses.replace(self, K=best.K, P=best.P)
+            K, P = sampling.optimum(self.sampled)
+            problem = dataclasses.replace(self, K=K, P=P)
         if check and not checks.traced(problem.P):
             good = np.isfinite(problem.P).all((-1, -2))
             if not good.all():

@@ -41,17 +41,10 @@ class Continuous(NamedTuple):
     N: Float[Array, "*batch n m"] | None = None
 
 
-class Optimum(NamedTuple):
-    """Gain and cost to go of a sampled problem; NaN where there is no stabilizing one."""
-
-    K: Float[Array, "*batch m n"]
-    P: Float[Array, "*batch n n"]
-
-
-def optimum(sampled: control.Sampled) -> Optimum:
-    """The optimum of sampled problems; outside a trace a ``ValueError`` with the reason if a single one has none."""
+def optimum(sampled: control.Sampled) -> Pair:
+    """K and P of sampled problems; outside a trace a ``ValueError`` with the reason if a single one has no optimum."""
     design = control.dlqr(*sampled)
-    return Optimum(design.K, design.P)
+    return design.K, design.P
 
 
 class Part(NamedTuple):
@@ -61,27 +54,21 @@ class Part(NamedTuple):
     coordinates: Coordinates
     dt: Float[Array, "*batch"]
 
-    @property
-    def size(self) -> tuple[int, int]:
-        """Numbers of states and inputs."""
-        n, m = self.plant.B.shape[-2:]
-        return n, m
 
-
-def sample(part: Part, *, design: bool) -> tuple[control.Sampled, Optimum | None]:
-    """Plants under exact zero-order hold, and their optimum if it is to be designed; in SI units ``[*batch, …]``."""
-    (n, m), batch = part.size, part.dt.shape
+def sample(part: Part, *, design: bool) -> tuple[control.Sampled, tuple[Any, Any] | None]:
+    """Plants under exact zero-order hold in SI units ``[*batch, …]``, and K and P of their optimum if it is wanted."""
+    A, B, Q, R, N = part.plant
+    batch, (n, m) = part.dt.shape, B.shape[-2:]
     fits = n <= N_MAX and m <= M_MAX and _FEW < np.prod(batch) <= _MANY
-    if not fits or checks.traced(part, jnp.zeros(())):
-        A, B, Q, R, N = part.plant
-        found = control.discretize(A, B, Q, R, part.dt, N)
-        try:
-            return found, optimum(found) if design else None
-        except ValueError:
-            control.lqrd(A, B, Q, R, part.dt, N)  # names the mode of the plant, not of its samples
-            raise
-    flat = _on_host(*_in_si_units(part), n, m, design=design)
-    return jax.tree.map(lambda a: as_jax(a.reshape(*batch, *a.shape[1:])), flat)
+    if fits and not checks.traced(part, jnp.zeros(())):
+        flat = _on_host(*_in_si_units(part), n, m, design=design)
+        return jax.tree.map(lambda a: as_jax(a.reshape(*batch, *a.shape[1:])), flat)
+    found = control.discretize(A, B, Q, R, part.dt, N)
+    try:
+        return found, optimum(found) if design else None
+    except ValueError:
+        control.lqrd(A, B, Q, R, part.dt, N)  # names the mode of the plant, not of its samples
+        raise
 
 
 def listed(plants: object) -> Sequence[Plant]:
@@ -98,7 +85,7 @@ def listed(plants: object) -> Sequence[Plant]:
     return plants
 
 
-def sample_together(parts: Sequence[Part], *, design: bool) -> tuple[Part, control.Sampled, Optimum | None]:
+def sample_together(parts: Sequence[Part], *, design: bool) -> tuple[Part, control.Sampled, tuple[Any, Any] | None]:
     """Plants of any families one after another ``[plants, …]``, padded, in SI units, and these sampled.
 
     What is added to a plant decays, and costs nothing.
@@ -110,7 +97,7 @@ def sample_together(parts: Sequence[Part], *, design: bool) -> tuple[Part, contr
 
 def _on_host(
     units: Coordinates, linear: Linear, cross: np.ndarray, n: int, m: int, *, design: bool
-) -> tuple[control.Sampled, Optimum | None]:
+) -> tuple[control.Sampled, tuple[Any, Any] | None]:
     """The samples of padded plants, cut to n states and m inputs, as NumPy's arrays: no slice is compiled."""
     count = len(linear.dt)  # type: ignore[arg-type]
     size = max(_LEAST, 1 << max(count - 1, 0).bit_length()) if count <= _ROUNDED else -(-count // _ROUNDED) * _ROUNDED
@@ -119,12 +106,11 @@ def _on_host(
     found = control.discretize(linear.A, linear.B, linear.Q, linear.R, linear.dt, cross)
     scaled: Any = {name: np.asarray(a) for name, a in found._asdict().items()}
     scaled |= {name: full.zero_padding(scaled[name], *SHAPES[name]) for name in "ABQN"}
-    best = optimum(control.Sampled(**scaled)) if design else None
-
-    def back(named: dict[str, Any]) -> dict[str, Any]:
-        return {name: units.unscale(name, np.asarray(a)[:count], n, m) for name, a in named.items()}
-
-    return control.Sampled(**back(scaled)), None if best is None else Optimum(**back(best._asdict()))
+    if design:
+        scaled |= dict(zip("KP", optimum(control.Sampled(**scaled))))
+    back: dict[str, Any] = {name: units.unscale(name, np.asarray(a)[:count], n, m) for name, a in scaled.items()}
+    best = (back.pop("K"), back.pop("P")) if design else None
+    return control.Sampled(**back), best
 
 
 def _in_si_units(part: Part) -> tuple[Coordinates, Linear, np.ndarray]:

@@ -146,14 +146,6 @@ class Coordinates:
         up, across = _rows(scales[rows], a), _columns(scales[columns], a)
         return a * up / across if name in _MAPS else a / up / across
 
-    def scale_gain(self, K: Float[T, "*batch m n"]) -> Float[T, "*batch m_max n_max"]:
-        """K ``[*batch, m, n]`` of u = −Kx → K̃ ``[*batch, 6, 12]`` of ũ = −K̃x̃, zero in padding."""
-        return self.scale("K", K)
-
-    def unscale_gain(self, K: Float[T, "*batch m_max n_max"], n: int, m: int) -> Float[T, "*batch m n"]:
-        """K̃ ``[*batch, 6, 12]`` → K ``[*batch, m, n]``."""
-        return self.unscale("K", K, n, m)
-
     def scale_plant(self, plant: Linear) -> Linear:
         """A linear plant in these coordinates, padded: the same costs, the same time; see :func:`pad`."""
         scaled: Any = {name: self._scaled(name, getattr(plant, name)) for name in "ABQR"}

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple, overload
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,6 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from lqrlab.compute.calculus import derivative
 from lqrlab.compute.checks import real, traced
 from lqrlab.systems.declaration import Signal
 from lqrlab.systems.plant import Arrays, Input, Numbers, Output, Plant, State, check_plant
@@ -266,59 +265,18 @@ def from_dynamics(
     return Function(f=f, x_eq=x, u_eq=u, dt=step, labels=labels, name=called, **_weights(Q, R, len(x), len(u)))
 
 
-class Linearisation(NamedTuple):
-    """ẋ ≈ c + A (x − x̄) + B (u − ū) about a point (x̄, ū) that need not be an equilibrium.
+def linearise(plant: Plant) -> Linear:
+    """The linear plant that describes deviations from the equilibrium of ``plant``, one or a batch.
 
-    Attributes:
-        A, B: Jacobians.
-        c: f(x̄, ū), the affine term.
-    """
+    A linear plant of NumPy arrays stays one: nothing is compiled for its size. About any other state and input:
+    ``jax.jacfwd(plant.dynamics, argnums=(0, 1))(x, u)``.
 
-    A: Float[Array, "*points n n"]
-    B: Float[Array, "*points n m"]
-    c: Float[Array, "*points n"]
-
-
-@overload
-def linearise(plant: Plant) -> Linear: ...
-@overload
-def linearise(plant: Plant, x: Numbers, u: Numbers) -> Linearisation: ...
-def linearise(plant: Plant, x: Numbers | None = None, u: Numbers | None = None) -> Linear | Linearisation:
-    """The linear plant that describes deviations from ``plant``'s equilibrium; or A, B and the rate at any point.
-
-    A linear plant of NumPy arrays stays one: nothing is compiled for its size.
-
-    Args:
-        plant: one plant or a batch; batch axes stay.
-        x, u: absolute states ``[*batch, *extra, n]`` and inputs ``[*batch, *extra, m]``, such as those of a trajectory;
-            the equilibrium if left out.
-
-    Returns:
-        :class:`Linear` of the equilibrium, :class:`Linearisation` of given points, by exact differentiation.
-        :func:`lqrlab.control.c2d` samples all of it: of the inputs' columns ``[B, c]`` the last is the affine term.
-
-    >>> upright = systems.linearise(systems.make("pendulum"), [0.0, 0.0], [0.0])
-    >>> bool((upright.A == systems.linearise(systems.make("pendulum")).A).all()), upright.c.tolist()
-    (True, [0.0, 0.0])
+    >>> systems.linearise(systems.make("pendulum")).A.shape
+    (2, 2)
     """
     check_plant(plant)
-    if x is not None or u is not None:
-        if x is None or u is None:
-            raise ValueError("x, u: expected both a state and an input, or neither for the equilibrium")
-        return _anywhere(plant, *(jnp.asarray(real(name, a), float) for name, a in (("x", x), ("u", u))))
     (A, B), (Q, R) = plant.matrices(), plant.weights()
     lead, dt = plant.batch_shape, plant.dt
     library = np if all(isinstance(a, np.ndarray) for a in (A, B, Q, R, dt)) else jnp
     A, B, Q, R = (library.broadcast_to(a, lead + a.shape[-2:]) for a in (A, B, Q, R))
     return Linear(A=A, B=B, Q=Q, R=R, dt=library.broadcast_to(library.asarray(dt, A.dtype), lead))
-
-
-def _anywhere(plant: Plant, x: Array, u: Array) -> Linearisation:
-    if (x.shape[-1:], u.shape[-1:]) != ((plant.n,), (plant.m,)) or x.shape[:-1] != u.shape[:-1]:
-        raise ValueError(
-            f"x, u: expected states [..., {plant.n}] and as many inputs [..., {plant.m}], but found shapes {x.shape} "
-            f"and {u.shape}"
-        )
-
-    A, B = derivative(lambda x: plant.dynamics(x, u), x), derivative(lambda u: plant.dynamics(x, u), u)
-    return Linearisation(A, B, plant.dynamics(x, u))

@@ -193,19 +193,19 @@ def check_parameter(cls: type[Plant], key: str, value: Numbers) -> Array:
     return jnp.asarray(array)
 
 
-_BLOCK = 16  # parameters drawn by one compiled program, which all families share
+_SIXTEEN = 16  # parameters, or a multiple, are drawn by one compiled program, which most families share
 
 
 @functools.partial(jax.jit, static_argnames="num")
-def _draw(key: Array, first: Array, default: Array, low: Array, high: Array, spread: Array, num: int) -> list[Array]:
-    """``num`` values of each of a block of parameters, the first of which is number ``first``."""
+def _draw(key: Array, default: Array, low: Array, high: Array, spread: Array, num: int) -> list[Array]:
+    """``num`` values of each parameter."""
 
     def one(i: Array, default: Array, low: Array, high: Array, spread: Array) -> Array:
         # each parameter has its key: adding one at the end changes no other
         factor = 1 + spread * jax.random.uniform(jax.random.fold_in(key, i), (num,), minval=-1.0, maxval=1.0)
         return jnp.clip(default * factor, low, high)
 
-    return list(jax.vmap(one)(first + jnp.arange(_BLOCK), default, low, high, spread))
+    return list(jax.vmap(one)(jnp.arange(len(default)), default, low, high, spread))
 
 
 def sample(name: str, *, key: PRNGKeyArray, num: int, spread: float = 0.2) -> Plant:
@@ -229,9 +229,6 @@ def sample(name: str, *, key: PRNGKeyArray, num: int, spread: float = 0.2) -> Pl
     cls = family(name)
     fields = parameter_fields(cls)
     rows = [(f.default, f.metadata["low"], f.metadata["high"], spread * f.metadata["vary"]) for f in fields.values()]
-    rows += [(0.0, 0.0, 0.0, 0.0)] * (-len(rows) % _BLOCK)
-    drawn: list[Array] = []
-    for first in range(0, len(rows), _BLOCK):
-        columns = (jnp.asarray(c, float) for c in np.array(rows[first : first + _BLOCK]).T)
-        drawn += _draw(key, jnp.asarray(first), *columns, num=num)
+    rows += [(0.0, 0.0, 0.0, 0.0)] * (-len(rows) % _SIXTEEN)
+    drawn = _draw(key, *(jnp.asarray(column, float) for column in np.array(rows).T), num=num)
     return cls(**dict(zip(fields, drawn)))

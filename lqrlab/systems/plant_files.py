@@ -11,7 +11,7 @@ import sys
 import tomllib
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,13 +28,14 @@ from lqrlab.systems.plant import Plant, parameter_fields
 Contents = dict[str, Any]
 READERS = "lqrlab.plant_files"
 """Entry points that read plants from further kinds of files: a suffix, and a function ``(file, **options) → Plant``."""
+_MATRICES = (".npz", ".mat", ".json")
 _LIMIT = 64 * 2**20
 _JSON_LIMIT = 4 * 2**20  # an empty list takes two bytes of it, and thirty times as many in memory
 _KEYS = ("A", "B", "C", "Q", "R", "dt", "states", "inputs")
 GROUP = "lqrlab.plants"
 """Entry points of installed packages: each names a module that registers plants, a plant class, or a plant."""
 _MOST_BYTES = 1 << 20  # of TOML: some plants' matrices are a thousandth of it
-_TABLE = ("file", "A", "B", "C", "Q", "R", "dt", "states", "inputs", "actuated", "fixed")
+_TABLE = ("file", *_KEYS, "actuated", "fixed")
 _entered = {"files": "", "packages": ""}
 
 
@@ -98,8 +99,8 @@ def contents(file: Path, keys: Collection[str] | None = _KEYS) -> Contents:
         file: ``.npz``, ``.mat`` or ``.json``.
         keys: names of what is read of a MATLAB file; all full arrays, if None.
     """
-    reader = _MATRICES.get(file.suffix.lower())
-    if reader is None:
+    suffix = file.suffix.lower()
+    if suffix not in _MATRICES:
         known = ", ".join(suffixes())
         raise ValueError(f"{file}: expected a file ending in {known}, but found {file.suffix!r}")
     if not file.is_file():
@@ -107,7 +108,7 @@ def contents(file: Path, keys: Collection[str] | None = _KEYS) -> Contents:
     if file.stat().st_size > _LIMIT:
         raise ValueError(f"{file}: expected some matrices, but found {file.stat().st_size / 2**20:.0f} MiB")
     try:
-        return reader(file, keys)
+        return read_object(file, _JSON_LIMIT) if suffix == ".json" else read_arrays(file, _LIMIT, keys)
     except MemoryError:
         raise
     except Exception as error:
@@ -149,18 +150,6 @@ def _scalar(step: object) -> float:
     if array.size != 1:
         raise ValueError(f"dt: expected one sample time, but found shape {array.shape}")
     return float(array.item())
-
-
-def _arrays(file: Path, keys: Collection[str] | None) -> Contents:
-    return read_arrays(file, _LIMIT, keys)
-
-
-def _json(file: Path, _: object) -> Contents:
-    return read_object(file, _JSON_LIMIT)
-
-
-Reader = Callable[[Path, Collection[str] | None], Contents]
-_MATRICES: dict[str, Reader] = {".npz": _arrays, ".mat": _arrays, ".json": _json}
 
 
 @functools.cache

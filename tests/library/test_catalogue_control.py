@@ -32,17 +32,6 @@ def designs(name, spread):
     return control.lqrd(wide.A, wide.B, wide.Q, wide.R, wide.dt)
 
 
-def stabilizable(A, B):
-    """Hautus' test, on the host: no mode at or right of the imaginary axis without input authority; numbers
-    in the units of the plant's scales."""
-    worst = np.inf
-    for value in np.linalg.eigvals(A):
-        if value.real > -1e-9 * np.abs(A).max():
-            pencil = np.hstack([A - value * np.eye(len(A)), B])
-            worst = min(worst, np.linalg.svd(pencil, compute_uv=False)[-1] / max(abs(value), 1e-12))
-    return worst > 1e-9
-
-
 @pytest.mark.parametrize("name", compiled_for(TEXTBOOK))
 def test_sampled_gains_equal_scipys(name):
     """The designs of 50 variants, padded to a common size, against a design of each by itself."""
@@ -67,7 +56,7 @@ def test_all_variants_are_stable_under_the_sampled_lqr(name, spread):
 
 
 @pytest.mark.parametrize("name", compiled_for(BUILT_IN))
-def test_stabilizable_detectable_and_stable_on_the_host(name):
+def test_stable_on_the_host(name):
     """The same for a few variants, by NumPy and SciPy alone."""
     plants = variants(name, 0.2)
     K = np.asarray(designs(name, 0.2).K)
@@ -76,8 +65,6 @@ def test_stabilizable_detectable_and_stable_on_the_host(name):
         A, B = (np.asarray(a[i]) for a in plants.matrices())
         Q, R = (np.asarray(a[i]) for a in plants.weights())
         A, B = A * scale / scale[:, None], B * control_scale / scale[:, None]
-        assert stabilizable(A, B)
-        assert stabilizable(A.T, (Q * scale).T)
         Ad, Bd, *_ = van_loan(A, B, Q, R, float(plants.dt))
         scaled = K[i, : plants.m, : plants.n] * scale / control_scale[:, None]
         assert np.abs(np.linalg.eigvals(Ad - Bd @ scaled)).max() < 1

@@ -207,11 +207,11 @@ def test_backend_settings_hold_within_their_block():
     assert len({compute.Backend(), compute.Backend(jit=True), compute.Backend(jit=False)}) == 2
     for name, wrong in (
         *(("jit", 1), ("debug", "nan"), ("dtype", "float16"), ("seed", 0.5), ("device", "gpu:x")),
-        *(("mesh", "data"), ("mesh", "data=0"), ("mesh", "data=2,data=2"), ("mesh", "rows=2")),
+        *(("mesh", "data"), ("mesh", "data=0"), ("mesh", "data=2,data=2"), ("mesh", "data=2,fsdp=4")),
     ):
         refused(f"^{name}: expected .*, but found {wrong!r}", compute.Backend, **{name: wrong})
     refused("mesh: expected none beside the device 'cpu:0'", compute.Backend, device="cpu:0", mesh="data=2")
-    whole = compute.Backend(mesh="data=1, fsdp=1", seed=3, jit=False)
+    whole = compute.Backend(mesh="data=1", seed=3, jit=False)
     assert compute.Backend.from_json(whole.to_json()) == whole
 
 

@@ -22,7 +22,7 @@ from scipy_oracle import gain, van_loan
 from lqrlab import compute, control, dataset, learning, simulation
 from lqrlab.dataset import random_linear
 from lqrlab.learning import batches, losses
-from lqrlab.learning.training_step import Placement
+from lqrlab.learning.training_step import Recipe
 from lqrlab.workbench.cli import main
 
 KEY = jax.random.key(3)
@@ -456,17 +456,17 @@ def test_a_training_learns_from_random_systems(data, tmp_path, monkeypatch):
     config = learning.TrainConfig(**BRIEF | {"num_steps": 4, "closed_loop": 0.0}, random_systems=20)
     held = dataset.source(data, kind="resident", batch_size=32, window=model.window).held
     known = {line.tobytes() for line in np.asarray(held.gather(np.arange(held.num_windows)).signals)}
-    steps, put = [], Placement.put_batches
+    steps, put = [], Recipe.put_batches
 
-    def noted(placement, windows):
+    def noted(recipe, windows):
         for signals, variant in zip(np.asarray(windows.signals), np.asarray(windows.variant)):
             from_data = sum(line.tobytes() in known for line in signals)
             steps.append((from_data, int(np.sum(variant >= len(data.variants)))))
         if len(steps) == config.num_steps:
             raise KeyboardInterrupt
-        return put(placement, windows)
+        return put(recipe, windows)
 
-    monkeypatch.setattr(Placement, "put_batches", noted)
+    monkeypatch.setattr(Recipe, "put_batches", noted)
     with pytest.raises(KeyboardInterrupt):
         fit(data, model, config, tmp_path)
     assert steps == 4 * [(24, 8)]  # a quarter of 32 are random systems
@@ -500,7 +500,6 @@ def test_eight_devices_do_what_one_does_and_a_checkpoint_goes_from_one_to_the_ot
         import sys
         import jax, numpy as np
         from lqrlab import compute, dataset, learning
-        from lqrlab.learning import fitting
         compute.setup()
         data, folder = dataset.open(sys.argv[1]), sys.argv[2]
         model, config = learning.ModelConfig.from_json(sys.argv[3]), learning.TrainConfig.from_json(sys.argv[4])
@@ -517,21 +516,8 @@ def test_eight_devices_do_what_one_does_and_a_checkpoint_goes_from_one_to_the_ot
                 return
             return learning.models.split(found.model)[1]
 
-        # a device's part of what is large enough, and of what the optimizer keeps for it
-        run = fitting._Run
-        parts, dispatch = [], run.dispatch
-        def looked(self, *args):
-            dispatch(self, *args)
-            state = self.state
-            whole = {str(a.shape): a.addressable_shards[0].data.shape for a in jax.tree.leaves(state)}
-            parts.append((whole["(450, 32)"], sum(a.addressable_shards[0].data.nbytes for a in jax.tree.leaves(state)),
-                          sum(a.nbytes for a in jax.tree.leaves(state))))
-
         one, eight = fit("/one", ""), fit("/eight", "data=8")
-        run.dispatch = looked
-        fit("/moved", "data=2,fsdp=4", stop=8)  # the checkpoint of step 4 was written by eight devices
-        run.dispatch = dispatch
-        assert {p[0] for p in parts} == {(450, 8)} and parts[-1][1] < 0.3 * parts[-1][2], parts
+        fit("/moved", "data=2", stop=8)  # the checkpoint of step 4 was written by two devices
         moved = fit("/moved", "")
         for name in one:
             np.testing.assert_allclose(eight[name], one[name], rtol=1e-3, atol=1e-5)

@@ -58,19 +58,6 @@ def test_plants_of_many_families_become_one_problem():
         for a in (one.A[n:], one.A[:, n:], one.B[n:], one.B[:, m:], one.K[m:], one.K[:, n:], one.P[n:], one.Q[:, n:]):
             assert not np.any(a)  # padding stands still, costs nothing and has no gain
         assert (one.coordinates.state_mask.sum(), one.coordinates.input_mask.sum()) == (n, m)
-    stacked = Problem.stack([Problem.of(plant) for plant in plants])
-    for name in "ABQNKP":
-        np.testing.assert_allclose(getattr(stacked, name), getattr(problem, name), rtol=1e-6, atol=1e-9)
-
-
-def test_problems_side_by_side_keep_their_noise():
-    """Correlated beside independent beside none, as covariances."""
-    plant, covariance = systems.make("pendulum"), np.array([[4.0, 1.0], [1.0, 2.0]])
-    stacked = Problem.stack([Problem.of(plant, noise=a, dt=0.02) for a in (covariance, [0.5, 0.1], 0.0)])
-    root = np.asarray(stacked.noise.state.root)
-    expected = np.zeros((3, N_MAX, N_MAX))
-    expected[:2, :2, :2] = covariance, np.diag([0.25, 0.01])
-    np.testing.assert_allclose(root @ root.swapaxes(-1, -2), expected, atol=1e-12)
 
 
 def test_a_scaled_problem_is_the_same_problem():
@@ -152,9 +139,6 @@ def test_what_is_told_is_all_or_units_and_noise():
         (lambda p: Problem.of(p, N=np.zeros((2, 1))), "N: a cross weight is paid by the linearised plant"),
         (lambda p: Problem.of(p, limits=(1.0, 2.0)), "could not even hold the operating point"),
         (lambda p: Problem.of(p, weights=(-np.eye(2), np.eye(1))), "Q: expected .*positive semidefinite"),
-        (lambda p: Problem.stack([]), "problems: expected a list of at least one"),
-        (lambda p: Problem.stack([Problem.of(p).scaled(), Problem.of(p)]), r"1 of 2 are scaled\(\)"),
-        (lambda p: Problem.stack([Problem.of(p), Problem.of(p, optimum=False)]), r"1 of 2 are solved\(\)"),
         (lambda p: jax.jit(lambda p: Problem.of([p]).A)(p), "plants: a list of plants is padded"),
         (lambda p: len(Problem.of(p)), "one problem has no length"),
     ],
@@ -386,12 +370,6 @@ def test_limits_of_a_list_of_plants_are_absolute_and_those_that_do_not_exist_hav
     assert np.isinf(listed.high[0, 2:]).all()
     assert float(listed.told().limit[0]) == pytest.approx(float(alone.told().limit))
     Problem.of([quad], limits=(1.0, 5.0))  # a range around the input that holds it up, not around zero
-
-
-def test_problems_in_a_row_keep_the_type_of_their_numbers():
-    limited, free = (Problem.of(systems.make("pendulum"), **how) for how in ({"limits": (-1, 1), "noise": 0.1}, {}))
-    stacked = Problem.stack([limited.astype(np.float32), free.astype(np.float32)])
-    assert {a.dtype.name for a in (stacked.low, stacked.high, stacked.noise.state)} == {"float32"}
 
 
 def test_rows_of_several_lengths_are_no_gain():

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import scipy.linalg
 from refusals import refused
-from scipy.integrate import solve_ivp
-from scipy_oracle import held
 
 from lqrlab import compute, control, simulation, systems
 from lqrlab.simulation.constant_gain import loops_of
@@ -22,43 +20,6 @@ KEY = jax.random.key(3)
 def regulator(plant):
     (A, B), (Q, R) = plant.matrices(), plant.weights()
     return control.lqrd(A, B, Q, R, plant.dt)
-
-
-def test_linear_loop_is_powers_of_the_closed_loop():
-    plant = systems.make("cart_pole")
-    A, B = (np.asarray(a) for a in plant.matrices())
-    a, b = held(A, B, float(plant.dt))
-    K = np.asarray(regulator(plant).K)
-    x0 = np.array([0.3, 0.1, -0.2, 0.4])
-    run = simulation.rollout(plant, simulation.LinearPolicy(jnp.asarray(K)), x0, 60, linear=True)
-    expected = np.stack([np.linalg.matrix_power(a - b @ K, t) @ x0 for t in range(61)])
-    np.testing.assert_allclose(run.xs, expected, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(run.us, -expected[:-1] @ K.T, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(run.ts, plant.dt * np.arange(61), rtol=1e-12)
-
-
-@pytest.mark.parametrize("name", ["cart_pole", "magnetic_levitation", "fixed_wing"])
-def test_nonlinear_loop_and_its_cost_follow_solve_ivp(name):
-    plant = systems.make(name)
-    K = np.asarray(regulator(plant).K)
-    x_eq, u_eq = (np.asarray(a) for a in plant.equilibrium())
-    Q, R = (np.asarray(w) for w in plant.weights())
-    x0 = 0.4 * np.asarray(plant.scales[0])
-    run = simulation.rollout(plant, simulation.LinearPolicy(jnp.asarray(K)), x0, 25, substeps=40)
-    x, costs = x0, []
-    dynamics = jax.jit(plant.dynamics)
-    for t in range(25):
-        u = -K @ x
-
-        def rates(_, z, u=u):
-            d = z[:-1]
-            return np.append(dynamics(d + x_eq, u + u_eq), d @ Q @ d + u @ R @ u)
-
-        end = solve_ivp(rates, (0, plant.dt), np.append(x, 0.0), rtol=1e-10, atol=1e-12).y[:, -1]
-        x, cost = end[:-1], end[-1]
-        costs.append(cost)
-        np.testing.assert_allclose(run.xs[t + 1], x, rtol=1e-6, atol=1e-8 * np.abs(x0).max())
-    np.testing.assert_allclose(run.costs, costs, rtol=1e-6)
 
 
 def test_a_batch_is_its_members_whatever_the_extra_axes():
@@ -200,29 +161,6 @@ def test_noises_that_are_given_take_the_place_of_a_problems_own():
     np.testing.assert_array_equal(both[0].xs, both[1].xs)
     other = simulation.rollout(problem, policy, x0, 3, key=KEY, excitation=0.6)
     np.testing.assert_allclose(other.us, 2 * both[0].us, rtol=1e-12)
-
-
-def test_steps_of_a_problem_are_the_rollout():
-    plant = systems.make("pendulum")
-    K = regulator(plant).K
-    problem = simulation.Problem.of(plant, optimum=False)
-    x = 0.5 * plant.scales[0]
-    run = simulation.rollout(plant, simulation.LinearPolicy(K), x, 10)
-    for t in range(10):
-        x, cost = problem.step(x, -K @ x)
-        np.testing.assert_allclose(x, run.xs[t + 1], rtol=1e-12, atol=1e-14)
-        np.testing.assert_allclose(cost, run.costs[t], rtol=1e-12)
-
-
-def test_cost_differentiates_through_the_loop_to_a_physical_parameter():
-    policy = simulation.LinearPolicy(jnp.array([[40.0, 8.0]]))
-
-    def cost(length):
-        plant = systems.make("pendulum", length=length)
-        return simulation.rollout(plant, policy, jnp.array([0.1, 0.0]), 50, substeps=4).cost
-
-    numeric = (float(cost(0.5 + 1e-5)) - float(cost(0.5 - 1e-5))) / 2e-5
-    assert float(jax.jit(jax.grad(cost))(0.5)) == pytest.approx(numeric, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -191,18 +191,6 @@ def test_each_loop_has_noise_of_its_own_whatever_the_blocks(monkeypatch):
     np.testing.assert_array_equal(run(excitation=0.5).us, pushed)
 
 
-def test_only_what_is_kept_is_returned_and_few_loops_are_many_loops(monkeypatch):
-    plants = systems.sample("pendulum", key=KEY, num=8)
-    policy, x0 = simulation.LinearPolicy(gains(plants)), plants.initial_state(key=KEY, num=9)
-    problem = simulation.Problem.of(plants, linear=True, optimum=False)
-    many = simulation.rollout(problem, policy, x0, 12, keep=("xs", "costs"))
-    assert many.us is None
-    monkeypatch.setattr(fast_path, "MANY", 10**9)
-    steps = simulation.rollout(problem, policy, x0, 12)
-    np.testing.assert_allclose(many.xs, steps.xs, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(many.cost, steps.cost, rtol=1e-9)
-
-
 def test_many_loops_of_a_plant_share_its_matrices_whatever_the_blocks(monkeypatch):
     plants = systems.sample("cart_pole", key=KEY, num=3)
     policy, x0 = simulation.LinearPolicy(gains(plants)), plants.initial_state(key=KEY, num=101)
@@ -310,15 +298,6 @@ def test_an_accelerators_numbers_are_a_cpus(monkeypatch):
     got = simulation.rollout(plants, policy, x0, 10, linear=True)
     np.testing.assert_allclose(got.xs, expected.xs, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(got.costs, expected.costs, rtol=1e-9)
-
-
-def test_single_precision_stays_single_and_is_near_double():
-    plant = systems.make("cart_pole")
-    policy, x0 = simulation.LinearPolicy(gains(plant)), 0.1 * plant.initial_state(key=KEY, num=70)
-    double = simulation.rollout(plant, policy, x0, 10)
-    single = simulation.rollout(plant, policy, x0.astype(jnp.float32), 10)
-    assert single.xs.dtype == single.us.dtype == single.costs.dtype == jnp.float32
-    np.testing.assert_allclose(single.xs, double.xs, atol=1e-5)
 
 
 @pytest.mark.parametrize("ways", [{"linear": True}, {"linear": True, "limits": (-9.0, 9.0)}, {}])

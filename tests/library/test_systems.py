@@ -465,22 +465,6 @@ def test_modes_in_numbers():
         control.modes_in_words(systems.sample("pendulum", key=jax.random.key(0), num=2))
 
 
-def test_plants_are_linearised_anywhere_with_their_affine_term():
-    plants = systems.sample("cart_pole", key=jax.random.key(0), num=2)
-    rng, h = np.random.default_rng(0), 1e-6
-    x, u = rng.normal(size=(2, 3, 4)), rng.normal(size=(2, 3, 1))
-    found = systems.linearise(plants, x, u)
-    np.testing.assert_allclose(found.c, plants.dynamics(x, u), rtol=1e-12)
-    for j, e in enumerate(np.eye(4)):
-        slope = (plants.dynamics(x + h * e, u) - plants.dynamics(x - h * e, u)) / (2 * h)
-        np.testing.assert_allclose(found.A[..., j], slope, rtol=1e-5, atol=1e-6)
-    slope = (plants.dynamics(x, u + h) - plants.dynamics(x, u - h)) / (2 * h)
-    np.testing.assert_allclose(found.B[..., 0], slope, rtol=1e-5, atol=1e-6)
-    one = systems.make("cart_pole")
-    refused("x, u: expected both", systems.linearise, one, np.zeros(4))
-    refused(r"x, u: expected states \[..., 4\]", systems.linearise, one, np.zeros(3), np.zeros(1))
-
-
 @pytest.mark.parametrize(
     "name",
     [

@@ -42,10 +42,10 @@ def test_a_gain_means_the_same_in_scaled_coordinates(shape):
     c, rng = coordinates_of(shape), np.random.default_rng(3)
     K, x = (jnp.asarray(rng.normal(size=(*shape, *s))) for s in ((2, 8), (8,)))
     u = -jnp.einsum("...mn,...n->...m", K, x)
-    scaled = -jnp.einsum("...mn,...n->...m", c.scale_gain(K), c.scale_state(x))
+    scaled = -jnp.einsum("...mn,...n->...m", c.scale("K", K), c.scale_state(x))
     np.testing.assert_allclose(c.unscale_input(scaled, 2), u, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(c.unscale_gain(c.scale_gain(K), 8, 2), K, rtol=1e-13)
-    assert not np.any(c.scale_gain(K)[..., 2:, :])
+    np.testing.assert_allclose(c.unscale("K", c.scale("K", K), 8, 2), K, rtol=1e-13)
+    assert not np.any(c.scale("K", K)[..., 2:, :])
 
 
 def test_scaling_and_padding_change_no_gain():
@@ -56,7 +56,7 @@ def test_scaling_and_padding_change_no_gain():
     scaled = c.scale_plant(plant)
     assert (scaled.n, scaled.m, scaled.batch_shape) == (systems.N_MAX, systems.M_MAX, (2, 3))
     plain, wide = (control.lqrd(p.A, p.B, p.Q, p.R, p.dt) for p in (plant, scaled))
-    np.testing.assert_allclose(c.unscale_gain(wide.K, 8, 2), plain.K, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(c.unscale("K", wide.K, 8, 2), plain.K, rtol=1e-7, atol=1e-9)
     units = c.scale_x[..., :8, None] * c.scale_x[..., None, :8]
     np.testing.assert_allclose(wide.P[..., :8, :8], plain.P * units, rtol=1e-7, atol=1e-9)
     # nothing leaks into the padding, nor out of it
@@ -102,8 +102,8 @@ def test_numpy_stays_numpy_and_jax_stays_jax():
         x, K = (kind.ones(s) for s in ((3, 8), (3, 2, 8)))
         for c in (coordinates_of((3,), kind), coordinates_of((3,), other)):  # whatever holds the scales
             wanted = np.ndarray if kind is np else jax.Array
-            results = [c.scale_state(x), c.scale_gain(K), c.zero_padding(K, "u", "x")]
-            results += [c.unscale_gain(K, 8, 2), c.scale_input(x[:, :2]), c.unscale_input(x, 2)]
+            results = [c.scale_state(x), c.scale("K", K), c.zero_padding(K, "u", "x")]
+            results += [c.unscale("K", K, 8, 2), c.scale_input(x[:, :2]), c.unscale_input(x, 2)]
             assert all(isinstance(a, wanted) for a in results)
     plant = systems.linearise(systems.sample("ball_and_plate", key=jax.random.key(0), num=3))
     plant = jax.tree.map(np.asarray, plant)

@@ -3,7 +3,6 @@
 import gc
 import json
 import re
-import subprocess
 import threading
 import time
 import weakref
@@ -18,7 +17,6 @@ import numpy as np
 import pytest
 import scipy.linalg
 from bs4 import BeautifulSoup
-from jupyter_client import KernelManager
 from refusals import refused
 
 from lqrlab import control, dataset, deployment, evaluation, learning, predictive, simulation, systems
@@ -558,11 +556,6 @@ def test_the_browser_shows_what_is_on_disk(data, monkeypatch):
     assert len(seen) == len(runs.cost)
     for why, count in missing.items():
         assert (f"{count} {dataset.card.REASONS[why]}" in panel.words.value) == (count > 0)
-    before = panel.picture.value
-    panel.signal.value = 0
-    panel.live.wait()
-    assert "spectrum of angle" in panel.picture.value
-    assert panel.picture.value != before
 
 
 def test_the_browser_draws_the_optimum_that_scipy_finds(data):
@@ -666,7 +659,7 @@ MOVES = {
     "loop_shaper": {"lead": 40.0, "notch": 10.0, "ms": 3.0},
     "attraction_map": {"span": 3.05, "limit": 0.5},
     "policy_inspector": {"initial.angle": 0.3, "up": 0, "across": 1, "push": 2.0},
-    "data_browser": {"split": "train", "trajectory": 1, "signal": 0},
+    "data_browser": {"split": "train", "trajectory": 1},
 }
 
 
@@ -694,17 +687,6 @@ def any_panel(request, data, tmp_path_factory):
         made.live.wait()
         yield request.param, made, known
         made.close()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_without_a_person_values_of_nothing_change_nothing(kind, data, monkeypatch):
-    monkeypatch.setenv("LQRLAB_HEADLESS", "1")
-    given = {"data_browser": (data.path,), "policy_inspector": (simulation.no_control, "pendulum")}
-    panel, arguments = getattr(widgets, kind), given.get(kind, ("pendulum",))
-    options = {"num": 40} if kind == "attraction_map" else {}
-    if kind not in ("data_browser", "loop_shaper"):
-        options["num_steps"] = 40
-    assert panel(*arguments, **options, values={}) == panel(*arguments, **options)
 
 
 def test_pinned_designs_stand_beside_the_next(monkeypatch):
@@ -941,50 +923,3 @@ def test_a_panel_bears_a_loop_that_ends_at_infinity(kind, monkeypatch):
     options |= {} if kind == "loop_shaper" else {"num_steps": 400}
     shown = getattr(widgets, kind)(*first, plant, values=values, **options)
     assert re.search(r"\b(nan|inf|infinity)\b", shown.html, re.IGNORECASE) is None
-
-
-SLIDER = """
-import threading, ipywidgets
-seen = []
-slider, label = ipywidgets.IntSlider(), ipywidgets.Label()
-
-def moved(change):
-    label.value = str(change["new"])
-    seen.append(threading.current_thread() is threading.main_thread())
-
-slider.observe(moved, "value")
-print(slider.comm.comm_id)
-"""
-
-
-@pytest.mark.matrix
-def test_callbacks_run_in_the_main_thread_as_jupyterlab_sends_what_was_moved():
-    """Matplotlib is not safe elsewhere. JupyterLab sends through a subshell where the kernel has one: with ipykernel
-    7.4 the first event is handled in the main thread, those after it in the subshell's. Once this passes, 7 will do."""
-    manager, told = KernelManager(), []
-    manager.start_kernel(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    client = manager.client()
-    client.start_channels()
-
-    def execute(code):
-        told.clear()
-        client.execute_interactive(code, timeout=60, output_hook=lambda m: told.append(m["content"].get("text", "")))
-        return "".join(told).strip()
-
-    try:
-        client.wait_for_ready(60)
-        comm, subshell = execute(SLIDER), {}
-        if "kernel subshells" in client.kernel_info(reply=True, timeout=60)["content"].get("supported_features", []):
-            client.control_channel.send(client.session.msg("create_subshell_request", {}))
-            subshell = {"subshell_id": client.control_channel.get_msg(timeout=60)["content"]["subshell_id"]}
-        for count, value in enumerate((3, 7, 8), start=1):
-            data = {"method": "update", "state": {"value": value}, "buffer_paths": []}
-            message = client.session.msg("comm_msg", {"comm_id": comm, "data": data})
-            message["header"] |= subshell
-            client.shell_channel.send(message)
-            while execute("print(len(seen))") != str(count):
-                time.sleep(0.1)
-        assert execute("print(seen)") == "[True, True, True]"
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)

@@ -3,11 +3,9 @@
 from lqrlab.extensions.deployment.c_files import to_c
 from lqrlab.extensions.deployment.c_loading import ExportedController, load_c
 from lqrlab.extensions.deployment.exchange import load, save
-from lqrlab.extensions.deployment.fmu_devices import CoSimulation
 from lqrlab.extensions.deployment.fmu_export import to_fmu
-from lqrlab.extensions.deployment.fmu_plants import from_fmu
-from lqrlab.extensions.deployment.realtime import realtime
-from lqrlab.extensions.deployment.timed_run import TimedRun
+from lqrlab.extensions.deployment.fmu_import import CoSimulation, from_fmu
+from lqrlab.extensions.deployment.realtime import TimedRun, realtime
 
 __all__ = [
     "CoSimulation",

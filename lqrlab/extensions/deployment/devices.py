@@ -1,4 +1,4 @@
-"""Plants at the other end of a real-time loop: simulated, a function, a program, a serial line, UDP.
+"""Plants at the other end of a real-time loop: simulated, a function, an object, a serial line, UDP.
 
 A device measures at a tick and is then given the input that acts from there on. Over a line it is asked and told in
 messages of fixed size, little-endian: the letter ``y`` and the tick (uint32) asks for a measurement, answered by the
@@ -8,13 +8,8 @@ are absolute, in SI units.
 
 import contextlib
 import dataclasses
-import os
-import select
-import shlex
 import socket
 import struct
-import subprocess
-import time
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
@@ -184,8 +179,7 @@ def connect(plant: object, num_outputs: int, patience: float) -> Device:
 
     Args:
         plant: an object with ``measure()`` and ``actuate(u)``, a function, or an address: ``"udp://host:port"``,
-            ``"serial:/dev/ttyUSB0?baud=115200"``, ``"program:./plant --mass 2"``, which talks over its standard input
-            and output.
+            ``"serial:/dev/ttyUSB0?baud=115200"``.
         num_outputs: numbers in a measurement.
         patience: how long an answer is waited for [s].
     """
@@ -258,42 +252,4 @@ def _serial(where: str, num_outputs: int, patience: float) -> MessageLine:
     return MessageLine(send, line.read, line.close, num_outputs)
 
 
-def _program(where: str, num_outputs: int, patience: float) -> MessageLine:
-    words = shlex.split(where)
-    try:
-        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-    except OSError as error:
-        raise ValueError(f"plant: the program {words[:1]} cannot be started: {error.strerror}") from error
-    assert process.stdin is not None
-    assert process.stdout is not None
-    source, sink = process.stdout.fileno(), process.stdin
-
-    def send(data: bytes) -> None:
-        try:
-            sink.write(data)
-        except BrokenPipeError:
-            raise ValueError(f"plant: the program ended, with exit status {process.wait()}") from None
-
-    def receive(size: int) -> bytes:
-        data, until = b"", time.monotonic() + patience
-        while len(data) < size and select.select([source], [], [], max(until - time.monotonic(), 0))[0]:
-            if not (more := os.read(source, size - len(data))):
-                raise ValueError(f"plant: the program ended, with exit status {process.wait()}")
-            data += more
-        return data
-
-    def end() -> None:
-        sink.close()
-        try:
-            process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        source_file = process.stdout
-        assert source_file is not None
-        source_file.close()
-
-    return MessageLine(send, receive, end, num_outputs)
-
-
-_LINES = {"udp": _udp, "serial": _serial, "program": _program}
+_LINES = {"udp": _udp, "serial": _serial}

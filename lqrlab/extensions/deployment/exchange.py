@@ -16,12 +16,10 @@ from lqrlab import control
 from lqrlab.compute import checks
 from lqrlab.compute.array_files import write_arrays
 from lqrlab.compute.files import write_json
-from lqrlab.dataset import shards
-from lqrlab.extensions.deployment.timed_run import TimedRun
+from lqrlab.extensions.deployment.realtime import TimedRun
 from lqrlab.simulation import LinearController, LinearPolicy, Problem
-from lqrlab.systems import Plant, Signal, families, from_matrices, plant_files
+from lqrlab.systems import Plant, Signal, families, plant_files
 
-_MOST_BYTES = 1 << 30
 _NO_LIMIT = 1e300  # what stands for infinity in a file: JSON has none
 _PAUSE = 10  # sample times between two records: whoever reads the file sees that they are two
 _RESERVED = ("kind", "t", "inputs", "outputs")
@@ -36,8 +34,7 @@ def save(thing: object, path: str | Path) -> Path:
         thing: a gain K or an LQR design; a plant (its family and parameters in JSON, else its linearisation); an LQG
             design or another linear controller; a :class:`lqrlab.control.StateSpace` or python-control's; a log of
             :mod:`lqrlab.identification`, or a run of :func:`realtime`.
-        path: of the file, ending in ``.mat`` (MATLAB), ``.json``, ``.npz`` (NumPy) or ``.h5`` (Julia and others; arrays
-            are row by row there, so Julia shows them transposed).
+        path: of the file, ending in ``.mat`` (MATLAB, Julia), ``.json`` (anything) or ``.npz`` (NumPy).
 
     Raises:
         ValueError: what is none of these, or is a batch; another ending.
@@ -61,7 +58,7 @@ def load(path: str | Path) -> Any:
         ValueError: naming the file and what is wrong with it.
     """
     file = _checked(path)
-    fields = _hdf5_fields(file) if file.suffix == ".h5" else plant_files.contents(file, keys=None)
+    fields = plant_files.contents(file, keys=None)
     kind = next(iter(_texts(fields["kind"])), "") if "kind" in fields else _guessed(fields)
     try:
         return _KINDS[checks.choice("kind", kind, _KINDS)](fields, file)
@@ -175,14 +172,6 @@ def _matrix(fields: Fields, name: str) -> np.ndarray:
     return np.atleast_2d(np.asarray(checks.real(name, fields[name]), float))
 
 
-def _to_plant(fields: Fields, file: Path) -> Plant:
-    if file.suffix != ".h5":
-        return plant_files.load(file)
-    arrays = {k: _matrix(fields, k) for k in "ABCQR" if k in fields}
-    names = {k: _texts(fields[k]) for k in ("states", "inputs") if k in fields}
-    return from_matrices(arrays.pop("A"), arrays.pop("B"), **arrays, **names, dt=float(np.ravel(fields["dt"])[0]))  # type: ignore[arg-type]
-
-
 def _to_controller(fields: Fields, _: Path) -> LinearController:
     A, B, C, D = (_matrix(fields, k) for k in "ABCD")
     k, m = len(A), len(C)
@@ -214,7 +203,7 @@ def _to_log(fields: Fields, _: Path) -> dict[str, np.ndarray]:
 
 _KINDS: dict[str, Callable[[Fields, Path], Any]] = {
     "gain": lambda fields, _: _matrix(fields, "K"),
-    "plant": _to_plant,
+    "plant": lambda _, file: plant_files.load(file),
     "controller": _to_controller,
     "system": _to_system,
     "log": _to_log,
@@ -228,20 +217,4 @@ def _json(file: Path, fields: Fields) -> Path:
     return write_json(file, {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in fields.items()})
 
 
-def _hdf5(file: Path, fields: Fields) -> Path:
-    arrays = {k: np.asarray(v) for k, v in fields.items()}
-    arrays = {k: np.char.encode(a, "utf-8") if a.dtype.kind == "U" else a for k, a in arrays.items()}
-    headings = [h for kind in ("states", "inputs", "outputs") for h in fields.get(kind, [])]
-    units = {_variable(h.partition(" [")[0]): h.partition(" [")[2][:-1] for h in headings if " [" in h}
-    about = {"layout": "row by row: in Julia the axes of an array are reversed"}
-    shards.write(file, shards.Content(arrays, {k: u for k, u in units.items() if k in arrays}, about))
-    return file
-
-
-def _hdf5_fields(file: Path) -> Fields:
-    return dict(shards.read_arrays(file, most=_MOST_BYTES))
-
-
-_WRITERS: dict[str, Callable[[Path, Fields], Path]] = {
-    ".mat": write_arrays, ".json": _json, ".npz": write_arrays, ".h5": _hdf5
-}  # fmt: skip
+_WRITERS: dict[str, Callable[[Path, Fields], Path]] = {".mat": write_arrays, ".json": _json, ".npz": write_arrays}

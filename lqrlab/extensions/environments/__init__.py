@@ -11,13 +11,12 @@ from lqrlab.extensions.environments.ids import register
 if TYPE_CHECKING:
     from lqrlab.extensions.environments.actions import Action, InputChannel, InputRange, Levels, Mask
     from lqrlab.extensions.environments.agents import AgentPolicy, optimal
-    from lqrlab.extensions.environments.core import Environment
+    from lqrlab.extensions.environments.core import Environment, State
     from lqrlab.extensions.environments.episode_recording import Recorder, play
     from lqrlab.extensions.environments.factory import make
     from lqrlab.extensions.environments.gymnax_adapter import gymnax
     from lqrlab.extensions.environments.settings import Settings
     from lqrlab.extensions.environments.spaces import BoxSpace, Discrete
-    from lqrlab.extensions.environments.state import State
     from lqrlab.extensions.environments.state_files import load, save
     from lqrlab.extensions.environments.vectorised import batch_reset, batch_step
 

@@ -10,17 +10,49 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, Int32, PRNGKeyArray
 
-from lqrlab.compute import checks
+from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec, quadratic
 from lqrlab.extensions.environments import actions
 from lqrlab.extensions.environments.settings import Settings
 from lqrlab.extensions.environments.spaces import BoxSpace, Discrete
-from lqrlab.extensions.environments.state import State
 from lqrlab.extensions.predictive import predictive_policies
 from lqrlab.simulation import Problem, verdict
 from lqrlab.systems import Plant, check_plant
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class State:
+    """The state of an environment, or of many.
+
+    Attributes:
+        x: deviation from the equilibrium, or from the reference.
+        time: steps since the reset.
+        variant: which of the environment's plants this is.
+        optimum: the least that the episode can cost, x0ᵀP x0 or the constrained optimum; NaN where it is not known.
+        paid: what was paid, with x_tᵀP x_t for the rest, above the optimum (linear plants), or in all (nonlinear ones).
+        bound: size of a state, in scales, at which the episode ends.
+        held: the last action's inputs, where inputs hold.
+        queue: inputs on their way, the newest first.
+        history: what was seen, and the input before it, the newest first.
+        problem: the plant's, where :meth:`Environment.reset` was given one.
+        owner: digest of the environment that it is of, see :attr:`Environment.digest`.
+    """
+
+    x: Float[Array, "*envs n"]
+    time: Int32[Array, "*envs"]
+    variant: Int32[Array, "*envs"]
+    optimum: Float[Array, "*envs"]
+    paid: Float[Array, "*envs"]
+    bound: Float[Array, "*envs"]
+    held: Float[Array, "*envs held"]
+    queue: Float[Array, "*envs delay m"]
+    history: Float[Array, "*envs k both"]
+    problem: Problem | None = None
+    owner: str = dataclasses.field(default="", metadata={"static": True})
+
 
 Step = tuple[Array, State, Array, Array, Array, dict[str, Array]]
 
@@ -72,8 +104,7 @@ class Environment:
         Neither the reward nor what an invalid action does is in it: states mean the same whatever they are.
         """
         _, *arrays, settings = self.identity
-        words = f"{self.name} {settings.words('reward', 'on_error')}"
-        whole = hashlib.blake2b(words.encode(), digest_size=16)
+        whole = hashlib.blake2b(f"{self.name} {settings.words('reward', 'on_error')}".encode(), digest_size=16)
         for dtype, shape, data in arrays:
             whole.update(f"{dtype} {shape}".encode() + data)
         return whole.hexdigest()
@@ -127,8 +158,7 @@ class Environment:
         first = jax.tree.map(lambda a: jnp.asarray(a[0]), self.pool)
         given = jax.tree.map(lambda a: jnp.asarray(a, self.dtype).astype(float), plant)
         problem = Problem.of(given, dt=first.dt.astype(float), linear=self.linear, substeps=first.substeps)
-        limits = {"limits": first.limits, "noise": first.noise}
-        return dataclasses.replace(problem.astype(self.dtype), **limits)
+        return dataclasses.replace(problem.astype(self.dtype), limits=first.limits, noise=first.noise)
 
     def problem_of(self, state: State) -> Problem:
         """The problem of the plant that a state is of."""
@@ -181,9 +211,8 @@ class Environment:
             problem=problem,
             owner=self.digest,
         )
-        given, problem = problem, self.problem_of(state)
-        x = jax.random.normal(key, (self.n,), f) * problem.scale_x * self.settings.start
-        x, paid = x + jnp.asarray(self.offset, f), zero
+        given, problem, paid = problem, self.problem_of(state), zero
+        x = jax.random.normal(key, (self.n,), f) * problem.scale_x * self.settings.start + jnp.asarray(self.offset, f)
         known = problem.optimal_cost(x) if self.settings.task != "swing_up" else jnp.asarray(jnp.nan, f)
         if self.starts is not None and given is not None:
             known = jnp.asarray(jnp.nan, f)  # a plant of its own has no optimum that was computed
@@ -208,9 +237,8 @@ class Environment:
             seen = seen + jax.random.normal(key, seen.shape, self.dtype) * jnp.asarray(self.sensor, self.dtype)
         seen = seen / jnp.asarray(self.unit_x, self.dtype)
         if self.reference is not None:
-            rs, vs = self._wanted(state.time)
-            units = (jnp.asarray(a, self.dtype) for a in (self.unit_x, self.unit_u))
-            seen = jnp.concatenate([seen, *(a / unit for a, unit in zip((rs, vs), units))])
+            wanted = zip(self._wanted(state.time), (self.unit_x, self.unit_u))
+            seen = jnp.concatenate([seen, *(a / jnp.asarray(unit, self.dtype) for a, unit in wanted)])
         if not self.settings.memory:
             return seen, state
         newest = jnp.concatenate([seen, u / jnp.asarray(self.unit_u, self.dtype)])
@@ -337,8 +365,7 @@ class Environment:
         """The next episode where this one is over."""
         obs, state, reward, terminated, truncated, info = out
         fresh = self._reset(jax.random.fold_in(key, 0), state.problem)
-        over = terminated | truncated
-        obs, state = jax.tree.map(lambda new, old: jnp.where(over, new, old), fresh, (obs, state))
+        obs, state = jax.tree.map(lambda a, b: jnp.where(terminated | truncated, a, b), fresh, (obs, state))
         return obs, state, reward, terminated, truncated, info
 
 
@@ -350,10 +377,8 @@ def check_environment(env: object) -> None:
 @contextlib.contextmanager
 def _precision(dtype: np.dtype) -> Iterator[None]:
     """Equations of motion in the environment's precision: their constants are else float64 where that is enabled."""
-    with (
-        jax.enable_x64(dtype == np.float64 and jax.config.read("jax_enable_x64")),
-        jax.numpy_dtype_promotion("standard"),
-    ):
+    double = dtype == np.float64 and jax.config.read("jax_enable_x64")
+    with jax.enable_x64(double), jax.numpy_dtype_promotion("standard"):
         yield
 
 

@@ -13,8 +13,7 @@ from jaxtyping import Array, PRNGKeyArray
 from lqrlab.compute import checks, jit_by_function, pytree
 from lqrlab.extensions.environments.actions import input_of
 from lqrlab.extensions.environments.agents import FunctionAgent, PolicyAgent, acts_on_observations
-from lqrlab.extensions.environments.core import Environment, check_environment
-from lqrlab.extensions.environments.state import State
+from lqrlab.extensions.environments.core import Environment, State, check_environment
 from lqrlab.extensions.environments.vectorised import batch_reset, chosen
 from lqrlab.simulation import bind
 

@@ -2,6 +2,7 @@
 
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -11,19 +12,21 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from jaxtyping import Array, PRNGKeyArray
+from PIL import Image, ImageDraw
 
 from lqrlab.compute import checks
 from lqrlab.extensions.environments.actions import refuse
-from lqrlab.extensions.environments.core import Environment, Step
+from lqrlab.extensions.environments.core import Environment, State, Step
 from lqrlab.extensions.environments.factory import make
-from lqrlab.extensions.environments.raster import frame
 from lqrlab.extensions.environments.spaces import BoxSpace, Discrete
-from lqrlab.extensions.environments.state import State
 from lqrlab.extensions.environments.vectorised import advance_batch, batch_reset, chosen, renewed
 from lqrlab.systems import Plant, drawing
 
 _MODES = (None, "rgb_array", "human")
 _SEEDS = 2**31
+_COLOURS = {"body": "#30475e", "accent": "#d1495b", "ground": "#8a8a8a", "faint": "#cfd6dd", "fluid": "#7fb2d9"}
+_MARGIN = 24
+_SHARP = 2  # times the size, scaled down at the end: smooth edges
 
 
 def gymnasium_space(space: BoxSpace | Discrete) -> gymnasium.Space:
@@ -99,14 +102,12 @@ class PlantEnv(gymnasium.Env):
             poses = [plant.drawing(first.x_eq + side * first.scale_x) for side in (-2, 0, 2)]
             poses.append(plant.drawing(x))
             self._bounds = drawing.bounds(*poses)
-        return frame(plant, x, self._u + first.u_eq, self._bounds)
+        return _frame_of(plant, x, self._u + first.u_eq, self._bounds)
 
     def _show(self, pixels: np.ndarray) -> None:
         """Show an image that replaces the last, in a notebook; elsewhere there is no window for it."""
         import base64
         import io
-
-        from PIL import Image
 
         shell = _shell()
         if shell is None:
@@ -272,3 +273,58 @@ def _given(env: Environment, action: Any, lead: tuple[int, ...]) -> Any:
         if not np.all(within):
             refuse(env.settings.on_error == "breakpoint")
     return array.astype(space.dtype)
+
+
+def _frame_of(
+    plant: Plant, x: np.ndarray, u: np.ndarray, bounds: tuple[float, ...], size: tuple[int, int] = (480, 360)
+) -> np.ndarray:
+    """The plant at the absolute state x [n] and input u [m] as ``[height, width, 3]`` bytes.
+
+    Args:
+        plant: one plant.
+        x, u: what is not finite is drawn at the edge.
+        bounds: left, right, bottom, top of the plane that is shown.
+        size: width and height.
+    """
+    shapes = plant.drawing(*(np.nan_to_num(a, nan=0.0, posinf=1e3, neginf=-1e3) for a in (x, u)))
+    wide, high = (_SHARP * side for side in size)
+    left, right, bottom, top = bounds
+    room = 2 * _SHARP * _MARGIN
+    scale = min((wide - room) / (right - left), (high - room) / (top - bottom))
+    middle = np.array([(left + right) / 2, (bottom + top) / 2])
+    image = Image.new("RGB", (wide, high), "white")
+    canvas = ImageDraw.Draw(image)
+
+    def pixels(points: object) -> list[tuple[float, float]]:
+        at = (np.asarray(points, float).reshape(-1, 2) - middle) * (scale, -scale) + (wide / 2, high / 2)
+        return [tuple(p) for p in np.clip(at, -10 * wide, 10 * wide).tolist()]
+
+    for shape in shapes:
+        _paint(canvas, shape, pixels, scale)
+    return np.asarray(image.resize(size, Image.Resampling.LANCZOS))
+
+
+def _paint(canvas: ImageDraw.ImageDraw, shape: drawing.Shape, pixels: Callable, scale: float) -> None:
+    colour, line = _COLOURS.get(shape.ink, "#000000"), 3 * _SHARP
+    match shape:
+        case drawing.Line(points, _, width, _):
+            canvas.line(pixels(points), colour, round(1.5 * _SHARP * float(width)), joint="curve")
+        case drawing.Box(centre, width, height, angle, _, filled):
+            half, across = drawing.axes(angle, width / 2)[0], drawing.axes(angle, height / 2)[1]
+            corners = [half + across, across - half, -half - across, half - across]
+            at = pixels(np.asarray(centre, float) + np.array(corners))
+            canvas.polygon(at, colour if filled else None, colour, line)
+        case drawing.Disc(centre, radius, _, filled):
+            ((x, y),) = pixels(centre)
+            r = abs(float(radius)) * scale
+            canvas.ellipse((x - r, y - r, x + r, y + r), colour if filled else None, colour, line)
+        case drawing.Spring(a, b, radius, coils):
+            canvas.line(pixels(drawing.zigzag(a, b, radius, coils)), colour, line, joint="curve")
+        case drawing.Arrow(a, b):
+            start, end = (np.array(p) for p in pixels([a, b]))
+            canvas.line([tuple(start), tuple(end)], colour, line)
+            along = (end - start) / max(float(np.hypot(*(end - start))), 1.0) * 12 * _SHARP
+            side = 0.5 * np.array([-along[1], along[0]])
+            canvas.polygon([tuple(end), tuple(end - along + side), tuple(end - along - side)], colour)
+        case drawing.Text(at, text):
+            canvas.text(pixels(at)[0], text, colour, anchor="mm", font_size=12 * _SHARP)

@@ -8,9 +8,8 @@ from flax import struct
 from jaxtyping import Array, PRNGKeyArray
 
 from lqrlab.compute import checks
-from lqrlab.extensions.environments.core import Environment, check_environment
+from lqrlab.extensions.environments.core import Environment, State, check_environment
 from lqrlab.extensions.environments.spaces import BoxSpace, Discrete
-from lqrlab.extensions.environments.state import State
 
 
 def _gymnax_space(space: BoxSpace | Discrete) -> Any:

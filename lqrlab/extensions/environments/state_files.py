@@ -14,8 +14,7 @@ import numpy as np
 from lqrlab.compute import checks
 from lqrlab.compute.array_files import read_arrays, write_arrays
 from lqrlab.compute.files import read_bytes
-from lqrlab.extensions.environments.core import Environment, check_environment
-from lqrlab.extensions.environments.state import State
+from lqrlab.extensions.environments.core import Environment, State, check_environment
 
 _MOST_BYTES = 1 << 30
 _FIELDS = tuple(f.name for f in dataclasses.fields(State) if f.name not in ("problem", "owner"))

@@ -9,8 +9,7 @@ from jaxtyping import Array, Bool
 
 from lqrlab.compute import checks
 from lqrlab.extensions.environments import actions
-from lqrlab.extensions.environments.core import Environment, Step, check_environment, told
-from lqrlab.extensions.environments.state import State
+from lqrlab.extensions.environments.core import Environment, State, Step, check_environment, told
 from lqrlab.systems import Plant
 
 _FEW = 16

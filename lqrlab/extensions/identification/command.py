@@ -16,24 +16,17 @@ def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> l
     return [name.strip() for part in value for name in part.split(",")]
 
 
-def _units(context: click.Context, parameter: click.Parameter, value: Any) -> dict[str, str]:
-    pairs = [item.partition("=") for item in value]
-    for name, equals, unit in pairs:
-        if not (name and equals and unit):
-            raise ValueError("--unit: expected NAME=UNIT, as in --unit angle=deg")
-    return {name: unit for name, _, unit in pairs}
-
-
 @click.command()
 @click.argument("file", type=PATH, metavar="LOG")
 @click.option("--input", "inputs", multiple=True, required=True, callback=_listed, help="Input columns, as force.")
-@click.option("--output", "outputs", multiple=True, required=True, callback=_listed, help="Outputs, as position,angle.")
+@click.option(
+    "--output", "outputs", multiple=True, required=True, callback=_listed, help="Outputs, as 'position,angle [deg]'."
+)
 @click.option("--plant", "family", help="Plant to fit, of the catalogue or a file.  [default: a linear model]")
 @click.option("--parameter", "parameters", multiple=True, callback=_listed, help="Parameters to fit.  [default: all]")
 @click.option("--order", type=click.IntRange(1), help="Model order.  [default: minimum BIC]")
 @click.option("--dt", type=float, help="Sample time [s].  [default: from the time column]")
 @click.option("--time", help="Name of the time column.")
-@click.option("--unit", "units", multiple=True, callback=_units, help="Unit of a column, as angle=deg.")
 @click.option("--validation", default=0.3, show_default=True, help="Held-out share of each record.")
 @click.option("-o", "target", type=PATH, help="Write the plant as JSON, for systems.load and lqrlab systems.")
 @as_json
@@ -46,7 +39,6 @@ def identify(
     order: int | None,
     dt: float | None,
     time: str | None,
-    units: dict[str, str],
     validation: float,
     target: Path | None,
     as_json: bool,
@@ -62,7 +54,7 @@ def identify(
     from lqrlab.workbench.cli.options import plant
 
     compute.setup()
-    log = identification.read(file, inputs, outputs, dt, time, units=units)
+    log = identification.read(file, inputs, outputs, dt, time)
     first, last = log.split(1 - validation)
     found: FittedPlant | LinearModel
     if family is None:

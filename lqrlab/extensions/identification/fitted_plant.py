@@ -41,7 +41,6 @@ class FittedPlant:
         starts: sum of squares reached from each start that was followed to its end.
         segments: the problem as it was solved.
         log: what was explained.
-        disturbed: whether the states were found with process noise.
     """
 
     plant: Plant
@@ -56,7 +55,6 @@ class FittedPlant:
     starts: Float[np.ndarray, " s"]
     segments: Segments
     log: Log
-    disturbed: bool = False
 
     @classmethod
     def of(cls, segments: Segments, z: Float[np.ndarray, " k"], **found: Any) -> Self:

@@ -9,13 +9,12 @@ import scipy.linalg
 
 from lqrlab import simulation
 from lqrlab.compute import checks
-from lqrlab.extensions.identification.filtering import filtered
 from lqrlab.extensions.identification.fitted_plant import FittedPlant
 from lqrlab.extensions.identification.log import Log, check_log, require_excitation
 from lqrlab.extensions.identification.shooting import DEFECT, Segments, first_states, minimised
 from lqrlab.systems import Plant, check_plant, parameter_fields
 
-METHODS = ("auto", "single", "multiple", "filter")
+METHODS = ("auto", "single", "multiple")
 _GROWTH = 150.0  # of errors within a segment
 _FAR = 25.0  # ranges of a signal in the log, from which it is far
 _ROUGH = 0.05  # the noise at first, relative to each output's spread
@@ -48,8 +47,7 @@ def fit(
         log: the record or records.
         parameters: names of those that are free; all that vary between variants if left out.
         method: ``"single"`` shooting simulates each record in one go; ``"multiple"`` in segments that have to meet,
-            which unstable plants and long records need; ``"auto"`` looks at how errors grow. ``"filter"``
-            goes on from there by the likelihood of an extended Kalman filter, for plants that are disturbed.
+            which unstable plants and long records need; ``"auto"`` looks at how errors grow.
         starts: searches at most: from the plant's own values, others around them, and all over the declared ranges.
         offsets: free constant offsets, of all outputs or of those named.
         defect: by how much segments may fail to meet, relative to the states' scales: larger allows for disturbances.
@@ -70,7 +68,6 @@ def fit(
     checks.choice("method", method, METHODS)
     checks.number("defect", defect, "a share of the states' scales above 0", above=0)
     checks.whole("iterations", iterations)
-    defect = max(defect, _LOOSE) if method == "filter" else defect
     segments = _cut(plant, log, names, method, segment, _offset(log, offsets), substeps)
     require_excitation(log, len(names) + plant.n)
     _plausible(segments, log)
@@ -84,8 +81,7 @@ def fit(
         sigma = _noise(segments, best, len(names))
         last = gap == gaps[-1]
         best, _ = minimised(segments, best, sigma, iterations, gap, 1e-8 if last else 1e-4)
-    found = _finished(segments, best, _noise(segments, best, len(names)), defect, costs, log)
-    return filtered(found, log, iterations) if method == "filter" else found
+    return _finished(segments, best, _noise(segments, best, len(names)), defect, costs, log)
 
 
 def free_parameters(plant: Plant, parameters: Sequence[str] | None) -> tuple[str, ...]:
@@ -132,7 +128,7 @@ def _cut(
     longest = max(len(u) for u, _ in log.records)
     segment = None if segment is None else min(checks.whole("segment", segment), longest)
     bounded = _bounded_growth(plant, log.dt, longest)
-    if method in ("auto", "filter"):
+    if method == "auto":
         method = "multiple" if segment or bounded < longest else "single"
     if method == "single":
         length = None
@@ -188,7 +184,7 @@ def _plausible(segments: Segments, log: Log) -> None:
         if s is not None and s.scale and np.abs(a - s.at).max() > 1e3 * s.scale + 1e3 * abs(s.at):
             raise ValueError(
                 f"log: {signal.name} reaches {np.abs(a).max():.3g}, where {s.scale:g} {s.unit} is large for "
-                f"{plant.name}: is it in another unit? read(..., units={{'{signal.name}': 'deg'}}) converts"
+                f"{plant.name}: is it in another unit? read(..., outputs=['{signal.name} [deg]']) converts"
             )
 
 

@@ -65,7 +65,7 @@ def posterior(
     equally likely (of its logarithm, where the range is above zero).
 
     Args:
-        fit: of physical parameters, not by ``method="filter"``.
+        fit: of physical parameters.
         key: of the draws.
         num: draws of each chain, after ``warmup`` that set the length of steps.
         chains: at once, by ``vmap``.
@@ -73,7 +73,6 @@ def posterior(
 
     Raises:
         ImportError: blackjax is missing; says how to install it.
-        ValueError: a fit with process noise, whose states are not those of a simulation.
 
     Source: M. D. Hoffman, A. Gelman, The No-U-Turn Sampler, JMLR 15 (2014); the sampler is blackjax's.
     """
@@ -81,11 +80,6 @@ def posterior(
     checks.random_key(key)
     for name, value in (("num", num), ("chains", chains), ("warmup", warmup)):
         checks.whole(name, value, 2 if name == "num" else 1)
-    if fit.disturbed:
-        raise ValueError(
-            'fit: expected one without process noise, but this one was found by method="filter"; '
-            "fit.sample draws around it"
-        )
     blackjax = extras.load("blackjax", "identification", "posterior")
     at, half = _laplace(fit, defect)
 

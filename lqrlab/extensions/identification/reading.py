@@ -1,7 +1,7 @@
 """Logs from files, tables, arrays and our own trajectories; times, gaps and units are looked at."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from lqrlab.systems import Plant, Signal, check_plant
 _CLOCKS = ("time", "t")
 _BLOCK = 8  # steps in a row of another length are another sample time
 _BLANK = ("", "nan", "none", "<na>", "nat")
+_GAP = 1.5  # a step of the time column above so many sample times begins a new record
 
 
 class Column(NamedTuple):
@@ -36,9 +37,7 @@ def read(
     dt: float | None = None,
     time: str | None = None,
     *,
-    units: Mapping[str, str] | None = None,
     plant: Plant | None = None,
-    gap: float = 1.5,
 ) -> Log:
     """A log from a file, a table, arrays, or a trajectory; or one log of several records from a list of them.
 
@@ -49,16 +48,13 @@ def read(
         source: a path (.csv, .parquet, .h5, .hdf5, .mat, .txt, .dat, .npz), a DataFrame, a dictionary of columns, an
             array ``[T, m + p]``, a :class:`~lqrlab.simulation.Trajectory` (what its controller saw), or a list of them.
         inputs, outputs: names of columns, in their order if they have no headings. ``"angle [deg]"`` is the column of
-            that heading; else it says the unit of a column ``angle`` that has none.
+            that heading; else it says the unit of a column ``angle`` that has none. The file's own unit counts.
         dt: sample time [s]; from the time column if left out.
-        time: name of the time column; ``"time"`` or ``"t"`` if there is one.
-        units: name → unit of what the file holds, where it does not say so itself.
+        time: name of the time column, with its unit where the file has none; ``"time"`` or ``"t"`` if there is one.
         plant: names inputs and outputs that are left out, and turns a trajectory's deviations into absolute values.
-        gap: a step of the time column above so many sample times begins a new record.
 
     Raises:
-        ValueError: says which file and column, what was expected, what was found: also where the file says one unit
-            and the caller another one.
+        ValueError: says which file and column, what was expected, what was found: also a unit of another kind.
 
     >>> t = np.arange(5) * 0.1
     >>> log = identification.read({"t": t, "force": t, "angle (deg)": 180 * t}, ["force"], ["angle"])
@@ -68,9 +64,9 @@ def read(
     if plant is not None:
         check_plant(plant)
     if isinstance(source, list | tuple):
-        return join([read(s, inputs, outputs, dt, time, units=units, plant=plant, gap=gap) for s in source])
+        return join([read(s, inputs, outputs, dt, time, plant=plant) for s in source])
     if isinstance(source, Trajectory):
-        for name, given in (("dt", dt), ("time", time), ("units", units)):
+        for name, given in (("dt", dt), ("time", time)):
             if given is not None:
                 raise ValueError(f"{name}: a trajectory says this itself, but found {given!r}; leave it out")
         return _of_trajectory(source, plant, inputs, outputs)
@@ -82,18 +78,19 @@ def read(
             raise ValueError(f"{name}: expected a list of column names, such as ['force'], but found {names!r}")
     if time is not None:
         checks.text("time", time, "the name of the time column")
-    checks.number("gap", gap, "a number of sample times above 1", above=1)
     wanted = [*inputs, *outputs]
     where, frame = table(source, wanted)
-    columns = _columns(frame)
-    said, asked = _said_units(columns, units), [_found(where, columns, text) for text in wanted]
+    headings = [str(heading).strip() for heading in frame.columns]
+    columns = [
+        Column(h, s.name, s.unit, frame.iloc[:, i]) for i, (h, s) in enumerate(zip(headings, signals_of(headings)))
+    ]
+    asked, notes = [_found(where, columns, text) for text in wanted], list[str]()
+    signals, arrays = zip(*(_in_si(c, s.unit, notes) for c, s in zip(asked, signals_of(wanted))))
     names = [column.name for column in asked]
-    notes: list[str] = []
-    signals, arrays = zip(*(_in_si(c, said.get(c.name, ""), s.unit, notes) for c, s in zip(asked, signals_of(wanted))))
     clock = _clock(where, [c for c in columns if time is not None or c.name not in names], time)
-    times = None if clock is None else _times(clock, said, notes)
+    times = None if clock is None else _times(clock, time, notes)
     values, m = np.stack(arrays, 1), len(inputs)
-    step, first, rows = _sampling(where, values, times, dt, gap, notes)
+    step, first, rows = _sampling(where, values, times, dt, notes)
     values = values[rows]
     return Log(values[:, :m], values[:, m:], step, signals[:m], signals[m:], first, tuple(notes))
 
@@ -122,13 +119,13 @@ def _of_trajectory(run: Trajectory, plant: Plant | None, inputs: Sequence[str], 
     if run.xs is None or run.us is None:
         raise ValueError("source: expected a trajectory with its states and inputs, but they were not kept")
     seen = run.xs[..., :-1, :] if run.seen is None else run.seen
-    x_eq, u_eq = plant.equilibrium()
     if (seen.shape[-1], run.us.shape[-1]) != (plant.n, plant.m):
         raise ValueError(
             f"plant: expected that of a trajectory of {seen.shape[-1]} states and {run.us.shape[-1]} inputs, but found "
             f"{plant.name}, which has {plant.n} and {plant.m}"
         )
-    xs, us = (np.asarray(a + expand_batch(at, a.ndim), float) for a, at in ((seen, x_eq), (run.us, u_eq)))
+    pairs = zip((seen, run.us), plant.equilibrium())
+    xs, us = (np.asarray(a + expand_batch(at, a.ndim), float) for a, at in pairs)
     if not (np.isfinite(xs).all() and np.isfinite(us).all()):
         raise ValueError(
             "source: the trajectory is not finite: a loop diverged; take a shorter one, or a better regulator"
@@ -144,11 +141,6 @@ def _of_trajectory(run: Trajectory, plant: Plant | None, inputs: Sequence[str], 
 
 
 # Columns ------------------------------------------------------------------------------------------------------
-
-
-def _columns(frame: pd.DataFrame) -> list[Column]:
-    headings = [str(heading).strip() for heading in frame.columns]
-    return [Column(h, s.name, s.unit, frame.iloc[:, i]) for i, (h, s) in enumerate(zip(headings, signals_of(headings)))]
 
 
 def _clock(where: str, columns: Sequence[Column], time: str | None) -> Column | None:
@@ -168,59 +160,36 @@ def _clock(where: str, columns: Sequence[Column], time: str | None) -> Column | 
 def _found(where: str, columns: Sequence[Column], text: str) -> Column:
     """The column of this heading; else that of its name and unit, else of its name."""
     (s,) = signals_of([text])
-    ways = (
-        [c for c in columns if c.heading == text.strip()],
-        [c for c in columns if c.name == s.name and s.unit and units_of.same(c.unit, s.unit)],
-        [c for c in columns if c.name == s.name],
-    )
-    found: list[Column] = next((way for way in ways if way), [])
+    named = [c for c in columns if c.name == s.name]
+    exact = [c for c in columns if c.heading == text.strip()]
+    found = exact or [c for c in named if s.unit and units_of.same(c.unit, s.unit)] or named
     if not found:
         headings = ", ".join(c.heading for c in columns[:50])
         hint = checks.did_you_mean(s.name, [c.name for c in columns]) or f"; it has {headings}"
         raise ValueError(f"{where}: has no column {text!r}{hint}")
     if len(found) > 1:
-        distinct = {c.heading for c in found}
-        listed = " and ".join(repr(c.heading) for c in found)
-        what = "say which by its heading" if len(distinct) == len(found) else "give each a name of its own"
+        listed, distinct = " and ".join(repr(c.heading) for c in found), len({c.heading for c in found})
+        what = "say which by its heading" if distinct == len(found) else "give each a name of its own"
         raise ValueError(f"{where}: {text!r} is the name of {len(found)} columns, {listed}; {what}")
     return found[0]
 
 
-def _said_units(columns: Sequence[Column], units: Any) -> dict[str, str]:
-    """Units that the caller says, by name; refuses those of no column, and those that are not known."""
-    if units is not None and not isinstance(units, Mapping):
-        raise ValueError(f"units: expected units by names, such as {{'angle': 'deg'}}, but found {units!r}")
-    said = {}
-    for name, unit in (units or {}).items():
-        checks.text("units", name, "the name of a column")
-        units_of.require(f"units: {name}", checks.text(f"units: {name}", unit, "a unit such as 'deg'"))
-        said[_found("units: the log", columns, name).name] = unit
-    return said
-
-
-def _in_si(column: Column, said: str, asked: str, notes: list[str]) -> tuple[Signal, np.ndarray]:
-    """The signal in SI units. The file's own unit counts; ``said`` must be the same, ``asked`` of the same kind."""
-    name, unit = column.name, column.unit or said or asked
-    if column.unit and said and not units_of.same(column.unit, said):
-        raise ValueError(
-            f"units: {name} is said to be in {said}, but its heading is {column.heading!r}: one of the two is wrong; "
-            "correct the heading, or leave it out of units"
-        )
+def _in_si(column: Column, asked: str, notes: list[str]) -> tuple[Signal, np.ndarray]:
+    """The signal in SI units. The file's own unit counts, and ``asked`` must be of the same kind."""
+    name, unit = column.name, column.unit or asked
     if asked and not column.unit:
         units_of.require(name, asked)
     if asked and units_of.conversion(unit, asked) is None:
         raise ValueError(f"{name}: expected {asked}, but found {column.heading!r} in {unit}, which is no such unit")
-    values = _numbers(column)
-    ending = "" if column.unit or said else units_of.ending(name)
+    values, known = _numbers(column), units_of.unit(unit)
+    ending = "" if column.unit else units_of.ending(name)
     if ending and not units_of.same(ending, unit or units_of.require(name, ending).si):
         notes.append(
             f"{name}: its name ends in {ending}, but values are taken {f'in {unit}' if unit else 'as they are'}; "
-            f"units={{{name!r}: {ending!r}}} converts them"
+            f"the name '{name} [{ending}]' converts them"
         )
-    known = units_of.unit(unit)
     if known is None:
-        if unit:
-            notes.append(f"{name}: the unit {unit!r} is not known: values are taken as they are")
+        notes += [f"{name}: the unit {unit!r} is not known: values are taken as they are"] if unit else []
         return Signal(name, unit), values
     if (known.factor, known.zero) != (1.0, 0.0):
         notes.append(f"{name}: converted from {unit} to {known.si}")
@@ -242,41 +211,43 @@ def _numbers(column: Column) -> np.ndarray:
     return numbers.to_numpy(float, na_value=np.nan)
 
 
-def _times(column: Column, said: Mapping[str, str], notes: list[str]) -> np.ndarray:
+# Time ---------------------------------------------------------------------------------------------------------
+
+
+def _times(column: Column, time: str | None, notes: list[str]) -> np.ndarray:
     """Seconds, of time stamps since the first."""
-    if (kind := column.values.dtype.kind) in "mM":
-        elapsed = column.values - column.values.min() if kind == "M" else column.values
-        return elapsed.dt.total_seconds().to_numpy()
-    return _in_si(column, said.get(column.name, ""), "s", notes)[1]
+    values = column.values
+    if values.dtype.kind in "mM":
+        return (values - values.min() if values.dtype.kind == "M" else values).dt.total_seconds().to_numpy()
+    signal, seconds = _in_si(column, signals_of([time or ""])[0].unit or "s", notes)
+    if signal.unit != "s":
+        raise ValueError(f"time: expected a unit of time, but found {column.heading!r} in {signal.unit}")
+    return seconds
 
 
 def _sampling(
-    where: str, values: np.ndarray, times: np.ndarray | None, dt: float | None, gap: float, notes: list[str]
+    where: str, values: np.ndarray, times: np.ndarray | None, dt: float | None, notes: list[str]
 ) -> tuple[float, tuple[int, ...], np.ndarray]:
     """The sample time, the rows of the kept samples at which records begin, and which rows are kept."""
-    good = np.isfinite(values).all(1)
-    if times is not None:
-        good &= np.isfinite(times)
+    good = np.isfinite(values if times is None else np.column_stack([values, times])).all(1)
     if not good.all():
         notes.append(f"{np.sum(~good)} of {len(good)} rows are not all finite numbers: left out, a record ends there")
     if good.sum() < 2:
         raise ValueError(f"{where}: expected at least two rows of finite numbers, but found {good.sum()}")
-    rows = np.flatnonzero(good)
-    begins = np.diff(rows) > 1
     if dt is not None:
         checks.number("dt", dt, "a sample time above 0 s", above=0)
-    if times is None and dt is None:
+    elif times is None:
         raise ValueError(f"dt: {where} has no time column; say the sample time [s], read(..., dt=0.01)")
-    step = float(dt or 0)
+    rows = np.flatnonzero(good)
+    begins, step = np.diff(rows) > 1, float(dt or 0)
     if times is not None:
-        step, jumps = _clocked(where, times[rows], rows, begins, dt, gap, notes)
+        step, jumps = _clocked(where, times[rows], rows, begins, dt, notes)
         begins |= jumps
-    first = (0, *(int(i) + 1 for i in np.flatnonzero(begins)))
-    return step, first, rows
+    return step, (0, *(int(i) + 1 for i in np.flatnonzero(begins))), rows
 
 
 def _clocked(
-    where: str, times: np.ndarray, rows: np.ndarray, begins: np.ndarray, dt: float | None, gap: float, notes: list[str]
+    where: str, times: np.ndarray, rows: np.ndarray, begins: np.ndarray, dt: float | None, notes: list[str]
 ) -> tuple[float, np.ndarray]:
     """The sample time by the clock, and after which of the kept rows it jumps; refuses a sample time that changes."""
     steps = np.diff(times)
@@ -298,7 +269,7 @@ def _clocked(
                 f"{where}: the sample time changes: it is {' s and '.join(found)} s, see rows {rows[at]} to "
                 f"{rows[at + _BLOCK]}; read the parts as records of their own, resample them, and join them"
             )
-    jumps = (steps > gap * step) & ~begins  # where rows were left out, that has been said
+    jumps = (steps > _GAP * step) & ~begins  # where rows were left out, that has been said
     near = steps[~begins & ~jumps]
     step = float(dt or (near.mean() if len(near) else step))  # rounded time stamps: right on average
     if jumps.any():

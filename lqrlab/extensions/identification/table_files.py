@@ -3,8 +3,8 @@
 import codecs
 import collections
 import csv
-import itertools
 import re
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,11 +80,8 @@ def _of_arrays(where: str, arrays: Mapping[str, Any]) -> pd.DataFrame:
     if not columns:
         raise ValueError(f"{where}: expected arrays of numbers, but found none")
     _check_distinct(where, [name for name, _ in columns])
-    ((most, _),) = collections.Counter(len(a) for _, a in columns).most_common(1)
+    most = statistics.mode(len(a) for _, a in columns)
     return pd.DataFrame({name: a for name, a in columns if len(a) == most})
-
-
-# Limits -------------------------------------------------------------------------------------------------------
 
 
 def _most(path: Path) -> int:
@@ -113,37 +110,30 @@ def _check_distinct(where: object, names: Sequence[str]) -> None:
 
 
 def _csv(path: Path) -> pd.DataFrame:
-    """With or without headings; ``;``, tab or comma between the columns, else blanks."""
+    """With or without headings; ``;``, tab or comma between the columns, else blanks. Read by pandas, in parts."""
     with path.open("rb") as file:
-        encoding = _encoding(head := file.read(_LONGEST_LINE))
-        counts = [
-            (b.count(b"\n"), b.count(b"\r"))
-            for b in itertools.chain([head], iter(lambda: file.read(_LONGEST_LINE), b""))
-        ]
-    with path.open(encoding=encoding, errors="replace") as text:
-        lines = [text.readline(_LONGEST_LINE) for _ in range(2)]
-    if max(map(len, lines)) >= _LONGEST_LINE:
+        head = file.read(_LONGEST_LINE)
+    encoding = _encoding(head)
+    first, second, *more = [*head.decode(encoding, errors="replace").splitlines(), "", ""]
+    if len(head) == _LONGEST_LINE and len(more) < 3:
         raise ValueError(f"{path}: expected rows of numbers, but found one of more than 1 MiB")
-    separator = next((s for s in ";\t," if s in lines[0] and path.suffix.lower() == ".csv"), r"\s+")
-    names, values = _split(lines[0].lstrip("#%"), separator), _split(lines[1], separator)
+    separator = next((s for s in ";\t," if s in first and path.suffix.lower() == ".csv"), r"\s+")
+    names, values = _split(first.lstrip("#%"), separator), _split(second, separator)
     width = max(len(names), len(values))
     _check_columns(path, width)
-    _check_size(path, 8 * width * (1 + max(map(sum, zip(*counts)))))
     headed = pd.to_numeric(pd.Series(names), errors="coerce").isna().any()
-    if headed:
-        _check_distinct(path, names)
-    frame = pd.read_csv(
-        path,
-        sep=separator,
-        names=range(width),
-        skiprows=int(headed),
-        index_col=False,
-        skipinitialspace=True,
-        encoding=encoding,
-        encoding_errors="replace",
-    )
+    parts, size = [], 0
+    with pd.read_csv(
+        path, sep=separator, names=range(width), skiprows=int(headed), index_col=False, skipinitialspace=True,
+        encoding=encoding, encoding_errors="replace", chunksize=max(_SMALL // (8 * max(width, 1)), 1),
+    ) as reader:  # fmt: skip
+        for part in reader:
+            parts.append(part)
+            _check_size(path, size := size + 8 * part.size)
+    frame = pd.concat(parts)
     if not headed:
         return frame
+    _check_distinct(path, names)
     beyond, lacking = frame.iloc[:, len(names) :], separator == r"\s+" and len(values) < len(names)
     if lacking or beyond.notna().any(axis=None):  # a line that ends with separators has nothing there
         raise ValueError(f"{path}: expected a value for each of {len(names)} headings, but found {len(values)}")
@@ -177,14 +167,14 @@ def _parquet(path: Path) -> pd.DataFrame:
     import pyarrow.parquet
 
     file = pyarrow.parquet.ParquetFile(path)
-    about, schema = file.metadata, file.schema
-    _check_columns(path, about.num_columns * about.num_row_groups)
-    groups = [about.row_group(i) for i in range(about.num_row_groups)]
-    _check_size(path, 8 * about.num_rows * about.num_columns)
-    _check_size(path, sum(g.column(j).total_uncompressed_size for g in groups for j in range(g.num_columns)))
-    flat = [c for j in range(about.num_columns) if (c := schema.column(j)).max_repetition_level == 0]
-    kept = [c.path for c in flat if c.physical_type != "BYTE_ARRAY"]
-    return file.read(columns=kept).to_pandas(ignore_metadata=True)
+    about = file.metadata
+    rows, columns = range(about.num_row_groups), range(about.num_columns)
+    _check_columns(path, len(rows) * len(columns))
+    _check_size(path, 8 * about.num_rows * len(columns))
+    _check_size(path, sum(about.row_group(i).column(j).total_uncompressed_size for i in rows for j in columns))
+    known = [about.schema.column(j) for j in columns]
+    flat = [c.path for c in known if c.max_repetition_level == 0 and c.physical_type != "BYTE_ARRAY"]
+    return file.read(columns=flat).to_pandas(ignore_metadata=True)
 
 
 def _hdf5(path: Path) -> pd.DataFrame:

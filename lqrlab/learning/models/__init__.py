@@ -3,41 +3,29 @@
 ``@models.register("name")`` enters one of your own, ``@models.activation("name")`` an activation.
 """
 
-from lqrlab.learning.models import history_network, matrix  # each registers its own
-from lqrlab.learning.models.history_network import HistoryNetwork
-from lqrlab.learning.models.network import (
-    Context,
-    Described,
-    Model,
-    activation,
-    answer,
-    apply_gain,
-    build,
-    count,
-    fits,
-    merge,
-    register,
-    restored,
-    split,
-    used,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Context",
-    "Described",
-    "HistoryNetwork",
-    "Model",
-    "activation",
-    "answer",
-    "apply_gain",
-    "build",
-    "count",
-    "fits",
-    "history_network",
-    "matrix",
-    "merge",
-    "register",
-    "restored",
-    "split",
-    "used",
-]
+from lqrlab.compute.names import lazily
+
+if TYPE_CHECKING:
+    from lqrlab.learning.models import matrix
+    from lqrlab.learning.models.history_network import HistoryNetwork
+    from lqrlab.learning.models.network import (
+        Context,
+        Described,
+        activation,
+        answer,
+        apply_gain,
+        build,
+        count,
+        fits,
+        merge,
+        register,
+        restored,
+        split,
+        used,
+    )
+
+__getattr__, __dir__, __all__ = lazily(__name__)
+
+from lqrlab.learning.models import history_network, matrix  # noqa: E402 (each registers its own)

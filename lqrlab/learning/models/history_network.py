@@ -47,7 +47,7 @@ class HistoryNetwork(Described):
         raise NotImplementedError(f"{type(self).__name__} declares no read(tokens, prefix, exists, rows)")
 
     def __call__(self, x: Array, u: Array, time_mask: Array, context: Context, *, last: bool = False) -> Array:
-        """See :class:`Model`."""
+        """See :data:`register`."""
         check_shapes(x, u, time_mask, context, self.config.window)
         b, w, _ = x.shape
         rows = 1 if last else w

@@ -216,20 +216,6 @@ def _resolvent_backward(kept: tuple[Array, Array], slope: Array) -> tuple[Array]
 _resolvent.defvjp(_resolvent_forward, _resolvent_backward)
 
 
-@jax.custom_vjp
-def _inverted(a: Array) -> Array:
-    """:func:`_inverse` with its gradient, for few matrices."""
-    return _inverse(a)
-
-
-def _inverted_forward(a: Array) -> tuple[Array, Array]:
-    inverse = _inverse(a)
-    return inverse, inverse
-
-
-_inverted.defvjp(_inverted_forward, lambda inverse, slope: (-inverse @ slope @ inverse,))
-
-
 def _size(X: Array, n: Array) -> Array:
     """Frobenius norm over √n ``[c, b]``, n ``[1, b]``: the same for a padded plant."""
     return jnp.sqrt(jnp.sum(X * X, axis=(-1, -2)) / n + 1e-12)
@@ -316,7 +302,7 @@ class MatrixNetwork(FixedGain):
         eye = jnp.eye(N_MAX, dtype=d.A.dtype)[None] * d.state_mask[:, None, :]
         F, PB = eye + problem.D, self._cost(problem, d.state_mask) @ problem.B
         S = jnp.eye(M_MAX, dtype=d.A.dtype)[None] + problem.B.mT @ PB
-        return self._context(d, problem.gain(_inverted(S) @ (PB.mT @ F)))
+        return self._context(d, problem.gain(jnp.linalg.solve(S, PB.mT @ F)))
 
     def decide(self, d: Told, exact: Told) -> Context:
         """The best of the gains that it has at several sample times, see :func:`best_gain`."""

@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,16 @@ from lqrlab.simulation import Told
 from lqrlab.systems import M_MAX, N_MAX
 
 register = Registry("kind", "model")
-"""Decorator that enters a model class; it is built as ``cls(config, rngs=rngs)``, see :class:`Model`."""
+"""Decorator that enters a model class, an ``nnx.Module`` built as ``cls(config, rngs=rngs)``. It has
+
+- ``config``; ``linear``: its answer is −K x̃ with the context's gain, so that a closed loop's cost is exact;
+  ``any_weights``: it reads the weights of a description, else only such are taken as the scaled coordinates absorb;
+  ``options``: settings of a config that it has beside :data:`COMMON`, all where a class does not say;
+- ``encode(told) -> Context``: from descriptions ``[b, …]``, what need not be done at each step;
+- ``__call__(x, u, time_mask, context, *, last=False)``: inputs for every step of a window ``[b, W, 6]``, or the last
+  ``[b, 1, 6]``, zero where there is none, of scaled states, oldest first, and the inputs that led to them
+  ``[b, W, 12]``, ``[b, W, 6]`` and of a mask ``[b, W]`` that is 0 before the episode began.
+"""
 
 activation = Registry("activation", "activation")
 """Decorator that enters an activation, a function of one array."""
@@ -86,34 +95,6 @@ class Context:
     input_mask: Array
 
 
-class Model(Protocol):
-    """Interface of a registered class.
-
-    Attributes:
-        config: what it was built from.
-        linear: its answer is −K x̃ with the context's gain, so that a closed loop's cost is exact.
-        any_weights: it reads the weights of a description; else only such are taken as the scaled coordinates absorb.
-        options: settings of a config that it has beside :data:`COMMON`; all, where a class does not say.
-    """
-
-    config: ModelConfig
-    linear: bool
-    any_weights: bool
-
-    def encode(self, d: Told) -> Context:
-        """From descriptions ``[b, …]``, what need not be done at each step."""
-
-    def __call__(self, x: Array, u: Array, time_mask: Array, context: Any, *, last: bool = False) -> Array:
-        """Inputs for every step of a window ``[b, W, 6]``, or the last ``[b, 1, 6]``; zero where there is none.
-
-        Args:
-            x, u: scaled states, oldest first, and the inputs that led to them ``[b, W, 12]``, ``[b, W, 6]``.
-            time_mask: ``[b, W]``, 0 before the episode began.
-            context: from :meth:`encode`.
-            last: answer for the last step alone.
-        """
-
-
 def answer(model: Any, d: Told) -> Context:
     """A model's best answer to descriptions ``[b, …]``: networks see float32, loops are judged in the type of d."""
     seen = d.astype(jnp.dtype(jnp.float32))
@@ -123,21 +104,13 @@ def answer(model: Any, d: Told) -> Context:
 def check_shapes(x: Array, u: Array, time_mask: Array, context: Context, window: int) -> None:
     """Raise ValueError unless these are windows of the context's plants."""
     plants = context.state_mask.shape[0]
-    expected = f"windows [plants, steps, channels] of {plants} plants and at most {window} steps"
-    for name, a, channels, of in (("x", x, N_MAX, "states"), ("u", u, M_MAX, "inputs")):
-        if a.ndim != 3 or (a.shape[0], a.shape[2]) != (plants, channels):
-            raise ValueError(
-                f"{name}: expected {expected} with {channels} channels (the {of}, padded), but found {a.shape}"
-            )
-    if x.shape[1] > window:
+    steps = x.shape[1] if x.ndim == 3 else 0
+    wanted = (plants, steps, N_MAX), (plants, steps, M_MAX), (plants, steps)
+    if steps > window or (x.shape, u.shape, time_mask.shape) != wanted:
         raise ValueError(
-            f"x: expected {expected}, but found windows of {x.shape[1]} steps; build the model with "
-            f"ModelConfig(window={x.shape[1]}) or cut shorter windows"
-        )
-    if u.shape[1] != x.shape[1] or time_mask.shape != x.shape[:2]:
-        raise ValueError(
-            f"u, time_mask: expected as many steps as x has, {x.shape[:2]}, but found {u.shape[:2]} "
-            f"and {time_mask.shape}"
+            f"x, u, time_mask: expected windows of {plants} plants and at most {window} steps (more: build the model "
+            f"with ModelConfig(window=…)), [plants, steps, {N_MAX}], [plants, steps, {M_MAX}] (states, inputs; padded) "
+            f"and [plants, steps], but found {x.shape}, {u.shape}, {time_mask.shape}"
         )
 
 
@@ -212,7 +185,7 @@ class FixedGain(nnx.Module):
     linear = True
 
     def __call__(self, x: Array, u: Array, time_mask: Array, context: Context, *, last: bool = False) -> Array:
-        """See :class:`Model`; u is not looked at."""
+        """See :data:`register`; u is not looked at."""
         check_shapes(x, u, time_mask, context, x.shape[1])
         if last:
             x, time_mask = x[:, -1:], time_mask[:, -1:]

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Float
 
 from lqrlab import systems
-from lqrlab.simulation import LinearPolicy, Problem, TrackingPolicy, Trajectory, rollout
+from lqrlab.simulation import LinearPolicy, Problem, Trajectory, rollout
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import animation, charts, keyframes, loop_design, svg
+from lqrlab.workbench.figures import animation, keyframes, loop_design, svg
 from lqrlab.workbench.figures.plant_card import Card, card, html_table, phrase
 from lqrlab.workbench.figures.safe_html import mathml
 from lqrlab.workbench.figures.svg import HtmlPage
@@ -51,39 +51,31 @@ def page(names: Sequence[str] | None = None, *, linear: bool = True, unfolded: b
 
 @dataclasses.dataclass(frozen=True)
 class Demonstration:
-    """Runs of one plant's linear model for the page, ``optimal`` and with ``no control``."""
+    """Runs of one plant's linear model for the page."""
 
     A: Float[np.ndarray, "n n"]  # of the plant, linearised
     K: Float[np.ndarray, "m n"]  # gain of the sampled optimum
-    released: dict[str, Trajectory]  # from an initial state
-    pushed: dict[str, Trajectory]  # from rest, by a step of the first input of its scale
+    optimal: Trajectory  # from an initial state
+    free: Trajectory  # from the same one, without control
 
 
 def demonstrations(plants: Sequence[Plant]) -> list[Demonstration]:
-    """The runs of each plant at its defaults: one design and four rollouts for all, padded to the largest."""
+    """The runs of each plant at its defaults: one design and two rollouts for all, padded to the largest."""
     problem = Problem.of(plants)
+    assert problem.continuous is not None
     A, B, gains = (np.asarray(a) for a in (problem.A, problem.B, problem.K))
-    (n, m), closed = B.shape[-2:], A - B @ gains
+    n, closed = A.shape[-1], A - B @ gains
     steps = [loop_design.settling_steps(np.linalg.eigvals(F[: p.n, : p.n])) for F, p in zip(closed, plants)]
     x0 = np.array([np.pad(loop_design.start(p), (0, n - p.n)) for p in plants])
-    push = np.zeros((len(plants), 1, m))
-    push[:, 0, 0] = [p.inputs[0].scale for p in plants]
-
-    def runs(released: bool, gain: float) -> list[Trajectory]:
-        at, input = (x0, 0 * push) if released else (0 * x0, push)
-        policy = TrackingPolicy(np.zeros((len(plants), 1, n)), input, gain * gains[:, None])  # type: ignore[arg-type]
-        out = jax.tree.map(np.asarray, rollout(problem, policy, at, max(steps)))
-        return [
-            Trajectory(out.ts[i, : t + 1], out.xs[i, : t + 1, : p.n], out.us[i, :t, : p.m], out.costs[i, :t])
-            for i, (p, t) in enumerate(zip(plants, steps))
-        ]
-
-    shown = (
-        [{"optimal": a, "no control": b} for a, b in zip(runs(kind, 1.0), runs(kind, 0.0))] for kind in (True, False)
-    )
-    As = (A[: p.n, : p.n] for p, A in zip(plants, np.asarray(problem.continuous.A)))  # type: ignore[union-attr]
-    Ks = (K[: p.m, : p.n] for p, K in zip(plants, gains))
-    return list(map(Demonstration, As, Ks, *shown))
+    runs = [jax.tree.map(np.asarray, rollout(problem, share * gains, x0, max(steps))) for share in (1.0, 0.0)]
+    return [
+        Demonstration(
+            np.asarray(problem.continuous.A)[i, : p.n, : p.n],
+            gains[i, : p.m, : p.n],
+            *(Trajectory(r.ts[i, : t + 1], r.xs[i, : t + 1, : p.n], r.us[i, :t, : p.m], r.costs[i, :t]) for r in runs),
+        )
+        for i, (p, t) in enumerate(zip(plants, steps))
+    ]
 
 
 def _field(plant: Plant) -> str:
@@ -115,14 +107,14 @@ def _tile(plant: Plant) -> str:
 
 def _entry(plant: Plant, shown: Demonstration, linear: bool, *, unfolded: bool) -> str:
     """All of one family, folded."""
-    about, run = card(plant, A=shown.A), shown.released["optimal"]
+    about, run = card(plant, A=shown.A), shown.optimal
     if not linear:
         policy = LinearPolicy(jnp.asarray(shown.K))
         run = rollout(plant, policy, jnp.asarray(loop_design.start(plant)), len(run.us))
     film = animation.animation(
         plant,
         {"optimal": run},
-        curves={"no control": shown.released["no control"]},
+        curves={"no control": shown.free},
         signals=[s.name for s in (*plant.states, *plant.inputs)],
         width=_WIDTH,
         title="From an initial state" + ("" if linear else ", nonlinear plant"),
@@ -132,7 +124,6 @@ def _entry(plant: Plant, shown: Demonstration, linear: bool, *, unfolded: bool) 
         f'<div id="{_anchor(plant.name)}"></div><p>{html.escape(about.title)}.</p>',
         *(f'<p class="lq-fact"><b>{label}</b> {html.escape(words)}</p>' for label, words in facts.items()),
         film.drawing.replace(svg.STYLE, "", 1).replace(animation.PLAYING, "", 1),
-        _step(plant, shown.pushed),
         *(f'<div class="lq-formula">{mathml(line, display=True)}</div>' for line in about.equations),
         *(html_table(caption, table) for caption, table in about.tables.items()),
     ]
@@ -140,16 +131,3 @@ def _entry(plant: Plant, shown: Demonstration, linear: bool, *, unfolded: bool) 
     small = f"<small>{about.size}; {html.escape(about.modes[0])}</small>"
     summary = f"<summary>{_tile(plant)}<span>{line}{small}</span></summary>"
     return f'<details class="lq-plant"{" open" * unfolded}>{summary}{"".join(parts)}</details>'
-
-
-def _step(plant: Plant, runs: dict[str, Trajectory]) -> str:
-    """Responses of all states to a step of the first input."""
-    pushed, run = plant.inputs[0], runs["optimal"]
-    size = f"{pushed.scale:g} {pushed.unit}".removesuffix(" 1")
-    title = f"After a step of {size} on {pushed.name.replace('_', ' ')}"
-    states = charts.channels(plant)[: plant.n]
-    traces, bottom = charts.responses(states, runs, (0, 19, _WIDTH), lead=1, named=True)
-    far = int(np.argmax(np.abs(run.xs[-1]) / np.asarray(plant.scales[0])))
-    s = plant.states[far]
-    alt = f"{title}: under control {s.name.replace('_', ' ')} settles {run.xs[-1, far]:.2g} {s.unit} away"
-    return svg.document(svg.text(2, 16, title, look="lq-b") + traces, _WIDTH, bottom, alt, bare=True)

@@ -181,30 +181,18 @@ def percent(value: float) -> str:
 
 
 def logarithmic(
-    at: Rectangle,
-    xs: Values,
-    curves: Mapping[str, Values],
-    labels: tuple[str, str],
-    *,
-    x: Interval,
-    floor: float,
-    decades: int = 100,
-    named: bool = False,
-    logs: str = "y",
+    at: Rectangle, xs: Values, curves: Mapping[str, Values], labels: tuple[str, str], *, x: Interval, floor: float
 ) -> str:
-    """Positive curves (label → values over ``xs``) on a logarithmic axis.
+    """Positive curves (label → values over ``xs``) on a logarithmic axis, their names above.
 
-    Values below ``floor`` are drawn there, at most the highest ``decades`` are shown; ``labels`` are of the two axes,
-    ``named`` writes those of the curves above the chart; ``logs`` is ``"xy"`` if xs are log10 of what is shown.
+    Values below ``floor`` are drawn there; ``labels`` are of the two axes.
     """
     values = {k: np.maximum(np.nan_to_num(v, nan=floor, posinf=1e12), floor) for k, v in curves.items()}
     levels = {label: np.log10(v) for label, v in values.items()}
-    high = math.ceil(max(v.max() for v in levels.values()))
-    low = max(math.floor(min(v.min() for v in levels.values())), high - decades)
-    axes, looks = Axes(at, x, (low, max(high, low + 1)), logs=logs), strokes(curves)
-    drawn = "".join(axes.curve(xs, np.maximum(v, low), looks[label]) for label, v in levels.items())
-    names = legend(at[0] + 20 + 5.6 * len(labels[1]), at[1] + 10, looks) if named else ""
-    return axes.frame(labels[0], labels[1]) + drawn + names
+    low, high = math.floor(min(v.min() for v in levels.values())), math.ceil(max(v.max() for v in levels.values()))
+    axes, looks = Axes(at, x, (low, max(high, low + 1)), logs="y"), strokes(curves)
+    drawn = "".join(axes.curve(xs, v, looks[label]) for label, v in levels.items())
+    return axes.frame(*labels) + drawn + legend(at[0] + 20 + 5.6 * len(labels[1]), at[1] + 10, looks)
 
 
 def pole_map(at: Rectangle, groups: Mapping[str, Poles]) -> str:

@@ -15,7 +15,6 @@ from jaxtyping import Float, Int
 from lqrlab import dataset, simulation, systems
 from lqrlab.simulation import Problem, Trajectory
 from lqrlab.workbench.figures import charts, svg
-from lqrlab.workbench.figures.charts import Rectangle
 from lqrlab.workbench.figures.loop_design import poles_of
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels.controls import WIDE
@@ -58,7 +57,7 @@ class Selection:
     @property
     def signals(self) -> list[charts.PlottedSignal]:
         """States and inputs by the family's names; a plant that is not registered here has x1, …, u1, …."""
-        return _signals(self.family, self.plants)
+        return charts.channels(systems.family(self.family) if self.family in systems.names() else self.plants)
 
     def problem(self, variant: int) -> Problem:
         """A variant's linear problem, with the optimum that is on disk."""
@@ -82,20 +81,15 @@ class Selection:
         return numbers
 
 
-def _signals(family: str, plants: systems.Linear) -> list[charts.PlottedSignal]:
-    return charts.channels(systems.family(family) if family in systems.names() else plants)
-
-
 def optimum(problem: Problem, x0: Float[np.ndarray, " n"], num_steps: int) -> Trajectory:
     """The optimal loop of a variant from x0, linear and exact between samples."""
     return jax.tree.map(np.asarray, simulation.rollout(problem, problem.K, jnp.asarray(x0), num_steps))
 
 
-def picture(chosen: Selection, variant: int, number: int, signal: int | None = None) -> Picture:
-    """One trajectory and the optimum, the spectrum of a signal and the poles, with the words above them.
+def picture(chosen: Selection, variant: int, number: int) -> Picture:
+    """One trajectory and the optimum, and the poles, with the words above them.
 
-    ``number`` counts the variant's trajectories or their segments, ``signal`` its states and then its inputs, of which
-    the first is the default. A ``ValueError`` if nothing was kept of this variant.
+    ``number`` counts the variant's trajectories or their segments. A ``ValueError`` if nothing was kept of it.
     """
     numbers = chosen.of_variant(variant)
     at = int(numbers[min(number, len(numbers) - 1)])
@@ -106,26 +100,11 @@ def picture(chosen: Selection, variant: int, number: int, signal: int | None = N
     recorded = Trajectory(dt * np.arange(len(xs)), xs, us, None)  # type: ignore[arg-type]
     runs, signals = {"optimal": best, "as recorded": recorded}, chosen.signals
     traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, named=True)
-    watched = signals[xs.shape[-1] if signal is None else signal]
     poles = {"optimal": poles_of(problem), "no control": np.linalg.eigvals(np.asarray(problem.A))}
-    body = traces + _spectrum((0, bottom + 6, 540, 190), runs, watched, dt)
-    body += charts.pole_map((560, bottom + 6, 300, 190), poles)
-    alt = f"{chosen.family}: one recorded trajectory and its optimum, the spectrum of a signal, poles"
+    body = traces + charts.pole_map((0, bottom + 6, 300, 190), poles)
+    alt = f"{chosen.family}: one recorded trajectory and its optimum, poles"
     file = svg.document(body, _WIDTH + 8, bottom + 204, alt)
     return Picture(file, alt, _words(chosen, variant, at, recorded))
-
-
-def _spectrum(at: Rectangle, runs: dict[str, Trajectory], channel: charts.PlottedSignal, dt: float) -> str:
-    """Amplitudes of a signal over frequency, both logarithmic."""
-    values = {label: channel.values(run) for label, run in runs.items()}
-    frequencies = np.fft.rfftfreq(len(next(iter(values.values()))), dt)[1:]
-    if not len(frequencies):
-        return ""
-    amplitudes = {label: 2 * np.abs(np.fft.rfft(v))[1:] / len(v) for label, v in values.items()}
-    across = np.log10(frequencies)
-    labels = "frequency [Hz]", f"spectrum of {channel.signal.name} [{channel.signal.unit}]"
-    span = across[0], across[-1] if len(across) > 1 else across[0] + 1
-    return charts.logarithmic(at, across, amplitudes, labels, x=span, floor=1e-12, decades=8, logs="xy")
 
 
 def _words(chosen: Selection, variant: int, at: int, recorded: Trajectory) -> str:
@@ -155,8 +134,8 @@ def left_out(data: dataset.Dataset, family: str) -> str:
     return f"{', '.join(missing) or 'Nothing'}, {whole}."
 
 
-BrowserQuestion = tuple[str, str | None, int, int, int]
-"""Family, split, numbers of the variant and of its trajectory, and of the signal with the spectrum."""
+BrowserQuestion = tuple[str, str | None, int, int]
+"""Family, split, numbers of the variant and of its trajectory."""
 
 
 class Browser(Panel[BrowserQuestion, Picture]):
@@ -167,27 +146,23 @@ class Browser(Panel[BrowserQuestion, Picture]):
         self._chosen: Selection | None = None
         self.family = ipywidgets.Dropdown(options=data.config.families, description="family", **WIDE)
         self.split = ipywidgets.Dropdown(options=[_ALL], description="split", **WIDE)
-        self.signal = ipywidgets.Dropdown(options=[("-", 0)], description="spectrum of", **WIDE)
         rows = "trajectory" if data.config.keep_every == 1 else "segment"
         self.variant, self.trajectory = (
             ipywidgets.IntSlider(0, 0, 0, description=label, **WIDE) for label in ("variant", rows)
         )
         wrap = {"flex_flow": "row wrap"}
-        first = ipywidgets.HBox([self.family, self.split, self.signal], layout=wrap)
+        first = ipywidgets.HBox([self.family, self.split], layout=wrap)
         shown = [first, ipywidgets.HBox([self.variant, self.trajectory], layout=wrap)]
         super().__init__(shown, call=("data_browser", {"path": data.path}))
         self.track(then=self._choose_family, family=self.family)
         self.track(then=self._choose_split, split=self.split)
-        self.track(variant=self.variant, trajectory=self.trajectory, signal=self.signal)
+        self.track(variant=self.variant, trajectory=self.trajectory)
         self._choose_family()
 
     def _choose_family(self) -> None:
         with self.quietly():
             present = [s for s in dataset.store.SPLITS if len(self._data.rows(s, self.family.value))]
             self.split.options = [_ALL, *present]
-            signals = _signals(self.family.value, self._data.linear(None, self.family.value))
-            self.signal.options = [(channel.name, i) for i, channel in enumerate(signals)]
-            self.signal.value = self._defaults["signal"] = [c.held for c in signals].index(True)
         self._choose_split()
 
     def _choose_split(self) -> None:
@@ -200,11 +175,11 @@ class Browser(Panel[BrowserQuestion, Picture]):
 
     def _question(self) -> BrowserQuestion:
         split = None if self.split.value == _ALL else self.split.value
-        return self.family.value, split, self.variant.value, self.trajectory.value, self.signal.value
+        return self.family.value, split, self.variant.value, self.trajectory.value
 
     def _compute(self, question: BrowserQuestion, check: Check) -> Picture:
-        family, split, variant, number, signal = question
+        family, split, variant, number = question
         if self._chosen is None or (self._chosen.family, self._chosen.split) != (family, split):
             self._chosen = Selection.of(self._data, family, split)
         check()
-        return picture(self._chosen, variant, number, signal)
+        return picture(self._chosen, variant, number)

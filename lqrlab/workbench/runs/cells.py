@@ -113,8 +113,8 @@ class Cells:
 
 def _image(kind: str, data: str, words: str, width: object) -> markupsafe.Markup:
     encoded = base64.b64encode(data.encode()).decode() if kind == "image/svg+xml" else data.replace("\n", "")
-    wide = markupsafe.Markup(' width="{}"').format(width) if width else ""
-    return markupsafe.Markup('<img src="data:{};base64,{}"{} alt="{}">').format(kind, encoded, wide, words)
+    image = markupsafe.Markup('<img src="data:{};base64,{}" alt="{}"{}>')
+    return image.format(kind, encoded, words, markupsafe.Markup(' width="{}"').format(width) if width else "")
 
 
 def clean(body: str) -> str:

@@ -4,16 +4,13 @@ The kernel holds the run's folder for as long as it lives, and ends when the pro
 is killed leaves nobody behind who writes there.
 """
 
-import contextlib
 import functools
 import logging
-import math
 import os
 import signal
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +22,7 @@ from lqrlab.workbench.runs import notebooks, run_folder, session
 from lqrlab.workbench.runs.notebooks import Cell, Notebook, Values
 from lqrlab.workbench.runs.terminal import Progress
 
-_NEVER_STARTED, _STARTS = "Kernel died before replying", 3  # as when another process took its ports
+_PLAIN = "--InteractiveShell.automagic=False"  # else a cell of one line, run: str = "…", is the magic %run
 _ENTER = "__import__('lqrlab.workbench.runs.run_folder', fromlist=['enter']).enter"
 
 
@@ -51,20 +48,12 @@ def client(book: NotebookExecutionManager, **options: Any) -> PapermillNotebookC
 
 
 def execute(
-    nb: Notebook,
-    folder: Path,
-    values: Values,
-    fingerprint: str,
-    progress: Progress,
-    *,
-    time_limit: float | None = None,
-    unwanted: Callable[[], bool] = lambda: False,
+    nb: Notebook, folder: Path, values: Values, fingerprint: str, progress: Progress, ended: Callable[[], str] = str
 ) -> None:
     """Execute one notebook in a folder that is held, and make sure that it came to its end.
 
     ``fingerprint`` is filed with the result. ``progress`` takes in each cell that runs, the heading that it stands
-    under, and the last line that it printed. When ``unwanted()``, asked every second, or after ``time_limit`` seconds,
-    the notebook is ended.
+    under, and the last line that it printed. ``ended`` is asked every second; when it says why, the kernel is killed.
 
     Raises:
         CellError: a cell failed, the kernel died, it was ended, or the last cell wrote no result.
@@ -75,26 +64,11 @@ def execute(
     executed.parent.mkdir(exist_ok=True)
     result = session.result_path(folder, nb.name)
     result.unlink(missing_ok=True)  # so that a result is one of this execution
+    partial.unlink(missing_ok=True)
     given = {k: v for k, v in values.items() if v != nb.parameters[k].default} | {"run": str(folder)}
-    deadline = time.monotonic() + (time_limit or math.inf)
-
-    def ended() -> str:
-        if time.monotonic() >= deadline:
-            return f"TimeLimit: not finished after {time_limit:g} s"
-        return "Stopped: its sweep was stopped" if unwanted() else ""
-
+    env = environment() | {"LQRLAB_FINGERPRINT": fingerprint}
     try:
-        partial.unlink(missing_ok=True)
-        with _engine(nb, folder, fingerprint, progress, ended):
-            for left in reversed(range(_STARTS)):
-                try:
-                    papermill.execute_notebook(
-                        str(nb.path), str(partial), given, "lqrlab", progress_bar=False, autosave_cell_every=10
-                    )
-                    break
-                except RuntimeError as error:
-                    if not left or _NEVER_STARTED not in str(error):
-                        raise
+        _run(nb, partial, given, env, progress, ended)
         if session.fingerprint(folder, nb.name) != fingerprint:
             lacks = f"the notebook ended without writing {run_folder.short(result)}"
             raise CellError(lacks, traceback="its last cell has to be session.finish(...)")
@@ -107,16 +81,11 @@ def execute(
     os.replace(failed, executed)
 
 
-@contextlib.contextmanager
-def _engine(
-    nb: Notebook, folder: Path, fingerprint: str, progress: Progress, ended: Callable[[], str]
-) -> Iterator[None]:
-    """papermill's engine ``lqrlab``, for a run in ``folder``; the kernel is killed when ``ended`` says why.
-
-    A ``CellError`` says that, or why else the notebook did not come to its end.
-    """
-    over, running = threading.Event(), list[PapermillNotebookClient]()
-    started = {"env": environment() | {"LQRLAB_FINGERPRINT": fingerprint}, "cwd": str(nb.path.parents[1])}
+def _run(
+    nb: Notebook, target: Path, given: Values, env: dict[str, str], progress: Progress, ended: Callable[[], str]
+) -> None:
+    """Execute a notebook by an engine of papermill's; a ``CellError`` says why it did not come to its end."""
+    over, clients = threading.Event(), list[PapermillNotebookClient]()
     number, title = 0, nb.name
 
     def begins(cell: Cell, cell_index: int) -> None:
@@ -128,25 +97,23 @@ def _engine(
 
     def watch() -> None:
         while not over.wait(1.0):
-            if running and ended():
-                return os.killpg(running[-1].km.provisioner.pid, signal.SIGKILL)
+            if clients and ended():
+                return os.killpg(clients[-1].km.provisioner.pid, signal.SIGKILL)
 
+    class OneNotebook(Engine):
+        @classmethod
+        def execute_managed_notebook(cls, book: NotebookExecutionManager, kernel_name: str, **_: Any) -> None:
+            enter = f"--IPKernelApp.exec_lines={_ENTER}({given['run']!r}, {os.getpid()})"
+            clients.append(client(book, extra_arguments=[_PLAIN, enter], on_cell_start=begins))
+            clients[-1].execute(env=env, cwd=str(nb.path.parents[1]), stdout=log, stderr=log)
+
+    papermill_engines.register("lqrlab", OneNotebook)
+    threading.Thread(target=watch, daemon=True).start()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:  # of what the kernel says by itself
-        options = [
-            "--InteractiveShell.automagic=False",  # else a cell of one line, run: str = "…", is the magic %run
-            f"--IPKernelApp.exec_lines={_ENTER}({str(folder)!r}, {os.getpid()})",
-        ]
-
-        class OneNotebook(Engine):
-            @classmethod
-            def execute_managed_notebook(cls, book: NotebookExecutionManager, kernel_name: str, **_: Any) -> None:
-                running.append(client(book, extra_arguments=options, on_cell_start=begins))
-                running[-1].execute(**started, stdout=log, stderr=log)
-
-        papermill_engines.register("lqrlab", OneNotebook)
-        threading.Thread(target=watch, daemon=True).start()
         try:
-            yield
+            papermill.execute_notebook(
+                str(nb.path), str(target), given, "lqrlab", progress_bar=False, autosave_cell_every=10
+            )
         except papermill.PapermillExecutionError as error:
             what = f"{error.ename}: {error.evalue}"
             raise CellError(what, error.source, "\n".join(error.traceback)) from None

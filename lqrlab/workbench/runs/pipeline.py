@@ -8,8 +8,9 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -103,14 +104,12 @@ def recorded_values(folder: Path, only: Sequence[str]) -> tuple[tuple[str, ...],
     run_folder.require_record(folder)
     found = run_folder.read(folder / run_folder.RUN).get("parameters")
     # a record may be a stranger's: a name is one of the notebooks here, and never the path of another
-    found = found if isinstance(found, dict) else {}
-    known = {name: values for name, values in found.items() if isinstance(values, dict) and re.fullmatch(r"\w+", name)}
+    items = found.items() if isinstance(found, dict) else ()
+    known = {name: values for name, values in items if isinstance(values, dict) and re.fullmatch(r"\w+", name)}
     wanted = tuple(name for name in known if not only or any(name.startswith(Path(o).stem) for o in only))
     if not wanted:
-        asked = ", ".join(only) or "a notebook"
-        raise ValueError(
-            f"--like {short(folder)}: expected the run of {asked}, but it is one of {', '.join(known) or 'none'}"
-        )
+        asked, there = ", ".join(only) or "a notebook", ", ".join(known) or "none"
+        raise ValueError(f"--like {short(folder)}: expected the run of {asked}, but it is one of {there}")
     return wanted, {f"{name}.{key}": value for name in wanted for key, value in known[name].items()}
 
 
@@ -126,11 +125,10 @@ def _say_plan(steps: Sequence[Step], folder: Path, fresh: bool) -> None:
 
 def _steps(source: Path, profile: str, given: Mapping[str, object], only: Sequence[str]) -> list[Step]:
     """Steps to be executed, all of them checked, with what they read from others."""
-    chain, chosen = notebooks.find(source), notebooks.named(source, only)
-    chain += [nb for nb in chosen if nb.name not in {other.name for other in chain}]
-    chain = notebooks.with_inputs(chosen or chain, chain)
-    names = {nb.name for nb in chain}
-    others = {path.stem for path in source.glob(notebooks.NUMBERED)} - names
+    main_job, chosen = notebooks.find(source), notebooks.named(source, only)
+    known = {nb.name: nb for nb in (*main_job, *chosen)}
+    chain = notebooks.with_inputs(chosen or main_job, [*known.values()])
+    others = {path.stem for path in source.glob(notebooks.NUMBERED)} - {nb.name for nb in chain}
     settings = {k: v for k, v in notebooks.read_profile(source, profile).items() if k not in others}
     values = notebooks.effective(chain, settings, given)
     check_names(values, given)
@@ -140,17 +138,12 @@ def _steps(source: Path, profile: str, given: Mapping[str, object], only: Sequen
 
 
 def check_names(values: Mapping[str, Values], given: Iterable[str]) -> None:
-    """Refuse families of plants and devices that do not exist, where somebody has ``given`` them.
-
-    Args:
-        values: notebook → parameter → value.
-        given: ``parameter`` or ``notebook.parameter``.
-    """
+    """Refuse families of plants and devices that do not exist, where ``given`` names their parameters."""
     typed = {key.rpartition(".")[2] for key in given}
     for notebook, parameters in values.items():
         for name in typed & {*parameters} & {*FAMILIES}:
             _check_families(f"{notebook}.{name}", parameters[name], parameters)
-        if "device" in typed & {*parameters}:
+        if "device" in typed & {*parameters} and parameters["device"] not in ("auto", "cpu"):
             _check_device(f"{notebook}.device", str(parameters["device"]))
 
 
@@ -171,17 +164,17 @@ def _check_families(called: str, chosen: Any, others: Values) -> None:
 def _check_device(called: str, device: str) -> None:
     """Look for a device in another process: in this one JAX would take it for itself."""
     code = "import sys; from lqrlab import compute; compute.Backend(device=sys.argv[1]).jax_device"
-    if device not in ("auto", "cpu"):
-        done = subprocess.run([sys.executable, "-c", code, device], capture_output=True, text=True)
-        if done.returncode:
-            raise ValueError(f"{called}: {done.stderr.strip().splitlines()[-1].partition('device: ')[2]}")
+    done = subprocess.run([sys.executable, "-c", code, device], capture_output=True, text=True)
+    if done.returncode:
+        raise ValueError(f"{called}: {done.stderr.strip().splitlines()[-1].partition('device: ')[2]}")
 
 
-def execute(steps: Sequence[Step], folder: Path, about: Record, progress: Progress, **ending: Any) -> None:
+def execute(
+    steps: Sequence[Step], folder: Path, about: Record, progress: Progress, ended: Callable[[], str] = str
+) -> None:
     """Execute what is not up to date in a folder that is held; its record, with ``about``, says how far that came.
 
-    A ``RunError`` says which notebook failed, or was ended: ``ending`` is ``time_limit`` and ``unwanted`` of
-    :func:`execution.execute`.
+    A ``RunError`` says which notebook failed, or that ``ended`` gave a reason to end it.
     """
     from lqrlab.workbench.runs import execution  # and papermill: a second
 
@@ -196,7 +189,7 @@ def execute(steps: Sequence[Step], folder: Path, about: Record, progress: Progre
                 progress.say(f"✓ {name}  finished before")
             else:
                 progress.begin(name, step.nb.num_steps, "starting Python")
-                execution.execute(step.nb, folder, step.values, step.fingerprint, progress, **ending)
+                execution.execute(step.nb, folder, step.values, step.fingerprint, progress, ended)
                 progress.end("✓", f"{step.nb.num_steps} steps")
             device = session.results(folder, name)["device"]
         status = "finished"
@@ -217,9 +210,9 @@ def execute(steps: Sequence[Step], folder: Path, about: Record, progress: Progre
 def _explanation(what: str, error: "execution.CellError", failed: Path) -> str:
     parts = [what]
     if error.source:
-        parts += ["in the cell", *(f"  │ {line}" for line in error.source.strip("\n").splitlines())]
+        parts += ["in the cell", textwrap.indent(error.source.strip("\n"), "  │ ", lambda line: True)]
     if error.traceback:
-        parts += ["with the traceback", *(f"  {line}" for line in error.traceback.splitlines())]
+        parts += ["with the traceback", textwrap.indent(error.traceback, "  ")]
     if failed.exists():
         parts.append(f"executed up to there: {short(failed)}")
     return "\n".join([*parts, "Fix the cause and run the same command again: finished notebooks are kept."])

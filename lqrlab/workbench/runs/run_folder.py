@@ -23,6 +23,8 @@ PRODUCTS = ("notebooks", "report", *_BY_HAND)
 """Things that runs make in their folder, next to their record."""
 USERS = ".in_use"
 
+_ENTERED = contextlib.ExitStack()  # closed by the end of the process
+
 Status = Literal["not started", "running", "finished", "failed", "stopped", "timed out", "kernel died", "worker died"]
 Record = dict[str, Any]
 """Record of a run (``run.json``) or sweep (``sweep.json``): status, error, started, ended, seconds, versions,
@@ -64,9 +66,8 @@ def require_record(folder: Path) -> None:
     if not recorded(folder / RUN):
         others = [record.parent.name for record in folder.parent.glob(f"*/{RUN}")]
         advice = notebooks.near(folder.name, others) or f"; lqrlab run --folder {folder} makes one"
-        raise ValueError(
-            f"{folder}: expected the folder of a run or sweep, but found no {RUN}, the record of one{advice}"
-        )
+        wrong = f"expected the folder of a run or sweep, but found no {RUN}, the record of one"
+        raise ValueError(f"{folder}: {wrong}{advice}")
 
 
 def commit(folder: Path) -> str | None:
@@ -82,8 +83,8 @@ def finished(folder: Path, name: str, fingerprint: str) -> bool:
     """True if the notebook ``name`` is up to date in ``folder``: its result has this fingerprint, its files exist."""
     if session.fingerprint(folder, name) != fingerprint:
         return False
-    files = [folder / "notebooks" / f"{name}.ipynb", *(folder / f for f in session.results(folder, name)["files"])]
-    return all(path.exists() for path in files)
+    files = [f"notebooks/{name}.ipynb", *session.results(folder, name)["files"]]
+    return all((folder / file).exists() for file in files)
 
 
 def refuse_foreign(folder: Path, source: Path | None = None, record: str = RUN) -> None:
@@ -92,24 +93,21 @@ def refuse_foreign(folder: Path, source: Path | None = None, record: str = RUN) 
     It may be new, empty, a run's, or hold nothing but what a data set, a training or notebooks run by hand left there.
     It may not hold the notebooks (``source``), or be inside of their folder.
     """
-    name = f"--folder {short(folder)}"
-    if source is not None:
-        places = [folder, *(folder / product for product in PRODUCTS)]  # each may be a link to somewhere
-        if any(_within(source, place) or _within(place, source) for place in map(Path, map(os.path.realpath, places))):
-            raise ValueError(
-                f"{name}: holds the notebooks themselves, or is inside of their folder {short(source)}; give another"
-            )
-    if folder in (Path(folder.anchor), Path(os.path.expanduser("~")).resolve()):
-        raise ValueError(f"{name}: expected a folder for this alone; give another")
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{name}: expected a folder, but found a file; give another")
+    # each may be a link to somewhere
+    places = [Path(os.path.realpath(place)) for place in (folder, *(folder / name for name in PRODUCTS))]
     ours = (files.LOCK, USERS, record + files.PART)  # of a run that ended before it had a record
-    found = sorted(p.name for p in folder.iterdir() if p.name not in ours) if folder.exists() else []
-    if found and not recorded(folder / record) and not (record == RUN and _by_hand(folder, found)):
-        raise ValueError(
-            f"{name}: expected a new folder or one with the record {record}, but found {found[0]} there and no such "
-            "record; give another"
-        )
+    found = sorted(p.name for p in folder.iterdir() if p.name not in ours) if folder.is_dir() else []
+    fault = ""
+    if source is not None and any(_within(source, place) or _within(place, source) for place in places):
+        fault = f"holds the notebooks themselves, or is inside of their folder {short(source)}"
+    elif folder in (Path(folder.anchor), Path(os.path.expanduser("~")).resolve()):
+        fault = "expected a folder for this alone"
+    elif folder.exists() and not folder.is_dir():
+        fault = "expected a folder, but found a file"
+    elif found and not recorded(folder / record) and not (record == RUN and _by_hand(folder, found)):
+        fault = f"expected a new folder or one with the record {record}, but found {found[0]} there and no such record"
+    if fault:
+        raise ValueError(f"--folder {short(folder)}: {fault}; give another")
 
 
 def refuse_filled(folder: Path) -> None:
@@ -143,10 +141,8 @@ def clear(folder: Path) -> None:
     made = _made(folder)
     for name in PRODUCTS:
         if name not in made and (folder / name).exists() and not (folder / name).is_symlink():
-            raise ValueError(
-                f"{short(folder)}: holds {name}, but its record does not say that a run made that; remove it yourself, "
-                "or give another --folder"
-            )
+            wrong = f"holds {name}, but its record does not say that a run made that"
+            raise ValueError(f"{short(folder)}: {wrong}; remove it yourself, or give another --folder")
     for path in (folder / name for name in made):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -178,11 +174,9 @@ def hold(folder: Path, patience: float = 0.0) -> Iterator[None]:
                     raise ValueError
                 time.sleep(0.1)
         except ValueError:
-            known = sorted({place.name.partition("-")[0] for place in users.glob("*")})
-            raise ValueError(
-                f"{short(folder)}: another run works in this folder (process {', '.join(known) or '?'}); wait for "
-                "it, end it, or give another --folder"
-            ) from None
+            known = ", ".join(sorted({place.name.partition("-")[0] for place in users.glob("*")})) or "?"
+            wrong = f"another run works in this folder (process {known})"
+            raise ValueError(f"{short(folder)}: {wrong}; wait for it, end it, or give another --folder") from None
         held.enter_context(use(folder))
         yield
 
@@ -205,15 +199,12 @@ def enter(folder: str, parent: int) -> None:
     """In a kernel: :func:`use` the run's folder until the process ends, which it does when its parent is gone."""
 
     def watch() -> None:
-        with use(Path(folder)):
-            entered.set()
-            while os.getppid() == parent:
-                time.sleep(0.2)
-            os.killpg(os.getpgrp(), signal.SIGKILL)  # what it started ends with it
+        while os.getppid() == parent:
+            time.sleep(0.2)
+        os.killpg(os.getpgrp(), signal.SIGKILL)  # what it started ends with it
 
-    entered = threading.Event()
     threading.Thread(target=watch, daemon=True).start()
-    entered.wait()
+    _ENTERED.enter_context(use(Path(folder)))
 
 
 def _in_use(place: Path) -> bool:

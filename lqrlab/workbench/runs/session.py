@@ -47,13 +47,10 @@ def project() -> Path:
 
 def runs() -> list[Path]:
     """The folders of ``data/runs`` in which something was run, the newest first."""
-
-    def ended(folder: Path) -> float:
-        marks = (folder / "run.json", folder / "results")
-        return max((mark.stat().st_mtime for mark in marks if mark.exists()), default=0.0)
-
-    found = {folder: ended(folder) for folder in (project() / DEFAULT).parent.glob("*")}
-    return sorted((folder for folder, when in found.items() if when), key=lambda f: -found[f])
+    home = (project() / DEFAULT).parent
+    marks = [*home.glob("*/run.json"), *home.glob("*/results")]
+    newest = sorted(marks, key=lambda mark: mark.stat().st_mtime, reverse=True)
+    return list(dict.fromkeys(mark.parent for mark in newest))
 
 
 def settings(folder: Path, asked: Sequence[C], found: Sequence[C] | None) -> Sequence[C]:
@@ -88,21 +85,8 @@ def _folder(run: str | Path, reads: Sequence[str]) -> Path:
     return folder.resolve()
 
 
-def _borrow(folder: Path) -> None:
-    """Link to the data set that a person's new folder lacks in the latest run that has one."""
-    lender = next((other for other in runs() if (other / DATASET).exists()), None)
-    if lender and not os.path.lexists(folder / DATASET):
-        (folder / DATASET).symlink_to(lender / DATASET)
-        print(f"{DATASET}: that of {lender}, to which {folder} has a link")
-
-
 def begin(
-    name: str,
-    run: str | Path,
-    backend: "Backend | None" = None,
-    *,
-    reads: str | Sequence[str] = (),
-    plants: str | Path = "",
+    name: str, run: str | Path, backend: "Backend | None" = None, *, reads: str | Sequence[str] = (), plants: str = ""
 ) -> Path:
     """Start a notebook's work: set JAX up and return the folder that the run reads and writes.
 
@@ -131,8 +115,10 @@ def begin(
     reads = [reads] * bool(reads) if isinstance(reads, str) else reads
     folder = _folder(run, reads)
     folder.mkdir(parents=True, exist_ok=True)
-    if DATASET in reads and not headless():
-        _borrow(folder)
+    lender = next((other for other in runs() if (other / DATASET).exists()), None)
+    if DATASET in reads and lender and not headless() and not os.path.lexists(folder / DATASET):
+        (folder / DATASET).symlink_to(lender / DATASET)
+        print(f"{DATASET}: that of {lender}, to which {folder} has a link")
     if not _kept(folder, name):
         result_path(folder, name).unlink(missing_ok=True)  # so that a result is one of this execution
     _started[name] = time.monotonic(), now(), backend

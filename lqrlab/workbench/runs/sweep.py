@@ -176,8 +176,14 @@ def perform(plan: Plan, point: Point, plants: str) -> None:
     """
     assert plan.nb is not None
 
-    def unwanted() -> bool:  # after Ctrl-C: a worker of somebody's scheduler lives on
-        return run_folder.read(plan.folder / SWEEP).get("status", "running") != "running"
+    limit = plan.asked.time_limit
+
+    def ended() -> str:
+        if limit is not None and time.monotonic() - begun >= limit:
+            return f"TimeLimit: not finished after {limit:g} s"
+        # after Ctrl-C: a worker of somebody's scheduler lives on
+        status = run_folder.read(plan.folder / SWEEP).get("status", "running")
+        return "Stopped: its sweep was stopped" if status != "running" else ""
 
     os.environ[PLANT_FILES] = plants  # a worker of somebody's scheduler was not started from here
     if not plan.folder.is_dir():
@@ -203,8 +209,9 @@ def perform(plan: Plan, point: Point, plants: str) -> None:
             "fingerprint": point.fingerprint,
         }
         step, silent = pipeline.Step(plan.nb, point.values, point.fingerprint), Progress(io.StringIO())
+        begun = time.monotonic()
         try:
-            pipeline.execute([step], folder, about, silent, time_limit=plan.asked.time_limit, unwanted=unwanted)
+            pipeline.execute([step], folder, about, silent, ended)
         except pipeline.RunError:
             if run_folder.read(folder / RUN)["status"] not in ("timed out", "stopped"):
                 raise

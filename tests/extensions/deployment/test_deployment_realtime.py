@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -271,63 +270,6 @@ def test_exported_c_is_called_without_jax(tmp_path):
             for c in (controller, exported)
         ]
         np.testing.assert_allclose(runs[0].us, runs[1].us, atol=1e-10)
-
-
-PLANT_C = r"""
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-static double x[2] = {0.3, -0.1}, held = 1.5;
-static int set = 0;
-
-int main(void) {
-    for (;;) {
-        int kind = getchar();
-        uint32_t tick;
-        if (kind == EOF || fread(&tick, sizeof tick, 1, stdin) != 1) return 0;
-        if (kind == 'u') {
-            if (fread(&held, sizeof held, 1, stdin) != 1) return 0;
-            set = 1;
-            continue;
-        }
-        if (tick == 30) return 3;
-        if (set) {
-            double a = x[0] - 0.2, b = x[1], v = held - 1.5;
-            x[0] = 0.2 + a + 0.02 * b;
-            x[1] = 0.05 * a + 0.99 * b + 0.02 * v;
-        }
-        fwrite(&tick, sizeof tick, 1, stdout);
-        fwrite(x, sizeof x[0], 2, stdout);
-        fflush(stdout);
-    }
-}
-"""
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory):
-    """The plant as a C program."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    folder = tmp_path_factory.mktemp("plant")
-    (folder / "plant.c").write_text(PLANT_C)
-    subprocess.run([compiler, "-O2", "-o", folder / "plant", folder / "plant.c"], check=True, timeout=60)
-    return folder / "plant"
-
-
-def test_a_program_in_c(program):
-    for clock in ("simulated", "real"):
-        run = deployment.realtime(K, f"program:{program}", seconds=0.5, problem=plant, clock=clock)
-        xs, us = expected(25)
-        if not run.skipped and not run.lost:
-            np.testing.assert_allclose(run.ys, xs[:-1], atol=1e-12)
-            np.testing.assert_allclose(run.us, us, atol=1e-12)
-    with pytest.raises(ValueError, match="the program ended, with exit status 3"):
-        deployment.realtime(K, f"program:{program}", seconds=1.0, problem=plant, clock="simulated")
-    with pytest.raises(ValueError, match="cannot be started"):
-        deployment.realtime(K, "program:/no/such/thing", seconds=1.0, problem=plant)
 
 
 def served(receive, send, num):

@@ -28,7 +28,6 @@ from lqrlab import evaluation, simulation, systems
 from lqrlab.extensions import environments
 from lqrlab.extensions.environments import agents, ids
 from lqrlab.simulation import loop
-from lqrlab.workbench.panels import attraction_map, policy_inspector
 
 ROOT = Path(__file__).parents[3]
 KEY = jax.random.key(0)
@@ -442,19 +441,6 @@ def test_records_hold_what_was_asked_for_and_no_more(cart):
     refused("keep: expected", environments.Recorder, cart, "every:")
 
 
-def test_a_channel_and_a_summary_take_a_hundredth_of_a_full_record():
-    env = environments.make(systems.from_matrices(-np.eye(12), np.eye(12, 6)), linear=True, horizon=1000)
-    _, state = env.reset(KEY)
-
-    def size(recorder, action):
-        return sum(a.nbytes for a in jax.tree.leaves(recorder.init(state, action)))
-
-    full = size(environments.Recorder(env), jnp.zeros(6, jnp.float32))
-    small = size(environments.Recorder(env, "summary", compact=True), environments.InputChannel(2, 1.0))
-    assert full >= 1000 * 18 * 4
-    assert small <= 0.01 * full
-
-
 @pytest.mark.matrix
 def test_a_state_on_disk_is_small_and_goes_on_bit_for_bit(tmp_path):
     plants = systems.sample("mass_train", key=KEY, num=128)
@@ -723,20 +709,6 @@ class Model:
         return -obs @ self.K.T, self.memory
 
 
-def test_models_of_a_library_on_the_host_are_policies_too():
-    env = environments.make("pendulum", linear=True, horizon=20)
-    model = Model(env)
-    policy = environments.AgentPolicy.of(env, model)
-    x = np.float64([[0.1, 0.2], [0.3, -0.1]])
-    np.testing.assert_allclose(policy(policy.init((2,)), x)[1], -x @ model.K.T, rtol=1e-5)
-    score = evaluation.evaluate(policy, systems.make("pendulum"), key=KEY, num_initial=2)
-    np.testing.assert_allclose(score.ratio, 1.0, rtol=1e-5)
-    recurrent = agents.HostAgent(Model(env, memory=()), env)
-    with pytest.raises(Exception, match="predict: expected an agent without memory"):
-        recurrent(jnp.zeros(2, jnp.float32))
-    refused("agent: expected a function", environments.AgentPolicy.of, env, 3)
-
-
 class SinglePrecision(Model):
     """A model that computes in JAX, in the precision that it was trained in."""
 
@@ -854,23 +826,6 @@ def test_an_agent_of_a_library_is_scored_on_one_plant_and_on_three():
     assert np.ptp(score.ratio) > 1e-4  # the gain of another plant is not the optimum
 
 
-@dataclasses.dataclass(frozen=True)
-class Halfway:
-    """Moves the input half the way to that of a gain: what it remembers is the input."""
-
-    K: jax.Array
-
-    def init(self, batch_shape):
-        return jnp.zeros((*batch_shape, self.K.shape[-2]))
-
-    def __call__(self, u, x):
-        u = 0.5 * u - 0.5 * jnp.squeeze(self.K @ x[..., None], -1)
-        return u, u
-
-
-jax.tree_util.register_dataclass(Halfway)
-
-
 def test_play_takes_agents_models_and_functions_of_a_problem():
     env = environments.make("pendulum", linear=True, horizon=15, limits=None, dtype="float64")
     K = np.asarray(env.pool.K[0])
@@ -889,31 +844,6 @@ def test_play_takes_agents_models_and_functions_of_a_problem():
     with pytest.raises(TypeError, match="wrong"):
         environments.play(env, lambda obs: obs["wrong"], key=KEY)
     refused("action: expected 1 inputs", environments.play, env, lambda obs: obs, key=KEY)
-
-
-def test_a_policy_that_remembers_plays_each_episode_as_by_hand():
-    """Against a loop written out in NumPy: the memory is each episode's."""
-    env = environments.make("pendulum", linear=True, horizon=15, limits=None, dtype="float64")
-    A, B, K = (np.asarray(a[0]) for a in (env.pool.A, env.pool.B, env.pool.K))
-    played = environments.play(env, lambda problem: Halfway(problem.K), key=KEY, num=3, keep="full")
-    for xs, us in zip(np.asarray(played.log["x"]), np.asarray(played.log["u"])):
-        x, u = xs[0], np.zeros(1)
-        for t in range(15):
-            u = 0.5 * u - 0.5 * K @ x
-            np.testing.assert_allclose(xs[t], x, rtol=1e-9, atol=1e-12)
-            np.testing.assert_allclose(us[t], u, rtol=1e-9, atol=1e-12)
-            x = A @ x + B @ u
-    assert (played.ratio > 1 + 1e-6).all()
-
-
-def test_agents_stand_in_the_panels():
-    plant = systems.make("pendulum")
-    env = environments.make(plant, linear=True, limits=None)
-    policy = environments.AgentPolicy.of(env, Model(env))
-    pair = policy_inspector.Pair.of(plant, policy, "agent", 150)
-    runs = policy_inspector.compare(pair, np.array([0.1, 0.0]))["linear"]
-    np.testing.assert_allclose(runs["agent"].ratio, 1.0, rtol=1e-5)
-    setting = attraction_map.AttractionSetting.of(plant, {"agent": policy}, None, num=200, num_steps=100)
-    optimal, agent = attraction_map.maps(setting).values()
-    np.testing.assert_array_equal(agent.converged, optimal.converged)
-    assert 0 < optimal.share < 1
+    refused("agent: expected a function", environments.AgentPolicy.of, env, 3)
+    with pytest.raises(Exception, match="predict: expected an agent without memory"):
+        agents.HostAgent(Model(env, memory=()), env)(jnp.zeros(2))

@@ -204,8 +204,6 @@ def test_limits_of_a_problem_are_deviations_and_go_with_its_units_and_members():
     plan, same = (predictive.mpc(p, 8).plan(x)[0] for p, x in ((problem, x0), (scaled, padded)))
     assert bool(plan.solved.all())
     np.testing.assert_allclose(same.us[..., :1] * problem.scale_u[:, None], plan.us[..., :1], rtol=1e-6, atol=1e-12)
-    with pytest.raises(ValueError, match="limits: problems in a row are limited in their inputs alone"):
-        simulation.Problem.stack([problem, problem])
 
 
 # Safety filter -------------------------------------------------------------------------------------------------------

@@ -322,20 +322,6 @@ def flat(program: Statements, index: Index, shape: tuple[int, ...]) -> Node:
     return total
 
 
-def unflat(program: Statements, place: Node | int, shape: tuple[int, ...]) -> Index:
-    """The index of a place."""
-    if isinstance(place, Node) and place.op == "lit":
-        place = place.args[0]
-    if isinstance(place, int):
-        return tuple(int(i) for i in np.unravel_index(place, shape)) if shape else ()
-    index: list[Node | int] = []
-    for k, size in enumerate(shape):
-        below = math.prod(shape[k + 1 :])
-        node = program.op("div", place, program.lit(below, "int"))
-        index.append(0 if size == 1 else node if k == 0 else program.op("rem", node, program.lit(size, "int")))
-    return tuple(index)
-
-
 def indices(shape: tuple[int, ...]) -> "itertools.product[tuple[int, ...]]":
     """All indices of a shape."""
     return itertools.product(*map(range, shape))
