@@ -136,9 +136,7 @@ def new(name: str) -> None:
 @click.argument("file", type=PATH, required=False)
 def pack(folder: Path, file: Path | None) -> None:
     """Write the run in FOLDER, with your files of plants, to one FILE, a zip archive.  [default: FOLDER.zip]"""
-    from lqrlab.workbench.runs import archive
-
-    click.echo(archive.pack(folder, file))
+    click.echo(run_folder.pack(folder, file))
 
 
 @main.command()
@@ -149,10 +147,8 @@ def unpack(file: Path, folder: Path | None) -> None:
 
     The archive is untrusted: nothing in it is executed.
     """
-    from lqrlab.workbench.runs import archive
-
     folder = pipeline.find_source().parent / "data" / "runs" / file.stem if folder is None else folder
-    changed = archive.unpack(file, folder)
+    changed = run_folder.unpack(file, folder)
     if changed:
         click.echo("made by other versions: " + "; ".join(changed))
     where = run_folder.short(folder.resolve())
