@@ -136,9 +136,7 @@ def new(name: str) -> None:
 @click.argument("file", type=PATH, required=False)
 def pack(folder: Path, file: Path | None) -> None:
     """Write the run in FOLDER, with your files of plants, to one FILE, a zip archive.  [default: FOLDER.zip]"""
-    from lqrlab.workbench.runs import archive
-
-    click.echo(archive.pack(folder, file))
+    click.echo(run_folder.pack(folder, file))
 
 
 @main.command()
@@ -149,10 +147,8 @@ def unpack(file: Path, folder: Path | None) -> None:
 
     The archive is untrusted: nothing in it is executed.
     """
-    from lqrlab.workbench.runs import archive
-
     folder = pipeline.find_source().parent / "data" / "runs" / file.stem if folder is None else folder
-    changed = archive.unpack(file, folder)
+    changed = run_folder.unpack(file, folder)
     if changed:
         click.echo("made by other versions: " + "; ".join(changed))
     where = run_folder.short(folder.resolve())
@@ -175,15 +171,13 @@ def data() -> None:
 @options.overrides(help="Set a field of the config.")
 @click.option("--workers", type=click.IntRange(1), help="Number of worker processes.")
 @click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
-@click.option("--devices", is_flag=True, help="Use all devices that JAX sees here, a shard on each.")
-def generate(path: Path, config: Path | None, overrides: dict[str, str], devices: bool, **engine_options: Any) -> None:
+def generate(path: Path, config: Path | None, overrides: dict[str, str], **engine_options: Any) -> None:
     """Make a data set in the folder PATH, or finish one that was begun there.
 
     What is not set has its default; -p families=pendulum,cart_pole -p variants=10. With
     -p keep_every=10 -p segment_length=64 one segment of 64 steps in every ten is kept of each trajectory.
     The bytes do not depend on the number of processes.
     """
-    import jax
 
     from lqrlab import compute, dataset
     from lqrlab.compute.files import read_object
@@ -210,8 +204,7 @@ def generate(path: Path, config: Path | None, overrides: dict[str, str], devices
 
         asked = any(value is not None for value in engine_options.values())
         engine = held.enter_context(cluster.engine(**engine_options, say=progress.say)) if asked else None
-        local = jax.local_devices() if devices else None
-        made = dataset.generate(wanted, path, progress=show, engine=engine, devices=local, say=progress.say)
+        made = dataset.generate(wanted, path, progress=show, engine=engine, say=progress.say)
         rows = "segments of trajectories" if wanted.segmented else "trajectories"
         progress.end("✓", f"{made.record['variants']} variants, {made.record['trajectories']} {rows}")
     click.echo(f"card: {data_card.write(made)}")
