@@ -19,7 +19,7 @@ from jax.typing import ArrayLike
 
 from lqrlab import control, simulation
 from lqrlab.compute import pytree
-from lqrlab.compute.registry import Registry
+from lqrlab.compute.configuration import Registry
 from lqrlab.learning.network_policy import NetworkPolicy
 from lqrlab.simulation import Problem, Verdict, verdict
 from lqrlab.systems import M_MAX, N_MAX

@@ -19,7 +19,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lqrlab.compute import pytree
-from lqrlab.compute.registry import Registry
+from lqrlab.compute.configuration import Registry
 from lqrlab.learning.train_config import ModelConfig
 from lqrlab.simulation import Told
 from lqrlab.systems import M_MAX, N_MAX
