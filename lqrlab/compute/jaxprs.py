@@ -22,8 +22,8 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
+from lqrlab.compute.elementwise import sincos
 from lqrlab.compute.linalg import stored
-from lqrlab.compute.trigonometry import sincos
 
 Number = Any
 """What stands for a number: an array of many problems' numbers, a formula."""
