@@ -12,7 +12,7 @@ import optax
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
-from lqrlab.compute import optimization, pytree
+from lqrlab.compute import calculus, pytree
 from lqrlab.dataset import random_systems
 from lqrlab.extensions.unknown import adaptive_policy as regulator
 from lqrlab.extensions.unknown.prior import Prior
@@ -194,7 +194,7 @@ def learn(
         pick, run = jax.random.split(jax.random.fold_in(key, i))
         rows = jax.random.choice(pick, len(episodes), (batch,), p=weight / jnp.sum(weight))
         loss, failed, grads = _slope(values, prior, episodes[rows], jax.random.split(run, batch), num_steps, doublings)
-        updates, state = optimization.updates(optimizer, grads, state)
+        updates, state = calculus.updates(optimizer, grads, state)
         values = optax.apply_updates(values, updates)
         if report is not None:
             report({"step": i + 1, "loss": float(loss), "failed": float(failed)})

@@ -10,12 +10,10 @@ from lqrlab.compute.names import lazily
 
 if TYPE_CHECKING:
     from lqrlab.compute import debugging, linalg
-    from lqrlab.compute.backend import Backend, setup
-    from lqrlab.compute.broadcasting import broadcast
+    from lqrlab.compute.backend import Backend, join, setup
     from lqrlab.compute.compilation import Compiled, CompileReport, EagerFallbackWarning, compile
-    from lqrlab.compute.jit import as_jax, jit_by_function, quick_jit
-    from lqrlab.compute.processes import join
+    from lqrlab.compute.debugging import Timing, seconds, timeit
+    from lqrlab.compute.jit import as_jax, broadcast, jit_by_function, quick_jit
     from lqrlab.compute.pytrees import pytree
-    from lqrlab.compute.timing import Timing, seconds, timeit
 
 __getattr__, __dir__, __all__ = lazily(__name__)

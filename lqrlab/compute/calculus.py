@@ -1,4 +1,4 @@
-"""The classical Runge-Kutta method, the only place where a differential equation is stepped; exact derivatives."""
+"""Exact derivatives; steps of Runge-Kutta, nowhere else is a differential equation stepped, and of an optimiser."""
 
 import contextlib
 import contextvars
@@ -7,10 +7,12 @@ from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array
 from jaxtyping import Float
 
 Y = TypeVar("Y")
+Params = TypeVar("Params")
 _ROLLED = contextvars.ContextVar("rolled", default=False)
 
 
@@ -76,3 +78,20 @@ def derivative(f: Callable[[Array], Array], x: Float[Array, "*loops k"]) -> Floa
         return jax.jvp(f, (x,), (jnp.broadcast_to(direction, x.shape),))[1]
 
     return jax.vmap(along, out_axes=-1)(jnp.eye(x.shape[-1], dtype=x.dtype))
+
+
+def updates(
+    optimizer: optax.GradientTransformation, slope: Params, state: optax.OptState, params: Params | None = None
+) -> tuple[Params, optax.OptState]:
+    """Changes of the parameters along their gradient, and the new state of the optimiser.
+
+    Adam takes powers of its decay by a count of steps: numbers of two types, which are not promoted elsewhere.
+
+    Args:
+        optimizer: an optax transformation.
+        slope: the gradient.
+        state: the optimiser's.
+        params: where it looks at them, as for the decay of weights.
+    """
+    with jax.numpy_dtype_promotion("standard"):
+        return optimizer.update(slope, state, params)

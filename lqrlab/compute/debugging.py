@@ -1,11 +1,14 @@
-"""One switch for each question that comes up when a computation goes wrong; JAX's tools behind all of them.
+"""One switch for each question that comes up when a computation goes wrong, and how long it takes: by JAX's tools.
 
 What JAX itself does in a line stays there: ``jax.make_jaxpr(fn)(x)``, ``jax.jit(fn).lower(x).compile().as_text()``,
 ``jax.profiler.trace(folder, create_perfetto_trace=True)``, ``jax.profiler.save_device_memory_profile(file)``.
 """
 
 import contextlib
+import dataclasses
 import functools
+import statistics
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Literal, TypeVar
@@ -94,3 +97,32 @@ def _print_summary(label: str, value: Array) -> None:
     line = f"{label}: {a.dtype}{list(a.shape)}" + ("" if a.size else ", empty")
     line += f" from {np.nanmin(numbers):.4g} to {np.nanmax(numbers):.4g}" if bad < a.size else ""
     print(line + (f", {bad} of {a.size} NaN" if bad else ""))
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Seconds that a call took: ``first`` (tracing and compilation included), then ``median`` and ``best``.
+
+    >>> timing = compute.timeit(jnp.sum, jnp.ones(10), repeats=3)
+    >>> timing.best <= timing.median, timing.repeats
+    (True, 3)
+    """
+
+    first: float
+    median: float
+    best: float
+    repeats: int
+
+
+def seconds(fn: Callable[..., object], *args: object, **kwargs: object) -> float:
+    """Time [s] of ``fn(*args, **kwargs)``, its result waited for."""
+    start = time.perf_counter()
+    jax.block_until_ready(fn(*args, **kwargs))
+    return time.perf_counter() - start
+
+
+def timeit(fn: Callable[..., object], *args: object, repeats: int = 10, **kwargs: object) -> Timing:
+    """Time ``fn(*args, **kwargs)`` once, then ``repeats`` times."""
+    checks.whole("repeats", repeats)
+    first, *times = (seconds(fn, *args, **kwargs) for _ in range(1 + repeats))
+    return Timing(first, statistics.median(times), min(times), repeats)

@@ -4,7 +4,7 @@
 does piecemeal. :func:`componentwise` traces the function once for one problem and runs its program on components:
 a vector of four becomes four arrays ``[problem]``, all arithmetic is elementwise over contiguous memory, and
 what is multiplied by a known zero or one is not computed at all. With symbols for numbers the same interpreter
-writes equations of motion as formulas (:mod:`lqrlab.workbench.figures.symbolic`).
+writes equations of motion as formulas (:mod:`lqrlab.workbench.figures.plant_card`).
 """
 
 import dataclasses
@@ -22,8 +22,8 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
+from lqrlab.compute.elementwise import sincos
 from lqrlab.compute.linalg import stored
-from lqrlab.compute.trigonometry import sincos
 
 Number = Any
 """What stands for a number: an array of many problems' numbers, a formula."""

@@ -17,7 +17,7 @@ from jaxtyping import Array, ArrayLike, Float
 from lqrlab.compute import as_jax
 from lqrlab.compute.checks import traced
 from lqrlab.compute.linalg import batch_last
-from lqrlab.compute.linalg.batch_last import eye, mul, symmetric, t
+from lqrlab.compute.linalg.batch_last import Arrays, mul, symmetric, t
 from lqrlab.control import matrix_checks
 
 _SQUARINGS = {4: 120, 8: 1000}  # by bytes of a number: reach from a step of norm 1/4 to any dt that it holds
@@ -28,24 +28,27 @@ _TERMS = 13  # of the Taylor series over a step of norm 1/4: the remainder is be
 class Sampled(NamedTuple):
     """A sampled problem: x[t+1] = A x[t] + B u[t] and the exact cost Σ xᵀQx + uᵀRu + 2xᵀNu of the held input."""
 
-    A: Float[Array, "*batch n n"]
-    B: Float[Array, "*batch n m"]
-    Q: Float[Array, "*batch n n"]
-    R: Float[Array, "*batch m m"]
-    N: Float[Array, "*batch n m"]
+    A: Float[Arrays, "*batch n n"]
+    B: Float[Arrays, "*batch n m"]
+    Q: Float[Arrays, "*batch n n"]
+    R: Float[Arrays, "*batch m m"]
+    N: Float[Arrays, "*batch n m"]
 
 
-def _squarings_of(M: Array, dt: Array, most: int) -> tuple[Array, Array]:
+def _squarings_of(M: Arrays, dt: Arrays, most: int) -> tuple[Arrays, Arrays]:
     """Number of doublings of a short step that reach dt ``[batch]``, and that step: its norm is at most 1/4."""
-    size = jax.lax.stop_gradient(jnp.max(jnp.sum(jnp.abs(M), axis=1), axis=0) * dt)
+    library = batch_last.library(M)
+    size = abs(M).sum(axis=1).max(axis=0) * dt
+    if library is jnp:
+        size = jax.lax.stop_gradient(size)
     tiny = float(jnp.finfo(M.dtype).tiny)
-    squarings = jnp.ceil(jnp.log2(jnp.maximum(4 * size, tiny)))
+    squarings = library.ceil(library.log2(library.maximum(4 * size, tiny)))
     reached = squarings <= most  # not of a member that is not finite, for whose sake the others must be doubled too
-    squarings = jnp.clip(jnp.where(reached, squarings, 0.0), 0.0)
-    return squarings, jnp.where(reached, dt / 2.0**squarings, jnp.nan)[None, None]
+    squarings = library.maximum(library.where(reached, squarings, 0.0), 0.0)
+    return squarings, library.where(reached, dt / 2.0**squarings, np.nan)[None, None]
 
 
-def _flow(A: Array, B: Array, dt: Array, W: Array, rolled: bool) -> tuple[Array, Array]:
+def _flow(A: Arrays, B: Arrays, dt: Arrays, W: Arrays, rolled: bool) -> tuple[Arrays, Arrays]:
     """E = [Φ Γ] of the input held for dt ``[n, n + m, batch]``, and ∫ [E; 0 I]ᵀ W [E; 0 I] dt.
 
     A Taylor series over a short step h, which is then doubled: for D = [Φ−I Γ], D(2h) = 2D + (Φ−I)D, in which slow
@@ -53,38 +56,39 @@ def _flow(A: Array, B: Array, dt: Array, W: Array, rolled: bool) -> tuple[Array,
     when the last problem has its dt or, ``rolled``, after a fixed number of masked times, which reverse
     differentiation can follow.
     """
-    n, m = B.shape[:2]
-    M = jnp.concatenate([A, B], axis=1)
+    (n, m), library = B.shape[:2], batch_last.library(A)
+    M = library.concatenate([A, B], axis=1)
+    of_u = np.arange(n + m)[:, None] >= n  # columns, and as [:, None] rows, that belong to the input
     squarings, h = _squarings_of(M, dt, _ROLLED if rolled else _SQUARINGS[M.dtype.itemsize])
 
-    def series(k: Array, state: tuple) -> tuple:
+    def series(k: Arrays, state: tuple) -> tuple:
         flow, term, total, lie = state
         flow, term = flow + term, mul(A, term) * (h / (k + 1))
         half = mul(lie[:, :n], M) * (h / (k + 1))
         lie = half + t(half)  # (MᵀX + XM) h/(k + 1), M padded to a square
         return flow, term, total + lie, lie
 
-    def double(k: Array, state: tuple) -> tuple:
+    def double(k: Arrays, state: tuple) -> tuple:
         flow, total = state
         short = k < squarings
         full = still + flow
-        later = mul(total[:, :n], full).at[:, n:].add(total[:, n:])
-        later = mul(t(full), later[:n]).at[n:].add(later[n:])
+        later = mul(total[:, :n], full) + library.where(of_u, total, 0.0)
+        later = mul(t(full), later[:n]) + library.where(of_u[:, None], later, 0.0)
         doubled = 2 * flow + mul(flow[:, :n], flow)
-        return jnp.where(short, doubled, flow), jnp.where(short, total + later, total)
+        return library.where(short, doubled, flow), library.where(short, total + later, total)
 
     start = W * h
-    still = jnp.concatenate([eye(n, A), jnp.zeros((n, m, 1), A.dtype)], axis=1)
-    flow, _, total, _ = jax.lax.fori_loop(1, _TERMS + 1, series, (jnp.zeros_like(M), M * h, start, start))
-    last = _ROLLED if rolled else jnp.max(squarings, initial=0).astype(int)
-    flow, total = jax.lax.fori_loop(0, last, double, (flow, total))
+    still = np.eye(n, n + m, dtype=A.dtype)[:, :, None]
+    flow, _, total, _ = batch_last.repeat(1, _TERMS + 1, series, (library.zeros_like(M), M * h, start, start))
+    last = _ROLLED if rolled else squarings.max(initial=0).astype(int)
+    flow, total = batch_last.repeat(0, last, double, (flow, total))
     return still + flow, total
 
 
-def sampled(A: Array, B: Array, Q: Array, R: Array, N: Array, dt: Array, rolled: bool = False) -> Sampled:
+def sampled(A: Arrays, B: Arrays, Q: Arrays, R: Arrays, N: Arrays, dt: Arrays, rolled: bool = False) -> Sampled:
     """The sampled-data problem with the batch on the last axis; dt ``[batch]``."""
-    n = len(A)
-    W = jnp.concatenate([jnp.concatenate([Q, N], axis=1), jnp.concatenate([t(N), R], axis=1)])
+    n, join = len(A), batch_last.library(A).concatenate
+    W = join([join([Q, N], axis=1), join([t(N), R], axis=1)])
     flow, cost = _flow(A, B, dt, W, rolled)
     cost = symmetric(cost)
     return Sampled(flow[:, :n], flow[:, n:], cost[:n, :n], cost[n:, n:], cost[:n, n:])
@@ -119,7 +123,7 @@ _flows = jax.jit(lambda *args: sample_many(*args)[:2])  # of whose costs the com
 def compiled(*args: Any) -> Sampled:
     """The sampled problems of A, B, Q, R, N and dt whose leading axes broadcast; on the host where they are few."""
     if _on_host(args):
-        return Sampled(*(as_jax(a.astype(args[0].dtype)) for a in sampled_on_host(*map(np.asarray, args))))
+        return Sampled(*(as_jax(a.astype(args[0].dtype)) for a in sampled_on_host(*args)))
     return _compiled(*args)
 
 
@@ -128,45 +132,9 @@ def _on_host(args: tuple[Any, ...]) -> bool:
     return not traced(*args) and matrix_checks.few(lead)
 
 
-def sampled_on_host(
-    A: np.ndarray, B: np.ndarray, Q: np.ndarray, R: np.ndarray, N: np.ndarray, dt: np.ndarray
-) -> Sampled:
+def sampled_on_host(*args: Array | np.ndarray) -> Sampled:
     """As :func:`compiled`, by NumPy in double precision."""
-    n = A.shape[-1]
-    lead = np.broadcast_shapes(dt.shape, *(a.shape[:-2] for a in (A, B, Q, R, N)))
-    A, B, Q, R, N = (np.broadcast_to(np.asarray(a, float), (*lead, *a.shape[-2:])) for a in (A, B, Q, R, N))
-    W = np.concatenate([np.concatenate([Q, N], -1), np.concatenate([N.mT, R], -1)], -2)
-    flow, cost = _flow_on_host(A, B, np.broadcast_to(np.asarray(dt, float), lead), W)
-    cost = (cost + cost.mT) / 2
-    parts = cost[..., :n, :n], cost[..., n:, n:], cost[..., :n, n:]
-    return Sampled(flow[..., :n], flow[..., n:], *parts)  # type: ignore[arg-type]
-
-
-def _flow_on_host(A: np.ndarray, B: np.ndarray, dt: np.ndarray, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """:func:`_flow` with the batch in front."""
-    n, M = A.shape[-1], np.concatenate([A, B], axis=-1)
-    with np.errstate(over="ignore", invalid="ignore"):  # numbers that are not finite say so in the result
-        size = np.abs(M).sum(-1).max(-1) * dt
-        squarings = np.ceil(np.log2(np.maximum(4 * size, np.finfo(float).tiny)))
-        squarings = np.clip(np.nan_to_num(squarings), 0, _SQUARINGS[8])[..., None, None]
-        h = dt[..., None, None] / 2.0**squarings
-        still, flow, term = np.eye(n, M.shape[-1]), np.zeros_like(M), M * h
-        total = lie = W * h
-        for k in range(1, _TERMS + 1):
-            flow, term = flow + term, A @ term * (h / (k + 1))
-            half = lie[..., :n] @ M * (h / (k + 1))
-            lie = half + half.mT
-            total = total + lie
-        for k in range(int(squarings.max(initial=0))):
-            full = still + flow
-            moved = total[..., :n] @ full
-            moved[..., n:] += total[..., n:]
-            later = full.mT @ moved[..., :n, :]
-            later[..., n:, :] += moved[..., n:, :]
-            short = k < squarings
-            flow = np.where(short, 2 * flow + flow[..., :n] @ flow, flow)
-            total = np.where(short, total + later, total)
-        return still + flow, total
+    return batch_last.on_host(sampled, _CORES, args)
 
 
 def discretize(

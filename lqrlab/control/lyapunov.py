@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from lqrlab.compute.linalg import batch_last
-from lqrlab.compute.linalg.batch_last import eye, mul, t
+from lqrlab.compute.linalg.batch_last import Arrays, eye, mul, t
 from lqrlab.control import matrix_checks
 from lqrlab.control.discretization import Sampled
 
@@ -46,8 +46,8 @@ def even_units(a: Float[Array, "n n batch"], uneven: float) -> Float[Array, "n b
 
 
 def smith(
-    a: Float[Array, "n n batch"], q: Float[Array, "n n #batch"], tolerance: float
-) -> tuple[Float[Array, "n n batch"], Bool[Array, " batch"]]:
+    a: Float[Arrays, "n n batch"], q: Float[Arrays, "n n #batch"], tolerance: float
+) -> tuple[Float[Arrays, "n n batch"], Bool[Arrays, " batch"]]:
     """X = Σ aᵏ q (aᵀ)ᵏ, the solution of X = a X aᵀ + q, by squaring a; and whether a is stable.
 
     Each squaring doubles the number of terms: X ← X + aXaᵀ, a ← a². It ends when the next terms are below the
@@ -58,12 +58,12 @@ def smith(
 
     beyond = float(jnp.finfo(a.dtype).max) ** (1 / 3)  # the sum of such terms overflows
 
-    def more(state: tuple) -> Array:
+    def more(state: tuple) -> Arrays:
         a, _, k = state
         # the norm of the power bounds the relative size of the next term by its square
         change = batch_last.row_sum(a)
         # a problem that has overflowed has its answer too: none
-        return jnp.any((change > tolerance) & (change < beyond)) & (k < _SQUARINGS)
+        return ((change > tolerance) & (change < beyond)).any() & (k < _SQUARINGS)
 
     def double(state: tuple) -> tuple:
         a, x, k = state
@@ -71,13 +71,13 @@ def smith(
         a = mul(a, a)
         return a, x, k + 1
 
-    a, x, _ = jax.lax.while_loop(more, double, (a, q, 0))
+    a, x, _ = batch_last.repeat_while(more, double, (a, q, 0))
     return x, batch_last.row_sum(a) < 0.5
 
 
 def smith_continuous(
-    a: Float[Array, "n n batch"], q: Float[Array, "n n batch"], tolerance: float, *, pivoted: bool = False
-) -> tuple[Float[Array, "n n batch"], Bool[Array, " batch"]]:
+    a: Float[Arrays, "n n batch"], q: Float[Arrays, "n n batch"], tolerance: float, *, pivoted: bool = False
+) -> tuple[Float[Arrays, "n n batch"], Bool[Arrays, " batch"]]:
     """The solution of a X + X aᵀ + q = 0, and whether a is stable: :func:`smith` on a Cayley transform.
 
     The transform (s + a)(s − a)⁻¹, its shift s of the size of a's modes, lies inside the unit circle exactly if a
@@ -85,7 +85,7 @@ def smith_continuous(
     """
     one = eye(a.shape[0], a)
     size = batch_last.norm(a) / a.shape[0] ** 0.5
-    shift = jnp.where(size > 0, size, 1.0)[None, None]
+    shift = batch_last.library(a).where(size > 0, size, 1.0)[None, None]
     if pivoted:
         inverse = batch_last.pivoted(shift * one - a, jnp.broadcast_to(one, a.shape))
     else:

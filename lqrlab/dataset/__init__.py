@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from lqrlab.dataset.random_linear import random_systems
     from lqrlab.dataset.shards import BadFile, read_arrays
     from lqrlab.dataset.sources import Source, source
-    from lqrlab.dataset.store import Dataset, Recorded, open
-    from lqrlab.dataset.variant_table import SPLITS, VariantTable
+    from lqrlab.dataset.store import SPLITS, Dataset, Recorded, VariantTable, open
     from lqrlab.dataset.windows import Batch, Windows, WindowSet
 
 __getattr__, __dir__, __all__ = lazily(__name__)

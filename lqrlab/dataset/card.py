@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lqrlab.dataset.manifest import REASONS, splits
-from lqrlab.dataset.variant_table import SPLITS
+from lqrlab.dataset.store import SPLITS
 
 if TYPE_CHECKING:
     from lqrlab.dataset.store import Dataset
@@ -63,16 +63,9 @@ def _row(data: "Dataset", family: str) -> list[str]:
         *(str(of_split.count(name)) for name in SPLITS),
         str(sum(s["trajectories"] for s in files)),
         str(sum(data.left_out[family].values())),
-        *(_range(a) for a in (x, u)),
+        *("{:.2f} … {:.2f}".format(*np.quantile(a, (0.01, 0.99))) if a.size else "none" for a in (x, u)),
         f"{100 * far:.0f} %",
     ]
-
-
-def _range(a: np.ndarray) -> str:
-    if not a.size:
-        return "none"
-    low, high = np.quantile(a, (0.01, 0.99))
-    return f"{low:.2f} … {high:.2f}"
 
 
 def sample(

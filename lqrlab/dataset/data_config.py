@@ -122,16 +122,12 @@ class DataConfig(Config):
         )
 
     def _check_families(self) -> None:
-        held_out = self.held_out or ()
-        for setting, names in (("families", self.families), ("held_out", held_out)):
-            for name in names:
-                if not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name):
-                    raise ValueError(
-                        f"{setting}: expected names of plant families such as 'cart_pole', but found {name!r}"
-                    )
+        for setting, names in (("families", self.families), ("held_out", self.held_out or ())):
+            named = all(re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name) for name in names)
+            self.require(setting, named, "names of plant families such as 'cart_pole'")
             self.require(setting, len(set(names)) == len(names), "each family once")
         self.require("families", bool(self.families), "at least one family of plants")
-        self.require("held_out", set(held_out) <= set(self.families), "some of families")
+        self.require("held_out", set(self.held_out or ()) <= set(self.families), "some of families")
 
     @property
     def num_validation(self) -> int:

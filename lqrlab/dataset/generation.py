@@ -1,10 +1,8 @@
 """Making the files of a data set, in this process or in others, the same bytes; and verifying that they are these."""
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import os
-import queue
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -24,7 +22,7 @@ Progress = Callable[[int, int, str], None]
 Engine = Callable[[Callable[[Shard], Record], Sequence[Shard]], Iterable[Record]]
 """Calls a function, which can be pickled, for each shard, anywhere; returns results in the order of the shards."""
 
-_WRITERS = 2
+_THREADS = 2
 _MADE_AGAIN = "made_again"  # in an entry on its way from the process that made the file
 
 
@@ -34,7 +32,6 @@ def generate(
     *,
     progress: Progress | None = None,
     engine: Engine | None = None,
-    devices: Sequence[jax.Device] | None = None,
     controller: object = None,
     say: Callable[[str], object] = warnings.warn,
 ) -> "store.Dataset":
@@ -49,7 +46,6 @@ def generate(
         progress: called as ``(shards done, shards in all, what is being made)``.
         engine: makes the shards elsewhere, in processes that see the folder under the same path, see
             ``lqrlab.workbench.runs.cluster``; threads of this process by default.
-        devices: of this process, each computes a shard at a time; JAX's default one by default.
         controller: runs the loops in place of the optimum, which remains the target: a network, or a function from a
             problem to a policy, see :func:`lqrlab.simulation.bind`; the config names it.
         say: called with a sentence about each file that was there but had to be made again.
@@ -63,8 +59,6 @@ def generate(
     """
     checks.instance("config", config, DataConfig, "a DataConfig")
     config.check_registered()
-    if engine and devices:
-        raise ValueError("devices: are those of this process, and engine hands the work to others; give one")
     trajectories.check_controller(config, controller)
     folder = checks.path("path", path)
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,10 +66,8 @@ def generate(
     with locked(folder):
         manifest.claim(folder, config)
         todo, records = plan(config), list[Record]()
-        here = jax.config.jax_default_device  # type: ignore[attr-defined]  # of this thread; others do not inherit it
-        engine = engine or partial(_threads, devices or [here])
         _report(progress, todo, 0)
-        for record in engine(partial(produce, config, folder.resolve(), controller=controller), todo):
+        for record in (engine or _threads)(partial(produce, config, folder.resolve(), controller=controller), todo):
             if why := record.pop(_MADE_AGAIN, ""):
                 say(f"{folder / record['file']} was made again: {why}")
             records.append(record)
@@ -95,34 +87,22 @@ def _report(progress: Progress | None, todo: Sequence[Shard], done: int) -> None
         progress(done, len(todo), words)
 
 
-def _threads(
-    devices: Sequence[jax.Device | None], make: Callable[..., Record], todo: Sequence[Shard]
-) -> Iterable[Record]:
-    """The engine of this process: each device computes a shard at a time, while others are written."""
-    idle: queue.SimpleQueue[jax.Device | None] = queue.SimpleQueue()
-    for device in devices:
-        idle.put(device)
-    with concurrent.futures.ThreadPoolExecutor(len(devices) + _WRITERS, "lqrlab-shard") as threads:
-        yield from threads.map(partial(make, idle=idle), todo)
+def _threads(make: Callable[[Shard], Record], todo: Sequence[Shard]) -> Iterable[Record]:
+    """The engine of this process: a shard is computed while others are written."""
+    here = jax.config.jax_default_device  # type: ignore[attr-defined]  # of this thread; others do not inherit it
+
+    def on_device(shard: Shard) -> Record:
+        with jax.default_device(here):
+            return make(shard)
+
+    with concurrent.futures.ThreadPoolExecutor(_THREADS, "lqrlab-shard") as threads:
+        yield from threads.map(on_device, todo)
 
 
-def produce(
-    config: DataConfig,
-    folder: Path,
-    shard: Shard,
-    *,
-    controller: object = None,
-    idle: "queue.SimpleQueue[jax.Device | None] | None" = None,
-) -> Record:
+def produce(config: DataConfig, folder: Path, shard: Shard, *, controller: object = None) -> Record:
     """Make one shard, unless its file is there and whole, and return its entry of the manifest.
 
     If there was another file, the entry also says what was wrong with it.
-
-    Args:
-        config, folder: of the data set.
-        shard: which.
-        controller: see :func:`generate`.
-        idle: devices that compute nothing; one is taken while the shard is computed. By default JAX's default one.
     """
     path, why = folder / shard.name, ""
     if os.path.lexists(path):
@@ -130,13 +110,7 @@ def produce(
             return examine(path, config, shard)
         except BadFile as error:
             why = error.why
-    device = idle.get() if idle else None
-    try:
-        with jax.default_device(device) if idle else contextlib.nullcontext():
-            content = trajectories.make(config, shard, controller)
-    finally:
-        if idle:
-            idle.put(device)
+    content = trajectories.make(config, shard, controller)
     shards.write(path, content)
     record = manifest.record(path, content)
     return record | {_MADE_AGAIN: why} if why else record
@@ -153,16 +127,14 @@ class Report:
         path: the folder.
         problems: pairs of a path and what is wrong with it, in words.
         variants, trajectories: how many were checked; of a segmented data set segments of trajectories.
-        segmented: whether rows are segments of trajectories.
-        again: whether all of it was made again.
+        found: what is right, in words.
     """
 
     path: Path
     problems: tuple[tuple[Path, str], ...]
     variants: int = 0
     trajectories: int = 0
-    segmented: bool = False
-    again: bool = False
+    found: str = ""
 
     @property
     def ok(self) -> bool:
@@ -170,11 +142,7 @@ class Report:
         return not self.problems
 
     def __str__(self) -> str:
-        if not self.ok:
-            return "\n".join(f"{path}: {why}" for path, why in self.problems)
-        rows = "segments of trajectories" if self.segmented else "trajectories"
-        how = "made again bit for bit" if self.again else "by their checksums"
-        return f"{self.path}: {self.variants} variants and {self.trajectories} {rows} are as they were made ({how})"
+        return "\n".join(f"{path}: {why}" for path, why in self.problems or ((self.path, self.found),))
 
 
 def examine(file: Path, config: DataConfig, shard: Shard) -> Record:
@@ -227,8 +195,11 @@ def verify(
             problems.append((file, why))
         else:
             good.append(entry)
-    variants, trajectories_ = (sum(entry[key] for entry in good) for key in ("variants", "trajectories"))
-    return Report(folder, tuple(problems), variants, trajectories_, config.segmented, again)
+    num, loops = (sum(entry[key] for entry in good) for key in ("variants", "trajectories"))
+    rows = "segments of trajectories" if config.segmented else "trajectories"
+    how = "made again bit for bit" if again else "by their checksums"
+    words = f"{num} variants and {loops} {rows} are as they were made ({how})"
+    return Report(folder, tuple(problems), num, loops, words)
 
 
 def _difference(file: Path, config: DataConfig, shard: Shard, listed: Record, again: bool, controller: object) -> str:

@@ -18,8 +18,7 @@ from jaxtyping import Int32
 from lqrlab.compute import Backend, checks
 from lqrlab.compute.memory import aligned
 from lqrlab.dataset import shuffling, windows
-from lqrlab.dataset.store import Dataset
-from lqrlab.dataset.variant_table import SPLITS, VariantTable
+from lqrlab.dataset.store import SPLITS, Dataset, VariantTable
 from lqrlab.dataset.windows import CHANNELS, Batch, Block, Blocks, Rows, Windows, WindowSet, gain_and_masks, row_bytes
 
 T = TypeVar("T")
@@ -198,6 +197,9 @@ def _prefetched(make: Callable[[int], T], positions: range) -> Iterator[T]:
         maker.shutdown(wait=False, cancel_futures=True)
 
 
+_shuffled_windows = jax.jit(WindowSet.shuffled, static_argnames="count")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ResidentSource(Source):
     """All windows on the device, shuffled and gathered there."""
@@ -206,7 +208,7 @@ class ResidentSource(Source):
 
     def _gather(self, first: int, count: int) -> Windows:
         epoch, start = (np.uint32(i) for i in divmod(first, self.num_windows))
-        return windows.shuffled(self.held, start, epoch, count, np.uint32(self.spec.seed))
+        return _shuffled_windows(self.held, start, epoch, count, np.uint32(self.spec.seed))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,7 +1,6 @@
 """The contents of a shard: plants drawn and designed, their closed loops, and which of these are kept."""
 
 import functools
-from typing import Any, NamedTuple
 
 import h5py
 import jax
@@ -15,12 +14,12 @@ from lqrlab.compute.jit import KEPT
 from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.manifest import FORMAT, REASONS, Shard, keys, splits, units
 from lqrlab.dataset.shards import Content
-from lqrlab.dataset.variant_table import Columns
 from lqrlab.simulation import Keep, LinearPolicy, Problem, binding, is_policy, verdict
 from lqrlab.systems import N_MAX, Plant
 
 Runs = dict[str, np.ndarray]
 """Name → array ``[v, s, …]``: s loops of each of v plants."""
+_Units = tuple[Array, Array]  # of the states and of the inputs, [v, n] and [v, m]
 
 
 def drawn(config: DataConfig, shard: Shard) -> Problem:
@@ -53,13 +52,6 @@ def initial_states(problem: Problem, key: PRNGKeyArray, num: int) -> Float[np.nd
     return normal[..., : problem.n] * np.asarray(problem.scale_x)[:, None]
 
 
-class _Units(NamedTuple):
-    """Units of the states and of the inputs, ``[v, n]`` and ``[v, m]``."""
-
-    x: Array
-    u: Array
-
-
 def simulate(
     config: DataConfig, problem: Problem, x0: Float[np.ndarray, "v s n"], key: PRNGKeyArray, controller: object = None
 ) -> Runs:
@@ -76,7 +68,6 @@ def simulate(
         ``x0``, ``states``, ``controls``, ``cost`` (of segments ``costs``) and the last state ``end``; in scales
         ``start``, ``peak``, ``before``, ``last``, ``limited``.
     """
-    scales = _Units(problem.scale_x, problem.scale_u)
     if controller is None:
         gain = np.nan_to_num(np.asarray(problem.K))  # none where there is no optimum: nothing of it is written
         policy: simulation.Policy = LinearPolicy(jnp.asarray(gain))
@@ -90,12 +81,12 @@ def simulate(
         config.num_steps,
         _keep(config),
         key=key if _disturbed(config) else None,
-        extra=scales,
+        extra=(problem.scale_x, problem.scale_u),
         total=config.variants * config.trajectories,
     )
     lead = x0.shape[:2]
     runs = {name: np.asarray(a).reshape(*lead, *a.shape[1:]) for name, a in out.items()}
-    return runs | {"x0": x0, "start": x0 / np.asarray(scales.x)[:, None]}
+    return runs | {"x0": x0, "start": x0 / np.asarray(problem.scale_x)[:, None]}
 
 
 def _keep(config: DataConfig) -> Keep:
@@ -113,18 +104,17 @@ def _recorders(num_steps: int, saturation: float | None, segmented: bool, distur
         return {"states": xs.astype(jnp.float32)}
 
     def intervals(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
-        controls = {"controls": us.astype(jnp.float32)}
-        return controls | {"costs": costs} if segmented else controls
+        return {"controls": us.astype(jnp.float32)} | ({"costs": costs} if segmented else {})
 
     def sums(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
         if saturation is None:
             return {"cost": costs}
-        limited = _largest(us, units.u) > 0.999 * saturation
+        limited = _largest(us, units[1]) > 0.999 * saturation
         counts = (t >= late) & (t < num_steps)
         return {"cost": costs, "limited": (limited & counts[:, None]).astype(costs.dtype)}
 
     def peaks(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
-        size = _largest(xs, units.x)
+        size = _largest(xs, units[0])
         if disturbed:  # growth says nothing then
             return {"peak": size}
         before, after = ((t >= third) & (t < last))[:, None], (t >= last)[:, None]
@@ -149,7 +139,7 @@ def _tail(num_steps: int) -> int:
 
 
 def kept(config: DataConfig, problem: Problem, runs: Runs) -> tuple[Bool[np.ndarray, "v s"], dict[str, int]]:
-    """Loops to keep, and numbers of variants or loops left out for each of ``layout.REASONS``.
+    """Loops to keep, and numbers of variants or loops left out for each of ``manifest.REASONS``.
 
     A loop is left out if it diverges (:mod:`lqrlab.simulation.verdict`), or if its input was at its limit for half of
     the last quarter while the state moved away: further from rest, in cost, than where it began.
@@ -185,28 +175,46 @@ def make(config: DataConfig, shard: Shard, controller: object = None) -> Content
         first = slice(shard.count)
         problem, runs = problem[first], {name: a[first] for name, a in runs.items()}
         chosen, left_out = kept(config, problem, runs)
-        return _content(config, shard, problem, runs, chosen, left_out)
+        return _content(config, shard, problem, _rows(config, runs, chosen), left_out)
+
+
+def _rows(config: DataConfig, runs: Runs, chosen: Bool[np.ndarray, "v s"]) -> dict[str, np.ndarray]:
+    """Group ``trajectories`` of the chosen loops: a row for all of each, or for each segment."""
+    if config.segmented:
+        # the first states of later segments are known from the states that are kept
+        starts = np.concatenate([runs["x0"][:, :, None], runs["states"][:, :, 1:, 0]], axis=2)
+        runs = runs | {"x0": starts, "cost": runs["costs"].sum(-1)}
+    else:
+        runs = {name: runs[name][:, :, None] for name in ("x0", "states", "controls", "cost")}
+    # uncopied where all are chosen
+    parts = {name: runs[name] if chosen.all() else runs[name][chosen] for name in ("x0", "states", "controls", "cost")}
+    rows = {name: a.reshape(-1, *runs[name].shape[3:]) for name, a in parts.items()}
+    of = np.nonzero(chosen)[0].astype(np.int32)
+    if config.segmented:
+        rows["start"] = np.tile(np.array(config.starts, np.int32), len(of))
+    return {"variant": np.repeat(of, len(config.starts)), **rows}
 
 
 def _content(
-    config: DataConfig,
-    shard: Shard,
-    problem: Problem,
-    runs: Runs,
-    chosen: Bool[np.ndarray, "v s"],
-    left_out: dict[str, int],
+    config: DataConfig, shard: Shard, problem: Problem, rows: dict[str, np.ndarray], left_out: dict[str, int]
 ) -> Content:
-    """Of the plants that have an optimum, and the chosen loops."""
-    rows = {name: _chosen(chosen, a) for name, a in _rows(config, runs).items()}
-    # rows of the table that is written, in which variants without an optimum are missing
-    of = (np.cumsum(problem.has_optimum) - 1)[np.nonzero(chosen)[0]].astype(np.int32)
-    written = {"variant": np.repeat(of, len(config.starts)), **rows}
-    if config.segmented:
-        written["start"] = np.tile(np.array(config.starts, np.int32), len(of))
-    arrays = {f"variants/{name}": a for name, a in _columns(config, shard, problem).items()}
-    arrays |= {f"trajectories/{name}": np.ascontiguousarray(a) for name, a in written.items()}
-    plants = problem.plant
+    """Of the plants that have an optimum, and the rows of their loops."""
+    plants, continuous = problem.plant, problem.continuous
     assert plants is not None
+    assert continuous is not None
+    good = np.flatnonzero(problem.has_optimum)
+    # rows of the table that is written, in which variants without an optimum are missing
+    rows = rows | {"variant": np.searchsorted(good, rows["variant"]).astype(np.int32)}
+    matrices = {name: getattr(continuous, name) for name in "ABQR"} | {"K": problem.K, "P": problem.P}
+    columns = matrices | {name: getattr(problem, name) for name in ("dt", "scale_x", "scale_u")}
+    parameters = {f"parameters/{name}": value for name, value in plants.parameters.items()}
+    columns |= {name: np.broadcast_to(np.asarray(a), (len(problem),)) for name, a in parameters.items()}
+    columns = {name: np.asarray(a)[good] for name, a in columns.items()}
+    columns["family"] = np.full(len(good), shard.family, dtype=f"S{len(shard.family)}")
+    columns["variant"] = (shard.first + good).astype(np.int32)
+    columns["split"] = splits(config, shard.family)[shard.first + good]
+    arrays = {f"variants/{name}": a for name, a in columns.items()}
+    arrays |= {f"trajectories/{name}": a for name, a in rows.items()}
     about = {
         "format": FORMAT,
         "config": config.to_json(),
@@ -222,44 +230,7 @@ def _content(
         "h5py": h5py.__version__,
         "platform": jax.default_backend(),
     }
-    return Content(arrays, units(config, plants), about)
-
-
-def _columns(config: DataConfig, shard: Shard, problem: Problem) -> Columns:
-    """Group ``variants``, in SI units: one row for each plant of a shard that has an optimum."""
-    plants, continuous, size = problem.plant, problem.continuous, len(problem)
-    assert plants is not None
-    assert continuous is not None
-    table: dict[str, Any] = {
-        "family": np.full(size, shard.family, dtype=f"S{len(shard.family)}"),
-        "variant": np.arange(shard.first, shard.first + size, dtype=np.int32),
-        "split": splits(config, shard.family)[shard.first : shard.first + size],
-        **{name: getattr(continuous, name) for name in "ABQR"},
-        "K": problem.K,
-        "P": problem.P,
-        "dt": problem.dt,
-        "scale_x": problem.scale_x,
-        "scale_u": problem.scale_u,
-    }
-    for name, value in plants.parameters.items():
-        table[f"parameters/{name}"] = np.broadcast_to(np.asarray(value), (size,))
-    good = np.asarray(problem.has_optimum)
-    return {name: np.ascontiguousarray(np.asarray(a)[good]) for name, a in table.items()}
-
-
-def _rows(config: DataConfig, runs: Runs) -> Runs:
-    """The data of each loop that are written ``[v, s, rows, …]``: a row for all of it, or for each segment."""
-    if not config.segmented:
-        return {name: runs[name][:, :, None] for name in ("x0", "states", "controls", "cost")}
-    # the first states of later segments are known from the states that are kept
-    starts = np.concatenate([runs["x0"][:, :, None], runs["states"][:, :, 1:, 0]], axis=2)
-    paid = runs["costs"].sum(-1)
-    return {"x0": starts, "states": runs["states"], "controls": runs["controls"], "cost": paid}
-
-
-def _chosen(chosen: np.ndarray, a: np.ndarray) -> np.ndarray:
-    """The rows of the loops that are kept, one after the other; uncopied where all are."""
-    return (a if chosen.all() else a[chosen]).reshape(-1, *a.shape[3:])
+    return Content({name: np.ascontiguousarray(a) for name, a in arrays.items()}, units(config, plants), about)
 
 
 def check_controller(config: DataConfig, controller: object) -> None:

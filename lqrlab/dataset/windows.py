@@ -11,8 +11,7 @@ from lqrlab.compute import pytree
 from lqrlab.compute.memory import aligned
 from lqrlab.compute.threads import on_threads
 from lqrlab.dataset import shards, shuffling
-from lqrlab.dataset.store import Dataset
-from lqrlab.dataset.variant_table import VariantTable
+from lqrlab.dataset.store import Dataset, VariantTable
 from lqrlab.systems import M_MAX, N_MAX, Coordinates
 
 CHANNELS = N_MAX + M_MAX
@@ -135,12 +134,6 @@ class WindowSet:
         return self.gather(indices)
 
 
-@jax.jit(static_argnames="count")
-def shuffled(held: WindowSet, first: Array, epoch: Array, count: int, seed: Array) -> Windows:
-    """:meth:`WindowSet.shuffled` as a compiled program."""
-    return held.shuffled(first, epoch, count, seed)
-
-
 # In host memory ----------------------------------------------------------------------------------------------
 
 _FEW = 256  # windows that are not worth a second thread
@@ -165,12 +158,6 @@ def cut(rows: Rows, at: Int[np.ndarray, " b"], out: Float[np.ndarray, "b W 18"])
     if half < _FEW:
         return copy(slice(None))
     on_threads(copy, [slice(None, half), slice(half, None)], "cut")
-
-
-def zeros(count: int, window: int, steps: int) -> Rows:
-    """Zeros for the rows of ``count`` trajectories, on a 64-byte boundary."""
-    shape = (count, window - 1 + steps, CHANNELS)
-    return aligned(shape, make=np.zeros)
 
 
 def row_bytes(window: int, steps: int) -> int:
@@ -245,7 +232,7 @@ def read(data: Dataset, window: int, blocks: Blocks) -> tuple[Rows, Int32[np.nda
         ValueError: a damaged file, by HDF5's checksums of its chunks.
     """
     at = np.cumsum([0, *map(len, blocks)])
-    rows = zeros(int(at[-1]), window, data.config.row_steps)
+    rows = aligned((int(at[-1]), window - 1 + data.config.row_steps, CHANNELS), make=np.zeros)
     variant = np.empty(at[-1], np.int32)
     for number in sorted({block.shard for block in blocks}):
         path = data.path / data.shards[number]["file"]

@@ -3,7 +3,9 @@
 import dataclasses
 import functools
 import math
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from lqrlab import systems
 from lqrlab.compute import as_jax, checks
 from lqrlab.compute.linalg import quadratic
-from lqrlab.evaluation import certificate, textbook
+from lqrlab.evaluation import certificate
 from lqrlab.evaluation.scores import Score, evaluate
 from lqrlab.simulation import LinearPolicy, Problem, Verdict, bind, verdict
 from lqrlab.simulation.binding import check_controller
@@ -24,6 +26,8 @@ _SIZES = (2, 1), (4, 2), (6, 1), (8, 3), (12, 1), (12, 6)  # of dense systems: s
 _NEIGHBOURS = 4  # times as many variants of each trained family to look for the nearest in
 _AT_ONCE = 200  # plants whose loops are simulated together
 
+PUBLISHED = tomllib.loads(Path(__file__).with_name("textbook.toml").read_text(encoding="utf-8"))
+"""Designs that others have published, of which nothing is in the catalogue; the file says what it holds."""
 Rungs = dict[str, dict[str, Plant]]
 
 
@@ -107,7 +111,7 @@ def ladder(
     """Compare controllers with the optimum on plants that are ever further from the trained families.
 
     The rungs: fresh variants of the trained families within ±``spread``, and within ±``wide``; variants of *every*
-    other family that is registered; published designs from outside the catalogue (:mod:`lqrlab.evaluation.textbook`);
+    other family that is registered; published designs from outside the catalogue (``rungs.PUBLISHED``);
     ``variants`` dense systems of each of six sizes, ẋ = Ax + Bu with normal entries, A's of variance r²/n with r
     between 0.3 and 3 a second, sampled at 0.1 s.
 
@@ -229,7 +233,17 @@ def _rungs(trained: tuple[str, ...], key: PRNGKeyArray, variants: int, spread: f
         for i, (rung, (names, width)) in enumerate(wanted.items())
         if names
     }
-    return rungs | {OUTSIDE: dict(textbook.designs())}
+    return rungs | {OUTSIDE: published()}
+
+
+def published() -> dict[str, Plant]:
+    """The plants of published designs by name, each a batch of one, with the weights of its source, or ones."""
+    found: dict[str, Plant] = {}
+    for name, design in PUBLISHED.items():
+        A, B = np.array(design["A"], float), np.array(design["B"], float)
+        Q, R = (np.diag(design.get(key, np.ones(size))) for key, size in (("Q", len(A)), ("R", B.shape[1])))
+        found[name] = systems.from_matrices(A[None], B[None], Q=Q[None], R=R[None], dt=design["dt"])
+    return found
 
 
 def _dense(key: PRNGKeyArray, num: int) -> dict[str, Plant]:

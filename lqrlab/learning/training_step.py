@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from lqrlab import compute
-from lqrlab.compute import Backend, checks, optimization, pytree
+from lqrlab.compute import Backend, calculus, checks, pytree
 from lqrlab.dataset import VariantTable, Windows
 from lqrlab.learning import losses, models
 from lqrlab.learning.batches import TrainBatch, starts, train_batch
@@ -143,7 +143,7 @@ def train_step(
 
     def step(state: TrainState, given: Any) -> tuple[TrainState, Metrics]:
         (value, metrics), grads = slope(state.params, given)
-        updates, opt_state = optimization.updates(optimize, grads, state.opt_state, state.params)
+        updates, opt_state = calculus.updates(optimize, grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         state = TrainState(params, opt_state, state.step + 1)
         return state, {"loss": value, "grad_norm": optax.tree.norm(grads), **metrics}

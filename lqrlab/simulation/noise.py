@@ -11,8 +11,8 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from lqrlab import control
 from lqrlab.compute import checks, pytree
+from lqrlab.compute.elementwise import normals
 from lqrlab.compute.linalg import batch_last, expand_batch
-from lqrlab.compute.random import normals
 
 
 @pytree

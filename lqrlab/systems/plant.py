@@ -22,7 +22,7 @@ from jaxtyping import Float, PRNGKeyArray
 
 from lqrlab.compute import as_jax, jit_by_function, linalg, pytrees, quick_jit
 from lqrlab.compute.checks import did_you_mean, random_key, traced, whole
-from lqrlab.compute.registry import snake_case
+from lqrlab.compute.configuration import snake_case
 from lqrlab.systems.declaration import Signal, complete, documented, param
 from lqrlab.systems.drawing import Drawing, gauges
 

@@ -15,7 +15,7 @@ from catalogue import BUILT_IN, ONE_A_FIELD, around, compiled_for
 from lqrlab import simulation, systems
 from lqrlab.compute import jaxprs
 from lqrlab.systems import drawing
-from lqrlab.workbench.figures import symbolic
+from lqrlab.workbench.figures import plant_card
 
 MAY_IMPORT = {"jax", "jaxtyping", "wadler_lindig", "numpy", "scipy", "_cyutility"}
 """Packages that the plants take with them when they are imported; most of them JAX imports before."""
@@ -156,13 +156,13 @@ def test_importing_is_quick():
 def test_equations_are_what_is_computed(name):
     """The formulas, given numbers for their symbols, equal the program; and they can be printed."""
     plant = systems.make(name)
-    lines = symbolic.equations(plant)
+    lines = plant_card.equations_of(plant)
     assert all(latex2mathml.converter.convert(line) for line in lines)
-    parameters, x_names, u_names = symbolic._symbols(plant)
+    parameters, x_names, u_names = plant_card._symbols(plant)
     assert len({*parameters, *x_names, *u_names}) == len(parameters) + plant.n + plant.m
     (x,), (u,) = around(plant, np.random.default_rng(9), 1)
     half = plant.n // 2
-    found, printed = symbolic.formulas(plant)
+    found, printed = plant_card.formulas(plant)
     if isinstance(plant, systems.Mechanical):
         q, v, push = jnp.asarray(x[:half]), jnp.asarray(x[half:]), jnp.asarray(u)
         expected = np.array([plant.kinetic(q, v), plant.potential(q), *plant.forces(q, v, push)])
@@ -173,18 +173,18 @@ def test_equations_are_what_is_computed(name):
 
 
 def test_long_equations_are_printed_with_letters_for_what_they_repeat():
-    lines = symbolic.equations(systems.make("satellite_attitude"))
+    lines = plant_card.equations_of(systems.make("satellite_attitude"))
     assert r"z_{3} = - \omega_{\mathrm{orbit}}\,z_{2} + \omega_{\mathrm{pitch}}" in lines
     assert sum(line.count("z_{2}") for line in lines) >= 3  # one of them its definition
-    assert max(map(len, lines)) < symbolic.LONGEST
-    assert not any("z_" in line for line in symbolic.equations(systems.make("cart_pole")))
+    assert max(map(len, lines)) < plant_card.LONGEST
+    assert not any("z_" in line for line in plant_card.equations_of(systems.make("cart_pole")))
 
 
 def test_formulas_of_branches_and_limits_and_what_has_none():
     def formula(fn, count=2):
         closed = jax.make_jaxpr(fn)(jnp.zeros(count))
         x = np.array(sympy.symbols(f"x:{count}", real=True))
-        (out,) = jaxprs.evaluate(closed, [x], symbolic.algebra())
+        (out,) = jaxprs.evaluate(closed, [x], plant_card.algebra())
         return sympy.lambdify([list(x)], out.ravel().tolist())
 
     def fn(x):
@@ -207,13 +207,13 @@ def test_formulas_of_branches_and_limits_and_what_has_none():
 
 
 def test_equations_read_like_a_textbook():
-    lines = symbolic.equations(systems.make("pendulum"))
+    lines = plant_card.equations_of(systems.make("pendulum"))
     assert lines[:3] == [
         r"T = \frac{m\,\ell^{2}\,\dot{\theta}^{2}}{2}",
         r"V = m\,\ell\,g\,\cos {\theta}",
         r"F_{\theta} = - b\,\dot{\theta} + \tau",
     ]
-    lines = symbolic.equations(systems.make("dc_motor"))
+    lines = plant_card.equations_of(systems.make("dc_motor"))
     assert lines[2] == r"\dot{i} = \frac{- \mathrm{motor}_{\mathrm{constant}}\,\omega - R\,i + v}{L}"
     with pytest.raises(ValueError, match="this plant has none"):
-        symbolic.equations(systems.from_matrices(np.eye(2), np.eye(2)))
+        plant_card.equations_of(systems.from_matrices(np.eye(2), np.eye(2)))

@@ -20,8 +20,8 @@ from refusals import refused
 
 from lqrlab import compute, dataset, learning, simulation, systems
 from lqrlab.compute import debugging, pytree
+from lqrlab.compute.elementwise import normals, words
 from lqrlab.compute.linalg import batch_last
-from lqrlab.compute.random import normals, words
 from lqrlab.evaluation import regions
 from lqrlab.extensions.predictive import iterative_lqr
 from lqrlab.simulation import constant_gain, loop

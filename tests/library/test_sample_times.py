@@ -7,7 +7,7 @@ import pytest
 import scipy.linalg
 
 from lqrlab import dataset, learning
-from lqrlab.evaluation import textbook
+from lqrlab.evaluation.rungs import published
 from lqrlab.learning.models import matrix
 from lqrlab.simulation import Problem, Verdict
 
@@ -45,7 +45,7 @@ def excess(design, K):
 def test_the_pretrained_network_is_near_the_optimum_of_every_published_design():
     """The slowest settle in thousands of samples; asked at its own sample time alone it wastes 1,000 % there."""
     model = learning.pretrained("regulator")
-    for name, design in textbook.designs().items():
+    for name, design in published().items():
         K = np.asarray(learning.policy(model, design).as_gain().K)[0]
         assert excess(design, K) < 0.05, name
 

@@ -16,7 +16,7 @@ from lqrlab import control, simulation, systems
 from lqrlab.systems import drawing
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.figures import animation, catalogue_page, keyframes, loop_design
-from lqrlab.workbench.runs import cells
+from lqrlab.workbench.runs import report
 
 KEYFRAME = re.compile(r"([\d.]+)%\{transform:([^}]*)\}")
 
@@ -190,7 +190,7 @@ def test_what_cannot_be_drawn_is_refused_in_words(loops):
 
 def cleaned(markup):
     """What a report keeps of an output."""
-    return BeautifulSoup(cells.clean(markup), "html.parser")
+    return BeautifulSoup(report.clean(markup), "html.parser")
 
 
 def test_a_report_keeps_it_playing_and_loads_nothing(loops):

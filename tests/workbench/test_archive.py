@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from refusals import refused
 
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.runs import archive, run_folder
+from lqrlab.workbench.runs import run_folder
 
 RECORD = {
     "versions": {"lqrlab": "0.0.1"},
@@ -42,22 +42,22 @@ def run(tmp_path: Path) -> Path:
 
 def test_what_is_packed_comes_out_again(run: Path, tmp_path: Path) -> None:
     """With a data set that was borrowed, without pages, links and what is not the run's; nothing is overwritten."""
-    file = archive.pack(run)
+    file = run_folder.pack(run)
     assert file == run.with_suffix(".zip")
-    (changed, *_) = archive.unpack(file, tmp_path / "new" / "one")
+    (changed, *_) = run_folder.unpack(file, tmp_path / "new" / "one")
     assert changed.startswith("lqrlab '0.0.1' there, ")
     found = {p.relative_to(tmp_path / "new" / "one").as_posix(): p for p in (tmp_path / "new" / "one").rglob("*.*")}
     assert set(found) == {"run.json", "results/01.json", "dataset/shards/a.h5"}
     assert found["dataset/shards/a.h5"].read_bytes() == (run / "dataset" / "shards" / "a.h5").read_bytes()
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["one"]
-    refused(r"mine.zip: is there already", archive.pack, run)
-    refused("one: is there already and not empty", archive.unpack, file, tmp_path / "new" / "one")
+    refused(r"mine.zip: is there already", run_folder.pack, run)
+    refused("one: is there already and not empty", run_folder.unpack, file, tmp_path / "new" / "one")
 
 
 def test_no_run_and_one_that_is_in_use_are_not_packed(run: Path, tmp_path: Path) -> None:
-    refused(r"found no run.json", archive.pack, tmp_path / "elsewhere")
+    refused(r"found no run.json", run_folder.pack, tmp_path / "elsewhere")
     with run_folder.hold(run), pytest.raises(ValueError, match="another run works in this folder"):
-        archive.pack(run)
+        run_folder.pack(run)
     assert not run.with_suffix(".zip").exists()
 
 
@@ -105,17 +105,17 @@ HOSTILE: dict[str, tuple[Callable[[Path], Path], str]] = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_archives_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a sentence, and nothing is left of them."""
-    monkeypatch.setattr(archive, "_UNSUSPICIOUS", 1_000_000)
+    monkeypatch.setattr(run_folder, "_UNSUSPICIOUS", 1_000_000)
     make, sentence = HOSTILE[name]
     file = make(tmp_path / "x.zip")
-    refused(sentence, archive.unpack, file, tmp_path / "out")
+    refused(sentence, run_folder.unpack, file, tmp_path / "out")
     assert [p.name for p in tmp_path.iterdir()] == ["x.zip"]
 
 
 def test_more_than_the_disk_holds_is_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = archive.pack(run)
-    monkeypatch.setattr(archive.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-    refused(r"4 files of 0\.0 GB in all", archive.unpack, file, tmp_path / "out")
+    file = run_folder.pack(run)
+    monkeypatch.setattr(run_folder.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    refused(r"4 files of 0\.0 GB in all", run_folder.unpack, file, tmp_path / "out")
 
 
 def test_a_run_is_repeated_on_another_machine(run: Path, tmp_path: Path) -> None:

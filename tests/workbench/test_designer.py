@@ -13,7 +13,7 @@ from bs4 import BeautifulSoup
 from scipy_oracle import gain, held, van_loan
 
 from lqrlab import control, robust, systems
-from lqrlab.workbench.figures import design_sheet, loop_controllers, loop_design, loop_picture, step_specifications
+from lqrlab.workbench.figures import loop_controllers, loop_design, loop_picture, step_specifications
 from lqrlab.workbench.panels import lqr_designer
 
 A, B = np.array([[0.0, 1.0], [2.0, -0.1]]), np.array([[0.0], [1.0]])
@@ -230,12 +230,12 @@ def test_a_design_is_taken_along(panel, kind, monkeypatch, tmp_path):
 def test_robustness_is_that_of_each_variant(panel):
     """Of the variants, those that are stable and what they pay, by SciPy's own exponential and equations."""
     s = dataclasses.replace(panel._question(), states=np.array([1e-3, 1e-3]))
-    uncertain = robust.UncertainPlant.of(s.plant, design_sheet.SPREAD)
-    moves = np.random.default_rng(0).uniform(-1, 1, (uncertain.directions, design_sheet.VARIANTS))
+    uncertain = robust.UncertainPlant.of(s.plant, loop_picture.SPREAD)
+    moves = np.random.default_rng(0).uniform(-1, 1, (uncertain.directions, loop_picture.VARIANTS))
     result, plants = loop_design.design(s), uncertain.moved(moves.T)
-    found, stable, K = design_sheet.robustness(s, result), 0, result.loop.K
+    found, stable, K = loop_picture.robustness(s, result), 0, result.loop.K
     assert found.excess.min() > -1e-9
-    for i in range(design_sheet.VARIANTS):
+    for i in range(loop_picture.VARIANTS):
         one, sizes = plants[i], np.asarray(s.plant.scales[0]) ** 2
         for name, value in one.parameters.items():
             assert abs(float(value) / float(s.plant.parameters[name]) - 1) <= 0.2 * (name != "gravity") + 1e-9
@@ -251,7 +251,7 @@ def test_robustness_is_that_of_each_variant(panel):
         least = scipy.linalg.solve_discrete_are(a, b, q, r, s=n)
         assert found.excess[i] == pytest.approx(np.diagonal(price) @ sizes / (np.diagonal(least) @ sizes) - 1, rel=1e-5)
     assert found.stable == stable
-    assert "∞" in design_sheet._robustness_words(dataclasses.replace(found, excess=np.full(3, np.inf)))
+    assert "∞" in loop_picture._robustness_words(dataclasses.replace(found, excess=np.full(3, np.inf)))
 
 
 def test_of_several_inputs_those_outputs_step_together_that_can_stand_still():

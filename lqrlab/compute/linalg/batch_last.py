@@ -4,12 +4,14 @@ In this structure-of-arrays layout every operation is elementwise over contiguou
 matrices, and no LAPACK is called: jaxlib's batched calls can hang on two cores. Blocks of problems small enough
 for the cache are worked through one after another, so a block waits for its own slowest member only. Solvers
 written for this layout are called with any leading axes, under any ``vmap``, through :func:`solver`.
+What is written with these functions and with :func:`library` does for NumPy's arrays as well, without a program.
 """
 
 import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +25,8 @@ from lqrlab.compute.linalg.dense import eliminate, stored
 
 Solve = Callable[..., PyTree[Array]]
 """A solver: arrays with the batch on the last axis in and out."""
+Arrays = Any
+"""JAX's arrays, or NumPy's."""
 Rescue = Callable[[tuple[Array, ...], PyTree[Array]], PyTree[Array]]
 """Another one, for what a solver could not do: of its arguments and its answer."""
 
@@ -31,10 +35,41 @@ _WIDTHS = {1: 520, 2: 264, 3: 136, 4: 72, 5: 56, 6: 40, 7: 40, 8: 40}
 _WIDTH = 72
 _NARROW = 32  # below, a quick compilation and pivoting are worth more than speed
 _ACCELERATOR = 1 << 15
+_CORE: Any = [(0, 1)] * 3  # axes of matrices, for NumPy
+_HOST = np.ndarray, np.generic, int, float
+S = TypeVar("S")
 
 
-def mul(a: Float[Array, "r k #width"], b: Float[Array, "k c #width"]) -> Float[Array, "r c width"]:
+def library(*arrays: object) -> Any:
+    """JAX's functions if one of the arrays is JAX's, else NumPy's."""
+    for a in arrays:
+        if not isinstance(a, _HOST):  # isinstance(a, jax.Array) takes ten times as long
+            return jnp
+    return np
+
+
+def repeat_while(more: Callable[[S], Any], step: Callable[[S], S], state: S) -> S:
+    """``jax.lax.while_loop``; of NumPy's arrays a loop of Python's."""
+    if library(*jax.tree.leaves(state)) is jnp:
+        return jax.lax.while_loop(more, step, state)
+    while more(state):
+        state = step(state)
+    return state
+
+
+def repeat(low: int, high: Any, body: Callable[[Any, S], S], state: S) -> S:
+    """``jax.lax.fori_loop``; of NumPy's arrays a loop of Python's."""
+    if library(*jax.tree.leaves(state)) is jnp:
+        return jax.lax.fori_loop(low, high, body, state)
+    for k in range(low, high):
+        state = body(k, state)
+    return state
+
+
+def mul(a: Float[Arrays, "r k #width"], b: Float[Arrays, "k c #width"]) -> Float[Arrays, "r c width"]:
     """a b."""
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return np.matmul(a, b, axes=_CORE)
     if narrow(a) or jax.default_backend() != "cpu":
         return jnp.einsum("rkl,kcl->rcl", a, b)
     size = max(a.shape[0], *b.shape[:2])
@@ -43,12 +78,12 @@ def mul(a: Float[Array, "r k #width"], b: Float[Array, "k c #width"]) -> Float[A
     return product(a, b) if size < 3 else stored(product(a, b))
 
 
-def narrow(a: Array) -> bool:
+def narrow(a: Arrays) -> bool:
     """True if there are so few problems that the general, rolled forms are used."""
     return a.shape[-1] < _NARROW
 
 
-def product(a: Float[Array, "r k #width"], b: Float[Array, "k c #width"]) -> Float[Array, "r c width"]:
+def product(a: Float[Arrays, "r k #width"], b: Float[Arrays, "k c #width"]) -> Float[Arrays, "r c width"]:
     """a b as a sum of products that XLA merges into what is done with it; :func:`mul` stores it."""
     return functools.reduce(operator.add, (a[:, j, None] * b[None, j] for j in range(len(b))))
 
@@ -76,40 +111,44 @@ def _product_apart(a: Array, b: Array) -> Array:
     return jax.lax.cond((first <= jnp.inf) | jnp.isnan(first), product, never, a, b)
 
 
-def t(a: Float[Array, "r c width"]) -> Float[Array, "c r width"]:
+def t(a: Float[Arrays, "r c width"]) -> Float[Arrays, "c r width"]:
     """aᵀ."""
-    return jnp.swapaxes(a, 0, 1)
+    return a.swapaxes(0, 1)
 
 
-def symmetric(a: Float[Array, "n n width"]) -> Float[Array, "n n width"]:
+def symmetric(a: Float[Arrays, "n n width"]) -> Float[Arrays, "n n width"]:
     """(a + aᵀ) / 2."""
     return (a + t(a)) / 2
 
 
-def eye(n: int, like: Array) -> Float[Array, "n n 1"]:
+def eye(n: int, like: Arrays) -> Float[Arrays, "n n 1"]:
     """The identity, in the type of ``like``."""
-    return jnp.eye(n, dtype=like.dtype)[:, :, None]
+    return library(like).eye(n, dtype=like.dtype)[:, :, None]
 
 
-def largest(a: Float[Array, "r c width"]) -> Float[Array, " width"]:
+def largest(a: Float[Arrays, "r c width"]) -> Float[Arrays, " width"]:
     """max |a|, slice by slice: XLA does not vectorise a reduction over leading axes."""
+    if library(a) is np:
+        return np.abs(a).max((0, 1))
     return _over(jnp.maximum, _over(jnp.maximum, jnp.abs(a)))
 
 
-def row_sum(a: Float[Array, "r c width"]) -> Float[Array, " width"]:
+def row_sum(a: Float[Arrays, "r c width"]) -> Float[Arrays, " width"]:
     """The largest sum of |a| over a row: the norm that bounds a's spectral radius."""
+    if library(a) is np:
+        return np.abs(a).sum(1).max(0)
     return _over(jnp.maximum, _over(jnp.add, jnp.abs(t(a))))
 
 
-def _over(operation: Callable[[Array, Array], Array], a: Array) -> Array:
+def _over(operation: Callable[[Arrays, Arrays], Arrays], a: Arrays) -> Arrays:
     return functools.reduce(operation, list(a))
 
 
-def norm(a: Float[Array, "r c width"]) -> Float[Array, " width"]:
+def norm(a: Float[Arrays, "r c width"]) -> Float[Arrays, " width"]:
     """Frobenius norm; scaled so that no square under- or overflows."""
-    size = jnp.max(jnp.abs(a), axis=(0, 1))
-    safe = jnp.where(size > 0, size, 1.0)
-    return safe * jnp.sqrt(jnp.sum((a / safe[None, None]) ** 2, axis=(0, 1)))
+    size = abs(a).max(axis=(0, 1))
+    safe = library(a).where(size > 0, size, 1.0)
+    return safe * ((a / safe[None, None]) ** 2).sum(axis=(0, 1)) ** 0.5
 
 
 def pivoted(a: Float[Array, "n n width"], b: Float[Array, "n k width"]) -> Float[Array, "n k width"]:
@@ -117,12 +156,14 @@ def pivoted(a: Float[Array, "n n width"], b: Float[Array, "n k width"]) -> Float
     return eliminate(a, b, rolled=True)
 
 
-def inverse(a: Float[Array, "n n width"]) -> Float[Array, "n n width"]:
+def inverse(a: Float[Arrays, "n n width"]) -> Float[Arrays, "n n width"]:
     """a⁻¹: the adjugate up to n = 2, then Gauss-Jordan elimination; of few matrices with pivoting.
 
     Without pivoting it is done in place, rolled into one loop: fast, and good where the leading blocks are.
     """
     n = a.shape[0]
+    if library(a) is np:
+        return quotient(a, np.broadcast_to(eye(n, a), a.shape))
     if n == 1:
         return 1 / a
     if n == 2:
@@ -132,13 +173,13 @@ def inverse(a: Float[Array, "n n width"]) -> Float[Array, "n n width"]:
         return pivoted(a, jnp.broadcast_to(eye(n, a), a.shape))
     one = jnp.arange(n)
 
-    def pivot(a: Array, k: ArrayLike) -> tuple[Array, Array]:
+    def pivot(a: Arrays, k: ArrayLike) -> tuple[Arrays, Arrays]:
         row, column = (jax.lax.dynamic_index_in_dim(a, k, axis, keepdims=True) for axis in (0, 1))
         inverted = 1 / jax.lax.dynamic_index_in_dim(row, k, 1, keepdims=True)
         here = (one == k)[:, None, None]
         return jnp.where(here, -1.0, column), jnp.where(here[:, 0][None], inverted, row * inverted)
 
-    def sweep(k: Array, state: tuple) -> tuple:
+    def sweep(k: Arrays, state: tuple) -> tuple:
         a, column, row = state
         keep = jnp.where((one == k)[:, None] | (one == k)[None], 0.0, 1.0)[:, :, None]
         a = a * keep - column * row
@@ -148,10 +189,30 @@ def inverse(a: Float[Array, "n n width"]) -> Float[Array, "n n width"]:
     return jax.lax.fori_loop(0, n, sweep, (a, *pivot(a, 0)))[0]
 
 
-def positive(a: Float[Array, "n n width"]) -> Bool[Array, " width"]:
-    """True where symmetric a is positive definite: all pivots of its elimination are above zero."""
+def quotient(a: Float[Arrays, "n n width"], b: Float[Arrays, "n k width"]) -> Float[Arrays, "n k width"]:
+    """a⁻¹ b; of NumPy's arrays with pivoting, which loses fewer digits than the inverse."""
+    if library(a, b) is jnp:
+        return mul(inverse(a), b)
+    return _solved(a.transpose(2, 0, 1), b.transpose(2, 0, 1)).transpose(1, 2, 0)  # moveaxis takes ten times as long
 
-    def eliminated(k: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+
+def _solved(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a⁻¹ b with the batch in front; NaN of a singular member."""
+    try:
+        return np.linalg.solve(a, b)
+    except np.linalg.LinAlgError:
+        if len(a) == 1:
+            return np.full_like(b, np.nan)
+        return np.concatenate([_solved(*one) for one in zip(a[:, None], b[:, None])])
+
+
+def positive(a: Float[Arrays, "n n width"]) -> Bool[Arrays, " width"]:
+    """True where symmetric a is positive definite: all pivots of its elimination are above zero."""
+    if library(a) is np:
+        finite = np.isfinite(a).all((0, 1))
+        return finite & (np.linalg.eigvalsh(np.where(finite, a, 0.0).transpose(2, 0, 1))[:, 0] > 0)
+
+    def eliminated(k: Arrays, state: tuple[Arrays, Arrays]) -> tuple[Arrays, Arrays]:
         a, good = state
         row, column = (jax.lax.dynamic_index_in_dim(a, k, axis, keepdims=True) for axis in (0, 1))
         pivot = jax.lax.dynamic_index_in_dim(row, k, 1, keepdims=True)
@@ -219,10 +280,22 @@ def in_blocks(solve: Solve, args: tuple[Array, ...], size: int) -> PyTree[Array]
     return jax.tree.map(lambda a: a.reshape(blocks * size, *a.shape[2:])[:count], out)
 
 
-def together(cores: Sequence[int], *arrays: Array) -> tuple[Array, ...]:
+def together(cores: Sequence[int], *arrays: Arrays) -> tuple[Arrays, ...]:
     """Arrays of so many core dimensions each, with their leading axes broadcast against each other."""
-    lead = jnp.broadcast_shapes(*(a.shape[: a.ndim - core] for a, core in zip(arrays, cores)))
-    return tuple(jnp.broadcast_to(a, lead + a.shape[a.ndim - core :]) for a, core in zip(arrays, cores))
+    lead = np.broadcast_shapes(*(a.shape[: a.ndim - core] for a, core in zip(arrays, cores)))
+    broadcast = library(*arrays).broadcast_to
+    return tuple(broadcast(a, lead + a.shape[a.ndim - core :]) for a, core in zip(arrays, cores))
+
+
+def on_host(solve: Solve, cores: Sequence[int], args: Sequence[Arrays]) -> PyTree[np.ndarray]:
+    """``solve`` by NumPy in double precision: no program is compiled; leading axes broadcast."""
+    arrays = together(cores, *(np.asarray(a, float) for a in args))
+    lead = arrays[0].shape[: arrays[0].ndim - cores[0]]
+    count = math.prod(lead)
+    flat = (a.reshape(count, *a.shape[len(lead) :]) for a in arrays)
+    with np.errstate(all="ignore"):
+        out = solve(*(a.transpose(*range(1, a.ndim), 0) for a in flat))
+    return jax.tree.map(lambda a: a.transpose(a.ndim - 1, *range(a.ndim - 1)).reshape(*lead, *a.shape[:-1]), out)
 
 
 def solver(*cores: int, rescue: Rescue | None = None) -> Callable[[Solve], Solve]:

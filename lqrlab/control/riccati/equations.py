@@ -171,7 +171,7 @@ def _gathered(
         shapes = (lead + a.shape[a.ndim - core :] for a, core in zip(args, _CORES))
         chosen = (np.broadcast_to(np.asarray(a), shape)[at] for a, shape in zip(args, shapes))
     problems: Any = tuple(a.astype(float) for a in chosen)
-    return problems if len(problems) == 5 else tuple(discretization.sampled_on_host(*problems))  # type: ignore[arg-type]
+    return problems if len(problems) == 5 else tuple(discretization.sampled_on_host(*problems))
 
 
 def solution(args: tuple[Array | np.ndarray, ...], *, continuous: bool) -> Solution:

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from lqrlab.compute import checks, linalg, optimization
+from lqrlab.compute import calculus, checks, linalg
 from lqrlab.control.analysis.stability_margins import Margins, margins
 from lqrlab.control.discretization import Sampled
 from lqrlab.control.kleinman import spectral_radius
@@ -262,7 +262,7 @@ def descend(starts: Array, setting: _Setting, few: int) -> tuple[Array, Array]:
             best, least = jnp.where(better[:, None], thetas, best), jnp.where(better, losses, least)
             size = jnp.sqrt(jnp.sum(slopes**2, axis=1, keepdims=True))
             slopes = jnp.where(jnp.isfinite(size), slopes / jnp.maximum(size, 1.0), 0.0)
-            change, memory = optimization.updates(optimiser, slopes, memory)
+            change, memory = calculus.updates(optimiser, slopes, memory)
             return (jnp.clip(thetas + change, -30.0, 30.0), memory, best, least), None
 
         far = jnp.full(len(thetas), jnp.inf, thetas.dtype)

@@ -6,7 +6,6 @@ decides what becomes of that. A wrong shape is refused at once, also inside ``ji
 """
 
 import dataclasses
-import functools
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -23,9 +22,18 @@ if TYPE_CHECKING:
 class Action:
     """The decision of an agent in a step."""
 
+    def addressed(self, env: "Environment") -> tuple[ArrayLike, Array, ArrayLike]:
+        """Mask ``[m]`` of the inputs that it addresses, their values, and whether it is valid."""
+        raise NotImplementedError
+
     def to_input(self, env: "Environment", held: Array | None = None) -> Array:
         """The input ``[m]`` in the environment's units, NaN if the action is invalid; ``held`` is the last one."""
-        raise NotImplementedError
+        which, values, valid = self.addressed(env)
+        if env.settings.unaddressed == "zero":
+            held = jnp.zeros(env.m, env.dtype)
+        elif held is None:
+            raise ValueError("held: inputs that hold need their last value; env.step hands it on")
+        return jnp.where(valid, jnp.where(which, values, held), jnp.nan)
 
 
 @pytree
@@ -36,13 +44,13 @@ class InputChannel(Action):
     index: ArrayLike
     value: ArrayLike
 
-    def to_input(self, env: "Environment", held: Array | None = None) -> Array:
+    def addressed(self, env: "Environment") -> tuple[ArrayLike, Array, ArrayLike]:
         """``value`` at ``index``."""
-        index, value = _index("index", self.index, env.m, env), jnp.asarray(self.value, env.dtype)
+        index, valid = _index("index", self.index, env.m, env)
+        value = jnp.asarray(self.value, env.dtype)
         if value.ndim:
             raise ValueError(f"value: expected one number for one input, but found shape {value.shape}")
-        u = jnp.where(jnp.arange(env.m, dtype=jnp.int32) == index, value, _rest(env, held))
-        return jnp.where((index >= 0) & (index < env.m), u, jnp.nan)
+        return jnp.arange(env.m, dtype=jnp.int32) == index, value, valid
 
 
 @pytree
@@ -54,11 +62,13 @@ class InputRange(Action):
     stop: int = dataclasses.field(metadata={"static": True})
     value: ArrayLike
 
-    def to_input(self, env: "Environment", held: Array | None = None) -> Array:
+    def addressed(self, env: "Environment") -> tuple[ArrayLike, Array, ArrayLike]:
         """``value`` there."""
         start = checks.whole("start", self.start, 0, env.m - 1)
         stop = checks.whole("stop", self.stop, start + 1, env.m)
-        return _rest(env, held).at[start:stop].set(_vector("value", self.value, stop - start, env))
+        value = _vector("value", self.value, stop - start, env)
+        which = (np.arange(env.m) >= start) & (np.arange(env.m) < stop)
+        return which, jnp.zeros(env.m, env.dtype).at[start:stop].set(value), True
 
 
 @pytree
@@ -69,14 +79,14 @@ class Mask(Action):
     mask: ArrayLike
     values: ArrayLike
 
-    def to_input(self, env: "Environment", held: Array | None = None) -> Array:
+    def addressed(self, env: "Environment") -> tuple[ArrayLike, Array, ArrayLike]:
         """``values`` where the mask is True."""
         mask = jnp.asarray(self.mask)
         if mask.shape != (env.m,) or mask.dtype != bool:
             raise ValueError(
                 f"mask: expected {env.m} truth values, one an input, but found {mask.dtype} of shape {mask.shape}"
             )
-        return jnp.where(mask, _vector("values", self.values, env.m, env), _rest(env, held))
+        return mask, _vector("values", self.values, env.m, env), True
 
 
 @pytree
@@ -86,16 +96,16 @@ class Levels(Action):
 
     index: ArrayLike
 
-    def to_input(self, env: "Environment", held: Array | None = None) -> Array:
+    def addressed(self, env: "Environment") -> tuple[ArrayLike, Array, ArrayLike]:
         """The grid's point; the last input moves fastest."""
         levels = env.settings.levels
         if not levels:
             raise ValueError("action: Levels needs a grid; make(..., action='levels:3') lays one")
-        index = _index("index", self.index, levels**env.m, env)
+        index, valid = _index("index", self.index, levels**env.m, env)
         places = (levels ** np.arange(env.m)[::-1]).astype(np.int32)
         low, high = (jnp.asarray(a, env.dtype) for a in (env.action_low, env.action_high))
-        u = low + (high - low) * ((index // places) % np.int32(levels)).astype(env.dtype) / (levels - 1)
-        return jnp.where((index >= 0) & (index < levels**env.m), u, jnp.nan)
+        share = ((index // places) % np.int32(levels)).astype(env.dtype) / (levels - 1)
+        return True, low + (high - low) * share, valid
 
 
 def input_of(action: Any, env: "Environment", held: Array | None = None) -> Array:
@@ -103,15 +113,6 @@ def input_of(action: Any, env: "Environment", held: Array | None = None) -> Arra
     if env.settings.levels and not isinstance(action, Action):
         action = Levels(action)
     return action.to_input(env, held) if isinstance(action, Action) else _vector("action", action, env.m, env)
-
-
-def _rest(env: "Environment", held: Array | None) -> Array:
-    """Values of the inputs that are not addressed."""
-    if env.settings.unaddressed == "zero":
-        return jnp.zeros(env.m, env.dtype)
-    if held is None:
-        raise ValueError("held: inputs that hold need their last value; env.step hands it on")
-    return held
 
 
 def _vector(name: str, value: ArrayLike, size: int, env: "Environment") -> Array:
@@ -124,15 +125,16 @@ def _vector(name: str, value: ArrayLike, size: int, env: "Environment") -> Array
     return array.astype(env.dtype)
 
 
-def _index(name: str, value: ArrayLike, size: int, env: "Environment") -> Array:
-    """A whole number as int32; clipped where the environment clips."""
+def _index(name: str, value: ArrayLike, size: int, env: "Environment") -> tuple[Array, Array]:
+    """A whole number as int32, clipped where the environment clips; and whether it is in range."""
     array = jnp.asarray(value)
     if array.shape != () or not jnp.issubdtype(array.dtype, jnp.integer):
         raise ValueError(
             f"{name}: expected a whole number from 0 to {size - 1}, but found {array.dtype} of shape {array.shape}"
         )
     array = array.astype(jnp.int32)
-    return jnp.clip(array, 0, size - 1) if env.settings.on_error == "clip" else array
+    array = jnp.clip(array, 0, size - 1) if env.settings.on_error == "clip" else array
+    return array, (array >= 0) & (array < size)
 
 
 def settled(u: Array, env: "Environment") -> tuple[Array, Array]:
@@ -150,24 +152,20 @@ MESSAGE = (
 )
 
 
-def refuse(pause: bool) -> None:
-    """Say that an action was invalid: raise, or open a debugger."""
-    if pause:
-        print(MESSAGE)
-        breakpoint()
-    else:
-        raise ValueError(MESSAGE)
+def refuse() -> None:
+    """Say that an action was invalid."""
+    raise ValueError(MESSAGE)
 
 
-def stop_if(bad: Array, pause: bool) -> None:
-    """Raise, or open a debugger, from compiled code where ``bad`` is True; of a batch once, where any is.
+def stop_if(bad: Array) -> None:
+    """Raise from compiled code where ``bad`` is True; of a batch once, where any is.
 
     A condition stays one under ``vmap``, so that good actions never call the host.
     """
 
     @jax.custom_batching.custom_vmap
     def watch(bad: Array) -> Array:
-        jax.lax.cond(bad, lambda: jax.debug.callback(functools.partial(refuse, pause)), lambda: None)
+        jax.lax.cond(bad, lambda: jax.debug.callback(refuse), lambda: None)
         return bad
 
     @watch.def_vmap

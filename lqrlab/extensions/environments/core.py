@@ -273,8 +273,8 @@ class Environment:
         self.check_own(state)
         if checks.traced(key, state, action):
             out = self._advance(key, state, action)
-            if self.settings.on_error in ("raise", "breakpoint"):
-                actions.stop_if(out[5]["invalid"], self.settings.on_error == "breakpoint")
+            if self.settings.on_error == "raise":
+                actions.stop_if(out[5]["invalid"])
             return self._restart(key, out) if again else out
         return told(self, _step(self, key, state, action, again))
 
@@ -395,6 +395,6 @@ def _step(env: Environment, key: PRNGKeyArray, state: State, action: Any, again:
 
 def told(env: Environment, out: Step) -> Step:
     """The result of a compiled step, or what ``on_error`` says of its action, on the host."""
-    if env.settings.on_error in ("raise", "breakpoint") and np.any(out[5]["invalid"]):
-        actions.refuse(env.settings.on_error == "breakpoint")
+    if env.settings.on_error == "raise" and np.any(out[5]["invalid"]):
+        actions.refuse()
     return out

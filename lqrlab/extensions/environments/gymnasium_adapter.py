@@ -1,7 +1,6 @@
 """Gymnasium's interfaces: one environment, and thousands as one compiled program."""
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,7 @@ from lqrlab.extensions.environments.spaces import BoxSpace, Discrete
 from lqrlab.extensions.environments.vectorised import advance_batch, batch_reset, chosen, renewed
 from lqrlab.systems import Plant, drawing
 
-_MODES = (None, "rgb_array", "human")
+_MODES = (None, "rgb_array")
 _SEEDS = 2**31
 _COLOURS = {"body": "#30475e", "accent": "#d1495b", "ground": "#8a8a8a", "faint": "#cfd6dd", "fluid": "#7fb2d9"}
 _MARGIN = 24
@@ -44,8 +43,7 @@ def _numbers(info: dict[str, Any]) -> dict[str, Any]:
 class PlantEnv(gymnasium.Env):
     """A plant as a ``gymnasium.Env``; ``info["ratio"]`` is the episode's cost over the optimum."""
 
-    # an environment outside a notebook does not list "human", which has no window there
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "human"], "render_fps": 50}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012
 
     def __init__(self, plant: Any = None, *, render_mode: str | None = None, **settings: Any):
         checks.choice("render_mode", render_mode, _MODES)
@@ -54,8 +52,7 @@ class PlantEnv(gymnasium.Env):
         self.action_space = gymnasium_space(self.core.action_space)
         self.render_mode = render_mode
         step = float(self.core.pool.dt[0])
-        shown = ["rgb_array", *(["human"] if render_mode == "human" or _shell() is not None else [])]
-        self.metadata = {"render_modes": shown, "render_fps": round(min(max(1 / step, 1), 60))}
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": round(min(max(1 / step, 1), 60))}
         self._state: State | None = None
         self._u = np.zeros(self.core.m)
         self._bounds: tuple[float, ...] | None = None
@@ -65,8 +62,6 @@ class PlantEnv(gymnasium.Env):
         super().reset(seed=seed)
         obs, self._state = self.core.reset(self._key())
         self._u = np.zeros(self.core.m)
-        if self.render_mode == "human":
-            self.render()
         return np.asarray(obs), {"optimum": np.asarray(self._state.optimum)}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
@@ -76,25 +71,15 @@ class PlantEnv(gymnasium.Env):
         given = _given(self.core, action, ())
         obs, self._state, reward, terminated, truncated, info = self.core.step_env(self._key(), self._state, given)
         self._u = np.asarray(given) * self.core.unit_u if not self.core.settings.levels else self._u
-        if self.render_mode == "human":
-            self.render()
         return np.asarray(obs), float(reward), bool(terminated), bool(truncated), _numbers(info)
 
     def _key(self) -> PRNGKeyArray:
         return jax.random.key(int(self.np_random.integers(_SEEDS)))
 
     def render(self) -> np.ndarray | None:
-        """The plant's drawing: ``[height, width, 3]`` bytes, or shown in the notebook's cell."""
+        """The plant's drawing: ``[height, width, 3]`` bytes."""
         if self.render_mode is None or self._state is None:
             return None
-        pixels = self._frame()
-        if self.render_mode == "rgb_array":
-            return pixels
-        self._show(pixels)
-        return None
-
-    def _frame(self) -> np.ndarray:
-        assert self._state is not None
         first = jax.tree.map(lambda a: a[int(self._state.variant)], self.core.pool)  # type: ignore[union-attr]
         plant: Plant = first.plant
         x = np.asarray(self._state.x, float) + first.x_eq
@@ -103,30 +88,6 @@ class PlantEnv(gymnasium.Env):
             poses.append(plant.drawing(x))
             self._bounds = drawing.bounds(*poses)
         return _frame_of(plant, x, self._u + first.u_eq, self._bounds)
-
-    def _show(self, pixels: np.ndarray) -> None:
-        """Show an image that replaces the last, in a notebook; elsewhere there is no window for it."""
-        import base64
-        import io
-
-        shell = _shell()
-        if shell is None:
-            raise ValueError(
-                "render_mode: 'human' shows frames in a notebook; elsewhere take 'rgb_array' and write a film with "
-                "gymnasium.wrappers.RecordVideo"
-            )
-        data = io.BytesIO()
-        Image.fromarray(pixels).save(data, "PNG")
-        png = base64.b64encode(data.getvalue()).decode()
-        publisher = shell.display_pub
-        publisher.clear_output(wait=True)
-        publisher.publish({"image/png": png, "text/plain": "a frame of the plant"})
-
-
-def _shell() -> Any:
-    """IPython's shell, where this runs in a notebook; else None."""
-    module = sys.modules.get("IPython")
-    return None if module is None else module.get_ipython()
 
 
 class PlantVectorEnv(gymnasium.vector.VectorEnv):
@@ -268,10 +229,10 @@ def _given(env: Environment, action: Any, lead: tuple[int, ...]) -> Any:
         raise ValueError(f"action: expected shape {lead + space.shape}, but found {array.shape}")
     if isinstance(space, Discrete) and not np.issubdtype(array.dtype, np.integer):
         raise ValueError(f"action: expected whole numbers from 0 to {space.n - 1}, but found {array.dtype}")
-    if env.settings.on_error in ("raise", "breakpoint"):  # before it changes any state
+    if env.settings.on_error == "raise":  # before it changes any state
         within = (array >= 0) & (array < space.n) if isinstance(space, Discrete) else np.isfinite(array)
         if not np.all(within):
-            refuse(env.settings.on_error == "breakpoint")
+            refuse()
     return array.astype(space.dtype)
 
 

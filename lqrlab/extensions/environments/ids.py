@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from lqrlab.compute.registry import snake_case
+from lqrlab.compute.configuration import snake_case
 
 _CATALOGUE = Path(__file__).parents[2] / "systems" / "catalogue"
 _FAMILY = re.compile(r"^class (\w+)\((?:(?!^class ).*\n)*? {4}inputs\b", re.MULTILINE)  # it lists its inputs

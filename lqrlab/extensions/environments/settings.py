@@ -54,8 +54,8 @@ class Settings(Config):
         violation_weight: the reward's cost of each unit of that.
         filter_horizon: steps that a safety filter between the agent and the plant looks ahead
             (:func:`lqrlab.predictive.filtered`): each input is changed as little as keeps all limits; 0 for none.
-        on_error: what an invalid action does: ``"raise"``, ``"nan"``, ``"clip"``, ``"breakpoint"``; if left out, what
-            the environment variable ``LQRLAB_ON_ERROR`` says, else ``"raise"``.
+        on_error: what an invalid action does: ``"raise"``, ``"nan"``, ``"clip"``; if left out, what the environment
+            variable ``LQRLAB_ON_ERROR`` says, else ``"raise"``.
         dtype: ``"float32"`` or ``"float64"``; the optimum is always computed in float64.
     """
 
@@ -83,7 +83,7 @@ class Settings(Config):
     x_limits: Any = None
     violation_weight: NonNegative = 0.0
     filter_horizon: Natural = 0
-    on_error: Annotated[str, OneOf("raise", "nan", "clip", "breakpoint")] | None = None
+    on_error: Annotated[str, OneOf("raise", "nan", "clip")] | None = None
     dtype: Annotated[str, OneOf("float32", "float64")] = "float32"
 
     def __post_init__(self) -> None:

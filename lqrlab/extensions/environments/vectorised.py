@@ -45,8 +45,8 @@ def batch_step(env: Environment, keys: Array, states: State, given: Any) -> Step
 def advance_batch(env: Environment, keys: Array, states: State, given: Any, stop: bool = True) -> Step:
     """The batch one sample on; resets are drawn only in samples in which an episode ends."""
     obs, state, reward, terminated, truncated, info = jax.vmap(env._advance)(keys, states, given)
-    if stop and env.settings.on_error in ("raise", "breakpoint"):
-        actions.stop_if(jnp.any(info["invalid"]), env.settings.on_error == "breakpoint")
+    if stop and env.settings.on_error == "raise":
+        actions.stop_if(jnp.any(info["invalid"]))
     obs, state = renewed(env, keys, terminated | truncated, obs, state)
     return obs, state, reward, terminated, truncated, info
 

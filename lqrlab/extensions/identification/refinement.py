@@ -14,14 +14,11 @@ from jaxtyping import Array, Float
 from lqrlab.compute import checks
 from lqrlab.extensions.identification.log import Log, require_excitation
 from lqrlab.extensions.identification.model import LinearModel, placed
-from lqrlab.extensions.identification.subspace import mirrored
 
 FOCUS = ("prediction", "simulation")
 
 
-def refine(
-    model: LinearModel, log: Log, *, focus: str = "prediction", stable: bool = False, iterations: int = 30
-) -> LinearModel:
+def refine(model: LinearModel, log: Log, *, focus: str = "prediction", iterations: int = 30) -> LinearModel:
     """The model nearby that misses the log least, with the covariance of its entries.
 
     All entries of A, B, C, D, K, an initial state for each record and the outputs' mean are free: SciPy's trust region,
@@ -31,7 +28,6 @@ def refine(
         model: to start from, as :func:`subspace` finds it.
         log: the record or records.
         focus: ``"prediction"`` (one step ahead; K free) or ``"simulation"`` (K = 0: what is best for step responses).
-        stable: move poles outside of the unit circle to their mirror images inside, and end there.
         iterations: at most so many evaluations.
 
     Raises:
@@ -77,8 +73,6 @@ def refine(
     made: dict[str, Any] = {name: np.asarray(a) for name, a in zip(given, (A, B, C, D, K))}
     if focus == "simulation":
         made["K"] = np.zeros((n, p))
-    if stable and np.abs(np.linalg.eigvals(made["A"])).max() >= 1:
-        made["A"] = mirrored(made["A"])
     covariance = _of_jacobian(found.jac)
     return dataclasses.replace(
         model, **made, y_mean=np.asarray(y_mean), noise=_covariance(e), covariance=_placed(covariance, given, free)

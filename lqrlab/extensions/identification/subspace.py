@@ -23,13 +23,7 @@ def hankel(a: Float[np.ndarray, "*batch T k"], rows: int) -> Float[np.ndarray, "
 
 
 def subspace(
-    log: Log,
-    order: int | None = None,
-    *,
-    method: str = "n4sid",
-    horizon: int | None = None,
-    feedthrough: bool = False,
-    stable: bool = False,
+    log: Log, order: int | None = None, *, method: str = "n4sid", horizon: int | None = None, feedthrough: bool = False
 ) -> LinearModel:
     """A model from the subspace that past inputs and outputs span in the future outputs.
 
@@ -40,7 +34,6 @@ def subspace(
             ``"moesp"`` (orthogonal to future inputs) or ``"cva"`` (canonical correlations).
         horizon: block rows of the past and of the future; about twice the order if left out.
         feedthrough: whether inputs act on outputs at once (D).
-        stable: move poles outside of the unit circle to their mirror images inside.
 
     Source: P. Van Overschee and B. De Moor, Subspace Identification for Linear Systems (1996), sections 4.3, 4.4, 5.
     """
@@ -53,7 +46,7 @@ def subspace(
     found = _project(log, i, method)
     if order >= len(found.values):
         raise ValueError(f"order: expected at most {len(found.values) - 1} with horizon {i}, but found {order}")
-    return _realised(log, found, order, i, feedthrough, stable)
+    return _realised(log, found, order, i, feedthrough)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,14 +105,12 @@ def _project(log: Log, i: int, method: str) -> _Projection:
     return _Projection(scale * (weight @ left), values, scale * past / back, (means[0], means[1]))
 
 
-def _realised(log: Log, found: _Projection, order: int, i: int, feedthrough: bool, stable: bool) -> LinearModel:
+def _realised(log: Log, found: _Projection, order: int, i: int, feedthrough: bool) -> LinearModel:
     """A, C from the observability matrix, K from states that the past gives, then B, D by least squares."""
     p = log.ys.shape[1]
     gamma = found.left[:, :order] * np.sqrt(found.values[:order])
     C = gamma[:p]
     A = np.linalg.lstsq(gamma[:-p], gamma[p:], rcond=None)[0]
-    if stable:
-        A = mirrored(A)
     to_state = np.linalg.pinv(gamma) @ found.past
     parts: list[tuple[np.ndarray, ...]] = []
     for u, y in ((u - found.means[0], y - found.means[1]) for u, y in log.records):
@@ -172,38 +163,22 @@ def input_matrices(
     return z[: n * m].reshape(n, m) + K @ D, D
 
 
-def mirrored(A: np.ndarray) -> np.ndarray:
-    """A with the eigenvalues outside of the unit circle at 1/λ̄."""
-    values, vectors = np.linalg.eig(A)
-    size = np.abs(values)
-    inside = np.where(size > 1, values / np.maximum(size, 1e-300) ** 2, values)
-    inside = np.where(np.abs(inside) > 1 - 1e-6, inside * (1 - 1e-6), inside)
-    return (vectors @ np.diag(inside) @ np.linalg.inv(vectors)).real
-
-
 def orders(
-    log: Log,
-    candidates: Sequence[int] = range(1, 11),
-    *,
-    validation: Log | None = None,
-    method: str = "n4sid",
-    feedthrough: bool = False,
+    log: Log, candidates: Sequence[int] = range(1, 11), *, method: str = "n4sid", feedthrough: bool = False
 ) -> pd.DataFrame:
     """One row an order: singular value, AIC, BIC, and how well a log that was held out is predicted and simulated.
 
     Args:
-        log: what models are estimated from; its last 30 % are held out if there is no ``validation``.
+        log: what models are estimated from; its last 30 % are held out.
         candidates: orders.
-        validation: another log of the same signals.
         method, feedthrough: as in :func:`subspace`.
     """
-    for given in (log,) if validation is None else (log, validation):
-        check_log(given)
+    check_log(log)
     checks.choice("method", method, METHODS)
     if not np.ndim(candidates) or not len(candidates):
         raise ValueError(f"candidates: expected orders, such as range(1, 11), but found {candidates!r}")
     candidates = tuple(dict.fromkeys(checks.whole("candidates", order) for order in candidates))
-    estimation, held_out = log.split(0.7) if validation is None else (log, validation)
+    estimation, held_out = log.split(0.7)
     p, m = log.ys.shape[1], log.us.shape[1]
     i = max(2 * (-(-max(candidates) // p) + 1), 10)
     while i > 2 and sum(max(len(u) - 2 * i + 1, 0) for u, _ in estimation.records) < 2 * i * (m + p):
@@ -211,7 +186,7 @@ def orders(
     found = _project(estimation, _horizon(estimation, 1, i), method)
     rows = []
     for order in (n for n in candidates if n < min(len(found.values), (i - 1) * p)):
-        model = _realised(estimation, found, order, i, feedthrough, stable=False)
+        model = _realised(estimation, found, order, i, feedthrough)
         free = order * (2 * p + m) + p * m * feedthrough
         fitness = len(estimation) * np.linalg.slogdet(model.noise)[1]
         rows.append(

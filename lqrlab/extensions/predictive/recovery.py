@@ -19,7 +19,7 @@ import optax
 from jax import Array
 
 from lqrlab import simulation
-from lqrlab.compute import optimization, pytree
+from lqrlab.compute import calculus, pytree
 from lqrlab.compute.configuration import Config, Count, Positive, Range, Seed
 from lqrlab.compute.linalg import quadratic
 from lqrlab.extensions.predictive.recovery_policy import Layers, RecoveryPolicy, Regulator, applied, perceptron
@@ -281,7 +281,7 @@ def updated(
     """A step of Adam; none along a gradient that is not finite."""
     finite = jnp.isfinite(optax.tree.norm(grad))
     grad = jax.tree.map(lambda a: jnp.where(finite, a, jnp.zeros_like(a)), grad)
-    updates, state = optimization.updates(opt, grad, state, params)
+    updates, state = calculus.updates(opt, grad, state, params)
     return optax.apply_updates(params, updates), state
 
 

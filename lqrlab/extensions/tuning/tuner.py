@@ -10,7 +10,7 @@ import optax
 import scipy  # its modules load when they are first used
 from jaxtyping import Array, ArrayLike, Float
 
-from lqrlab.compute import optimization
+from lqrlab.compute import calculus
 from lqrlab.compute.checks import instance, whole
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.transmission_zeros import zeros
@@ -161,7 +161,7 @@ def _descend(
             least = jnp.minimum(jnp.where(jnp.isnan(value), jnp.inf, value), least)
             size = jnp.linalg.norm(slope)  # a long slope would throw the start far off
             slope = jnp.where(jnp.isfinite(size), slope / jnp.maximum(size, 1.0), 0.0)
-            change, memory = optimization.updates(optimiser, slope, memory)
+            change, memory = calculus.updates(optimiser, slope, memory)
             # a start that meets all its specifications stays where it is
             log = jnp.clip(jnp.where(value > 0, log + change, log), -25.0, 25.0)
             return (log, memory, best, least), None

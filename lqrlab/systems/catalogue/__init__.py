@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from lqrlab.compute.registry import snake_case
+from lqrlab.compute.configuration import snake_case
 
 FIELDS = (
     *("oscillators", "pendulums", "arms", "robots", "vehicles"),

@@ -92,9 +92,7 @@ def report(folder: Path | None, show: bool, whole: bool) -> None:
     """
     swept = folder is not None and (folder / run_folder.SWEEP).exists()
     if whole and (folder is None or swept):
-        raise ValueError(
-            "--one-file: expected the FOLDER of a run; the page of a sweep, and the list of all, are one file"
-        )
+        raise ValueError("--one-file: expected the FOLDER of a run; a sweep's page, and the list of all, are one file")
     if folder is not None and not swept:
         run_folder.require_record(folder)
     from lqrlab.workbench.runs import report
@@ -136,9 +134,7 @@ def new(name: str) -> None:
 @click.argument("file", type=PATH, required=False)
 def pack(folder: Path, file: Path | None) -> None:
     """Write the run in FOLDER, with your files of plants, to one FILE, a zip archive.  [default: FOLDER.zip]"""
-    from lqrlab.workbench.runs import archive
-
-    click.echo(archive.pack(folder, file))
+    click.echo(run_folder.pack(folder, file))
 
 
 @main.command()
@@ -149,19 +145,16 @@ def unpack(file: Path, folder: Path | None) -> None:
 
     The archive is untrusted: nothing in it is executed.
     """
-    from lqrlab.workbench.runs import archive
-
     folder = pipeline.find_source().parent / "data" / "runs" / file.stem if folder is None else folder
-    changed = archive.unpack(file, folder)
+    changed = run_folder.unpack(file, folder)
     if changed:
         click.echo("made by other versions: " + "; ".join(changed))
     where = run_folder.short(folder.resolve())
     again = shlex.join(["lqrlab", "run", "--like", where, "--folder", f"{where}_again"])
     click.echo(f"to see it: {shlex.join(['lqrlab', 'report', where, '--open'])}\nto repeat it: {again}")
-    if (plants := folder / plant_copies.FOLDER).is_dir():
-        click.echo(
-            f"with --plants for each file of plants in {run_folder.short(plants)}: read them first, some are programs"
-        )
+    if (folder / plant_copies.FOLDER).is_dir():
+        plants = f"{where}/{plant_copies.FOLDER}"
+        click.echo(f"with --plants for each file of plants in {plants}: read them first, some are programs")
 
 
 @main.group()
@@ -175,15 +168,13 @@ def data() -> None:
 @options.overrides(help="Set a field of the config.")
 @click.option("--workers", type=click.IntRange(1), help="Number of worker processes.")
 @click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
-@click.option("--devices", is_flag=True, help="Use all devices that JAX sees here, a shard on each.")
-def generate(path: Path, config: Path | None, overrides: dict[str, str], devices: bool, **engine_options: Any) -> None:
+def generate(path: Path, config: Path | None, overrides: dict[str, str], **engine_options: Any) -> None:
     """Make a data set in the folder PATH, or finish one that was begun there.
 
     What is not set has its default; -p families=pendulum,cart_pole -p variants=10. With
     -p keep_every=10 -p segment_length=64 one segment of 64 steps in every ten is kept of each trajectory.
     The bytes do not depend on the number of processes.
     """
-    import jax
 
     from lqrlab import compute, dataset
     from lqrlab.compute.files import read_object
@@ -210,8 +201,7 @@ def generate(path: Path, config: Path | None, overrides: dict[str, str], devices
 
         asked = any(value is not None for value in engine_options.values())
         engine = held.enter_context(cluster.engine(**engine_options, say=progress.say)) if asked else None
-        local = jax.local_devices() if devices else None
-        made = dataset.generate(wanted, path, progress=show, engine=engine, devices=local, say=progress.say)
+        made = dataset.generate(wanted, path, progress=show, engine=engine, say=progress.say)
         rows = "segments of trajectories" if wanted.segmented else "trajectories"
         progress.end("✓", f"{made.record['variants']} variants, {made.record['trajectories']} {rows}")
     click.echo(f"card: {data_card.write(made)}")
@@ -231,8 +221,7 @@ def verify(path: Path, again: bool) -> None:
     compute.setup()
     verdict = dataset.verify(path, again=again)
     click.echo(verdict, err=not verdict.ok)
-    if not verdict.ok:
-        sys.exit(1)
+    sys.exit(not verdict.ok)
 
 
 @main.command()
@@ -252,10 +241,8 @@ def train(folder: Path, profile: str, overrides: dict[str, str], source: Path | 
     values: dict[str, Any] = dict(notebooks.effective(chain, given, overrides)["03_training"])
     values["train_options"] = {"checkpoint_every": 5 * values["report_every"]} | values["train_options"]
     if not (folder / "dataset").is_dir():
-        raise ValueError(
-            f"{folder}: expected a folder with a data set, but found no {folder / 'dataset'}; "
-            f"lqrlab run 02_data_generation --folder {folder} makes one"
-        )
+        advice = f"lqrlab run 02_data_generation --folder {folder} makes one"
+        raise ValueError(f"{folder}: expected a folder with a data set, but found no {folder / 'dataset'}; {advice}")
     from lqrlab import compute, dataset, learning
 
     compute.setup()

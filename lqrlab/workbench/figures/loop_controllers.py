@@ -99,7 +99,7 @@ class SampledLoop:
         more, still = (0, len(self.controller.A)), [(0, 0)] * (A.ndim - 2)
         wide = np.pad(Q, [*still, more, more]), R, np.pad(N, [*still, more, (0, 0)])
         K = np.broadcast_to(self.K, (*A.shape[:-2], *self.K.shape))
-        paid = np.asarray(control.cost_to_go(control.Sampled(*self.on_plant(A, B), *wide), K))  # type: ignore[arg-type]
+        paid = np.asarray(control.cost_to_go(control.Sampled(*self.on_plant(A, B), *wide), K))
         return np.nan_to_num(paid[..., : A.shape[-1], : A.shape[-1]], nan=np.inf)
 
     def rest(self, x: Float[np.ndarray, " n"], u: Float[np.ndarray, " m"]) -> Float[np.ndarray, " s"]:

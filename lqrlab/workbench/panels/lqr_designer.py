@@ -13,7 +13,7 @@ import numpy as np
 from lqrlab.compute.array_files import write_arrays
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import charts, design_sheet
+from lqrlab.workbench.figures import charts
 from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice
 from lqrlab.workbench.figures.loop_design import (
     FREE,
@@ -27,7 +27,7 @@ from lqrlab.workbench.figures.loop_design import (
     design,
     matrices,
 )
-from lqrlab.workbench.figures.loop_picture import picture
+from lqrlab.workbench.figures.loop_picture import picture, sheet
 from lqrlab.workbench.figures.step_specifications import Specifications, found_weights
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls, copy_as_code
@@ -209,7 +209,7 @@ class Designer(Panel[LoopSetting, Picture]):
     def _write_sheet(self, path: Path) -> Path:
         """The design on a page to mail or to print."""
         s, path = self._question(), self._place(path, ".html")
-        return design_sheet.sheet(s, design(s), path.stem, copy_as_code.regulator(s)).save(path)
+        return sheet(s, design(s), path.stem, copy_as_code.regulator(s)).save(path)
 
     def _write_mat(self, path: Path) -> Path:
         """Plant, weights and controller as a ``.mat`` file, which MATLAB and SciPy read."""

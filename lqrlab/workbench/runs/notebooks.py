@@ -120,7 +120,7 @@ def read(path: Path) -> Notebook:
         raise ValueError(f"{path}: not a notebook that can be read ({error})") from None
     if len(declared) > 1:
         raise ValueError(f"{path}: one cell may be tagged 'parameters', but found {len(declared)}")
-    return Notebook(path, cells, metadata, _parameters(path, declared[0]) if declared else {})
+    return Notebook(path, cells, metadata, _parameters(path, "".join(declared)))
 
 
 def find(folder: Path) -> list[Notebook]:
@@ -228,8 +228,9 @@ def effective(
     ``given`` maps ``"notebook.parameter"``, or ``"parameter"`` for all notebooks that declare it, to values; text is
     read as typed on a command line. A ``ValueError`` names notebook and parameter, what was expected and what came.
     """
-    if lacking := [nb.path for nb in chain if "run" not in nb.parameters]:
-        raise ValueError(f"{lacking[0]}: declares no parameter 'run: str', its folder")
+    for nb in chain:
+        if "run" not in nb.parameters:
+            raise ValueError(f"{nb.path}: declares no parameter 'run: str', its folder")
     by_name = {nb.name: nb for nb in chain}
     values: dict[str, Values] = {nb.name: {p.name: p.default for p in nb.parameters.values()} for nb in chain}
     for name, settings in profile.items():

@@ -58,24 +58,19 @@ def settings(folder: Path, asked: Sequence[C], found: Sequence[C] | None) -> Seq
 
     In headless runs ``fit`` raises if the settings differ.
     """
-    differ = [] if found is None else [d for a, f in zip(asked, found) for d in f.differences(a)]  # type: ignore[attr-defined]
+    differ = [d for a, f in zip(asked, found or ()) for d in f.differences(a)]  # type: ignore[attr-defined]
     if found is None or not differ or headless():
         return asked
-    print(
-        f"{folder} was made with other settings than this cell's: {', '.join(differ)}. What was made there is shown; "
-        'to use this cell\'s settings, give another folder, such as run = "data/runs/mine"'
-    )
+    other = f"{folder} was made with other settings than this cell's: {', '.join(differ)}. What was made there is shown"
+    print(f'{other}; to use this cell\'s settings, give another folder, such as run = "data/runs/mine"')
     return found
 
 
 def _folder(run: str | Path, reads: Sequence[str]) -> Path:
-    """The folder of a run; ``"latest"`` is the newest that has what is read, and a line names it and the others.
-
-    A notebook that reads nothing gets a new folder in headless runs.
-    """
+    """The folder of a run; ``"latest"`` is the newest that has what is read, and a line names it and the others."""
     if str(run) != LATEST:
         return (project() / Path(run).expanduser()).resolve()
-    looks = bool(reads) or not headless()
+    looks = bool(reads) or not headless()  # else it is a new run
     there = [f for f in runs() if looks and all((f / name).exists() for name in reads)]
     folder = there[0] if there else project() / DEFAULT
     lines = [f'run = "{path.relative_to(project()).as_posix()}"' for path in there or [folder]]
@@ -137,10 +132,7 @@ def _kept(folder: Path, name: str) -> bool:
 
 
 def output(name: str, folder: Path) -> Path:
-    """The folder for files that a notebook writes: ``folder``, or ``folder/by_hand`` for a look at a finished run.
-
-    So the figures of a run stay those of its numbers, whoever runs its notebooks again with other parameters.
-    """
+    """The folder for files that a notebook writes: ``folder``, or ``folder/by_hand`` for a look at a finished run."""
     if not _kept(folder, name):
         return folder
     print(f"{folder} was made by `lqrlab run` and is not changed; new files go to {folder / BY_HAND}")
@@ -158,8 +150,7 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
     if name not in _started:
         raise ValueError(f"finish: session.begin({name!r}, run) has to come first")
     begun, started, backend = _started[name]
-    missing = [str(f) for f in files if not (folder / f).exists()]
-    if missing:
+    if missing := [str(f) for f in files if not (folder / f).exists()]:
         raise ValueError(f"{name}: says that it made {', '.join(missing)}, but {folder} has no such file")
     path = result_path(folder, name)
     if _kept(folder, name):
@@ -205,11 +196,8 @@ def result_path(folder: Path, name: str) -> Path:
 
 def versions() -> dict[str, str]:
     """Versions of Python, lqrlab and of what computes for it."""
-    known = {"python": platform.python_version(), "lqrlab": lqrlab.__version__}
-    for package in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            known[package] = importlib.metadata.version(package)
-    return known
+    packages = {package: importlib.metadata.version(package) for package in PACKAGES}
+    return {"python": platform.python_version(), "lqrlab": lqrlab.__version__, **packages}
 
 
 def now() -> str:
@@ -225,6 +213,5 @@ def plain(value: Any) -> Any:
         return [plain(v) for v in value]
     if hasattr(value, "tolist"):  # NumPy and JAX arrays and scalars
         return plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value if isinstance(value, bool | int | float | str | None) else str(value)
+    good = math.isfinite(value) if isinstance(value, float) else isinstance(value, bool | int | str | None)
+    return value if good else str(value)

@@ -1,10 +1,8 @@
 """Plants as environments: the optimum scores 1 through every interface, resets, actions, records, states on disk."""
 
-import base64
 import dataclasses
 import functools
 import inspect
-import io
 import os
 import subprocess
 import sys
@@ -13,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import gymnasium
-import IPython
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +18,6 @@ import pytest
 import scipy.linalg
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
-from PIL import Image
 from refusals import refused
 
 from lqrlab import evaluation, simulation, systems
@@ -307,10 +303,6 @@ def test_an_invalid_action_does_what_on_error_says(bad, monkeypatch):
     assert not one_step(made(on_error="clip"), action)[3]
     monkeypatch.setenv("LQRLAB_ON_ERROR", "clip")
     assert not one_step(made(), action)[3]
-    stopped = []
-    monkeypatch.setattr(sys, "breakpointhook", lambda *a, **k: stopped.append(1))
-    one_step(made(on_error="breakpoint"), action)
-    assert stopped
 
 
 def test_an_invalid_action_raises_from_compiled_and_batched_code(pendulum):
@@ -478,16 +470,9 @@ def test_torn_and_foreign_state_files_are_refused(tmp_path, pendulum, cart):
 
 @pytest.mark.parametrize(
     "other",
-    [
-        {"plant": "acrobot"},
-        {"dt": 0.01},
-        {"horizon": 61},
-        {"spread": 0.2, "variants": 2},
-        {"linear": False, "task": "swing_up"},
-        {"start": 2.0},
-    ],
-    ids=str,
-)
+    [{"plant": "acrobot"}, {"dt": 0.01}, {"horizon": 61}, {"spread": 0.2, "variants": 2},
+     {"linear": False, "task": "swing_up"}, {"start": 2.0}], ids=str,
+)  # fmt: skip
 def test_the_state_of_another_environment_is_refused(tmp_path, cart, other):
     """Of as many states and inputs, and the same numbers: only what they mean is another."""
     _, state = cart.reset(KEY)
@@ -594,23 +579,6 @@ def test_an_episode_is_recorded_as_a_film(tmp_path):
             recorded.step(np.zeros(1, np.float32))
     (film,) = (tmp_path / "films").glob("*.mp4")
     assert film.stat().st_size > 1000
-
-
-def test_a_notebook_shows_each_frame_in_place_of_the_last(monkeypatch):
-    with gymnasium.make("lqrlab/Pendulum-v0", render_mode="human", horizon=5) as env:
-        refused("render_mode: 'human' shows frames in a notebook", env.reset, seed=0)
-        shown = []
-        publisher = SimpleNamespace(
-            clear_output=lambda wait: shown.append(wait), publish=lambda data: shown.append(data["image/png"])
-        )
-        monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(display_pub=publisher))
-        env.reset(seed=0)
-        env.step(np.float32([1.0]))
-        wait, first, _, second = shown
-        assert wait is True
-        assert first != second
-        assert env.render() is None
-    assert Image.open(io.BytesIO(base64.b64decode(second))).size == (480, 360)
 
 
 def vectors(mode, num=3, **settings):

@@ -1,6 +1,7 @@
 """Operations on numbers that a C program has: how they are written, and what they are of constants."""
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -47,37 +48,18 @@ def _helper(name: str, value: Callable[..., Any], operands: int = 1, kind: str |
 
 
 _COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
-_PYTHON: dict[str, Callable[..., Any]] = {
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-}
 _LIBRARY = (
-    "sin",
-    "cos",
-    "tan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "exp",
-    "expm1",
-    "log",
-    "log1p",
-    "sqrt",
-    "floor",
-    "ceil",
-    "cbrt",
-)
+    "sin", "cos", "tan", "sinh", "cosh", "tanh", "exp", "exp2", "expm1", "log", "log1p", "sqrt", "floor", "ceil",
+    "cbrt", "rint",
+)  # fmt: skip
+_INVERSE = ["asin", "acos", "atan", "asinh", "acosh", "atanh"]
 
 OPERATIONS: dict[str, Operation] = {
-    "add": Operation("({0} + {1})", lambda a, b: a + b),
-    "sub": Operation("({0} - {1})", lambda a, b: a - b),
-    "mul": Operation("({0} * {1})", lambda a, b: a * b),
+    "add": Operation("({0} + {1})", operator.add),
+    "sub": Operation("({0} - {1})", operator.sub),
+    "mul": Operation("({0} * {1})", operator.mul),
     "div": Operation("({0} / {1})", _divided),
-    "neg": Operation("(-{0})", lambda a: -a),
+    "neg": Operation("(-{0})", operator.neg),
     "rem": Operation("M(fmod)({0}, {1})", lambda a, b: math.fmod(a, b), None, "({0} % {1})"),
     "abs": Operation("M(fabs)({0})", abs, None, "({0} < 0 ? -{0} : {0})"),
     "max": _helper("max", np.maximum, 2),
@@ -87,25 +69,18 @@ OPERATIONS: dict[str, Operation] = {
     "select": Operation("({0} ? {2} : {1})", lambda which, no, yes: yes if which else no),
     "and": Operation("({0} && {1})", lambda a, b: a and b, "bool"),
     "or": Operation("({0} || {1})", lambda a, b: a or b, "bool"),
-    "not": Operation("(!{0})", lambda a: not a, "bool"),
-    "xor": Operation("({0} != {1})", lambda a, b: a != b, "bool"),
-    **{name: Operation(f"({{0}} {sign} {{1}})", _PYTHON[name], "bool") for name, sign in _COMPARED.items()},
+    "not": Operation("(!{0})", operator.not_, "bool"),
+    "xor": Operation("({0} != {1})", operator.ne, "bool"),
+    **{name: Operation(f"({{0}} {sign} {{1}})", getattr(operator, name), "bool") for name, sign in _COMPARED.items()},
     "to_real": Operation("(real_t){0}", float, "real", cost=False),
     "to_int": Operation("(int64_t){0}", int, "int", cost=False),
     "to_bool": Operation("({0} != 0)", bool, "bool"),
     **{name: _math(name) for name in _LIBRARY},
-    "asin": _math("asin", np.arcsin),
-    "acos": _math("acos", np.arccos),
-    "atan": _math("atan", np.arctan),
-    "asinh": _math("asinh", np.arcsinh),
-    "acosh": _math("acosh", np.arccosh),
-    "atanh": _math("atanh", np.arctanh),
-    "exp2": _math("exp2"),
+    **{name: _math(name, getattr(np, f"arc{name[1:]}")) for name in _INVERSE},
     "erf": _math("erf", math.erf),
     "erfc": _math("erfc", math.erfc),
     "atan2": _math("atan2", np.arctan2, 2),
     "pow": _math("pow", np.power, 2),
-    "rint": _math("rint"),
     "round": _math("round", lambda a: np.trunc(a + np.copysign(0.5, a))),
     "logistic": Operation("(R(1.0) / (R(1.0) + M(exp)(-{0})))", lambda a: 1 / (1 + np.exp(-a)), "real"),
 }
