@@ -470,16 +470,9 @@ def test_torn_and_foreign_state_files_are_refused(tmp_path, pendulum, cart):
 
 @pytest.mark.parametrize(
     "other",
-    [
-        {"plant": "acrobot"},
-        {"dt": 0.01},
-        {"horizon": 61},
-        {"spread": 0.2, "variants": 2},
-        {"linear": False, "task": "swing_up"},
-        {"start": 2.0},
-    ],
-    ids=str,
-)
+    [{"plant": "acrobot"}, {"dt": 0.01}, {"horizon": 61}, {"spread": 0.2, "variants": 2},
+     {"linear": False, "task": "swing_up"}, {"start": 2.0}], ids=str,
+)  # fmt: skip
 def test_the_state_of_another_environment_is_refused(tmp_path, cart, other):
     """Of as many states and inputs, and the same numbers: only what they mean is another."""
     _, state = cart.reset(KEY)
