@@ -1,34 +1,19 @@
 """What is said of policies on given plants, and gains that are repaired."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
+from unrecognised import Unrecognised
 
-from lqrlab import compute, control, evaluation, learning, simulation, systems
+from lqrlab import control, evaluation, learning, simulation, systems
 
 KEY = jax.random.key(4)
 
 
 def optimum(plant):
     return control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
-
-
-@compute.pytree
-@dataclasses.dataclass(frozen=True)
-class Unrecognised:
-    """A constant gain that nobody can see to be one."""
-
-    K: jax.Array
-
-    def init(self, batch_shape):
-        return None
-
-    def __call__(self, carry, x):
-        return None, -(self.K[..., None, :, :] @ x[..., None])[..., 0]
 
 
 @pytest.fixture(scope="module")

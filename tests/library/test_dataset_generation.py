@@ -17,9 +17,9 @@ import hostile_files
 import jax
 import numpy as np
 import pytest
-import scipy.linalg
 from click.testing import CliRunner
 from refusals import refused
+from scipy_oracle import gain, van_loan
 
 from lqrlab import dataset, simulation, systems
 from lqrlab.dataset import DataConfig
@@ -179,16 +179,8 @@ def test_layout_is_what_a_user_of_plain_h5py_expects(made):
 
 
 def sampled(v):
-    """A, B, Q, R, N of a variant by zero-order hold, its weights by quadrature."""
-    n, m = v["B"].shape
-    step = np.block([[v["A"], v["B"]], [np.zeros((m, n + m))]])
-    weight = scipy.linalg.block_diag(v["Q"], v["R"])
-    found = np.zeros((n + m, n + m))
-    for node, w in zip(*np.polynomial.legendre.leggauss(12)):
-        flow = scipy.linalg.expm(step * v["dt"] * (node + 1) / 2)
-        found += w * v["dt"] / 2 * flow.T @ weight @ flow
-    flow = scipy.linalg.expm(step * v["dt"])
-    return flow[:n, :n], flow[:n, n:], found[:n, :n], found[n:, n:], found[:n, n:]
+    """A, B, Q, R, N of a variant."""
+    return van_loan(*(v[name] for name in (*"ABQR", "dt")))
 
 
 def contents(file, variant):
@@ -204,8 +196,7 @@ def test_design_and_trajectories_agree_with_scipy(made):
     """Zero-order hold, sampled weights by quadrature, the discrete Riccati equation, and the loop."""
     v, runs = contents(made / SHARD, 1)
     A, B, Q, R, N = sampled(v)
-    P = scipy.linalg.solve_discrete_are(A, B, Q, R, s=N)
-    K = np.linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)
+    K, P = gain(A, B, Q, R, N)
     np.testing.assert_allclose(v["P"], P, rtol=1e-8, atol=1e-9 * np.abs(P).max())
     np.testing.assert_allclose(v["K"], K, rtol=1e-8, atol=1e-9 * np.abs(K).max())
     assert len(runs["cost"]) == CONFIG.trajectories

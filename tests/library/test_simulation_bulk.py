@@ -1,6 +1,5 @@
 """Engines: the same numbers as the reference scan, as a loop in NumPy, and as SciPy's integrator."""
 
-import dataclasses
 from unittest import mock
 
 import jax
@@ -9,8 +8,9 @@ import numpy as np
 import pytest
 from catalogue import BUILT_IN
 from scipy.integrate import solve_ivp
+from unrecognised import Unrecognised
 
-from lqrlab import compute, control, simulation, systems
+from lqrlab import control, simulation, systems
 from lqrlab.compute import debugging, jaxprs
 from lqrlab.compute.elementwise import sincos
 from lqrlab.compute.jaxprs import componentwise
@@ -369,20 +369,6 @@ def test_whole_numbers_and_choices_among_three_are_left_to_vmap():
     for fn in functions:
         expected = np.stack([fn(jnp.asarray(column)) for column in x.T], axis=-1)
         np.testing.assert_allclose(componentwise(fn, x[:, 0])(jnp.asarray(x)), expected, rtol=1e-12)
-
-
-@compute.pytree
-@dataclasses.dataclass(frozen=True)
-class Unrecognised:
-    """A constant gain that no engine takes."""
-
-    K: jax.Array
-
-    def init(self, batch_shape):
-        return None
-
-    def __call__(self, carry, x):
-        return simulation.LinearPolicy(self.K)(carry, x)
 
 
 KEEP = Keep(

@@ -2,8 +2,8 @@
 
 Doubling is polished by a Newton step. Close to the imaginary axis, under bad scaling and with indefinite weights it
 stalls or loses digits. The sign iteration on the balanced Hamiltonian then still finds the stable subspace, which
-Newton steps polish: without it CAREX 6 and 12 to 14 (P. Benner et al., 1995), as SciPy's tests number them from 1, have no
-answer inside a trace.
+Newton steps polish: without it CAREX 6 and 12 to 14 (P. Benner et al., 1995), as SciPy's tests number them from 1, have
+no answer inside a trace.
 
 Sources: E. K.-W. Chu, H.-Y. Fan, W.-W. Lin, C.-S. Wang, Structure-preserving algorithms for periodic
 discrete-time algebraic Riccati equations, Int. J. Control 77 (2004), eqs. (10)-(12) [discrete]; E. K.-W. Chu,

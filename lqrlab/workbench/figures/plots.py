@@ -25,7 +25,6 @@ COLOURS = {label: colour for label, (colour, _) in zip(svg.LABELS, svg.CURVES)}
 MAIN, SECOND, LINE = svg.CURVES[0][0], svg.CURVES[1][0], svg.INKS["body"][0]
 """The first two colours of curves, and that of axes and boundaries."""
 _DASHES = dict(zip(svg.DASHES, ("-", "--", ":", "-.")))  # matplotlib's names
-FORMATS = ("pdf", "svg", "png")
 _WIDTH = 7.6  # inches: the width of a report's column
 
 
@@ -77,20 +76,17 @@ def picture(figure: Figure, alt: str) -> svg.Picture:
     return svg.Picture(svg.document(image, width, height, alt), alt)
 
 
-def save(figure: Figure, stem: str | Path, alt: str, *, formats: Sequence[str] = FORMATS) -> list[Path]:
+def save(figure: Figure, stem: str | Path, alt: str) -> list[Path]:
     """Write a figure for a paper: ``<stem>.pdf``, ``.svg`` and ``.png``; the text in the first two can be edited.
 
     The folder is made if need be; ``alt``, words that stand for the figure, are kept in each file. Returns the paths.
 
     Raises:
-        ValueError: no words, another format, a path with an ending or in a folder that cannot be made.
+        ValueError: no words, a path with an ending or in a folder that cannot be made.
     """
     _check_words(alt)
     if not isinstance(figure, Figure):
         raise ValueError(f"figure: expected a figure of matplotlib's, but found {type(figure).__name__}")
-    wrong = [formats] if isinstance(formats, str) or not formats else [f for f in formats if f not in FORMATS]
-    if wrong:
-        raise ValueError(f"formats: expected some of {', '.join(FORMATS)}, as ('pdf',), but found {wrong[0]!r}")
     style()
     stem = Path(stem).expanduser()
     if stem.suffix[1:].isalpha():  # gain_0.05 has none
@@ -105,10 +101,10 @@ def save(figure: Figure, stem: str | Path, alt: str, *, formats: Sequence[str] =
         "svg": {"Title": title, "Description": alt, "Date": None},
         "png": {"Title": title, "Description": alt},
     }
-    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in formats]
-    for path, kind in zip(paths, formats):
+    paths = {kind: stem.with_name(f"{stem.name}.{kind}") for kind in records}
+    for kind, path in paths.items():
         figure.savefig(path, dpi=300, metadata=records[kind])
-    return paths
+    return list(paths.values())
 
 
 def _check_words(alt: object) -> None:

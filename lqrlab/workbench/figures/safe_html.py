@@ -142,9 +142,9 @@ def mathml(latex: str, *, display: bool = False) -> str:
     return _SIGN.sub(r'\1<mo form="prefix">\2</mo>', ElementTree.tostring(tree, encoding="unicode"))
 
 
-def write_page(path: str | Path, title: str, body: str, head: str = "", allowed: str = POLICY) -> Path:
-    """Write a complete HTML file; ``title`` is text, ``body`` and ``head`` are markup, ``allowed`` is its policy."""
-    held = f'<meta http-equiv="Content-Security-Policy" content="{allowed}">'
+def write_page(path: str | Path, title: str, body: str, head: str = "") -> Path:
+    """Write a complete HTML file without a script; ``title`` is text, ``body`` and ``head`` are markup."""
+    held = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
     head = f'<head><meta charset="utf-8">{held}<title>{html.escape(title)}</title>{head}</head>'
     page = f'<!DOCTYPE html><html lang="en-GB">{head}<body>{body}</body></html>'
     return write_atomic(path, page)

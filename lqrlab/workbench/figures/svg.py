@@ -14,7 +14,7 @@ from typing import NamedTuple, SupportsFloat
 import numpy as np
 from jaxtyping import Float, Int
 
-from lqrlab.workbench.figures.safe_html import policy, write_page
+from lqrlab.workbench.figures.safe_html import write_page
 
 Pixels = Float[np.ndarray, " points"]
 # light, dark: first of the labels below in order, then the rest of Okabe and Ito's
@@ -67,12 +67,11 @@ class Shown:
 
 @dataclasses.dataclass(frozen=True)
 class HtmlPage(Shown):
-    """A page as HTML that needs no other file, and no script but its own, which moves what is on it."""
+    """A page as HTML that needs no other file and no script."""
 
     html: str
     alt: str
     title: str
-    script: str = ""
 
     def save(self, path: str | Path) -> Path:
         """Write it to a complete HTML file."""
@@ -82,9 +81,7 @@ class HtmlPage(Shown):
             "body{max-width:60rem;margin:2rem auto;padding:0 1rem;font:1rem/1.5 system-ui,sans-serif}</style>"
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
         )
-        body = f"<main><h1>{html.escape(self.title)}</h1>{body}</main>"
-        body += f"<script>{self.script}</script>" * bool(self.script)
-        return write_page(path, self.title, body, style, policy(self.script))
+        return write_page(path, self.title, f"<main><h1>{html.escape(self.title)}</h1>{body}</main>", style)
 
 
 @dataclasses.dataclass(frozen=True)

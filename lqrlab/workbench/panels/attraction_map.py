@@ -67,16 +67,16 @@ def optimal(problem: Problem) -> LinearPolicy:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttractionSetting:
-    """A map: the plant, the policies and the plane."""
+    """A map, with the arguments of :func:`attraction_map`, in a plane of two states by their numbers."""
 
     plant: Plant
     policies: dict[str, object]
-    across: int  # number of the state that is varied along the plane's width; those not varied start at 0
-    up: int  # and along its height
-    span: float = 4.0  # how far the map reaches, in scales of its states
-    limit: float = 1.0  # of the inputs, in their scales; FREE or more for none
-    num: int = 100_000  # rollouts, shared out among the policies
-    num_steps: int = 500  # samples after which a loop that neither converged nor diverged is undecided
+    across: int
+    up: int
+    span: float = 4.0
+    limit: float = 1.0
+    num: int = 100_000
+    num_steps: int = 500
 
     def __post_init__(self) -> None:
         for name in ("span", "limit"):

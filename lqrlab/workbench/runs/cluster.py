@@ -93,12 +93,8 @@ def engine(
     """Engine for ``lqrlab.dataset.generate``: shards are made on the workers of a cluster.
 
     They are processes of this machine, as many as it has cores by default, or those of a dask scheduler, which must
-    have this package and see the data set's folder under the same path. A shard whose worker died is tried again, at
-    most three times in all. Without a worker it waits for one and says so.
-
-    Raises:
-        ValueError: there is no scheduler at the address.
-        RunError: a shard could not be made; says why.
+    see the data set's folder under the same path. A shard whose worker died is tried three times in all, without a
+    worker it waits for one and says so; a ``RunError`` says why one could not be made.
     """
     from distributed import wait
 
