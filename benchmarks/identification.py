@@ -45,12 +45,14 @@ def records(n: int, num: int, samples: int = 1000, seed: int = 0) -> tuple[np.nd
     return us, ys, plants
 
 
-def bench_identify(orders: Sequence[int] = (2, 4), *, num: int = 50, repeats: int = 3) -> list[Row]:
+def bench_identify(
+    orders: Sequence[int] = (2, 4), *, num: int = 50, repeats: int = 3, samples: int = 2000, starts: int = 64
+) -> list[Row]:
     """Errors of linear models on ``num`` records and their rate, then a fit of a cart-pole's five parameters.
 
     nfoursid and jax-sysid are measured too where they are installed (``pip install nfoursid jax-sysid``).
     """
-    return [each for n in orders for each in _linear(n, num, repeats)] + _physical(repeats)
+    return [each for n in orders for each in _linear(n, num, repeats)] + _physical(repeats, samples, starts)
 
 
 def _linear(n: int, num: int, repeats: int) -> list[Row]:
@@ -117,30 +119,30 @@ def _jax_sysid(n: int, u: np.ndarray, y: np.ndarray) -> Matrices:
     return A, B, C
 
 
-def _physical(repeats: int) -> list[Row]:
-    """2000 samples of a cart-pole held by a regulator, five parameters, 64 starts."""
+def _physical(repeats: int, samples: int, starts: int) -> list[Row]:
+    """A cart-pole held by a regulator, five parameters, several starts."""
     true, nominal = systems.make("cart_pole", pole_mass=0.13, pole_length=0.6), systems.make("cart_pole")
     gain = control.lqrd(*nominal.matrices(), *nominal.weights(), nominal.dt).K
     run = simulation.rollout(
         true,
         simulation.LinearPolicy(gain),
         jnp.zeros(4),
-        2000,
+        samples,
         excitation=0.4 * nominal.scales[1],
         key=jax.random.key(0),
     )
     log = identification.read(run, plant=true)
     noise = 0.01 * log.ys.std(0) * np.random.default_rng(0).normal(size=log.ys.shape)
     log = dataclasses.replace(log, ys=log.ys + noise)
-    fit = partial(identification.fit, nominal, log, starts=64)
-    rows = [row("cart-pole, 5 parameters, 64 starts: first call", seconds(fit), "s")]
+    fit = partial(identification.fit, nominal, log, starts=starts)
+    rows = [row(f"cart-pole, 5 parameters, {starts} starts: first call", seconds(fit), "s")]
     best = min(seconds(fit) for _ in range(max(repeats - 1, 1)))
     found = fit()
     other = min(seconds(partial(_finite_differences, found)) for _ in range(repeats))
     same = seconds(partial(_same_unknowns, found))
     return [
         *rows,
-        row("cart-pole, 5 parameters, 64 starts", best, "s", 2, least=False),
+        row(f"cart-pole, 5 parameters, {starts} starts", best, "s", 2, least=False),
         row("cart-pole: SciPy with finite differences, one start, segments' states known", other, "s"),
         row("cart-pole: SciPy with finite differences, three steps from one start, the same unknowns", same, "s"),
     ]
@@ -277,7 +279,7 @@ def bench_coverage(families: Sequence[str] = (), num: int = 20) -> Iterator[Cove
 
 
 PARTS: Parts = {
-    "speed": (bench_identify, {"orders": (2,), "num": 2, "repeats": 1}),
+    "speed": (bench_identify, {"orders": (2,), "num": 2, "repeats": 1, "samples": 200, "starts": 4}),
     "logs": (bench_logs, {"families": ("pendulum",), "num": 2}),
     "coverage": (bench_coverage, {"families": ("pendulum",), "num": 2}),
 }

@@ -49,8 +49,8 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")  # float32 meeting floa
 ONE_PROCESS = 2e9  # bytes that a worker may take: beyond it, programs are dropped
 MOST_SECONDS = 120  # of the processor that one test may take, on any machine; in `make test` they take 20 at most
 HERE = Path(__file__).parent
-LONGEST = ("notebooks", "learning", "identification", "problem", "learning_loops", "dataset_generation")
-LONGEST += ("docs", "browser", "unknown", "look_ahead", "robust_stability")
+LONGEST = ("notebooks", "learning", "identification", "problem", "learning_loops", "dataset_generation", "benchmarks")
+LONGEST += ("constrained_lqr", "docs", "environments", "browser", "unknown", "look_ahead", "robust_stability")
 """Files that take longest, which begin first: the workers then end together."""
 
 

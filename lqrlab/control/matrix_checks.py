@@ -139,7 +139,7 @@ def design_arguments(
         A, B, Q, R, N: as given; a scalar R is the weight of a single input.
         weights: refuse an indefinite weight. An equation, unlike a cost, may have one.
         certified: the answer will have a certificate, so a weight of a single problem that is indefinite by the
-            rounding of a printed table is taken, with a warning; of a batch, see :func:`nearly_bounded_below`.
+            rounding of a printed table is taken, with a warning; of a batch, see :func:`bounded_below`.
         singular_R: likewise an R that is singular: in discrete time R + BᵀPB > 0 is enough.
 
     Raises:
@@ -287,13 +287,6 @@ def _bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray | None, certified
         _semidefinite("Q − N R⁻¹ Nᵀ", Q - N @ np.linalg.solve(R, N.T), float(np.abs(Q).max()), certified)
 
 
-def _schur(Q: np.ndarray, R: np.ndarray, N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """True for positive definite R, and Q − NR⁻¹Nᵀ where they are."""
-    definite = np.linalg.eigvalsh((R + R.mT) / 2)[..., 0] > 0
-    one = np.eye(R.shape[-1], dtype=R.dtype)
-    return definite, Q - N @ np.linalg.solve(np.where(definite[..., None, None], R, one), N.mT)
-
-
 def _largest(a: np.ndarray) -> np.ndarray:
     return np.abs(a).max(axis=(-1, -2))
 
@@ -302,37 +295,30 @@ def _least(a: np.ndarray) -> np.ndarray:
     return np.linalg.eigvalsh((a + a.mT) / 2)[..., 0]
 
 
-def bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray) -> np.ndarray:
-    """True for members of a batch with R > 0 and Q − NR⁻¹Nᵀ ≥ 0, to rounding."""
-    finite = np.isfinite(Q).all((-1, -2)) & np.isfinite(R).all((-1, -2)) & np.isfinite(N).all((-1, -2))
-    Q, R, N = (np.where(finite[..., None, None], a, 0.0) for a in (Q, R, N))
-    definite, rest = _schur(Q, R, N)
-    return finite & definite & (_least(rest) >= -tolerance(R.dtype) * _largest(Q))
+def bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray, *, singular_R: bool) -> np.ndarray:
+    """True for members of a batch, all finite, with R > 0 and Q − NR⁻¹Nᵀ ≥ 0 to rounding.
 
-
-def nearly_bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray, *, singular_R: bool) -> np.ndarray:
-    """True for members of a batch whose weights a single problem is taken with; one warning for all of them."""
-    joint = np.block([[Q, N], [N.mT, R]])
-    definite, rest = _schur(Q, R, N)
-    some = tolerance(R.dtype)
-
-    def symmetric(a: np.ndarray) -> np.ndarray:
-        return _largest(a - a.mT) <= some * _largest(a)
-
-    singular = singular_R & ~definite & (_least(R) >= -some * _largest(R))
-    taken = definite & (_least(rest) >= -_PRINTED * _largest(Q))
-    taken |= singular & (_least(joint) >= -_PRINTED * _largest(joint))
-    taken &= symmetric(Q) & symmetric(R)
+    Or with weights that a single problem is taken with; one warning for all of these.
+    """
+    some, joint = tolerance(R.dtype), np.block([[Q, N], [N.mT, R]])
+    definite = _least(R) > 0
+    rest = Q - N @ np.linalg.solve(np.where(definite[..., None, None], R, np.eye(R.shape[-1], dtype=R.dtype)), N.mT)
+    exactly = definite & (_least(rest) >= -some * _largest(Q))
+    symmetric = [_largest(a - a.mT) <= some * _largest(a) for a in (Q, R)]
+    near = ~exactly & symmetric[0] & symmetric[1]
+    printed = near & definite & (_least(rest) >= -_PRINTED * _largest(Q))
+    singular = near & ~definite & (_least(R) >= -some * _largest(R)) & (_least(joint) >= -_PRINTED * _largest(joint))
+    singular &= singular_R
     found = {
-        "with a Q that the rounding of a table printed to four digits made indefinite": taken & definite,
-        "with a singular R, which R + BᵀPB > 0 makes up for": taken & singular,
+        "with a Q that the rounding of a table printed to four digits made indefinite": printed,
+        "with a singular R, which R + BᵀPB > 0 makes up for": singular,
     }
     counts = [f"{np.sum(which)} {what}" for what, which in found.items() if which.any()]
     if counts:
         warnings.warn(
             f"Q, R: expected Q ≥ 0 and R > 0, but found in the batch {' and '.join(counts)}; {_GIVEN_IF}", stacklevel=5
         )
-    return taken
+    return exactly | printed | singular
 
 
 def host_sample_time(function: str, dt: object) -> float | None:

@@ -91,14 +91,11 @@ def _sound(holds: Any, weights: tuple[Array | np.ndarray, ...], *, singular_R: b
     if bounded is None and not np.ndim(holds):
         return holds  # a single problem's weights have been checked before
     holds = np.asarray(holds)
-
-    def members(at: Any) -> list[np.ndarray]:
-        return [np.broadcast_to(a, (*holds.shape, *a.shape[-2:]))[at] for a in map(np.asarray, weights)]
-
-    bounded = matrix_checks.bounded_below(*members(...)) if bounded is None else np.array(bounded)
-    if (doubtful := holds & ~bounded).any():
-        bounded[doubtful] = matrix_checks.nearly_bounded_below(*members(doubtful), singular_R=singular_R)
-    return holds & bounded
+    sound = np.zeros_like(holds) if bounded is None else holds & np.asarray(bounded)
+    if (doubtful := holds & ~sound).any():
+        members = (np.broadcast_to(a, (*holds.shape, *a.shape[-2:]))[doubtful] for a in map(np.asarray, weights))
+        sound[doubtful] = matrix_checks.bounded_below(*members, singular_R=singular_R)
+    return sound
 
 
 @jax.jit

@@ -218,10 +218,12 @@ class _Run:
             if self.steps.report().eager:  # the steps have told of it
                 warnings.simplefilter("ignore", EagerFallbackWarning)
             judged = training_step.validate(self.recipe, self.state.params, *self.validation)
-        row |= {"epoch": self.step * self.config.batch_size / self.source.num_windows}
-        row |= training_step.summary(*self.recipe.on_host(judged))
-        row |= {"learning_rate": float(learning_rate(self.config)(self.step))}
-        row |= {"compilation": self.steps.report().counts()}
+        row |= {
+            "epoch": self.step * self.config.batch_size / self.source.num_windows,
+            **training_step.summary(*self.recipe.on_host(judged)),
+            "learning_rate": float(learning_rate(self.config)(self.step)),
+            "compilation": self.steps.report().counts(),
+        }
         self.rows.append(row)
         if _writes():
             log.append(self.folder / log.FILE, row)

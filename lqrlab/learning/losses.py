@@ -87,10 +87,6 @@ def _mean(values: Array, weight: Array) -> Array:
 # In closed loop ---------------------------------------------------------------------------------------------
 
 
-def _trace(a: Array) -> Array:
-    return jnp.trace(a, axis1=-2, axis2=-1)
-
-
 def gain_excess(gain: Array, problem: Problem) -> tuple[Array, Array]:
     """Excess cost of gains relative to the optimum, over all directions of x0 alike: J/J* − 1.
 
@@ -118,7 +114,8 @@ def gain_excess(gain: Array, problem: Problem) -> tuple[Array, Array]:
     nearly = 1 - float(jnp.finfo(closed.dtype).eps) ** 0.5 / 4  # a slower loop's cost has lost its digits
     discount = jnp.where(size < nearly, 1.0, 0.99 / size)
     X = control.dlyap(closed.mT * discount[..., None, None], error.mT @ problem.S @ error)
-    return _trace(X) / _trace(problem.P), verdict.of_gain(jax.lax.stop_gradient(closed))
+    paid, least = (jnp.trace(a, axis1=-2, axis2=-1) for a in (X, problem.P))
+    return paid / least, verdict.of_gain(jax.lax.stop_gradient(closed))
 
 
 def closed_loop(

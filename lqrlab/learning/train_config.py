@@ -21,7 +21,6 @@ class ModelConfig(Config):
         heads: attention heads; they share ``width``.
         description: whether it is told the plant (of kind matrix also its weights); else it has the history only.
         hidden: width of the description's encoder.
-        activation: a registered activation.
         stochastic: whether it also says how sure it is: a Gaussian policy, for losses between distributions.
         seed: of the initial parameters.
 
@@ -29,7 +28,7 @@ class ModelConfig(Config):
     True
     """
 
-    gone: ClassVar = {"remat": False, "block": "attention"}
+    gone: ClassVar = {"remat": False, "block": "attention", "activation": "gelu"}
     kind: str = "matrix"
     window: _Size = 1
     width: _Size = 16
@@ -37,7 +36,6 @@ class ModelConfig(Config):
     heads: _Size = 4
     description: bool = True
     hidden: _Size = 256
-    activation: str = "gelu"
     stochastic: bool = False
     seed: Seed = 0
 

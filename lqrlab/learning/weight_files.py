@@ -19,7 +19,7 @@ from lqrlab.learning.train_config import ModelConfig
 _FOLDER = "trained"
 _MOST_BYTES = 1 << 26
 
-_HOMES = {"prior": "lqrlab.unknown"}
+_HOMES = {"prior": "lqrlab.extensions.unknown.prior"}
 """Module of each kind of weights that is no network; it registers them when it is imported."""
 _KINDS: dict[str, "WeightKind"] = {}
 

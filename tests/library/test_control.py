@@ -314,7 +314,7 @@ def test_a_batch_takes_a_weight_that_printing_made_indefinite_only_if_it_is_symm
     Q = np.array([[[1.0, 0.0], [0.0, -1e-5]], [[1.0, 0.01], [0.0, -1e-5]], [[1.0, 0.0], [0.0, -1e-2]]])
     R, N = np.broadcast_to(np.eye(1), (3, 1, 1)), np.zeros((3, 2, 1))
     with pytest.warns(UserWarning, match="found in the batch 1 with a Q that the rounding"):
-        taken = matrix_checks.nearly_bounded_below(Q, R, N, singular_R=False)
+        taken = matrix_checks.bounded_below(Q, R, N, singular_R=False)
     assert taken.tolist() == [True, False, False]
 
 

@@ -694,7 +694,7 @@ def test_loading_says_what_is_missing(tmp_path):
     [
         ({"width": 10, "heads": 4}, "width: expected a multiple of heads = 4, but found 10"),
         ({"kind": "gain", "width": 24}, "width: a model of kind gain has no such setting; there are kind, window"),
-        ({"activation": "gelo"}, "activation: expected a registered activation .*did you mean gelu"),
+        ({"kind": "transformr"}, "kind: expected a registered model .*did you mean transformer"),
         ({"depth": 0}, "depth: expected a whole number in .*, but found 0"),
         ({"description": "false"}, "description: expected True or False, but found 'false'"),
         ({"seed": 1.5}, r"seed: expected a whole number in \[0, 4294967295\], but found 1\.5"),
@@ -755,7 +755,7 @@ def test_configs_go_through_json_also_those_of_before():
         "dagger_rounds": 0,
     }  # settings that are gone, of a run that did not use them
     assert learning.TrainConfig.from_dict(json.loads(BRIEF.to_json()) | idle) == BRIEF
-    assert learning.ModelConfig.from_dict(json.loads(SMALL.to_json()) | {"remat": False, "block": "attention"}) == SMALL
+    assert learning.ModelConfig.from_dict(json.loads(SMALL.to_json()) | {"remat": False, "activation": "gelu"}) == SMALL
     for text in ("", "[1]", "NaN", "[" * 100_000):
         refused("TrainConfig: expected", learning.TrainConfig.from_json, text)
     refused("kind: expected a registered model", learning.models.build, learning.ModelConfig(kind="recurrent"))
@@ -816,29 +816,20 @@ def test_a_network_without_a_description_has_no_parameters_for_one(kind):
 
 @pytest.mark.matrix
 def test_what_is_registered_in_a_cell_works_in_fit_and_load(data, tmp_path):
-    @learning.models.activation("bent")
-    def bent(a):
-        return jnp.where(a > 0, a, 0.1 * a)
-
     @learning.models.register("plain")
     class Plain(learning.models.HistoryNetwork):
-        def __init__(self, config, *, rngs):
-            super().__init__(config, rngs=rngs)
-            self.activate = learning.models.activation[config.activation]
-
         def read(self, tokens, prefix, exists, rows):
-            return self.activate(tokens + prefix[:, None])[:, -rows:]
+            return jnp.tanh(tokens + prefix[:, None])[:, -rows:]
 
     @learning.losses.register("absolute")
     def absolute(predictions):
         error = jnp.abs(predictions.prediction - predictions.target)
         return jnp.sum(predictions.weight * error) / jnp.sum(predictions.weight)
 
-    config = learning.ModelConfig(kind="plain", window=4, width=16, hidden=32, activation="bent")
+    config = learning.ModelConfig(kind="plain", window=4, width=16, hidden=32)
     train = learning.TrainConfig(**{**json.loads(BRIEF.to_json()), "loss": "absolute"})
     run = fit(data, config, train, tmp_path)
     assert isinstance(run.model, Plain)
-    assert run.model.activate is bent
     kept = learning.load(tmp_path / "checkpoints")
     for name, value in learning.models.split(run.model)[1].items():
         np.testing.assert_array_equal(value, learning.models.split(kept)[1][name])

@@ -14,7 +14,7 @@ from lqrlab import control, tuning
 from lqrlab.compute import quick_jit
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.threads import on_all_cores
-from lqrlab.control.riccati import doubling, equations, matrix_sign, on_host
+from lqrlab.control.riccati import doubling, equations, on_host
 
 with mock.patch.object(pytest.mark, "_config", None):  # it carries a marker of SciPy's own
     from scipy.linalg.tests import test_solvers
@@ -314,7 +314,7 @@ def test_doubling_alone_gives_scipys_answer_and_the_sign_function_in_any_units(c
             assert relative(result[..., 0], expected) < 1e-10
     x, u = np.array([1e-3, 1.0, 1e4]), np.array([1e2, 1e-3])  # of states and inputs
     units = A * x[:, None] / x, B * x[:, None] / u, Q / x[:, None] / x, R / u[:, None] / u, N / x[:, None] / u
-    solve = quick_jit(partial(matrix_sign.by_sign_function, continuous=continuous))
+    solve = quick_jit(partial(doubling.by_sign_function, continuous=continuous))
     for problem, scale in (((A, B, Q, R, N), (np.ones(3), np.ones(2))), (units, (x, u))):
         found, error = solve(*(jnp.asarray(a)[..., None] for a in problem))
         assert float(error[0]) < 1e-11
@@ -329,7 +329,7 @@ def test_balancing_undoes_bad_units():
     F, G, H = rng.normal(size=(4, 4)), np.eye(4), np.eye(4)
     d = np.array([1e-4, 1.0, 1e3, 1e5])
     bad = F * d[:, None] / d, G * np.outer(d, d), H / np.outer(d, d)
-    result = np.asarray(matrix_sign.scales(*(jnp.asarray(a)[:, :, None] for a in bad)))[:, 0]
+    result = np.asarray(doubling.scales(*(jnp.asarray(a)[:, :, None] for a in bad)))[:, 0]
     assert np.ptp(np.log10(result / d)) < 1.5
     assert np.all(np.log2(result) == np.round(np.log2(result)))
 

@@ -277,15 +277,6 @@ def test_the_designer_says_when_a_delay_is_too_long(panel):
     assert "phase margin ±" in panel.words.value
 
 
-def test_with_nobody_there_the_designer_is_a_picture(monkeypatch):
-    monkeypatch.setenv("LQRLAB_HEADLESS", "1")
-    own = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], dt=0.1)
-    still = widgets.lqr_designer(own, num_steps=20)
-    assert isinstance(still, svg.Picture)
-    assert "modulus margin" in still.words
-    assert "poles of the optimum" in still.svg  # its alternative text
-
-
 DRAWN = {"b", "br", "circle", "div", "ellipse", "g", "i", "image", "input", "label", "p", "path", "rect", "span"}
 DRAWN |= {"style", "svg", "text"}
 

@@ -358,10 +358,10 @@ def test_a_folder_is_waited_for_until_its_user_ends(tmp_path):
     """As a sweep's run waits for its folder: the user takes its mark away with it."""
     code = "import sys, time\nfrom pathlib import Path\nfrom lqrlab.workbench.runs import run_folder\n"
     code += "with run_folder.use(Path(sys.argv[1])):\n    print('in', flush=True)\n    time.sleep(0.5)"
-    user = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert user.stdout.readline() == "in\n"
-    with run_folder.hold(tmp_path, patience=20):
-        assert user.wait(timeout=20) == 0
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as user:
+        assert user.stdout.readline() == "in\n"
+        with run_folder.hold(tmp_path, patience=20):
+            assert user.wait(timeout=20) == 0
 
 
 def listing(place):

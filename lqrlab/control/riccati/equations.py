@@ -23,8 +23,7 @@ from lqrlab.compute.threads import on_all_cores
 from lqrlab.control import discretization, matrix_checks
 from lqrlab.control.lyapunov import solve_lyapunov
 from lqrlab.control.riccati import on_host
-from lqrlab.control.riccati.doubling import Solution, by_doubling
-from lqrlab.control.riccati.matrix_sign import by_sign_function
+from lqrlab.control.riccati.doubling import Solution, by_doubling, by_sign_function
 
 _CORES = (2, 2, 2, 2, 2, 0)  # core dimensions of A, B, Q, R, N and a sample time
 

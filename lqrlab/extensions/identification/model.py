@@ -2,7 +2,6 @@
 
 import dataclasses
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -14,9 +13,6 @@ from lqrlab.compute import checks
 from lqrlab.extensions.identification.log import Log, check_log, require_unit
 from lqrlab.extensions.identification.residuals import Residuals, fit_percent
 from lqrlab.systems import Linear, Signal
-
-if TYPE_CHECKING:
-    from control import StateSpace
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -185,22 +181,10 @@ class LinearModel:
         states = [f"{s.name} [{s.unit or '1'}]" for s in self.outputs] if measured else []
         return systems.from_matrices(A, B, self.C, Q=Q, R=R, dt=self.dt, inputs=labels, states=states)
 
-    def to_statespace(self) -> "StateSpace":
-        """The sampled model as a ``control.StateSpace``."""
-        return control.StateSpace(self.A, self.B, self.C, self.D, self.dt).to_control()
-
     def lqg(self, Q: ArrayLike, R: ArrayLike) -> control.LQG:
         """The sampled LQG controller: the regulator of Q, R fed by the predictor with the identified gain K."""
-        return control.lqg(
-            self.A,
-            self.B,
-            self.C,
-            Q,
-            R,
-            self.K @ self.noise @ self.K.T + 1e-12 * np.eye(self.order),
-            self.noise,
-            discrete=True,
-        )
+        W = self.K @ self.noise @ self.K.T + 1e-12 * np.eye(self.order)
+        return control.lqg(self.A, self.B, self.C, Q, R, W, self.noise, discrete=True)
 
 
 def responses(

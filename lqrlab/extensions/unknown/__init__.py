@@ -1,25 +1,14 @@
 """Control of plants whose A and B are not given: adaptive regulators, priors, baselines, scores."""
 
-from lqrlab.extensions.unknown.adaptive_policy import AdaptivePolicy, adaptive
-from lqrlab.extensions.unknown.look_ahead_policy import LookAheadPolicy, look_ahead
-from lqrlab.extensions.unknown.prior import Families, Prior, families, ridge, wide
-from lqrlab.extensions.unknown.regret import FirstContact, Regret, first_contact, problem_of, score
-from lqrlab.extensions.unknown.unknown_baselines import baselines
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "AdaptivePolicy",
-    "Families",
-    "FirstContact",
-    "LookAheadPolicy",
-    "Prior",
-    "Regret",
-    "adaptive",
-    "baselines",
-    "families",
-    "first_contact",
-    "look_ahead",
-    "problem_of",
-    "ridge",
-    "score",
-    "wide",
-]
+from lqrlab.compute.names import lazily
+
+if TYPE_CHECKING:
+    from lqrlab.extensions.unknown.adaptive_policy import AdaptivePolicy, adaptive
+    from lqrlab.extensions.unknown.look_ahead_policy import LookAheadPolicy, look_ahead
+    from lqrlab.extensions.unknown.prior import Families, Prior, families, ridge, wide
+    from lqrlab.extensions.unknown.regret import FirstContact, Regret, first_contact, problem_of, score
+    from lqrlab.extensions.unknown.unknown_baselines import baselines
+
+__getattr__, __dir__, __all__ = lazily(__name__)

@@ -1,6 +1,6 @@
 """Networks that map what has been seen of a plant, and what is known of it, to its input.
 
-``@models.register("name")`` enters one of your own, ``@models.activation("name")`` an activation.
+``@models.register("name")`` enters one of your own.
 """
 
 from typing import TYPE_CHECKING
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from lqrlab.learning.models.network import (
         Context,
         Described,
-        activation,
         answer,
         apply_gain,
         build,

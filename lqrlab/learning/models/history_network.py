@@ -7,15 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from lqrlab.learning.models.network import (
-    Context,
-    Described,
-    FlatLinear,
-    activation,
-    apply_gain,
-    check_shapes,
-    register,
-)
+from lqrlab.learning.models.network import Context, Described, FlatLinear, apply_gain, check_shapes, register
 from lqrlab.learning.train_config import ModelConfig
 from lqrlab.systems import M_MAX, N_MAX
 
@@ -74,7 +66,6 @@ class MLP(HistoryNetwork):
         sizes = [(config.window + 1) * config.width] + config.depth * [wide]
         self.layers = nnx.List([FlatLinear(a, b, rngs=rngs) for a, b in itertools.pairwise(sizes)])
         self.last = FlatLinear(wide, config.width, rngs=rngs)
-        self.activate = activation[config.activation]
 
     def read(self, tokens: Array, prefix: Array, exists: Array, rows: int) -> Array:
         """See :class:`HistoryNetwork`."""
@@ -87,7 +78,7 @@ class MLP(HistoryNetwork):
         h = seen.reshape(b, rows, window * width)
         h = jnp.concatenate([h, jnp.broadcast_to(prefix[:, None], (b, rows, width))], axis=-1)
         for layer in self.layers:
-            h = self.activate(layer(h))
+            h = jax.nn.gelu(layer(h))
         return self.last(h)
 
 
@@ -121,7 +112,6 @@ class Attention(nnx.Module):
         width = config.width
         config.require("width", width % config.heads == 0, f"a multiple of heads = {config.heads}")
         self.heads = config.heads
-        self.activate = activation[config.activation]
         self.norm1 = LayerNorm(width, rngs=rngs)
         self.qkv = FlatLinear(width, 3 * width, use_bias=False, rngs=rngs)
         self.out = FlatLinear(width, width, rngs=rngs)
@@ -137,7 +127,7 @@ class Attention(nnx.Module):
         )
         h, q = h[:, -rows:], q[:, -rows:]
         h = h + self.out(attend(q, k, v, allowed).reshape(b, rows, width))
-        return h + self.down(self.activate(self.up(self.norm2(h))))
+        return h + self.down(jax.nn.gelu(self.up(self.norm2(h))))
 
 
 @register("transformer")

@@ -17,7 +17,7 @@ from lqrlab.compute import pytree
 from lqrlab.compute.linalg import batch_last, symmetric
 from lqrlab.compute.linalg.batch_last import mul, t
 from lqrlab.control.lyapunov import smith, stage_weight
-from lqrlab.learning.models.network import Context, FixedGain, activation, check_described, register
+from lqrlab.learning.models.network import Context, FixedGain, check_described, register
 from lqrlab.learning.train_config import ModelConfig
 from lqrlab.simulation import Told
 from lqrlab.systems import M_MAX, N_MAX
@@ -229,13 +229,12 @@ class Invariants(nnx.Module):
         self.first = nnx.Linear(2 * width, 4 * width, rngs=rngs)
         small = nnx.initializers.normal(0.01)
         self.second = nnx.Linear(4 * width, count, kernel_init=small, rngs=rngs)
-        self.activate = activation[config.activation]
 
     def __call__(self, X: Array, size: Array, n: Array) -> Array:
         """From matrices ``[c, b, N, N]``, their sizes ``[c, b]`` and the numbers of states ``[1, b]``."""
         trace = jnp.trace(X, axis1=-2, axis2=-1) / n
         seen = jnp.concatenate([jnp.arcsinh(10 * trace), jnp.log(size + 1e-3)]).T
-        return self.second(self.activate(self.first(seen))).T[..., None, None]
+        return self.second(jax.nn.gelu(self.first(seen))).T[..., None, None]
 
 
 class RationalLayer(nnx.Module):
@@ -280,7 +279,7 @@ class MatrixNetwork(FixedGain):
     """
 
     any_weights = True
-    options = ("width", "depth", "activation")
+    options = ("width", "depth")
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
         check_described(config)

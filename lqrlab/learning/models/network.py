@@ -36,14 +36,8 @@ register = Registry("kind", "model")
   ``[b, W, 12]``, ``[b, W, 6]`` and of a mask ``[b, W]`` that is 0 before the episode began.
 """
 
-activation = Registry("activation", "activation")
-"""Decorator that enters an activation, a function of one array."""
-
 COMMON = ("kind", "window", "description", "stochastic", "seed")
 """Settings that every kind of model has."""
-
-for _name in ("gelu", "relu", "silu", "tanh"):
-    activation(_name)(getattr(jax.nn, _name))
 
 
 def build(config: ModelConfig) -> Any:
@@ -51,7 +45,6 @@ def build(config: ModelConfig) -> Any:
     if idle := config.differences(used(config)):
         there = ", ".join(_options(config))
         raise ValueError(f"{idle[0].split()[0]}: a model of kind {config.kind} has no such setting; there are {there}")
-    activation[config.activation]
     return register[config.kind](config, rngs=nnx.Rngs(config.seed))
 
 
@@ -137,13 +130,12 @@ class Encoder(nnx.Module):
         size = 2 * N_MAX * (N_MAX + M_MAX) + N_MAX + M_MAX
         self.first = FlatLinear(size, config.hidden, rngs=rngs)
         self.second = FlatLinear(config.hidden, config.hidden, rngs=rngs)
-        self.activate = activation[config.activation]
 
     def __call__(self, d: Told) -> Array:
         """``[*batch, hidden]``, in the type of the parameters."""
         # A − I is formed before it is rounded: in bfloat16 nothing of it would be left
         seen = features(d).astype(self.first.kernel.dtype)
-        return self.activate(self.second(self.activate(self.first(seen))))
+        return jax.nn.gelu(self.second(jax.nn.gelu(self.first(seen))))
 
 
 class Described(nnx.Module):
@@ -151,7 +143,7 @@ class Described(nnx.Module):
 
     linear = False
     any_weights = False
-    options: tuple[str, ...] = ("hidden", "activation")
+    options: tuple[str, ...] = ("hidden",)
 
     def __init__(self, config: ModelConfig, width: int, *, rngs: nnx.Rngs):
         self.config, self.width = config, width

@@ -92,9 +92,7 @@ def report(folder: Path | None, show: bool, whole: bool) -> None:
     """
     swept = folder is not None and (folder / run_folder.SWEEP).exists()
     if whole and (folder is None or swept):
-        raise ValueError(
-            "--one-file: expected the FOLDER of a run; the page of a sweep, and the list of all, are one file"
-        )
+        raise ValueError("--one-file: expected the FOLDER of a run; a sweep's page, and the list of all, are one file")
     if folder is not None and not swept:
         run_folder.require_record(folder)
     from lqrlab.workbench.runs import report
@@ -154,10 +152,9 @@ def unpack(file: Path, folder: Path | None) -> None:
     where = run_folder.short(folder.resolve())
     again = shlex.join(["lqrlab", "run", "--like", where, "--folder", f"{where}_again"])
     click.echo(f"to see it: {shlex.join(['lqrlab', 'report', where, '--open'])}\nto repeat it: {again}")
-    if (plants := folder / plant_copies.FOLDER).is_dir():
-        click.echo(
-            f"with --plants for each file of plants in {run_folder.short(plants)}: read them first, some are programs"
-        )
+    if (folder / plant_copies.FOLDER).is_dir():
+        plants = f"{where}/{plant_copies.FOLDER}"
+        click.echo(f"with --plants for each file of plants in {plants}: read them first, some are programs")
 
 
 @main.group()
@@ -224,8 +221,7 @@ def verify(path: Path, again: bool) -> None:
     compute.setup()
     verdict = dataset.verify(path, again=again)
     click.echo(verdict, err=not verdict.ok)
-    if not verdict.ok:
-        sys.exit(1)
+    sys.exit(not verdict.ok)
 
 
 @main.command()
@@ -245,10 +241,8 @@ def train(folder: Path, profile: str, overrides: dict[str, str], source: Path | 
     values: dict[str, Any] = dict(notebooks.effective(chain, given, overrides)["03_training"])
     values["train_options"] = {"checkpoint_every": 5 * values["report_every"]} | values["train_options"]
     if not (folder / "dataset").is_dir():
-        raise ValueError(
-            f"{folder}: expected a folder with a data set, but found no {folder / 'dataset'}; "
-            f"lqrlab run 02_data_generation --folder {folder} makes one"
-        )
+        advice = f"lqrlab run 02_data_generation --folder {folder} makes one"
+        raise ValueError(f"{folder}: expected a folder with a data set, but found no {folder / 'dataset'}; {advice}")
     from lqrlab import compute, dataset, learning
 
     compute.setup()

@@ -118,8 +118,7 @@ def doctor(as_json: bool) -> None:
         else:
             click.echo(f"{'✓' if inspection.good else '✗'} {inspection.subject:<10}{inspection.text}")
             click.echo(f"  {'':<10}→ {inspection.remedy}\n" * bool(inspection.remedy), nl=False)
-    if not all(inspection.good for inspection in inspections):
-        sys.exit(1)
+    sys.exit(not all(inspection.good for inspection in inspections))
 
 
 def _install(extra: str = "") -> str:

@@ -470,16 +470,9 @@ def test_torn_and_foreign_state_files_are_refused(tmp_path, pendulum, cart):
 
 @pytest.mark.parametrize(
     "other",
-    [
-        {"plant": "acrobot"},
-        {"dt": 0.01},
-        {"horizon": 61},
-        {"spread": 0.2, "variants": 2},
-        {"linear": False, "task": "swing_up"},
-        {"start": 2.0},
-    ],
-    ids=str,
-)
+    [{"plant": "acrobot"}, {"dt": 0.01}, {"horizon": 61}, {"spread": 0.2, "variants": 2},
+     {"linear": False, "task": "swing_up"}, {"start": 2.0}], ids=str,
+)  # fmt: skip
 def test_the_state_of_another_environment_is_refused(tmp_path, cart, other):
     """Of as many states and inputs, and the same numbers: only what they mean is another."""
     _, state = cart.reset(KEY)
@@ -706,25 +699,23 @@ def test_a_model_computes_as_where_it_was_trained_and_is_compiled_once():
     assert loop._run.kept().misses == before
 
 
-class VecNormalize:
-    """What Stable-Baselines3's wrapper of that name has."""
-
-    def __init__(self, venv, norm_obs=True):
-        self.venv, self.norm_obs = venv, norm_obs
-
-    def __getattr__(self, name):  # what it has not itself, as that of Stable-Baselines3
-        return getattr(self.venv, name)
-
-    def normalize_obs(self, obs):
-        return obs / np.float32([2.0, 5.0])
-
-
 class VecMonitor:
     def __init__(self, venv):
         self.venv = venv
 
-    def __getattr__(self, name):
+    def __getattr__(self, name):  # what it has not itself, as that of Stable-Baselines3
         return getattr(self.venv, name)
+
+
+class VecNormalize(VecMonitor):
+    """What Stable-Baselines3's wrapper of that name has."""
+
+    def __init__(self, venv, norm_obs=True):
+        super().__init__(venv)
+        self.norm_obs = norm_obs
+
+    def normalize_obs(self, obs):
+        return obs / np.float32([2.0, 5.0])
 
 
 class VecFrameStack(VecMonitor):

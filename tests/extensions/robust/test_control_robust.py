@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import slycot
+from loops import loop
 from refusals import refused
 
 from lqrlab import control, robust
@@ -15,21 +16,6 @@ from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant
 from lqrlab.extensions.robust.synthesis_result import best_controller
 
 SECONDS = 0.1
-
-
-def loop(A, B, C, D, nmeas, ncon, K):
-    """From w to z with u = K y, by eliminating u and y from the equations of both."""
-    A, B, C, D = (np.asarray(x, float) for x in (A, B, C, D))
-    n, k, z, w = len(A), len(K.A), len(C) - nmeas, B.shape[1] - ncon
-    # y − D22 u = C2 x + D21 w; u − Dk y = Ck xk
-    left = np.block([[np.eye(nmeas), -D[z:, w:]], [-K.D, np.eye(ncon)]])
-    by_states = np.block([[C[z:], np.zeros((nmeas, k))], [np.zeros((ncon, n)), K.C]])
-    by_states = np.linalg.solve(left, by_states)
-    by_w = np.linalg.solve(left, np.vstack([D[z:, :w], np.zeros((ncon, w))]))
-    u_x, u_w, y_x, y_w = by_states[nmeas:], by_w[nmeas:], by_states[:nmeas], by_w[:nmeas]
-    a = np.vstack([np.hstack([A, np.zeros((n, k))]) + B[:, w:] @ u_x, np.hstack([np.zeros((k, n)), K.A]) + K.B @ y_x])
-    b = np.vstack([B[:, :w] + B[:, w:] @ u_w, K.B @ y_w])
-    return a, b, np.hstack([C[:z], np.zeros((z, k))]) + D[:z, w:] @ u_x, D[:z, :w] + D[:z, w:] @ u_w
 
 
 def gains(a, b, c, d, dt=None):
@@ -106,12 +92,14 @@ def test_hinfsyn_finds_the_optimum_that_slycot_finds(dt):
 
 
 @pytest.mark.parametrize("pole", [-1.0, 0.0, 2.0])
-def test_the_hinf_optimum_of_a_scalar_plant(pole):
-    """ẋ = ax + w1 + u, z = (x, u), y = x + w2: X = Y = γ at the optimum, where γ² − 2aγ − 2 = 0."""
+def test_the_optima_of_a_scalar_plant(pole):
+    """ẋ = ax + w1 + u, z = (x, u), y = x + w2: H∞ has X = Y = γ, γ² − 2aγ − 2 = 0; H2 X = Y = a + √(a² + 1)."""
     plant = [[pole]], [[1.0, 0.0, 1.0]], [[1.0], [0.0], [1.0]], [[0, 0, 0], [0, 0, 1], [0, 1, 0]]
     d = robust.hinfsyn(*plant, 1, 1)
     assert d.gamma == pytest.approx(pole + np.sqrt(pole**2 + 2), rel=1e-3)
     assert checked(plant, 1, 1, d) == pytest.approx(d.norm, rel=1e-3)
+    X = pole + np.sqrt(pole**2 + 1)
+    assert robust.h2syn(*plant, 1, 1).norm ** 2 == pytest.approx(X + X**3)
 
 
 def test_the_hinf_optimum_of_a_model_matching_problem_is_a_hankel_norm():
@@ -281,14 +269,6 @@ def h2(system, dt=None):
     return np.sqrt(np.trace(c @ scipy.linalg.solve_discrete_lyapunov(a, b @ b.T) @ c.T + d @ d.T))
 
 
-@pytest.mark.parametrize("pole", [-1.0, 0.0, 2.0])
-def test_the_h2_optimum_of_a_scalar_plant(pole):
-    """X = Y = a + √(a² + 1), and the cost is X + X³."""
-    plant = [[pole]], [[1.0, 0.0, 1.0]], [[1.0], [0.0], [1.0]], [[0, 0, 0], [0, 0, 1], [0, 1, 0]]
-    X = pole + np.sqrt(pole**2 + 1)
-    assert robust.h2syn(*plant, 1, 1).norm ** 2 == pytest.approx(X + X**3)
-
-
 def test_h2syn_of_a_plant_with_white_noise_in_z():
     """Cancelled by a direct term of the controller where there is one that does, else refused."""
     plant = [[-1.0]], [[1.0, 0.0, 1.0]], [[1.0], [0.0], [1.0]], np.array([[0, 0, 0], [0, 2.0, 1], [0, 1, 0]])
@@ -308,14 +288,9 @@ def test_a_plant_that_cannot_be_stabilized_is_refused_by_its_mode(function, dt):
     unmoved, unseen = B.copy(), C.copy()
     unmoved[0, 1] = 0
     unseen[1, 0] = 0
-    with pytest.raises(
-        ValueError, match=r"A, B: expected .* mode at 1\.5 .*is not stabilizable: none of the last 1 inp"
-    ):
-        function(A, unmoved, C, D, 1, 1, dt)
-    with pytest.raises(
-        ValueError, match=r"A, C: expected .* mode at 1\.5 .*is not detectable: none of the last 1 outp"
-    ):
-        function(A, B, unseen, D, 1, 1, dt)
+    lost = r"A, {}: expected .* mode at 1\.5 .*is not {}: none of the last 1 {}"
+    refused(lost.format("B", "stabilizable", "inp"), function, A, unmoved, C, D, 1, 1, dt)
+    refused(lost.format("C", "detectable", "outp"), function, A, B, unseen, D, 1, 1, dt)
     turning = scipy.linalg.block_diag([[0.0, 2.0], [-2.0, 0.0]], -0.5)  # two modes on the axis
     unmoved[:2] = 0
     refused("mode at 0 ± 2j", function, turning, unmoved, C, D, 1, 1, dt)
@@ -466,12 +441,20 @@ def test_balred_keeps_integrators_that_are_all_there_is(dt):
         assert r.bound == 0.0
 
 
-def test_balred_leaves_out_what_is_not_seen_and_takes_systems_without_states():
+def test_balred_leaves_out_what_is_not_seen_takes_systems_without_states_and_refuses_wrong_loops():
     r = robust.balred(np.diag([-1.0, -2.0, -3.0]), [[1.0], [1.0], [0.0]], [[1.0, 0.0, 1.0]], [[0.5]], 3)
     assert r.system.A.shape == (1, 1)
     assert r.bound < 1e-14
     assert robust.balred(np.zeros((0, 0)), np.zeros((0, 1)), np.zeros((1, 0)), [[2.0]], 0).system.D == 2.0
-    refused("order: expected a whole number ≥ 0", robust.balred, [[-1.0]], [[1.0]], [[1.0]], [[0.0]], -1)
+    system = [[-1.0]], [[1.0]], [[1.0]], [[0.0]]
+    refused("order: expected a whole number ≥ 0", robust.balred, *system, -1)
+    refused("method: expected", robust.balred, *system, 1, method="residualise")
+    for loop_, words in (
+        (([[1.0]], [[1.0]]), "loop: expected three matrices, A, B, C of the plant, but found 2 of them"),
+        (([[1.0]], [[1.0, 0.0]], [[1.0]]), "loop: expected a plant of 1 inputs and 1 outputs"),
+        (([[1.0]], [[1.0]], [[1.0]]), "loop: expected a plant that the controller, u = K y, stabilises"),
+    ):
+        refused(words, robust.balred, *system, 1, loop=loop_)
 
 
 @pytest.mark.parametrize("dt", [None, SECONDS])
@@ -512,16 +495,9 @@ def test_a_controller_is_reduced_for_its_loop_by_gramians_of_the_weighted_system
         L = np.asarray(control.dlqr(A.T, C.T, np.eye(4), np.eye(1)).K).T
         a, b, c, d = A - B @ K - L @ C, L, -K, np.zeros((1, 1))
         lyapunov = lambda F, W: scipy.linalg.solve_discrete_lyapunov(F, -W)  # noqa: E731
-    loop = python_control.feedback(
-        python_control.ss(A, B, C, 0, dt or 0), python_control.ss(a, b, c, d, dt or 0), sign=1
-    )
-    S = python_control.feedback(
-        python_control.ss([], [], [], 1, dt or 0),
-        python_control.ss(A, B, C, 0, dt or 0) * python_control.ss(a, b, c, d, dt or 0),
-        sign=1,
-    )
-    K = python_control.ss(a, b, c, d, dt or 0)
-    before, behind = K * S, loop * K
+    G, K = python_control.ss(A, B, C, 0, dt or 0), python_control.ss(a, b, c, d, dt or 0)
+    S = python_control.feedback(python_control.ss([], [], [], 1, dt or 0), G * K, sign=1)
+    before, behind = K * S, python_control.feedback(G, K, sign=1) * K
     n = len(a)
     assert np.allclose(before.A[:n, :n], a)  # python-control puts the states of the left factor first
     assert np.allclose(behind.A[-n:, -n:], a)
@@ -550,14 +526,3 @@ def test_a_reduced_controller_that_loses_its_loop_is_refused_where_the_loop_is_g
             loop = np.block([[A + B @ r.system.D @ C, B @ r.system.C], [r.system.B @ C, r.system.A]])
             assert np.linalg.eigvals(loop).real.max() < 0
     assert min(kept, left) > 5
-
-
-def test_wrong_loops_of_a_reduction_are_refused():
-    system = [[-1.0]], [[1.0]], [[1.0]], [[0.0]]
-    for loop, words in (
-        (([[1.0]], [[1.0]]), "loop: expected three matrices, A, B, C of the plant, but found 2 of them"),
-        (([[1.0]], [[1.0, 0.0]], [[1.0]]), "loop: expected a plant of 1 inputs and 1 outputs"),
-        (([[1.0]], [[1.0]], [[1.0]]), "loop: expected a plant that the controller, u = K y, stabilises"),
-    ):
-        refused(words, robust.balred, *system, 1, loop=loop)
-    refused("method: expected", robust.balred, *system, 1, method="residualise")

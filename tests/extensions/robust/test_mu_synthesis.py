@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.signal
+from loops import loop as loop_of
 
 from lqrlab import robust
 
@@ -23,22 +24,6 @@ def distillation(slow=1e-3):
     C = np.block([[NONE, -3.6 * I2, NONE], [0.5 * I2, NONE, I2], [-I2, NONE, NONE]])
     D = np.block([[NONE, NONE, 2 * I2], [NONE, 0.5 * I2, NONE], [NONE, -I2, NONE]])
     return A, B, C, D
-
-
-def closed(P, K, nmeas, ncon):
-    """The loop from w to z, by hand."""
-    A, B, C, D = P
-    B1, B2, C1, C2 = B[:, :-ncon], B[:, -ncon:], C[:-nmeas], C[-nmeas:]
-    D11, D12, D21, D22 = D[:-nmeas, :-ncon], D[:-nmeas, -ncon:], D[-nmeas:, :-ncon], D[-nmeas:, -ncon:]
-    back = np.linalg.inv(np.eye(ncon) - K.D @ D22)  # u = back (K.C k + K.D (C2 x + D21 w))
-    u = [back @ K.D @ C2, back @ K.C, back @ K.D @ D21]
-    y = [C2 + D22 @ u[0], D22 @ u[1], D21 + D22 @ u[2]]
-    return (
-        np.block([[A + B2 @ u[0], B2 @ u[1]], [K.B @ y[0], K.A + K.B @ y[1]]]),
-        np.vstack([B1 + B2 @ u[2], K.B @ y[2]]),
-        np.hstack([C1 + D12 @ u[0], D12 @ u[1]]),
-        D11 + D12 @ u[2],
-    )
 
 
 def survives(loop, upper, largest, seed=0):
@@ -61,7 +46,7 @@ def test_a_published_design_is_reached():
     assert K.rounds[0] == pytest.approx(1.18, abs=0.005)
     assert K.upper < 1.03
     assert K.upper == min(K.rounds)
-    loop = closed(P, K.controller, 2, 2)
+    loop = loop_of(*P, 2, 2, K.controller)
     assert np.linalg.eigvals(loop[0]).real.max() < 0
     survives(loop, K.upper, lambda poles: poles.real.max() < 0)
     for w, bound in zip(K.w[::10], K.mu[::10]):
@@ -82,7 +67,7 @@ def test_a_discrete_plant_gets_a_discrete_controller(alternating):
         c = np.hstack([c, np.eye(6)[:, -1:]])
     K = robust.musyn(a, b, c, d, 2, 2, [1, 1, 2], dt, order=1, rounds=2)
     assert K.upper <= K.rounds[0]
-    loop = closed((a, b, c, d), K.controller, 2, 2)
+    loop = loop_of(a, b, c, d, 2, 2, K.controller)
     assert np.abs(np.linalg.eigvals(loop[0])).max() < 1
     survives(loop, K.upper, lambda poles: np.abs(poles).max() < 1)
     assert 0 < K.w[0] < K.w[-1] < np.pi / dt

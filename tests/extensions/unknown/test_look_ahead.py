@@ -9,7 +9,7 @@ import pytest
 import scipy.linalg
 
 from lqrlab import learning, simulation, systems, unknown
-from lqrlab.extensions.unknown import draws
+from lqrlab.extensions.unknown import belief as beliefs
 from lqrlab.extensions.unknown import look_ahead_policy as ahead_of
 from lqrlab.systems import N_MAX
 
@@ -78,11 +78,11 @@ def test_draws_have_the_moments_of_the_belief_and_scipys_optima():
     roots = 0.1 * rng.normal(size=(2, 5, 5))
     spread = roots @ roots.transpose(0, 2, 1)
     theta, rows = np.concatenate([A.T, B.T]), np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]])
-    found = np.asarray(draws.drawn(*(jnp.asarray(a) for a in (theta, spread, rows)), KEY, 20_000))
+    found = np.asarray(beliefs.drawn(*(jnp.asarray(a) for a in (theta, spread, rows)), KEY, 20_000))
     np.testing.assert_allclose(found.mean(-1), theta, atol=0.01)
     for row, kind in ((0, 0), (1, 1), (2, 1)):
         np.testing.assert_allclose(np.cov(found[:, row]), spread[kind], atol=0.003)
-    P, K, sound = draws.optimum(jnp.asarray(found[..., :50]))
+    P, K, sound = beliefs.optimum(jnp.asarray(found[..., :50]))
     assert sound.all()
     for i in range(50):
         Ai, Bi = found[:3, :, i].T, found[3:, :, i].T
