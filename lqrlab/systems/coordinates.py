@@ -133,20 +133,17 @@ class Coordinates:
         return pad_matrix(self._scaled(name, a), *(sizes[letter] for letter in SHAPES[name]))
 
     def _scaled(self, name: str, a: T) -> T:
-        up, across = self._units(name, a)
-        return a * across / up if name in _MAPS else a * across * up
-
-    def _units(self, name: str, a: T) -> tuple[T, T]:
-        """Scales of a matrix's rows and columns."""
         scales = {"x": self.scale_x, "u": self.scale_u}
         rows, columns = SHAPES[name]
-        return _rows(scales[rows], a), _columns(scales[columns], a)
+        across, up = _columns(scales[columns], a), _rows(scales[rows], a)
+        return a * across / up if name in _MAPS else a * across * up
 
     def unscale(self, name: str, a: Float[T, "*batch k_max l_max"], n: int, m: int) -> Float[T, "*batch k l"]:
         """The way back from :meth:`scale`, without padding."""
-        rows, columns = ({"x": n, "u": m}[letter] for letter in SHAPES[name])
-        a = a[..., :rows, :columns]
-        up, across = self._units(name, a)
+        scales, sizes = {"x": self.scale_x, "u": self.scale_u}, {"x": n, "u": m}
+        rows, columns = SHAPES[name]
+        a = a[..., : sizes[rows], : sizes[columns]]
+        up, across = _rows(scales[rows], a), _columns(scales[columns], a)
         return a * up / across if name in _MAPS else a / up / across
 
     def scale_plant(self, plant: Linear) -> Linear:
