@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shlex
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -118,20 +117,8 @@ def test_more_than_the_disk_holds_is_refused(run: Path, tmp_path: Path, monkeypa
     refused(r"4 files of 0\.0 GB in all", run_folder.unpack, file, tmp_path / "out")
 
 
-def test_a_run_is_repeated_on_another_machine(run: Path, tmp_path: Path) -> None:
-    """Packed, unpacked and run with the values that it had, by the commands that are said."""
+def test_the_commands_say_what_they_made(run: Path, tmp_path: Path) -> None:
     command = CliRunner()
     file = command.invoke(main, ["pack", str(run)]).output.strip()
     said = command.invoke(main, ["unpack", file, str(tmp_path / "two")])
-    line = next(line for line in said.output.splitlines() if line.startswith("to repeat it: lqrlab "))
-    words = shlex.split(line.removeprefix("to repeat it: lqrlab "))
-    dry = command.invoke(main, [*words, "--dry-run"])
-    assert "num_variants = 7  (default 80)" in dry.output, dry.output
-    record = RECORD | {"parameters": {f"{tmp_path}/evil.ipynb": {}, "notebooks/01": {}, "..": {}}}
-    (tmp_path / "two" / "run.json").write_text(json.dumps(record))  # a stranger's notebook would be a program
-    stranger = command.invoke(main, [*words, "--dry-run"])
-    assert (stranger.exit_code, stranger.output.count("it is one of none")) == (2, 1), stranger.output
-    (tmp_path / "two" / "run.json").write_text(json.dumps(RECORD))
-    other = command.invoke(main, [*words, "--dry-run", "03_training"])
-    assert other.exit_code == 2
-    assert "expected the run of 03_training" in other.output
+    assert f"to see it: lqrlab report {tmp_path / 'two'} --open" in said.output

@@ -12,7 +12,7 @@ import click
 
 from lqrlab.workbench.cli import options
 from lqrlab.workbench.cli.options import PATH, as_json, complete, main
-from lqrlab.workbench.runs import notebooks, pipeline, plant_copies, run_folder, study
+from lqrlab.workbench.runs import notebooks, pipeline, run_folder, study
 
 
 @main.command()
@@ -20,11 +20,10 @@ from lqrlab.workbench.runs import notebooks, pipeline, plant_copies, run_folder,
 @options.profile(help="Parameters to run with: tiny, quick, full, wide or history.", default="quick", show_default=True)
 @options.folder(help="Folder of the run.  [default: data/runs/PROFILE]")
 @options.overrides(help="Set a parameter of the notebooks.", shell_complete=complete("parameter"))
-@click.option("--like", type=PATH, metavar="RUN", help="Folder of a run: its notebooks, with the values that it had.")
 @click.option("--fresh", is_flag=True, help="Remove what an earlier run left there, start from scratch.")
 @click.option("--dry-run", is_flag=True, help="Say what would run, with which values, and what is kept.")
 @options.source
-def run(profile: str, folder: Path | None, overrides: dict[str, str], like: Path | None, **kwargs: Any) -> None:
+def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: Any) -> None:
     """Run the notebooks 01 to 04 in order, or each NOTEBOOK named, and write the report.
 
     What is finished and up to date is skipped, so the same command resumes an interrupted run.
@@ -32,10 +31,7 @@ def run(profile: str, folder: Path | None, overrides: dict[str, str], like: Path
     NAME is notebook.parameter, as in -p 03_training.learning_rate=1e-3, or a parameter alone for all
     notebooks that have it; lqrlab list shows them.
     """
-    values: dict[str, object] = {}
-    if like is not None:
-        kwargs["only"], values = pipeline.recorded_values(like, kwargs["only"])
-    pipeline.run(profile, folder, values | overrides, **kwargs)
+    pipeline.run(profile, folder, overrides, **kwargs)
 
 
 @main.command()
@@ -149,12 +145,7 @@ def unpack(file: Path, folder: Path | None) -> None:
     changed = run_folder.unpack(file, folder)
     if changed:
         click.echo("made by other versions: " + "; ".join(changed))
-    where = run_folder.short(folder.resolve())
-    again = shlex.join(["lqrlab", "run", "--like", where, "--folder", f"{where}_again"])
-    click.echo(f"to see it: {shlex.join(['lqrlab', 'report', where, '--open'])}\nto repeat it: {again}")
-    if (folder / plant_copies.FOLDER).is_dir():
-        plants = f"{where}/{plant_copies.FOLDER}"
-        click.echo(f"with --plants for each file of plants in {plants}: read them first, some are programs")
+    click.echo(f"to see it: {shlex.join(['lqrlab', 'report', run_folder.short(folder.resolve()), '--open'])}")
 
 
 @main.group()
@@ -164,11 +155,10 @@ def data() -> None:
 
 @data.command()
 @click.argument("path", type=PATH)
-@click.option("--config", type=PATH, help="JSON file with the config.")
 @options.overrides(help="Set a field of the config.")
 @click.option("--workers", type=click.IntRange(1), help="Number of worker processes.")
 @click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
-def generate(path: Path, config: Path | None, overrides: dict[str, str], **engine_options: Any) -> None:
+def generate(path: Path, overrides: dict[str, str], **engine_options: Any) -> None:
     """Make a data set in the folder PATH, or finish one that was begun there.
 
     What is not set has its default; -p families=pendulum,cart_pole -p variants=10. With
@@ -177,20 +167,14 @@ def generate(path: Path, config: Path | None, overrides: dict[str, str], **engin
     """
 
     from lqrlab import compute, dataset
-    from lqrlab.compute.files import read_object
     from lqrlab.workbench.figures import data_card
     from lqrlab.workbench.runs import cluster
     from lqrlab.workbench.runs.terminal import Progress
 
     compute.setup()
-    try:
-        given = read_object(config) if config else {}
-    except (OSError, ValueError) as error:
-        raise ValueError(f"--config {config}: {getattr(error, 'strerror', None) or error}") from None
-    dataset.DataConfig.from_dict(given)  # an error in the file is told as such
     kinds = typing.get_type_hints(dataset.DataConfig)
     typed = {name: notebooks.from_text(value, kinds.get(name, str)) for name, value in overrides.items()}
-    wanted = dataset.DataConfig.from_json(json.dumps(given | typed))
+    wanted = dataset.DataConfig.from_json(json.dumps(typed))
     with contextlib.ExitStack() as held:
         progress = held.enter_context(Progress(even=True))
 

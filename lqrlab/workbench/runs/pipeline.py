@@ -3,11 +3,7 @@
 A notebook is finished when its process ended well *and* the last cell of that very execution wrote its result file.
 """
 
-import functools
 import os
-import re
-import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -59,7 +55,7 @@ def run(
         folder: what the run reads and writes, and what is returned; ``data/runs/<profile>`` by default.
         overrides: ``"03_training.learning_rate"``, or ``"learning_rate"`` for all notebooks → value, also as typed.
         only: names or paths of the notebooks to execute; the whole main job if left out.
-        fresh: remove what the record in ``folder`` lists as made by a run, and start from scratch.
+        fresh: remove what runs made in ``folder``, where the record of one is, and start from scratch.
         dry_run: check everything, print what would be executed and with which values, start nothing.
 
     Raises:
@@ -95,24 +91,6 @@ def run(
     return folder
 
 
-def recorded_values(folder: Path, only: Sequence[str]) -> tuple[tuple[str, ...], dict[str, object]]:
-    """The notebooks of another run, or ``only`` some, and the values that their parameters had.
-
-    Raises:
-        ValueError: no run, or one without these notebooks.
-    """
-    run_folder.require_record(folder)
-    found = run_folder.read(folder / run_folder.RUN).get("parameters")
-    # a record may be a stranger's: a name is one of the notebooks here, and never the path of another
-    items = found.items() if isinstance(found, dict) else ()
-    known = {name: values for name, values in items if isinstance(values, dict) and re.fullmatch(r"\w+", name)}
-    wanted = tuple(name for name in known if not only or any(name.startswith(Path(o).stem) for o in only))
-    if not wanted:
-        asked, there = ", ".join(only) or "a notebook", ", ".join(known) or "none"
-        raise ValueError(f"--like {short(folder)}: expected the run of {asked}, but it is one of {there}")
-    return wanted, {f"{name}.{key}": value for name in wanted for key, value in known[name].items()}
-
-
 def _say_plan(steps: Sequence[Step], folder: Path, fresh: bool) -> None:
     """Print the plan for each notebook, and its values, those marked that are not its defaults."""
     for step in steps:
@@ -138,13 +116,11 @@ def _steps(source: Path, profile: str, given: Mapping[str, object], only: Sequen
 
 
 def check_names(values: Mapping[str, Values], given: Iterable[str]) -> None:
-    """Refuse families of plants and devices that do not exist, where ``given`` names their parameters."""
+    """Refuse families of plants that do not exist, where ``given`` names their parameters."""
     typed = {key.rpartition(".")[2] for key in given}
     for notebook, parameters in values.items():
         for name in typed & {*parameters} & {*FAMILIES}:
             _check_families(f"{notebook}.{name}", parameters[name], parameters)
-        if "device" in typed & {*parameters} and parameters["device"] not in ("auto", "cpu"):
-            _check_device(f"{notebook}.device", str(parameters["device"]))
 
 
 def _check_families(called: str, chosen: Any, others: Values) -> None:
@@ -158,15 +134,6 @@ def _check_families(called: str, chosen: Any, others: Values) -> None:
             raise ValueError(f"{called}: no plant is called {family!r}{hint}")
         if called.endswith(".held_out") and among and among != ["all"] and not others.get("fold"):
             checks.choice(called, family, among, "some of families:")  # type: ignore[arg-type]
-
-
-@functools.cache
-def _check_device(called: str, device: str) -> None:
-    """Look for a device in another process: in this one JAX would take it for itself."""
-    code = "import sys; from lqrlab import compute; compute.Backend(device=sys.argv[1]).jax_device"
-    done = subprocess.run([sys.executable, "-c", code, device], capture_output=True, text=True)
-    if done.returncode:
-        raise ValueError(f"{called}: {done.stderr.strip().splitlines()[-1].partition('device: ')[2]}")
 
 
 def execute(
