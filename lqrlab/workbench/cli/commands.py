@@ -184,7 +184,7 @@ def generate(path: Path, overrides: dict[str, str], **engine_options: Any) -> No
             progress.step(min(done + 1, total), what)
 
         asked = any(value is not None for value in engine_options.values())
-        engine = held.enter_context(cluster.engine(**engine_options, say=progress.say)) if asked else None
+        engine = held.enter_context(cluster.engine(**engine_options)) if asked else None
         made = dataset.generate(wanted, path, progress=show, engine=engine, say=progress.say)
         rows = "segments of trajectories" if wanted.segmented else "trajectories"
         progress.end("✓", f"{made.record['variants']} variants, {made.record['trajectories']} {rows}")
