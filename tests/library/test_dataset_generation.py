@@ -405,11 +405,13 @@ def test_a_scheduler_whose_worker_is_killed_makes_the_same_bytes(made, tmp_path)
         if done == 2:
             os.kill(next(iter(there.workers.values())).pid, signal.SIGKILL)
 
-    with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, memory_limit=0, dashboard_address=None, silence_logs=50
-    ) as there:
-        with cluster.engine(scheduler=there.scheduler_address) as engine:
-            dataset.generate(CONFIG, tmp_path / "far", engine=engine, progress=progress)
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, memory_limit=0, dashboard_address=None, silence_logs=50
+        ) as there,
+        cluster.engine(scheduler=there.scheduler_address) as engine,
+    ):
+        dataset.generate(CONFIG, tmp_path / "far", engine=engine, progress=progress)
     assert files(tmp_path / "far") == files(made)
 
 

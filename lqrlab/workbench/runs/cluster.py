@@ -82,7 +82,9 @@ def engine(*, workers: int | None = None, scheduler: str | None = None) -> Itera
                         raise
                     except Exception as error:
                         died = type(error).__name__ == "KilledWorker"
-                        why = "its workers died three times over; out of memory? Give fewer --workers" if died else error
+                        why = (
+                            "its workers died three times over; out of memory? Give fewer --workers" if died else error
+                        )
                         raise RunError(f"{shard.name}: {why}; the same command resumes from here") from error
                     yield made
             finally:
