@@ -163,8 +163,9 @@ def test_the_list_names_all_modules_that_have_parts(capsys):
         assert all(measure.__doc__ for measure, _ in module.PARTS.values()), name
 
 
-BY_THEMSELVES = ("control/hard", "learned_agents/table", "unknown_plants/tune")
-"""Parts that a test above runs, and one that runs for hours."""
+BY_THEMSELVES = ("control/hard", "learned_agents/table", "unknown_plants/table", "unknown_plants/contact")
+BY_THEMSELVES += ("unknown_plants/tune",)
+"""Parts whose pieces tests run already, and which take minutes even so small; one takes hours."""
 MODULES = (control, data, identification, mpc, panels, recovery, robust, simulation, startup, stepping, training)
 PARTS = {
     f"{module.__name__.rpartition('.')[2]}/{name}": part
