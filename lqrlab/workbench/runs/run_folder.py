@@ -296,7 +296,5 @@ def _hostile(archive: zipfile.ZipFile, packed: int, room: int) -> str:
     if len(names) < len(members) or not {RUN, files.DIGESTS} <= names:
         return f"found no {RUN}, no {files.DIGESTS}, or two files of one name in it"
     if len(members) > _MOST_FILES or size > min(room, max(_UNSUSPICIOUS, _DENSEST * packed)):
-        return (
-            f"holds {len(members)} files of {size / 1e9:.1f} GB in all, more than fits here or than a run has"
-        )
+        return f"holds {len(members)} files of {size / 1e9:.1f} GB in all, more than fits here or than a run has"
     return ""
