@@ -234,10 +234,11 @@ def read(data: Dataset, window: int, blocks: Blocks, digests: bool) -> tuple[Row
     at = np.cumsum([0, *map(len, blocks)])
     rows = aligned((int(at[-1]), window - 1 + data.config.row_steps, CHANNELS), make=np.zeros)
     variant = np.empty(at[-1], np.int32)
+    names = ["trajectories/states", "trajectories/controls"]
     for number in sorted({block.shard for block in blocks}):
         path = data.path / data.shards[number]["file"]
         with shards.opened(path) as arrays:
-            held = data.read(data.shards[number], ["trajectories/states", "trajectories/controls"]) if digests else arrays
+            held = data.read(data.shards[number], names) if digests else arrays
             for first, block in zip(at, blocks):
                 if block.shard == number:
                     states, controls = (
