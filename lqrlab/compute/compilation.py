@@ -118,7 +118,7 @@ class Compiled:
         """Call the function, compiled if it can be."""
         given, traces = self._signature.bind(*args, **kwargs).arguments, self._traces
         choice = tuple((type(given[name]), given[name]) for name in self._static if name in given)
-        program = self._program
+        program: Callable[..., PyTree] = self._program
         if jax.config.jax_disable_jit or choice in self._eager:  # type: ignore[attr-defined]
             program = self._fn
         try:
