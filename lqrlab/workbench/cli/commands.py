@@ -110,13 +110,6 @@ def init(folder: Path) -> None:
     click.echo(f"made {folder}: cd {folder} && lqrlab run --profile tiny")
 
 
-@main.command(hidden=True)
-@options.source
-def start(source: Path | None) -> None:
-    """Write data/start.ipynb, on which make lab opens: what was run, with its answer, and all notebooks."""
-    click.echo(study.start_page(pipeline.find_source(source)))
-
-
 @main.command()
 @click.argument("name")
 def new(name: str) -> None:
