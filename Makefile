@@ -68,8 +68,7 @@ mutants: env
 	$(BIN)/python tools/mutants.py --num $(NUM) --seed $(SEED)
 
 lab: env
-	$(BIN)/lqrlab start
-	$(BIN)/python -m jupyterlab --notebook-dir=. --LabApp.default_url=/lab/tree/data/start.ipynb
+	$(BIN)/python -m jupyterlab --notebook-dir=. --LabApp.default_url=/lab/tree/notebooks/01_system_exploration.ipynb
 
 # the notebooks that go deeper run only when they are named
 docs: PROFILE = quick

@@ -11,7 +11,7 @@ from scipy_oracle import gain, van_loan
 
 from lqrlab import systems
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.runs import notebooks, plant_designs, report, sweep, sweep_plan
+from lqrlab.workbench.runs import notebooks, plant_designs, report, sweep
 
 
 def ask(folder, *args):
@@ -98,11 +98,6 @@ def test_neither_a_notebook_nor_a_plant():
     done = CliRunner().invoke(main, ["sweep", "cart_poel", "-p", "mass=1"])
     assert done.exit_code == 2
     assert "cart_poel: is neither a notebook nor a plant; did you mean cart_pole" in done.stderr
-
-
-def test_the_names_that_are_read_from_the_files_are_all_plants():
-    for name in systems.names():
-        sweep_plan.check_plant(name, [])
 
 
 @pytest.mark.parametrize(

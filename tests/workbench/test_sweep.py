@@ -289,7 +289,6 @@ def test_completion_does_not_wait_for_jax():
 @pytest.mark.parametrize(
     "line",
     [
-        "sweep cartpole -p mass=1",
         "sweep 03_training -p lerning_rate=1",
         "report nowhere",
         "train nowhere",

@@ -4,7 +4,6 @@ import dataclasses
 import importlib.metadata
 import json
 import math
-import os
 import re
 import shutil
 import sys
@@ -105,19 +104,15 @@ class Inspection:
 
 
 @main.command()
-@as_json
-def doctor(as_json: bool) -> None:
+def doctor() -> None:
     """Check the installation and say what to do.
 
-    Versions, devices, the notebooks' kernel, disk and memory.
+    Versions, devices, the notebooks' kernel, free disk.
     """
-    inspections = [python(), packages(), devices(), kernel(), disk(), memory()]
+    inspections = [python(), packages(), devices(), kernel(), disk()]
     for inspection in inspections:
-        if as_json:
-            click.echo(json.dumps(dataclasses.asdict(inspection), ensure_ascii=False))
-        else:
-            click.echo(f"{'✓' if inspection.good else '✗'} {inspection.subject:<10}{inspection.text}")
-            click.echo(f"  {'':<10}→ {inspection.remedy}\n" * bool(inspection.remedy), nl=False)
+        click.echo(f"{'✓' if inspection.good else '✗'} {inspection.subject:<10}{inspection.text}")
+        click.echo(f"  {'':<10}→ {inspection.remedy}\n" * bool(inspection.remedy), nl=False)
     sys.exit(not all(inspection.good for inspection in inspections))
 
 
@@ -190,16 +185,3 @@ def disk(needed: float = 5.0) -> Inspection:
     except OSError:
         remedy = "this folder cannot be written to; start in one that can"
     return Inspection("disk", not remedy, f"{free:.0f} GB free here", remedy)
-
-
-def memory(needed: float = 4.0) -> Inspection:
-    """Memory that is free for a run [GB]; only Linux tells."""
-    try:
-        found = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(encoding="utf-8"))
-    except OSError:
-        found = None
-    if found is None:
-        return Inspection("memory", True, f"a quick run takes up to {needed:g} GB")
-    free = int(found[1]) * 1024e-9
-    remedy = "" if free >= needed else f"a quick run takes up to {needed:g} GB; close something"
-    return Inspection("memory", not remedy, f"{free:.1f} GB free, {os.cpu_count()} cores", remedy)

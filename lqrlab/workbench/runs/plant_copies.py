@@ -49,14 +49,10 @@ def checksum(file: Path) -> str:
 
 def parts(file: Path) -> list[Path]:
     """A file of plants and the files below its folder that it names between quotes: a robot's, its meshes."""
-    found = {file: None}
-    queue = [file]
-    while queue:
-        for named in _named(queue.pop(), file.parent):
-            if named not in found:
-                found[named] = None
-                queue.append(named)
-    return [file, *sorted(set(found) - {file})]
+    found = [file]
+    for text in found:  # which grows
+        found += {*_named(text, file.parent)} - {*found}
+    return [file, *sorted(found[1:])]
 
 
 def _named(file: Path, root: Path) -> Iterator[Path]:

@@ -257,10 +257,15 @@ def unpack(file: Path, folder: Path) -> list[str]:
     try:
         with zipfile.ZipFile(file) as archive, tempfile.TemporaryDirectory(dir=above, prefix=".unpack") as scratch:
             place = Path(scratch) / "run"
-            if fault := _hostile(archive, os.path.getsize(file), shutil.disk_usage(scratch).free):
-                raise ValueError(f"{short(file)}: {fault}; nothing was unpacked")
-            archive.extractall(place)
-            if fault := _flaw(place):
+            fault = _hostile(archive, os.path.getsize(file), shutil.disk_usage(scratch).free)
+            if not fault:
+                archive.extractall(place)
+                fault = files.flaw(place)
+            if not fault and {*archive.namelist()} - {*files.read_object(place / files.DIGESTS)} != {files.DIGESTS}:
+                fault = f"holds files that are not in its list {files.DIGESTS}"
+            if not fault and not recorded(place / RUN):
+                fault = f"{RUN} is no record of a run"
+            if fault:
                 raise ValueError(f"{short(file)}: {fault}; nothing was unpacked")
             (place / files.DIGESTS).unlink()
             if folder.is_dir():
@@ -281,29 +286,15 @@ def _hostile(archive: zipfile.ZipFile, packed: int, room: int) -> str:
         packed: size of the archive [bytes].
         room: free on the disk [bytes].
     """
-    members, seen = archive.infolist(), set()
+    members, names, size = archive.infolist(), set[str](), 0
     for member in members:
         name, kind = member.filename, stat.S_IFMT(member.external_attr >> 16)
         if not re.fullmatch(_NAME, name) or kind not in (0, stat.S_IFREG):
             return f"holds {name!r:.200}, which is no file of a run"
-        if name.casefold() in seen:
-            return f"holds {name!r:.200} twice"
-        seen.add(name.casefold())
-    if not {RUN, files.DIGESTS} <= {member.filename for member in members}:
-        return f"expected an archive of lqrlab pack, but found no {RUN} or no {files.DIGESTS} in it"
-    size = sum(member.file_size for member in members)
-    if len(members) > _MOST_FILES or size > room:
-        return f"holds {len(members)} files of {size / 1e9:.1f} GB in all, where {room / 1e9:.1f} GB are free"
-    if size > max(_UNSUSPICIOUS, _DENSEST * packed):
-        return f"would become {size / 1e9:.1f} GB, which no run is"
+        names.add(name.casefold())
+        size += member.file_size
+    if len(names) < len(members) or not {RUN, files.DIGESTS} <= names:
+        return f"found no {RUN}, no {files.DIGESTS}, or two files of one name in it"
+    if len(members) > _MOST_FILES or size > min(room, max(_UNSUSPICIOUS, _DENSEST * packed)):
+        return f"holds {len(members)} files of {size / 1e9:.1f} GB in all, more than fits here or than a run has"
     return ""
-
-
-def _flaw(place: Path) -> str:
-    """Why what was unpacked is no run, empty if it is one."""
-    if fault := files.flaw(place):
-        return fault
-    found = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
-    if unlisted := found - {*files.read_object(place / files.DIGESTS), files.DIGESTS}:
-        return f"{min(unlisted)} is not in its list of files"
-    return "" if recorded(place / RUN) else f"{RUN} is no record of a run"

@@ -8,7 +8,6 @@ import contextlib
 import csv
 import dataclasses
 import hashlib
-import importlib.metadata
 import itertools
 import json
 import os
@@ -17,9 +16,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-import lqrlab
 from lqrlab.compute import checks
-from lqrlab.compute.files import plant_files, read_bytes
+from lqrlab.compute.files import read_bytes
 from lqrlab.workbench.runs import notebooks, pipeline, session
 from lqrlab.workbench.runs.notebooks import Notebook, Parameter, Values
 
@@ -119,30 +117,17 @@ def planned(asked: Sweep) -> Plan:
     known = [path.stem for path in source.glob(notebooks.NUMBERED)] if source else []
     if source and (notebooks.beginning(path.stem, known) or path.suffix == ".ipynb"):
         return _of_notebook(asked, *notebooks.named(source, [str(asked.target)]))
-    check_plant(str(asked.target), known)
-    return _of_plant(asked, str(asked.target))
+    return _of_plant(asked, str(asked.target), known)
 
 
-def check_plant(name: str, others: Sequence[str]) -> None:
-    """Reject unknown plant names, without importing JAX where that can be."""
-    files = (Path(lqrlab.__file__).parent / "systems" / "catalogue").glob("*.py")
-    classes = re.findall(r"^class (\w+)\(", "\n".join(file.read_text(encoding="utf-8") for file in files), re.M)
-    # as Plant names its subclasses
-    known = [re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", word).lower() for word in classes]
-    if name in known or plant_files() or importlib.metadata.entry_points(group="lqrlab.plants"):
-        from lqrlab import compute, systems
-
-        compute.setup()
-        known = systems.names()
-    if name not in known:
-        hint = checks.did_you_mean(name, [*known, *others]) or "; lqrlab list and lqrlab systems show them"
-        raise ValueError(f"{name}: is neither a notebook nor a plant{hint}")
-
-
-def _of_plant(asked: Sweep, name: str) -> Plan:
-    from lqrlab import systems
+def _of_plant(asked: Sweep, name: str, others: Sequence[str]) -> Plan:
+    from lqrlab import compute, systems
     from lqrlab.workbench.runs import plant_designs
 
+    compute.setup()
+    if name not in systems.names():
+        hint = checks.did_you_mean(name, [*systems.names(), *others]) or "; lqrlab list and lqrlab systems show them"
+        raise ValueError(f"{name}: is neither a notebook nor a plant{hint}")
     for field, option in _FOR_NOTEBOOKS.items():
         if getattr(asked, field) is not None:
             raise ValueError(f"--{option}: is for notebooks, but {name} is a plant")
@@ -259,18 +244,14 @@ def _draw(axis: _Axis, seed: str) -> object:
 
 def read_list(path: Path) -> list[dict[str, object]]:
     """The points of a CSV file (a header of parameters) or of a JSON file (a list of objects)."""
-    is_json = path.suffix.lower() == ".json"
     try:
         text = read_bytes(path).decode("utf-8-sig")
-        lines = csv.DictReader(text.splitlines(), skipinitialspace=True, strict=True)
-        rows = json.loads(text) if is_json else list(lines)
-    except OSError as error:
-        raise ValueError(f"--list {path}: cannot be read ({error.strerror})") from None
-    except (ValueError, csv.Error) as error:
-        raise ValueError(f"--list {path}: {error}") from None
-    if not (isinstance(rows, list) and rows and all(isinstance(row, dict) and row for row in rows)):
-        raise ValueError(f"--list {path}: expected points, a CSV with a header or a JSON list of objects")
-    for number, row in enumerate(rows, 2):
-        if not is_json and (None in row or None in row.values()):
-            raise ValueError(f"--list {path}: line {number} has not as many values as the header")
+        lines = csv.DictReader(text.splitlines(), restval="", skipinitialspace=True, strict=True)
+        rows = json.loads(text) if path.suffix.lower() == ".json" else list(lines)
+    except (OSError, ValueError, csv.Error) as error:
+        raise ValueError(f"--list {path}: {getattr(error, 'strerror', None) or error}") from None
+    good = isinstance(rows, list) and rows and all(isinstance(row, dict) and row for row in rows)
+    if not good or any(None in row for row in rows):
+        wrong = "a CSV with a header and a value below each of its names, or a JSON list of objects"
+        raise ValueError(f"--list {path}: expected points, {wrong}")
     return rows
