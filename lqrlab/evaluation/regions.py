@@ -93,8 +93,8 @@ def attraction(
     for first, end in itertools.pairwise(looks):
         check()
         x, carry, largest = _run(problem, policy, x, carry, end - first, min(_BLOCK, len(flat)))
-        parts = np.ix_([0, 2] if first >= last else [0, 1] if first >= before else [0], running)
-        peaks[parts] = np.maximum(peaks[parts], largest)
+        parts = np.array([0, 2] if first >= last else [0, 1] if first >= before else [0])[:, None]
+        peaks[parts, running] = np.maximum(peaks[parts, running], largest)
         if end == num_steps:
             break
         left = ~(peaks[0, running] <= verdict.FAR * np.maximum(start[running], 1.0))
@@ -105,8 +105,8 @@ def attraction(
         running, x, carry = running[on], x[on], _rows(carry, len(running), on)
         if not len(running):
             break
-    ends = np.ix_([0, 2], running)
-    peaks[ends] = np.maximum(peaks[ends], verdict.size(x, scales))
+    whole = np.array([[0], [2]])
+    peaks[whole, running] = np.maximum(peaks[whole, running], verdict.size(x, scales))
     judged = np.asarray(verdict.of_peaks(start, *peaks, num_steps=num_steps))
     return Attraction(*(a.reshape(starts.shape[:-1]) for a in (judged, samples * float(problem.dt))))
 
