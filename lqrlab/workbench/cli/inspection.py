@@ -104,19 +104,15 @@ class Inspection:
 
 
 @main.command()
-@as_json
-def doctor(as_json: bool) -> None:
+def doctor() -> None:
     """Check the installation and say what to do.
 
     Versions, devices, the notebooks' kernel, free disk.
     """
     inspections = [python(), packages(), devices(), kernel(), disk()]
     for inspection in inspections:
-        if as_json:
-            click.echo(json.dumps(dataclasses.asdict(inspection), ensure_ascii=False))
-        else:
-            click.echo(f"{'✓' if inspection.good else '✗'} {inspection.subject:<10}{inspection.text}")
-            click.echo(f"  {'':<10}→ {inspection.remedy}\n" * bool(inspection.remedy), nl=False)
+        click.echo(f"{'✓' if inspection.good else '✗'} {inspection.subject:<10}{inspection.text}")
+        click.echo(f"  {'':<10}→ {inspection.remedy}\n" * bool(inspection.remedy), nl=False)
     sys.exit(not all(inspection.good for inspection in inspections))
 
 
