@@ -81,14 +81,10 @@ class ExtendedKalmanFilter:
 class UnscentedKalmanFilter(ExtendedKalmanFilter):
     """Mean and covariance carried by 2n + 1 states around the estimate, each moved by the plant itself.
 
-    Attributes:
-        kappa: weight κ ≥ 0 of the middle one, κ/(n + κ); the others lie √(n + κ) standard deviations away. 3 − n, for
-            n < 3, is exact to the fourth moment of a normal distribution.
+    The middle one has the weight 1/(n + 1); the others lie √(n + 1) standard deviations away.
 
     Source: S. J. Julier and J. K. Uhlmann, Unscented filtering and nonlinear estimation, Proc. IEEE 92 (2004).
     """
-
-    kappa: float = dataclasses.field(default=1.0, metadata={"static": True})
 
     def _shown(self, x: Array, P: Array) -> tuple[Array, Array, Array]:
         points = self._points(x, P)
@@ -104,12 +100,12 @@ class UnscentedKalmanFilter(ExtendedKalmanFilter):
 
     def _weights(self, points: Array) -> Array:
         n = self.problem.n
-        each = jnp.full((2 * n + 1, 1), 0.5 / (n + self.kappa), points.dtype)
-        return expand_batch(each.at[0].set(self.kappa / (n + self.kappa)), points.ndim, 2)
+        each = jnp.full((2 * n + 1, 1), 0.5 / (n + 1), points.dtype)
+        return expand_batch(each.at[0].set(1 / (n + 1)), points.ndim, 2)
 
     def _points(self, x: Array, P: Array) -> Array:
         """The states ``[*loops, 2n + 1, n]`` that stand for the distribution."""
-        off = jnp.sqrt(x.shape[-1] + self.kappa) * root(P).mT
+        off = jnp.sqrt(x.shape[-1] + 1) * root(P).mT
         return x[..., None, :] + jnp.concatenate([jnp.zeros_like(off[..., :1, :]), off, -off], axis=-2)
 
     def _mean(self, points: Array) -> tuple[Array, Array]:

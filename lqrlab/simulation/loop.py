@@ -1,4 +1,4 @@
-"""The closed loop: a plant under a policy, sample by sample. The reference is a plain scan; engines stand behind it."""
+"""The closed loop: a plant under a policy, sample by sample: a plain scan, or an engine that gives the same numbers."""
 
 import dataclasses
 import functools
@@ -11,17 +11,21 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
 from lqrlab.compute import checks, jit_by_function, pytree
-from lqrlab.simulation import constant_gain, fast_path
+from lqrlab.simulation import constant_gain
 from lqrlab.simulation.binding import bind
 from lqrlab.simulation.constant_gain import loops_of
-from lqrlab.simulation.noise import Correlated, Noise, drawn
+from lqrlab.simulation.noise import Correlated, Noise, drawing, drawn
 from lqrlab.simulation.policies import LinearPolicy, Policy, check_policy
 from lqrlab.simulation.problem import Problem
-from lqrlab.simulation.recording import Keep, recorded
+from lqrlab.simulation.recording import Arrays, Keep, recorded
 from lqrlab.systems import Plant, check_plant
 
 FIELDS = ("xs", "us", "costs")
 KEEPABLE = (*FIELDS, "memory")
+MANY = 64
+"""Fewer loops are the reference scan's."""
+MUCH = 1_000_000
+"""Steps of all loops from which on the batch-last engine gains more than its compilation costs."""
 
 
 @pytree
@@ -150,7 +154,7 @@ def rollout(
     fields = None
     # an engine's policies have no memory, and its noises nothing to do with each other
     if "memory" not in keep and not any(isinstance(a, Correlated) for a in problem.noise):
-        fields = fast_path.rollout(problem, policy, x0, num_steps, keep, key)
+        fields = _by_engine(problem, policy, x0, num_steps, keep, key)
     if fields is not None:
         return Trajectory(_times(problem.dt, num_steps, x0.dtype), **fields)
     return _run(problem.astype(x0.dtype), policy, x0, key, num_steps, keep)
@@ -201,6 +205,66 @@ def _problem(plant: Any, x0: Array, settings: Mapping[str, Any], disturbances: M
     return problem
 
 
+def _by_engine(
+    problem: Problem,
+    policy: Policy,
+    x0: Float[Array, "*lead n"],
+    num_steps: int,
+    keep: tuple[str, ...],
+    key: PRNGKeyArray | None,
+) -> dict[str, Array] | None:
+    """What is kept of loops that the batch-last engine runs; None for those of the reference scan.
+
+    The engine takes many loops under constant gains, outside of traces, on one device. NumPy, which has no bfloat16,
+    must know the numbers; and where JAX is to look for NaN, it has to see each step.
+    """
+    lead, count = x0.shape[:-1], x0.size // x0.shape[-1]
+    watched = jax.config.jax_debug_nans  # type: ignore[attr-defined]
+    if (
+        type(policy) is not LinearPolicy
+        or count < MANY
+        or watched
+        or _shared_out(x0, policy.K, problem.A)
+        or not np.issubdtype(x0.dtype, np.floating)
+    ):
+        return None
+    if checks.traced(problem, policy, x0, key, jnp.zeros(())):
+        return None
+    if count * num_steps * (1 if problem.linear else problem.substeps) < MUCH:
+        return None
+    loops, starts = loops_of(problem, policy.K), x0.reshape(-1, x0.shape[-1])
+    out = constant_gain.simulate(loops, starts, num_steps, _recorders(keep), key=key, substeps=problem.substeps)
+    if "seen" in keep:
+        out = {**out, "seen": _seen_by_engine(jnp.asarray(out["xs"]), loops.noise.sensor, key)}
+    return {name: jax.device_put(out[name].reshape(*lead, *out[name].shape[1:]), may_alias=True) for name in keep}
+
+
+@jax.jit
+def _seen_by_engine(xs: Float[Array, "loops points n"], spread: Array, key: PRNGKeyArray) -> Float[Array, "loops T n"]:
+    """The states as the policies saw them: with the noise of the sensors, which is drawn again."""
+    numbers = jnp.arange(len(xs), dtype=jnp.int32)
+    of_loops = jnp.moveaxis(spread[numbers // (len(xs) // len(spread))], 0, -1)
+    noise = drawing(key, numbers, Noise(sensor=of_loops), xs.dtype)(xs.shape[1] - 1, jnp.int32(0)).sensor
+    assert noise is not None
+    return xs[:, :-1] + jnp.moveaxis(noise, -1, 0)
+
+
+def _shared_out(*arrays: object) -> bool:
+    """True if any array is on several devices, where a scan leaves it and an engine would not."""
+    return any(len(a.devices()) > 1 for a in arrays if isinstance(a, jax.Array) and not checks.traced(a))
+
+
+@functools.cache
+def _recorders(keep: tuple[str, ...]) -> Keep:
+    def points(xs: Array, us: Array, costs: Array, t: Array, extra: object) -> Arrays:
+        return {"xs": xs}
+
+    def intervals(xs: Array, us: Array, costs: Array, t: Array, extra: object) -> Arrays:
+        return {name: a for name, a in (("us", us), ("costs", costs)) if name in keep}
+
+    return Keep(points if "xs" in keep else None, intervals if {"us", "costs"} & set(keep) else None)
+
+
 def record(
     problem: Problem,
     policy: Policy,
@@ -230,7 +294,7 @@ def record(
     n, batch = x0.shape[-1], problem.batch_shape
     if isinstance(policy, LinearPolicy):
         loops, starts = loops_of(problem, policy.K, extra), x0.reshape(-1, n)
-        quick = max(len(starts), total) * num_steps * problem.substeps < fast_path.MUCH
+        quick = max(len(starts), total) * num_steps * problem.substeps < MUCH
         return constant_gain.simulate(loops, starts, num_steps, keep, key=key, substeps=problem.substeps, quick=quick)
     run = _run(problem.astype(x0.dtype), policy, x0, key, num_steps, FIELDS)
     xs, us, costs = (a.reshape(-1, *a.shape[x0.ndim - 1 :]) for a in (run.xs, run.us, run.costs))

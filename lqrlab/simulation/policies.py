@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PyTree
 from lqrlab import control
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
-from lqrlab.simulation.problem import Problem
+from lqrlab.simulation.problem import Problem, check_step
 from lqrlab.systems import Plant, check_plant
 
 
@@ -142,30 +142,18 @@ def check_policy(policy: Policy, x: Array, m: int) -> None:
             f"policy: expected something with init(batch_shape) and __call__(carry, x), such as LinearPolicy(K), "
             f"but found {type(policy).__name__}"
         )
-    if type(policy) is LinearPolicy and _gains(policy.K, x, m):
-        return  # seen without a trace, which would take longer than many a simulation
+    if type(policy) is LinearPolicy:
+        if not isinstance(policy.K, jax.Array | np.ndarray):
+            raise ValueError(f"policy: expected a gain K that is an array, but found {type(policy.K).__name__}")
+        *lead, rows, columns = policy.K.shape
+        if (rows, columns) == (m, x.shape[-1]) and tuple(lead) == x.shape[: len(lead)]:
+            return  # seen without a trace, which would take longer than many a simulation
     try:
         _, u = jax.eval_shape(lambda p, x: p(p.init(x.shape[:-1]), x), policy, x)
     except Exception as error:
         raise ValueError(f"policy: fails on states of shape {x.shape}: {error}") from error
     if u.shape != (*x.shape[:-1], m):
         raise ValueError(f"policy: expected inputs of shape {(*x.shape[:-1], m)}, but found {u.shape}")
-
-
-def _gains(K: object, x: Array, m: int) -> bool:
-    """True if there is a gain for each of the first axes of x; refuses what cannot be any gain for it."""
-    if not isinstance(K, jax.Array | np.ndarray):
-        raise ValueError(f"policy: expected a gain K that is an array, but found {type(K).__name__}")
-    if K.shape[-2:] != (m, x.shape[-1]):
-        raise ValueError(
-            f"policy: expected a gain K of shape [..., {m}, {x.shape[-1]}], inputs by states, but found {K.shape}"
-        )
-    if not any(jnp.issubdtype(K.dtype, kind) for kind in (jnp.integer, jnp.floating)):
-        raise ValueError(f"policy: expected a gain K of real numbers, but found {K.dtype}")
-    lead = K.shape[:-2]
-    if set(lead) - {1} and lead != x.shape[:-1][: len(lead)]:
-        raise ValueError(f"policy: gains of batch shape {lead} do not lead states of shape {x.shape}")
-    return lead == x.shape[: len(lead)]
 
 
 @pytree
@@ -197,14 +185,9 @@ class DelayedPolicy:
 
     def check_step(self, dt: Array) -> None:
         """Refuse to be rolled out with another step than its own: outside a trace, where both are numbers."""
-        if self.dt is None or checks.traced(self.dt, dt):
-            return
-        own, given = np.asarray(self.dt), np.asarray(dt)
-        if not np.allclose(own, given, rtol=1e-6, atol=0):
-            raise ValueError(
-                f"dt: expected the step of the delayed controller, {own.min():g} s, which is its sample time over its "
-                f"ticks, but found {given.min():g} s; pass dt=plant.dt / ticks to rollout or to Problem.of"
-            )
+        if self.dt is not None:
+            whose = "the step of the delayed controller, {:g} s, which is its sample time over its ticks,"
+            check_step(self.dt, dt, whose, "pass dt=plant.dt / ticks to rollout or to Problem.of")
 
     def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, Array]:
         """No step taken, nothing sent: the d + 1 newest inputs ``[*batch_shape, d + 1, m]``."""

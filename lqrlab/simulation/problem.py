@@ -55,8 +55,6 @@ class Problem(QuadraticRegulator):
     linear: bool = dataclasses.field(default=True, metadata={"static": True})
     substeps: int = dataclasses.field(default=1, metadata={"static": True})
 
-    # How it is made ----------------------------------------------------------------------------------------
-
     @classmethod
     def of(
         cls,
@@ -152,7 +150,6 @@ class Problem(QuadraticRegulator):
         *,
         dt: ArrayLike = 1.0,
         limits: Limits | Pair | None = None,
-        coordinates: Coordinates | None = None,
         optimum: bool = True,
     ) -> Self:
         """The problem of sampled matrices of which nothing else is known.
@@ -161,21 +158,17 @@ class Problem(QuadraticRegulator):
             A, B, Q, R, N: x[t+1] = A x[t] + B u[t] and the weights of a step ``[*batch, …]``.
             dt: sample time [s].
             limits: as in :meth:`of`, deviations here.
-            coordinates: units of the signals; one of each if left out.
             optimum: whether K and P are designed.
         """
         N = jnp.zeros_like(jnp.asarray(B, float)) if N is None else N
         sampled = control.Sampled(*control.matrix_checks.arguments(A, B, Q, R, N))
         *lead, n, m = sampled.B.shape
         dtype = sampled.A.dtype
-        if coordinates is None:
-            ones = jnp.ones((*lead, n), dtype), jnp.ones((*lead, m), dtype)
-            coordinates = Coordinates.from_scales(*ones, n_max=max(n, N_MAX), m_max=max(m, M_MAX))
+        ones = jnp.ones((*lead, n), dtype), jnp.ones((*lead, m), dtype)
+        coordinates = Coordinates.from_scales(*ones, n_max=max(n, N_MAX), m_max=max(m, M_MAX))
         times = jnp.broadcast_to(jnp.asarray(dt, dtype), lead)
         problem = cls(coordinates, times, *sampled).limited(limits)
         return problem.solved(check=False) if optimum else problem
-
-    # Views of it -------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -239,26 +232,16 @@ class Problem(QuadraticRegulator):
         drawn = (spread(*one, dtype, batch) for one in given)
         return dataclasses.replace(self, noise=scaling.without_padding(Noise(*drawn), self.coordinates))
 
-    # What follows ------------------------------------------------------------------------------------------
-
     def initial_state(self, *, key: PRNGKeyArray, num: int | None = None) -> Float[Array, "*loops n"]:
         """Typical initial deviations ``[*batch, n]`` or ``[*batch, num, n]``: normal, with the scales of states."""
         if self.plant is not None:
             return self.plant.initial_state(key=key, num=num)
         return typical(key, self.scale_x, self.coordinates.state_mask, self.batch_shape, num, self.A.dtype)
 
-    # One sample time ---------------------------------------------------------------------------------------
-
     def check_step(self, dt: Array) -> None:
         """Refuse another sample time than its own, outside a trace: a policy that predicts with it would be wrong."""
-        if checks.traced(self.dt, dt):
-            return
-        own, given = (np.array([np.min(a), np.max(a)]) for a in (self.dt, dt))
-        if not np.allclose(own, given, rtol=1e-6, atol=0):
-            raise ValueError(
-                f"dt: expected the sample time of the policy's problem, {own[0]:g} s, with which it predicts the "
-                f"state, but found {given[0]:g} s; make its problem with Problem.of(plant, dt={given[0]:g})"
-            )
+        whose = "the sample time of the policy's problem, {:g} s, with which it predicts the state,"
+        check_step(self.dt, dt, whose, "make its problem with Problem.of(plant, dt={:g})")
 
     def saturate(self, u: Float[Array, "*loops m"]) -> Float[Array, "*loops m"]:
         """u ``[*batch, *extra, m]`` within what the actuators can do."""
@@ -325,3 +308,14 @@ class Problem(QuadraticRegulator):
 
         start = (x, jnp.zeros(x.shape[:-1], x.dtype))
         return rk4(rates, start, (h[..., None], h), self.substeps)
+
+
+def check_step(own: Array, dt: Array, whose: str, advice: str) -> None:
+    """Refuse another step ``dt`` than ``own``, outside a trace; both texts may name the steps."""
+    if checks.traced(own, dt):
+        return
+    expected, found = (np.array([np.min(a), np.max(a)]) for a in (own, dt))
+    if not np.allclose(expected, found, rtol=1e-6, atol=0):
+        raise ValueError(
+            f"dt: expected {whose.format(expected[0])} but found {found[0]:g} s; {advice.format(found[0])}"
+        )

@@ -13,7 +13,7 @@ import numpy as np
 from lqrlab.compute import quick_jit
 from lqrlab.systems import drawing
 from lqrlab.systems.declaration import Signal
-from lqrlab.systems.plant import Plant, check_class, parameter_fields
+from lqrlab.systems.plant import Plant, parameter_fields
 
 T = TypeVar("T")
 
@@ -25,11 +25,11 @@ def check(cls: type[Plant]) -> None:
         ValueError: a signal without unit or scale, a parameter without unit, meaning or range, a missing source
             or sample time, an array of the wrong shape, no equilibrium, an indefinite weight, …
     """
-    check_class(cls)
+    fields = parameter_fields(cls)
     declaration = _Declaration(cls)
     declaration.check_signals()
     declaration.check_parameters()
-    plant = cls(**{name: jnp.asarray(f.default, float) for name, f in parameter_fields(cls).items()})
+    plant = cls(**{name: jnp.asarray(f.default, float) for name, f in fields.items()})
     declaration.check_shapes(plant)
     for method in ("equilibrium", "matrices", "weights"):  # each traced alone, to name the one that fails
         declaration.trace(plant, method)

@@ -156,8 +156,6 @@ class Plant:
         dataclasses.dataclass(frozen=True, kw_only=True, eq=False)(cls)
         pytrees.register(cls, static)
 
-    # What a family declares ------------------------------------------------------------------------------
-
     def dynamics(self, x: State, u: Input) -> State:
         """ẋ [n] at state x [n] and input u [m], both absolute (not deviations), in SI units."""
         raise NotImplementedError(f"{type(self).__name__} declares no dynamics(x, u)")
@@ -174,8 +172,6 @@ class Plant:
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """The plant at the absolute state x [n] and input u [m] as shapes; fields are plain numbers here."""
         return gauges(self.states, x)
-
-    # A batch of plants, as an array ----------------------------------------------------------------------
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -236,8 +232,6 @@ class Plant:
 
     def _axes(self, path: Path) -> int:
         return self.field_axes.get(path[0].name, 0)
-
-    # What follows ----------------------------------------------------------------------------------------
 
     @classmethod
     def _measured(cls) -> tuple[Signal, ...]:
@@ -363,12 +357,6 @@ for _method in ("operating_point", "equilibrium", "matrices", "output", "output_
     setattr(Plant, _method, _over_batch(getattr(Plant, _method)))
 
 
-def check_class(cls: object) -> None:
-    """Refuse what is no class of plants, such as a plant."""
-    if not (isinstance(cls, type) and issubclass(cls, Plant)):
-        raise ValueError(f"cls: expected a subclass of Plant, but found {cls!r}")
-
-
 def check_plant(plant: object, *, one: bool = False) -> None:
     """Refuse what is no plant, such as the name of one; if ``one``, a batch of plants too."""
     if not isinstance(plant, Plant):
@@ -382,5 +370,6 @@ def check_plant(plant: object, *, one: bool = False) -> None:
 
 def parameter_fields(cls: type[Plant]) -> dict[str, dataclasses.Field]:
     """The declared parameters of a plant class, in order: name → field with unit, range, about."""
-    check_class(cls)
+    if not (isinstance(cls, type) and issubclass(cls, Plant)):
+        raise ValueError(f"cls: expected a subclass of Plant, but found {cls!r}")
     return {f.name: f for f in dataclasses.fields(cls) if "about" in f.metadata}  # type: ignore[arg-type]

@@ -1,6 +1,5 @@
 """Plants from files (matrices, a family's parameters, robots, Python) and from packages that the user installed."""
 
-import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -11,7 +10,7 @@ import sys
 import tomllib
 import traceback
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -266,17 +265,10 @@ def enter_named() -> None:
     if not _entered["packages"]:
         _entered["packages"] = GROUP
         for point in importlib.metadata.entry_points(group=GROUP):
-            with _warned(point.value):
+            try:
                 loaded = point.load()
                 if not isinstance(loaded, ModuleType):
-                    name = point.name if isinstance(loaded, Plant) else ""
-                    families.register(loaded, name=name)
-
-
-@contextlib.contextmanager
-def _warned(name: str) -> Iterator[None]:
-    """One package that is broken does not end what uses others."""
-    try:
-        yield
-    except Exception as error:
-        warnings.warn(f"the plants of {name} are left out: {type(error).__name__}: {error}", stacklevel=6)
+                    families.register(loaded, name=point.name if isinstance(loaded, Plant) else "")
+            except Exception as error:  # one package that is broken does not end what uses others
+                left = f"the plants of {point.value} are left out: {type(error).__name__}: {error}"
+                warnings.warn(left, stacklevel=4)

@@ -14,7 +14,7 @@ from lqrlab import control, simulation, systems
 from lqrlab.compute import debugging, jaxprs
 from lqrlab.compute.elementwise import sincos
 from lqrlab.compute.jaxprs import componentwise
-from lqrlab.simulation import Keep, Noise, constant_gain, fast_path
+from lqrlab.simulation import Keep, Noise, constant_gain, loop
 from lqrlab.simulation.noise import drawing
 
 KEY = jax.random.key(3)
@@ -23,7 +23,7 @@ KEY = jax.random.key(3)
 @pytest.fixture(autouse=True)
 def engines_take_little_work(monkeypatch):
     """That of a test does not pay for the compilation of an engine."""
-    monkeypatch.setattr(fast_path, "MUCH", 0)
+    monkeypatch.setattr(loop, "MUCH", 0)
 
 
 def gains(plants):
@@ -51,7 +51,7 @@ def test_engines_are_the_reference_scan(linear, limited, batched, dtype, monkeyp
     policy = simulation.LinearPolicy(K)
     fast = simulation.rollout(problem, policy, x0, 13)
     part = simulation.rollout(problem, policy, x0, 13, keep=("costs",))
-    monkeypatch.setattr(fast_path, "MANY", 10**9)
+    monkeypatch.setattr(loop, "MANY", 10**9)
     reference = simulation.rollout(problem, policy, x0, 13)
     assert bool(jnp.any(jnp.abs(reference.us) > 0.5)) is not limited
     tolerance = {"rtol": 1e-9, "atol": 1e-12} if dtype == np.float64 else {"rtol": 1e-3, "atol": 1e-5}
@@ -316,7 +316,7 @@ def test_a_gain_for_each_loop_is_that_loops_gain(linear, monkeypatch):
     x0 = 0.3 * plants.initial_state(key=KEY, num=9)
     ask = [plants, simulation.LinearPolicy(K), x0, 12]
     many = simulation.rollout(*ask, linear=linear)
-    monkeypatch.setattr(fast_path, "MANY", 10**9)
+    monkeypatch.setattr(loop, "MANY", 10**9)
     few = simulation.rollout(*ask, linear=linear)
     np.testing.assert_allclose(many.xs, few.xs, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(many.cost, few.cost, rtol=1e-9)
