@@ -59,7 +59,7 @@ def systems(name: str | None, file: Path | None, as_json: bool) -> None:
     if file:
         from lqrlab.workbench.figures import catalogue_page
 
-        page = catalogue_page.page([name] if name else None, linear=name is None, unfolded=bool(name))
+        page = catalogue_page.page([name] if name else None, unfolded=bool(name))
         click.echo(page.save(file))
     elif as_json:
         for cls in families:

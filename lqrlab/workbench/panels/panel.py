@@ -20,8 +20,7 @@ from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures.svg import Axis, Picture, Strip
 from lqrlab.workbench.panels import controls as kinds
-from lqrlab.workbench.panels.controls import button, rows
-from lqrlab.workbench.panels.kept_designs import KeptDesigns
+from lqrlab.workbench.panels.controls import KeptDesigns, button, rows
 from lqrlab.workbench.panels.live_panel import Answer, Check, Live, Question, sentence
 from lqrlab.workbench.runs.session import headless
 
