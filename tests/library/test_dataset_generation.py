@@ -22,7 +22,7 @@ from refusals import refused
 from scipy_oracle import gain, van_loan
 
 from lqrlab import dataset, systems
-from lqrlab.dataset import DataConfig
+from lqrlab.dataset import DataConfig, trajectories
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.runs import cluster, notebooks
 
@@ -281,10 +281,10 @@ def test_what_is_left_out_is_counted_with_its_reason(tmp_path):
 def test_loops_are_judged_in_units_of_their_scales_and_at_their_limits_in_the_last_quarter(linear):
     config = changed(families=("pendulum",), held_out=(), linear=linear, saturation=1.0, excitation=0.0, num_steps=14)
     plants = systems.sample("pendulum", key=jax.random.key(1), num=3)
-    problem = dataset.trajectories.posed(config, plants)
+    problem = trajectories.posed(config, plants)
     scale_x, scale_u = (np.asarray(a) for a in plants.scales)
     key, x0 = jax.random.key(0), np.linspace(0.1, 1.0, 24).reshape(3, 4, 2) * scale_x
-    runs = dataset.trajectories.simulate(config, problem, x0, key)
+    runs = trajectories.simulate(config, problem, x0, key)
     size = np.abs(runs["states"] / scale_x).max(-1)
     at_limit = np.abs(runs["controls"] / scale_u).max(-1) > 0.999
     expected = {
@@ -395,7 +395,7 @@ def test_a_shard_depends_on_itself_alone(made):
     config = changed(families=("dc_motor", "two_link_arm"), held_out=("dc_motor",))
     shard = next(s for s in dataset.manifest.plan(config) if s.name == "two_link_arm-00001.h5")
     record = next(s for s in dataset.open(made).shards if s["file"] == shard.name)
-    assert dataset.trajectories.make(config, shard).headers == record["arrays"]
+    assert trajectories.make(config, shard).headers == record["arrays"]
 
 
 def test_resume_makes_only_what_is_missing(made, copy):
@@ -691,7 +691,7 @@ def test_verifying_raises_nothing_whatever_is_in_the_folder(copy, monkeypatch):
 
 
 def test_data_sets_of_other_seeds_share_a_program():
-    recorders, other = (dataset.trajectories._keep(changed(seed=seed)) for seed in (1, 2))
+    recorders, other = (trajectories._keep(changed(seed=seed)) for seed in (1, 2))
     assert recorders == other
 
 
