@@ -179,7 +179,7 @@ def _refused(item: Any, size: int) -> str:
     return ""
 
 
-def rows(path: Path, arrays: dict[str, h5py.Dataset], name: str, first: int, last: int) -> np.ndarray:
+def rows(path: Path, arrays: Mapping[str, h5py.Dataset | np.ndarray], name: str, first: int, last: int) -> np.ndarray:
     """Rows first … last − 1 of an array of an opened file; HDF5 tests the checksums of their chunks."""
     with damage(path, f"{name}, rows {first} to {last}, is damaged"):
         return arrays[name][first:last]

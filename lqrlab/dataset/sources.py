@@ -97,7 +97,7 @@ def _opened(data: Dataset, spec: BatchSpec) -> "Source":
     table, count = jax.device_put(data.table(), spec.device), sum(map(len, blocks))
     if spec.kind == "resident":
         # on a CPU host memory is the device's: the arrays are taken over, not copied
-        signals, variant = jax.device_put(windows.read(data, spec.window, blocks), spec.device)
+        signals, variant = jax.device_put(windows.read(data, spec.window, blocks, True), spec.device)
         held = WindowSet(signals=signals, variant=variant, window=spec.window, num_steps=steps)
         return ResidentSource(data=data, spec=spec, table=table, num_windows=steps * count, held=held)
     room = sys.maxsize if spec.kind == "memory" else spec.pool_bytes
@@ -285,7 +285,8 @@ class StreamingSource(Source):
 
     @functools.cached_property
     def _read(self) -> Callable[[Blocks], tuple[Rows, np.ndarray]]:
-        return functools.lru_cache(1)(functools.partial(windows.read, self.data, self.window))
+        in_memory = self.spec.kind == "memory"
+        return functools.lru_cache(1)(functools.partial(windows.read, self.data, self.window, digests=in_memory))
 
     @functools.cached_property
     def _pools(self) -> "_Ahead":

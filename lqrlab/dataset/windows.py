@@ -225,22 +225,24 @@ def blocks(data: Dataset, split: str) -> Blocks:
     return tuple(found)
 
 
-def read(data: Dataset, window: int, blocks: Blocks) -> tuple[Rows, Int32[np.ndarray, " N"]]:
+def read(data: Dataset, window: int, blocks: Blocks, digests: bool) -> tuple[Rows, Int32[np.ndarray, " N"]]:
     """The trajectories of some blocks in host memory, and the row of the table of each.
 
     Raises:
-        ValueError: a damaged file, by HDF5's checksums of its chunks.
+        ValueError: a damaged file, by HDF5's checksums of its chunks and, with ``digests``, by those of the manifest.
     """
     at = np.cumsum([0, *map(len, blocks)])
     rows = aligned((int(at[-1]), window - 1 + data.config.row_steps, CHANNELS), make=np.zeros)
     variant = np.empty(at[-1], np.int32)
+    names = ["trajectories/states", "trajectories/controls"]
     for number in sorted({block.shard for block in blocks}):
         path = data.path / data.shards[number]["file"]
         with shards.opened(path) as arrays:
+            held = data.read(data.shards[number], names) if digests else arrays
             for first, block in zip(at, blocks):
                 if block.shard == number:
                     states, controls = (
-                        shards.rows(path, arrays, f"trajectories/{name}", block.first, block.last)[block.keep]
+                        shards.rows(path, held, f"trajectories/{name}", block.first, block.last)[block.keep]
                         for name in ("states", "controls")
                     )
                     where = slice(first, first + len(block))

@@ -8,7 +8,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int8
+from jaxtyping import Array, ArrayLike, Float, Int8, PyTree
 
 from lqrlab import simulation
 from lqrlab.compute import checks, jit_by_function
@@ -16,7 +16,7 @@ from lqrlab.compute.threads import on_threads
 from lqrlab.simulation import Policy, Problem, bind, check_policy, verdict
 from lqrlab.systems import Plant, check_plant
 
-_BLOCK = 128  # loops of one call, which ends when all of them have decided
+_BLOCK = 1024  # loops of one call: what a core keeps in its cache
 _LOOK = 25  # samples between two looks at which loops have decided
 
 
@@ -82,16 +82,32 @@ def attraction(
     starts = starts if starts.dtype == np.float32 else starts.astype(float)
     policy = bind(controller, problem)
     check_policy(policy, jnp.zeros((1, problem.n), starts.dtype), problem.m)
-    constant, flat = (problem.astype(starts.dtype), policy), starts.reshape(-1, problem.n)
-    block = min(_BLOCK, len(flat))
-
-    def piece(first: int) -> list[np.ndarray]:
+    problem, flat = problem.astype(starts.dtype), starts.reshape(-1, problem.n)
+    scales, (before, last) = np.asarray(problem.scale_x), verdict.quarters(num_steps)
+    start = verdict.size(flat, scales)
+    peaks = np.stack([start, np.zeros_like(start), np.zeros_like(start)])  # in all, the last quarter but one, the last
+    samples = np.full(len(flat), num_steps)
+    running, x, carry = np.arange(len(flat)), flat, jax.tree.map(np.asarray, policy.init(start.shape))
+    bounds = sorted({0, before, last, num_steps})  # the quarters of the run begin with a look
+    looks = [*itertools.chain(*(range(a, b, _LOOK) for a, b in itertools.pairwise(bounds))), num_steps]
+    for first, end in itertools.pairwise(looks):
         check()
-        rows = np.minimum(np.arange(first, first + block), len(flat) - 1)  # the last one is filled up with its last
-        return [np.asarray(a)[: len(flat) - first] for a in _judged(*constant, flat[rows], num_steps)]
-
-    program = (jax.tree.structure(constant), flat.dtype, flat.shape[1], block, num_steps)
-    judged, samples = (np.concatenate(a) for a in zip(*on_threads(piece, range(0, len(flat), block), program)))
+        x, carry, largest = _run(problem, policy, x, carry, end - first, min(_BLOCK, len(flat)))
+        parts = np.array([0, 2] if first >= last else [0, 1] if first >= before else [0])[:, None]
+        peaks[parts, running] = np.maximum(peaks[parts, running], largest)
+        if end == num_steps:
+            break
+        left = ~(peaks[0, running] <= verdict.FAR * np.maximum(start[running], 1.0))
+        rested = largest <= verdict.AT_REST * peaks[0, running]
+        peaks[1:, running[rested]] = largest[rested]
+        samples[running[left | rested]] = end
+        on = ~(left | rested)
+        running, x, carry = running[on], x[on], _rows(carry, len(running), on)
+        if not len(running):
+            break
+    whole = np.array([[0], [2]])
+    peaks[whole, running] = np.maximum(peaks[whole, running], verdict.size(x, scales))
+    judged = np.asarray(verdict.of_peaks(start, *peaks, num_steps=num_steps))
     return Attraction(*(a.reshape(starts.shape[:-1]) for a in (judged, samples * float(problem.dt))))
 
 
@@ -105,33 +121,38 @@ def _problem(plant: Plant | Problem, dt: float | None, limits: tuple[ArrayLike, 
     return plant
 
 
-@partial(jit_by_function, static_argnames="num_steps")
-def _judged(problem: Problem, policy: Policy, x0: Float[Array, "loops n"], num_steps: int) -> tuple[Array, Array]:
-    """Verdicts on a block's loops, and the samples until each had decided; it runs until all have."""
-    bounds = sorted({0, *verdict.quarters(num_steps), num_steps})  # the quarters of the run begin with a look
-    looks = [*itertools.chain(*(range(a + _LOOK, b, _LOOK) for a, b in itertools.pairwise(bounds))), *bounds[1:]]
-    look = jnp.zeros(num_steps + 1, bool).at[jnp.array(looks)].set(True)
-    start = verdict.size(x0, problem.scale_x)
+def _run(
+    problem: Problem, policy: Policy, x: np.ndarray, carry: PyTree[np.ndarray], steps: int, block: int
+) -> tuple[np.ndarray, PyTree[np.ndarray], np.ndarray]:
+    """Some samples, block by block on all cores; the last block is filled up with its last loop.
 
-    def sample(state: tuple) -> tuple:
-        t, x, carry, peaks, largest, samples = state
-        running, size = samples == num_steps, verdict.size(x, problem.scale_x)
-        largest = jnp.maximum(largest, size)
-        peaks = tuple(jnp.where(running, *two) for two in zip(verdict.noted(peaks, size, t, num_steps), peaks))
-        x, carry, _paid = simulation.step(problem, policy, x, carry)
-        left = ~(peaks[0] <= verdict.FAR * jnp.maximum(start, 1.0))
-        rested = largest <= verdict.AT_REST * peaks[0]
-        looked = look[t + 1] & running & (t + 1 < num_steps)
-        peaks = (peaks[0], *(jnp.where(looked & rested, largest, peak) for peak in peaks[1:]))
-        samples = jnp.where(looked & (left | rested), t + 1, samples)
-        return t + 1, x, carry, peaks, jnp.where(look[t + 1], 0.0, largest), samples
+    Returns:
+        States, what the policy remembers, and the largest size on the way.
+    """
 
-    def undecided(state: tuple) -> Array:
-        return (state[0] < num_steps) & jnp.any(state[-1] == num_steps)
+    def piece(start: int) -> tuple[np.ndarray, PyTree[np.ndarray], np.ndarray]:
+        index = np.minimum(np.arange(start, start + block), len(x) - 1)
+        done = _advance(problem, policy, x[index], _rows(carry, len(x), index), steps)
+        return _rows(jax.tree.map(np.asarray, done), block, np.arange(min(block, len(x) - start)))
 
-    nothing, steps = jnp.zeros_like(start), jnp.full(start.shape, num_steps)
-    first = (jnp.zeros((), int), x0, policy.init(start.shape), (start, nothing, nothing), nothing, steps)
-    _, x, _, peaks, _, samples = jax.lax.while_loop(undecided, sample, first)
-    ends = verdict.noted(peaks, verdict.size(x, problem.scale_x), num_steps, num_steps)
-    judged = (jnp.where(samples == num_steps, *two) for two in zip(ends, peaks))
-    return verdict.of_peaks(start, *judged, num_steps=num_steps), samples
+    program = (jax.tree.structure((problem, policy, carry)), x.dtype, x.shape[1], block, steps)
+    pieces = on_threads(piece, range(0, len(x), block), program)
+    return jax.tree.map(lambda *a: np.concatenate(a) if np.ndim(a[0]) else a[0], *pieces)
+
+
+def _rows(carry: PyTree, rows: int, chosen: np.ndarray) -> PyTree:
+    """The chosen loops; what has no row for each loop, such as a count of steps, is left as it is."""
+    return jax.tree.map(lambda a: a[chosen] if np.ndim(a) and len(a) == rows else a, carry)
+
+
+@partial(jit_by_function, static_argnames="steps")
+def _advance(
+    problem: Problem, policy: Policy, x: Float[Array, "rows n"], carry: PyTree, steps: int
+) -> tuple[Float[Array, "rows n"], PyTree, Float[Array, " rows"]]:
+    def sample(state: tuple[Array, PyTree, Array], _: None) -> tuple[tuple[Array, PyTree, Array], None]:
+        x, carry, largest = state
+        largest = jnp.maximum(largest, verdict.size(x, problem.scale_x))  # NaN stays
+        after, carry, _paid = simulation.step(problem, policy, x, carry)
+        return (after, carry, largest), None
+
+    return jax.lax.scan(sample, (x, carry, jnp.zeros(x.shape[:-1], x.dtype)), length=steps)[0]

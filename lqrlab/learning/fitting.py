@@ -94,7 +94,7 @@ def fit(
         progress: called with each row of metrics: step, epoch, loss and its parts (means since the last row),
             validation_loss, validation_efficiency (mean of least over actual cost of unseen variants; a loop that does
             not converge counts 0), validation_diverged (share of those), learning_rate, windows_per_second, seconds,
-            and ``compilation`` (calls, programs, cache hits).
+            and ``compilation`` (calls, programs).
 
     Raises:
         ValueError: another training writes to the folder; it holds a run with other settings, or checkpoints of which
@@ -152,7 +152,7 @@ class _Run:
             self.mixture.table,
             backend.put(rows[np.linspace(0, len(rows) - 1, min(_PLANTS, len(rows))).round().astype(int)]),
         )
-        self.steps, self.watch = training_step.run_steps.fresh(), log.Watch(config.batch_size)
+        self.before, self.watch = training_step.run_steps.report(), log.Watch(config.batch_size)
         self.step, self.rows, self.best = 0, list[log.Row](), -np.inf
         self.done = False
 
@@ -195,7 +195,9 @@ class _Run:
         config, first = self.config, self.step
         count = steps_to_go(config, first)
         windows = self.recipe.put_batches(self.mixture.windows(first, count, config.seed))
-        self.state, metrics = self.steps(self.recipe, self.state, windows, self.mixture.table, np.uint32(config.seed))
+        self.state, metrics = training_step.run_steps(
+            self.recipe, self.state, windows, self.mixture.table, np.uint32(config.seed)
+        )
         self.watch.add(count, metrics)
         self.step += count
         ending, self.done = _agreed(interrupted.is_set(), _stop_file(self.folder).exists())
@@ -214,15 +216,16 @@ class _Run:
         return ending
 
     def _report(self, row: log.Row, progress: Progress | None) -> None:
+        steps, before = training_step.run_steps.report(), self.before
         with warnings.catch_warnings():
-            if self.steps.report().eager:  # the steps have told of it
+            if steps.eager != before.eager:  # the steps have told of it
                 warnings.simplefilter("ignore", EagerFallbackWarning)
             judged = training_step.validate(self.recipe, self.state.params, *self.validation)
         row |= {
             "epoch": self.step * self.config.batch_size / self.source.num_windows,
             **training_step.summary(*self.recipe.on_host(judged)),
             "learning_rate": float(learning_rate(self.config)(self.step)),
-            "compilation": self.steps.report().counts(),
+            "compilation": {"calls": steps.calls - before.calls, "programs": steps.programs - before.programs},
         }
         self.rows.append(row)
         if _writes():

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import gc
-import json
 import time
 import warnings
 from unittest import mock
@@ -48,35 +47,6 @@ def test_static_arguments_tell_programs_apart_by_value_and_type():
     for bad in (jnp.ones(2), [1], (1, [2])):
         with pytest.raises(TypeError, match="unhashable type"):
             weigh(jnp.ones(2), bad)
-
-
-def test_each_new_program_says_which_argument_changed():
-    @compute.compile(static="mode")
-    def f(tree, y, mode="a"):
-        return tree["p"] + y
-
-    def tree(n, dtype=jnp.float64):
-        return {"p": jnp.ones(n, dtype)}
-
-    f(tree(3), 1.0)
-    f(tree(3), 2.0)
-    f(tree(4), 1.0)
-    f(tree(4, jnp.float32), 1)
-    f(tree(4, jnp.float32), 1, "a")
-    f(tree(4, jnp.float32), 1, "b")
-    with jax.default_matmul_precision("highest"):
-        f(tree(4, jnp.float32), 1, "b")
-    f(tree(3), 1.0)
-    report = f.report()
-    assert report.changes == (
-        "tree.p: float64[3] → float64[4]",
-        "tree.p: float64[4] → float32[4]; y: ~float64[] → ~int64[]",
-        "mode: not given → 'a'",
-        "mode: 'a' → 'b'",
-        "arguments of another structure, or another setting of JAX",
-    )
-    assert (report.calls, report.programs, report.hits) == (8, 6, 2)
-    assert "program 2: tree.p: float64[3] → float64[4]" in str(report)
 
 
 def a_branch(x):
@@ -162,14 +132,11 @@ def test_donated_arguments_are_gone_and_a_call_within_a_trace_does_not_count():
         assert state.is_deleted()
     inside = jax.jit(lambda x: f(x, step=0.0))
     inside(jnp.ones((2, 2))).block_until_ready()
-    assert (f.report().calls, f.report().programs, f.report().hits) == (3, 1, 2)
-    again = f.fresh()
-    again(state=jnp.ones((50, 50)), step=1.0)
-    assert (again.report().calls, again.report().programs, again.report().hits) == (1, 0, 1)
+    assert (f.report().calls, f.report().programs) == (3, 1)
     with debugging.eager():
-        again(state=jnp.ones((50, 50)), step=1.0)
-    assert again.report().counts() == {"calls": 2, "programs": 0, "hits": 1, "eager": 1}
-    assert again.report().eager == ("compilation is switched off",)
+        f(state=jnp.ones((40, 50)), step=1.0)
+    assert (f.report().calls, f.report().programs, f.report().eager) == (4, 1, ())
+    assert str(f.report()) == "<lambda>: calls 4, programs 1"
 
 
 def test_each_call_that_is_timed_is_waited_for():
@@ -234,7 +201,6 @@ def test_a_network_a_policy_and_a_function_are_one_kind_of_object(kind):
         np.testing.assert_allclose(one.evaluate(params, [x]), expected, rtol=1e-6)
     (slope,) = (a for a in jax.tree.leaves(one.gradients(params, [x], jnp.sum)) if a.ndim == 2)
     np.testing.assert_allclose(slope, np.full(slope.shape, 3.0 if kind == "network" else -3.0))
-    assert "evaluate: calls 2, programs 1, hits 1\ngradients: calls 1, programs 1, hits 0" in one.report()
     refused(r"inputs\[0\]: expected shape \[batch, 4\], but found \(3, 5\)", one.evaluate, params, [jnp.ones((3, 5))])
 
 
@@ -266,9 +232,9 @@ def test_a_program_says_which_inputs_do_not_go_together_and_what_a_model_cannot_
         ValueError, match=r"inputs\[1\]: expected shape \[m, batch\] with batch = 3, but found \(2, 4\)"
     ):
         two.evaluate(jnp.ones((2, 5)), [jnp.ones((5, 3)), jnp.ones((2, 4))])
-    with pytest.raises(ValueError, match=r"inputs: expected a list of arrays of shapes .* but found \["):
+    with pytest.raises(ValueError, match=r"inputs: expected a list of arrays of sizes .* but found \["):
         two.evaluate(jnp.ones((2, 5)), [jnp.ones((5, 3))])
-    with pytest.raises(ValueError, match=r"inputs: expected a list of arrays of shapes .* but found \{'x': 1\}"):
+    with pytest.raises(ValueError, match=r"inputs: expected a list of arrays of sizes .* but found \{'x': 1\}"):
         two.evaluate(jnp.ones((2, 5)), {"x": 1})
     with pytest.raises(ValueError, match="shapes: expected a model, a backend and shapes together"):
         compute.compile(lambda p, x: p * x, compute.Backend())
@@ -285,15 +251,6 @@ def test_inputs_by_name_and_shapes_that_are_none_are_refused_in_words():
     one = compute.compile(model, shapes="batch 4")
     for value in ("a", None, [[1.0], [1.0, 2.0]]):
         refused(r"inputs\[0\]: expected", one.evaluate, 1.0, [value])
-
-
-def test_a_program_that_cannot_be_traced_runs_eagerly_and_warns():
-    branching = compute.compile(lambda p, x: p * x if x.sum() > 0 else x, shapes="batch")
-    with pytest.warns(compute.EagerFallbackWarning, match="evaluate cannot be compiled"):
-        np.testing.assert_array_equal(branching.evaluate(2.0, [np.ones(3)]), 2 * np.ones(3))
-    with pytest.warns(compute.EagerFallbackWarning, match="gradients cannot be compiled"):
-        assert branching.gradients(2.0, [np.ones(3)], jnp.sum) == 3
-    assert "eager: TracerBoolConversionError" in branching.report()
 
 
 def test_a_backend_computes_in_the_type_that_it_names_or_says_why_not():
@@ -325,7 +282,7 @@ class Pair:
     name: str = dataclasses.field(default="", metadata={"static": True})
 
 
-def test_compiled_functions_take_dataclasses_on_a_mesh_and_report_in_json():
+def test_compiled_functions_take_dataclasses_on_a_mesh():
     @functools.partial(compute.compile, static="scale", donate="pair")
     def step(pair, scale):
         return jax.tree.map(lambda a: scale * a, pair)
@@ -341,11 +298,7 @@ def test_compiled_functions_take_dataclasses_on_a_mesh_and_report_in_json():
     # in another trace, with plain arguments and with the trace's
     inside = jax.jit(lambda a: step(Pair(a, a, "second"), 2.0).weight)
     assert inside(1.0) == 2
-    report = step.report()
-    assert report.changes[0] == "scale: 2.0 → 3.0"
-    assert report.changes[1] == "arguments of another structure, or another setting of JAX"
-    numbers = report.counts()
-    assert json.loads(json.dumps(numbers)) == numbers == {"calls": 4, "programs": 3, "hits": 1, "eager": 0}
+    assert (step.report().calls, step.report().programs) == (4, 3)
 
 
 def test_pytrees_are_put_together_without_their_constructor_and_know_their_class():

@@ -268,7 +268,7 @@ def test_loops_are_disturbed_and_limited_as_the_config_says(linear, data, tmp_pa
 
 def test_placing_on_the_cpu_copies_nothing(data, monkeypatch):
     """Windows are gathered from the buffer that the files were read into; the pools' batches too."""
-    read, _ = windows.read(data, WINDOW, windows.blocks(data, "train"))
+    read, _ = windows.read(data, WINDOW, windows.blocks(data, "train"), True)
     placed = jax.device_put(read, jax.devices("cpu")[0])
     assert placed.unsafe_buffer_pointer() == read.ctypes.data
     made = []

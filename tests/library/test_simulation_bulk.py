@@ -110,21 +110,6 @@ def test_linear_loops_are_the_recursion_in_numpy(limit, monkeypatch):
         x = np.einsum("vij,vsj->vsi", A, x) + np.einsum("vim,vsm->vsi", B, u)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_plenty_of_undisturbed_linear_loops_are_the_reference_scan_in_batch_last_layout_too(dtype, monkeypatch):
-    problem, K, x0 = problem_and_starts(True, False, True, dtype)
-    problem, policy = problem.disturbed(), simulation.LinearPolicy(K)
-    monkeypatch.setattr(fast_path, "MANY", 10**9)
-    reference = simulation.rollout(problem, policy, x0, 37)
-    monkeypatch.setattr(fast_path, "MANY", 1)
-    monkeypatch.setattr(fast_path, "PLENTY", 0)
-    monkeypatch.delattr(fast_path, "matrix_powers")
-    fast = simulation.rollout(problem, policy, x0, 37)
-    tolerance = {"rtol": 1e-9, "atol": 1e-12} if dtype == np.float64 else {"rtol": 1e-3, "atol": 1e-5}
-    for name in ("xs", "us", "costs"):
-        np.testing.assert_allclose(getattr(fast, name), getattr(reference, name), **tolerance, err_msg=name)
-
-
 @pytest.mark.parametrize(("plants", "each", "steps"), [(70, 1, 13), (1, 90, 6), (3, 40, 30), (2, 70, 430)])
 def test_undisturbed_linear_loops_are_powers_of_the_closed_loop(plants, each, steps):
     plants = systems.sample("planar_quadrotor", key=KEY, num=plants)

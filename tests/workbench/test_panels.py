@@ -26,7 +26,6 @@ from lqrlab.workbench.figures import loop_design, loop_picture, plots, safe_html
 from lqrlab.workbench.panels import (
     attraction_map,
     controls,
-    copy_as_code,
     data_browser,
     live_figure,
     live_panel,
@@ -260,7 +259,7 @@ def test_the_designer_hands_out_code_that_makes_the_same(panel):
     np.testing.assert_allclose(made["run"].xs[: len(at)], found.built.xs[at][: len(made["run"].xs)], atol=1e-4)
     panel.delay.value = 1.0
     made = {}
-    exec(copy_as_code.regulator(panel._question()), made)
+    exec(lqr_designer.regulator(panel._question()), made)
     np.testing.assert_allclose(made["K"], loop_design.design(panel._question()).loop.K, rtol=1e-5)
     panel.reset.click()
     panel.live.wait()

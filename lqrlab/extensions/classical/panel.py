@@ -19,10 +19,10 @@ from lqrlab.systems import Plant
 from lqrlab.workbench.figures import loop_design, svg
 from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.svg import Picture
-from lqrlab.workbench.panels import controls, copy_as_code
+from lqrlab.workbench.panels import controls
 from lqrlab.workbench.panels.controls import ClickPlane
 from lqrlab.workbench.panels.live_panel import Check
-from lqrlab.workbench.panels.panel import Panel
+from lqrlab.workbench.panels.panel import Panel, literal
 
 _MOST = 4  # designs on top of one another
 _NEAR = 0.06  # of the plot's width, within which a corner is taken hold of
@@ -292,7 +292,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
             "from lqrlab import classical, compute, systems",
             "",
             "compute.setup()",
-            f"plant = {copy_as_code.literal(self._plant) or '...  # your own plant'}",
+            f"plant = {literal(self._plant) or '...  # your own plant'}",
             f"C = plant.output_matrix()[{self.output.value}:{self.output.value + 1}]",
             f"compensator = classical.Compensator(C, {c.gain!r}, {_listed(c.zeros)}, {_listed(c.poles)})",
         ]

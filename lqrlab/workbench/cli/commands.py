@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from lqrlab.workbench.cli import options
-from lqrlab.workbench.cli.options import PATH, as_json, complete, main
+from lqrlab.workbench.cli.options import PATH, complete, main
 from lqrlab.workbench.runs import notebooks, pipeline, run_folder, study
 
 
@@ -50,8 +50,7 @@ def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: 
 @click.option("--fresh", is_flag=True, help="Remove what earlier runs left at these points.")
 @click.option("--report/--no-report", default=True, help="Compare the runs on a page.  [default: yes]")
 @click.option("--dry-run", is_flag=True, help="Say what would run, and start nothing.")
-@as_json
-def sweep(target: str, overrides: dict[str, str], listed: Path | None, as_json: bool, **kwargs: Any) -> None:
+def sweep(target: str, overrides: dict[str, str], listed: Path | None, **kwargs: Any) -> None:
     """Run a notebook, or design for a plant, at many points.
 
     Points with a result are skipped, so the same command runs only what is missing. Ranges are for --random:
@@ -65,14 +64,8 @@ def sweep(target: str, overrides: dict[str, str], listed: Path | None, as_json: 
 
     rows = sweep_plan.read_list(listed) if listed else ({},)
     asked = sweep_plan.Sweep(target, overrides, rows, **kwargs)
-    with contextlib.redirect_stdout(sys.stderr if as_json else sys.stdout):
-        folder = sweep.sweep(asked)
-    if asked.dry_run:
-        return
-    frame = sweep.table(folder)
-    if as_json:
-        click.echo(frame.to_json(orient="records", lines=True).rstrip())
-    if (frame["status"] != "finished").any():
+    folder = sweep.sweep(asked)
+    if not asked.dry_run and (sweep.table(folder)["status"] != "finished").any():
         sys.exit(1)
 
 

@@ -59,7 +59,7 @@ def systems(name: str | None, file: Path | None, as_json: bool) -> None:
     if file:
         from lqrlab.workbench.figures import catalogue_page
 
-        page = catalogue_page.page([name] if name else None, linear=name is None, unfolded=bool(name))
+        page = catalogue_page.page([name] if name else None, unfolded=bool(name))
         click.echo(page.save(file))
     elif as_json:
         for cls in families:
@@ -104,19 +104,15 @@ class Inspection:
 
 
 @main.command()
-@as_json
-def doctor(as_json: bool) -> None:
+def doctor() -> None:
     """Check the installation and say what to do.
 
     Versions, devices, the notebooks' kernel, free disk.
     """
     inspections = [python(), packages(), devices(), kernel(), disk()]
     for inspection in inspections:
-        if as_json:
-            click.echo(json.dumps(dataclasses.asdict(inspection), ensure_ascii=False))
-        else:
-            click.echo(f"{'✓' if inspection.good else '✗'} {inspection.subject:<10}{inspection.text}")
-            click.echo(f"  {'':<10}→ {inspection.remedy}\n" * bool(inspection.remedy), nl=False)
+        click.echo(f"{'✓' if inspection.good else '✗'} {inspection.subject:<10}{inspection.text}")
+        click.echo(f"  {'':<10}→ {inspection.remedy}\n" * bool(inspection.remedy), nl=False)
     sys.exit(not all(inspection.good for inspection in inspections))
 
 

@@ -24,7 +24,6 @@ RESUMED = ("run", "sweep", "data", "train")
 _DISK = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there and run the same command again")
 _DISK |= dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "give a folder that may be written to")
 PATH = click.Path(path_type=Path)
-EXAMPLES = {"sweep": "learning_rate=1e-3,3e-4", "generate": "variants=10"}
 
 
 class _Group(click.Group):
@@ -122,8 +121,7 @@ def _settings(context: click.Context, parameter: click.Parameter, items: tuple[s
     for item in items:
         name, equals, value = item.partition("=")
         if not equals or not name:
-            example = EXAMPLES.get(str(context.info_name), "learning_rate=1e-3")
-            raise ValueError(f"-p {item}: expected NAME=VALUE, as in -p {example}")
+            raise ValueError(f"-p {item}: expected NAME=VALUE, as in -p learning_rate=1e-3")
         given[name.strip()] = value
     return given
 

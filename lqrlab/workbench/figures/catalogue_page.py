@@ -22,11 +22,11 @@ __all__ = ["Card", "Demonstration", "HtmlPage", "card", "demonstrations", "page"
 _WIDTH = 720.0
 
 
-def page(names: Sequence[str] | None = None, *, linear: bool = True, unfolded: bool = False) -> HtmlPage:
+def page(names: Sequence[str] | None = None, *, unfolded: bool = False) -> HtmlPage:
     """The catalogue page: families by field, each a small picture and a line that unfolds to all about it.
 
-    It moves the linear models that the gains are designed for, all in one go, or the nonlinear plants, which takes
-    about a second a family to compile; ``unfolded`` shows everything at once.
+    It moves the linear models that the gains are designed for, all in one go. ``unfolded`` shows everything at once and
+    moves the nonlinear plants, which takes about a second a family to compile.
     """
     chosen = tuple(names or systems.names())
     plants = [systems.make(name) for name in chosen]
@@ -34,7 +34,7 @@ def page(names: Sequence[str] | None = None, *, linear: bool = True, unfolded: b
     contents: dict[str, list[str]] = {}
     for plant, shown in zip(plants, demonstrations(plants)):
         field = html.escape(_field(plant))
-        fields.setdefault(field, []).append(_entry(plant, shown, linear, unfolded=unfolded))
+        fields.setdefault(field, []).append(_entry(plant, shown, unfolded=unfolded))
         link = f'<a href="#{_anchor(plant.name)}">{_spaced(plant.name)}</a>'
         contents.setdefault(field, []).append(link)
     listed = "".join(f"<dt>{field}</dt><dd>{', '.join(links)}</dd>" for field, links in contents.items())
@@ -105,10 +105,10 @@ def _tile(plant: Plant) -> str:
     return svg.document(f'<g class="lq-small">{shapes}</g>', width, height, alt, bare=True)
 
 
-def _entry(plant: Plant, shown: Demonstration, linear: bool, *, unfolded: bool) -> str:
+def _entry(plant: Plant, shown: Demonstration, *, unfolded: bool) -> str:
     """All of one family, folded."""
     about, run = card(plant, A=shown.A), shown.optimal
-    if not linear:
+    if unfolded:
         policy = LinearPolicy(jnp.asarray(shown.K))
         run = rollout(plant, policy, jnp.asarray(loop_design.start(plant)), len(run.us))
     film = animation.animation(
@@ -117,7 +117,7 @@ def _entry(plant: Plant, shown: Demonstration, linear: bool, *, unfolded: bool) 
         curves={"no control": shown.free},
         signals=[s.name for s in (*plant.states, *plant.inputs)],
         width=_WIDTH,
-        title="From an initial state" + ("" if linear else ", nonlinear plant"),
+        title="From an initial state" + (", nonlinear plant" if unfolded else ""),
     )
     facts = about.facts | {"modes of the open loop": "; ".join(about.modes)}
     parts = [

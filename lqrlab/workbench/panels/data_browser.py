@@ -72,14 +72,6 @@ class Selection:
         columns = (self.data.column(name, self.split, self.family) for name in names)
         return {name.removeprefix("parameters/"): float(v[variant]) for name, v in zip(names, columns)}
 
-    def of_variant(self, variant: int) -> Int[np.ndarray, " trajectories"]:
-        """Numbers of a variant's trajectories in :attr:`runs`; a ``ValueError`` if none was kept."""
-        numbers = np.flatnonzero(self.runs.variant == self.rows[variant])
-        if not len(numbers):
-            missing = left_out(self.data, self.family)
-            raise ValueError(f"{self.family}, variant {variant}: no trajectory of it was kept; {missing}")
-        return numbers
-
 
 def optimum(problem: Problem, x0: Float[np.ndarray, " n"], num_steps: int) -> Trajectory:
     """The optimal loop of a variant from x0, linear and exact between samples."""
@@ -91,7 +83,10 @@ def picture(chosen: Selection, variant: int, number: int) -> Picture:
 
     ``number`` counts the variant's trajectories or their segments. A ``ValueError`` if nothing was kept of it.
     """
-    numbers = chosen.of_variant(variant)
+    numbers = np.flatnonzero(chosen.runs.variant == chosen.rows[variant])
+    if not len(numbers):
+        missing = left_out(chosen.data, chosen.family)
+        raise ValueError(f"{chosen.family}, variant {variant}: no trajectory of it was kept; {missing}")
     at = int(numbers[min(number, len(numbers) - 1)])
     xs, us = (np.asarray(a[at], float) for a in (chosen.runs.states, chosen.runs.controls))
     dt = float(np.asarray(chosen.plants.dt)[variant])

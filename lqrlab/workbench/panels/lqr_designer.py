@@ -10,11 +10,12 @@ from typing import Any
 import ipywidgets
 import numpy as np
 
+from lqrlab import control
 from lqrlab.compute.array_files import write_arrays
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts
-from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice
+from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice, integral_weight, wanted_poles
 from lqrlab.workbench.figures.loop_design import (
     FREE,
     LATE,
@@ -30,18 +31,14 @@ from lqrlab.workbench.figures.loop_design import (
 from lqrlab.workbench.figures.loop_picture import picture, sheet
 from lqrlab.workbench.figures.step_specifications import Specifications, found_weights
 from lqrlab.workbench.figures.svg import Picture
-from lqrlab.workbench.panels import controls, copy_as_code
+from lqrlab.workbench.panels import controls
 from lqrlab.workbench.panels.controls import button
 from lqrlab.workbench.panels.live_panel import Check
-from lqrlab.workbench.panels.panel import Panel
+from lqrlab.workbench.panels.panel import Panel, literal
 
 _MOST = 3  # designs that are pinned
 _SPECIFIED = ("settling", "overshoot", "effort", "margin")
-_SETTINGS = {  # of each kind of controller, by name
-    "pole placement": ("faster", "damping"),
-    "integral action": ("integral",),
-    "LQG": ("measured", "disturbance", "sensor"),
-}
+_CHOSEN = ("faster", "damping", "integral", "disturbance", "sensor")
 
 
 def lqr_designer(
@@ -82,7 +79,7 @@ class Designer(Panel[LoopSetting, Picture]):
         self._controller(default.plant)
         pages = {
             "weights": [*self.states.values(), *self.inputs.values()],
-            "controller": [self.kind, *self._of_kind()],
+            "controller": [self.kind, *itertools.chain(*self._settings.values())],
             "loop": [*(self.sample, self.delay, self.known, self.limit, self.size, self.load, self.view)],
             "specifications": self._specified(default.specifications),
             "parameters": list(self.parameters.values()),
@@ -93,9 +90,8 @@ class Designer(Panel[LoopSetting, Picture]):
             tools=self.pinning(self._named, lambda: _MOST),
             call=("lqr_designer", {"plant": plant, "num_steps": num_steps}),
         )
-        names = ["states", "inputs", "sample", "delay", "known", "limit", "size", "load", "view"]
-        names += ["parameters", "kind"]
-        names += [*itertools.chain(*_SETTINGS.values()), "held", *_SPECIFIED]
+        names = ["states", "inputs", "sample", "delay", "known", "limit", "size", "load", "view", "parameters", "kind"]
+        names += ["faster", "damping", "integral", "measured", "disturbance", "sensor", "held", *_SPECIFIED]
         self.track(**{name: getattr(self, name) for name in names})
         self.kind.observe(lambda _: self._reveal(), names="value")
         self._reveal()
@@ -115,6 +111,11 @@ class Designer(Panel[LoopSetting, Picture]):
             controls.log_slider(label, value, -4, 1, step=0.05, readout_format=".2g")
             for label, value in (("disturbance, scale/√s", usual.disturbance), ("sensor noise, × scale", usual.sensor))
         )
+        self._settings: dict[str, list[ipywidgets.Widget]] = {
+            "pole placement": [self.faster, self.damping],
+            "integral action": [self.integral],
+            "LQG": [*self.measured.values(), self.disturbance, self.sensor],
+        }
 
     def _specified(self, usual: Specifications) -> list[ipywidgets.Widget]:
         """The controls of the specifications of a step, and a button that looks for weights which meet them."""
@@ -127,43 +128,27 @@ class Designer(Panel[LoopSetting, Picture]):
         self.find, self.found = button("find weights", self._guarded(self._find)), ipywidgets.HTML()
         return [self.held, self.settling, self.overshoot, self.effort, self.margin, self.find, self.found]
 
-    def _of_kind(self) -> list[ipywidgets.Widget]:
-        """Settings of all kinds."""
-        found = (getattr(self, name) for name in itertools.chain(*_SETTINGS.values()))
-        return [c for control in found for c in (control.values() if isinstance(control, dict) else [control])]
-
     def _reveal(self) -> None:
         """Show the settings of the kind that is chosen alone."""
-        for kind, names in _SETTINGS.items():
-            for control in (getattr(self, name) for name in names):
-                for one in control.values() if isinstance(control, dict) else [control]:
-                    one.layout.display = None if kind == self.kind.value else "none"
+        for kind, settings in self._settings.items():
+            for one in settings:
+                one.layout.display = None if kind == self.kind.value else "none"
 
     def _question(self) -> LoopSetting:
+        def at(*names: str) -> dict[str, Any]:
+            return {name: getattr(self, name).value for name in names}
+
         states, inputs = (np.array([s.value for s in group.values()]) for group in (self.states, self.inputs))
+        measured = tuple(i for i, box in enumerate(self.measured.values()) if box.value)
         return dataclasses.replace(
             self._default,
             plant=controls.changed(self._default.plant, self.parameters),
             states=states,
             inputs=inputs,
-            sample=self.sample.value,
             delay=round(self.delay.value * self.sample.value),
-            known=self.known.value,
-            limit=self.limit.value,
-            size=self.size.value,
-            specifications=Specifications(*(getattr(self, name).value for name in _SPECIFIED)),
-            load=self.load.value,
-            controller=ControllerChoice(
-                self.kind.value,
-                self.faster.value,
-                self.damping.value,
-                self.held.value,
-                self.integral.value,
-                tuple(i for i, box in enumerate(self.measured.values()) if box.value),
-                self.disturbance.value,
-                self.sensor.value,
-            ),
-            view=self.view.value,
+            specifications=Specifications(**at(*_SPECIFIED)),
+            controller=ControllerChoice(measured=measured, **at("kind", "held", *_CHOSEN)),
+            **at("sample", "known", "limit", "size", "load", "view"),
         )
 
     def _compute(self, question: LoopSetting, check: Check) -> Picture:
@@ -192,7 +177,7 @@ class Designer(Panel[LoopSetting, Picture]):
         return kind, (setting, design(setting))
 
     def _codes(self, question: LoopSetting) -> list[str]:
-        return [copy_as_code.regulator(question), *super()._codes(question)]
+        return [regulator(question), *super()._codes(question)]
 
     def _writers(self) -> dict[str, Callable[[Path], Path]]:
         return {"design sheet": self._write_sheet, "for MATLAB": self._write_mat} | super()._writers()
@@ -209,7 +194,7 @@ class Designer(Panel[LoopSetting, Picture]):
     def _write_sheet(self, path: Path) -> Path:
         """The design on a page to mail or to print."""
         s, path = self._question(), self._place(path, ".html")
-        return sheet(s, design(s), path.stem, copy_as_code.regulator(s)).save(path)
+        return sheet(s, design(s), path.stem, regulator(s)).save(path)
 
     def _write_mat(self, path: Path) -> Path:
         """Plant, weights and controller as a ``.mat`` file, which MATLAB and SciPy read."""
@@ -225,3 +210,66 @@ class Designer(Panel[LoopSetting, Picture]):
             )
         problem = Problem.of(s.plant, dt=s.dt, limits=(u_eq - s.limits, u_eq + s.limits), optimum=False)
         return design(dataclasses.replace(s, delay=0)).loop.design, problem
+
+
+# Its code ---------------------------------------------------------------------------------------------------
+
+
+def regulator(s: LoopSetting) -> str:
+    """Code that makes the designer's gain, and runs its loop where it has no delay."""
+    weights = []
+    for name, factors in (("Q", s.states), ("R", s.inputs)):
+        if (factors != 1).any():
+            numbers = ", ".join(f"{f:.6g}" for f in factors)
+            weights += [f"w = jnp.array([{numbers}])", f"{name} = {name} * jnp.sqrt(jnp.outer(w, w))"]
+    lines = [
+        *(["import jax.numpy as jnp", ""] if weights or s.controller.kind == "LQG" else []),
+        "from lqrlab import compute, control, simulation, systems",
+        "",
+        "compute.setup()",
+        f"plant = {literal(s.plant) or '...  # your own plant'}",
+        "(A, B), (Q, R) = plant.matrices(), plant.weights()",
+        *weights,
+    ]
+    if s.controller.kind != KINDS[0]:
+        more = ["# the delay is not in this code"] if s.delay else []
+        return "\n".join([*lines, *_designed(s), *more, *_run(s, "design")])
+    late = f", {s.delay / s.sample:g}" if s.delay and s.known else ""
+    lines.append(f"K = control.lqrd{'_delayed' if late else ''}(A, B, Q, R, {s.dt:g}{late}).K")
+    note = ["# run.cost charges the plant's own weights; Q and R above are those K is optimal for"] if weights else []
+    if late:
+        return "\n".join([*lines, "# u[t] = -K @ concatenate([x[t], u[t-1], …]): the inputs that are on their way"])
+    return "\n".join(lines if s.delay else [*lines, *_run(s, "simulation.LinearPolicy(K)"), *note])
+
+
+def _designed(s: LoopSetting) -> list[str]:
+    """Lines that make the controller of a kind."""
+    c, sampled = s.controller, f"A, B, Q, R, N = control.discretize(A, B, Q, R, {s.dt:g})"
+    rows, optimum = "plant.output_matrix()", control.lqrd(*s.plant.matrices(), *s.weights, s.dt)
+    match c.kind:
+        case "pole placement":
+            poles = [complex(z) for z in wanted_poles(c, optimum, s.dt)]
+            written = ", ".join(repr(z if z.imag else z.real) for z in poles)
+            return [sampled, f"design = control.place(A, B, [{written}])"]
+        case "integral action":
+            weight = integral_weight(c, s.plant, optimum, s.dt)
+            C = f"C = {rows}[{c.held}:{c.held + 1}]"
+            return [sampled, C, f"design = control.lqi(A, B, C, Q, R, [[{weight:.10g}]], N, discrete=True)"]
+    at = f"jnp.array({list(c.measured)})"
+    scales = [s.plant.outputs[i].scale for i in c.measured]
+    return [
+        sampled,
+        f"C = {rows}[{at}]",
+        f"W = jnp.diag(({c.disturbance:.10g} * plant.scales[0]) ** 2) * {s.dt:g}",
+        f"V = jnp.diag(({c.sensor:.10g} * jnp.array({scales})) ** 2)",
+        "design = control.lqg(A, B, C, Q, R, W, V, N, discrete=True)",
+    ]
+
+
+def _run(s: LoopSetting, controller: str) -> list[str]:
+    lines, more = [f"x0 = [{', '.join(f'{x:g}' for x in s.x0)}]"], f", dt={s.dt:g}"
+    if s.limit < FREE:
+        lines = ["u_eq = plant.equilibrium()[1]", f"limit = {s.limit:g} * plant.scales[1]", *lines]
+        more += ", limits=(u_eq - limit, u_eq + limit)"
+    call = f"simulation.rollout(plant, {controller}, x0, {s.ticks // s.sample}{more})"
+    return [*lines, f"run = {call}"]

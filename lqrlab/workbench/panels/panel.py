@@ -15,12 +15,12 @@ import ipywidgets
 import traitlets
 
 import lqrlab
+from lqrlab import systems
 from lqrlab.simulation import Problem
+from lqrlab.systems import Plant
 from lqrlab.workbench.figures.svg import Axis, Picture, Strip
 from lqrlab.workbench.panels import controls as kinds
-from lqrlab.workbench.panels import copy_as_code
-from lqrlab.workbench.panels.controls import button, rows
-from lqrlab.workbench.panels.kept_designs import KeptDesigns
+from lqrlab.workbench.panels.controls import KeptDesigns, button, rows
 from lqrlab.workbench.panels.live_panel import Answer, Check, Live, Question, sentence
 from lqrlab.workbench.runs.session import headless
 
@@ -65,7 +65,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         self._kept: dict[str, ipywidgets.Widget] = {}
         self._choosers: list[str] = []
         self._defaults: dict[str, Any] = {}
-        self.designs = KeptDesigns(copy_as_code.panel(*call, {}).splitlines()[-1], lambda: self.values, self.set)
+        self.designs = KeptDesigns(code(*call, {}).splitlines()[-1], lambda: self.values, self.set)
         pages: dict[str, ipywidgets.Widget] = {"copy as code": self.code}
         pages |= {"keep designs": self.designs} if controls else {}
         if writers := self._writers():
@@ -81,7 +81,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         children = [*shown, bar, middle, *beneath, self.words, folded, _Accessible()]
         super().__init__(children, layout={"flex_flow": "column"})
         self.add_class("lq-panel")
-        self.code.value = _copied(copy_as_code.panel(*call, {}))
+        self.code.value = _copied(code(*call, {}))
 
     def _question(self) -> Question:
         raise NotImplementedError
@@ -232,7 +232,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
 
     def _codes(self, question: Question) -> list[str]:
         """Lines to copy: those that make the panel as it stands; a subclass may know more."""
-        return [copy_as_code.panel(*self._call, _moved(self._defaults, self.values))]
+        return [code(*self._call, _moved(self._defaults, self.values))]
 
     # Export ----------------------------------------------------------------------------------------------
 
@@ -323,3 +323,29 @@ def close_all(widgets: Sequence[ipywidgets.Widget]) -> None:
             if hasattr(widget, part):
                 getattr(widget, part).close()
         widget.close()
+
+
+def code(function: str, arguments: Mapping[str, object], values: Mapping[str, object]) -> str:
+    """Code that makes a panel with its controls at such values; an object that cannot be written goes by its name."""
+    given = {name: value for name, value in arguments.items() if value is not None}
+    written = [f"{name}={literal(value) or name}" for name, value in given.items()]
+    if values:
+        # ten digits: a browser moves what is off a slider's grid onto it
+        numbers = {k: float(f"{v:.10g}") if isinstance(v, float) else v for k, v in values.items()}
+        written.append("values={" + ", ".join(f"{k!r}: {v!r}" for k, v in numbers.items()) + "}")
+    makes = any(part.partition("=")[2].startswith("systems.") for part in written)
+    lines = ["from lqrlab import systems"] * makes + ["from lqrlab.workbench import widgets", ""]
+    return "\n".join([*lines, f"widgets.{function}({', '.join(written)})"])
+
+
+def literal(value: object) -> str:
+    """A value as code; nothing for what has none."""
+    if isinstance(value, Plant):
+        if value.name not in systems.names() or type(value) is not systems.family(value.name):
+            return ""
+        usual = systems.make(value.name).parameters
+        moved = {k: float(v) for k, v in value.parameters.items() if float(v) != float(usual[k])}
+        return f"systems.make({value.name!r}{''.join(f', {k}={v!r}' for k, v in moved.items())})"
+    if isinstance(value, Path):
+        return repr(str(value))
+    return repr(value) if isinstance(value, str | int | float | list | tuple) else ""

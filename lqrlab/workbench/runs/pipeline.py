@@ -85,9 +85,7 @@ def run(
             from lqrlab.workbench.runs import report as reports
 
             progress.say(f"report: {short(reports.write(folder))}")
-            place = "" if [folder] == session.runs()[:1] else f' with run = "{short(folder)}"'
-            look = f"lqrlab report {short(folder)} --open"
-            progress.say(f"next: {look}; then 04_performance_analysis (jupyter lab notebooks){place}")
+            progress.say(f'next: lqrlab report {short(folder)} --open; in a notebook, run = "{short(folder)}" reads it')
     return folder
 
 
