@@ -261,12 +261,13 @@ def test_the_benchmark_says_share_and_cost_of_the_lqr_beside_those_of_each_train
 
 def test_limits_plants_and_steps_that_leave_nothing_to_recover_or_to_see_are_refused():
     plant, two = systems.make("pendulum"), systems.sample("pendulum", key=KEY, num=2)
-    for words, problem in (
-        ("finite", Problem.of(plant, limits=(-np.inf, np.inf))),
-        ("around the equilibrium input", Problem.of(plant, limits=(1.0, 2.0))),
-        ("expected one plant", Problem.of(two, limits=(-3.0, 3.0))),
-    ):
-        refused(words, predictive.train_recovery, problem, BRIEF)
+
+    def train(plants, *limits):
+        return predictive.train_recovery(Problem.of(plants, limits=limits), BRIEF)
+
+    refused("finite", train, plant, -np.inf, np.inf)
+    refused("around the equilibrium input", train, plant, 1.0, 2.0)
+    refused("expected one plant", train, two, -3.0, 3.0)
     refused("num_steps: .*a multiple of report_every = 200", predictive.RecoveryConfig, num_steps=300)
 
 
