@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterator
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -24,21 +23,6 @@ class TimeVaryingLQR:
 
     def __iter__(self) -> Iterator[Array]:
         return iter((self.K, self.P))
-
-
-@partial(jax.jit, static_argnames="num_steps")
-def _solve(args: tuple[Array, ...], num_steps: int) -> TimeVaryingLQR:
-    def one(A: Array, B: Array, Q: Array, R: Array, N: Array, Qf: Array) -> TimeVaryingLQR:
-        def back(P: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
-            K = linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)
-            closed = A - B @ K
-            before = linalg.symmetric(closed.T @ P @ closed + stage_weight(Q, R, N, K))
-            return before, (K, before)
-
-        _, (K, P) = jax.lax.scan(back, Qf, None, length=num_steps, reverse=True)
-        return TimeVaryingLQR(K, jnp.concatenate([P, Qf[None]]))
-
-    return broadcast(one, *((a, 2) for a in args))
 
 
 def finite_horizon(
@@ -69,8 +53,12 @@ def finite_horizon(
     [0.3333333333333333, 0.5]
     """
     whole("num_steps", num_steps)
-    args = matrix_checks.arguments(A, B, Q, R, N)
-    return _solve((*args, matrix_checks.terminal_weight(Qf, args[2], args[2])), num_steps)
+    A, B, Q, R, N = matrix_checks.arguments(A, B, Q, R, N)
+    n, m = B.shape[-2:]
+    each = (jnp.broadcast_to(a[..., None, :, :], (*a.shape[:-2], num_steps, *a.shape[-2:])) for a in (A, B))
+    rest = (jnp.zeros(shape, Q.dtype) for shape in ((num_steps + 1, n), (num_steps, m), (num_steps, n)))
+    plan = _followed(*each, *rest, Q, R, N, matrix_checks.terminal_weight(Qf, Q, Q))
+    return TimeVaryingLQR(plan.K, plan.P)
 
 
 @pytree
@@ -165,8 +153,9 @@ def _follow(A: Array, B: Array, xs: Array, us: Array, c: Array, Q: Array, R: Arr
         slope = P @ d + p
         both = linalg.solve(R + B.T @ P @ B, jnp.concatenate([B.T @ P @ A + N.T, (B.T @ slope)[:, None]], axis=1))
         K, k = both[:, :-1], both[:, -1]
-        before = linalg.symmetric(Q + A.T @ P @ A - (A.T @ P @ B + N) @ K), (A - B @ K).T @ slope
-        return before, (K, u - k, before[0])
+        closed = A - B @ K
+        before = linalg.symmetric(closed.T @ P @ closed + stage_weight(Q, R, N, K))
+        return (before, closed.T @ slope), (K, u - k, before)
 
     _, (K, inputs, P) = jax.lax.scan(back, (Qf, jnp.zeros_like(xs[0])), (A, B, gap, us), reverse=True)
     return LQTracking(xs, inputs, K, jnp.concatenate([P, Qf[None]]))

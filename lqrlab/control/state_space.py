@@ -166,10 +166,4 @@ def sensitivity(
         Complex ``[..., f, m, m]``.
     """
     A, B, K = matrix_checks.matrices(A=(A, "nn"), B=(B, "nm"), K=(K, "mn"))
-    closed, back = _closed(A, B, K)
-    return frequency_response(closed, B, back, frequencies, np.eye(K.shape[-2], dtype=K.dtype), dt)
-
-
-@jax.jit
-def _closed(A: Array, B: Array, K: Array) -> tuple[Array, Array]:
-    return A - B @ K, -K
+    return frequency_response(A - B @ K, B, -K, frequencies, np.eye(K.shape[-2], dtype=K.dtype), dt)

@@ -64,7 +64,6 @@ class DataConfig(Config):
         excitation: standard deviation of the noise added to the input, in units of its scale.
         noise: standard deviation of the disturbance of the state at each step, in units of its scale.
         sensor_noise: standard deviation of the noise on the state that the controller sees, in units of its scale.
-        controller: ``"lqr"``, or a name for the policy that is given to ``generate`` and runs the loops.
         linear: simulate the linearised plants exactly; else the nonlinear ones by Runge-Kutta 4.
         saturation: limit of the inputs around the equilibrium, in units of the input's scale; None for none.
         seed: of all random numbers.
@@ -75,7 +74,7 @@ class DataConfig(Config):
     (2, True)
     """
 
-    gone: ClassVar = {"gain_error": 0.0, "compression": None}
+    gone: ClassVar = {"gain_error": 0.0, "controller": "lqr", "compression": None}
     families: tuple[str, ...] = FAMILIES
     held_out: tuple[str, ...] | None = None
     variants: _Counted = 100
@@ -88,7 +87,6 @@ class DataConfig(Config):
     excitation: _Deviation = 0.3
     noise: _Deviation = 0.0
     sensor_noise: _Deviation = 0.0
-    controller: str = "lqr"
     linear: bool = True
     saturation: Annotated[float, Range(above=0, words="None or a limit > 0 in units of the input's scale")] | None = (
         None
@@ -113,7 +111,6 @@ class DataConfig(Config):
             self.keep_every == 1 or self.segment_length <= self.num_steps,
             f"at most num_steps = {self.num_steps} (else no segment fits into a trajectory)",
         )
-        self.require("controller", 0 < len(self.controller) <= 200, "'lqr' or a policy's name")
         split = len(self.families) > len(self.held_out or ()) and self.validation > 0
         self.require(
             "variants",
@@ -179,5 +176,5 @@ class DataConfig(Config):
             if self.segmented or name not in ("keep_every", "segment_length"):
                 values[name] = value
             if name == "sensor_noise":
-                values["gain_error"] = self.gone["gain_error"]
+                values |= {gone: self.gone[gone] for gone in ("gain_error", "controller")}
         return json.dumps(values | self.gone, indent=2)

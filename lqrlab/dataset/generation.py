@@ -32,7 +32,6 @@ def generate(
     *,
     progress: Progress | None = None,
     engine: Engine | None = None,
-    controller: object = None,
     say: Callable[[str], object] = warnings.warn,
 ) -> "store.Dataset":
     """Make a data set, or finish one that was begun.
@@ -46,20 +45,17 @@ def generate(
         progress: called as ``(shards done, shards in all, what is being made)``.
         engine: makes the shards elsewhere, in processes that see the folder under the same path, see
             ``lqrlab.workbench.runs.cluster``; threads of this process by default.
-        controller: runs the loops in place of the optimum, which remains the target: a network, or a function from a
-            problem to a policy, see :func:`lqrlab.simulation.bind`; the config names it.
         say: called with a sentence about each file that was there but had to be made again.
 
     Returns:
         The data set, opened.
 
     Raises:
-        ValueError: an unknown family; a controller that the config does not name; a folder that holds something else,
-            with the differing keys, or that is locked by another process.
+        ValueError: an unknown family; a folder that holds something else, with the differing keys, or that is locked by
+            another process.
     """
     checks.instance("config", config, DataConfig, "a DataConfig")
     config.check_registered()
-    trajectories.check_controller(config, controller)
     folder = checks.path("path", path)
     folder.mkdir(parents=True, exist_ok=True)
     manifest.check_folder(folder, config)  # before the lock, whose file stays in the folder
@@ -67,7 +63,7 @@ def generate(
         manifest.claim(folder, config)
         todo, records = plan(config), list[Record]()
         _report(progress, todo, 0)
-        for record in (engine or _threads)(partial(produce, config, folder.resolve(), controller=controller), todo):
+        for record in (engine or _threads)(partial(produce, config, folder.resolve()), todo):
             if why := record.pop(_MADE_AGAIN, ""):
                 say(f"{folder / record['file']} was made again: {why}")
             records.append(record)
@@ -99,7 +95,7 @@ def _threads(make: Callable[[Shard], Record], todo: Sequence[Shard]) -> Iterable
         yield from threads.map(on_device, todo)
 
 
-def produce(config: DataConfig, folder: Path, shard: Shard, *, controller: object = None) -> Record:
+def produce(config: DataConfig, folder: Path, shard: Shard) -> Record:
     """Make one shard, unless its file is there and whole, and return its entry of the manifest.
 
     If there was another file, the entry also says what was wrong with it.
@@ -110,7 +106,7 @@ def produce(config: DataConfig, folder: Path, shard: Shard, *, controller: objec
             return examine(path, config, shard)
         except BadFile as error:
             why = error.why
-    content = trajectories.make(config, shard, controller)
+    content = trajectories.make(config, shard)
     shards.write(path, content)
     record = manifest.record(path, content)
     return record | {_MADE_AGAIN: why} if why else record
@@ -162,19 +158,16 @@ def examine(file: Path, config: DataConfig, shard: Shard) -> Record:
     return entry
 
 
-def verify(
-    path: str | Path, *, again: bool = False, controller: object = None, progress: Progress | None = None
-) -> Report:
+def verify(path: str | Path, *, again: bool = False, progress: Progress | None = None) -> Report:
     """Compare a data set with the digests of all its arrays and attributes; whatever is there, list what is wrong.
 
     Args:
         path: its folder.
         again: make each file again and compare that, bit for bit; it takes as long as ``generate`` did.
-        controller: with ``again``, that which was given to ``generate``, if one was.
         progress: called as ``(shards done, shards in all, file)``.
 
     Raises:
-        ValueError: with ``again``, a family that is not registered, or a controller that the config does not name.
+        ValueError: with ``again``, a family that is not registered.
     """
     folder = checks.path("path", path)
     try:
@@ -183,7 +176,6 @@ def verify(
         return Report(folder, ((getattr(error, "path", folder), getattr(error, "why", f"cannot be read: {error}")),))
     if checks.flag("again", again):
         config.check_registered()
-        trajectories.check_controller(config, controller)
     todo, listed, good = plan(config), record["shards"], []
     strange = sorted({file.name for file in folder.glob("*.h5")} - {shard.name for shard in todo})
     problems = [(folder, f"{len(strange)} files are not of the data set: {', '.join(strange[:9])}")] if strange else []
@@ -191,7 +183,7 @@ def verify(
         if progress:
             progress(done, len(listed), shard.name)
         file = folder / shard.name
-        if why := manifest.glance(file, entry) or _difference(file, config, shard, entry, again, controller):
+        if why := manifest.glance(file, entry) or _difference(file, config, shard, entry, again):
             problems.append((file, why))
         else:
             good.append(entry)
@@ -202,7 +194,7 @@ def verify(
     return Report(folder, tuple(problems), num, loops, words)
 
 
-def _difference(file: Path, config: DataConfig, shard: Shard, listed: Record, again: bool, controller: object) -> str:
+def _difference(file: Path, config: DataConfig, shard: Shard, listed: Record, again: bool) -> str:
     """Differences of a file from what the manifest lists or, made again, would be; empty if there are none."""
     try:
         entry = examine(file, config, shard)
@@ -213,7 +205,7 @@ def _difference(file: Path, config: DataConfig, shard: Shard, listed: Record, ag
         return manifest.changed(entry["arrays"], listed["arrays"]) or f"{other}: not what the manifest lists"
     if not again:
         return ""
-    made = trajectories.make(config, shard, controller)
+    made = trajectories.make(config, shard)
     here = ", ".join(f"{name} {made.attributes[name]}" for name in ("lqrlab", "jax", "numpy", "platform"))
     why = manifest.changed(made.headers, listed["arrays"])
     return why and f"made again, {why}; here are {here}, and the file's attributes say what made it"

@@ -14,7 +14,7 @@ from lqrlab.compute.jit import KEPT
 from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.manifest import FORMAT, REASONS, Shard, keys, splits, units
 from lqrlab.dataset.shards import Content
-from lqrlab.simulation import Keep, LinearPolicy, Problem, binding, is_policy, verdict
+from lqrlab.simulation import Keep, LinearPolicy, Problem, verdict
 from lqrlab.systems import N_MAX, Plant
 
 Runs = dict[str, np.ndarray]
@@ -52,31 +52,23 @@ def initial_states(problem: Problem, key: PRNGKeyArray, num: int) -> Float[np.nd
     return normal[..., : problem.n] * np.asarray(problem.scale_x)[:, None]
 
 
-def simulate(
-    config: DataConfig, problem: Problem, x0: Float[np.ndarray, "v s n"], key: PRNGKeyArray, controller: object = None
-) -> Runs:
-    """Run the loops that the config describes: what is written of each, and what decides whether it is kept.
+def simulate(config: DataConfig, problem: Problem, x0: Float[np.ndarray, "v s n"], key: PRNGKeyArray) -> Runs:
+    """Run the optimum's loops that the config describes: what is written of each, and what decides whether it is kept.
 
     Args:
         config: what is kept of each loop.
         problem: the plants, their optimum, limits and noise.
         x0: initial deviations, in SI units.
         key: of the noise.
-        controller: runs the loops in place of the optimum; see :func:`lqrlab.simulation.bind`.
 
     Returns:
         ``x0``, ``states``, ``controls``, ``cost`` (of segments ``costs``) and the last state ``end``; in scales
         ``start``, ``peak``, ``before``, ``last``, ``limited``.
     """
-    if controller is None:
-        gain = np.nan_to_num(np.asarray(problem.K))  # none where there is no optimum: nothing of it is written
-        policy: simulation.Policy = LinearPolicy(jnp.asarray(gain))
-    else:
-        policy = simulation.bind(controller, problem)
-        simulation.check_policy(policy, jnp.asarray(x0), problem.m)
+    gain = np.nan_to_num(np.asarray(problem.K))  # none where there is no optimum: nothing of it is written
     out = simulation.record(
         problem,
-        policy,
+        LinearPolicy(jnp.asarray(gain)),
         jnp.asarray(x0),
         config.num_steps,
         _keep(config),
@@ -164,13 +156,13 @@ def kept(config: DataConfig, problem: Problem, runs: Runs) -> tuple[Bool[np.ndar
 # What is written --------------------------------------------------------------------------------------------
 
 
-def make(config: DataConfig, shard: Shard, controller: object = None) -> Content:
+def make(config: DataConfig, shard: Shard) -> Content:
     """Everything in one shard, computed in float64."""
     with jax.enable_x64(True):
         problem = drawn(config, shard)
         _, begin, noise = keys(config, shard)
         x0 = initial_states(problem, begin, config.trajectories)
-        runs = simulate(config, problem, x0, noise, controller)
+        runs = simulate(config, problem, x0, noise)
         # a whole block is computed and then cut: one compiled program for all shards, and the same bits in each
         first = slice(shard.count)
         problem, runs = problem[first], {name: a[first] for name, a in runs.items()}
@@ -231,17 +223,3 @@ def _content(
         "platform": jax.default_backend(),
     }
     return Content({name: np.ascontiguousarray(a) for name, a in arrays.items()}, units(config, plants), about)
-
-
-def check_controller(config: DataConfig, controller: object) -> None:
-    """Refuse a controller that the config does not name, or that is bound to some plants already."""
-    if (controller is None) != (config.controller == "lqr"):
-        runner = "the optimum" if controller is None else "the controller that was given"
-        raise ValueError(f"controller: the config says {config.controller!r}, but {runner} runs the loops")
-    if controller is not None:
-        binding.check_controller(controller)
-    if is_policy(controller):
-        raise ValueError(
-            "controller: expected what binds to the plants of each family, such as a network or a function from a "
-            f"problem to a policy, but found a policy, {type(controller).__name__}"
-        )

@@ -71,7 +71,7 @@ def expert_std(problem: Problem, config: data.DataConfig) -> np.ndarray:
     error taken as independent of the state, its input is distributed as N(−Kx, K Σ Kᵀ + σ² I): Σ is the covariance of
     the stationary error after a measurement of all states, under the data set's noise, σ the excitation, which the
     filter sees as a disturbance. Without noise of the sensors the state is known, and exploration is all that is left.
-    The recorded loops themselves are those of the config's controller: they give the states, not this scatter.
+    The recorded loops themselves are those of the optimal gain: they give the states, not this scatter.
 
     Args:
         problem: ``[V, …]`` in scaled, padded coordinates.

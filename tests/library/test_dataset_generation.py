@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import inspect
 import json
 import os
 import shutil
@@ -22,8 +21,8 @@ from click.testing import CliRunner
 from refusals import refused
 from scipy_oracle import gain, van_loan
 
-from lqrlab import dataset, simulation, systems
-from lqrlab.dataset import DataConfig
+from lqrlab import dataset, systems
+from lqrlab.dataset import DataConfig, trajectories
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.runs import cluster, notebooks
 
@@ -94,7 +93,6 @@ def test_config_survives_json_and_hashes():
         ("sensor_noise", "0", "standard deviation"),
         ("saturation", 0.0, "limit > 0"),
         ("linear", 1, "True or False"),
-        ("controller", "", "policy's name"),
         ("keep_every", 0, r"whole number ≥ 1"),
         ("segment_length", 0, r"whole number ≥ 1"),
     ],
@@ -136,7 +134,7 @@ def test_the_defaults_of_a_config_are_those_of_notebook_02_and_of_its_documentat
     assert DataConfig(families=("pendulum",), variants=10).num_validation == 2
     config = DataConfig()
     assert (config.linear, config.saturation, config.sensor_noise) == (True, None, 0.0)
-    assert (config.controller, config.variants_per_shard) == ("lqr", 50)
+    assert config.variants_per_shard == 50
 
 
 def test_config_refuses_foreign_json():
@@ -283,10 +281,10 @@ def test_what_is_left_out_is_counted_with_its_reason(tmp_path):
 def test_loops_are_judged_in_units_of_their_scales_and_at_their_limits_in_the_last_quarter(linear):
     config = changed(families=("pendulum",), held_out=(), linear=linear, saturation=1.0, excitation=0.0, num_steps=14)
     plants = systems.sample("pendulum", key=jax.random.key(1), num=3)
-    problem = dataset.trajectories.posed(config, plants)
+    problem = trajectories.posed(config, plants)
     scale_x, scale_u = (np.asarray(a) for a in plants.scales)
     key, x0 = jax.random.key(0), np.linspace(0.1, 1.0, 24).reshape(3, 4, 2) * scale_x
-    runs = dataset.trajectories.simulate(config, problem, x0, key)
+    runs = trajectories.simulate(config, problem, x0, key)
     size = np.abs(runs["states"] / scale_x).max(-1)
     at_limit = np.abs(runs["controls"] / scale_u).max(-1) > 0.999
     expected = {
@@ -316,48 +314,6 @@ def test_the_card_tells_a_stranger_what_it_is_and_how_to_read_it(made, monkeypat
     K = data.column("K", None, "pendulum")[found["of"]]
     np.testing.assert_allclose(found["target"], -np.einsum("nij,ntj->nti", K, found["x"][:, :-1]), rtol=1e-6)
     assert found["train"].sum() == np.isin(found["of"], data.rows("train", "pendulum")).sum()
-
-
-def test_a_policy_runs_the_loops_while_the_optimum_stays(made, tmp_path):
-    config = changed(families=("two_link_arm",), held_out=(), excitation=0.0)
-    clean = dataset.generate(config, tmp_path / "clean")
-    named = changed(**vars(config) | {"controller": "three quarters"})
-    refused("the config says 'three quarters', but the optimum runs", dataset.generate, named, tmp_path / "policy")
-    policy = dataset.generate(named, tmp_path / "policy", controller=three_quarters)
-    for data, off in ((clean, 0.0), (policy, 0.25)):
-        runs, K = data.trajectories(None, "two_link_arm"), data.column("K", None, "two_link_arm")
-        np.testing.assert_array_equal(K, clean.column("K", None, "two_link_arm"))
-        found = [np.linalg.lstsq(-x[:-1], u, rcond=None)[0].T for x, u in zip(runs.states, runs.controls)]
-        apart = np.array(found) / K[runs.variant] - 1
-        assert np.sqrt(np.mean(apart**2)) == pytest.approx(off, rel=0.3, abs=1e-2), data.path
-    refused("the config says 'three quarters', but the optimum runs", dataset.verify, policy.path, again=True)
-    assert dataset.verify(policy.path, again=True, controller=three_quarters).ok
-
-
-@pytest.mark.parametrize(
-    ("name", "controller", "words"),
-    [
-        ("lqr", lambda problem: problem.K, "the config says 'lqr', but the controller that was given"),
-        ("half", None, "the config says 'half', but the optimum runs the loops"),
-        ("half", 0.5, "controller: expected a policy, a gain K, .*, but found float"),
-        ("half", simulation.LinearPolicy(np.ones((1, 2))), "expected what binds to .*, but found a policy, LinearP"),
-        ("half", lambda problem: None, "controller: expected a policy, a gain K, .*, but found NoneType"),
-        ("half", lambda problem: simulation.LinearPolicy(np.ones((2, 3))), r"gain K of shape \[..., 1, 2\]"),
-        ("half", lambda problem: np.ones((2, 3)), r"gain K of shape \[..., 1, 2\]"),
-        ("half", lambda problem: simulation.LinearPolicy(np.ones((3, 1, 2))), r"gain.* \(3,\)"),
-    ],
-)  # fmt: skip
-def test_a_controller_that_does_not_fit_is_refused(name, controller, words, tmp_path):
-    config = changed(families=("pendulum",), held_out=(), controller=name)
-    with pytest.raises(ValueError, match=words):
-        # unwrapped: without the type checker of these tests
-        inspect.unwrap(dataset.generate)(config, tmp_path / "set", controller=controller)
-    assert not list(tmp_path.rglob("*.h5"))
-
-
-def three_quarters(problem):
-    """Three quarters of what the optimum does."""
-    return 0.75 * problem.K
 
 
 # The same bytes --------------------------------------------------------------------------------------------
@@ -439,7 +395,7 @@ def test_a_shard_depends_on_itself_alone(made):
     config = changed(families=("dc_motor", "two_link_arm"), held_out=("dc_motor",))
     shard = next(s for s in dataset.manifest.plan(config) if s.name == "two_link_arm-00001.h5")
     record = next(s for s in dataset.open(made).shards if s["file"] == shard.name)
-    assert dataset.trajectories.make(config, shard).headers == record["arrays"]
+    assert trajectories.make(config, shard).headers == record["arrays"]
 
 
 def test_resume_makes_only_what_is_missing(made, copy):
@@ -735,7 +691,7 @@ def test_verifying_raises_nothing_whatever_is_in_the_folder(copy, monkeypatch):
 
 
 def test_data_sets_of_other_seeds_share_a_program():
-    recorders, other = (dataset.trajectories._keep(changed(seed=seed)) for seed in (1, 2))
+    recorders, other = (trajectories._keep(changed(seed=seed)) for seed in (1, 2))
     assert recorders == other
 
 

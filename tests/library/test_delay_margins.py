@@ -64,3 +64,15 @@ def test_a_delay_of_a_whole_sample_is_that_of_a_longer_plant():
     for name in ("gain_up", "phase", "modulus_margin", "delay_margin"):
         assert np.isclose(getattr(late, name), getattr(exact, name), rtol=1e-6), name
     assert np.isclose(late.disk.alpha, exact.disk.alpha, rtol=1e-6)
+
+
+def test_a_narrow_resonance_beside_one_late_input_is_not_missed():
+    """Damping 1e-4: L turns within a hundredth of a rad/s; against a grid as fine as that around it."""
+    A = scipy.linalg.block_diag([[0, 1], [0, -1]], [[0, 1], [-28.09, -0.00106]])
+    B, K = np.array([[0], [1.0], [0], [1]]), np.array([[0.7, 0.5, 0, -0.000848]])
+    (late,) = control.margins(A, B, K, delay=0.05)
+    s = 1j * (5.3 + np.linspace(-0.01, 0.01, 200_001))
+    L = ((0.5 * s + 0.7) / (s * (s + 1)) - 0.000848 * s / (s**2 + 0.00106 * s + 28.09)) * np.exp(-0.05 * s)
+    real = L.real[:-1][np.diff(np.sign(L.imag)) != 0]
+    assert late.gain_up == pytest.approx(-1 / real.min(), rel=1e-3)
+    assert late.disk.alpha == pytest.approx((2 * np.abs(1 + L) / np.abs(1 - L)).min(), rel=1e-4)

@@ -9,7 +9,7 @@ import pytest
 import scipy.linalg
 from scipy_oracle import held
 
-from lqrlab import control, dataset, evaluation, predictive, simulation, systems
+from lqrlab import control, evaluation, predictive, simulation, systems
 from lqrlab.compute import pytree
 
 
@@ -157,22 +157,6 @@ def test_output_feedback_is_scored_mapped_and_written_down_like_any_policy(cart,
     assert all(bool(score.converged.all()) for score in scores)
     region = evaluation.attraction(plant, policy, starts, limits=(-20.0, 20.0))
     assert bool(region.converged.all())
-
-    def controller(problem):
-        A, B, Q, R, N = problem.sampled
-        return control.lqg(A, B, cart[3], Q, R, *cart[7:], N, discrete=True)
-
-    config = dataset.DataConfig(
-        families=("cart_pole",), variants=6, trajectories=2, num_steps=20, controller="lqg", excitation=0.0
-    )
-    data = dataset.generate(config, tmp_path / "data", controller=controller)
-    assert dataset.verify(tmp_path / "data").ok
-    runs = data.trajectories(None, "cart_pole")
-    of_one, one = runs.variant == 2, data.plants(None, "cart_pole")[2]
-    assert of_one.any()
-    alone = simulation.rollout(one, controller, runs.x0[of_one], 20, linear=True)
-    np.testing.assert_allclose(runs.states[of_one], alone.xs, rtol=1e-5, atol=1e-5)
-    assert not runs.controls[:, 0].any()  # before the first measurement nothing is known
 
 
 def test_integral_action_finds_the_input_that_holds_the_set_point(cart):

@@ -435,12 +435,12 @@ def test_a_sweep_and_a_report_refuse_the_same_folders(source, tmp_path, monkeypa
     assert listing(tmp_path) == before
 
 
-def test_a_run_goes_on_with_a_data_set_and_a_training(tmp_path):
-    """Of ``lqrlab data`` and ``lqrlab train``."""
+def test_what_was_made_by_hand_is_gone_on_with(tmp_path):
+    """A data set, a training or notebooks run by hand: a run may follow in their folder."""
     (tmp_path / "dataset").mkdir()
     (tmp_path / "dataset" / "manifest.json").touch()
     run_folder.refuse_foreign(tmp_path)
-    (tmp_path / "figures").mkdir()
+    (tmp_path / "notebooks").mkdir()
     refused("but found dataset there", run_folder.refuse_foreign, tmp_path)
 
 
@@ -558,22 +558,37 @@ def test_the_notebook_that_is_named_is_the_one_that_is_blamed(source, tmp_path):
         run(source, tmp_path / "run", {"amount": "x"}, only=["02"])  # which reads what 01_first makes
 
 
-def test_fresh_removes_what_runs_make_and_nothing_where_no_run_was(tmp_path):
-    """Of a link the link alone."""
+def test_fresh_removes_only_what_the_record_lists(tmp_path):
+    def make(*names):
+        for name in names:
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).touch()
+
+    make("thesis.tex", "run.json", "figures/mine.pdf")
+    run_folder.clear(tmp_path)  # no record of a run: nothing is touched
+    assert (tmp_path / "figures").exists()
+    run_folder.begin(tmp_path / "run.json")
+    make("checkpoints/1", "metrics.jsonl")
+    run_folder.begin(tmp_path / "run.json")  # what the first has made, the second may not disown
+    refused("holds figures, but its record does not say that a run made that", run_folder.clear, tmp_path)
+    assert (tmp_path / "checkpoints" / "1").exists()
+    shutil.rmtree(tmp_path / "figures")
+    run_folder.clear(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run.json", "thesis.tex"]
+    assert json.loads((tmp_path / "run.json").read_text())["status"] == "not started"
+
+
+def test_a_record_that_lists_other_places_removes_nothing_there(tmp_path):
     folder, victim = tmp_path / "run", tmp_path / "victim"
     victim.mkdir()
-    (folder / "checkpoints").mkdir(parents=True)
-    for name in ("thesis.tex", "run.json", "checkpoints/1", "metrics.jsonl"):
-        (folder / name).touch()
+    folder.mkdir()
     (folder / "dataset").symlink_to(victim)
-    before = listing(folder)
-    run_folder.clear(folder)  # no record of a run: nothing is touched
-    assert listing(folder) == before
-    run_folder.begin(folder / "run.json", parameters={"01_first": {}})
+    made = ["../victim", str(victim), "dataset", "thesis", {}, None]
+    (folder / "thesis").mkdir()
+    (folder / "run.json").write_text(json.dumps({"versions": {"lqrlab": "1"}, "made": made}))
     run_folder.clear(folder)
-    assert sorted(p.name for p in folder.iterdir()) == ["run.json", "thesis.tex"]
-    record = run_folder.read(folder / "run.json")
-    assert (record["status"], "parameters" in record, victim.exists()) == ("not started", False, True)
+    assert victim.exists()
+    assert (folder / "thesis").exists()
 
 
 def test_a_notebook_that_reads_from_a_later_one_is_refused(source):

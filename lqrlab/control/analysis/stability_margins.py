@@ -100,25 +100,27 @@ def margins(
         closed = A - B @ K
     if not stable(closed, dt):
         raise ValueError("K: the loop A − BK is not stable, so it has no margins")
-    if len(delays) > 1 and any(delays):
-        return _with_dead_times(A, B, K, dt, np.array(delays))
-    delay, at_inputs = delays[0], []
-    for i in range(B.shape[1]):
-        others = [j for j in range(B.shape[1]) if j != i]
-        inner = A - B[:, others] @ K[others]
-        gains, (w, unity) = _crossings(inner, B[:, [i]], K[[i]], dt)
-        late, at = _delay_margin(w, unity)
-        if delay:
-            if delay >= late:
-                raise ValueError(
-                    f"delay: expected less than the delay margin of input {i}, {late:.4g} s, at which the loop begins "
-                    f"to oscillate at {at:.4g} rad/s, but found {delay:g} s"
-                )
-            at_inputs.append(_with_dead_time(inner, B[:, [i]], K[[i]], dt, delay, (w, unity, late)))
-            continue
+    if len(delays) > 1 and any(delays) and dt is not None:
+        raise ValueError(
+            "delay: expected one number in discrete time; a plant sampled with a dead time for each input is another "
+            "one, which control.delayed makes, and its margins need no delay"
+        )
+    ports = [(B[:, [i]], K[[i]]) for i in range(B.shape[1])]
+    inner = [A - np.delete(B, i, 1) @ np.delete(K, i, 0) for i in range(len(ports))]
+    crossings = [_crossings(a, b, k, dt) for a, (b, k) in zip(inner, ports)]
+    if any(delays):
+        loop = _Late(A, B, K, dt)
+        known = np.concatenate([w for _, (w, _) in crossings])
+        grid = _grid([A, closed, *inner], dt, known, np.array([d for d in delays if d]))
+        if len(delays) > 1:
+            return loop.margins_of_all(np.array(delays), grid)
+        return [loop.margins(i, delays[0], at, grid) for i, (_, at) in enumerate(crossings)]
+    at_inputs = []
+    for (b, k), (gains, (w, unity)) in zip(ports, crossings):
         # 1/(1 + L) and the half of (1 − L)/(1 + L): their peaks are H∞ norms
-        peak, frequency = hinf_norm(closed, B[:, [i]], -K[[i]], np.ones((1, 1)), dt)
-        half, worst = hinf_norm(closed, B[:, [i]], -K[[i]], np.full((1, 1), 0.5), dt)
+        peak, frequency = hinf_norm(closed, b, -k, np.ones((1, 1)), dt)
+        half, worst = hinf_norm(closed, b, -k, np.full((1, 1), 0.5), dt)
+        late, _ = _delay_margin(w, unity)
         at_inputs.append(_gathered(gains, unity, (1 / peak, frequency), Disk(1 / half, worst), late))
     return at_inputs
 
@@ -148,109 +150,99 @@ def _delay_margin(w: np.ndarray, unity: np.ndarray) -> tuple[float, float]:
     return float(late[i]), float(w[i])
 
 
-def _with_dead_time(
-    A: np.ndarray, b: np.ndarray, k: np.ndarray, dt: float | None, delay: float,
-    known: tuple[np.ndarray, np.ndarray, float],
-) -> Margins:  # fmt: skip
-    """Margins of L(jω) exp(−jω delay): crossings of |L| = 1 are known, the rest is searched in frequency."""
-    crossed, unity, late = known
+@dataclasses.dataclass(frozen=True)
+class _Late:
+    """The loop u = −Kx, whose inputs may come late: its margins, searched in frequency."""
 
-    def gain(w: np.ndarray) -> np.ndarray:
-        z = 1j * w if dt is None else np.exp(1j * w * dt)
-        return response_at(A, b, k, z)[:, 0, 0] * np.exp(-1j * w * delay)
+    A: np.ndarray
+    B: np.ndarray
+    K: np.ndarray
+    dt: float | None
 
-    w = _grid(A, dt, crossed, np.array([delay]))
-    return _searched(gain, w, unity * np.exp(-1j * crossed * delay), late - delay)
+    def joint(self, w: np.ndarray, delays: Float[np.ndarray, " m"]) -> Complex[np.ndarray, "f m m"]:
+        """K (zI − A)⁻¹B exp(−jω delay)."""
+        z = 1j * w if self.dt is None else np.exp(1j * w * self.dt)
+        return response_at(self.A, self.B, self.K, z) * np.exp(-1j * w[:, None, None] * delays)
+
+    def gain(self, i: int, delays: Float[np.ndarray, " m"], w: np.ndarray) -> Complex[np.ndarray, " f"]:
+        """The loop gain at input i, the others closed."""
+        T, others = self.joint(w, delays), np.arange(len(delays)) != i
+        closed = np.eye(len(delays) - 1) + T[:, others][:, :, others]
+        return T[:, i, i] - (T[:, [i]][:, :, others] @ np.linalg.solve(closed, T[:, others][:, :, [i]]))[:, 0, 0]
+
+    def margins(self, i: int, delay: float, crossed: tuple[np.ndarray, np.ndarray], grid: np.ndarray) -> Margins:
+        """Of input i that alone comes late: crossings of |L| = 1 are known."""
+        w, unity = crossed
+        late, at = _delay_margin(w, unity)
+        if delay >= late:
+            raise ValueError(
+                f"delay: expected less than the delay margin of input {i}, {late:.4g} s, at which the loop begins "
+                f"to oscillate at {at:.4g} rad/s, but found {delay:g} s"
+            )
+        gain = partial(self.gain, i, delay * (np.arange(self.B.shape[1]) == i))
+        return _searched(gain, grid, unity * np.exp(-1j * w * delay), late - delay)
+
+    def margins_of_all(self, delays: Float[np.ndarray, " m"], grid: np.ndarray) -> list[Margins]:
+        """Of each input, the other loops closed with their own dead times."""
+        one = np.eye(len(delays))
+
+        def turns(w: np.ndarray) -> np.ndarray:
+            return np.angle(np.linalg.det(one + self.joint(w, delays)) / np.linalg.det(one + self.joint(w, 0 * delays)))
+
+        for _ in range(_FINER):  # until no turn can hide between two frequencies
+            steps = np.abs(np.angle(np.exp(1j * np.diff(turns(grid)))))
+            coarse = np.flatnonzero(steps > _TURN)
+            if not len(coarse):
+                break
+            grid = np.sort(np.concatenate([grid, np.sqrt(grid[coarse] * grid[coarse + 1])]))
+        if abs(np.unwrap(turns(grid))[-1]) > 1:  # it is one at both ends
+            raise ValueError(f"delay: expected dead times at which the loop is stable, but found {delays.tolist()} s")
+        at_inputs = []
+        for i in range(len(delays)):
+            gain = partial(self.gain, i, delays)
+            crossed = _zeros(lambda w, gain=gain: np.log(np.abs(gain(w))), grid)  # type: ignore[misc]
+            unity = gain(crossed)
+            at_inputs.append(_searched(gain, grid, unity, _delay_margin(crossed, unity)[0]))
+        return at_inputs
 
 
-def _with_dead_times(
-    A: np.ndarray, B: np.ndarray, K: np.ndarray, dt: float | None, delays: Float[np.ndarray, " m"]
-) -> list[Margins]:
-    """Margins of each input, the other loops closed with their own dead times."""
+def _grid(systems: list[np.ndarray], dt: float | None, crossed: np.ndarray, delays: np.ndarray) -> np.ndarray:
+    """Frequencies [rad/s] fine enough for dead times, for known crossings, and beside each mode of the systems."""
+    modes = np.concatenate([np.linalg.eigvals(a) for a in systems]).astype(complex)
     if dt is not None:
-        raise ValueError(
-            "delay: expected one number in discrete time; a plant sampled with a dead time for each input is another "
-            "one, which control.delayed makes, and its margins need no delay"
-        )
-    one = np.eye(len(delays))
-
-    def joint(w: np.ndarray, delays: np.ndarray = delays) -> np.ndarray:
-        return response_at(A, B, K, 1j * w) * np.exp(-1j * w[:, None, None] * delays)
-
-    def gain(i: int, w: np.ndarray) -> np.ndarray:
-        T, others = joint(w), np.arange(len(delays)) != i
-        inner = np.linalg.solve((one + T)[:, others][:, :, others], T[:, others][:, :, [i]])
-        return (T[:, [i]][:, :, [i]] - T[:, [i]][:, :, others] @ inner)[:, 0, 0]
-
-    def turns(w: np.ndarray) -> np.ndarray:
-        return np.angle(np.linalg.det(one + joint(w)) / np.linalg.det(one + joint(w, 0 * delays)))
-
-    w = _grid_of_loop(A, B, K, delays)
-    for _ in range(_FINER):  # until no turn can hide between two frequencies
-        steps = np.abs(np.angle(np.exp(1j * np.diff(turns(w)))))
-        coarse = np.flatnonzero(steps > _TURN)
-        if not len(coarse):
-            break
-        w = np.sort(np.concatenate([w, np.sqrt(w[coarse] * w[coarse + 1])]))
-    if abs(np.unwrap(turns(w))[-1]) > 1:  # it is one at both ends
-        raise ValueError(f"delay: expected dead times at which the loop is stable, but found {delays.tolist()} s")
-    at_inputs = []
-    for i in range(len(delays)):
-        size = np.log(np.abs(gain(i, w)))
-
-        def excess(at: float, i: int = i) -> float:
-            return float(np.log(np.abs(gain(i, np.array([at]))[0])))
-
-        at = np.flatnonzero(size[:-1] * size[1:] <= 0)
-        crossed = np.array([_root(excess, w[j], w[j + 1]) for j in at])
-        unity = gain(i, crossed)
-        at_inputs.append(_searched(partial(gain, i), w, unity, _delay_margin(crossed, unity)[0]))
-    return at_inputs
-
-
-def _grid_of_loop(A: np.ndarray, B: np.ndarray, K: np.ndarray, delays: np.ndarray) -> np.ndarray:
-    """Frequencies [rad/s] of several loops: also around each mode of the plant and of the loop without delays."""
-    modes = np.concatenate([np.linalg.eigvals(A), np.linalg.eigvals(A - B @ K)])
-    crossed = [np.abs(modes)]
-    for i in range(B.shape[1]):
-        others = np.arange(B.shape[1]) != i
-        _, (at, _) = _crossings(A - B[:, others] @ K[others], B[:, [i]], K[[i]], None)
-        crossed.append(np.abs(at))
-    w = _grid(A, None, np.concatenate(crossed), delays[delays > 0])
+        modes = np.log(modes + 1e-300) / dt
+    sizes = np.abs(np.concatenate([modes, crossed, 1 / delays]))
+    sizes = sizes[sizes > 0]
+    top = 1e3 * sizes.max() if dt is None else np.pi / dt
+    low = 1e-4 * min(sizes.min(), top)
     beside = np.geomspace(1e-2, 30, 60)
     near = modes.imag[:, None] + np.abs(modes.real)[:, None] * np.concatenate([-beside, [0.0], beside])
-    near = near[(near > w[0]) & (near < w[-1])]
-    return np.unique(np.concatenate([w, near]))
+    late = (np.arange(0.05, 200, 0.05) / delay for delay in delays)
+    w = np.unique(np.concatenate([np.geomspace(low, top, 4000), near.ravel(), *late]))
+    return w[(w >= low) & (w <= top)]
 
 
-def _grid(A: np.ndarray, dt: float | None, crossed: np.ndarray, delays: np.ndarray) -> np.ndarray:
-    """Frequencies [rad/s] fine enough for the plant's modes, for crossings that are known, and for dead times."""
-    sizes = np.abs(np.linalg.eigvals(A)) if dt is None else np.abs(np.log(np.linalg.eigvals(A) + 1e-300)) / dt
-    sizes = np.concatenate([sizes[sizes > 0], crossed[crossed > 0], 1 / delays])
-    top = 1e3 * sizes.max() if dt is None else np.pi / dt
-    w = np.geomspace(1e-4 * min(sizes.min(), top), top, 4000)
-    w = np.unique(np.concatenate([w, *(np.arange(0.05, 200, 0.05) / delay for delay in delays)]))
-    return w[w <= top]
+def _zeros(f: Callable[[np.ndarray], np.ndarray], w: np.ndarray, which: np.ndarray | bool = True) -> np.ndarray:
+    """Zeros of f between those neighbours of a grid at which its signs differ, and ``which`` is true."""
 
+    def one(at: float) -> float:
+        return float(f(np.array([at]))[0])
 
-def _root(f: Callable[[float], float], low: float, high: float) -> float:
-    """A zero of f between two ends of different signs; an end that is zero but for rounding if they are not."""
-    if f(low) * f(high) >= 0:
-        return float(min(low, high, key=lambda at: abs(f(at))))
-    return float(scipy.optimize.brentq(f, low, high, xtol=1e-300, rtol=1e-13))
+    values, found = f(w), []
+    for i in np.flatnonzero((values[:-1] * values[1:] <= 0) & which):
+        low, high = w[i], w[i + 1]
+        if one(low) * one(high) < 0:
+            found.append(scipy.optimize.brentq(one, low, high, xtol=1e-300, rtol=1e-13))
+        else:  # one of them is zero but for rounding
+            found.append(min(low, high, key=lambda at: abs(one(at))))
+    return np.array(found, float)
 
 
 def _searched(
     gain: Callable[[np.ndarray], np.ndarray], w: np.ndarray, unity: Complex[np.ndarray, " c"], delay_margin: float
 ) -> Margins:
     """Margins of a loop gain L(jω), searched in frequency; ``unity``: its values of size one."""
-    L = gain(w)
-
-    def imaginary(at: float) -> float:
-        return float(gain(np.array([at]))[0].imag)
-
-    turned = np.flatnonzero((L.imag[:-1] * L.imag[1:] < 0) & (L.real[:-1] < 0))
-    real = gain(np.array([_root(imaginary, w[i], w[i + 1]) for i in turned]))
+    real = gain(_zeros(lambda w: gain(w).imag, w, gain(w[:-1]).real < 0))
 
     def least(distance: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
         at = w

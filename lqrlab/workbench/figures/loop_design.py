@@ -7,26 +7,32 @@ same programs for all settings.
 import dataclasses
 import math
 from functools import partial
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+import lqrlab
 from lqrlab import control, simulation, systems
 from lqrlab.compute import checks, jit_by_function
 from lqrlab.compute.jit import quick_jit
 from lqrlab.simulation import Problem, Trajectory, verdict
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures.charts import Poles
-from lqrlab.workbench.figures.loop_controllers import ControllerChoice, LateController, SampledLoop, sampled_loop
+from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice, LateController, SampledLoop, sampled_loop
 from lqrlab.workbench.figures.step_specifications import Specifications
 
 FREE = 100.0
 """Limits from here on, in scales of the inputs, count as none."""
+PLANNED = 20
+"""Samples that MPC plans."""
 TICKS = 4
 """Ticks in the plant's own sample time."""
 LATE = 2
 """Sample times of delay, at most."""
+_LONG = 160  # samples within which the constrained optimum is to need its limits no more
 OVERVIEW = "overview"
 """The picture that shows a bit of all."""
 MOVES = "the plant moves"
@@ -170,6 +176,8 @@ class LoopDesign:
     built: Trajectory  # of the loop as implemented on the nonlinear plant, likewise
     cost: float  # the optimum's x0ᵀPx0
     in_plant_weights: float  # excess cost in the plant's own weights, without delay and limits, from x0, relative
+    planned: Trajectory | None = None  # of MPC instead of the gain, where its limits bind and nothing is late
+    least: float = math.nan  # the constrained optimum's cost of the linear plant; NaN where none was found
 
 
 def design(setting: LoopSetting) -> LoopDesign:
@@ -197,6 +205,8 @@ def design(setting: LoopSetting) -> LoopDesign:
     free = loop(s.controller, 0.0) if s.delay else implemented
     best = _run(dataclasses.replace(problem, linear=True), loop(ControllerChoice(), 0.0), s, alone=True)
     built = _run(problem, implemented, s)
+    binds = bool(np.any(np.nanmax(np.abs(built.us), axis=0) >= s.limits * (1 - 1e-9)))
+    plans = binds and not s.delay and not s.load and s.controller.kind == KINDS[0]
     price = free.price(own)
     paid = float(x0 @ price @ x0) if np.isfinite(price).all() else math.inf
     return LoopDesign(
@@ -209,6 +219,7 @@ def design(setting: LoopSetting) -> LoopDesign:
         built,
         float(x0 @ np.asarray(optimum.P) @ x0),
         paid / float(x0 @ own_P @ x0) - 1,
+        *(_planned(problem, sampled, s) if plans else ()),
     )
 
 
@@ -237,6 +248,21 @@ def _run(problem: Problem, loop: SampledLoop, s: LoopSetting, *, alone: bool = F
     policy = LateController(loop.policy(s.plant.n, LATE, limits), s.sample, delay, added, LATE)
     run = jax.tree.map(np.asarray, _rollout(problem, policy, s.x0, ticks=s.ticks))
     return dataclasses.replace(run, us=run.us - added)
+
+
+def _planned(problem: Problem, sampled: control.Sampled, s: LoopSetting) -> tuple[Trajectory, float]:
+    """MPC's loop on the nonlinear plant, and the constrained optimum's cost of the linear one."""
+    design = lqrlab.predictive.mpc(Problem.from_matrices(*sampled, limits=(-s.limits, s.limits)), PLANNED)
+    policy = simulation.Held(simulation.bind(design, problem), problem.m, s.sample)
+    run = jax.tree.map(np.asarray, _rollout(problem, policy, s.x0, ticks=s.ticks))
+    return run, float(_least(dataclasses.replace(design, horizon=_LONG), s.x0))
+
+
+@quick_jit
+def _least(design: Any, x0: Array | np.ndarray) -> Float[Array, ""]:
+    """The cost of a plan that is the optimum over all time; NaN of one that is not."""
+    plan, _ = design.plan(x0)
+    return jnp.where(design.exact(plan), plan.cost, jnp.nan)
 
 
 @partial(jit_by_function, jit=quick_jit, static_argnames="ticks")

@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 import lqrlab
 from lqrlab import control, systems
-from lqrlab.simulation import Problem, Verdict
+from lqrlab.simulation import Problem, Trajectory, Verdict
 from lqrlab.workbench.figures import animation, charts, step_specifications, svg
 from lqrlab.workbench.figures.charts import Axes, Rectangle
 from lqrlab.workbench.figures.loop_controllers import KINDS, SampledLoop
@@ -19,6 +19,7 @@ from lqrlab.workbench.figures.loop_design import (
     LATE,
     MOVES,
     OVERVIEW,
+    PLANNED,
     STEP,
     LoopDesign,
     LoopSetting,
@@ -50,11 +51,11 @@ def picture(
         held, wanted = setting.controller.held, setting.specifications
         drawn = step_specifications.picture(stepped(setting, result), wanted, plant, held, margins)
         return dataclasses.replace(drawn, words=f"{drawn.words}<br>{said}")
-    others = {name: found.built for name, (_, found) in (pinned or {}).items()}
     if setting.view == MOVES:
-        runs = {"implemented": result.built} | others
+        runs = {"implemented": result.built} | {name: found.built for name, (_, found) in (pinned or {}).items()}
         return dataclasses.replace(animation.animation(plant, runs, width=_WIDTH), words=said)
-    runs = dict(zip(LOOPS, (result.best, result.built))) | others
+    others = {name: found for name, (_, found) in (pinned or {}).items()}
+    runs = _runs(result) | {name: found.built for name, found in others.items()}
     said += "".join(f"<br>{_pinned_words(name, *both)}" for name, both in (pinned or {}).items())
     signals = charts.channels(plant)
     traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, lead=1, named=True)
@@ -90,11 +91,17 @@ def phase_words(margin: control.Margins) -> str:
     return "any" if math.isinf(margin.phase) else f"±{math.degrees(margin.phase):.0f}°"
 
 
+def _runs(result: LoopDesign) -> dict[str, Trajectory]:
+    """The loops that are drawn, by name."""
+    runs = dict(zip(LOOPS, (result.best, result.built)))
+    return runs if result.planned is None else runs | {f"MPC, {PLANNED} samples": result.planned}
+
+
 def _cost_so_far(result: LoopDesign, at: Rectangle) -> str:
     """Cost so far of the loops; the optimum as a line across."""
-    runs, ts = (result.best, result.built), result.best.ts
-    looks = svg.strokes(LOOPS).values()
-    curves = [(ts, np.concatenate([[0.0], np.cumsum(run.costs)]), look) for run, look in zip(runs, looks)]
+    runs, ts = _runs(result), result.best.ts
+    looks = svg.strokes(runs).values()
+    curves = [(ts, np.concatenate([[0.0], np.cumsum(run.costs)]), look) for run, look in zip(runs.values(), looks)]
     curves.append((ts[[0, -1]], np.full(2, result.cost), Stroke(7, DASHES[2])))
     title = "cost so far; dotted: x0ᵀP x0, the least there is"
     return charts.over_time(at, curves, title, "1", float(ts[-1]), lead=1)[0]
@@ -197,7 +204,10 @@ def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
         conditions.append(f"its input {late:g} sample{'s' * (late != 1)} late, {aware}")
     if s.limit < FREE:
         conditions.append(limit_words(s.limit))
-    return f"<b>Cost.</b> Linear optimum {result.cost:.4g}. Nonlinear, {', '.join(conditions)}: {cost}."
+    return (
+        f"<b>Cost.</b> Linear optimum {result.cost:.4g}. Nonlinear, {', '.join(conditions)}: {cost}."
+        f"{_limited_words(s, result)}"
+    )
 
 
 def _load_words(s: LoopSetting, result: LoopDesign) -> str:
@@ -210,6 +220,23 @@ def _load_words(s: LoopSetting, result: LoopDesign) -> str:
         for o, y in zip(s.plant.outputs, ends)
     )
     return f"<b>Load.</b> Under a load of {s.load:.2g} × scale at the inputs the outputs end at {html.escape(ended)}."
+
+
+def _limited_words(s: LoopSetting, result: LoopDesign) -> str:
+    """Both loops beside the constrained optimum, where limits bind."""
+    if result.planned is None:
+        return ""
+    if not math.isfinite(result.least):
+        return " Within the limits no input was found that brings the linear plant back from here."
+    said = []
+    for name, run in (("the clipped LQR", result.built), (f"MPC of {PLANNED} samples", result.planned)):
+        good = outcome(s.plant, run) == Verdict.CONVERGED
+        share = float(np.sum(run.costs)) / result.least - 1
+        said.append(f"{name} costs {_percent(share)} it" if good else f"{name} does not converge")
+    return (
+        f" Within the limits none pays less than {result.least:.4g}, the constrained optimum; on the nonlinear plant "
+        f"{said[0]}, {said[1]}."
+    )
 
 
 def _percent(share: float) -> str:

@@ -1,6 +1,7 @@
 """The policy inspector: a policy and the LQR from the same start, chosen by a click in a plane of two states."""
 
 import dataclasses
+import functools
 import html
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -270,27 +271,22 @@ class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
         plant = controls.changed(self._nominal, self.parameters)
         return x0, plant, self.across.value, self.up.value, (self.push_at.value, self.push.value)
 
-    def _compared(self, question: InspectorQuestion, check: Check) -> tuple[Pair, Runs]:
-        x0, plant, _, _, (at, size) = question
+    def _compute(self, question: InspectorQuestion, check: Check) -> tuple[str, Picture]:
+        x0, plant, across, up, (at, size) = question
         values = tuple(float(value) for value in plant.parameters.values())
         if values not in self._pairs:
             self._pairs = {values: Pair.of(plant, self._policy, self._label, self._num_steps, self._limits)}
         pair = self._pairs[values]
-        return pair, compare(pair, x0, check, (round(at / float(plant.dt)), size))
-
-    def _compute(self, question: InspectorQuestion, check: Check) -> tuple[str, Picture]:
-        pair, runs = self._compared(question, check)
-        _, _, across, up, (_, size) = question
-        plane = svg.document(_plane(pair, runs, across, up), _SIDE, _SIDE, "plane of two states")
-        return plane, _picture(pair, runs, pushed=bool(size))
+        runs = compare(pair, x0, check, (round(at / float(plant.dt)), size))
+        plane = _plane(pair, runs, across, up)
+        self._whole = functools.partial(_picture, pair, runs, plane, pushed=bool(size))
+        return svg.document(plane, _SIDE, _SIDE, "plane of two states"), _picture(pair, runs, pushed=bool(size))
 
     def _exported(self, question: InspectorQuestion) -> tuple[object, Problem]:
         return self._policy, Problem.of(question[1], limits=self._limits, optimum=False)
 
     def _still(self) -> Picture:
-        _, _, across, up, (_, size) = question = self._question()
-        pair, runs = self._compared(question, lambda: None)
-        return _picture(pair, runs, _plane(pair, runs, across, up), pushed=bool(size))
+        return self._whole()
 
     def _show(self, answer: tuple[str, Picture]) -> None:
         self.plane.svg = answer[0]

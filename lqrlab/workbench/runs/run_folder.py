@@ -24,8 +24,8 @@ from lqrlab.workbench.runs import notebooks, plant_copies, session
 
 RUN, SWEEP = "run.json", "sweep.json"
 """The record of a run and of a sweep: its presence says what a folder is."""
-_GIVEN = ("dataset", "checkpoints", "metrics.jsonl")  # of ``lqrlab data`` and ``lqrlab train``
-PRODUCTS = ("notebooks", "report", "figures", "results", plant_copies.FOLDER, *_GIVEN)
+_BY_HAND = ("figures", "dataset", "checkpoints", "metrics.jsonl", "results", plant_copies.FOLDER)
+PRODUCTS = ("notebooks", "report", *_BY_HAND)
 """Things that runs make in their folder, next to their record."""
 USERS = ".in_use"
 
@@ -40,15 +40,18 @@ _ENTERED = contextlib.ExitStack()  # closed by the end of the process
 Status = Literal["not started", "running", "finished", "failed", "stopped", "timed out", "kernel died", "worker died"]
 Record = dict[str, Any]
 """Record of a run (``run.json``) or sweep (``sweep.json``): status, error, started, ended, seconds, versions,
-profile, commit, device and copies of the user's files of plants. A run adds its parameters, and in a
+profile, commit, device and copies of the user's files of plants. A run adds its parameters, what it made, and in a
 sweep its fingerprint; a sweep adds the notebook or plant, units and its runs (name, point and fingerprint of each)."""
 
 
 def begin(path: Path, **fields: Any) -> None:
     """Write the record of what starts now, before it makes anything."""
+    before = _made(path.parent)
+    made = [name for name in PRODUCTS if name in before or not os.path.lexists(path.parent / name)]
     about: Record = {"versions": session.versions(), "platform": platform.platform(), "started": session.now()}
     about |= {"plants": plant_copies.keep(path.parent)}
-    files.write_json(path, {**about, "status": "running", **fields}, ensure_ascii=False)
+    listed = {"made": made} if path.name == RUN else {}
+    files.write_json(path, {**about, **listed, "status": "running", **fields}, ensure_ascii=False)
 
 
 def note(path: Path, **changes: Any) -> None:
@@ -99,7 +102,7 @@ def finished(folder: Path, name: str, fingerprint: str) -> bool:
 def refuse_foreign(folder: Path, source: Path | None = None, record: str = RUN) -> None:
     """Raise ValueError unless a run, or the sweep of a ``record``, may write to a resolved ``folder``; touch nothing.
 
-    It may be new, empty, a run's, or hold nothing but a data set and a training.
+    It may be new, empty, a run's, or hold nothing but what a data set, a training or notebooks run by hand left there.
     It may not hold the notebooks (``source``), or be inside of their folder.
     """
     # each may be a link to somewhere
@@ -113,7 +116,7 @@ def refuse_foreign(folder: Path, source: Path | None = None, record: str = RUN) 
         fault = "expected a folder for this alone"
     elif folder.exists() and not folder.is_dir():
         fault = "expected a folder, but found a file"
-    elif found and not recorded(folder / record) and not (record == RUN and {*found} <= {*_GIVEN}):
+    elif found and not recorded(folder / record) and not (record == RUN and _by_hand(folder, found)):
         fault = f"expected a new folder or one with the record {record}, but found {found[0]} there and no such record"
     if fault:
         raise ValueError(f"--folder {short(folder)}: {fault}; give another")
@@ -131,16 +134,34 @@ def _within(place: Path, folder: Path) -> bool:
     return any(p.samefile(folder) for p in known)
 
 
+def _by_hand(folder: Path, found: list[str]) -> bool:
+    """True if all that is found was left by ``lqrlab data``, ``lqrlab train`` or notebooks run by hand."""
+    results = [path for path in (folder / "results").glob("*.json") if read(path).get("notebook") == path.stem]
+    return set(found) <= {*_BY_HAND} and (bool(results) or (folder / "dataset" / "manifest.json").is_file())
+
+
+def _made(folder: Path) -> list[str]:
+    """Products that the record of a run lists as made by it; anything else it lists does not count."""
+    listed = read(folder / RUN).get("made")
+    return [name for name in PRODUCTS if isinstance(listed, list) and name in listed]
+
+
 def clear(folder: Path) -> None:
-    """Remove what runs make from a folder that has the record of one, of links the link; from no other folder."""
+    """Remove what the record of a folder lists as made by runs, without a record nothing; else a ``ValueError``."""
     if not recorded(folder / RUN):
         return
-    files.write_json(folder / RUN, {"versions": session.versions(), "status": "not started"}, ensure_ascii=False)
-    for path in (folder / name for name in PRODUCTS):
+    made = _made(folder)
+    for name in PRODUCTS:
+        if name not in made and (folder / name).exists() and not (folder / name).is_symlink():
+            wrong = f"holds {name}, but its record does not say that a run made that"
+            raise ValueError(f"{short(folder)}: {wrong}; remove it yourself, or give another --folder")
+    for path in (folder / name for name in made):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+    blank: Record = {"versions": session.versions(), "made": made, "status": "not started"}
+    files.write_json(folder / RUN, blank, ensure_ascii=False)
 
 
 def short(path: Path) -> str:

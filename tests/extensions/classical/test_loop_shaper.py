@@ -292,7 +292,6 @@ def test_a_lead_turns_the_phase_as_it_says_and_leaves_the_gain():
     panel.close()
 
 
-@pytest.mark.matrix
 def test_the_compensator_that_is_exported_is_the_one_that_is_shown(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     panel = loop_shaper.LoopShaper("pendulum")

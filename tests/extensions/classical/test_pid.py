@@ -392,7 +392,6 @@ def test_the_gradient_of_the_loss_is_that_of_finite_differences(monkeypatch):
         assert np.isclose((loss(at + step) - loss(at - step)) / (2 * h), slope[i], rtol=2e-4, atol=1e-5)
 
 
-@pytest.mark.matrix
 def test_two_loops_on_one_input_stabilise_a_cart_pole():
     plant = systems.make("cart_pole")
     C = np.asarray(plant.output_matrix())

@@ -95,7 +95,6 @@ NAMES = [
     *("gain", "lqg", "lqg_filter", "lqi", "delayed", "plan", "schedule"),
     *("held", "late", "switching", "pid", "ekf", "ukf"),
 ]
-SLOW = [pytest.param(name, marks=[pytest.mark.matrix] if name in ("ekf", "ukf") else []) for name in NAMES]
 
 
 @pytest.fixture(scope="session")
@@ -142,7 +141,7 @@ def apart(name: str, folder: Path, num_steps: int, single: bool) -> float:
     return float(worst)
 
 
-@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_same_numbers_memory_included(name, exported):
     assert apart(name, exported(name), 1000, False) <= 1e-12
     assert apart(name, exported(name), 1000, True) <= 1e-5
@@ -171,16 +170,7 @@ def test_a_gain_and_an_lqg_design_against_numpy(exported):
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 @pytest.mark.parametrize(
-    "name",
-    [
-        "gain",
-        "lqg_filter",
-        "switching",
-        *(
-            pytest.param(name, marks=pytest.mark.matrix)
-            for name in ("lqi", "delayed", "schedule", "held", "ekf", "ukf")
-        ),
-    ],
+    "name", ["gain", "lqg_filter", "switching", "lqi", "delayed", "schedule", "held", "ekf", "ukf"]
 )
 def test_code_is_clean_and_repeats_its_vectors(name, compiler, exported, tmp_path):
     if shutil.which(compiler) is None:
@@ -213,7 +203,6 @@ def problem_of(folder: Path) -> list[str]:
     ]
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("name", ["gain", "lqi", "ekf"])
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_no_heap_and_no_library_but_mathematics(name, compiler, exported, tmp_path):
@@ -239,7 +228,6 @@ def test_exported_is_a_controller_like_any_other(name, exported):
     assert simulation.bind(back, p) is not back
 
 
-@pytest.mark.matrix
 def test_what_is_not_finite_does_as_in_jax(exported):
     """An estimator goes on; a delayed input is sent again; a plain gain says NaN."""
     for name in ("lqg", "ekf", "late", "gain"):
@@ -274,7 +262,7 @@ def network(kind: str) -> object:
     return learning.models.build(learning.ModelConfig(kind=kind, window=3, width=8, hidden=8, **sizes))
 
 
-@pytest.mark.parametrize("kind", ["mlp", pytest.param("transformer", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("kind", ["mlp", "transformer"])
 def test_networks(kind, tmp_path):
     step = ExportedStep.of(network(kind), problem())
     folder = deployment.to_c(network(kind), problem(), tmp_path)
@@ -284,7 +272,6 @@ def test_networks(kind, tmp_path):
     assert np.abs(us - expected).max() <= 1e-12 * np.abs(expected).max() > 0
 
 
-@pytest.mark.matrix
 def test_the_adaptive_regulator_as_far_as_its_rounding_allows(tmp_path):
     """Its regression multiplies rounding by 10⁸ in some steps: a last digit of the measurements moves JAX as much."""
     policy = unknown.adaptive(problem(), unknown.wide())
@@ -297,7 +284,6 @@ def test_the_adaptive_regulator_as_far_as_its_rounding_allows(tmp_path):
     assert np.abs(us - expected).max() <= max(1e-12 * size, 100 * np.abs(moved - expected).max())
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("limits", [{}, {"x": (-3.0, 3.0)}], ids=["inputs", "states"])
 def test_mpc(limits, tmp_path):
     """The project's own solver, against the policy that the library has."""
@@ -401,7 +387,6 @@ def test_names_like_those_of_the_code_and_remainders_by_one_and_loops_with_two_c
     assert np.minimum(off, np.abs(off - 1)).max() < 1e-9  # a phase of 1 − 1e-16 is one of 0
 
 
-@pytest.mark.matrix
 def test_whole_numbers_that_wrap_around_are_refused_and_builds_may_stay(tmp_path):
     @jax.tree_util.register_static
     class Counting:
@@ -460,7 +445,6 @@ def test_command(tmp_path):
     assert "--plant: expected the plant" in str(done.exception)
 
 
-@pytest.mark.matrix
 def test_cmake_builds_it_and_runs_its_test(exported, tmp_path):
     if shutil.which("cmake") is None:
         pytest.skip("needs cmake")

@@ -82,10 +82,10 @@ def lqg(problem, C):
 # Simulated plants ---------------------------------------------------------------------------------------------
 
 
-MORE = [pytest.param(name, marks=pytest.mark.matrix) for name in ("cart_pole", "furuta_pendulum")]
+PLANTS = ["pendulum", "cart_pole", "furuta_pendulum"]
 
 
-@pytest.mark.parametrize("name", ["pendulum", *MORE])
+@pytest.mark.parametrize("name", PLANTS)
 def test_with_simulated_time_it_is_a_rollout_bit_for_bit(name):
     problem, x0 = noisy(name, noise=1e-3, sensor_noise=1e-3, excitation=1e-2)
     for controller in (problem.K, lqg(problem, np.eye(problem.n)[:2])):
@@ -100,7 +100,7 @@ def test_with_simulated_time_it_is_a_rollout_bit_for_bit(name):
         np.testing.assert_array_equal(run.ys, np.asarray(ref.seen) + np.asarray(problem.x_eq))
 
 
-@pytest.mark.parametrize("name", ["pendulum", *MORE])
+@pytest.mark.parametrize("name", PLANTS)
 def test_in_real_time_a_simulated_plant_goes_as_in_a_rollout(name):
     """Sample by sample, bit for bit, where no tick was skipped; where one was, the input was held."""
     problem, x0 = noisy(name)
@@ -249,7 +249,6 @@ def test_limits_hold_for_the_thing_itself():
     assert np.max(bench.us) <= 2.0
 
 
-@pytest.mark.matrix
 @pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler")
 def test_exported_c_is_called_without_jax(tmp_path):
     """By a simulated plant and by the thing itself, from the state and from sensors: the loop of the JAX policy."""

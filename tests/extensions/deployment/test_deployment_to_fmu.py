@@ -72,7 +72,7 @@ class Running:
 
 
 @pytest.mark.parametrize("fmi", VERSIONS)
-@pytest.mark.parametrize("family", ["cart_pole", pytest.param("quadrotor", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("family", ["cart_pole", "quadrotor"])
 def test_a_plant_against_a_controller_is_the_rollout(family, fmi, tmp_path):
     plant = systems.make(family)
     problem, K = problem_of(plant), regulator(plant)
@@ -100,7 +100,7 @@ def test_a_plant_against_a_controller_is_the_rollout(family, fmi, tmp_path):
     np.testing.assert_allclose(np.array(us) - u_eq, run.us, rtol=0, atol=1e-12 * np.abs(run.us).max())
 
 
-@pytest.mark.parametrize("fmi", ["2.0", pytest.param("3.0", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("fmi", ["2.0", "3.0"])
 def test_a_plant_in_c_is_the_plant_of_a_real_time_loop(fmi, tmp_path):
     """The loop around a unit is a rollout of what it was written from, the excitation with it."""
     other = systems.make("cart_pole", pole_length=0.3)

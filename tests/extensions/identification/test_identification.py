@@ -298,17 +298,6 @@ def test_a_hostile_log_ends_in_words_and_takes_neither_time_nor_memory(case, tmp
     hostile_files.met("log", case, tmp_path / "place")
 
 
-def test_a_trajectory_is_a_log_of_absolute_values():
-    plant = systems.make("coupled_tanks")
-    x0 = plant.initial_state(key=jax.random.key(0), num=2)
-    run = simulation.rollout(plant, simulation.no_control(plant), x0, 5)
-    log = identification.read(run, plant=plant)
-    assert log.first == (0, 5)
-    x_eq, u_eq = plant.equilibrium()
-    assert np.allclose(log.ys[5], x0[1] + x_eq)
-    assert np.allclose(log.us, u_eq)
-
-
 def test_a_log_of_a_trajectory_is_what_the_controller_saw():
     plant, gain = systems.make("pendulum"), np.array([[30.0, 8.0]])
     run = simulation.rollout(
@@ -331,9 +320,13 @@ def test_a_log_of_a_trajectory_is_what_the_controller_saw():
 
 def test_trajectories_of_several_plants_are_each_about_its_own_equilibrium():
     plants = systems.sample("coupled_tanks", key=jax.random.key(0), num=4, spread=0.3)
-    run = simulation.rollout(plants, simulation.no_control(plants), np.zeros((4, 2)), 3)
+    x0 = 0.1 * np.ones((4, 2))
+    run = simulation.rollout(plants, simulation.no_control(plants), x0, 3)
     log = identification.read(run, plant=plants)
-    assert np.allclose(log.us, np.repeat(np.asarray(plants.equilibrium()[1]), 3, axis=0))
+    x_eq, u_eq = plants.equilibrium()
+    assert log.first == (0, 3, 6, 9)
+    assert np.allclose(log.ys[::3], x0 + x_eq)
+    assert np.allclose(log.us, np.repeat(np.asarray(u_eq), 3, axis=0))
     slow = dataclasses.replace(run, ts=run.ts * np.array([[1.0], [2.0], [1.0], [1.0]]))
     refused("the loops differ in their sample time", identification.read, slow, plant=plants)
 
@@ -414,16 +407,12 @@ def test_least_squares_errors_mean_what_they_say():
 
 
 @pytest.mark.parametrize("method", ["n4sid", "moesp", "cva"])
-def test_subspace_recovers_a_plant_without_noise_exactly(method):
+def test_subspace_recovers_a_plant_and_prediction_error_is_near_the_truth_with_true_errors(method):
     log = linear_log(A, B, C, K, 400, 0.0, records=2)
     model = identification.subspace(log, 3, method=method)
     # the records' means are taken off, and a plant at rest responds to that as to a step
     assert np.abs(pulses(model) - true_pulses()).max() < 0.02
     assert np.allclose(np.sort(np.abs(model.poles)), np.sort(np.abs(np.linalg.eigvals(A))), atol=0.01)
-
-
-@pytest.mark.parametrize("method", ["n4sid", "moesp", "cva"])
-def test_subspace_then_prediction_error_is_near_the_truth_and_its_errors_are_true(method):
     log = linear_log(A, B, C, K, 2000, 0.3)
     model = identification.subspace(log, 3, method=method)
     assert np.abs(pulses(model) - true_pulses()).max() < 0.15
@@ -531,7 +520,7 @@ def test_logs_that_tell_nothing_are_refused_in_words():
 # Physical parameters --------------------------------------------------------------------------------------------
 
 
-FAMILIES = ("mass_spring_damper", "pendulum", pytest.param("dc_motor", marks=pytest.mark.matrix))
+FAMILIES = ("mass_spring_damper", "pendulum", "dc_motor")
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -604,7 +593,6 @@ def test_an_unstable_plant_is_fitted_by_multiple_shooting_from_a_wrong_start():
     np.testing.assert_allclose(simulated, found.fit_percent, atol=2)
 
 
-@pytest.mark.matrix
 def test_a_long_record_of_integrators_in_a_row_is_fitted():
     """A quadrotor has no unstable mode, but in 30 s an error of its attitude has moved it by kilometres."""
     truth, log = closed_loop_log("quadrotor", 5, 1500)
@@ -692,7 +680,6 @@ def test_the_box_that_a_log_allows_holds_as_many_draws_as_it_says():
     refused("probability: expected a share above 0 and below 1", found.uncertain, 1.0)
 
 
-@pytest.mark.matrix
 def test_a_fit_is_simulated_on_its_own_outputs_and_as_finely_as_it_was_fitted():
     _, log = closed_loop_log("pendulum", 0, 30)
     found = identification.fit(systems.make("pendulum"), log, ["length"], starts=1, iterations=3, substeps=2)
@@ -712,7 +699,6 @@ def test_a_fit_is_simulated_on_its_own_outputs_and_as_finely_as_it_was_fitted():
     assert np.allclose(found.simulate(slow, start), truth, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.matrix
 def test_draws_from_the_posterior_are_distributed_as_its_density_is():
     """Little damping near the edge of its range, beside the density by exact discretisation on a grid."""
     pytest.importorskip("blackjax")
@@ -825,7 +811,6 @@ def test_a_robust_gain_is_the_one_that_a_plain_search_finds(objective):
         assert np.isfinite(score(np.asarray(identification.robust_gain(plants, objective, K=low[None]))[0]))
 
 
-@pytest.mark.matrix
 def test_more_data_buy_less_regret():
     _, log = closed_loop_log("mass_spring_damper", 2, 400, noise=0.05)
     rows = identification.regret(
@@ -1002,7 +987,6 @@ def test_the_panel_of_a_plant_is_a_picture_without_a_person(monkeypatch):
     refused("parameters: expected one or more", widgets.identify, log, "mass_spring_damper", values=nothing)
 
 
-@pytest.mark.matrix
 def test_a_chaotic_plant_is_fitted_because_segments_need_not_meet_at_first():
     truth, log = closed_loop_log("double_pendulum", 0, 200)
     found = identification.fit(systems.make("double_pendulum"), log, starts=1)

@@ -96,7 +96,6 @@ def rms(a):
     return float(np.sqrt(np.mean(np.square(a))))
 
 
-@pytest.mark.matrix
 @needs("cascaded_tanks.csv", "nonlinearbenchmark.org, Cascaded Tanks")
 def test_the_cascaded_tanks_are_simulated_nearer_than_the_best_published_model():
     def log(which):
@@ -129,7 +128,6 @@ def buck_converter():
     return whole, whole.cut(0, 0.01), slice(len(frames[0]), None)
 
 
-@pytest.mark.matrix
 def test_several_starts_leave_the_poor_minimum_that_one_ends_in():
     whole, estimation, after = buck_converter()
     plant, missed = DiodeConverter(coil=8500, load=36_000, zero=82, gain=3.3), []

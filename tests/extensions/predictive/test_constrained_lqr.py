@@ -122,13 +122,11 @@ def test_answers_and_proofs_are_the_referees(kind):
     check_kind(kind, 60)
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in EVERYDAY and kind not in ("inputs",)])
 def test_answers_and_proofs_of_all_kinds_are_the_referees(kind):
     check_kind(kind, 100)
 
 
-@pytest.mark.matrix
 def test_inputs_alone_within_limits_always_have_an_optimum():
     problems = draw("inputs", 200)
     assert all(compare(problems, solve(problems)))
@@ -167,7 +165,6 @@ def balancing():
     return A, B, np.eye(4), 10 * np.eye(4), {"u_limits": (-10, 10)}, given["balance_P"], given["balance_q"], G, h
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("robot", [walking, balancing])
 def test_the_programs_of_a_public_collection_are_solved_to_nine_digits(robot):
     """By their own dense conditions of optimality: absolute, but for the gap, which is as large as the cost."""
@@ -209,7 +206,6 @@ def test_steps_taken_for_a_batch_are_refused_in_words():
         solved(one, one, one, one, np.zeros((30, 1)), 5, r=np.zeros((30, 5, 1)), u_limits=(-1, 1))
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("num", [6, 48])
 def test_starts_that_steps_of_all_limits_never_solve_are_solved(num):
     """Of 4096 starts of the published plant, those that need most steps; 48 of one plant are searched in the limits."""
@@ -226,7 +222,6 @@ def test_starts_that_steps_of_all_limits_never_solve_are_solved(num):
         assert dense_qp.kkt_residual(dense_qp.build(x0=start, **problem), member(found, i)) < 1e-9
 
 
-@pytest.mark.matrix
 def test_most_starts_of_one_plant_are_solved_in_the_limits_alone(monkeypatch):
     given = np.load(Path(__file__).parents[2] / "records" / "bounded_lqr.npz")
     told, solve = [], constrained._on_all_cores
@@ -242,7 +237,6 @@ def test_most_starts_of_one_plant_are_solved_in_the_limits_alone(monkeypatch):
     np.testing.assert_allclose(found.point.us[good], given["u_1"][good], atol=2e-8)
 
 
-@pytest.mark.matrix
 def test_arrays_that_a_compiled_function_encloses_are_arguments_too():
     A, B, eye, one = jnp.eye(2), jnp.ones((2, 1)), jnp.eye(2), jnp.ones((1, 1))
     c, limit, price = jnp.full(2, 0.1), jnp.full(2, 3.0), jnp.ones(())
@@ -252,7 +246,7 @@ def test_arrays_that_a_compiled_function_encloses_are_arguments_too():
     np.testing.assert_allclose(jax.jit(lambda x0: solve(x0=x0).us)(x0), solve(x0=x0).us, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["states", pytest.param("soft_outputs", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("kind", ["states", "soft_outputs"])
 def test_batches_that_cores_share_give_what_parts_of_them_give(kind):
     problem = draw(kind, 1)[0]
     x0 = np.random.default_rng(6).normal(size=(1300, 2))  # from 1250 on
@@ -264,7 +258,6 @@ def test_batches_that_cores_share_give_what_parts_of_them_give(kind):
     np.testing.assert_allclose(whole.us[620:680][good], part.us[good], atol=1e-8)
 
 
-@pytest.mark.matrix
 def test_one_plants_starts_give_what_each_gives_alone():
     rng = np.random.default_rng(5)
     problem = draw("states", 1)[0] | {"c": rng.normal(size=2) / 10}
@@ -376,7 +369,6 @@ def check_gradients(kind, step=1e-5, tolerance=2e-5):
         assert abs(exact) > 1e-6 or name in LIMITS.values() or name == "u_last", name
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("kind", ["all", "soft", "time_varying_all"])  # together they have each feature
 def test_gradients_are_those_of_finite_differences(kind):
     check_gradients(kind)
@@ -400,7 +392,6 @@ def test_gradients_are_those_of_the_dense_optimality_conditions():
     np.testing.assert_allclose(gradient, -2 * adjoint[: weight.size].reshape(weight.shape).sum(0), rtol=1e-7)
 
 
-@pytest.mark.matrix
 def test_gradients_of_infeasible_problems_are_nan_and_of_their_neighbours_are_not():
     starts = np.array([[0.5], [100.0], [0.2]])
 
@@ -417,7 +408,6 @@ def test_gradients_of_infeasible_problems_are_nan_and_of_their_neighbours_are_no
 # Programs of JAX -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.matrix
 def test_jit_vmap_batches_and_loops_give_the_same():
     problems = draw("states", 8, seed=9)
     given = stacked(problems)
@@ -436,7 +426,6 @@ def test_jit_vmap_batches_and_loops_give_the_same():
             np.testing.assert_allclose(a[i], b, rtol=1e-8, atol=1e-9)
 
 
-@pytest.mark.matrix
 def test_vmap_over_other_axes():
     problems = draw("states", 8, seed=9)
     given = stacked(problems)
@@ -462,7 +451,6 @@ def test_members_do_not_depend_on_their_neighbours():
     np.testing.assert_allclose(found.us[good], again.us[::-1][good], rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.matrix
 def test_a_price_is_the_fall_of_the_cost_as_its_limit_widens():
     problem = without_kink("all")
     given, _ = differentiable(problem)

@@ -26,7 +26,6 @@ def limited(name, share, num=6, **extra):
     return problem.limited((problem.u_eq - most, problem.u_eq + most)), x0
 
 
-@pytest.mark.matrix
 def test_the_part_of_a_start_that_is_held_is_that_of_a_scalar_plants_closed_form():
     """x+ = a x + u, |u| ≤ 1 is held where (a − 1) |x| < 1: up to 5 and up to 2."""
     for a in (1.2, 1.5):
@@ -36,7 +35,6 @@ def test_the_part_of_a_start_that_is_held_is_that_of_a_scalar_plants_closed_form
         assert float(part[1]) == pytest.approx(1 / (a - 1) / 6, rel=2e-4)
 
 
-@pytest.mark.matrix
 def test_a_start_outside_the_limits_of_states_is_told_with_the_part_of_it_that_is_inside():
     limits = simulation.Limits(u=(-1, 1), x=(-4.7, 4.7))
     problem = simulation.Problem.from_matrices([[1.2]], ONE, ONE, ONE, limits=limits)
@@ -44,7 +42,6 @@ def test_a_start_outside_the_limits_of_states_is_told_with_the_part_of_it_that_i
         predictive.optimum(problem, [5.0])
 
 
-@pytest.mark.matrix
 def test_a_score_beside_the_constrained_optimum_is_that_of_a_long_dense_program():
     problem, x0 = limited("cart_pole", 0.5)
     reference = predictive.reference(problem)
@@ -61,7 +58,6 @@ def test_a_score_beside_the_constrained_optimum_is_that_of_a_long_dense_program(
     assert float(free.ratio.max()) > 1.01
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("name", ["cart_pole", "coupled_tanks", "pendulum"])
 def test_nobody_beats_the_constrained_optimum(name):
     """Not even MPC whose horizon sees it all, and that comes to it."""
@@ -90,7 +86,6 @@ def test_starts_from_which_the_regulator_keeps_the_limits_need_no_plan(monkeypat
         predictive.optimum(problem, 10 * x0)
 
 
-@pytest.mark.matrix
 def test_starts_without_an_optimum_are_counted():
     problem = simulation.Problem.from_matrices([[1.2]], ONE, ONE, ONE, limits=(-1.0, 1.0))
     x0 = jnp.array([[1.0], [4.0], [6.0], [-7.0]])
@@ -108,7 +103,6 @@ def test_a_nonlinear_plant_has_no_constrained_optimum_to_compare_with():
         evaluation.evaluate(problem.K, problem, key=KEY, reference=predictive.reference(problem))
 
 
-@pytest.mark.matrix
 def test_the_optimum_of_several_plants_is_that_of_each():
     plants = systems.sample("pendulum", key=KEY, num=2)
     problem = simulation.Problem.of(plants, limits=(-1.0, 1.0), linear=True)
@@ -130,7 +124,6 @@ SET = {
 }
 
 
-@pytest.mark.matrix
 def test_an_episodes_ratio_is_its_cost_over_the_constrained_optimum_of_its_start():
     env = environments.make("pendulum", **SET)
     problem = jax.tree.map(lambda a: jnp.asarray(a[0]), env.pool)
@@ -165,7 +158,6 @@ def test_a_violation_is_counted_in_scales_and_paid_for():
     assert float(step(KEY, rested, jnp.zeros(1))[5]["violation"]) == 0.0
 
 
-@pytest.mark.matrix
 def test_a_filter_between_agent_and_plant_keeps_the_limits():
     """An agent that pushes outwards, and one that is safe."""
     limits = ([-0.3, -9.0], [0.3, 9.0])
@@ -192,7 +184,6 @@ def test_a_filter_between_agent_and_plant_keeps_the_limits():
     np.testing.assert_allclose(worst(bare, calm)[1], worst(safe, calm)[1], atol=1e-5)
 
 
-@pytest.mark.matrix
 def test_environments_refuse_what_they_cannot_be():
     for settings, message in (
         ({"optimum": "constrained"}, "optimum: 'constrained' is known of the linear plant"),

@@ -31,7 +31,6 @@ def with_first_input(x, u):
     return found.cost
 
 
-@pytest.mark.matrix
 def test_the_excess_of_an_input_is_what_a_plan_that_begins_with_it_costs_more(lessons):
     change = jnp.where(lessons.u > 0, -1e-3, 1e-3)  # stays within the limits
     exact = with_first_input(lessons.x, lessons.u + change) - with_first_input(lessons.x, lessons.u)
@@ -45,7 +44,6 @@ def test_the_excess_of_an_input_is_what_a_plan_that_begins_with_it_costs_more(le
     )  # a limit that comes later costs less or the same
 
 
-@pytest.mark.matrix
 def test_a_network_learns_what_the_limits_change():
     fast = np.array([np.inf, 0.3])  # a limit of the velocity, which the LQR does not know
     limits = simulation.Limits(u=(-0.5, 0.5), x=(-fast, fast))

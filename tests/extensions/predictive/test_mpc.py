@@ -62,7 +62,6 @@ def test_a_continuous_plant_is_sampled_with_its_cost():
         np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-@pytest.mark.matrix
 def test_the_loop_of_a_long_horizon_costs_the_constrained_optimum():
     """Summed along the loop; the optimum beside the referee's for a horizon after which no limit holds."""
     design, x0 = predictive.mpc(problem_of(limits=LIMITS), 64), np.array([2.0, 0.5])
@@ -138,7 +137,6 @@ def test_a_missing_measurement_is_predicted():
     np.testing.assert_allclose(inputs, us, atol=1e-9)
 
 
-@pytest.mark.matrix
 def test_a_problem_of_many_plants_is_controlled_as_each_of_them_and_lends_its_limits():
     plants = systems.sample("pendulum", key=jax.random.key(0), num=3)
     problem = simulation.Problem.of(plants, limits=(-1.5, 1.5), linear=True)
@@ -225,13 +223,11 @@ def filtered_loop(gain, x0, steps, x_limits, horizon=10):
     return xs, np.array(us), -xs[:-1] @ np.asarray(gain).T
 
 
-@pytest.mark.matrix
 def test_a_filter_leaves_a_safe_controller_alone():
     _xs, us, wanted = filtered_loop([[0.2, 0.6]], [0.5, 0.0], 60, x_limits=(-1.0, 1.0))
     np.testing.assert_allclose(us, wanted, atol=1e-6)
 
 
-@pytest.mark.matrix
 def test_a_filter_keeps_limits_that_a_controller_would_not():
     """A gain that pushes outwards: with the filter it stays, and brakes no earlier than it must."""
     xs, us, wanted = filtered_loop([[-1.0, 0.0]], [0.2, 0.0], 120, x_limits=([-0.5, -10.0], [0.5, 10.0]), horizon=20)

@@ -43,10 +43,7 @@ def by_ilqr(problem, x0, T, us=None):
 
 @pytest.mark.parametrize(
     ("family", "limit", "x0", "guessed"),
-    [
-        ("pendulum", 8.0, [3.0, 0.0], False),
-        pytest.param("cart_pole", 20.0, [0.0, 3.1, 0.0, 0.0], True, marks=pytest.mark.matrix),
-    ],
+    [("pendulum", 8.0, [3.0, 0.0], False), ("cart_pole", 20.0, [0.0, 3.1, 0.0, 0.0], True)],
 )
 def test_a_converged_plan_is_iterative_lqrs_optimum(family, limit, x0, guessed):
     """From hanging, input limits active: the pendulum's search starts from nothing, the cart's from the plan."""
@@ -63,7 +60,6 @@ def test_a_converged_plan_is_iterative_lqrs_optimum(family, limit, x0, guessed):
         np.testing.assert_allclose(best.us - problem.u_eq[None], plan.us, atol=1e-3)
 
 
-@pytest.mark.matrix
 def test_a_converged_plan_is_scipys_optimum():
     """Six inputs of a pendulum with a limited rate, minimised by SLSQP on the plant as SciPy integrates it."""
     rate = ([-9.0, -1.2], [9.0, 1.2])
@@ -97,8 +93,7 @@ def test_a_converged_plan_is_scipys_optimum():
 
 
 @pytest.mark.parametrize(
-    ("limits", "soft"),
-    [({}, {}), pytest.param({"x": (-0.6, 0.6), "du": (-2.0, 2.0)}, {"soft": (10.0, 10.0)}, marks=pytest.mark.matrix)],
+    ("limits", "soft"), [({}, {}), ({"x": (-0.6, 0.6), "du": (-2.0, 2.0)}, {"soft": (10.0, 10.0)})]
 )
 def test_on_a_linear_problem_it_is_the_linear_controller(limits, soft):
     problem = problem_of("cart_pole", 4.0, **limits, linear=True)
@@ -118,7 +113,6 @@ def test_gradients_of_a_steps_cost_are_those_of_differences():
     np.testing.assert_allclose(along_u, [(cost(x, u + h) - cost(x, u - h)) / (2 * h)], atol=1e-8)
 
 
-@pytest.mark.matrix
 def test_one_program_a_sample_swings_a_cart_pole_up():
     """From all angles the linear controller loses; states are limited as well."""
     problem = problem_of("cart_pole", 20.0, ([-1.5, *[-np.inf] * 3], [1.5, *[np.inf] * 3]))
@@ -134,7 +128,6 @@ def test_one_program_a_sample_swings_a_cart_pole_up():
     assert np.all(np.abs(lost.xs[:, -1]).max(-1) > 3)
 
 
-@pytest.mark.matrix
 def test_plants_and_loops_of_a_batch_are_controlled_as_each_of_them():
     plants = systems.sample("pendulum", key=jax.random.key(0), num=2)
     problem = simulation.Problem.of(plants, limits=simulation.Limits(u=(-6.0, 6.0), x=(-4.0, 4.0)))
@@ -148,7 +141,6 @@ def test_plants_and_loops_of_a_batch_are_controlled_as_each_of_them():
         np.testing.assert_allclose(first, run.us[i][:, 0], atol=1e-9)
 
 
-@pytest.mark.matrix
 def test_inputs_stay_within_limits_where_nothing_is_feasible_and_measurements_may_be_missing():
     problem = problem_of("pendulum", 2.0, (-0.5, 0.5))
     policy = simulation.bind(predictive.nonlinear_mpc(problem, 8), problem)
@@ -174,7 +166,6 @@ def test_a_loop_of_another_sample_time_is_refused():
 # Outputs alone -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("kind", ["linear", "nonlinear"])
 def test_a_cart_pole_of_which_position_and_angle_are_seen_is_regulated_within_limits(kind):
     problem = problem_of("cart_pole", 15.0, noise=1e-4, sensor_noise=1e-3)

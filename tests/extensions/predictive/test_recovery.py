@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import refused
 from scipy_oracle import gain, van_loan
 
 from benchmarks import recovery as measured_recovery
@@ -187,7 +188,6 @@ def test_both_networks_descend_by_adam_on_gradients_of_length_one_at_a_rate_that
             np.testing.assert_allclose(changes[t], -rate * step_by, rtol=1e-5, atol=1e-12)
 
 
-@pytest.mark.matrix
 def test_the_same_seed_gives_the_same_parameters_and_another_seed_others():
     plant = systems.make("pendulum")
     first, again, other = (
@@ -217,7 +217,6 @@ def test_the_policy_kept_recovers_no_less_than_the_lqr_at_any_size_and_costs_lea
     assert all(x0 is seen[0][1] for _, x0 in seen)  # one set of starts judges all
 
 
-@pytest.mark.matrix
 def test_no_start_of_a_training_or_of_its_validation_is_one_of_the_test(monkeypatch):
     drawn = []
     starts, recovered = recovery.RecoveryTask.starts, recovery._recovered
@@ -245,11 +244,6 @@ def test_no_start_of_a_training_or_of_its_validation_is_one_of_the_test(monkeypa
     assert distance.min() > 1e-7
 
 
-def test_steps_that_no_validation_would_see_are_refused():
-    with pytest.raises(ValueError, match=r"num_steps: .*a multiple of report_every = 200"):
-        predictive.RecoveryConfig(num_steps=300)
-
-
 def test_the_benchmark_says_share_and_cost_of_the_lqr_beside_those_of_each_training():
     plant, lqr = unstable()
     policies = {"LQR": lqr, "seed 0": simulation.LinearPolicy(0 * lqr.K), "seed 1": lqr}
@@ -265,14 +259,16 @@ def test_the_benchmark_says_share_and_cost_of_the_lqr_beside_those_of_each_train
     assert (config.seed, config.spread, config.num_steps, config.report_every) == (5, 3.0, 300, 100)
 
 
-@pytest.mark.parametrize(
-    ("limits", "message"), [((-np.inf, np.inf), "finite"), ((1.0, 2.0), "around the equilibrium input")]
-)
-def test_limits_that_leave_nothing_to_recover_are_refused(limits, message):
-    with pytest.raises(ValueError, match=message):
-        predictive.train_recovery(Problem.of(systems.make("pendulum"), limits=limits), BRIEF)
-    with pytest.raises(ValueError, match="expected one plant"):
-        predictive.train_recovery(Problem.of(systems.sample("pendulum", key=KEY, num=2), limits=(-3.0, 3.0)), BRIEF)
+def test_limits_plants_and_steps_that_leave_nothing_to_recover_or_to_see_are_refused():
+    plant, two = systems.make("pendulum"), systems.sample("pendulum", key=KEY, num=2)
+
+    def train(plants, *limits):
+        return predictive.train_recovery(Problem.of(plants, limits=limits), BRIEF)
+
+    refused("finite", train, plant, -np.inf, np.inf)
+    refused("around the equilibrium input", train, plant, 1.0, 2.0)
+    refused("expected one plant", train, two, -3.0, 3.0)
+    refused("num_steps: .*a multiple of report_every = 200", predictive.RecoveryConfig, num_steps=300)
 
 
 def unstable():

@@ -151,7 +151,6 @@ def test_inputs_within_limits_are_those_of_scipys_optimiser():
         assert not held.any(), "an input at its limit has no gain"
 
 
-@pytest.mark.matrix
 def test_plans_in_a_batch_are_followed_each_by_its_own_gains():
     x0 = np.array([[0.4, 0.0], [-0.3, 0.3]])
     plan = predictive.ilqr(two_torques, x0, Q, R, STEPS, QF, dt=DT)
@@ -231,7 +230,6 @@ def test_a_mass_with_a_speed_limit_moves_as_scipys_quadratic_program():
     np.testing.assert_allclose(tight.xs[:, 0], 0.0, atol=1e-6)
 
 
-@pytest.mark.matrix
 def test_a_cart_that_backs_off_before_it_moves_does_so_within_its_rail():
     plant = systems.make("cart_pole")
     (A, B), (Q, R) = plant.matrices(), plant.weights()
@@ -320,11 +318,7 @@ def closed_loop(plant, policy, x, num_steps, limit):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "hanging", "num_steps"),
-    [
-        ("pendulum", [np.pi, 0], 120),
-        pytest.param("cart_pole", [0, np.pi, 0, 0], 160, marks=pytest.mark.matrix),
-        pytest.param("acrobot", [np.pi, 0, 0, 0], 200, marks=pytest.mark.matrix),
-    ],
+    [("pendulum", [np.pi, 0], 120), ("cart_pole", [0, np.pi, 0, 0], 160), ("acrobot", [np.pi, 0, 0, 0], 200)],
 )
 def test_swing_ups_end_in_the_regulators_hands(name, hanging, num_steps):
     plant = systems.make(name)

@@ -99,7 +99,6 @@ def test_what_is_in_the_way_is_named_with_the_way_out(tmp_path, monkeypatch, par
     assert [f.name for f in tmp_path.iterdir()] == ["arm.xml"]  # MuJoCo writes its warnings into a file
 
 
-@pytest.mark.matrix
 def test_what_no_comparison_near_the_rest_can_see_is_listed_in_the_limits(tmp_path):
     pair = '<contact><pair geom1="a" geom2="b"/></contact>'
     touching = FOREARM.replace("<geom", '<geom name="a"') + '<geom name="b" size="0.01" mass="0.01"/>'
@@ -224,7 +223,6 @@ def test_a_mesh_is_drawn_by_its_outline():
     assert set(distance.argmin(1)) == {0, 1, 2, 3}
 
 
-@pytest.mark.matrix
 def test_a_robot_of_seven_joints_is_designed_for_and_what_cannot_take_it_says_what_can(tmp_path):
     links = range(7)
     bodies = "".join(

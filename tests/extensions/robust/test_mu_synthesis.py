@@ -38,7 +38,6 @@ def survives(loop, upper, largest, seed=0):
         assert largest(np.linalg.eigvals(A + B @ Delta @ np.linalg.solve(np.eye(4) - D @ Delta, C)))
 
 
-@pytest.mark.matrix
 def test_a_published_design_is_reached():
     """The book's rounds: 1.18 for the H∞ controller, 1.024 and 1.019 after two and three; 0.974 is the least known."""
     P = distillation()

@@ -21,7 +21,6 @@ def double_integrator(**specs):
     return tuning.tune(A, B, C, np.eye(2), np.eye(1), DT, tuning.StepSpecs(**specs))
 
 
-@pytest.mark.matrix
 @pytest.mark.slow
 def test_specifications_are_met_on_the_loop_or_missed_in_words():
     result = double_integrator(settling=2.0, overshoot=0.02, effort=5.0, margin=1.0)

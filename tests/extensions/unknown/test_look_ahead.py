@@ -115,7 +115,6 @@ def test_looking_ahead_probes_where_certainty_equivalence_waits():
     np.testing.assert_array_equal(memory.z[:, N_MAX], u[:, 0])
 
 
-@pytest.mark.matrix
 def test_dense_systems_cost_less():
     rng = np.random.default_rng(0)
     dense = [
@@ -131,7 +130,6 @@ def test_dense_systems_cost_less():
     assert cost["ahead"] < cost["alone"] - 0.15
 
 
-@pytest.mark.matrix
 def test_it_acts_alone_after_its_steps_and_where_a_family_is_known():
     plant = systems.make("pendulum")
     x0 = jnp.array([0.2, 0.0])

@@ -19,7 +19,6 @@ def loops():
     return training_episodes.episodes(batches, jax.random.key(5), randoms=2, noises=(0.0, 0.01))
 
 
-@pytest.mark.matrix
 def test_the_slope_of_a_loops_cost_is_that_of_finite_differences(loops):
     episodes, _ = loops
     # of one hypothesis: where the likeliest of several changes, the cost jumps
@@ -39,7 +38,6 @@ def test_the_slope_of_a_loops_cost_is_that_of_finite_differences(loops):
     assert abs(slope) > 1e-3
 
 
-@pytest.mark.matrix
 def test_learning_a_prior_lowers_the_cost_of_its_loops(loops):
     episodes, weight = loops
     prior, seen = unknown.wide(), []

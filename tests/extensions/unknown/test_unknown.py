@@ -235,7 +235,6 @@ def test_looking_ahead_expects_what_the_network_guesses(sure):
     assert abs(memory.z[12]) > 0.01
 
 
-@pytest.mark.matrix
 def test_a_network_with_and_without_families_is_the_same_for_a_plant_alone_and_among_others(training):
     """Plants of one, two, three and four states; and a loop has a gradient."""
     names = ("cruise_control", "pendulum", "dc_motor", "cart_pole")
@@ -265,7 +264,6 @@ def _answers(policy, xs):
     return jax.lax.scan(lambda memory, x: policy(memory, x), policy.init(xs.shape[1:2]), xs)[1]
 
 
-@pytest.mark.matrix
 def test_plants_at_large_are_entries_of_either_size_and_positions_that_their_rates_move():
     """Of three states, four and one: an odd one out is no position."""
     prior = dataclasses.replace(unknown.wide(), half=jnp.array(0.7))
@@ -298,16 +296,12 @@ def test_plants_at_large_are_entries_of_either_size_and_positions_that_their_rat
             assert odds[k] == log_odds
 
 
-def test_regression_step_by_step_is_the_dense_posterior(at_large):
-    _, belief, dense, _ = at_large
+def test_regression_step_by_step_is_the_dense_posterior_and_odds_are_normal_densities(at_large):
+    first, belief, dense, _ = at_large
     for (k, i), (mean, covariance, _) in dense.items():
         np.testing.assert_allclose(np.asarray(belief.theta)[k, COLUMNS, i], mean, atol=1e-6)
         spread = np.asarray(belief.spread)[k, 0 if i < 2 else 1][np.ix_(COLUMNS, COLUMNS)]
         np.testing.assert_allclose(spread, covariance, rtol=1e-4, atol=1e-9)
-
-
-def test_odds_of_the_components_are_their_normal_densities(at_large):
-    first, belief, dense, _ = at_large
     evidence = np.array([sum(dense[k, int(i)][2] for i in ROWS) for k in range(len(first.theta))])
     expected = np.asarray(first.odds) + evidence
     found = np.asarray(belief.odds)
@@ -437,15 +431,11 @@ def scaled(plants):
     return policy, x0, simulation.rollout(quiet.limited(None), policy, x0, 20)
 
 
-def test_what_is_padding_stays_zero(scaled):
-    _, _, run = scaled
-    assert not np.any(run.xs[..., 2:])
-    assert not np.any(run.us[..., 1:])
-    assert np.any(run.us[..., 0])
-
-
-def test_a_loop_in_si_units_is_the_padded_one(scaled):
+def test_a_loop_in_si_units_is_the_padded_one_whose_padding_stays_zero(scaled):
     _, x0, expected = scaled
+    assert not np.any(expected.xs[..., 2:])
+    assert not np.any(expected.us[..., 1:])
+    assert np.any(expected.us[..., 0])
     pendulums = sampled("pendulum", 2)
     scale_x, scale_u = (np.asarray(s).reshape(-1, 1, 1, s.shape[-1]) for s in pendulums.scales)
     policy = unknown.adaptive(pendulums, unknown.wide(), limit=20.0)
@@ -625,6 +615,12 @@ def test_wrong_arguments_are_refused_in_words(wrong):
         unknown.look_ahead(unknown.score)
 
 
+def test_no_control_is_a_baseline_and_loses_all(training, plants):
+    found = unknown.baselines(training)
+    assert found.keys() == {"no control", *SETTINGS}
+    assert unknown.score(found["no control"], plants, key=KEY, num_initial=2, num_steps=60).failed.all()
+
+
 @pytest.mark.parametrize("name", [name for name in SETTINGS if name not in DRAWS])
 def test_each_baseline_regulates_the_families_that_it_knows(training, plants, name):
     regret = unknown.score(baseline(name, training), plants, key=KEY, num_initial=2, num_steps=60)
@@ -679,12 +675,6 @@ def test_a_root_of_a_covariance_is_one():
     np.testing.assert_allclose(L @ L.T, S, atol=1e-9)
 
 
-def test_the_baselines_are_named_and_no_control_is_one(training, plants):
-    found = unknown.baselines(training)
-    assert found.keys() == {"no control", *SETTINGS}
-    assert unknown.score(found["no control"], plants, key=KEY, num_steps=60).failed.all()
-
-
 def test_weights_come_back_from_a_file_and_a_strangers_file_is_refused(tmp_path, training):
     families = unknown.wide(unknown.families(training))
     for prior in (unknown.wide(), families, spoken(0, prior=families), spoken(1)):
@@ -737,7 +727,6 @@ def test_a_network_with_a_history_sees_the_last_state_again_where_none_is_measur
     assert len(np.unique(found)) == 2
 
 
-@pytest.mark.matrix
 def test_a_network_without_a_description_enters_the_table_and_one_with_it_is_refused(plants):
     small = {"kind": "transformer", "window": 4, "width": 8, "depth": 1, "heads": 2}
     blind = learning.models.build(learning.ModelConfig(description=False, **small))
