@@ -213,7 +213,7 @@ def _by_engine(
     keep: tuple[str, ...],
     key: PRNGKeyArray | None,
 ) -> dict[str, Array] | None:
-    """What is kept of loops that the batch-last engine runs; None for those of the reference scan.
+    """Kept arrays of loops that the batch-last engine runs; None for those of the reference scan.
 
     The engine takes many loops under constant gains, outside of traces, on one device. NumPy, which has no bfloat16,
     must know the numbers; and where JAX is to look for NaN, it has to see each step.

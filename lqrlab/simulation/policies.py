@@ -148,6 +148,8 @@ def check_policy(policy: Policy, x: Array, m: int) -> None:
         *lead, rows, columns = policy.K.shape
         if (rows, columns) == (m, x.shape[-1]) and tuple(lead) == x.shape[: len(lead)]:
             return  # seen without a trace, which would take longer than many a simulation
+        if set(lead) - {1} and tuple(lead) != x.shape[:-1][: len(lead)]:
+            raise ValueError(f"policy: gains of batch shape {tuple(lead)} do not lead states of shape {x.shape}")
     try:
         _, u = jax.eval_shape(lambda p, x: p(p.init(x.shape[:-1]), x), policy, x)
     except Exception as error:
