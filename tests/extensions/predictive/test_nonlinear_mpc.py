@@ -117,7 +117,7 @@ def test_one_program_a_sample_swings_a_cart_pole_up():
     """From all angles the linear controller loses; states are limited as well."""
     problem = problem_of("cart_pole", 20.0, ([-1.5, *[-np.inf] * 3], [1.5, *[np.inf] * 3]))
     x0 = np.zeros((3, 4))
-    x0[:, 1] = [3.1, -2.0, 0.5]
+    x0[:, 1] = [3.1, -1.9, 0.5]  # from -2.0 two ways up cost the same, and rounding decides
     policy = predictive.nonlinear_mpc(problem, 40)
     run = simulation.rollout(problem, policy, x0, 250)
     assert float(jnp.abs(run.us).max()) <= 20
