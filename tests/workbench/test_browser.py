@@ -1,6 +1,5 @@
 """What people see, in a real browser: JupyterLab with panels; reports without a network, to everybody's eyes."""
 
-import dataclasses
 import html
 import json
 import os
@@ -482,14 +481,14 @@ def hostile_site(folder):
     """A page of each kind, with names and outputs that would run a script."""
     name = "".join(hostile_html.PAYLOADS)
     report.write(hostile_html.run(folder / "runs" / "run"))
-    sweep = folder / "sweeps" / "sweep"
-    sweep.mkdir(parents=True)
-    (sweep / sweep.NUMBERS).write_text(json.dumps({"fingerprint": "0", "error": name}))
+    many = folder / "sweeps" / "sweep"
+    many.mkdir(parents=True)
+    (many / sweep.NUMBERS).write_text(json.dumps({"fingerprint": "0", "error": name}))
     record = {"notebook": name, "title": name, "kind": "plant", "status": name, "profile": name}
     record |= {"started": name, "versions": {"lqrlab": name, name: name}, "units": {}, "commit": name, "device": name}
     record["runs"] = [{"point": {name: name}, "run": name, "fingerprint": "0"}]
-    (sweep / "sweep.json").write_text(json.dumps(record))
-    report.compare(sweep)
+    (many / "sweep.json").write_text(json.dumps(record))
+    report.compare(many)
     report.index(folder)
     plant = systems.load(hostile_html.plant_file(folder / "plant.json"))
     with pytest.MonkeyPatch.context() as patch:
@@ -498,9 +497,7 @@ def hostile_site(folder):
         catalogue_page.page([name], unfolded=True).save(folder / "plants.html")
         widgets.lqr_designer(plant, num_steps=20).save(folder / "designs.html")
         config = dataset.DataConfig(families=("dc_motor",), held_out=(), variants=2, num_steps=9, trajectories=1)
-    made = dataset.generate(config, folder / "set")
-    named = dataclasses.replace(config, controller="".join(hostile_html.PAYLOADS[-8:])[:200])
-    data_card.write(dataclasses.replace(made, config=named))
+    data_card.write(dataset.generate(config, folder / "set"))
     return sorted(folder.rglob("*.html"))
 
 

@@ -51,7 +51,7 @@ def test_a_score_beside_the_constrained_optimum_is_that_of_a_long_dense_program(
     _K, P = scipy_oracle.gain(A, B, Q, R, N)
     for x, ratio, beside in zip(np.asarray(x0), score.ratio, free.ratio):
         given = {"N": N, "Qf": P, "u_limits": (np.asarray(problem.low), np.asarray(problem.high))}
-        found, qp = solved(A, B, Q, R, x, 100, **given), dense_qp.build(A, B, Q, R, x, 100, **given)
+        found, qp = solved(A, B, Q, R, x, 60, **given), dense_qp.build(A, B, Q, R, x, 60, **given)
         assert dense_qp.kkt_residual(qp, found) < 1e-9
         least = qp.cost(found.us)
         np.testing.assert_allclose(beside / ratio, least / float(x @ P @ x), rtol=1e-6)
