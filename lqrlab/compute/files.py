@@ -111,14 +111,8 @@ def read_rows(path: str | Path, most: int = _MOST_BYTES) -> list[dict[str, Any] 
     return [_row(line) for line in lines]
 
 
-def write_digests(folder: Path) -> None:
-    """List all files of ``folder`` with their digests, so that later it can be seen whether it is whole."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    write_json(folder / DIGESTS, {path.relative_to(folder).as_posix(): digest(path) for path in files})
-
-
 def flaw(folder: Path) -> str:
-    """Faults of the files that :func:`write_digests` listed; empty if there are none, or if none were listed."""
+    """Faults of the files whose digests the folder's list :data:`DIGESTS` has; empty if there are none, or if none were listed."""
     found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
     for name, path in found.items():
         if not (path.is_file() or path.is_dir()):  # a pipe would be waited for
