@@ -112,7 +112,7 @@ def read_rows(path: str | Path, most: int = _MOST_BYTES) -> list[dict[str, Any] 
 
 
 def flaw(folder: Path) -> str:
-    """Faults of the files whose digests the folder's list :data:`DIGESTS` has; empty if there are none, or if none were listed."""
+    """Faults of a folder's files against its list of digests, :data:`DIGESTS`; empty without faults or a list."""
     found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
     for name, path in found.items():
         if not (path.is_file() or path.is_dir()):  # a pipe would be waited for
