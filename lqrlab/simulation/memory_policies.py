@@ -15,8 +15,8 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from lqrlab.compute import checks, linalg, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.control import LQG, LQR, Integral, StateSpace
-from lqrlab.simulation.policies import DelayedPolicy, Policy, measured_or, sent_or
-from lqrlab.simulation.problem import Problem
+from lqrlab.simulation.policies import LinearPolicy, Policy, measured_or, sent_or
+from lqrlab.simulation.problem import Problem, check_step
 from lqrlab.systems import Plant, check_plant
 
 
@@ -88,25 +88,69 @@ class Delayed:
     Attributes:
         policy: any policy.
         m: number of its inputs.
-        steps: samples. What is not a whole number of them: :func:`delayed`.
+        steps: samples, at most. What is not a whole number of them: :func:`delayed`.
+        delay: samples, fewer or as many, one for all inputs or one each ``[m]``; ``steps`` if left out.
+        dt: the step [s] that it is to be rolled out with ``[*batch]``; None for any.
     """
 
     policy: Policy
     m: int = dataclasses.field(metadata={"static": True})
     steps: int = dataclasses.field(metadata={"static": True})
+    delay: int | Array | None = None
+    dt: Array | None = None
+
+    def check_step(self, dt: Array) -> None:
+        """Refuse to be rolled out with another step than its own: outside a trace, where both are numbers."""
+        if self.dt is not None:
+            whose = "the step of the delayed controller, {:g} s, which is its sample time over its ticks,"
+            check_step(self.dt, dt, whose, "pass dt=plant.dt / ticks to rollout or to Problem.of")
 
     def init(self, batch_shape: tuple[int, ...]) -> tuple[PyTree, Array]:
-        """The policy's memory, and the inputs on their way ``[*batch_shape, steps, m]``, the oldest first."""
-        return self.policy.init(batch_shape), jnp.zeros((*batch_shape, checks.whole("steps", self.steps, 0), self.m))
+        """The policy's memory, and the inputs sent before ``[*batch_shape, steps, m]``, the newest first."""
+        before = max(checks.whole("steps", self.steps, 0), 1)
+        return self.policy.init(batch_shape), jnp.zeros((*batch_shape, before, self.m))
 
     def __call__(self, carry: tuple[PyTree, Array], x: Array) -> tuple[tuple[PyTree, Array], Array]:
         """The input that arrives now."""
-        memory, late = carry
+        memory, sent = carry
         memory, u = self.policy(memory, x)
-        if self.steps:
-            u = sent_or(late[..., -1, :].astype(u.dtype), u, x)
-        queue = jnp.concatenate([late, u[..., None, :].astype(late.dtype)], axis=-2)
-        return (memory, queue[..., 1:, :]), queue[..., 0, :].astype(u.dtype)
+        u = sent_or(sent[..., 0, :].astype(u.dtype), u, x)
+        queue = jnp.concatenate([u[..., None, :].astype(sent.dtype), sent], axis=-2)
+        delay = jnp.broadcast_to(jnp.asarray(self.steps if self.delay is None else self.delay), (1, self.m))
+        arrives = jnp.broadcast_to(jnp.arange(queue.shape[-2])[:, None] == delay, queue.shape)
+        return (memory, queue[..., :-1, :]), jnp.where(arrives, queue, 0).sum(axis=-2).astype(u.dtype)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Augmented:
+    """A policy of the state and of the inputs that it sent before, which may still be on their way.
+
+    Attributes:
+        policy: of these ``[..., n + m·memory]``, the newest input first, such as the gain of
+            :func:`lqrlab.control.lqrd_delayed`.
+        limit: magnitude at which an input is cut before it is sent ``[m]``; inf for none.
+        memory: inputs that are remembered.
+
+    Source: K. J. Åström and B. Wittenmark, Computer-Controlled Systems, 3rd ed. (1997), section 2.3.
+    """
+
+    policy: Policy
+    limit: Float[Array, " m"]
+    memory: int = dataclasses.field(metadata={"static": True})
+
+    def init(self, batch_shape: tuple[int, ...]) -> tuple[PyTree, Array]:
+        """The policy's memory, and nothing sent."""
+        return self.policy.init(batch_shape), jnp.zeros((*batch_shape, max(self.memory, 1), len(self.limit)))
+
+    def __call__(self, carry: tuple[PyTree, Array], x: Array) -> tuple[tuple[PyTree, Array], Array]:
+        """The policy's input, cut."""
+        memory, sent = carry
+        known = sent[..., : self.memory, :].reshape(*x.shape[:-1], -1).astype(x.dtype)
+        memory, u = self.policy(memory, jnp.concatenate([x, known], axis=-1))
+        limit = jnp.broadcast_to(self.limit, u.shape)
+        u = jnp.clip(sent_or(sent[..., 0, :].astype(u.dtype), u, x), -limit, limit).astype(sent.dtype)
+        return (memory, jnp.concatenate([u[..., None, :], sent[..., :-1, :]], axis=-2)), u.astype(x.dtype)
 
 
 @pytree
@@ -209,13 +253,12 @@ class LinearController:
         return z, v.astype(x.dtype)
 
 
-def estimated(plant: Plant | Problem, design: LQG, *, limits: tuple[ArrayLike, ArrayLike] | None = None) -> Measured:
+def estimated(plant: Plant | Problem, design: LQG) -> Measured:
     """The policy of an LQG design on a plant, linear or not: it sees y = Cx, and estimates the rest.
 
     Args:
-        plant: one plant, or the batch that the design is of; or a problem of them, with its limits.
+        plant: one plant, or the batch that the design is of; or a problem of them, whose limits its estimator knows.
         design: of :func:`lqrlab.control.lqg` with ``discrete=True``, for the sampled plant, in either form.
-        limits: ``(low, high)`` of the actuators, absolute, as for :func:`rollout`: its estimator knows them.
 
     >>> plant = systems.make("pendulum")
     >>> A, B, Q, R, N = control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
@@ -224,7 +267,7 @@ def estimated(plant: Plant | Problem, design: LQG, *, limits: tuple[ArrayLike, A
     >>> bool(jnp.abs(run.xs[-1]).max() < 1e-3)  # the rate was never measured
     True
     """
-    problem = problem_of(plant, limits)
+    problem = problem_of(plant)
     checks.instance("design", design, LQG, "an LQG design, as control.lqg makes")
     _check_sampled(design.discrete)
     _, B, C = design.plant
@@ -247,22 +290,15 @@ def measuring(problem: Problem, system: StateSpace) -> Measured:
     return Measured(LinearController.of(system, problem), shown)
 
 
-def integrating(
-    plant: Plant | Problem,
-    design: Integral,
-    r: ArrayLike | None = None,
-    *,
-    limits: tuple[ArrayLike, ArrayLike] | None = None,
-    anti_windup: float = 1.0,
-) -> LinearController:
+def integrating(plant: Plant | Problem, design: Integral, r: ArrayLike | None = None) -> LinearController:
     """The policy of a regulator with integral action, which holds Cx = r; it sees the state.
+
+    Within limits the integrals do not wind up: at each sample they give back what was cut off of the input.
 
     Args:
         plant: one plant, or the batch that the design is of; or a problem of them, with its limits.
         design: of :func:`lqrlab.control.lqi` with ``discrete=True``, for the sampled plant.
         r: set-point ``[*batch, p]``, as a deviation from the equilibrium; zero if left out.
-        limits: ``(low, high)`` of the actuators, absolute, as for :func:`rollout`.
-        anti_windup: the share of the input that was cut off which the integrals give back at each sample, 0 … 1.
 
     >>> plant = systems.make("pendulum")
     >>> A, B, Q, R, N = control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
@@ -271,17 +307,16 @@ def integrating(
     >>> round(float(run.xs[-1, 0]), 6)  # leaning, by a torque that nobody told it
     0.1
     """
-    problem = problem_of(plant, limits)
+    problem = problem_of(plant)
     checks.instance("design", design, Integral, "a regulator with integral action, as control.lqi makes")
     _check_sampled(design.discrete)
     check_sizes(problem, design.K.shape[-1], design.K.shape[-2])
-    share = checks.number("anti_windup", anti_windup, "a share from 0 to 1", low=0, high=1)
     Ki, p, n = design.Ki, design.C.shape[-2], problem.n
     set_point = jnp.zeros(p) if r is None else jnp.asarray(checks.real("r", r), Ki.dtype)
     if set_point.shape[-1:] != (p,):
         raise ValueError(f"r: expected {p} numbers, one for each output, but found shape {set_point.shape}")
     # Ki times this is the identity on what the integrals can do to the inputs
-    back = -share * linalg.solve_many(Ki.mT @ Ki, Ki.mT)
+    back = -linalg.solve_many(Ki.mT @ Ki, Ki.mT)
     low, high = limits_of(problem)
     # z holds the integrals and, for a measurement that is missing, the state that the model expects: Ay + Bv
     (A, B), lead = _model(problem), jnp.broadcast_shapes(design.C.shape[:-2], problem.batch_shape)
@@ -312,7 +347,7 @@ def _model(problem: Problem) -> tuple[Array, Array]:
 
 def delayed(
     plant: Plant | Problem, design: LQR, delay: float | Sequence[float], *, ticks: int = 1, limit: ArrayLike = np.inf
-) -> DelayedPolicy:
+) -> Delayed:
     """The loop of a controller that knows its delay: inputs act late, and those on their way are remembered.
 
     Args:
@@ -331,7 +366,7 @@ def delayed(
     >>> bool(abs(run.cost / (x0 @ late.P[:2, :2] @ x0) - 1) < 1e-3)  # what the design said
     True
     """
-    problem = problem_of(plant, None)
+    problem = problem_of(plant)
     checks.instance("design", design, LQR, "a regulator, as control.lqrd_delayed makes")
     words = "a number of sample times ≥ 0, one for all inputs or one each"
     each = list(delay) if isinstance(delay, Sequence | np.ndarray) and np.ndim(delay) else [delay]
@@ -347,15 +382,14 @@ def delayed(
     memory = int(np.ceil(waits.max()))
     check_sizes(problem, design.K.shape[-1] - memory * problem.m, design.K.shape[-2])
     cut = jnp.broadcast_to(jnp.asarray(checks.real("limit", limit), design.K.dtype), (problem.m,))
-    step = problem.dt / ticks
+    slow = Held(Augmented(LinearPolicy(design.K), cut, memory), problem.m, jnp.asarray(ticks))
     late = jnp.asarray(np.round(steps).astype(int))
-    return DelayedPolicy(design.K, jnp.asarray(ticks), late, cut, memory, step)
+    return Delayed(slow, problem.m, memory * ticks, late, problem.dt / ticks)
 
 
-def problem_of(plant: Plant | Problem, limits: tuple[ArrayLike, ArrayLike] | None) -> Problem:
-    """The problem that a policy is made for, with limits where some are given."""
-    problem = plant if isinstance(plant, Problem) else Problem.of(plant, optimum=False)
-    return problem if limits is None else problem.limited(limits)
+def problem_of(plant: Plant | Problem) -> Problem:
+    """The problem that a policy is made for."""
+    return plant if isinstance(plant, Problem) else Problem.of(plant, optimum=False)
 
 
 def limits_of(problem: Problem) -> tuple[Array, Array]:
