@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import json
 import os
 import subprocess
 import sys
@@ -15,15 +16,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 import scipy.linalg
 from catalogue import BUILT_IN
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 from refusals import refused
+from safetensors import safe_open
 
 from lqrlab import evaluation, simulation, systems
 from lqrlab.extensions import environments
-from lqrlab.extensions.environments import agents, ids
+from lqrlab.extensions.environments import actions, agents, ids
 from lqrlab.simulation import loop
 
 ROOT = Path(__file__).parents[3]
@@ -278,7 +281,7 @@ def test_structured_actions_address_what_they_name(wide):
 
 def test_a_grid_of_levels_reaches_from_limit_to_limit():
     env = environments.make("pendulum", action="levels:3", limits=(-2.0, 2.0), linear=True)
-    inputs = [float(environments.Levels(i).to_input(env)[0]) for i in range(3)]
+    inputs = [float(actions.input_of(i, env)[0]) for i in range(3)]
     assert inputs == [-2.0, 0.0, 2.0]
     assert env.action_space == environments.Discrete(3)
     environments.batch_step(env, KEY[None], environments.batch_reset(env, KEY[None])[1], jnp.array([2]))
@@ -457,7 +460,7 @@ def test_torn_and_foreign_state_files_are_refused(tmp_path, pendulum, cart):
     for wrong in (data[:-30], b"", b"hello", flipped, (tmp_path / "other.npz").read_bytes()):
         file.write_bytes(wrong)
         refused(r"that environments\.save wrote", environments.load, file, pendulum)
-    refused("regular file", environments.load, tmp_path / "none", pendulum)
+    refused("expected a file of weights", environments.load, tmp_path / "none", pendulum)
     refused("key: expected a random key or keys", environments.save, state, tmp_path / "state.npz", key=np.zeros(3))
     lost = dataclasses.replace(state, x=state.x * jnp.nan)
     refused(r"state: expected finite numbers.*; reset these", environments.save, lost, tmp_path / "lost")
@@ -492,12 +495,17 @@ def test_a_state_goes_on_in_an_environment_that_rewards_and_refuses_otherwise(tm
 
 def test_a_state_that_was_changed_on_disk_is_refused_in_words(tmp_path, cart):
     file = environments.save(cart.reset(KEY, systems.make("cart_pole"))[1], tmp_path / "state", key=KEY)
-    with np.load(file) as arrays:
-        kept = dict(arrays)
-    for name, value in (("time", np.int32(7)), ("owner", np.array("cart")), ("plant0", np.float64(2.0)), ("x", None)):
-        changed = {k: a for k, a in (kept | {name: value}).items() if a is not None}
-        with file.open("wb") as stream:
-            np.savez(stream, **changed)
+    with safe_open(file, "np") as opened:
+        kept, told = {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata()  # noqa: SIM118
+    for change, more in (
+        ({"time": np.int32(7)}, {}),
+        ({"plant0": np.float64(2.0)}, {}),
+        ({"x": None}, {}),
+        ({}, {"card": json.dumps({"owner": "cart"})}),
+        ({}, {"card": "{}", "sha256": ""}),
+    ):
+        arrays = {k: np.asarray(a) for k, a in (kept | change).items() if a is not None}
+        safetensors.numpy.save_file(arrays, file, told | more)
         refused("torn or of another kind", environments.load, file, cart)
 
 
