@@ -6,7 +6,6 @@ A controller here is u = K(z) s, where s is the plant's state at a sample and th
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Array, Complex, Float
@@ -115,7 +114,7 @@ def integral_weight(choice: ControllerChoice, plant: Plant, optimum: control.LQR
 def sampled_loop(
     choice: ControllerChoice,
     plant: Plant,
-    continuous: Sequence[Array],
+    continuous: tuple[Array, Array, Array, Array],
     sampled: control.Sampled,
     dt: float,
     optimum: control.LQR,
@@ -133,7 +132,7 @@ def sampled_loop(
     A, B, Q, R, N = (np.asarray(a) for a in sampled)
     late, n = (A, B), plant.n
     if delay:
-        extended = control.delayed(*continuous[:4], dt, delay)
+        extended = control.delayed(*continuous, dt, delay)
         late = np.asarray(extended.A), np.asarray(extended.B)
     wide, m = late[1].shape
     ahead = arriving(*continuous[:2], dt, delay) if known else np.eye(n, wide)
