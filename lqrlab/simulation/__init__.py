@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from lqrlab.simulation.limits import Limits
     from lqrlab.simulation.loop import Trajectory, record, rollout, step
     from lqrlab.simulation.memory_policies import (
-        Augmented,
         Delayed,
         Held,
         LinearController,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     )
     from lqrlab.simulation.noise import Noise
     from lqrlab.simulation.policies import (
+        DelayedPolicy,
         LinearPolicy,
         Policy,
         TrackingPolicy,

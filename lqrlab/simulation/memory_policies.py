@@ -15,8 +15,8 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from lqrlab.compute import checks, linalg, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.control import LQG, LQR, Integral, StateSpace
-from lqrlab.simulation.policies import LinearPolicy, Policy, measured_or, sent_or
-from lqrlab.simulation.problem import Problem, check_step
+from lqrlab.simulation.policies import DelayedPolicy, LinearPolicy, Policy, measured_or, sent_or
+from lqrlab.simulation.problem import Problem
 from lqrlab.systems import Plant, check_plant
 
 
@@ -88,69 +88,25 @@ class Delayed:
     Attributes:
         policy: any policy.
         m: number of its inputs.
-        steps: samples, at most. What is not a whole number of them: :func:`delayed`.
-        delay: samples, fewer or as many, one for all inputs or one each ``[m]``; ``steps`` if left out.
-        dt: the step [s] that it is to be rolled out with ``[*batch]``; None for any.
+        steps: samples. What is not a whole number of them: :func:`delayed`.
     """
 
     policy: Policy
     m: int = dataclasses.field(metadata={"static": True})
     steps: int = dataclasses.field(metadata={"static": True})
-    delay: int | Array | None = None
-    dt: Array | None = None
-
-    def check_step(self, dt: Array) -> None:
-        """Refuse to be rolled out with another step than its own: outside a trace, where both are numbers."""
-        if self.dt is not None:
-            whose = "the step of the delayed controller, {:g} s, which is its sample time over its ticks,"
-            check_step(self.dt, dt, whose, "pass dt=plant.dt / ticks to rollout or to Problem.of")
 
     def init(self, batch_shape: tuple[int, ...]) -> tuple[PyTree, Array]:
-        """The policy's memory, and the inputs sent before ``[*batch_shape, steps, m]``, the newest first."""
-        before = max(checks.whole("steps", self.steps, 0), 1)
-        return self.policy.init(batch_shape), jnp.zeros((*batch_shape, before, self.m))
+        """The policy's memory, and the inputs on their way ``[*batch_shape, steps, m]``, the oldest first."""
+        return self.policy.init(batch_shape), jnp.zeros((*batch_shape, checks.whole("steps", self.steps, 0), self.m))
 
     def __call__(self, carry: tuple[PyTree, Array], x: Array) -> tuple[tuple[PyTree, Array], Array]:
         """The input that arrives now."""
-        memory, sent = carry
+        memory, late = carry
         memory, u = self.policy(memory, x)
-        u = sent_or(sent[..., 0, :].astype(u.dtype), u, x)
-        queue = jnp.concatenate([u[..., None, :].astype(sent.dtype), sent], axis=-2)
-        delay = jnp.broadcast_to(jnp.asarray(self.steps if self.delay is None else self.delay), (1, self.m))
-        arrives = jnp.broadcast_to(jnp.arange(queue.shape[-2])[:, None] == delay, queue.shape)
-        return (memory, queue[..., :-1, :]), jnp.where(arrives, queue, 0).sum(axis=-2).astype(u.dtype)
-
-
-@pytree
-@dataclasses.dataclass(frozen=True)
-class Augmented:
-    """A policy of the state and of the inputs that it sent before, which may still be on their way.
-
-    Attributes:
-        policy: of these ``[..., n + m·memory]``, the newest input first, such as the gain of
-            :func:`lqrlab.control.lqrd_delayed`.
-        limit: magnitude at which an input is cut before it is sent ``[m]``; inf for none.
-        memory: inputs that are remembered.
-
-    Source: K. J. Åström and B. Wittenmark, Computer-Controlled Systems, 3rd ed. (1997), section 2.3.
-    """
-
-    policy: Policy
-    limit: Float[Array, " m"]
-    memory: int = dataclasses.field(metadata={"static": True})
-
-    def init(self, batch_shape: tuple[int, ...]) -> tuple[PyTree, Array]:
-        """The policy's memory, and nothing sent."""
-        return self.policy.init(batch_shape), jnp.zeros((*batch_shape, max(self.memory, 1), len(self.limit)))
-
-    def __call__(self, carry: tuple[PyTree, Array], x: Array) -> tuple[tuple[PyTree, Array], Array]:
-        """The policy's input, cut."""
-        memory, sent = carry
-        known = sent[..., : self.memory, :].reshape(*x.shape[:-1], -1).astype(x.dtype)
-        memory, u = self.policy(memory, jnp.concatenate([x, known], axis=-1))
-        limit = jnp.broadcast_to(self.limit, u.shape)
-        u = jnp.clip(sent_or(sent[..., 0, :].astype(u.dtype), u, x), -limit, limit).astype(sent.dtype)
-        return (memory, jnp.concatenate([u[..., None, :], sent[..., :-1, :]], axis=-2)), u.astype(x.dtype)
+        if self.steps:
+            u = sent_or(late[..., -1, :].astype(u.dtype), u, x)
+        queue = jnp.concatenate([late, u[..., None, :].astype(late.dtype)], axis=-2)
+        return (memory, queue[..., 1:, :]), queue[..., 0, :].astype(u.dtype)
 
 
 @pytree
@@ -347,7 +303,7 @@ def _model(problem: Problem) -> tuple[Array, Array]:
 
 def delayed(
     plant: Plant | Problem, design: LQR, delay: float | Sequence[float], *, ticks: int = 1, limit: ArrayLike = np.inf
-) -> Delayed:
+) -> DelayedPolicy:
     """The loop of a controller that knows its delay: inputs act late, and those on their way are remembered.
 
     Args:
@@ -382,9 +338,9 @@ def delayed(
     memory = int(np.ceil(waits.max()))
     check_sizes(problem, design.K.shape[-1] - memory * problem.m, design.K.shape[-2])
     cut = jnp.broadcast_to(jnp.asarray(checks.real("limit", limit), design.K.dtype), (problem.m,))
-    slow = Held(Augmented(LinearPolicy(design.K), cut, memory), problem.m, jnp.asarray(ticks))
+    step = problem.dt / ticks
     late = jnp.asarray(np.round(steps).astype(int))
-    return Delayed(slow, problem.m, memory * ticks, late, problem.dt / ticks)
+    return DelayedPolicy(LinearPolicy(design.K), jnp.asarray(ticks), late, cut, memory, step)
 
 
 def problem_of(plant: Plant | Problem) -> Problem:
