@@ -172,12 +172,7 @@ def controller_matrices(
 
 
 def pid_loops(
-    plant: Plant | Problem,
-    design: PID,
-    r: ArrayLike = 0.0,
-    *,
-    u0: ArrayLike | None = None,
-    y0: ArrayLike = 0.0,
+    plant: Plant | Problem, design: PID, r: ArrayLike = 0.0, *, u0: ArrayLike | None = None, y0: ArrayLike = 0.0
 ) -> Measured:
     """The policy of PID loops, which hold their outputs at r; a measurement that is not finite is the filter's.
 
