@@ -228,25 +228,23 @@ def test_a_program_obeys_the_types_of_its_backend(kind):
 
 def test_a_program_says_which_inputs_do_not_go_together_and_what_a_model_cannot_take():
     two = compute.compile(lambda p, x, y: p @ x + y, shapes=("k batch", "m batch"))
-    with pytest.raises(
-        ValueError, match=r"inputs\[1\]: expected shape \[m, batch\] with batch = 3, but found \(2, 4\)"
+    for inputs, says in (
+        ([jnp.ones((5, 3)), jnp.ones((2, 4))], r"\[1\]: expected shape \[m, batch\] with batch = 3, but found .2, 4."),
+        ([jnp.ones((5, 3))], r": expected a list of arrays of sizes .* but found \["),
+        ({"x": 1}, r": expected a list of arrays of sizes .* but found \{'x': 1\}"),
     ):
-        two.evaluate(jnp.ones((2, 5)), [jnp.ones((5, 3)), jnp.ones((2, 4))])
-    with pytest.raises(ValueError, match=r"inputs: expected a list of arrays of sizes .* but found \["):
-        two.evaluate(jnp.ones((2, 5)), [jnp.ones((5, 3))])
-    with pytest.raises(ValueError, match=r"inputs: expected a list of arrays of sizes .* but found \{'x': 1\}"):
-        two.evaluate(jnp.ones((2, 5)), {"x": 1})
-    with pytest.raises(ValueError, match="shapes: expected a model, a backend and shapes together"):
-        compute.compile(lambda p, x: p * x, compute.Backend())
+        refused(f"inputs{says}", two.evaluate, jnp.ones((2, 5)), inputs)
+    says = "shapes: expected a model, a backend and shapes together"
+    refused(says, compute.compile, lambda p, x: p * x, compute.Backend())
 
 
 def test_inputs_by_name_and_shapes_that_are_none_are_refused_in_words():
     def model(p, x):
         return p * x
 
+    says = r"shapes: expected a text for each input, in order, .*, but found"
     for shapes in ({"x": "batch 4"}, [("batch", 4)], [4], 4, ["*batch 4"], ["batch -4"]):
-        with pytest.raises(ValueError, match=r"shapes: expected a text for each input, in order, .*, but found"):
-            compute.compile(model, shapes=shapes)
+        refused(says, compute.compile, model, shapes=shapes)
     refused(r"backend: expected a compute\.Backend, but found 'cpu'", compute.compile, model, "cpu", shapes="batch 4")
     one = compute.compile(model, shapes="batch 4")
     for value in ("a", None, [[1.0], [1.0, 2.0]]):
@@ -433,22 +431,14 @@ def test_whatever_takes_a_plant_of_a_users_function_forgets_it(compiled):
     assert compiled.kept().maxsize == 16
 
 
-@pytest.mark.parametrize(
-    ("environment", "address"),
-    [({"SLURM_STEP_NUM_TASKS": "2", "JAX_COORDINATOR_ADDRESS": "10.0.0.7:4711"}, "10.0.0.7:4711")],
-)
-def test_the_first_of_several_processes_listens_on_one_address_alone(environment, address, monkeypatch):
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    with mock.patch("jax.distributed.initialize") as initialize:
-        compute.join()
-    assert initialize.call_args.kwargs["coordinator_bind_address"] == address
-
-
-def test_a_schedulers_processes_are_asked_for_an_address(monkeypatch):
+def test_a_schedulers_processes_are_asked_for_an_address_and_the_first_listens_there_alone(monkeypatch):
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
     monkeypatch.delenv("JAX_COORDINATOR_ADDRESS", raising=False)
     refused("JAX_COORDINATOR_ADDRESS: expected host:port of process 0", compute.join)
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "10.0.0.7:4711")
+    with mock.patch("jax.distributed.initialize") as initialize:
+        compute.join()
+    assert initialize.call_args.kwargs["coordinator_bind_address"] == "10.0.0.7:4711"
 
 
 def test_cholesky_of_many_is_scipys_with_pivots_that_are_none_left_out_or_raised():
