@@ -210,7 +210,7 @@ WRONG = [
     ({"source": pd.DataFrame(DEGREES).assign(force=1j)}, "force: expected a column of real numbers.*complex"),
     ({"source": pd.DataFrame(DEGREES).assign(force=np.array([1j] * 5, object))}, "force: expected .*complex128"),
     ({"source": pd.DataFrame(np.eye(5), columns=["t", "force", "a", "a", "b"]), "outputs": ["a"]},
-     "'a' is the name of 2 columns, 'a' and 'a'; give each a name of its own"),
+     "'a' is the name of 2 columns, 'a' and 'a'; say which by its heading, or give each a name of its own"),
     ({"source": DEGREES | {"t [V]": DEGREES["t"]}, "time": "t [V]"}, r"a unit of time, but found 't \[V\]' in V"),
     ({"source": DEGREES | {"t [ms]": DEGREES["t"]}}, r"has the time columns t and t \[ms\]; say which"),
     ({"source": DEGREES | {"a": np.ones((5, 2)), "a1": np.ones(5)}}, "two columns are called a1"),
