@@ -305,7 +305,7 @@ def test_who_looks_for_nan_finds_it_although_the_program_has_run_before(linear):
         return simulation.rollout(plant, still, jnp.full((70, 2), 1e200), 30, linear=linear)
 
     assert np.isnan(run().xs).any()
-    with debugging.nans(), pytest.raises(FloatingPointError):
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
         run()
 
 
