@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from lqrlab.compute import checks, linalg, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.control import LQG, LQR, Integral, StateSpace
-from lqrlab.simulation.policies import DelayedPolicy, Policy, measured_or, sent_or
+from lqrlab.simulation.policies import DelayedPolicy, LinearPolicy, Policy, measured_or, sent_or
 from lqrlab.simulation.problem import Problem
 from lqrlab.systems import Plant, check_plant
 
@@ -349,7 +349,7 @@ def delayed(
     cut = jnp.broadcast_to(jnp.asarray(checks.real("limit", limit), design.K.dtype), (problem.m,))
     step = problem.dt / ticks
     late = jnp.asarray(np.round(steps).astype(int))
-    return DelayedPolicy(design.K, jnp.asarray(ticks), late, cut, memory, step)
+    return DelayedPolicy(LinearPolicy(design.K), jnp.asarray(ticks), late, cut, memory, step)
 
 
 def problem_of(plant: Plant | Problem, limits: tuple[ArrayLike, ArrayLike] | None) -> Problem:
