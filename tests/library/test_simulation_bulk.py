@@ -11,7 +11,7 @@ from scipy.integrate import solve_ivp
 from unrecognised import Unrecognised
 
 from lqrlab import control, simulation, systems
-from lqrlab.compute import debugging, jaxprs
+from lqrlab.compute import jaxprs
 from lqrlab.compute.elementwise import sincos
 from lqrlab.compute.jaxprs import componentwise
 from lqrlab.simulation import Keep, Noise, constant_gain, loop
