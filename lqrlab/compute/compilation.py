@@ -164,7 +164,7 @@ def _program(model: Any, backend: Backend | None, shapes: Sequence[str]) -> Prog
             raise ValueError(f"inputs: expected a list of arrays of shapes {list(shapes)}, but found {inputs!r}")
         with jaxtyped("context"):
             for i, (a, kind) in enumerate(zip(inputs, kinds)):
-                if not isinstance(a, kind):
+                if not isinstance(a, kind):  # type: ignore[arg-type]
                     given = [getattr(a, "shape", a) for a in inputs]
                     raise ValueError(f"inputs[{i}]: expected shapes {list(shapes)}, but found {given}")
         if backend is None:
