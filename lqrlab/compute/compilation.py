@@ -153,7 +153,7 @@ class Program(NamedTuple):
 
 
 def _program(model: Any, backend: Backend | None, shapes: Sequence[str]) -> Program:
-    """What comes before the model and after it is done while it is traced: a call costs what ``jax.jit`` costs."""
+    """Checks and casts happen while the model is traced: a call costs what ``jax.jit`` costs."""
     fn, params = _separated(model)
     kinds = [Shaped[Array, checks.text("shapes", shape, "a text for each input, as 'batch 4'")] for shape in shapes]
     if backend is not None:
