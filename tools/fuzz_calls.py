@@ -335,7 +335,7 @@ CALLS = {
     ),
     "deployment.to_fmu": (
         deployment.to_fmu,
-        {"controller_or_plant": K, "path": Path(FOLDER.name) / "gain.fmu", "fmi": "3.0", "problem": PENDULUM},
+        {"controller_or_plant": K, "path": Path(FOLDER.name) / "gain.fmu", "problem": PENDULUM},
         anything,
     ),
     "deployment.save": (deployment.save, {"thing": K, "path": Path(FOLDER.name) / "gain.mat"}, anything),

@@ -3,14 +3,13 @@
 import dataclasses
 import hashlib
 import io
-import platform
 import re
 import subprocess
 import sys
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
@@ -29,15 +28,10 @@ from lqrlab.extensions.deployment.exported_step import ExportedStep
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
 
-VERSIONS = ("2.0", "3.0")
 _TOOL = "lqrlab"
 _SOURCES = ("controller.c", "model.c")
-_SYSTEMS = {
-    "linux": ("linux", "linux", "so"),
-    "darwin": ("darwin", "darwin", "dylib"),
-    "win32": ("win", "windows", "dll"),
-}
-_MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+_PLACES = {"linux": ("linux64", "so"), "darwin": ("darwin64", "dylib"), "win32": ("win64", "dll")}
+"""By operating system the folder of a unit's program, and the ending of its name."""
 
 
 @pytree
@@ -76,10 +70,8 @@ class ExportedUnit(NamedTuple):
     holds_state: bool
 
 
-def to_fmu(
-    controller_or_plant: object, path: str | Path, fmi: str = "2.0", problem: Problem | Plant | None = None
-) -> Path:
-    """Write a controller, or a plant, as a unit for co-simulation: its C source, and a program for this machine.
+def to_fmu(controller_or_plant: object, path: str | Path, problem: Problem | Plant | None = None) -> Path:
+    """Write a controller, or a plant, as a unit for co-simulation, FMI 2.0: C source, and a program for this machine.
 
     Signals are absolute and in SI units. A unit takes steps of whole sample times, between which its inputs are held:
     plant and controller in turns are :func:`lqrlab.simulation.rollout`. The state of a plant can be set before.
@@ -88,26 +80,22 @@ def to_fmu(
         controller_or_plant: what :func:`to_c` takes, with ``problem``; or a plant, or the problem of one, alone:
             its nonlinear equations, or, of a problem with ``linear=True``, exactly sampled, within its limits.
         path: of the file, ``.fmu``. Without a C compiler the unit has source alone, and a warning says so.
-        fmi: version of the standard, ``"2.0"`` or ``"3.0"``.
         problem: what a controller is for.
 
     Raises:
         ValueError: as of ``to_c``; a path with another file.
 
-    Source: Functional Mock-up Interface, Modelica Association, versions 2.0.4 and 3.0.1.
+    Source: Functional Mock-up Interface, Modelica Association, version 2.0.4.
     """
-    checks.choice("fmi", fmi, VERSIONS)
     path = checks.path("path", path)
     _check_path(path)
     with jax.enable_x64(True):
         unit = _described(controller_or_plant, problem, re.sub(r"\W", "_", path.stem))
-        sources = _sources(unit, fmi)
+        sources = _sources(unit)
     token = "{" + hashlib.sha256("".join(sources.values()).encode()).hexdigest()[:32] + "}"
     sources = {name: text.replace("@TOKEN@", token) for name, text in sources.items()}
-    files = {"modelDescription.xml": _xml(_description(unit, fmi, token))}
-    if fmi == "3.0":
-        files["sources/buildDescription.xml"] = _xml(_build(unit))
-    files |= {f"sources/{name}": text.encode() for name, text in sources.items()} | _binary(unit, fmi, sources)
+    files = {"modelDescription.xml": _description(unit, token)}
+    files |= {f"sources/{name}": text.encode() for name, text in sources.items()} | _binary(unit, sources)
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as into:
         for name, data in files.items():
@@ -191,75 +179,42 @@ def _distinct(given: list[UnitSignal], results: list[UnitSignal]) -> tuple[list[
 # Its description -----------------------------------------------------------------------------------------------
 
 
-def _description(unit: ExportedUnit, fmi: str, token: str) -> Element:
+def _description(unit: ExportedUnit, token: str) -> bytes:
     """``modelDescription.xml``."""
-    two, dt = fmi == "2.0", repr(float(unit.step.problem.dt))
     about = {
-        "fmiVersion": fmi,
+        "fmiVersion": "2.0",
         "modelName": unit.name,
-        "guid" if two else "instantiationToken": token,
+        "guid": token,
         "description": f"{'Plant' if unit.holds_state else 'Controller'} {c_files.comment(unit.step.problem.name)}",
         "generationTool": f"{_TOOL} {__version__}",
         "variableNamingConvention": "flat",
     }
-    root, state = Element("fmiModelDescription", about), "state" if two else "State"
+    root = Element("fmiModelDescription", about)
     can = {"modelIdentifier": unit.name, "canHandleVariableCommunicationStepSize": "false"}
-    can |= {f"canGetAndSetFMU{state}": "true", f"canSerializeFMU{state}": "true"}
-    simulated = SubElement(root, "CoSimulation", can | ({} if two else {"fixedInternalStepSize": dt}))
-    if two:
-        _listed(SubElement(simulated, "SourceFiles"), "File", _SOURCES)
-    units = [v.unit for v in [*unit.given, *unit.results] if v.unit]
-    if units := list(dict.fromkeys(units if two else [*units, "s"])):
-        _listed(SubElement(root, "UnitDefinitions"), "Unit", units)
-    SubElement(root, "DefaultExperiment", {"startTime": "0", "stepSize": dt})
-    _variables(root, unit, two)
-    structure = SubElement(root, "ModelStructure")
-    unknown = [str(len(unit.given) + k + 1) for k in range(len(unit.results))]
-    for kind in ["Output"] + ["InitialUnknown"] * (not unit.holds_state):
-        if two:
-            depends = {} if kind == "Output" else {"dependencies": ""}
-            _listed(SubElement(structure, f"{kind}s"), "Unknown", unknown, "index", depends)
-        else:
-            _listed(structure, kind, unknown, "valueReference")
-    return root
-
-
-def _listed(
-    parent: Element, tag: str, values: Sequence[str], attribute: str = "name", more: Mapping[str, str] | None = None
-) -> None:
-    """One element for each value."""
-    for value in values:
-        SubElement(parent, tag, {attribute: value, **(more or {})})
-
-
-def _variables(root: Element, unit: ExportedUnit, two: bool) -> None:
-    variables = SubElement(root, "ModelVariables")
-    if not two:
-        clock = {"name": "time", "valueReference": "0", "causality": "independent", "variability": "continuous"}
-        SubElement(variables, "Float64", clock | {"unit": "s"})
-    for k, one in enumerate([*unit.given, *unit.results]):
-        given = k < len(unit.given)
-        common = {"name": one.name, "valueReference": str(k + 1), "description": one.about, "variability": "discrete"}
-        common["causality"] = "input" if given else "output"
-        if not given:
-            common["initial"] = "exact" if unit.holds_state else "calculated"
+    can |= {"canGetAndSetFMUstate": "true", "canSerializeFMUstate": "true"}
+    sources = SubElement(SubElement(root, "CoSimulation", can), "SourceFiles")
+    for name in _SOURCES:
+        SubElement(sources, "File", {"name": name})
+    if units := dict.fromkeys(v.unit for v in [*unit.given, *unit.results] if v.unit):
+        defined = SubElement(root, "UnitDefinitions")
+        for name in units:
+            SubElement(defined, "Unit", {"name": name})
+    SubElement(root, "DefaultExperiment", {"startTime": "0", "stepSize": repr(float(unit.step.problem.dt))})
+    variables, structure = (SubElement(root, tag) for tag in ("ModelVariables", "ModelStructure"))
+    for number, one in enumerate([*unit.given, *unit.results], 1):
+        given = number <= len(unit.given)
+        entry = {"name": one.name, "valueReference": str(number), "description": one.about, "variability": "discrete"}
+        entry |= {"causality": "input"} if given else {"causality": "output"}
+        entry |= {} if given else {"initial": "exact" if unit.holds_state else "calculated"}
         real = {"start": repr(one.start)} if given or unit.holds_state else {}
-        real |= {"unit": one.unit} if one.unit else {}
-        if two:
-            SubElement(SubElement(variables, "ScalarVariable", common), "Real", real)
-        else:
-            SubElement(variables, "Float64", common | real)
-
-
-def _build(unit: ExportedUnit) -> Element:
-    """``buildDescription.xml``: which sources make the program."""
-    root = Element("fmiBuildDescription", {"fmiVersion": "3.0"})
-    configuration = SubElement(root, "BuildConfiguration", {"modelIdentifier": unit.name})
-    _listed(SubElement(configuration, "SourceFileSet", {"language": "C99"}), "SourceFile", _SOURCES)
-    return root
-
-
-def _xml(root: Element) -> bytes:
+        SubElement(
+            SubElement(variables, "ScalarVariable", entry), "Real", real | ({"unit": one.unit} if one.unit else {})
+        )
+    for kind in ["Outputs"] + ["InitialUnknowns"] * (not unit.holds_state):
+        listed = SubElement(structure, kind)
+        for k in range(len(unit.results)):
+            depends = {} if kind == "Outputs" else {"dependencies": ""}
+            SubElement(listed, "Unknown", {"index": str(len(unit.given) + k + 1), **depends})
     indent(root)
     return tostring(root, "UTF-8", xml_declaration=True) + b"\n"
 
@@ -267,7 +222,7 @@ def _xml(root: Element) -> bytes:
 # Its program ---------------------------------------------------------------------------------------------------
 
 
-def _sources(unit: ExportedUnit, fmi: str) -> dict[str, str]:
+def _sources(unit: ExportedUnit) -> dict[str, str]:
     """Names and texts of the source files."""
     translated = unit.step.translated()
     places = {
@@ -279,20 +234,18 @@ def _sources(unit: ExportedUnit, fmi: str) -> dict[str, str]:
     return {
         "controller.h": c_files.header(unit.step, translated),
         "controller.c": c_files.code(unit.step, translated),
-        "model.c": "".join(c_files.filled(name, **places) for name in ("fmi_model.c", f"fmi{fmi[0]}.c")),
+        "model.c": "".join(c_files.filled(name, **places) for name in ("fmi_model.c", "fmi2.c")),
     }
 
 
-def _binary(unit: ExportedUnit, fmi: str, sources: dict[str, str]) -> dict[str, bytes]:
+def _binary(unit: ExportedUnit, sources: dict[str, str]) -> dict[str, bytes]:
     """The program for this machine by its place in the unit; empty, with a warning, without a compiler."""
     try:
         cc = compiler()
     except RuntimeError as error:
         warnings.warn(f"to_fmu: the unit has source alone, to be compiled where it is used: {error}", stacklevel=3)
         return {}
-    two, three, suffix = _SYSTEMS[sys.platform]
-    machine = _MACHINES.get(platform.machine().lower(), platform.machine())
-    folder = f"{two}64" if fmi == "2.0" else f"{machine}-{three}"
+    folder, suffix = _PLACES[sys.platform]
     with tempfile.TemporaryDirectory() as build:
         for name, text in sources.items():
             (Path(build) / name).write_text(text)

@@ -1,7 +1,6 @@
 """Functional mock-up units as plants and as devices: their binaries are executed, so they must be declared trusted."""
 
 import ctypes
-import math
 import re
 import shutil
 import stat
@@ -47,7 +46,7 @@ def from_fmu(
     states: tuple[str, ...] = (),
     inputs: tuple[str, ...] = (),
 ) -> FMUPlant:
-    """A plant from a functional mock-up unit for model exchange, FMI 2.0 or 3.0; ``systems.load("x.fmu")`` calls it.
+    """A plant from a functional mock-up unit for model exchange, FMI 2.0; ``systems.load("x.fmu")`` calls it.
 
     Its rates ẋ = f(x, u) are asked of its binary, one at a time, at time zero and with its parameters at their start
     values. It measures all states.
@@ -117,9 +116,12 @@ def described(file: Path, trusted: bool) -> Any:
             "made it"
         )
     try:
-        return fmpy.read_model_description(str(file))
+        about = fmpy.read_model_description(str(file))
     except Exception as error:
         raise ValueError(f"is no functional mock-up unit: {type(error).__name__}: {error}") from error
+    if not about.fmiVersion.startswith("2"):
+        raise ValueError(f"expected a unit of FMI 2.0, but found {about.fmiVersion}; export it for FMI 2.0")
+    return about
 
 
 def instantiated(owner: object, file: Path, about: Any, kind: str) -> Any:
@@ -144,30 +146,29 @@ class LoadedUnit:
 
     def __init__(self, file: Path, trusted: bool) -> None:
         about = described(file, trusted)
-        self.newer, self.name = about.fmiVersion.startswith("3"), _plain(about.modelName)
+        self.name = _plain(about.modelName)
         states = [d.variable.derivative for d in about.derivatives]
-        inputs = [v for v in about.modelVariables if v.causality == "input" and v.type in ("Real", "Float64")]
-        if about.modelExchange is None or about.fmiVersion[:1] not in "23":
+        inputs = [v for v in about.modelVariables if v.causality == "input" and v.type == "Real"]
+        if about.modelExchange is None:
             raise ValueError(
-                "expected a unit for model exchange, FMI 2.0 or 3.0: of one for co-simulation the states are not "
+                "expected a unit for model exchange: of one for co-simulation the states are not "
                 "known; export it for model exchange, or run it with deployment.CoSimulation"
             )
         if not states or not inputs:
             raise ValueError(f"expected states and inputs, but found {len(states)} and {len(inputs)}")
         self.fmu = instantiated(self, file, about, "ModelExchange")
         self.given = [v.valueReference for v in inputs]
-        self.n, self.lock = sum(math.prod(v.shape or (1,)) for v in states), threading.Lock()
-        self.labels = tuple(tuple(label for v in each for label in _labels(v)) for each in (states, inputs))
-        self.start = self._initialised(), np.concatenate([_start(v) for v in inputs])
+        self.n, self.lock = len(states), threading.Lock()
+        self.labels = tuple(tuple(map(_label, each)) for each in (states, inputs))
+        self.start = self._initialised(), np.array([float(v.start or 0) for v in inputs])
 
     def _initialised(self) -> np.ndarray:
         fmu = self.fmu
-        if not self.newer:
-            fmu.setupExperiment(startTime=0.0)
+        fmu.setupExperiment(startTime=0.0)
         fmu.enterInitializationMode()
         fmu.exitInitializationMode()
         for _ in range(100):
-            more, stop, *_ = fmu.updateDiscreteStates() if self.newer else fmu.newDiscreteStates()
+            more, stop, *_ = fmu.newDiscreteStates()
             if not more or stop:
                 break
         fmu.enterContinuousTimeMode()
@@ -181,9 +182,8 @@ class LoadedUnit:
         with self.lock:
             self.fmu.setTime(0.0)
             self.fmu.setContinuousStates((ctypes.c_double * self.n)(*x), self.n)
-            (self.fmu.setFloat64 if self.newer else self.fmu.setReal)(self.given, list(u))
-            ask = self.fmu.getContinuousStateDerivatives if self.newer else self.fmu.getDerivatives
-            ask(dx, self.n)
+            self.fmu.setReal(self.given, list(u))
+            self.fmu.getDerivatives(dx, self.n)
         return np.array(dx)
 
     def jacobian(self, x: Float[np.ndarray, " n"], u: Float[np.ndarray, " m"]) -> Float[np.ndarray, "n columns"]:
@@ -206,16 +206,8 @@ def _plain(name: str) -> str:
     return letters if letters.isidentifier() else f"fmu_{letters}"
 
 
-def _labels(variable: Any) -> list[str]:
-    unit = f" [{variable.unit}]" if variable.unit else ""
-    count = math.prod(variable.shape or (1,))
-    name = _plain(variable.name)
-    return [f"{name}{i + 1 if count > 1 else ''}{unit}" for i in range(count)]
-
-
-def _start(variable: Any) -> np.ndarray:
-    values = np.array(str(variable.start or 0).split(), float)
-    return np.broadcast_to(values, math.prod(variable.shape or (1,)))
+def _label(variable: Any) -> str:
+    return _plain(variable.name) + (f" [{variable.unit}]" if variable.unit else "")
 
 
 def _differenced(unit: LoadedUnit) -> Any:
@@ -255,7 +247,7 @@ def _differenced(unit: LoadedUnit) -> Any:
 
 
 class CoSimulation:
-    """A unit for co-simulation, FMI 2.0 or 3.0, called once a sample: the plant of :func:`realtime`, in its own code.
+    """A unit for co-simulation, FMI 2.0, called once a sample: the plant of :func:`realtime`, in its own code.
 
     It takes the input that has acted since the sample before (None at first: nothing moves) and gives its outputs, in
     the order of its description. With :func:`to_fmu` any plant of the catalogue is one, in C.
@@ -271,7 +263,7 @@ class CoSimulation:
             that refuses a value or a step.
         ImportError: without the package ``fmpy``, which the extra ``deployment`` installs.
 
-    Source: Functional Mock-up Interface, Modelica Association, versions 2.0.4 and 3.0.1.
+    Source: Functional Mock-up Interface, Modelica Association, version 2.0.4.
     """
 
     def __init__(
@@ -284,23 +276,19 @@ class CoSimulation:
             raise ValueError(f"{self.file}: {error}") from error
 
     def _start(self, about: Any, start: dict[str, float]) -> None:
-        found = {v.name: v for v in about.modelVariables if v.type in ("Real", "Float64") and not v.shape}
+        found = {v.name: v for v in about.modelVariables if v.type == "Real"}
         self.inputs, self.outputs = (
             tuple(name for name, v in found.items() if v.causality == kind) for kind in ("input", "output")
         )
         if about.coSimulation is None or not self.inputs or not self.outputs:
-            raise ValueError("expected a unit for co-simulation with scalar inputs and outputs")
+            raise ValueError("expected a unit for co-simulation with inputs and outputs")
         if unknown := sorted(set(start) - set(found)):
             raise ValueError(f"start: {unknown[0]} is no variable of {about.modelName}, which has {', '.join(found)}")
         self._numbers = {name: v.valueReference for name, v in found.items()}
         self._unit = instantiated(self, self.file, about, "CoSimulation")
-        newer = about.fmiVersion.startswith("3")
-        self._set, self._get = (
-            getattr(self._unit, f"{verb}{'Float64' if newer else 'Real'}") for verb in ("set", "get")
-        )
+        self._set, self._get = self._unit.setReal, self._unit.getReal
         try:
-            if not newer:
-                self._unit.setupExperiment(startTime=0.0)
+            self._unit.setupExperiment(startTime=0.0)
             self._unit.enterInitializationMode()
             self._set([self._numbers[name] for name in start], list(start.values()))
             self._unit.exitInitializationMode()

@@ -9,7 +9,7 @@ from lqrlab.compute.names import lazily
 from lqrlab.extensions.environments.ids import register
 
 if TYPE_CHECKING:
-    from lqrlab.extensions.environments.actions import Action, InputChannel, InputRange, Levels, Mask
+    from lqrlab.extensions.environments.actions import Action, InputChannel, InputRange, Mask
     from lqrlab.extensions.environments.agents import AgentPolicy, optimal
     from lqrlab.extensions.environments.core import Environment, State
     from lqrlab.extensions.environments.episode_recording import Recorder, play

@@ -64,11 +64,10 @@ class InputRange(Action):
 
     def addressed(self, env: "Environment") -> tuple[ArrayLike, Array, ArrayLike]:
         """``value`` there."""
-        start = checks.whole("start", self.start, 0, env.m - 1)
-        stop = checks.whole("stop", self.stop, start + 1, env.m)
-        value = _vector("value", self.value, stop - start, env)
-        which = (np.arange(env.m) >= start) & (np.arange(env.m) < stop)
-        return which, jnp.zeros(env.m, env.dtype).at[start:stop].set(value), True
+        stop = checks.whole("stop", self.stop, checks.whole("start", self.start, 0, env.m - 1) + 1, env.m)
+        value = _vector("value", self.value, stop - self.start, env)
+        which = (np.arange(env.m) >= self.start) & (np.arange(env.m) < stop)
+        return which, jnp.zeros(env.m, env.dtype).at[self.start : stop].set(value), True
 
 
 @pytree
@@ -89,30 +88,17 @@ class Mask(Action):
         return mask, _vector("values", self.values, env.m, env), True
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
-class Levels(Action):
-    """A point of the grid of all inputs between their limits: two levels are bang-bang, more serve DQN."""
-
-    index: ArrayLike
-
-    def addressed(self, env: "Environment") -> tuple[ArrayLike, Array, ArrayLike]:
-        """The grid's point; the last input moves fastest."""
-        levels = env.settings.levels
-        if not levels:
-            raise ValueError("action: Levels needs a grid; make(..., action='levels:3') lays one")
-        index, valid = _index("index", self.index, levels**env.m, env)
-        places = (levels ** np.arange(env.m)[::-1]).astype(np.int32)
-        low, high = (jnp.asarray(a, env.dtype) for a in (env.action_low, env.action_high))
-        share = ((index // places) % np.int32(levels)).astype(env.dtype) / (levels - 1)
-        return True, low + (high - low) * share, valid
-
-
 def input_of(action: Any, env: "Environment", held: Array | None = None) -> Array:
     """The input of an action: of a structure, of all inputs, or of the index of a grid."""
-    if env.settings.levels and not isinstance(action, Action):
-        action = Levels(action)
-    return action.to_input(env, held) if isinstance(action, Action) else _vector("action", action, env.m, env)
+    if isinstance(action, Action):
+        return action.to_input(env, held)
+    if not (levels := env.settings.levels):
+        return _vector("action", action, env.m, env)
+    index, valid = _index("action", action, levels**env.m, env)
+    places = levels ** jnp.arange(env.m - 1, -1, -1, jnp.int32)  # the last input moves fastest
+    low, high = (jnp.asarray(a, env.dtype) for a in (env.action_low, env.action_high))
+    share = (index // places % levels).astype(env.dtype) / (levels - 1)
+    return jnp.where(valid, low + (high - low) * share, jnp.nan)
 
 
 def _vector(name: str, value: ArrayLike, size: int, env: "Environment") -> Array:
@@ -146,15 +132,12 @@ def settled(u: Array, env: "Environment") -> tuple[Array, Array]:
     return u, bad
 
 
-MESSAGE = (
-    "action: expected finite inputs and an index in range, but found NaN, inf or an index that is not there; "
-    "on_error='clip' takes the nearest valid action, 'nan' ends the episode of that environment alone"
-)
-
-
 def refuse() -> None:
     """Say that an action was invalid."""
-    raise ValueError(MESSAGE)
+    raise ValueError(
+        "action: expected finite inputs and an index in range, but found NaN, inf or an index that is not there; "
+        "on_error='clip' takes the nearest valid action, 'nan' ends the episode of that environment alone"
+    )
 
 
 def stop_if(bad: Array) -> None:

@@ -17,23 +17,21 @@ from lqrlab.extensions.environments.core import Environment, State, check_enviro
 from lqrlab.extensions.environments.vectorised import batch_reset, chosen
 from lqrlab.simulation import bind
 
-Log = dict[str, Any]
+Log = dict[str, Array]
 
 
 @dataclasses.dataclass(frozen=True)
 class Recorder:
-    """A format of recording, static under ``jit``; the log is a pytree in the carry of a scan.
+    """A format of recording, static under ``jit``; the log of an episode is a pytree in the carry of a scan.
 
     Attributes:
         env: whose episodes are recorded.
         keep: ``"full"``, ``"every:10"`` (each tenth step), ``"ring:64"`` (the last 64), or ``"summary"`` (sum and
             peak of the states, and the cost).
-        compact: keep actions as they were given (``log["action"]``) instead of all inputs (``log["u"]``).
     """
 
     env: Environment
     keep: str = "full"
-    compact: bool = False
 
     def __post_init__(self) -> None:
         check_environment(self.env)
@@ -45,38 +43,25 @@ class Recorder:
         word, _, number = self.keep.partition(":")
         return word, int(number or 1)
 
-    @property
-    def rows(self) -> int:
-        """Number of steps that the log has room for."""
+    def init(self, state: State) -> Log:
+        """The empty log of an episode."""
         steps, (word, number) = self.env.settings.horizon, self._word
-        return {"full": steps, "every": math.ceil(steps / number), "ring": number, "summary": 0}[word]
-
-    def _action(self, action: Any) -> Log:
-        if self.compact:
-            return {"action": jax.tree.map(jnp.asarray, action)}
-        return {"u": input_of(action, self.env, jnp.zeros(self.env.m, self.env.dtype))}
-
-    def init(self, state: State, action: Any) -> Log:
-        """An empty log; the action says what form those of the episode will have."""
-        one = {"x": state.x, **self._action(action), "cost": state.paid}
-        log: Log = {"count": jnp.int32(0)}
-        if not self.rows:
-            x, zero = jnp.zeros_like(state.x), jnp.zeros_like(state.paid)
-            return log | {"sum": x, "peak": x, "cost": zero, "last": jax.tree.map(jnp.zeros_like, self._action(action))}
-        return log | jax.tree.map(lambda a: jnp.zeros((self.rows, *a.shape), a.dtype), one)
+        x, u, cost = jnp.zeros_like(state.x), jnp.zeros(self.env.m, self.env.dtype), jnp.zeros_like(state.paid)
+        if word == "summary":
+            return {"sum": x, "peak": x, "cost": cost}
+        rows = {"full": steps, "every": math.ceil(steps / number), "ring": number}[word]
+        return {name: jnp.zeros((rows, *a.shape), a.dtype) for name, a in {"x": x, "u": u, "cost": cost}.items()}
 
     def add(self, log: Log, state: State, action: Any, cost: Array) -> Log:
         """The log after a step from ``state``."""
-        count, (word, number) = log["count"], self._word
-        done, taken = {"count": count + 1}, self._action(action)
+        t, (word, number) = state.time, self._word
         if word == "summary":
             peak = jnp.maximum(log["peak"], jnp.abs(state.x))
-            return done | {"sum": log["sum"] + state.x, "peak": peak, "cost": log["cost"] + cost, "last": taken}
-        # a row beyond the last is dropped
-        row = count % number if word == "ring" else jnp.where(count % number == 0, count // number, self.rows)
-        new = {"x": state.x, **taken, "cost": cost}
-        kept = {name: log[name] for name in new}
-        return done | jax.tree.map(lambda rows, a: rows.at[row].set(a, mode="drop"), kept, new)
+            return {"sum": log["sum"] + state.x, "peak": peak, "cost": log["cost"] + cost}
+        # what is not kept goes to a row beyond the last, where it is dropped
+        row = t % number if word == "ring" else jnp.where(t % number == 0, t // number, self.env.settings.horizon)
+        new = {"x": state.x, "u": input_of(action, self.env, state.held), "cost": cost}
+        return {name: log[name].at[row].set(a, mode="drop") for name, a in new.items()}
 
 
 @pytree
@@ -101,9 +86,7 @@ class Played:
     steps: Array
 
 
-def play(
-    env: Environment, controller: Any, *, key: PRNGKeyArray, num: int = 1, keep: str = "summary", compact: bool = False
-) -> Played:
+def play(env: Environment, controller: Any, *, key: PRNGKeyArray, num: int = 1, keep: str = "summary") -> Played:
     """One episode in each of ``num`` environments at once.
 
     Args:
@@ -114,7 +97,7 @@ def play(
             network, a function of a problem. It sees the state as it is observed, and is bound to each episode's plant.
         key: random key.
         num: episodes.
-        keep, compact: see :class:`Recorder`.
+        keep: see :class:`Recorder`.
     """
     check_environment(env)
     checks.random_key(key)
@@ -126,14 +109,13 @@ def play(
         agent = FunctionAgent.of(env, controller)
     else:
         agent = PolicyAgent.of(env, bind(controller, problem))
-    return _play(env, agent, obs, state, keys[:, 1], Recorder(env, keep, compact))
+    return _play(env, agent, obs, state, keys[:, 1], Recorder(env, keep))
 
 
 def _episodes(
     env: Environment, agent: PolicyAgent | FunctionAgent, obs: Array, state: State, keys: Array, recorder: Recorder
 ) -> Played:
-    num, f = len(keys), jnp.zeros(len(keys), env.dtype)
-    log = jax.vmap(recorder.init)(state, agent(agent.init(num), obs)[1])
+    num, zero = len(keys), jnp.zeros(len(keys), env.dtype)
 
     def step(carry: tuple, t: Array) -> tuple[tuple, None]:
         obs, state, memory, log, total, _, over, steps = carry
@@ -144,8 +126,10 @@ def _episodes(
         new = (seen, after, memory, noted, total + reward, info["ratio"], terminated, steps + 1)
         return chosen(~over, new, carry), None
 
-    carry = (obs, state, agent.init(num), log, f, f, jnp.zeros(num, bool), jnp.zeros(num, jnp.int32))
-    (_, state, _, log, total, ratio, over, steps), _ = jax.lax.scan(step, carry, jnp.arange(env.settings.horizon))
+    start = agent.init(num), jax.vmap(recorder.init)(state), zero, zero, zero.astype(bool), zero.astype(jnp.int32)
+    (_, state, _, log, total, ratio, over, steps), _ = jax.lax.scan(
+        step, (obs, state, *start), jnp.arange(env.settings.horizon)
+    )
     return Played(ratio, over, state.optimum, total, log, steps)
 
 

@@ -82,6 +82,13 @@ DESCRIPTION = """<?xml version="1.0" encoding="UTF-8"?>
   </ModelStructure>
 </fmiModelDescription>
 """
+NEWER = """<?xml version="1.0" encoding="UTF-8"?>
+<fmiModelDescription fmiVersion="3.0" modelName="newer" instantiationToken="{g}">
+  <ModelExchange modelIdentifier="newer"/>
+  <ModelVariables><Float64 name="time" valueReference="0" causality="independent"/></ModelVariables>
+  <ModelStructure/>
+</fmiModelDescription>
+"""
 
 
 def field(x, u):
@@ -100,9 +107,9 @@ def library(tmp_path_factory):
     return folder / "unit.so"
 
 
-def packed(path, library, kind="ModelExchange"):
+def packed(path, library, kind="ModelExchange", description=DESCRIPTION):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("modelDescription.xml", DESCRIPTION.replace("KIND", kind))
+        archive.writestr("modelDescription.xml", description.replace("KIND", kind))
         if library is not None:
             archive.write(library, "binaries/linux64/pendulum.so")
     return path
@@ -162,6 +169,7 @@ def test_nothing_is_executed_without_a_word(library, tmp_path):
     refused("trusted=True if you know who made it", deployment.from_fmu, packed(tmp_path / "a.fmu", library))
     for path, words, options in (
         (packed(tmp_path / "c.fmu", library, "CoSimulation"), "of one for co-simulation the states are not known", {}),
+        (packed(tmp_path / "e.fmu", library, description=NEWER), r"expected a unit of FMI 2\.0, but found 3\.0", {}),
         (packed(tmp_path / "b.fmu", None), "cannot be started on this computer", {}),
         (packed(tmp_path / "d.fmu", library), "would drift away", {"at": ([0.3, 0.0], [0.0])}),
         (tmp_path / "none.fmu", "there is no such file", {}),

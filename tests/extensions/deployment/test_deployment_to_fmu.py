@@ -19,11 +19,9 @@ fmpy = pytest.importorskip("fmpy", reason="FMPy runs the units: pip install fmpy
 if not any(map(shutil.which, ("cc", "gcc", "clang"))):
     pytest.skip("needs a C compiler", allow_module_level=True)
 from fmpy.fmi2 import FMU2Slave  # noqa: E402
-from fmpy.fmi3 import FMU3Slave  # noqa: E402
 from fmpy.validation import validate_fmu  # noqa: E402
 
 PLANT = systems.make("cart_pole")
-VERSIONS = ("2.0", "3.0")
 
 
 def problem_of(plant=PLANT, **options):
@@ -36,19 +34,17 @@ def regulator(plant):
 
 
 class Running:
-    """A unit under FMPy, in either version of the standard."""
+    """A unit under FMPy."""
 
     def __init__(self, path, folder, **start):
         self.description = fmpy.read_model_description(str(path))
         where = str(folder / f"{path.stem}_files")
         if not Path(where).exists():  # else an instance of the same library
             fmpy.extract(str(path), where)
-        kind, self.type = {"2": (FMU2Slave, "Real"), "3": (FMU3Slave, "Float64")}[self.description.fmiVersion[0]]
-        name = self.description.coSimulation.modelIdentifier
-        self.unit = kind(guid=self.description.guid, unzipDirectory=where, modelIdentifier=name, instanceName="one")
+        about = {"guid": self.description.guid, "modelIdentifier": self.description.coSimulation.modelIdentifier}
+        self.unit = FMU2Slave(**about, unzipDirectory=where, instanceName="one")
         self.unit.instantiate()
-        if kind is FMU2Slave:
-            self.unit.setupExperiment(startTime=0.0)
+        self.unit.setupExperiment(startTime=0.0)
         self.unit.enterInitializationMode()
         self.set(**start)
         self.unit.exitInitializationMode()
@@ -60,10 +56,10 @@ class Running:
         return [v.name for v in self.description.modelVariables if v.causality == causality]
 
     def set(self, **values):
-        getattr(self.unit, f"set{self.type}")(self.refs(values), [float(v) for v in values.values()])
+        self.unit.setReal(self.refs(values), [float(v) for v in values.values()])
 
     def get(self):
-        return np.array(getattr(self.unit, f"get{self.type}")(self.refs(self.named("output"))))
+        return np.array(self.unit.getReal(self.refs(self.named("output"))))
 
     def step(self, time, dt, values):
         self.set(**dict(zip(self.named("input"), values)))
@@ -71,21 +67,17 @@ class Running:
         return self.get()
 
 
-@pytest.mark.parametrize("fmi", VERSIONS)
 @pytest.mark.parametrize("family", ["cart_pole", "quadrotor"])
-def test_a_plant_against_a_controller_is_the_rollout(family, fmi, tmp_path):
+def test_a_plant_against_a_controller_is_the_rollout(family, tmp_path):
     plant = systems.make(family)
     problem, K = problem_of(plant), regulator(plant)
-    one = deployment.to_fmu(problem, tmp_path / "plant.fmu", fmi)
-    other = deployment.to_fmu(K, tmp_path / "controller.fmu", fmi, problem=problem)
+    one = deployment.to_fmu(problem, tmp_path / "plant.fmu")
+    other = deployment.to_fmu(K, tmp_path / "controller.fmu", problem=problem)
     for path in (one, other):
         assert validate_fmu(str(path)) == []
         assert path.stat().st_size < 100_000
     for path in (one, other):
-        found = fmpy.read_model_description(str(path))
-        steps = [float(found.defaultExperiment.stepSize)]
-        steps += [float(found.coSimulation.fixedInternalStepSize)] if fmi == "3.0" else []
-        assert set(steps) == {float(plant.dt)}
+        assert float(fmpy.read_model_description(str(path)).defaultExperiment.stepSize) == float(plant.dt)
     x_eq, u_eq = (np.asarray(a) for a in plant.equilibrium())
     x0 = 0.5 * np.asarray(plant.scales[0])  # so far that the input saturates
     start = dict(zip([s.name for s in plant.states], x_eq + x0))
@@ -100,13 +92,12 @@ def test_a_plant_against_a_controller_is_the_rollout(family, fmi, tmp_path):
     np.testing.assert_allclose(np.array(us) - u_eq, run.us, rtol=0, atol=1e-12 * np.abs(run.us).max())
 
 
-@pytest.mark.parametrize("fmi", ["2.0", "3.0"])
-def test_a_plant_in_c_is_the_plant_of_a_real_time_loop(fmi, tmp_path):
+def test_a_plant_in_c_is_the_plant_of_a_real_time_loop(tmp_path):
     """The loop around a unit is a rollout of what it was written from, the excitation with it."""
     other = systems.make("cart_pole", pole_length=0.3)
     hardware = problem_of(other)
     x0 = np.array([0.1, 0.05, 0.0, 0.2])
-    path = deployment.to_fmu(hardware, tmp_path / "plant.fmu", fmi=fmi)
+    path = deployment.to_fmu(hardware, tmp_path / "plant.fmu")
     refused("trusted=True", deployment.CoSimulation, path, PLANT.dt)
     known = fmpy.read_model_description(str(path)).modelVariables
     start = dict(zip([v.name for v in known if v.causality == "output"], x0))
@@ -146,10 +137,9 @@ def test_what_a_plant_in_c_refuses(tmp_path):
         deployment.realtime(regulator(PLANT), unit, seconds=1.0, problem=problem_of(excitation=0.2))
 
 
-@pytest.mark.parametrize("fmi", VERSIONS)
-def test_a_step_of_many_samples_holds_the_input_and_another_is_refused(fmi, tmp_path):
+def test_a_step_of_many_samples_holds_the_input_and_another_is_refused(tmp_path):
     problem, dt = problem_of(linear=True), float(PLANT.dt)
-    path = deployment.to_fmu(problem, tmp_path / "plant.fmu", fmi)
+    path = deployment.to_fmu(problem, tmp_path / "plant.fmu")
     u = np.asarray(PLANT.equilibrium()[1]) + 0.1
     once = Running(path, tmp_path)
     held = once.step(0.0, 5 * dt, u)
@@ -162,28 +152,26 @@ def test_a_step_of_many_samples_holds_the_input_and_another_is_refused(fmi, tmp_
     for time, step in ((5 * dt, np.nan), (0.0, dt)):
         with pytest.raises(Exception, match="DoStep"):
             once.step(time, step, u)
-    with pytest.raises(Exception, match=f"Set{once.type}"):
+    with pytest.raises(Exception, match="SetReal"):
         once.set(angle=0.0)  # the state, once the simulation has begun
 
 
-@pytest.mark.parametrize("fmi", VERSIONS)
-def test_units_stand_beside_each_other_and_go_back_to_a_state(fmi, tmp_path):
+def test_units_stand_beside_each_other_and_go_back_to_a_state(tmp_path):
     """An observer's, which remembers."""
     A, B, Q, R, N = simulation.Problem.of(PLANT).sampled
     design = control.lqg(A, B, np.eye(4)[:2], Q, R, 0.01 * np.eye(4), 0.001 * np.eye(2), N, discrete=True)
-    path = deployment.to_fmu(design, tmp_path / "observer.fmu", fmi, problem=PLANT)
+    path = deployment.to_fmu(design, tmp_path / "observer.fmu", problem=PLANT)
     dt = float(PLANT.dt)
     ys = 0.1 * np.random.default_rng(0).normal(size=(30, 2))
     first, second = Running(path, tmp_path), Running(path, tmp_path)
     for k in range(10):
         first.step(k * dt, dt, ys[k])
-    kept = (first.unit.getFMUState if fmi == "3.0" else first.unit.getFMUstate)()
-    data = (first.unit.serializeFMUState if fmi == "3.0" else first.unit.serializeFMUstate)(kept)
+    kept = first.unit.getFMUstate()
+    data = first.unit.serializeFMUstate(kept)
     on = [first.step(k * dt, dt, ys[k]) for k in range(10, 30)]
-    (first.unit.setFMUState if fmi == "3.0" else first.unit.setFMUstate)(kept)
+    first.unit.setFMUstate(kept)
     again = [first.step(k * dt, dt, ys[k]) for k in range(10, 30)]
-    read = second.unit.deserializeFMUState if fmi == "3.0" else second.unit.deSerializeFMUstate
-    (second.unit.setFMUState if fmi == "3.0" else second.unit.setFMUstate)(read(data))
+    second.unit.setFMUstate(second.unit.deSerializeFMUstate(data))
     elsewhere = [second.step(k * dt, dt, ys[k]) for k in range(10, 30)]
     fresh = Running(path, tmp_path)
     assert not np.array_equal([fresh.step(k * dt, dt, ys[10 + k]) for k in range(20)], on)
@@ -193,9 +181,8 @@ def test_units_stand_beside_each_other_and_go_back_to_a_state(fmi, tmp_path):
     np.testing.assert_array_equal(first.get(), np.asarray(PLANT.equilibrium()[1]))
 
 
-@pytest.mark.parametrize("fmi", VERSIONS)
-def test_the_sources_compile_without_a_warning(fmi, tmp_path):
-    path = deployment.to_fmu(PLANT, tmp_path / "plant.fmu", fmi)
+def test_the_sources_compile_without_a_warning(tmp_path):
+    path = deployment.to_fmu(PLANT, tmp_path / "plant.fmu")
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         archive.extractall(tmp_path, [name for name in names if name.startswith("sources/")])
@@ -221,7 +208,6 @@ def test_what_is_refused(tmp_path):
     for args, words in [
         ((PLANT, tmp_path / "plant.zip"), "ends in .fmu"),
         ((PLANT, other), "would be overwritten"),
-        ((PLANT, tmp_path / "plant.fmu", "1.0"), "fmi: expected one of"),
         ((np.zeros((1, 4)).tobytes(), tmp_path / "gain.fmu"), "the plant or problem that the controller is for"),
         ((systems.sample("cart_pole", key=jax.random.key(0), num=2), tmp_path / "plant.fmu"), "one plant"),
     ]:
