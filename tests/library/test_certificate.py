@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
+from refusals import refused
 from unrecognised import Unrecognised
 
 from lqrlab import control, evaluation, learning, simulation, systems
@@ -95,8 +96,7 @@ def test_gains_are_repaired_in_their_own_units_and_inside_a_trace(plants):
     stacked = simulation.Problem.of(both)
     wide = learning.repair(jnp.zeros((5, 6, 12)), both, steps=8)
     np.testing.assert_allclose(wide, stacked.K, rtol=1e-6, atol=1e-9)
-    with pytest.raises(ValueError, match=r"K: expected gains \(3, 1, 4\), inputs by states"):
-        learning.repair(jnp.zeros((3, 2, 4)), plants)
+    refused(r"K: expected gains \(3, 1, 4\), inputs by states", learning.repair, jnp.zeros((3, 2, 4)), plants)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 8])
@@ -112,8 +112,7 @@ def test_no_repaired_gain_leaves_its_loop_unstable(plants, steps):
 @pytest.mark.matrix
 def test_a_gain_that_cannot_be_repaired_is_nan_and_said_in_words():
     lost = systems.from_matrices(np.diag([1.0, -1.0]), [[0.0], [1.0]], dt=0.1, Q=np.eye(2), R=[[1.0]])
-    with pytest.raises(ValueError, match="no input moves"):
-        learning.repair(np.zeros((1, 2)), lost, steps=0)
+    refused("no input moves", learning.repair, np.zeros((1, 2)), lost, steps=0)
     fine = systems.from_matrices(np.diag([1.0, -1.0]), [[1.0], [1.0]], dt=0.1, Q=np.eye(2), R=[[1.0]])
     with pytest.raises(ValueError, match="K: expected a gain from which Newton steps lead to a stabilizing one"):
         learning.repair(np.full((1, 2), np.nan), fine)
@@ -138,5 +137,4 @@ def test_a_network_is_repaired_where_it_answers_with_a_gain(plants):
     np.testing.assert_allclose(gain, learning.repair(gain, plants, steps=0), rtol=1e-12)
     np.testing.assert_allclose(gain, optimum(plants).K, rtol=1e-10)
     history = learning.models.build(learning.ModelConfig(kind="transformer", window=2, width=8, depth=1, heads=2))
-    with pytest.raises(ValueError, match="repair: expected a network that answers with a gain"):
-        learning.policy(history, plants, repair=1)
+    refused("repair: expected a network that answers with a gain", learning.policy, history, plants, repair=1)

@@ -13,6 +13,7 @@ import pytest
 import scipy.integrate
 import scipy.linalg
 import scipy.stats
+from refusals import refused
 from unrecognised import Unrecognised
 
 from lqrlab import classical, control, evaluation, learning, predictive, simulation, systems
@@ -195,8 +196,7 @@ def test_scores_of_many_loops_need_no_memory_for_their_trajectories():
 
 def test_a_problem_with_noise_has_no_optimum_to_compare_with():
     problem = simulation.Problem.of(systems.make("pendulum"), linear=True, noise=0.01)
-    with pytest.raises(ValueError, match="plants: expected a problem without noise"):
-        evaluation.evaluate(problem.K, problem, key=KEY)
+    refused("plants: expected a problem without noise", evaluation.evaluate, problem.K, problem, key=KEY)
 
 
 def test_a_plant_without_an_optimum_is_refused():
@@ -373,8 +373,7 @@ def test_a_pid_controller_on_the_ladder_costs_what_its_loops_cost(monkeypatch):
         ({"dc_motor": None}, "controller: expected a policy, .*but found NoneType"),
         ({"pendulum": tuned["dc_motor"]}, "expected 2 states and 1 inputs, as pendulum has"),
     ):
-        with pytest.raises(ValueError, match=words):
-            evaluation.ladder({"PID": wrong}, trained=("pendulum",), key=KEY)
+        refused(words, evaluation.ladder, {"PID": wrong}, trained=("pendulum",), key=KEY)
 
 
 @pytest.mark.slow
@@ -461,8 +460,7 @@ def test_the_ladder_refuses_what_is_no_policy_and_no_family():
         ({"three": 3.0}, {}, r"controller: expected a policy, .* of .*LQG.*, but found float"),
         (none, {"trained": ("pendulums",)}, "no plant is called 'pendulums'"),
     ):
-        with pytest.raises(ValueError, match=words):
-            evaluation.ladder(contenders, **{"trained": ("pendulum",), "key": KEY} | options)
+        refused(words, evaluation.ladder, contenders, **{"trained": ("pendulum",), "key": KEY} | options)
 
 
 @pytest.mark.parametrize("name", [name for name, design in rungs.PUBLISHED.items() if "K" in design])

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import refused
 
 from lqrlab import control, systems
 from lqrlab.systems import Coordinates
@@ -119,10 +120,7 @@ def test_they_work_inside_jit_and_vmap():
 
 
 def test_too_large_a_plant_is_refused():
-    with pytest.raises(ValueError, match="13 states and 1 inputs does not fit into 12 and 6"):
-        Coordinates.from_scales(np.ones(13), np.ones(1))
+    refused("13 states and 1 inputs does not fit into 12 and 6", Coordinates.from_scales, np.ones(13), np.ones(1))
     plant = systems.from_matrices(-np.eye(3), np.eye(3))
-    with pytest.raises(ValueError, match="3 states and 3 inputs does not fit into 12 and 2"):
-        systems.pad(plant, m=2)
-    with pytest.raises(ValueError, match="does not fit into 2 and 6"):
-        systems.pad(plant, n=2)
+    refused("3 states and 3 inputs does not fit into 12 and 2", systems.pad, plant, m=2)
+    refused("does not fit into 2 and 6", systems.pad, plant, n=2)

@@ -11,6 +11,7 @@ import scipy.linalg
 import scipy.signal
 from bs4 import BeautifulSoup
 from click.testing import CliRunner
+from refusals import refused
 
 from lqrlab import control, simulation, systems
 from lqrlab.systems import drawing
@@ -142,8 +143,7 @@ def test_two_runs_play_side_by_side_in_real_time(loops, tmp_path):
     assert abs(float(frames[1][0]) - 100 * 3.0 / 3.8) < 0.01
     assert film.save(tmp_path / "a.svg").read_text() == film.svg
     assert film.html in film.save(tmp_path / "a.html").read_text()
-    with pytest.raises(ValueError, match=r"saved as \.svg or \.html"):
-        film.save(tmp_path / "a.gif")
+    refused(r"saved as \.svg or \.html", film.save, tmp_path / "a.gif")
 
 
 def test_poses_draw_the_plant_where_it_is(loops):
@@ -182,10 +182,8 @@ def test_slow_and_fast_plants_say_how_they_are_played():
 def test_what_cannot_be_drawn_is_refused_in_words(loops):
     plant, runs = loops
     several = jax.tree.map(lambda a: jnp.stack([a, a]), runs["optimal"])
-    with pytest.raises(ValueError, match="choose one loop of a batch"):
-        animation.animation(plant, several)
-    with pytest.raises(ValueError, match="has no speed; it has position"):
-        animation.animation(plant, runs, signals=["speed"])
+    refused("choose one loop of a batch", animation.animation, plant, several)
+    refused("has no speed; it has position", animation.animation, plant, runs, signals=["speed"])
 
 
 def cleaned(markup):

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
 from click.testing import CliRunner
+from refusals import refused
 
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.figures import safe_html, svg, tables
@@ -231,8 +232,7 @@ def test_a_notebook_that_failed_says_so(pages):
 
 def test_a_folder_without_notebooks_is_refused(tmp_path):
     run_folder.begin(tmp_path / "run.json")
-    with pytest.raises(ValueError, match="no executed notebook"):
-        report.write(tmp_path)
+    refused("no executed notebook", report.write, tmp_path)
 
 
 _RUNNING = "animate base button embed foreignobject form iframe link meta noscript object script set style template"
@@ -315,9 +315,7 @@ def test_a_report_of_hostile_names_runs_nothing_and_lacks_nothing(tmp_path):
 def test_a_page_that_is_not_lqrlabs_is_not_overwritten(tmp_path):
     page = tmp_path / "index.html"
     page.write_text("<p>mine")
-    with pytest.raises(ValueError, match=r"index.html: expected a list of runs .* found another page; move it"):
-        report.index(tmp_path)
+    refused(r"index.html: expected a list of runs .* found another page; move it", report.index, tmp_path)
     assert page.read_text() == "<p>mine"
     page.write_text("<meta " + report._GENERATOR.decode() + ">")
-    with pytest.raises(ValueError, match="no run and no sweep to list"):
-        report.index(tmp_path)
+    refused("no run and no sweep to list", report.index, tmp_path)

@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from PIL import Image
+from refusals import refused
 
 from lqrlab import control, evaluation, simulation, systems, workbench
 from lqrlab.simulation.verdict import Verdict
@@ -78,12 +79,9 @@ def test_a_figure_is_saved_with_letters_and_words(tmp_path):
         ("file/x", "words", "stem: the folder .*file cannot be made"),
         ("x", " ", "alt: expected words that stand for the figure, but found ' '"),
     ):
-        with pytest.raises(ValueError, match=refusal):
-            plots.save(figure, tmp_path / stem, words)
-    with pytest.raises(ValueError, match="figure: expected a figure of matplotlib's, but found Axes"):
-        plots.save(axis, tmp_path / "x", "words")
-    with pytest.raises(ValueError, match="alt: expected words"):
-        plots.show(figure, "")
+        refused(refusal, plots.save, figure, tmp_path / stem, words)
+    refused("figure: expected a figure of matplotlib's, but found Axes", plots.save, axis, tmp_path / "x", "words")
+    refused("alt: expected words", plots.show, figure, "")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "new"]
     plt.close(figure)
 
