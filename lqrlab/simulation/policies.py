@@ -161,14 +161,14 @@ def check_policy(policy: Policy, x: Array, m: int) -> None:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class DelayedPolicy:
-    """u = −K (x, inputs sent before), computed every ``hold`` steps, held, and acting ``delay`` steps later.
+    """A policy that is asked every ``hold`` steps, and whose input is held and acts ``delay`` steps later.
 
     A controller that is slower than the simulation: roll it out with a step that divides both its sample time and
     its delay.
 
     Attributes:
-        K: gain on the state and the d inputs sent before, the newest first ``[*batch, m, n + m d]``, as of
-            :func:`lqrlab.control.lqrd_delayed`; zeros for inputs that it ignores.
+        policy: of the state and the d inputs sent before, the newest first ``[*loops, n + m d]``, such as the gain of
+            :func:`lqrlab.control.lqrd_delayed`, with zeros for inputs that it ignores.
         hold: steps from one input to the next, ``[]``.
         delay: steps until an input acts, at most d·hold, ``[]`` or ``[m]``; until the first one arrives, none acts.
         limit: magnitude at which an input is cut before it is sent, ``[m]``; inf for none.
@@ -178,10 +178,10 @@ class DelayedPolicy:
     Source: K. J. Åström and B. Wittenmark, Computer-Controlled Systems, 3rd ed. (1997), section 2.3.
     """
 
-    K: Array
-    hold: Array
-    delay: Array
-    limit: Array
+    policy: Policy
+    hold: int | Array
+    delay: int | Array
+    limit: Float[Array, " m"]
     memory: int = dataclasses.field(metadata={"static": True})
     dt: Array | None = None
 
@@ -191,20 +191,23 @@ class DelayedPolicy:
             whose = "the step of the delayed controller, {:g} s, which is its sample time over its ticks,"
             check_step(self.dt, dt, whose, "pass dt=plant.dt / ticks to rollout or to Problem.of")
 
-    def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, Array]:
-        """No step taken, nothing sent: the d + 1 newest inputs ``[*batch_shape, d + 1, m]``."""
-        return jnp.zeros((), int), jnp.zeros((*batch_shape, self.memory + 1, self.K.shape[-2]), self.K.dtype)
+    def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, PyTree, Array]:
+        """No step taken, the policy's memory, nothing sent: the d + 1 newest inputs ``[*batch_shape, d + 1, m]``."""
+        sent = jnp.zeros((*batch_shape, self.memory + 1, len(self.limit)), self.limit.dtype)
+        return jnp.zeros((), int), self.policy.init(batch_shape), sent
 
-    def __call__(self, carry: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:
+    def __call__(self, carry: tuple[Array, PyTree, Array], x: Array) -> tuple[tuple[Array, PyTree, Array], Array]:
         """The input that acts now."""
-        step, sent = carry
+        step, memory, sent = carry
         known = sent[..., :-1, :].reshape(*x.shape[:-1], -1).astype(x.dtype)
-        u = -matvec(self.K.astype(x.dtype), jnp.concatenate([x, known], axis=-1))
+        after, u = self.policy(memory, jnp.concatenate([x, known], axis=-1))
         u = sent_or(sent[..., 0, :].astype(x.dtype), u, x)
         limit = jnp.broadcast_to(self.limit, u.shape)
         new = jnp.clip(u, -limit, limit).astype(sent.dtype)
-        sent = jnp.where(step % self.hold == 0, jnp.concatenate([new[..., None, :], sent[..., :-1, :]], -2), sent)
+        news = after, jnp.concatenate([new[..., None, :], sent[..., :-1, :]], -2)
+        now = step % self.hold == 0
+        memory, sent = jax.tree.map(lambda a, b: jnp.where(now, a.astype(b.dtype), b), news, (memory, sent))
         age = step // self.hold - (step - self.delay) // self.hold
         acts = jnp.arange(self.memory + 1)[:, None] == jnp.broadcast_to(age, (1, u.shape[-1]))
         acting = jnp.where(jnp.broadcast_to(acts, sent.shape), sent, 0).sum(axis=-2)
-        return (step + 1, sent), acting.astype(x.dtype)
+        return (step + 1, memory, sent), acting.astype(x.dtype)

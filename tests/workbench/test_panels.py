@@ -291,7 +291,7 @@ def test_names_of_others_are_text_in_what_panels_show(panel, monkeypatch, tmp_pa
     monkeypatch.setattr(type(question.plant), "inputs", (systems.Signal(name, name, 1.0),))
     for shown in (
         widgets.policy_inspector(gain, plant, label=name, num_steps=20),
-        svg.Picture("", "", loop_picture.words(question, design, [])),
+        svg.Picture("", "", loop_picture.words(question, design)),
         svg.Picture("", "", attraction_map._words(setting, {name: region, "b": region})),
         svg.Picture("", "", training_monitor._waiting(Path(name))),
     ):
@@ -395,7 +395,7 @@ def test_a_push_is_a_force_of_one_sample_that_no_policy_is_told_of():
         np.testing.assert_allclose(runs[label].path.xs[-1] - plant.equilibrium()[0], x, atol=1e-9)
     said = policy_inspector.words(pair, runs={k: runs for k in ("linear", "nonlinear")}, pushed=True)
     excess = 100 * (runs["weak gain"].ratio / runs["optimal"].ratio - 1)
-    assert f"{excess:.3g} %" in said
+    assert f"{excess:.3g} % above</b> the LQR" in said
     assert "x0ᵀP x0" not in said  # the least without a push
 
 
@@ -418,7 +418,7 @@ def test_the_inspector_bills_both_from_where_it_was_clicked(monkeypatch):
     runs = policy_inspector.compare(pair, x0)["linear"]
     assert runs["optimal"].ratio == pytest.approx(1, rel=1e-9)
     assert runs["keen gain"].ratio == pytest.approx((x0 @ costs @ x0) / (x0 @ P @ x0), rel=1e-6)
-    assert f"{100 * (runs['keen gain'].ratio - 1):.3g} % more" in panel.words.value
+    assert f"{100 * (runs['keen gain'].ratio - 1):.3g} % above" in panel.words.value
     before = panel.plane.svg, panel.picture.value
     panel.initial["x2"].value = 0.0
     panel.live.wait()

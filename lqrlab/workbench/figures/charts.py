@@ -180,6 +180,15 @@ def percent(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def above(share: float) -> str:
+    """A cost relative to another one, in as many digits as mean anything: ``3.1 % above``."""
+    if not math.isfinite(share):
+        return "infinitely far above"
+    if abs(share) < 5e-5:
+        return "exactly" if abs(share) < 1e-9 else "within 0.01 % of"
+    return f"{percent(100 * abs(share))} % {'above' if share > 0 else 'below'}"
+
+
 def logarithmic(
     at: Rectangle, xs: Values, curves: Mapping[str, Values], labels: tuple[str, str], *, x: Interval, floor: float
 ) -> str:

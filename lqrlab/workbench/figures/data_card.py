@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 
 from lqrlab import control, dataset
 from lqrlab.workbench.figures import plots, svg
-from lqrlab.workbench.figures.loop_design import time_constant
 from lqrlab.workbench.figures.safe_html import sanitise, write_page
 
 _CLOSED, _OPEN, _, _PLANT = (light for light, _ in svg.CURVES[:4])
@@ -90,7 +89,7 @@ def spectra(data: dataset.Dataset) -> Figure:
         dt, K = data.column("dt", None, name), data.column("K", None, name)
         y = row + 0.28 * np.linspace(-1, 1, len(dt))
         left.plot(poles.real.max(axis=1), y, color=_OPEN, alpha=0.5, **look)
-        closed = time_constant(np.linalg.eigvals(A - B @ K), dt)
+        closed = control.settling_time(np.linalg.eigvals(A - B @ K), dt, within=np.exp(-1))
         right.plot(closed, y, color=_CLOSED, alpha=0.6, **look)
         plant = np.where(fastest > 0, 1 / np.maximum(fastest, 1e-12), np.nan)
         right.plot(plant, y, color=_PLANT, alpha=0.5, **look)

@@ -7,14 +7,11 @@ import dataclasses
 import functools
 import math
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Complex, Float, Int
+from jaxtyping import Array, Complex, Float
 
 from lqrlab import control
-from lqrlab.compute import pytree
-from lqrlab.simulation import LinearController, Problem
+from lqrlab.simulation import LinearController
 from lqrlab.systems import Plant
 
 KINDS = ("LQR", "pole placement", "integral action", "LQG")
@@ -23,46 +20,26 @@ KINDS = ("LQR", "pole placement", "integral action", "LQG")
 
 @dataclasses.dataclass(frozen=True)
 class ControllerChoice:
-    """A way to design a loop, and its settings.
+    """A way to design a loop, and its settings."""
 
-    Attributes:
-        kind: one of :data:`KINDS`.
-        faster: factor on the poles of the optimum, which are placed.
-        damping: at least so much of each pair of them.
-        held: number of the output that integral action brings back to zero.
-        integral: factor on the weight of its error's integral.
-        measured: numbers of the outputs that an estimator sees.
-        disturbance: standard deviation of what disturbs each state in a second, in its scales.
-        sensor: of each measurement's noise, in the output's scale.
-    """
-
-    kind: str = KINDS[0]
-    faster: float = 1.0
-    damping: float = 0.0
-    held: int = 0
-    integral: float = 1.0
-    measured: tuple[int, ...] = ()
-    disturbance: float = 0.1
-    sensor: float = 0.01
+    kind: str = KINDS[0]  # one of KINDS
+    faster: float = 1.0  # factor on the poles of the optimum, which are placed
+    damping: float = 0.0  # at least so much of each pair of them
+    held: int = 0  # number of the output that integral action brings back to zero
+    integral: float = 1.0  # factor on the weight of its error's integral
+    measured: tuple[int, ...] = ()  # numbers of the outputs that an estimator sees
+    disturbance: float = 0.1  # standard deviation of what disturbs each state in a second, in its scales
+    sensor: float = 0.01  # of each measurement's noise, in the output's scale
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SampledLoop:
-    """A plant and its controller at samples.
+    """A plant and its controller at samples."""
 
-    Attributes:
-        plant: A, B of the plant's state and the inputs on their way.
-        controller: u = K(z) s of that state s.
-        design: what ``control`` returned for it.
-        back: what the controller's memory takes of an input that is cut ``[k, m]``.
-        spread: standard deviation of each input under the noise it is designed for; None where there is none.
-    """
-
-    plant: tuple[Float[np.ndarray, "s s"], Float[np.ndarray, "s m"]]
-    controller: control.StateSpace
-    design: object
-    back: Float[np.ndarray, "k m"]
-    spread: Float[np.ndarray, " m"] | None = None
+    plant: tuple[Float[np.ndarray, "s s"], Float[np.ndarray, "s m"]]  # A, B of its state and the inputs on their way
+    controller: control.StateSpace  # u = K(z) s of that state s
+    design: object  # what ``control`` returned for it
+    back: Float[np.ndarray, "k m"]  # what the controller's memory takes of an input that is cut
 
     @property
     def K(self) -> Float[np.ndarray, "m s+k"]:
@@ -88,10 +65,11 @@ class SampledLoop:
 
     def on_plant(self, A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The opened loop of the same controller on other plants ``[*batch, s, s]``, ``[*batch, s, m]``."""
-        (F, G), lead = self.controller.matrices[:2], A.shape[:-2]
-        right, below = (np.zeros((*lead, *shape)) for shape in ((A.shape[-1], len(F)), (len(F), B.shape[-1])))
-        own = np.broadcast_to(np.hstack([G, F]), (*lead, len(F), A.shape[-1] + len(F)))
-        return np.concatenate([np.concatenate([A, right], -1), own], -2), np.concatenate([B, below], -2)
+        F, G = self.controller.matrices[:2]
+        own = np.broadcast_to(np.hstack([G, F]), (*A.shape[:-2], len(F), len(G.T) + len(F)))
+        still = [(0, 0)] * (A.ndim - 2)
+        wide = np.pad(A, [*still, (0, 0), (0, len(F))])
+        return np.concatenate([wide, own], -2), np.pad(B, [*still, (0, len(F)), (0, 0)])
 
     def price(self, sampled: control.Sampled) -> Float[np.ndarray, "*batch n n"]:
         """Π of plants without delay and limits, on which the controller pays x0ᵀΠx0 from rest; inf if unstable."""
@@ -102,31 +80,13 @@ class SampledLoop:
         paid = np.asarray(control.cost_to_go(control.Sampled(*self.on_plant(A, B), *wide), K))
         return np.nan_to_num(paid[..., : A.shape[-1], : A.shape[-1]], nan=np.inf)
 
-    def rest(self, x: Float[np.ndarray, " n"], u: Float[np.ndarray, " m"]) -> Float[np.ndarray, " s"]:
-        """The state of the loop when the plant rests at x under u: its sum brings u about, its estimate is right."""
-        plant = np.concatenate([x, np.tile(u, (len(self.plant[0]) - len(x)) // len(u))])
-        if not isinstance(self.design, control.Integral):
-            return np.concatenate([plant, plant[: len(self.controller.A)]])
-        lacks = -(u + self.K[:, :-1] @ plant)
-        return np.append(plant, np.linalg.lstsq(self.K[:, -1:], lacks, rcond=None)[0])
-
-    def policy(self, n: int, late: int, limits: Float[np.ndarray, " m"]) -> LinearController:
-        """The controller of the plant's n states and ``late`` inputs, padded so that all kinds run one program."""
-        m = len(limits)
-        seen, memory = n + late * m, n + late * m
+    def policy(self, seen: int, limits: Float[np.ndarray, " m"]) -> LinearController:
+        """The controller of a longer state, of whose last numbers it takes no notice."""
         A, B, C, D = self.controller.matrices
-        more, wide = (0, memory - len(A)), (0, seen - B.shape[1])
-        system = np.pad(A, more), np.pad(B, (more, wide)), np.pad(C, ((0, 0), more)), np.pad(D, ((0, 0), wide))
-        rest = np.pad(self.back, (more, (0, 0))), np.zeros(memory), -limits, limits
-        return LinearController(control.StateSpace(*system), *rest)  # type: ignore[arg-type]
-
-
-def noise(
-    choice: ControllerChoice, plant: Plant, dt: float
-) -> tuple[Float[np.ndarray, "n n"], Float[np.ndarray, "p p"]]:
-    """Covariances of what disturbs the state from sample to sample, and of the measurements' noise."""
-    states, sensors = np.asarray(plant.scales[0]), np.array([plant.outputs[i].scale for i in choice.measured])
-    return np.diag((choice.disturbance * states) ** 2 * dt), np.diag((choice.sensor * sensors) ** 2)
+        some, wide = (0, int(not len(A))), (0, seen - B.shape[1])  # a policy's memory cannot be empty
+        B, C, D = np.pad(B, (some, wide)), np.pad(C, ((0, 0), some)), np.pad(D, ((0, 0), wide))
+        system, back = control.StateSpace(np.pad(A, some), B, C, D), np.pad(self.back, (some, (0, 0)))
+        return LinearController(system, back, np.zeros(len(back)), -limits, limits)  # type: ignore[arg-type]
 
 
 def wanted_poles(choice: ControllerChoice, optimum: control.LQR, dt: float) -> Complex[np.ndarray, " n"]:
@@ -153,7 +113,8 @@ def integral_weight(choice: ControllerChoice, plant: Plant, optimum: control.LQR
 
 def sampled_loop(
     choice: ControllerChoice,
-    problem: Problem,
+    plant: Plant,
+    continuous: tuple[Array, Array, Array, Array],
     sampled: control.Sampled,
     dt: float,
     optimum: control.LQR,
@@ -161,57 +122,44 @@ def sampled_loop(
     *,
     known: bool,
 ) -> SampledLoop:
-    """The loop at samples of a controller, of which ``known`` says whether it is made for the delay.
+    """The loop at samples of a controller, of which ``known`` says whether it is made for the delay [samples].
 
-    Args:
-        choice: what is wanted.
-        problem: the plant's.
-        sampled: its dynamics and weights of a sample, without delay.
-        dt: sample time [s].
-        optimum: of these.
-        delay: of the inputs, in sample times.
-        known: whether the controller is made for the delay.
+    ``continuous`` are A, B, Q, R of the plant, ``sampled`` those of a sample without delay, ``optimum`` is of these.
 
     Raises:
         ValueError: there is none, in control terms.
     """
     A, B, Q, R, N = (np.asarray(a) for a in sampled)
-    plant, continuous, late = problem.plant, problem.continuous, (A, B)
-    assert plant is not None, "matrices alone have no outputs"
-    assert continuous is not None
+    late, n = (A, B), plant.n
     if delay:
-        extended = control.delayed(*continuous[:4], dt, delay)
+        extended = control.delayed(*continuous, dt, delay)
         late = np.asarray(extended.A), np.asarray(extended.B)
-    (wide, m), n, ahead = late[1].shape, plant.n, np.eye(plant.n, len(late[0]))
-    if known:
-        ahead = arriving(continuous.A, continuous.B, dt, delay)
-        A, B, Q, N = *late, ahead.T @ Q @ ahead, ahead.T @ N
-    C = np.asarray(plant.output_matrix())
-    nothing = np.zeros((0, 0)), np.zeros((0, wide)), np.zeros((m, 0))
+    wide, m = late[1].shape
+    ahead = arriving(*continuous[:2], dt, delay) if known else np.eye(n, wide)
     if choice.kind in KINDS[:2]:
         gain = np.asarray(optimum.K)
         if choice.kind == "pole placement":
-            gain = np.asarray(control.place(sampled.A, sampled.B, wanted_poles(choice, optimum, dt)))
-        return SampledLoop(late, control.StateSpace(*nothing, -gain @ ahead, dt), gain, np.zeros((0, m)))
+            gain = np.asarray(control.place(A, B, wanted_poles(choice, optimum, dt)))
+        system = control.StateSpace(np.zeros((0, 0)), np.zeros((0, wide)), np.zeros((m, 0)), -gain @ ahead, dt)
+        return SampledLoop(late, system, gain, np.zeros((0, m)))
+    if known:
+        A, B, Q, N = *late, ahead.T @ Q @ ahead, ahead.T @ N
+    seen = np.eye(len(A), wide)  # of the state, by the design
+    outputs = np.asarray(plant.output_matrix()) @ np.eye(n, len(A))
     if choice.kind == "integral action":
-        weight = integral_weight(choice, plant, optimum, dt)
-        c = np.pad(C[[choice.held]], ((0, 0), (0, len(A) - n)))
+        c, weight = outputs[[choice.held]], integral_weight(choice, plant, optimum, dt)
         sums = control.lqi(A, B, c, Q, R, np.array([[weight]]), N, discrete=True)
-        K, Ki = (np.pad(np.asarray(a), ((0, 0), (0, more))) for a, more in ((sums.K, wide - len(A)), (sums.Ki, 0)))
-        system = control.StateSpace(np.eye(1), np.pad(C[[choice.held]], ((0, 0), (0, wide - n))), -Ki, -K, dt)
+        K, Ki = np.asarray(sums.K), np.asarray(sums.Ki)
+        system = control.StateSpace(np.eye(1), c @ seen, -Ki, -K @ seen, dt)
         return SampledLoop(late, system, sums, -np.linalg.pinv(Ki))  # the sum gives back what was cut
     if not choice.measured:
         raise ValueError("LQG: expected one measured output at least; tick those that there are sensors for")
-    W, V = noise(choice, plant, dt)
-    c = np.pad(C[list(choice.measured)], ((0, 0), (0, len(A) - n)))
-    output = control.lqg(A, B, c, Q, R, np.pad(W, (0, len(A) - n)), V, N, discrete=True)
-    F, L, gain, _ = (np.asarray(a) for a in output.controller(dt).matrices)
-    G = np.pad(L @ c[:, :n], ((0, 0), (0, wide - n)))
-    loop = SampledLoop(late, control.StateSpace(F, G, gain, np.zeros((m, wide)), dt), output, B)
-    drives = np.zeros((wide + len(F), wide + len(F)))
-    drives[:n, :n], drives[wide:, wide:] = W, L @ V @ L.T
-    spread = np.diagonal(loop.K @ np.asarray(control.dlyap(loop.closed, drives)) @ loop.K.T)
-    return dataclasses.replace(loop, spread=np.sqrt(np.nan_to_num(spread, nan=np.inf)))
+    scales = np.array([plant.outputs[i].scale for i in choice.measured])
+    W, V = (choice.disturbance * np.asarray(plant.scales[0])) ** 2 * dt, (choice.sensor * scales) ** 2
+    C = outputs[list(choice.measured)]
+    output = control.lqg(A, B, C, Q, R, np.diag(np.pad(W, (0, len(A) - n))), np.diag(V), N, discrete=True)
+    F, L, gain, J = (np.asarray(a) for a in output.controller(dt).matrices)
+    return SampledLoop(late, control.StateSpace(F, L @ C @ seen, gain, J @ C @ seen, dt), output, B)
 
 
 def arriving(A: Array, B: Array, dt: float, delay: float) -> Float[np.ndarray, "n s"]:
@@ -222,42 +170,3 @@ def arriving(A: Array, B: Array, dt: float, delay: float) -> Float[np.ndarray, "
         a, b = (np.asarray(f) for f in control.c2d(A, B, dt * (delay - late + 1 if age == late else 1.0)))
         x = a @ x + b @ sent[age - 1]
     return x
-
-
-@pytree
-@dataclasses.dataclass(frozen=True)
-class LateController:
-    """A controller that is slower than the simulation, whose inputs arrive late, with a load: all are arguments.
-
-    Attributes:
-        controller: of the state and the inputs sent before, the newest first.
-        hold: steps of the simulation from one input to the next.
-        delay: steps until an input acts, at most ``late * hold``.
-        load: what is added to the input ``[m]``.
-        late: inputs sent before that are remembered.
-    """
-
-    controller: LinearController
-    hold: int | Int[Array, ""]
-    delay: int | Int[Array, ""]
-    load: Float[Array | np.ndarray, " m"]
-    late: int = dataclasses.field(metadata={"static": True})
-
-    def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, object, Array]:
-        """No step taken, the controller's memory, nothing sent."""
-        sent = jnp.zeros((*batch_shape, self.late + 1, len(self.load)), self.load.dtype)
-        return jnp.zeros((), int), self.controller.init(batch_shape), sent
-
-    def __call__(self, carry: tuple[Array, Array, Array], x: Array) -> tuple[tuple[Array, object, Array], Array]:
-        """The input that arrives now, and the load."""
-        step, *before = carry
-
-        def sampled() -> tuple[Array, Array]:
-            memory, sent = before
-            known = sent[..., :-1, :].reshape(*x.shape[:-1], -1)
-            memory, u = self.controller(memory, jnp.concatenate([x, known.astype(x.dtype)], axis=-1))
-            return memory, jnp.concatenate([u[..., None, :].astype(sent.dtype), sent[..., :-1, :]], axis=-2)
-
-        memory, sent = jax.lax.cond(step % self.hold == 0, sampled, lambda: tuple(before))
-        age = step // self.hold - (step - self.delay) // self.hold
-        return (step + 1, memory, sent), jnp.take(sent, age, axis=-2).astype(x.dtype) + self.load

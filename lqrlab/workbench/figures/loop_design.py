@@ -12,17 +12,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
 import lqrlab
 from lqrlab import control, simulation, systems
-from lqrlab.compute import checks, jit_by_function
+from lqrlab.compute import checks, jit_by_function, pytree
 from lqrlab.compute.jit import quick_jit
 from lqrlab.simulation import Problem, Trajectory, verdict
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures.charts import Poles
-from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice, LateController, SampledLoop, sampled_loop
-from lqrlab.workbench.figures.step_specifications import Specifications
+from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice, SampledLoop, sampled_loop
 
 FREE = 100.0
 """Limits from here on, in scales of the inputs, count as none."""
@@ -39,6 +38,7 @@ MOVES = "the plant moves"
 """The plant drawn along its run."""
 STEP = "step and specifications"
 """The picture of a step of the set-point, with the regions that its specifications forbid."""
+VIEWS = (OVERVIEW, STEP, MOVES)
 
 
 # A plant's loop as it is shown -----------------------------------------------------------------------------
@@ -88,11 +88,6 @@ def poles_of(problem: Problem) -> Poles:
     return np.linalg.eigvals(np.asarray(problem.closed_loop()))
 
 
-def time_constant(poles: Poles, dt: ArrayLike) -> Float[np.ndarray, "*batch"]:
-    """Seconds in which the slowest mode of a sampled loop falls by e."""
-    return control.settling_time(poles, dt, within=math.exp(-1))
-
-
 def outcome(plant: Plant, run: Trajectory) -> verdict.Verdict:
     """Verdict on a run of one loop, by the rule of :mod:`lqrlab.simulation.verdict`."""
     sizes = verdict.size(np.asarray(run.xs, float), np.asarray(plant.scales[0]))
@@ -118,9 +113,9 @@ class LoopSetting:
     limit: float = FREE  # of the inputs, in their scales
     size: float = 1.0  # of the initial state
     load: float = 0.0  # a constant addition to the inputs, in their scales
-    specifications: Specifications = dataclasses.field(default_factory=Specifications)  # of a step of the set-point
     controller: ControllerChoice = dataclasses.field(default_factory=ControllerChoice)
     view: str = OVERVIEW  # which picture of the loop
+    specifications: Any = None  # of a step of the set-point: tuning.StepSpecs
 
     @classmethod
     def of(cls, plant: str | Plant, num_steps: int | None = None) -> "LoopSetting":
@@ -128,8 +123,7 @@ class LoopSetting:
         plant = one_plant(plant)
         ticks, tick = TICKS * horizon(plant, num_steps, most=400), float(plant.dt) / TICKS
         substeps = Problem.of(plant, dt=tick, optimum=False).substeps
-        wanted = Specifications(float(f"{0.3 * ticks * tick:.2g}"))
-        return cls(plant, np.ones(plant.n), np.ones(plant.m), ticks, tick, substeps, specifications=wanted)
+        return cls(plant, np.ones(plant.n), np.ones(plant.m), ticks, tick, substeps)
 
     @property
     def dt(self) -> float:
@@ -188,18 +182,20 @@ def design(setting: LoopSetting) -> LoopDesign:
     """
     s, x0 = setting, setting.x0
     problem = Problem.of(s.plant, dt=s.tick, weights=s.weights, substeps=s.substeps, optimum=False)
-    A, B = problem.continuous[:2]  # type: ignore[index]
+    continuous = problem.continuous
+    assert continuous is not None
     # with the weights chosen, and with the plant's own
     Q, R = (np.stack([a, np.asarray(b)]) for a, b in zip(s.weights, s.plant.weights()))
-    both = control.discretize(A, B, Q, R, s.dt)
+    both = control.discretize(*continuous[:2], Q, R, s.dt)
     optima = control.dlqr(*both)
     if not np.asarray(optima.stabilizing)[0]:
-        control.lqrd(A, B, *s.weights, s.dt)  # says which mode is at fault
+        control.lqrd(*continuous[:2], *s.weights, s.dt)  # says which mode is at fault
     optimum, own_P = (jax.tree.map(lambda a: np.asarray(a)[0], optima), np.asarray(optima.P)[1])
     sampled, own = (control.Sampled(*(np.asarray(a)[i] for a in both)) for i in (0, 1))
 
     def loop(choice: ControllerChoice, delay: float) -> SampledLoop:
-        return sampled_loop(choice, problem, sampled, s.dt, optimum, delay, known=s.known and delay > 0)
+        known = s.known and delay > 0
+        return sampled_loop(choice, s.plant, continuous[:4], sampled, s.dt, optimum, delay, known=known)
 
     implemented = loop(s.controller, s.delay / s.sample)
     free = loop(s.controller, 0.0) if s.delay else implemented
@@ -223,29 +219,41 @@ def design(setting: LoopSetting) -> LoopDesign:
     )
 
 
-def matrices(s: LoopSetting, result: LoopDesign) -> dict[str, ArrayLike]:
-    """The design as matrices by name, without its delay.
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Pushed:
+    """A policy whose inputs a force that it does not know is added to, for some samples.
 
-    ``A``, ``B``, ``Q``, ``R``, ``C`` of the continuous plant, ``Ad`` … ``Nd`` of a sample, ``dt``; ``K`` of the loop,
-    ``Ki`` or ``L``; and ``Ak`` … ``Dk`` of the whole controller from the plant's state to its input.
+    Attributes:
+        policy: that acts.
+        first, last: samples of the push.
+        size: what is added to the inputs ``[m]``.
     """
-    design, (A, B), (Q, R) = result.undelayed.design, s.plant.matrices(), s.weights
-    K = design.regulator.K if isinstance(design, control.LQG) else result.undelayed.K[:, : s.plant.n]
-    found = {"A": A, "B": B, "C": s.plant.output_matrix(), "Q": Q, "R": R, "dt": s.dt, "K": K}
-    found |= {f"{name}d": value for name, value in zip("ABQRN", result.sampled)}
-    if isinstance(design, control.Integral):
-        found |= {"Ki": design.Ki, "held": np.asarray(design.C)}
-    if isinstance(design, control.LQG):
-        found |= {"L": design.estimator.L, "measured": np.asarray(design.plant[2])}
-    found |= dict(zip(("Ak", "Bk", "Ck", "Dk"), result.undelayed.controller.matrices))
-    return {name: np.asarray(value) for name, value in found.items()}
+
+    policy: simulation.Policy
+    first: int | Array
+    last: int | Array
+    size: Float[Array | np.ndarray, " m"]
+
+    def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, Any]:
+        """No sample taken."""
+        return jnp.zeros((), int), self.policy.init(batch_shape)
+
+    def __call__(self, carry: tuple[Array, Any], x: Array) -> tuple[tuple[Array, Any], Array]:
+        """The answer of the policy, and the push."""
+        step, memory = carry
+        memory, u = self.policy(memory, x)
+        acts = (step >= self.first) & (step <= self.last)
+        return (step + 1, memory), u + jnp.where(acts, self.size, 0.0).astype(u.dtype)
 
 
 def _run(problem: Problem, loop: SampledLoop, s: LoopSetting, *, alone: bool = False) -> Trajectory:
     """A loop from the setting's start, tick by tick; ``alone`` without its delay, limits and load."""
     limits, delay, load = (np.inf * s.limits, 0, 0.0) if alone else (s.limits, s.delay, s.load)
     added = load * np.asarray(s.plant.scales[1])
-    policy = LateController(loop.policy(s.plant.n, LATE, limits), s.sample, delay, added, LATE)
+    controller = loop.policy(s.plant.n + LATE * s.plant.m, limits)
+    late = simulation.DelayedPolicy(controller, s.sample, delay, np.full_like(limits, np.inf), LATE)  # type: ignore[arg-type]
+    policy = Pushed(late, 0, s.ticks, added)
     run = jax.tree.map(np.asarray, _rollout(problem, policy, s.x0, ticks=s.ticks))
     return dataclasses.replace(run, us=run.us - added)
 

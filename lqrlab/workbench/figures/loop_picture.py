@@ -10,23 +10,12 @@ from jaxtyping import Float
 
 import lqrlab
 from lqrlab import control, systems
+from lqrlab.control.state_space import response_at
 from lqrlab.simulation import Problem, Trajectory, Verdict
-from lqrlab.workbench.figures import animation, charts, step_specifications, svg
-from lqrlab.workbench.figures.charts import Axes, Rectangle
+from lqrlab.workbench.figures import animation, charts, loop_design, step_specifications, svg
+from lqrlab.workbench.figures.charts import Axes, Rectangle, above
 from lqrlab.workbench.figures.loop_controllers import KINDS, SampledLoop
-from lqrlab.workbench.figures.loop_design import (
-    FREE,
-    LATE,
-    MOVES,
-    OVERVIEW,
-    PLANNED,
-    STEP,
-    LoopDesign,
-    LoopSetting,
-    limit_words,
-    outcome,
-    time_constant,
-)
+from lqrlab.workbench.figures.loop_design import LoopDesign, LoopSetting
 from lqrlab.workbench.figures.plant_card import Table, card, html_table
 from lqrlab.workbench.figures.svg import DASHES, HtmlPage, Stroke
 
@@ -45,13 +34,11 @@ def picture(
 
     ``pinned`` are other designs of the same plant by name, whose loops as implemented are drawn beside it.
     """
-    plant, margins = setting.plant, result.loop.margins
-    sampled, said = f"sampled every {charts.duration(setting.dt)}", words(setting, result, margins)
-    if setting.view == STEP:
-        held, wanted = setting.controller.held, setting.specifications
-        drawn = step_specifications.picture(stepped(setting, result), wanted, plant, held, margins)
+    plant, said = setting.plant, words(setting, result)
+    if setting.view == loop_design.STEP:
+        drawn = step_specifications.picture(setting, result)
         return dataclasses.replace(drawn, words=f"{drawn.words}<br>{said}")
-    if setting.view == MOVES:
+    if setting.view == loop_design.MOVES:
         runs = {"implemented": result.built} | {name: found.built for name, (_, found) in (pinned or {}).items()}
         return dataclasses.replace(animation.animation(plant, runs, width=_WIDTH), words=said)
     others = {name: found for name, (_, found) in (pinned or {}).items()}
@@ -61,18 +48,13 @@ def picture(
     traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, lead=1, named=True)
     poles = dict(zip(LOOPS, (result.optimal_poles, result.poles)))
     body = traces + _cost_so_far(result, (0, bottom + 6, 370, 200))
-    body += _nyquist(setting, result, margins, (390, bottom + 6, 225, 200))
+    body += _nyquist(setting, result, (390, bottom + 6, 225, 200))
     body += charts.pole_map((635, bottom + 6, 225, 200), poles)
     alt = (
         f"{plant.title}: states, inputs, cost so far, Nyquist curve and poles of the optimum on the linear model "
-        f"and of the loop as implemented, {sampled}"
+        f"and of the loop as implemented, sampled every {charts.duration(setting.dt)}"
     )
     return svg.Picture(svg.document(body, _WIDTH + 8, bottom + 214, alt), alt, said)
-
-
-def stepped(s: LoopSetting, result: LoopDesign) -> step_specifications.StepResponse:
-    """The step of the set-point of the output that is held, as long as the curves."""
-    return step_specifications.response(result.loop, s.plant, result.sampled, s.controller.held, s.dt, s.ticks * s.tick)
 
 
 def _pinned_words(name: str, s: LoopSetting, result: LoopDesign) -> str:
@@ -81,7 +63,7 @@ def _pinned_words(name: str, s: LoopSetting, result: LoopDesign) -> str:
     phase = f"phase margin {phase_words(margins[_weakest(margins)])}" if margins else "<b>unstable</b>"
     peaks = np.nanmax(np.abs(result.built.us), axis=0)
     effort = ", ".join(f"{p:.3g} {i.unit}" for i, p in zip(s.plant.inputs, peaks))
-    excess = _percent(result.in_plant_weights)
+    excess = above(result.in_plant_weights)
     said = f"{excess} the optimum in the plant's weights, {phase}, at most {html.escape(effort)}"
     return f"<i>{html.escape(name)}</i>: {said}."
 
@@ -94,7 +76,7 @@ def phase_words(margin: control.Margins) -> str:
 def _runs(result: LoopDesign) -> dict[str, Trajectory]:
     """The loops that are drawn, by name."""
     runs = dict(zip(LOOPS, (result.best, result.built)))
-    return runs if result.planned is None else runs | {f"MPC, {PLANNED} samples": result.planned}
+    return runs if result.planned is None else runs | {f"MPC, {loop_design.PLANNED} samples": result.planned}
 
 
 def _cost_so_far(result: LoopDesign, at: Rectangle) -> str:
@@ -112,16 +94,12 @@ def _weakest(margins: list[control.Margins]) -> int:
     return min(range(len(margins)), key=lambda i: margins[i].disk.alpha, default=0)
 
 
-def _nyquist(s: LoopSetting, result: LoopDesign, margins: list[control.Margins], at: Rectangle) -> str:
+def _nyquist(s: LoopSetting, result: LoopDesign, at: Rectangle) -> str:
     """The loop gain at the most sensitive input, the point −1, and how far the curve stays away from it."""
-    i = _weakest(margins)
-    w = np.pi / s.dt * np.append(np.geomspace(1e-4, 0.99, 299), 1.0)
-    (A, B, K), most = result.loop.opened, s.plant.n + LATE * s.plant.m
-    more = (0, (1 + (result.loop.spread is not None)) * most + 1 - len(A))  # few sizes, few programs
-    A, B, K = np.pad(A, more), np.pad(B, [more, (0, 0)]), np.pad(K, [(0, 0), more])
-    closed = np.asarray(control.sensitivity(A, B, K, w, s.dt))[:, i, i]
+    (A, B, K), margins = result.loop.opened, result.loop.margins
+    i, z = _weakest(margins), np.exp(1j * np.pi * np.append(np.geomspace(1e-4, 0.99, 299), 1.0))
     with np.errstate(all="ignore"):
-        L = 1 / closed - 1
+        L = 1 / (1 + response_at(A - B @ K, B, -K, z)[:, i, i]) - 1
     L = L[np.isfinite(L)]
     tall = 4.0 / Axes(at, (0, 1), (0, 1)).aspect
     axes = Axes(at, (-3.0, 1.0), (-tall / 2, tall / 2))
@@ -135,15 +113,15 @@ def _nyquist(s: LoopSetting, result: LoopDesign, margins: list[control.Margins],
     return axes.frame("Re L", label, body) + mark
 
 
-def words(s: LoopSetting, result: LoopDesign, margins: list[control.Margins]) -> str:
+def words(s: LoopSetting, result: LoopDesign) -> str:
     """A design in words: its cost against the optimum, modes, margins and effort."""
-    lines = [_cost_words(s, result)]
+    lines, margins = [_cost_words(s, result)], result.loop.margins
     if (s.states != 1).any() or (s.inputs != 1).any() or s.controller.kind != KINDS[0]:
-        excess = _percent(result.in_plant_weights)
+        excess = above(result.in_plant_weights)
         lines.append(f"In the plant's weights it costs {excess} the optimum, without delay and limits.")
     size = float(np.abs(result.poles).max())
     if margins:
-        lasts = charts.duration(time_constant(result.poles, s.dt))
+        lasts = charts.duration(control.settling_time(result.poles, s.dt, within=math.exp(-1)))
         lines.append(f"<b>Poles.</b> Slowest mode |z| = {size:.4f}: time constant {lasts}.")
         worst = margins[_weakest(margins)]
         at = "" if s.plant.m == 1 else " at its most sensitive input"
@@ -161,19 +139,14 @@ def words(s: LoopSetting, result: LoopDesign, margins: list[control.Margins]) ->
 
 
 def _design_words(s: LoopSetting, loop: SampledLoop) -> list[str]:
-    """Gains, and of an estimator its slowest pole and what its noise does to the inputs."""
+    """Gains, and of an estimator its slowest pole."""
     design, lines, gains = loop.design, [], {"K": loop.K}
     if isinstance(design, control.Integral):
         gains = {"K": np.asarray(design.K), "K<sub>i</sub>": np.asarray(design.Ki)}
     if isinstance(design, control.LQG):
         gains = {"K": np.asarray(design.regulator.K), "L": np.asarray(design.estimator.L)}
-        size, spread = np.abs(np.asarray(design.estimator.poles)).max(), loop.spread
-        assert spread is not None
-        each = ", ".join(f"{i.name.replace('_', ' ')} {u:.3g} {i.unit}" for i, u in zip(s.plant.inputs, spread))
-        lines.append(
-            f"<b>Estimator.</b> Slowest mode |z| = {size:.4f}. Under the noise that it is designed for, the standard "
-            f"deviation of each input is {html.escape(each)}."
-        )
+        size = np.abs(np.asarray(design.estimator.poles)).max()
+        lines.append(f"<b>Estimator.</b> Slowest mode |z| = {size:.4f}.")
     if all(gain.size <= _MOST_GAINS for gain in gains.values()):
         said = "; ".join(f"{name} = {_matrix(gain)}" for name, gain in gains.items())
         lines.append(f"<b>{'Gains' if len(gains) > 1 else 'Gain'}.</b> {said}.")
@@ -188,8 +161,8 @@ def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
     if s.load:
         return _load_words(s, result)
     paid = float(np.sum(result.built.costs))
-    cost = f"{paid:.4g}, <b>{_percent(paid / result.cost - 1)}</b> the optimum"
-    match outcome(s.plant, result.built):
+    cost = f"{paid:.4g}, <b>{above(paid / result.cost - 1)}</b> the optimum"
+    match loop_design.outcome(s.plant, result.built):
         case Verdict.DIVERGED:
             cost = "<b>diverges</b>"
         case Verdict.BOUNDED:
@@ -202,8 +175,8 @@ def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
         aware = "which its design knows" if s.known else "which its design ignores"
         late = s.delay / s.sample
         conditions.append(f"its input {late:g} sample{'s' * (late != 1)} late, {aware}")
-    if s.limit < FREE:
-        conditions.append(limit_words(s.limit))
+    if s.limit < loop_design.FREE:
+        conditions.append(loop_design.limit_words(s.limit))
     return (
         f"<b>Cost.</b> Linear optimum {result.cost:.4g}. Nonlinear, {', '.join(conditions)}: {cost}."
         f"{_limited_words(s, result)}"
@@ -213,7 +186,7 @@ def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
 def _load_words(s: LoopSetting, result: LoopDesign) -> str:
     """The ends of the outputs under a constant load, which has no finite cost."""
     ends = np.asarray(s.plant.output_matrix()) @ result.built.xs[-1]
-    if outcome(s.plant, result.built) == Verdict.DIVERGED:
+    if loop_design.outcome(s.plant, result.built) == Verdict.DIVERGED:
         return f"<b>Load.</b> Under a load of {s.load:.2g} × scale at the inputs the loop <b>diverges</b>."
     ended = ", ".join(
         f"{o.name.replace('_', ' ')} {'0' if abs(y) < 1e-3 * o.scale else f'{y:.3g}'} {o.unit}".removesuffix(" 1")
@@ -229,46 +202,26 @@ def _limited_words(s: LoopSetting, result: LoopDesign) -> str:
     if not math.isfinite(result.least):
         return " Within the limits no input was found that brings the linear plant back from here."
     said = []
-    for name, run in (("the clipped LQR", result.built), (f"MPC of {PLANNED} samples", result.planned)):
-        good = outcome(s.plant, run) == Verdict.CONVERGED
+    for name, run in (("the clipped LQR", result.built), (f"MPC of {loop_design.PLANNED} samples", result.planned)):
+        good = loop_design.outcome(s.plant, run) == Verdict.CONVERGED
         share = float(np.sum(run.costs)) / result.least - 1
-        said.append(f"{name} costs {_percent(share)} it" if good else f"{name} does not converge")
+        said.append(f"{name} costs {above(share)} it" if good else f"{name} does not converge")
     return (
         f" Within the limits none pays less than {result.least:.4g}, the constrained optimum; on the nonlinear plant "
         f"{said[0]}, {said[1]}."
     )
 
 
-def _percent(share: float) -> str:
-    """``3.1 % above``, in as many digits as mean anything."""
-    if not math.isfinite(share):
-        return "infinitely far above"
-    if abs(share) < 5e-5:
-        return "exactly" if abs(share) < 1e-9 else "within 0.01 % of"
-    return f"{charts.percent(100 * abs(share))} % {'above' if share > 0 else 'below'}"
-
-
 # On a sheet to mail or to print ----------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Robustness:
-    """A design on plants with other parameters.
+def robustness(s: LoopSetting, result: LoopDesign) -> tuple[int, Float[np.ndarray, " variants"]]:
+    """The design on :data:`VARIANTS` plants whose parameters lie within ±20 % and their ranges.
 
-    Attributes:
-        stable: how many of :data:`VARIANTS` it stabilises, with its delay.
-        excess: cost above each variant's own optimum without delay and limits, relative, of a start that is as likely
-            in all states as their scales say; inf where the loop is not stable.
+    Returns:
+        The number of those that it stabilises, with its delay; and of each the cost above its own optimum without delay
+        and limits, relative, of a start that is as likely in all states as their scales say; inf if it is not stable.
     """
-
-    stable: int
-    excess: Float[np.ndarray, " variants"]
-
-
-def robustness(s: LoopSetting, result: LoopDesign) -> Robustness | None:
-    """The design on plants whose parameters lie within ±20 % and their ranges; None of a plant that has none."""
-    if not any(f.metadata["vary"] for f in systems.parameter_fields(type(s.plant)).values()):
-        return None
     uncertain = lqrlab.robust.UncertainPlant.of(s.plant, SPREAD)
     plants = uncertain.moved(np.random.default_rng(0).uniform(-1, 1, (uncertain.directions, VARIANTS)).T)
     problem, sizes = Problem.of(plants, dt=s.dt, linear=True), np.asarray(s.plant.scales[0]) ** 2
@@ -277,7 +230,7 @@ def robustness(s: LoopSetting, result: LoopDesign) -> Robustness | None:
     A, B = result.loop.on_plant(np.asarray(late.A), np.asarray(late.B))
     stable = np.abs(np.linalg.eigvals(A - B @ result.loop.K)).max(-1) < 1
     price, P = (np.diagonal(a, axis1=1, axis2=2) for a in (result.undelayed.price(problem.sampled), problem.P))
-    return Robustness(int(stable.sum()), price @ sizes / (P @ sizes) - 1)
+    return int(stable.sum()), price @ sizes / (P @ sizes) - 1
 
 
 def sheet(s: LoopSetting, result: LoopDesign, name: str, code: str) -> HtmlPage:
@@ -288,20 +241,20 @@ def sheet(s: LoopSetting, result: LoopDesign, name: str, code: str) -> HtmlPage:
         name: of the design.
         code: lines that make it.
     """
-    margins = result.loop.margins
-    drawn = picture(dataclasses.replace(s, view=OVERVIEW), result)
+    drawn = picture(dataclasses.replace(s, view=loop_design.OVERVIEW), result)
     parts = [f"<p>{drawn.words}</p>", drawn.svg]
     try:
-        parts.append(picture(dataclasses.replace(s, view=STEP), result).svg)
+        parts.append(picture(dataclasses.replace(s, view=loop_design.STEP), result).svg)
     except ValueError as error:  # no constant input holds this output
         parts.append(f"<p>{html.escape(str(error))}</p>")
     about = card(s.plant, equations=False)
+    varies = any(field.metadata["vary"] for field in systems.parameter_fields(type(s.plant)).values())
     facts = about.facts | {"modes of the open loop": "; ".join(about.modes)}
     parts += [
         html_table("Weights", _weights(s)),
-        html_table("Margins at each input", _margins(s, margins)) if margins else "",
+        html_table("Margins at each input", _margins(s, result)) if result.loop.margins else "",
         html_table("Poles of the loop", _poles(s, result)),
-        f"<p>{_robustness_words(robustness(s, result))}</p>",
+        _robustness_words(*robustness(s, result)) if varies else "",
         f"<h3>Plant</h3><p>{html.escape(about.title)}.</p>",
         *(f"<p><b>{html.escape(label.capitalize())}.</b> {html.escape(words)}</p>" for label, words in facts.items()),
         *(html_table(caption, table) for caption, table in about.tables.items()),
@@ -313,44 +266,39 @@ def sheet(s: LoopSetting, result: LoopDesign, name: str, code: str) -> HtmlPage:
 
 
 def _weights(s: LoopSetting) -> Table:
-    plain = (np.diagonal(np.asarray(W)) for W in s.plant.weights())
+    own = [float(w) for W in s.plant.weights() for w in np.diagonal(np.asarray(W))]
     rows = [
-        (x.name.replace("_", " "), f"{own:.4g}", f"× {factor:.4g}", f"{own * factor:.4g}")
-        for signals, factors, owns in zip((s.plant.states, s.plant.inputs), (s.states, s.inputs), plain)
-        for x, factor, own in zip(signals, factors, owns)
+        (x.name.replace("_", " "), f"{w:.4g}", f"× {factor:.4g}", f"{w * factor:.4g}")
+        for x, w, factor in zip((*s.plant.states, *s.plant.inputs), own, (*s.states, *s.inputs))
     ]
     return ("of", "the plant's", "factor", "in this design"), rows
 
 
-def _margins(s: LoopSetting, margins: list[control.Margins]) -> Table:
+def _margins(s: LoopSetting, result: LoopDesign) -> Table:
     def each(i: systems.Signal, m: control.Margins) -> tuple[str, ...]:
         late = "any" if math.isinf(m.delay_margin) else charts.duration(m.delay_margin)
         gain, phase = f"{m.gain_down:.2g}–{m.gain_up:.3g}", phase_words(m)
         return i.name.replace("_", " "), gain, phase, late, f"{m.disk.alpha:.2f}", f"{1 / m.modulus_margin:.2f}"
 
     head = ("input", "gain", "phase", "further delay", "disk α", "Ms")
-    return head, [each(*pair) for pair in zip(s.plant.inputs, margins)]
+    return head, [each(*pair) for pair in zip(s.plant.inputs, result.loop.margins)]
 
 
 def _poles(s: LoopSetting, result: LoopDesign) -> Table:
     rows = []
-    for z in sorted(result.poles.astype(complex), key=abs, reverse=True):
-        if z.imag < -1e-9:
-            continue
-        pair = f"{z.real:.4f} ± {z.imag:.4f}j" if z.imag > 1e-9 else f"{z.real:.4f}"
-        pole = np.log(z) / s.dt if abs(z) > 1e-9 else complex(-math.inf)
-        lasts = charts.duration(-1 / pole.real) if pole.real < 0 else "grows"
-        rows.append((pair, f"{abs(z):.4f}", lasts, f"{-pole.real / abs(pole):.2f}" if z.imag > 1e-9 else "–"))
+    for mode in control.modes(result.loop.closed, s.dt):
+        z = np.exp(mode.pole * s.dt)
+        pair = z.imag > 1e-9
+        written = f"{z.real:.4f} ± {z.imag:.4f}j" if pair else f"{z.real:.4f}"
+        lasts = charts.duration(mode.time_constant) if mode.time_constant >= 0 else "grows"
+        rows.append((written, f"{abs(z):.4f}", lasts, f"{mode.damping:.2f}" if pair else "–"))
     return ("z", "|z|", "time constant", "damping"), rows
 
 
-def _robustness_words(found: Robustness | None) -> str:
-    if found is None:
-        return "<b>Robustness.</b> The plant has no parameters to vary."
-    middle, high = np.quantile(found.excess, (0.5, 0.95), method="higher")
-    costs = ["∞" if math.isinf(a) else f"{charts.percent(100 * a)} %" for a in (middle, high)]
+def _robustness_words(stable: int, excess: Float[np.ndarray, " variants"]) -> str:
+    middle, high = (f"{charts.percent(100 * a)} %" for a in np.quantile(excess, (0.5, 0.95), method="higher"))
     return (
-        f"<b>Robustness.</b> Of {VARIANTS} plants whose parameters lie within ±{100 * SPREAD:.0f} % the design "
-        f"stabilises {found.stable}. It costs {costs[0]} above each one's own optimum (median; 95th percentile "
-        f"{costs[1]}), without delay and limits, in the plant's weights."
+        f"<p><b>Robustness.</b> Of {VARIANTS} plants whose parameters lie within ±{100 * SPREAD:.0f} % the design "
+        f"stabilises {stable}. It costs {middle} above each one's own optimum (median; 95th percentile {high}), "
+        "without delay and limits, in the plant's weights.</p>"
     )

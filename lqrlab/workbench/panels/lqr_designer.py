@@ -10,26 +10,15 @@ from typing import Any
 import ipywidgets
 import numpy as np
 
+import lqrlab
 from lqrlab import control
 from lqrlab.compute.array_files import write_arrays
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import charts
+from lqrlab.workbench.figures import charts, loop_design, step_specifications
 from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice, integral_weight, wanted_poles
-from lqrlab.workbench.figures.loop_design import (
-    FREE,
-    LATE,
-    MOVES,
-    OVERVIEW,
-    STEP,
-    TICKS,
-    LoopDesign,
-    LoopSetting,
-    design,
-    matrices,
-)
+from lqrlab.workbench.figures.loop_design import LoopDesign, LoopSetting, design
 from lqrlab.workbench.figures.loop_picture import picture, sheet
-from lqrlab.workbench.figures.step_specifications import Specifications, found_weights
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls
 from lqrlab.workbench.panels.controls import button
@@ -37,6 +26,7 @@ from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel, literal
 
 _MOST = 3  # designs that are pinned
+_ANY = 4.0  # overshoot from which on it is not specified
 _SPECIFIED = ("settling", "overshoot", "effort", "margin")
 _CHOSEN = ("faster", "damping", "integral", "disturbance", "sensor")
 
@@ -68,12 +58,14 @@ class Designer(Panel[LoopSetting, Picture]):
             for signals in (default.plant.states, default.plant.inputs)
         )
         times = [(charts.duration(k * default.tick), k) for k in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)]
-        self.sample = ipywidgets.SelectionSlider(options=times, value=TICKS, description="sample time", **controls.WIDE)
-        self.delay = controls.slider("delay [samples]", 0.0, 0.0, float(LATE), step=0.25)
+        self.sample = ipywidgets.SelectionSlider(
+            options=times, value=loop_design.TICKS, description="sample time", **controls.WIDE
+        )
+        self.delay = controls.slider("delay [samples]", 0.0, 0.0, float(loop_design.LATE), step=0.25)
         self.known = controls.checkbox("the design knows the delay")
-        self.limit = controls.limit_slider(FREE)
+        self.limit = controls.limit_slider(loop_design.FREE)
         self.size = controls.slider("initial state, ×", 1.0, 0.05, 3.0)
-        self.view = ipywidgets.Dropdown(options=(OVERVIEW, STEP, MOVES), description="picture", **controls.WIDE)
+        self.view = ipywidgets.Dropdown(options=loop_design.VIEWS, description="picture", **controls.WIDE)
         self.load = controls.slider("input disturbance, × scale", 0.0, -1.0, 1.0)
         self.parameters = controls.parameter_sliders(default.plant)
         self._controller(default.plant)
@@ -81,7 +73,7 @@ class Designer(Panel[LoopSetting, Picture]):
             "weights": [*self.states.values(), *self.inputs.values()],
             "controller": [self.kind, *itertools.chain(*self._settings.values())],
             "loop": [*(self.sample, self.delay, self.known, self.limit, self.size, self.load, self.view)],
-            "specifications": self._specified(default.specifications),
+            "specifications": self._specified(default.ticks * default.tick),
             "parameters": list(self.parameters.values()),
         }
         self._written: set[Path] = set()
@@ -117,14 +109,12 @@ class Designer(Panel[LoopSetting, Picture]):
             "LQG": [*self.measured.values(), self.disturbance, self.sensor],
         }
 
-    def _specified(self, usual: Specifications) -> list[ipywidgets.Widget]:
+    def _specified(self, longest: float) -> list[ipywidgets.Widget]:
         """The controls of the specifications of a step, and a button that looks for weights which meet them."""
-        longest = self._default.ticks * self._default.tick
-        self.settling = controls.slider("settled after [s]", usual.settling, longest / 200, longest)
-        self.overshoot = controls.slider("overshoot, at most", usual.overshoot, 0.0, 4.0)
-        self.effort = controls.limit_slider(usual.effort)
-        self.effort.description = "inputs, × scale"
-        self.margin = controls.slider("disk margin, at least", usual.margin, 0.0, 2.0)
+        self.settling = controls.slider("settled after [s]", float(f"{0.3 * longest:.2g}"), longest / 200, longest)
+        self.overshoot = controls.slider("overshoot, at most", 0.1, 0.0, _ANY)
+        self.effort = controls.limit_slider(loop_design.FREE, description="inputs, × scale")
+        self.margin = controls.slider("disk margin, at least", 0.0, 0.0, 2.0)
         self.find, self.found = button("find weights", self._guarded(self._find)), ipywidgets.HTML()
         return [self.held, self.settling, self.overshoot, self.effort, self.margin, self.find, self.found]
 
@@ -140,13 +130,20 @@ class Designer(Panel[LoopSetting, Picture]):
 
         states, inputs = (np.array([s.value for s in group.values()]) for group in (self.states, self.inputs))
         measured = tuple(i for i, box in enumerate(self.measured.values()) if box.value)
+        plant, effort = controls.changed(self._default.plant, self.parameters), self.effort.value
+        specifications = lqrlab.tuning.StepSpecs(
+            self.settling.value,
+            self.overshoot.value if self.overshoot.value < _ANY else None,
+            tuple(map(float, loop_design.largest_inputs(plant, effort))) if effort < loop_design.FREE else None,
+            self.margin.value or None,
+        )
         return dataclasses.replace(
             self._default,
-            plant=controls.changed(self._default.plant, self.parameters),
+            plant=plant,
             states=states,
             inputs=inputs,
             delay=round(self.delay.value * self.sample.value),
-            specifications=Specifications(**at(*_SPECIFIED)),
+            specifications=specifications,
             controller=ControllerChoice(measured=measured, **at("kind", "held", *_CHOSEN)),
             **at("sample", "known", "limit", "size", "load", "view"),
         )
@@ -156,10 +153,9 @@ class Designer(Panel[LoopSetting, Picture]):
 
     def _find(self) -> None:
         """Move the weights to where the LQR meets the specifications, or comes nearest."""
-        s = self._question()
         self.found.value = "looking for weights …"
         try:
-            states, inputs, said = found_weights(s.plant, s.specifications, s.controller.held, s.dt)
+            states, inputs, said = step_specifications.found_weights(self._question())
         except ValueError as error:
             self.found.value = html.escape(str(error))
             return
@@ -167,7 +163,7 @@ class Designer(Panel[LoopSetting, Picture]):
             for group, factors in ((self.states, states), (self.inputs, inputs)):
                 for slider, factor in zip(group.values(), factors):
                     controls.move_to(slider, float(factor))
-            self.kind.value, self.view.value, self.found.value = KINDS[0], STEP, said
+            self.kind.value, self.view.value, self.found.value = KINDS[0], loop_design.STEP, said
         self.ask()
 
     def _named(self) -> tuple[str, tuple[LoopSetting, LoopDesign]]:
@@ -197,9 +193,18 @@ class Designer(Panel[LoopSetting, Picture]):
         return sheet(s, design(s), path.stem, regulator(s)).save(path)
 
     def _write_mat(self, path: Path) -> Path:
-        """Plant, weights and controller as a ``.mat`` file, which MATLAB and SciPy read."""
+        """Plant, weights and controller as a ``.mat`` file, which MATLAB and SciPy read.
+
+        ``A``, ``B``, ``Q``, ``R``, ``C`` of the continuous plant, ``Ad`` … ``Nd`` of a sample of ``dt`` [s], without
+        delay; ``K`` on the plant's state and the controller's memory; ``Ak`` … ``Dk`` of the whole controller, from the
+        plant's state to its input.
+        """
         s, path = self._question(), self._place(path, ".mat")
-        return write_arrays(path, matrices(s, design(s)))
+        found, plant = design(s), (*s.plant.matrices(), *s.weights, s.plant.output_matrix())
+        named = {"dt": s.dt, "K": found.undelayed.K} | dict(zip("ABQRC", plant))
+        named |= {f"{name}d": value for name, value in zip("ABQRN", found.sampled)}
+        named |= {f"{name}k": value for name, value in zip("ABCD", found.undelayed.controller.matrices)}
+        return write_arrays(path, {name: np.asarray(value) for name, value in named.items()})
 
     def _exported(self, question: LoopSetting) -> tuple[object, Problem]:
         s, u_eq = question, question.plant.equilibrium()[1]
@@ -268,7 +273,7 @@ def _designed(s: LoopSetting) -> list[str]:
 
 def _run(s: LoopSetting, controller: str) -> list[str]:
     lines, more = [f"x0 = [{', '.join(f'{x:g}' for x in s.x0)}]"], f", dt={s.dt:g}"
-    if s.limit < FREE:
+    if s.limit < loop_design.FREE:
         lines = ["u_eq = plant.equilibrium()[1]", f"limit = {s.limit:g} * plant.scales[1]", *lines]
         more += ", limits=(u_eq - limit, u_eq + limit)"
     call = f"simulation.rollout(plant, {controller}, x0, {s.ticks // s.sample}{more})"

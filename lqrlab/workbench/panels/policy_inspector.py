@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab import control, simulation
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import checks
 from lqrlab.simulation import Problem, Trajectory, Verdict
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts, loop_design, svg
@@ -26,6 +26,8 @@ from lqrlab.workbench.panels.panel import Panel
 
 _SIDE = 300.0  # of the plane [px]
 _WIDTH = 600.0  # of the curves [px]
+Ends = tuple[ArrayLike, ArrayLike] | None
+"""Ends of the actuators, absolute; None for none."""
 
 
 def policy_inspector(
@@ -34,7 +36,7 @@ def policy_inspector(
     *,
     label: str = "network",
     num_steps: int | None = None,
-    limits: tuple[ArrayLike, ArrayLike] | None = None,
+    limits: Ends = None,
     values: Mapping[str, Any] | None = None,
 ) -> "Inspector | Picture":
     """A panel that runs a controller, as :func:`lqrlab.simulation.bind` takes it, and the plant's LQR from a start.
@@ -57,20 +59,12 @@ class Pair:
     num_steps: int
 
     @classmethod
-    def of(
-        cls,
-        plant: Plant,
-        controller: object,
-        label: str,
-        num_steps: int | None,
-        limits: tuple[ArrayLike, ArrayLike] | None = None,
-    ) -> "Pair":
+    def of(cls, plant: Plant, controller: object, label: str, num_steps: int | None, limits: Ends = None) -> "Pair":
         """Design the LQR and bind the controller."""
         if label == "optimal":
             raise ValueError("label: expected a name for the policy, but found 'optimal', the LQR's")
         problem = Problem.of(plant, limits=limits)
-        poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
-        steps = control.settling_steps(poles) if num_steps is None else num_steps
+        steps = control.settling_steps(loop_design.poles_of(problem)) if num_steps is None else num_steps
         return cls(problem, simulation.bind(controller, problem), label, checks.whole("num_steps", steps))
 
     @property
@@ -86,32 +80,6 @@ class Run(NamedTuple):
     path: Trajectory
     verdict: Verdict
     ratio: float
-
-
-@pytree
-@dataclasses.dataclass(frozen=True)
-class Pushed:
-    """A policy whose inputs a force that it is not told of is added to, for one sample.
-
-    Attributes:
-        policy: that acts.
-        at: the sample.
-        size: what is added to the inputs ``[m]``.
-    """
-
-    policy: simulation.Policy
-    at: Array
-    size: Array
-
-    def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, Any]:
-        """No sample taken."""
-        return jnp.zeros((), int), self.policy.init(batch_shape)
-
-    def __call__(self, carry: tuple[Array, Any], x: Array) -> tuple[tuple[Array, Any], Array]:
-        """The answer of the policy, and the push."""
-        step, memory = carry
-        memory, u = self.policy(memory, x)
-        return (step + 1, memory), u + jnp.where(step == self.at, self.size, 0.0).astype(u.dtype)
 
 
 Runs = dict[str, dict[str, Run]]
@@ -139,7 +107,7 @@ def compare(
     }
     if push[1]:
         size = push[1] * jnp.asarray(pair.plant.scales[1])
-        policies = {name: Pushed(policy, jnp.asarray(push[0]), size) for name, policy in policies.items()}
+        policies = {name: loop_design.Pushed(policy, push[0], push[0], size) for name, policy in policies.items()}
     return {
         name: {label: run(policy, name == "linear") for label, policy in policies.items()}
         for name in ("linear", "nonlinear")
@@ -151,26 +119,23 @@ def words(pair: Pair, runs: Runs, *, pushed: bool = False) -> str:
     (lqr_linear, linear), (lqr, nonlinear) = (kind.values() for kind in runs.values())
     x0, name = lqr.path.xs[0], html.escape(pair.label)
     least = float(x0 @ np.asarray(pair.problem.P) @ x0)
-    if pushed:
-        return "<br>".join(
-            f"Pushed on the {kind} plant, the {name} {_beside(both[pair.label].ratio, both['optimal'].ratio)}."
-            for kind, both in runs.items()
-        )
-    if not least > 0:
-        return "This start is the equilibrium: its cost is zero. Choose another."
 
     def cost(run: Run, of: float = 1.0, other: str = "the optimum") -> str:
         if run.verdict == Verdict.DIVERGED:
             return "<b>diverges</b>"
         if run.verdict == Verdict.BOUNDED:
             return "stays <b>bounded</b>, but does not converge"
-        excess = 100 * (run.ratio / of - 1)
-        if abs(excess) <= 1e-6:
-            return f"pays <b>exactly</b> {other}"
-        if abs(excess) < 5e-3:
-            return f"pays within <b>0.01 %</b> of {other}"
-        return f"pays <b>{charts.percent(abs(excess))} % {'more' if excess > 0 else 'less'}</b> than {other}"
+        if not np.isfinite(of):
+            return f"converges, where {other} does not"
+        return f"costs <b>{charts.above(run.ratio / of - 1)}</b> {other}"
 
+    if pushed:
+        return "<br>".join(
+            f"Pushed on the {kind} plant, the {name} {cost(both[pair.label], both['optimal'].ratio, 'the LQR')}."
+            for kind, both in runs.items()
+        )
+    if not least > 0:
+        return "This start is the equilibrium: its cost is zero. Choose another."
     compared, free = "", "" if pair.problem.low is None else ", if its inputs had no limits,"
     if np.isfinite(lqr.ratio) and np.isfinite(nonlinear.ratio):
         compared = f"; compared with each other, the {name} {cost(nonlinear, lqr.ratio, 'the LQR')}"
@@ -179,16 +144,6 @@ def words(pair: Pair, runs: Runs, *, pushed: bool = False) -> str:
         f"{cost(lqr_linear)}, the {name} {cost(linear)}.<br>"
         f"On the nonlinear plant the LQR {cost(lqr)}, the {name} {cost(nonlinear)}{compared}."
     )
-
-
-def _beside(ratio: float, lqr: float) -> str:
-    """The cost of a loop beside the LQR's."""
-    if not np.isfinite(ratio):
-        return "<b>does not converge</b>"
-    if not np.isfinite(lqr):
-        return "converges, where the LQR does not"
-    excess = 100 * (ratio / lqr - 1)
-    return f"costs <b>{charts.percent(abs(excess))} % {'more' if excess > 0 else 'less'}</b> than the LQR"
 
 
 def _picture(pair: Pair, runs: Runs, left: str = "", *, pushed: bool = False) -> Picture:
@@ -226,15 +181,9 @@ class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
     """
 
     def __init__(
-        self,
-        plant: Plant,
-        policy: object,
-        label: str = "network",
-        num_steps: int | None = None,
-        limits: tuple[ArrayLike, ArrayLike] | None = None,
+        self, plant: Plant, policy: object, label: str = "network", num_steps: int | None = None, limits: Ends = None
     ) -> None:
-        self._nominal, self._policy, self._label, self._num_steps = plant, policy, label, num_steps
-        self._limits = limits
+        self._nominal, self._limits, self._given = plant, limits, (policy, label, num_steps, limits)
         self._pairs: dict[tuple[float, ...], Pair] = {}
         self.across, self.up = controls.plane_choosers(plant.states, *controls.revealing_plane(plant))
         self.initial = controls.initial_sliders(plant)
@@ -275,7 +224,7 @@ class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
         x0, plant, across, up, (at, size) = question
         values = tuple(float(value) for value in plant.parameters.values())
         if values not in self._pairs:
-            self._pairs = {values: Pair.of(plant, self._policy, self._label, self._num_steps, self._limits)}
+            self._pairs = {values: Pair.of(plant, *self._given)}
         pair = self._pairs[values]
         runs = compare(pair, x0, check, (round(at / float(plant.dt)), size))
         plane = _plane(pair, runs, across, up)
@@ -283,7 +232,7 @@ class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
         return svg.document(plane, _SIDE, _SIDE, "plane of two states"), _picture(pair, runs, pushed=bool(size))
 
     def _exported(self, question: InspectorQuestion) -> tuple[object, Problem]:
-        return self._policy, Problem.of(question[1], limits=self._limits, optimum=False)
+        return self._given[0], Problem.of(question[1], limits=self._limits, optimum=False)
 
     def _still(self) -> Picture:
         return self._whole()
