@@ -48,7 +48,7 @@ def picture(
     traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, lead=1, named=True)
     poles = dict(zip(LOOPS, (result.optimal_poles, result.poles)))
     body = traces + _cost_so_far(result, (0, bottom + 6, 370, 200))
-    body += _nyquist(setting, result, (390, bottom + 6, 225, 200))
+    body += _nyquist(result, (390, bottom + 6, 225, 200))
     body += charts.pole_map((635, bottom + 6, 225, 200), poles)
     alt = (
         f"{plant.title}: states, inputs, cost so far, Nyquist curve and poles of the optimum on the linear model "
@@ -94,7 +94,7 @@ def _weakest(margins: list[control.Margins]) -> int:
     return min(range(len(margins)), key=lambda i: margins[i].disk.alpha, default=0)
 
 
-def _nyquist(s: LoopSetting, result: LoopDesign, at: Rectangle) -> str:
+def _nyquist(result: LoopDesign, at: Rectangle) -> str:
     """The loop gain at the most sensitive input, the point −1, and how far the curve stays away from it."""
     (A, B, K), margins = result.loop.opened, result.loop.margins
     i, z = _weakest(margins), np.exp(1j * np.pi * np.append(np.geomspace(1e-4, 0.99, 299), 1.0))
