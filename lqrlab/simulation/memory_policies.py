@@ -209,13 +209,12 @@ class LinearController:
         return z, v.astype(x.dtype)
 
 
-def estimated(plant: Plant | Problem, design: LQG, *, limits: tuple[ArrayLike, ArrayLike] | None = None) -> Measured:
+def estimated(plant: Plant | Problem, design: LQG) -> Measured:
     """The policy of an LQG design on a plant, linear or not: it sees y = Cx, and estimates the rest.
 
     Args:
-        plant: one plant, or the batch that the design is of; or a problem of them, with its limits.
+        plant: one plant, or the batch that the design is of; or a problem of them, whose limits its estimator knows.
         design: of :func:`lqrlab.control.lqg` with ``discrete=True``, for the sampled plant, in either form.
-        limits: ``(low, high)`` of the actuators, absolute, as for :func:`rollout`: its estimator knows them.
 
     >>> plant = systems.make("pendulum")
     >>> A, B, Q, R, N = control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
@@ -224,7 +223,7 @@ def estimated(plant: Plant | Problem, design: LQG, *, limits: tuple[ArrayLike, A
     >>> bool(jnp.abs(run.xs[-1]).max() < 1e-3)  # the rate was never measured
     True
     """
-    problem = problem_of(plant, limits)
+    problem = problem_of(plant)
     checks.instance("design", design, LQG, "an LQG design, as control.lqg makes")
     _check_sampled(design.discrete)
     _, B, C = design.plant
@@ -247,22 +246,15 @@ def measuring(problem: Problem, system: StateSpace) -> Measured:
     return Measured(LinearController.of(system, problem), shown)
 
 
-def integrating(
-    plant: Plant | Problem,
-    design: Integral,
-    r: ArrayLike | None = None,
-    *,
-    limits: tuple[ArrayLike, ArrayLike] | None = None,
-    anti_windup: float = 1.0,
-) -> LinearController:
+def integrating(plant: Plant | Problem, design: Integral, r: ArrayLike | None = None) -> LinearController:
     """The policy of a regulator with integral action, which holds Cx = r; it sees the state.
+
+    Within limits the integrals do not wind up: at each sample they give back what was cut off of the input.
 
     Args:
         plant: one plant, or the batch that the design is of; or a problem of them, with its limits.
         design: of :func:`lqrlab.control.lqi` with ``discrete=True``, for the sampled plant.
         r: set-point ``[*batch, p]``, as a deviation from the equilibrium; zero if left out.
-        limits: ``(low, high)`` of the actuators, absolute, as for :func:`rollout`.
-        anti_windup: the share of the input that was cut off which the integrals give back at each sample, 0 … 1.
 
     >>> plant = systems.make("pendulum")
     >>> A, B, Q, R, N = control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
@@ -271,17 +263,16 @@ def integrating(
     >>> round(float(run.xs[-1, 0]), 6)  # leaning, by a torque that nobody told it
     0.1
     """
-    problem = problem_of(plant, limits)
+    problem = problem_of(plant)
     checks.instance("design", design, Integral, "a regulator with integral action, as control.lqi makes")
     _check_sampled(design.discrete)
     check_sizes(problem, design.K.shape[-1], design.K.shape[-2])
-    share = checks.number("anti_windup", anti_windup, "a share from 0 to 1", low=0, high=1)
     Ki, p, n = design.Ki, design.C.shape[-2], problem.n
     set_point = jnp.zeros(p) if r is None else jnp.asarray(checks.real("r", r), Ki.dtype)
     if set_point.shape[-1:] != (p,):
         raise ValueError(f"r: expected {p} numbers, one for each output, but found shape {set_point.shape}")
     # Ki times this is the identity on what the integrals can do to the inputs
-    back = -share * linalg.solve_many(Ki.mT @ Ki, Ki.mT)
+    back = -linalg.solve_many(Ki.mT @ Ki, Ki.mT)
     low, high = limits_of(problem)
     # z holds the integrals and, for a measurement that is missing, the state that the model expects: Ay + Bv
     (A, B), lead = _model(problem), jnp.broadcast_shapes(design.C.shape[:-2], problem.batch_shape)
@@ -331,7 +322,7 @@ def delayed(
     >>> bool(abs(run.cost / (x0 @ late.P[:2, :2] @ x0) - 1) < 1e-3)  # what the design said
     True
     """
-    problem = problem_of(plant, None)
+    problem = problem_of(plant)
     checks.instance("design", design, LQR, "a regulator, as control.lqrd_delayed makes")
     words = "a number of sample times ≥ 0, one for all inputs or one each"
     each = list(delay) if isinstance(delay, Sequence | np.ndarray) and np.ndim(delay) else [delay]
@@ -352,10 +343,9 @@ def delayed(
     return DelayedPolicy(LinearPolicy(design.K), jnp.asarray(ticks), late, cut, memory, step)
 
 
-def problem_of(plant: Plant | Problem, limits: tuple[ArrayLike, ArrayLike] | None) -> Problem:
-    """The problem that a policy is made for, with limits where some are given."""
-    problem = plant if isinstance(plant, Problem) else Problem.of(plant, optimum=False)
-    return problem if limits is None else problem.limited(limits)
+def problem_of(plant: Plant | Problem) -> Problem:
+    """The problem that a policy is made for."""
+    return plant if isinstance(plant, Problem) else Problem.of(plant, optimum=False)
 
 
 def limits_of(problem: Problem) -> tuple[Array, Array]:

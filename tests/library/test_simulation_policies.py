@@ -33,7 +33,7 @@ def test_output_feedback_is_a_plain_kalman_filter_that_knows_what_was_cut_off(ca
     design = lqg(cart, form)
     K, L, M = (np.asarray(a) for a in (design.regulator.K, design.estimator.L, design.estimator.M))
     limit, x, guess = 3.0, np.array([0.1, 0.1, 0.0, 0.0]), np.zeros(4)
-    policy = simulation.estimated(plant, design, limits=(-limit, limit))
+    policy = simulation.estimated(simulation.Problem.of(plant, limits=(-limit, limit)), design)
     kept = {"keep": ("xs", "us", "memory"), "limits": (-limit, limit)}
     run = simulation.rollout(plant, policy, np.stack([x, 2 * x]), 80, linear=True, **kept)
     run = jax.tree.map(lambda a: a[0], dataclasses.replace(run, ts=run.ts[None]))
@@ -102,7 +102,7 @@ def test_kalman_filters_take_the_outputs_that_come_and_know_what_was_cut_off(car
 def test_integral_action_goes_on_with_the_state_that_its_model_expects(cart):
     plant, A, B, _, Q, R, N = cart[:7]
     design = control.lqi(A, B, np.eye(4)[:1], Q, R, Q[:1, :1], N, discrete=True)
-    policy = simulation.integrating(plant, design, [0.2], limits=(-1.5, 1.5))
+    policy = simulation.integrating(simulation.Problem.of(plant, limits=(-1.5, 1.5)), design, [0.2])
     K, Ki = np.asarray(design.K), np.asarray(design.Ki)
     ask, x, total, expected, cut = asked(policy), np.array([0.1, 0.05, 0.0, 0.0]), np.zeros(1), np.zeros(4), 0
     for t in range(900):
@@ -172,18 +172,18 @@ def test_anti_windup_keeps_the_integral_of_a_limited_loop_small():
     plant = systems.from_matrices([[0.0]], [[1.0]], Q=[[1.0]], R=[[1.0]], dt=0.1)
     A, B, Q, R, N = control.discretize(*plant.matrices(), *plant.weights(), 0.1)
     design = control.lqi(A, B, [[1.0]], Q, R, 0.1 * Q, N, discrete=True)
+    problem = simulation.Problem.of(plant, limits=(-0.2, 0.2), linear=True)
+    run = simulation.rollout(problem, simulation.integrating(problem, design, [2.0]), np.zeros(1), 600)
     overshoot = {}
     for share in (0.0, 1.0):
-        policy = simulation.integrating(plant, design, [2.0], limits=(-0.2, 0.2), anti_windup=share)
-        run = simulation.rollout(plant, policy, np.zeros(1), 600, linear=True, limits=(-0.2, 0.2))
-        overshoot[share] = float(run.xs.max()) / 2 - 1
-        z, x = 0.0, 0.0
+        z, xs = 0.0, np.zeros(601)
         back = -share / float(design.Ki[0, 0])
-        for t in range(600):
+        for t, x in enumerate(xs[:-1]):
             u = float(-design.K[0, 0] * x - design.Ki[0, 0] * z)
             v = np.clip(u, -0.2, 0.2)
-            x, z = float(A[0, 0] * x + B[0, 0] * v), z + x - 2.0 + back * (v - u)
-            np.testing.assert_allclose(run.xs[t + 1, 0], x, rtol=1e-7, atol=1e-9)
+            xs[t + 1], z = float(A[0, 0] * x + B[0, 0] * v), z + x - 2.0 + back * (v - u)
+        overshoot[share] = xs.max() / 2 - 1
+    np.testing.assert_allclose(run.xs[:, 0], xs, rtol=1e-7, atol=1e-9)
     assert overshoot[0.0] > 0.2
     assert overshoot[1.0] < 0.05
 

@@ -172,21 +172,15 @@ def controller_matrices(
 
 
 def pid_loops(
-    plant: Plant | Problem,
-    design: PID,
-    r: ArrayLike = 0.0,
-    *,
-    limits: tuple[ArrayLike, ArrayLike] | None = None,
-    u0: ArrayLike | None = None,
-    y0: ArrayLike = 0.0,
+    plant: Plant | Problem, design: PID, r: ArrayLike = 0.0, *, u0: ArrayLike | None = None, y0: ArrayLike = 0.0
 ) -> Measured:
     """The policy of PID loops, which hold their outputs at r; a measurement that is not finite is the filter's.
 
     Args:
-        plant: one plant, or the batch that the design is of; or a problem of them, with its limits.
+        plant: one plant, or the batch that the design is of; or a problem of them, with its limits:
+            back-calculation is from these.
         design: of :func:`lqrlab.classical.pid`.
         r: set-point of each loop ``[*batch]``, or ``[*batch, loops]`` of several, as a deviation from the equilibrium.
-        limits: ``(low, high)`` of the actuators, absolute, as for :func:`rollout`: back-calculation is from these.
         u0, y0: for bumpless transfer the first input and output of each loop, as deviations, see
             :meth:`lqrlab.classical.PID.start`.
 
@@ -196,7 +190,7 @@ def pid_loops(
     >>> bool(abs(run.xs[-1, 0] - 0.5) < 0.05)
     True
     """
-    problem = problem_of(plant, limits)
+    problem = problem_of(plant)
     checks.instance("design", design, PID, "PID loops, as classical.pid makes")
     C = design.C
     if C is None:

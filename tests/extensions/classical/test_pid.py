@@ -267,7 +267,7 @@ def by_hand(design, ys, r, low, high, velocity=False):
 @pytest.mark.parametrize("weights", [(1.0, 0.0), (0.3, 1.0)])
 def test_inputs_are_those_of_the_textbooks_recursion_within_limits(weights):
     design, ys = made(b=weights[0], c=weights[1]), np.random.default_rng(0).normal(0, 1, 80)
-    policy = classical.pid_loops(MOTOR, design, r=0.7, limits=(-3.0, 2.0)).policy
+    policy = classical.pid_loops(simulation.Problem.of(MOTOR, limits=(-3.0, 2.0)), design, r=0.7).policy
     expected = by_hand(design, ys, 0.7, -3.0, 2.0)
     assert (expected == 2.0).any()
     assert (expected == -3.0).any()
@@ -276,7 +276,7 @@ def test_inputs_are_those_of_the_textbooks_recursion_within_limits(weights):
 
 def test_the_velocity_form_is_tracking_at_once():
     design, ys = made(tracking_time=0.0), np.random.default_rng(1).normal(0, 1, 80)
-    policy = classical.pid_loops(MOTOR, design, r=0.7, limits=(-3.0, 2.0)).policy
+    policy = classical.pid_loops(simulation.Problem.of(MOTOR, limits=(-3.0, 2.0)), design, r=0.7).policy
     expected = by_hand(made(), ys, 0.7, -3.0, 2.0, velocity=True)
     np.testing.assert_allclose(run_controller(policy, ys[:, None])[:, 0], expected, atol=1e-12)
     assert classical.pid(CUBE, tracking_time=0.0, tau_c=1.0).tracking_time == 0
@@ -295,7 +295,7 @@ def test_wind_up_is_less_with_back_calculation():
     overshoot = {}
     for Tt in (0.2, np.inf):
         design = classical.pid(plant, tau_c=0.3, tracking_time=Tt if Tt < np.inf else 1e9)
-        policy = classical.pid_loops(plant, design, r=1.0, limits=(-0.2, 0.2))
+        policy = classical.pid_loops(simulation.Problem.of(plant, limits=(-0.2, 0.2)), design, r=1.0)
         run = simulation.rollout(plant, policy, jnp.zeros(3), 3000, limits=(-0.2, 0.2), linear=True)
         overshoot[Tt] = float(run.xs[:, 0].max()) - 1
         assert abs(run.xs[-1, 0] - 1) < 0.05 or Tt == np.inf
