@@ -12,7 +12,7 @@ import lqrlab
 from lqrlab import control, systems
 from lqrlab.control.state_space import response_at
 from lqrlab.simulation import Problem, Trajectory, Verdict
-from lqrlab.workbench.figures import animation, charts, loop_design, step_specifications, svg
+from lqrlab.workbench.figures import animation, charts, loop_design, svg
 from lqrlab.workbench.figures.charts import Axes, Rectangle, above
 from lqrlab.workbench.figures.loop_controllers import KINDS, SampledLoop
 from lqrlab.workbench.figures.loop_design import LoopDesign, LoopSetting
@@ -36,7 +36,7 @@ def picture(
     """
     plant, said = setting.plant, words(setting, result)
     if setting.view == loop_design.STEP:
-        drawn = step_specifications.picture(setting, result)
+        drawn = lqrlab.tuning.figures.picture(setting, result)
         return dataclasses.replace(drawn, words=f"{drawn.words}<br>{said}")
     if setting.view == loop_design.MOVES:
         runs = {"implemented": result.built} | {name: found.built for name, (_, found) in (pinned or {}).items()}

@@ -64,7 +64,8 @@ class Selection:
     def problem(self, variant: int) -> Problem:
         """A variant's linear problem, with the optimum that is on disk."""
         problem = Problem.of(self.plants[variant], linear=True, optimum=False)
-        return dataclasses.replace(problem, **{name: jnp.asarray(self.column(name, variant)) for name in "KP"})
+        K, P = (jnp.asarray(self.column(name, variant)) for name in "KP")
+        return dataclasses.replace(problem, K=K, P=P)
 
     def parameters(self, variant: int) -> dict[str, float]:
         """A variant's parameters by name in words."""

@@ -14,7 +14,7 @@ from lqrlab import control
 from lqrlab.compute.array_files import write_arrays
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import charts, loop_design, step_specifications
+from lqrlab.workbench.figures import charts, loop_design
 from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice, integral_weight, wanted_poles
 from lqrlab.workbench.figures.loop_design import LoopDesign, LoopSetting, design
 from lqrlab.workbench.figures.loop_picture import picture, sheet
@@ -154,7 +154,7 @@ class Designer(Panel[LoopSetting, Picture]):
     def _find(self) -> None:
         """Move the weights to where the LQR meets the specifications, or comes nearest."""
         self.found.say("looking for weights …")
-        states, inputs, said = step_specifications.found_weights(self._question())
+        states, inputs, said = lqrlab.tuning.figures.found_weights(self._question())
         with self.quietly():
             for group, factors in ((self.states, states), (self.inputs, inputs)):
                 for slider, factor in zip(group.values(), factors):
