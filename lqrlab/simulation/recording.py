@@ -60,31 +60,3 @@ def segmented(keep: Keep, kept: Arrays, num_steps: int, points: bool) -> Arrays:
     return {
         name: jnp.stack([a[:, first : first + length + points] for first in starts], axis=1) for name, a in kept.items()
     }
-
-
-def recorded(keep: Keep, xs: Array, us: Array, costs: Array, extra: object) -> Arrays:
-    """Results of ``keep`` from trajectories that are all in memory.
-
-    Args:
-        keep: what is wanted.
-        xs, us, costs: ``[loop, T+1, n]``, ``[loop, T, m]``, ``[loop, T]``.
-        extra: handed on, arrays with the loops on the last axis.
-
-    Returns:
-        As :func:`lqrlab.simulation.record`.
-    """
-    T = us.shape[1]
-    t = jnp.arange(T + 1)
-    after = [(0, 0), (0, 1), (0, 0)]  # a sample T, whose input and cost have not happened
-    x, u, cost = (jnp.moveaxis(a, 0, -1) for a in (xs, jnp.pad(us, after), jnp.pad(costs, after[:2])))
-    points, intervals, sums, peaks = (
-        {name: jnp.moveaxis(a, -1, 0) for name, a in evaluate(f, x, u, cost, t, extra).items()}
-        for f in (keep.points, keep.intervals, keep.sums, keep.peaks)
-    )
-    return {
-        **segmented(keep, points, T, True),
-        **segmented(keep, intervals, T, False),
-        **{name: a.sum(1) for name, a in sums.items()},
-        **{name: a.max(1) for name, a in peaks.items()},
-        "end": xs[:, -1],
-    }
