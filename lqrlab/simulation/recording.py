@@ -1,5 +1,6 @@
 """Recorders: keep something of closed loops while they run, so that whole trajectories need not be in memory."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,6 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+
+from lqrlab.compute.jit import KEPT
+from lqrlab.simulation import verdict
 
 Arrays = dict[str, Array]
 Recorder = Callable[[Array, Array, Array, Array, Any], Arrays]
@@ -37,6 +41,28 @@ class Keep(NamedTuple):
     def rows(self, num_steps: int) -> tuple[tuple[int, ...], int]:
         """The first samples of the segments, and their number of steps."""
         return self.starts or (0,), self.length or num_steps
+
+
+def paid(xs: Array, us: Array, costs: Array, t: Array, extra: object) -> Arrays:
+    """The cost of each step, as ``cost``."""
+    return {"cost": costs}
+
+
+@functools.lru_cache(KEPT)  # a program is compiled for each
+def largest_sizes(num_steps: int) -> Recorder:
+    """What :func:`lqrlab.simulation.verdict.of_peaks` judges loops by, with the states' units as ``extra``.
+
+    The largest sizes of states in all (``peak``), in the last quarter but one (``before``) and in the last (``last``).
+    """
+    begin, end = verdict.quarters(num_steps)
+
+    def peaks(xs: Array, us: Array, costs: Array, t: Array, scale_x: Array) -> Arrays:
+        per_unit = (1 / scale_x).astype(xs.dtype)
+        size = functools.reduce(jnp.maximum, (jnp.abs(xs[:, i] * per_unit[i][None]) for i in range(xs.shape[1])))
+        parts = {"peak": t >= 0, "before": (t >= begin) & (t < end), "last": t >= end}
+        return {name: jnp.where(part[:, None], size, 0) for name, part in parts.items()}
+
+    return peaks
 
 
 def evaluate(f: Recorder | None, xs: Array, us: Array, costs: Array, t: Array, extra: object) -> Arrays:
