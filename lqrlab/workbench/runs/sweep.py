@@ -5,7 +5,6 @@ survives a killed worker and a killed sweep. A plant's points go through compile
 """
 
 import contextlib
-import io
 import json
 import os
 import platform
@@ -208,10 +207,10 @@ def perform(plan: Plan, point: Point, plants: str) -> None:
             "commit": run_folder.commit(plan.nb.path.parent),
             "fingerprint": point.fingerprint,
         }
-        step, silent = pipeline.Step(plan.nb, point.values, point.fingerprint), Progress(io.StringIO())
+        step = pipeline.Step(plan.nb, point.values, point.fingerprint)
         begun = time.monotonic()
         try:
-            pipeline.execute([step], folder, about, silent, ended)
+            pipeline.execute([step], folder, about, lambda line: None, ended)
         except pipeline.RunError:
             if run_folder.read(folder / RUN)["status"] not in ("timed out", "stopped"):
                 raise

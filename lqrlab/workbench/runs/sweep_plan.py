@@ -115,7 +115,7 @@ def planned(asked: Sweep) -> Plan:
     with contextlib.suppress(ValueError):  # a plant can be swept over where there are no notebooks
         source = pipeline.find_source()
     known = [path.stem for path in source.glob(notebooks.NUMBERED)] if source else []
-    if source and (notebooks.beginning(path.stem, known) or path.suffix == ".ipynb"):
+    if source and (path.suffix == ".ipynb" or any(other.startswith(path.stem) for other in known)):
         return _of_notebook(asked, *notebooks.named(source, [str(asked.target)]))
     return _of_plant(asked, str(asked.target), known)
 

@@ -46,6 +46,11 @@ def clock(seconds: float) -> str:
     return f"{hours}:{m:02d}:{s:02d}" if hours else f"{m}:{s:02d}"
 
 
+def say(text: str) -> None:
+    """Write a line at once, into a log too."""
+    print(text, flush=True)
+
+
 class Progress:
     """Plain lines that say how far something is: one for each new step, one for each that ends.
 
