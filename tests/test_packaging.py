@@ -134,7 +134,6 @@ def test_the_hook_strips_what_papermill_leaves(tmp_path):
 DISTRIBUTIONS = {"IPython": "ipython", "PIL": "pillow", "bs4": "beautifulsoup4"}
 """Where what is imported has another name than what is installed."""
 NOT_IMPORTED = {
-    "blackjax": "identification.posterior asks for it when it is called",
     "fmpy": "deployment.from_fmu asks for it when it is called",
     "ipykernel": "the notebooks' kernel",
     "jupyterlab": "what a person opens the notebooks in",

@@ -129,8 +129,6 @@ def begin(kind: str, whole: Path, folder: Path, rng: np.random.Generator) -> Non
                 path.unlink()
     elif kind == "sweep":
         (folder / "results.csv").unlink()
-        with (folder / "numbers.jsonl").open("r+b") as file:  # to the byte: the last line is cut short
-            file.truncate(int(rng.integers(0, file.seek(0, 2))))
     else:
         if kind == "run":
             (folder / "results" / "03_training.json").unlink()

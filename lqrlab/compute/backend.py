@@ -212,9 +212,9 @@ class Backend(Config):
             if self.device != "auto":
                 stack.enter_context(jax.default_device(self.jax_device))
             if not self.jit:
-                stack.enter_context(debugging.eager())
+                stack.enter_context(jax.disable_jit())
             if self.debug != "off":
-                stack.enter_context(debugging.compiles() if self.debug == "compiles" else debugging.nans())
+                stack.enter_context(debugging.compiles() if self.debug == "compiles" else jax.debug_nans(True))
             yield
 
 

@@ -1,7 +1,8 @@
-"""One switch for each question that comes up when a computation goes wrong, and how long it takes: by JAX's tools.
+"""Answers that JAX does not give in a line when a computation goes wrong, and how long it takes.
 
-What JAX itself does in a line stays there: ``jax.make_jaxpr(fn)(x)``, ``jax.jit(fn).lower(x).compile().as_text()``,
-``jax.profiler.trace(folder, create_perfetto_trace=True)``, ``jax.profiler.save_device_memory_profile(file)``.
+In a line: ``jax.disable_jit()``, ``jax.debug_nans(True)``, ``jax.debug_key_reuse(True)``, ``jax.make_jaxpr(fn)(x)``,
+``jax.jit(fn).lower(x).compile().as_text()``, ``jax.profiler.trace(folder, create_perfetto_trace=True)``,
+``jax.profiler.save_device_memory_profile(file)``.
 """
 
 import contextlib
@@ -22,15 +23,6 @@ from jax.experimental import checkify
 from lqrlab.compute import checks
 
 T = TypeVar("T")
-
-eager = jax.disable_jit
-"""``with eager():`` runs every function line by line, uncompiled: ``print``, ``pdb`` and ``if`` see numbers."""
-
-nans = functools.partial(jax.debug_nans, True)
-"""``with nans():`` stops with a ``FloatingPointError`` at the first operation that makes a NaN; slow."""
-
-keys = functools.partial(jax.debug_key_reuse, True)
-"""``with keys():`` stops with a ``jax.errors.KeyReuseError`` where a key (``jax.random.key``) is used twice."""
 
 
 @contextlib.contextmanager

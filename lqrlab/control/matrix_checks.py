@@ -321,6 +321,13 @@ def bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray, *, singular_R: bo
     return exactly | printed | singular
 
 
+def own_time(dt: ArrayLike | None, *, discrete: bool) -> None:
+    """Refuse a sample time of a continuous design, and its lack of a discrete one."""
+    if discrete != (dt is not None):
+        expected = "the sample time of a discrete design" if discrete else "none for a continuous design"
+        raise ValueError(f"dt: expected {expected}, but found {dt}")
+
+
 def host_sample_time(function: str, dt: object) -> float | None:
     """dt [s] of one problem as a float above 0, None for continuous time, for a ``function`` on the host."""
     on_host(function, dt)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import hostile_html
 import nbformat
+import numpy as np
+import pandas as pd
 import pytest
 import test_report
 
@@ -311,13 +313,15 @@ def site(tmp_path_factory):
     report.write(run, whole=True)
     folder = data / "sweeps" / "cart_pole"
     points = [{"length": 0.1 * i, "dt": (0.01, 0.02)[i % 2]} for i in range(1, 80)]
-    runs = [{"point": p, "run": f"{i:05d}", "fingerprint": str(i)} for i, p in enumerate(points)]
-    numbers = [{"cost": 1 + p["length"], "lost": 100 * (p["length"] > 7)} for p in points]
-    numbers[3] = {"error": "mode at +4.2 rad/s is not stabilizable"}
+    runs = [{"point": p} for p in points]
+    frame = pd.DataFrame(points).assign(cost=lambda p: 1 + p["length"], lost=lambda p: 100 * (p["length"] > 7))
+    frame.insert(0, "run", [str(i) for i in range(len(points))])
+    frame.insert(1, "status", ["finished"] * 3 + ["failed"] + ["finished"] * (len(points) - 4))
+    frame["error"] = ""
+    frame.loc[3, ["cost", "lost", "error"]] = np.nan, np.nan, "mode at +4.2 rad/s is not stabilizable"
     folder.mkdir(parents=True)
-    lines = (json.dumps({"fingerprint": str(i)} | found) for i, found in enumerate(numbers))
-    (folder / sweep.NUMBERS).write_text("\n".join(lines))
-    record = {"notebook": "cart_pole", "title": "Cart-pole", "kind": "plant", "runs": runs}
+    sweep.write(folder, frame)
+    record = {"notebook": "cart_pole", "title": "Cart-pole", "runs": runs}
     record |= {
         "started": "2026-11-21T10:00:00",
         "status": "failed",
@@ -483,10 +487,10 @@ def hostile_site(folder):
     report.write(hostile_html.run(folder / "runs" / "run"))
     many = folder / "sweeps" / "sweep"
     many.mkdir(parents=True)
-    (many / sweep.NUMBERS).write_text(json.dumps({"fingerprint": "0", "error": name}))
-    record = {"notebook": name, "title": name, "kind": "plant", "status": name, "profile": name}
+    sweep.write(many, pd.DataFrame([{"run": name, "status": name, name: name, "error": name}]))
+    record = {"notebook": name, "title": name, "status": name, "profile": name}
     record |= {"started": name, "versions": {"lqrlab": name, name: name}, "units": {}, "commit": name, "device": name}
-    record["runs"] = [{"point": {name: name}, "run": name, "fingerprint": "0"}]
+    record["runs"] = [{"point": {name: name}}]
     (many / "sweep.json").write_text(json.dumps(record))
     report.compare(many)
     report.index(folder)

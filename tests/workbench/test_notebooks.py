@@ -22,7 +22,7 @@ from papermill.clientwrap import PapermillNotebookClient
 from lqrlab import control
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.figures import svg
-from lqrlab.workbench.runs import execution, notebooks, sweep_plan
+from lqrlab.workbench.runs import execution, notebooks
 
 SOURCE = Path(__file__).parents[2] / "notebooks"
 PATHS = sorted(SOURCE.glob("[0-9]*.ipynb"))
@@ -232,12 +232,7 @@ def _huge(path):
 )
 @pytest.mark.parametrize(
     ("read", "name"),
-    [
-        (notebooks.read, "01_x.ipynb"),
-        (lambda path: notebooks.read_profile(path.parents[1], "x"), "profiles/x.json"),
-        (sweep_plan.read_list, "points.json"),
-        (sweep_plan.read_list, "points.csv"),
-    ],
+    [(notebooks.read, "01_x.ipynb"), (lambda path: notebooks.read_profile(path.parents[1], "x"), "profiles/x.json")],
 )
 def test_a_file_that_is_no_file_or_too_large_is_not_read(read, name, make, words, tmp_path):
     path = tmp_path / name

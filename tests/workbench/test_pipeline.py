@@ -30,7 +30,6 @@ from lqrlab import learning
 from lqrlab.systems import families
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.runs import notebooks, pipeline, plant_copies, run_folder, session
-from lqrlab.workbench.runs.terminal import Progress
 
 RUN = "run: str = 'data/runs/default'  # folder that this run reads and writes\n"
 FIRST = [
@@ -797,19 +796,6 @@ def test_a_dry_run_says_what_is_kept(again, tmp_path, capsys):
     pipeline.run("toy", again[0], GIVEN, source=tmp_path / "notebooks", dry_run=True, fresh=True)
     assert f"01_first: would run in {again[0]}" in capsys.readouterr().out
     assert numbers(again[0], "01_first")["rate"] == 0.5, "nothing was removed"
-
-
-def test_a_log_is_never_silent_for_long():
-    stream = io.StringIO()
-    with Progress(stream, interval=0.15, even=True) as progress:
-        progress.begin("cart_pole", 50, "compiling")
-        time.sleep(0.4)
-        progress.step(10, "points")
-        time.sleep(0.4)
-    lines = stream.getvalue().splitlines()
-    assert "  cart_pole   0/50  compiling  (0:00)" in lines
-    assert re.fullmatch(r"  cart_pole  10/50  points  \(0:00, \S+/s, 0:0\d left\)", lines[-1])
-    assert 3 <= len(lines) <= 12
 
 
 def test_plain_papermill_does_as_well(source, tmp_path):

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from toys import BEGIN, write_notebook
 
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.runs import report, run_folder, sweep, sweep_plan
+from lqrlab.workbench.runs import notebooks, report, run_folder, sweep, sweep_plan
 from lqrlab.workbench.runs.sweep_plan import Sweep
 
 PARAMETERS = """run: str = 'data/runs/default'
@@ -43,7 +43,7 @@ if bad and fate == 'late':
 if bad and fate == 'worker':
     os.kill(os.getppid(), signal.SIGKILL)  # the worker
     time.sleep(600)"""
-END = "finish('01_toy', {'twice': 2 * rate, 'deep': {'er': depth}, 'worst': 'inf'})"
+END = "finish('01_toy', {'letters': len(fate), 'deep': {'er': depth}, 'worst': 'inf'})"
 
 
 @pytest.fixture
@@ -60,10 +60,7 @@ def command(*args):
 def test_six_runs_of_which_four_meet_with_something(toy, tmp_path):
     folder = tmp_path / "sweep"
     fates = "raises,kernel,late,worker"
-    rows = [{"fate": fate, "rate": i} for i, fate in enumerate([*fates.split(","), *"ab"], 1)]
-    rows[0]["rate"] = 0.5
-    (tmp_path / "list.json").write_text(json.dumps(rows))
-    ask = [toy, "--list", tmp_path / "list.json", "--folder", folder, "--workers", 3, "--retries", 0]
+    ask = [toy, "-p", f"fate={fates},a,b", "--folder", folder, "--workers", 3, "--retries", 0]
     (tmp_path / "bad").touch()
     done = command(*ask, "--time-limit", 30)
     assert done.exit_code == 1, done.output
@@ -76,7 +73,7 @@ def test_six_runs_of_which_four_meet_with_something(toy, tmp_path):
         **dict.fromkeys("ab", "finished"),
     }
     assert "ArithmeticError: a matter of taste" in frame["error"]["raises"]
-    assert frame["twice"].notna().sum() == 2  # no number without a result
+    assert frame["letters"].notna().sum() == 2  # no number without a result
     record = json.loads((folder / "sweep.json").read_text())
     place = {entry["point"]["fate"]: folder / "runs" / entry["run"] for entry in record["runs"]}
     before = {fate: (p / "results" / "01_toy.json").read_text() for fate, p in place.items() if fate in "ab"}
@@ -95,10 +92,10 @@ def test_six_runs_of_which_four_meet_with_something(toy, tmp_path):
     assert frame["worst"].eq(float("inf")).all()
 
     page = BeautifulSoup(report.compare(folder).read_text(), "html.parser")
-    assert [len(row.find_all("td")) for row in page.select("tbody tr")] == [5] * 6
+    assert [len(row.find_all("td")) for row in page.select("tbody tr")] == [4] * 6
     for link in page.select("tbody a"):
         assert (folder / "report" / unquote(link["href"])).exists()
-    assert re.search(r"twice of 6 runs over fate, rate: lowest 1 at fate=raises.*highest 12 at fate=b", page.img["alt"])
+    assert re.search(r"letters of 6 runs over fate: lowest 1 at fate=[ab]-.*highest 6 at fate=", page.img["alt"])
     (tmp_path / "sweeps").mkdir()
     folder.rename(tmp_path / "sweeps" / "six")
     listed = BeautifulSoup(report.index(tmp_path).read_text(), "html.parser")
@@ -115,25 +112,28 @@ def test_a_run_is_tried_again_and_reads_what_an_earlier_run_made(toy, tmp_path):
     )
     write_notebook(later, "run: str = 'x'\nrate: float = 1.0", BEGIN, die, "finish('02_later', {'x': text})")
     earlier = tmp_path / "earlier"
-    asked = Sweep(later, {"rate": "2"}, inputs=earlier, folder=tmp_path / "sweep", report=False)
+    asked, later = (
+        Sweep(later, {"rate": "2"}, inputs=earlier, folder=tmp_path / "sweep", report=False),
+        notebooks.read(later),
+    )
     with pytest.raises(ValueError, match="no result of 01_toy; give --from RUN"):
-        sweep.sweep(asked)
+        sweep.sweep(asked, later)
     (earlier / "data").mkdir(parents=True)
     (earlier / "data" / "x").write_text("17")
     (earlier / "results").mkdir()
     (earlier / "results" / "01_toy.json").write_text(json.dumps({"files": ["data/x"], "fingerprint": "e"}))
-    row = sweep.table(sweep.sweep(asked)).iloc[0]
-    assert (row["status"], row["x"], row["rate"]) == ("finished", "17", 2.0)
+    row = sweep.read(sweep.sweep(asked, later)).iloc[0]
+    assert (row["status"], row["x"], row["rate"]) == ("finished", 17, 2.0)
     assert (tmp_path / "sweep" / "runs" / row["run"] / "log").read_text().split() == ["x", "x"]
     assert (earlier / "data" / "x").read_text() == "17"
 
     (earlier / "results" / "01_toy.json").write_text(json.dumps({"files": ["data/x"], "fingerprint": "other"}))
-    (point,) = sweep_plan.planned(asked).reading(earlier).points
+    (point,) = sweep.planned(asked, later).reading(earlier).points
     entry = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
     assert entry["runs"][0]["fingerprint"] != point.fingerprint  # what it reads is another
     (earlier / "data" / "x").unlink()
     with pytest.raises(ValueError, match="data/x, which 02_later reads, is gone"):
-        sweep.sweep(asked)
+        sweep.sweep(asked, later)
 
 
 @pytest.mark.matrix
@@ -152,7 +152,7 @@ def test_a_run_on_somebodys_scheduler_ends_with_its_sweep(toy, tmp_path):
         assert "Stopped: its sweep was stopped" in json.loads(record.read_text())["error"]
         workers = psutil.Process().children(recursive=True)
         assert not [p for p in workers if "ipykernel_launcher" in p.cmdline()]
-    assert sweep.table(folder)["status"].tolist() == ["stopped"]
+    assert sweep.read(folder)["status"].tolist() == ["stopped"]
 
 
 INTERRUPTED = (
@@ -170,31 +170,24 @@ def until(condition, seconds=60.0):
 
 
 @pytest.mark.parametrize(
-    ("given", "kwargs", "expected"),
+    ("given", "expected"),
     [
-        ({"rate": "1e-3,2", "depth": "1,2"}, {}, [(1e-3, 1), (1e-3, 2), (2.0, 1), (2.0, 2)]),
-        ({"01_toy.rate": "1,1.0", "depth": "3"}, {}, [(1.0, 3)]),  # the same point once
-        ({"depth": "4"}, {"rows": [{"rate": "1"}, {"rate": 2}]}, [(1.0, 4), (2.0, 4)]),
-        ({"names": '["a","b"],["c"]'}, {}, [(["a", "b"],), (["c"],)]),
-        ({"01.depth": "3"}, {}, [(3,)]),  # the beginning of the notebook's name
+        ({"rate": "1e-3,2", "depth": "1,2"}, [(1e-3, 1), (1e-3, 2), (2.0, 1), (2.0, 2)]),
+        ({"01_toy.rate": "1,1.0", "depth": "3"}, [(1.0, 3)]),  # the same point once
+        ({"names": '["a","b"],["c"]'}, [(["a", "b"],), (["c"],)]),
+        ({"01.depth": "3"}, [(3,)]),  # the beginning of the notebook's name
+        ({"limit": "none,2"}, [(None,), (2.0,)]),
     ],
 )
-def test_points_of_grids_and_lists(toy, given, kwargs, expected):
-    made = sweep_plan.planned(Sweep(toy, given, **kwargs)).points
+def test_points_of_grids(toy, given, expected):
+    made = sweep.planned(Sweep(toy, given), notebooks.read(toy)).points
     assert [tuple(point.given.values()) for point in made] == expected
-
-
-def test_null_in_a_list_is_a_value_where_there_may_be_none(toy, tmp_path):
-    (tmp_path / "list.json").write_text('[{"limit": null}, {"limit": 2}]')
-    rows = sweep_plan.read_list(tmp_path / "list.json")
-    assert [p.values["limit"] for p in sweep_plan.planned(Sweep(toy, rows=rows)).points] == [None, 2.0]
 
 
 def test_random_points_are_within_and_go_on(toy):
     def drawn(num, seed=3, **more):
         given = {"rate": "1e-4:1e-1:log", "depth": "1:3", "shout": "true,false"} | more
-        plan = sweep_plan.planned(Sweep(toy, given, num_random=num, seed=seed))
-        return [point.given for point in plan.points]
+        return sweep_plan.points("01_toy", notebooks.read(toy).parameters, Sweep(toy, given, num, seed))
 
     many = drawn(400)
     assert drawn(50) == many[:50]
@@ -214,23 +207,13 @@ def test_random_points_are_within_and_go_on(toy):
         (["-p", "rat=1"], "01_toy.rat: the notebook has no such parameter; did you mean rate"),
         (["-p", "depth=1:3"], "depth=1:3: a range is for a random search"),
         (["-p", "rate=0:1:log", "--random", "3"], "expected low < high, both above 0 with :log"),
-        (["-p", "rate=1", "--list", "LIST"], "rate: is set by the list and by -p"),
-        (["--list", "LIST"], "01_toy.depth (blocks): expected a whole number, but found 'x'"),
+        (["-p", "rate=1", "-p", "depth=2,x"], "01_toy.depth (blocks): expected a whole number, but found 'x'"),
         (["-p", "rate=1", "--time-limit", "0"], "--time-limit: expected seconds above 0"),
         (["-p", "rate=1", "--profile", "tyo"], "profile: there is no 'tyo'"),
-        (["--list", '[{"family": "pendlum"}]'], "01_toy.family: no plant is called 'pendlum'; did you mean pendulum"),
-        (
-            ["--list", '[{"rate": 1}, {"rate": null}]'],
-            "01_toy.rate (step [1/s]): expected a finite number, but found None",
-        ),
+        (["-p", "family=pendlum"], "01_toy.family: no plant is called 'pendlum'; did you mean pendulum"),
     ],
 )
 def test_wrong_points_are_refused_before_anything_starts(toy, tmp_path, args, message):
-    (tmp_path / "list.csv").write_text("rate,depth\n1,2\n2,x\n")
-    if args[-1].startswith("["):
-        (tmp_path / "list.json").write_text(args[-1])
-        args = [*args[:-1], str(tmp_path / "list.json")]
-    args = [str(tmp_path / "list.csv") if a == "LIST" else a for a in args]
     done = CliRunner().invoke(main, ["sweep", str(toy), *args])
     assert done.exit_code == 2
     assert message in done.stderr
@@ -301,13 +284,6 @@ def test_what_is_misspelt_is_refused_before_a_second_of_imports(line):
     code += "print(end.code, sorted({'jax', 'nbconvert', 'pandas', 'papermill'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code, *line.split()], capture_output=True, text=True)
     assert done.stdout == "2 []\n", done.stdout + done.stderr
-
-
-def test_damaged_lines_of_numbers_are_points_that_are_missing(tmp_path):
-    good = b'{"fingerprint": "a", "cost": 1.0}\n'
-    bad = (b"\xff\xfe", b"[1]", b"3", b'{"cost": 2.0}', b'{"fingerprint": []}', b"[" * 100_000, good[:20])
-    (tmp_path / sweep.NUMBERS).write_bytes(b"\n".join(bad) + b"\n" + good)
-    assert sweep.read_numbers(tmp_path) == {"a": {"cost": 1.0}}
 
 
 def test_a_dry_run_says_the_points_and_starts_nothing(tmp_path):

@@ -37,7 +37,6 @@ def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: 
 @main.command()
 @click.argument("target", metavar="NOTEBOOK|PLANT", shell_complete=complete("notebook"))
 @options.overrides(help="Values, as in 1e-3,3e-4.", metavar="NAME=VALUES", shell_complete=complete("parameter"))
-@click.option("--list", "listed", type=PATH, help="CSV or JSON file, one point a row.")
 @click.option("--random", "num_random", type=int, metavar="N", help="N points drawn from values and ranges.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the draws.")
 @options.profile(help="Parameters that all runs have.  [default: quick]")
@@ -50,23 +49,28 @@ def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: 
 @click.option("--fresh", is_flag=True, help="Remove what earlier runs left at these points.")
 @click.option("--report/--no-report", default=True, help="Compare the runs on a page.  [default: yes]")
 @click.option("--dry-run", is_flag=True, help="Say what would run, and start nothing.")
-def sweep(target: str, overrides: dict[str, str], listed: Path | None, **kwargs: Any) -> None:
+def sweep(target: str, overrides: dict[str, str], **kwargs: Any) -> None:
     """Run a notebook, or design for a plant, at many points.
 
-    Points with a result are skipped, so the same command runs only what is missing. Ranges are for --random:
+    Runs with a result are skipped, so the same command runs only what is missing. Ranges are for --random:
     -p learning_rate=1e-4:1e-2:log -p depth=1:6
 
-    A plant's points need no notebook: thousands of them go through one program. Its physical parameters, dt and
+    A plant's points need no notebook: a thousand of them go through one program. Its physical parameters, dt and
     factors of the weights (q_STATE, r_INPUT) can be set: lqrlab sweep cart_pole -p pole_length=0.1:1 -p
     q_angle=0.1:10:log --random 5000
     """
-    from lqrlab.workbench.runs import sweep, sweep_plan
+    from lqrlab.workbench.runs import sweep_plan
 
-    rows = sweep_plan.read_list(listed) if listed else ({},)
-    asked = sweep_plan.Sweep(target, overrides, rows, **kwargs)
-    folder = sweep.sweep(asked)
-    if not asked.dry_run and (sweep.table(folder)["status"] != "finished").any():
-        sys.exit(1)
+    asked = sweep_plan.Sweep(target, overrides, **kwargs)
+    if notebook := sweep_plan.notebook(target):
+        from lqrlab.workbench.runs import sweep
+
+        folder = sweep.sweep(asked, notebook)
+    else:
+        from lqrlab.workbench.runs import plant_sweep
+
+        folder = plant_sweep.design(asked)
+    sys.exit(not asked.dry_run and run_folder.read(folder / run_folder.SWEEP)["status"] != "finished")
 
 
 @main.command()
@@ -155,25 +159,22 @@ def generate(path: Path, overrides: dict[str, str], **engine_options: Any) -> No
     from lqrlab import compute, dataset
     from lqrlab.workbench.figures import data_card
     from lqrlab.workbench.runs import cluster
-    from lqrlab.workbench.runs.terminal import Progress
+    from lqrlab.workbench.runs.terminal import say
 
     compute.setup()
     kinds = typing.get_type_hints(dataset.DataConfig)
     typed = {name: notebooks.from_text(value, kinds.get(name, str)) for name, value in overrides.items()}
     wanted = dataset.DataConfig.from_json(json.dumps(typed))
+
+    def show(done: int, total: int, what: str) -> None:
+        say(f"  {path}  {done}/{total}  {what}")
+
     with contextlib.ExitStack() as held:
-        progress = held.enter_context(Progress(even=True))
-
-        def show(done: int, total: int, what: str) -> None:
-            if done == 0:
-                progress.begin(str(path), total)
-            progress.step(min(done + 1, total), what)
-
         asked = any(value is not None for value in engine_options.values())
         engine = held.enter_context(cluster.engine(**engine_options)) if asked else None
-        made = dataset.generate(wanted, path, progress=show, engine=engine, say=progress.say)
-        rows = "segments of trajectories" if wanted.segmented else "trajectories"
-        progress.end("✓", f"{made.record['variants']} variants, {made.record['trajectories']} {rows}")
+        made = dataset.generate(wanted, path, progress=show, engine=engine, say=say)
+    rows = "segments of trajectories" if wanted.segmented else "trajectories"
+    say(f"✓ {path}  {made.record['variants']} variants, {made.record['trajectories']} {rows}")
     click.echo(f"card: {data_card.write(made)}")
 
 

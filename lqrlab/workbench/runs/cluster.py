@@ -61,6 +61,11 @@ def client(scheduler: str | None, workers: int, *, failures: int = 0) -> Iterato
         yield connected
 
 
+def died(problem: BaseException) -> bool:
+    """True if a task failed because its workers died."""
+    return type(problem).__name__ == "KilledWorker"
+
+
 @contextlib.contextmanager
 def engine(*, workers: int | None = None, scheduler: str | None = None) -> Iterator[Engine]:
     """Engine for ``lqrlab.dataset.generate``: shards are made on the workers of a cluster.
@@ -74,22 +79,13 @@ def engine(*, workers: int | None = None, scheduler: str | None = None) -> Itera
         def run(function: Callable, shards: Sequence) -> Iterator:
             plants = os.environ.get(PLANT_FILES, "")
             futures = connected.map(_prepared, shards, function=function, plants=plants, pure=False)
-            try:
-                for shard, future in zip(shards, futures):
-                    try:
-                        made = future.result()
-                    except ValueError:
-                        raise
-                    except Exception as error:
-                        died = type(error).__name__ == "KilledWorker"
-                        why = (
-                            "its workers died three times over; out of memory? Give fewer --workers" if died else error
-                        )
-                        raise RunError(f"{shard.name}: {why}; the same command resumes from here") from error
-                    yield made
-            finally:
-                with contextlib.suppress(OSError):  # where the scheduler is gone
-                    connected.cancel(futures)
+            for shard, future in zip(shards, futures):
+                problem = future.exception()
+                if problem is not None and not isinstance(problem, ValueError):
+                    advice = "its workers died three times over; out of memory? Give fewer --workers"
+                    why = advice if died(problem) else problem
+                    raise RunError(f"{shard.name}: {why}; the same command resumes from here") from problem
+                yield future.result()
 
         yield run
 

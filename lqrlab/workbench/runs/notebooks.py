@@ -9,7 +9,6 @@ import dataclasses
 import hashlib
 import json
 import re
-import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from lqrlab.compute.files import plant_files, read_object
 from lqrlab.workbench.runs import plant_copies
 
 Cell = Mapping[str, Any]
-Kind = type | types.GenericAlias | types.UnionType
+Kind = Any
 """The type that a parameter is declared with."""
 Values = dict[str, object]
 """Parameters by name."""
@@ -230,11 +229,12 @@ def check_value(
 def from_text(text: str, kind: Kind) -> object:
     """A value as typed on a command line: JSON, ``true``, ``none``, or for a list also ``a,b,c``; unchecked."""
     text = text.strip()
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+    if type(None) in typing.get_args(kind):
         if text.lower() in ("none", "null"):
             return None
         kind = typing.get_args(kind)[0]
-    if (typing.get_origin(kind) or kind) in (list, tuple) and not text.startswith("["):
+    listed: Any = typing.get_origin(kind) or kind
+    if listed in (list, tuple) and not text.startswith("["):
         item = (*typing.get_args(kind), object)[0]
         return [from_text(part, item) for part in text.split(",") if part.strip()]
     if kind is str:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 TEMPLATES = Path(__file__).parent / "templates"
-_SHOWN = 60  # rows on the page of a sweep; all are in results.csv
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _PREFERRED = ("text/html", "text/markdown", "image/svg+xml", "text/latex", "image/png", "image/jpeg", "text/plain")
 _LIVE = r"<Figure size |<IPython\.core"  # what stands for things that only a live page can show
@@ -272,15 +271,15 @@ def index(data: str | Path) -> Path:
 
 
 def compare(folder: str | Path) -> Path:
-    """Write ``<folder>/report/index.html``, the comparison of a sweep's runs, and a report of each that has none."""
+    """Write ``<folder>/report/index.html``, the comparison of a sweep, and a report of each run that has none."""
     folder = Path(folder).resolve()
-    frame, record = sweep.table(folder), run_folder.read(folder / run_folder.SWEEP)
-    plant, (varying, numbers) = record["kind"] == "plant", sweep.axes(frame, record)
-    shown = [c for c in ("status", *varying, *numbers[:8], "seconds") if c in frame]
-    rows, head = frame.to_dict("records"), sweep.spread(frame, numbers, record.get("units", {})) if plant else None
+    frame, record = sweep.read(folder), run_folder.read(folder / run_folder.SWEEP)
+    varying, numbers = sweep.axes(frame, record)
+    head = [c for c in ("status", *varying, *numbers[:8], "seconds") if c in frame]
+    over = sweep.spread(frame, numbers, record.get("units", {})) if len(frame) > sweep.SHOWN else None
     facts = [
-        ("Plant" if plant else "Notebook", Path(record["notebook"]).stem),
-        ("Points" if plant else "Runs", ", ".join(f"{n} {s}" for s, n in frame["status"].value_counts().items())),
+        ("Of", Path(record["notebook"]).stem),
+        ("Points", ", ".join(f"{n} {s}" for s, n in frame["status"].value_counts().items())),
         ("Profile", record.get("profile")),
         ("Reads from", record.get("inputs")),
         ("Plants of", ", ".join(plant_copies.names(record))),
@@ -289,6 +288,8 @@ def compare(folder: str | Path) -> Path:
         ("Device", record.get("device")),
         ("Commit", record.get("commit")),
     ]
+    shown = frame.head(sweep.SHOWN).to_dict("records")
+    wrong = frame[frame["error"] != ""].head(sweep.SHOWN)
     return fill(
         folder / "report" / "index.html",
         "comparison.html.j2",
@@ -296,14 +297,11 @@ def compare(folder: str | Path) -> Path:
         name=folder.name,
         facts=[(name, value) for name, value in facts if value],
         figures=_figures(frame, varying[:6], numbers[:4]),
-        spread=None if head is None else [(name, *map(cell, row)) for name, *row in head.itertuples()],
-        head=shown,
-        rows=[
-            ((None if plant else _page(folder, row["run"]), str(i)), *(cell(row[c]) for c in shown))
-            for i, row in enumerate(rows[:_SHOWN], 1)
-        ],
-        more=max(len(rows) - _SHOWN, 0),
-        errors=[(row["run"], row["status"], row["error"]) for row in rows if row["error"]][:_SHOWN],
+        spread=None if over is None else [(name, *map(cell, row)) for name, *row in over.itertuples()],
+        head=head,
+        rows=[((_page(folder, r["run"]), str(i)), *(cell(r[c]) for c in head)) for i, r in enumerate(shown, 1)],
+        more=len(frame) - len(shown),
+        errors=wrong[["run", "status", "error"]].to_numpy().tolist(),
         versions=record["versions"],
         run=record,
     )

@@ -1,74 +1,151 @@
-"""One notebook, or one plant, at many points: those without a result are computed, one table compares all.
+"""One notebook at many points: those without a result are run, one table compares all.
 
-Each run of a notebook has a folder of its own and is a dask future. The truth about it is in that folder, so it
-survives a killed worker and a killed sweep. A plant's points go through compiled programs, a line of one file each.
+Each run has a folder of its own and is a dask future. The truth about it is in that folder, so it survives a killed
+worker and a killed sweep.
 """
 
 import contextlib
+import dataclasses
+import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lqrlab.compute.files import PLANT_FILES, read_rows, write_atomic
-from lqrlab.workbench.runs import cluster, notebooks, pipeline, run_folder, session
-from lqrlab.workbench.runs.notebooks import Values
+from lqrlab.compute.files import PLANT_FILES, write_atomic
+from lqrlab.workbench.runs import cluster, notebooks, pipeline, run_folder, session, sweep_plan
+from lqrlab.workbench.runs.notebooks import Notebook, Values
 from lqrlab.workbench.runs.run_folder import RUN, SWEEP, Record, Status
-from lqrlab.workbench.runs.sweep_plan import Plan, Point, Sweep, planned
-from lqrlab.workbench.runs.terminal import Progress
+from lqrlab.workbench.runs.sweep_plan import Sweep
+from lqrlab.workbench.runs.terminal import say
 
 if TYPE_CHECKING:
-    from distributed import Future
     from pandas import DataFrame
 
-NUMBERS = "numbers.jsonl"
-"""The numbers of each point of a sweep over a plant, a line each."""
-_MOST_BYTES = 1 << 32  # ten million points
+SHOWN = 60  # rows on the terminal and on the page; all are in the table
+_TABLE = "results.csv"
 _PATIENCE = 30.0  # seconds that a run waits for its folder: what a killed worker left is about to end
 
 
-def sweep(asked: Sweep) -> Path:
-    """Run a notebook, or design for a plant, at each point that has no result yet, and gather the results of all.
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One run: its name, what it sets, all its parameters, the fingerprint of its result."""
 
-    Returns the sweep's folder: ``results.csv``, and ``runs/`` or ``numbers.jsonl``. A ``ValueError`` says what was
-    refused: a parameter, an input that is missing, the folder; nothing was started.
+    name: str
+    given: Values
+    values: Values
+    fingerprint: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The runs of a sweep and their places, checked."""
+
+    asked: Sweep
+    nb: Notebook
+    points: list[Point]
+    folder: Path
+    profile: str | None
+    needs: Sequence[str]  # the notebooks whose files are read
+    source: Path | None = None  # the folder of the run that made these files
+
+    def place(self, point: Point) -> Path:
+        """The folder of a run."""
+        return self.folder / "runs" / point.name
+
+    def files(self) -> list[str]:
+        """Files that the runs read, by their paths in the folder of the run that made them."""
+        return [f for name in self.needs if self.source for f in session.results(self.source, name)["files"]]
+
+    def fingerprint(self, values: Values, package: str) -> str:
+        """Of the result at a point, with the notebook and the inputs as they are now."""
+        results = [session.results(self.source, name) for name in self.needs] if self.source else []
+        inputs = [result["fingerprint"] or result["started"] for result in results]
+        return notebooks.fingerprint(notebooks.read(self.nb.path), values, inputs, package)
+
+    def reading(self, source: Path | None) -> "Plan":
+        """The plan with the run that it reads from and the fingerprints of its results."""
+        plan = dataclasses.replace(self, source=source)
+        if gone := [file for file in plan.files() if source and not (source / file).exists()]:
+            raise ValueError(f"{source}: {gone[0]}, which {self.nb.name} reads, is gone; lqrlab run makes it again")
+        package = notebooks.package_hash()
+        made = [dataclasses.replace(p, fingerprint=plan.fingerprint(p.values, package)) for p in self.points]
+        return dataclasses.replace(plan, points=made)
+
+
+def planned(asked: Sweep, nb: Notebook) -> Plan:
+    """Check everything that is asked for; a ``ValueError`` names the option or parameter and what was expected."""
+    if asked.time_limit is not None and not asked.time_limit > 0:
+        raise ValueError(f"--time-limit: expected seconds above 0, but found {asked.time_limit:g}")
+    source, profile = nb.path.parent, asked.profile
+    if profile is None and (source / "profiles" / "quick.json").exists():
+        profile = "quick"
+    settings = notebooks.read_profile(source, profile).get(nb.name, {}) if profile else {}
+    common = notebooks.effective([nb], {nb.name: settings}, {})[nb.name]
+    points = []
+    for given in sweep_plan.points(nb.name, nb.parameters, asked):
+        values = common | given
+        pipeline.check_names({nb.name: values}, given)
+        points.append(Point(_called(given, values), given, values))
+    before = [path.stem for path in sorted(source.glob(notebooks.MAIN_JOB)) if path.stem < nb.name]
+    needs = nb.metadata.get("needs", before if re.match("0[0-9]_", nb.name) else [])
+    return Plan(asked, nb, points, asked.place(source.parent, nb.name), profile, needs)
+
+
+def _called(given: Values, values: Values) -> str:
+    """A run's name: what it sets, as a person reads it, and a hash of all its parameters."""
+    text = ",".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in given.items())
+    readable = re.sub(r"[^\w.=,+-]+", "_", text)[:80]
+    digest = hashlib.sha256(json.dumps(notebooks.without_run(values), sort_keys=True).encode()).hexdigest()
+    return f"{readable or 'defaults'}-{digest[:6]}"
+
+
+def sweep(asked: Sweep, nb: Notebook) -> Path:
+    """Run a notebook at each point that has no result yet and gather the results of all.
+
+    Returns the sweep's folder: ``results.csv``, ``runs/``. A ``ValueError`` says what was refused: a parameter, an
+    input that is missing, the folder; nothing was started.
     """
-    plan = planned(asked)
-    run_folder.refuse_foreign(plan.folder, plan.nb.path.parent if plan.nb else None, SWEEP)
+    plan = planned(asked, nb)
+    run_folder.refuse_foreign(plan.folder, nb.path.parent, SWEEP)
     if asked.dry_run:
-        print(f"{plan.name}: {len(plan.points)} points in {plan.folder}")
-        print("\n".join(f"  {point.given}" for point in plan.points[:10]))
-        return plan.folder
+        return sweep_plan.tell(nb.name, [point.given for point in plan.points], plan.folder)
     with contextlib.ExitStack() as held:
         held.enter_context(run_folder.hold(plan.folder))
         source = _source(plan) if plan.needs else None
         if source:
             with run_folder.hold(source):
                 held.enter_context(run_folder.use(source))  # nobody rewrites it meanwhile
-        progress = held.enter_context(Progress(even=plan.nb is None))
-        _run(plan.reading(source), progress)
-        progress.say(summary(plan.folder))
-        progress.say(f"table: {plan.folder / 'results.csv'}")
-        if asked.report:
-            from lqrlab.workbench.runs import report
-
-            progress.say(f"report: {report.compare(plan.folder)}")
+        plan = plan.reading(source)
+        about: Record = {"notebook": str(nb.path), "title": nb.title, "profile": plan.profile}
+        about |= {"inputs": str(source) if source else None, "commit": run_folder.commit(nb.path.parent)}
+        about["runs"] = [{"run": p.name, "point": p.given, "fingerprint": p.fingerprint} for p in plan.points]
+        with recorded(plan.folder, asked, about):
+            held.callback(save, plan.folder)  # with the runs that a Ctrl-C stopped
+            for point in plan.points if asked.fresh else ():
+                with run_folder.hold(plan.place(point)):
+                    run_folder.clear(plan.place(point))
+            done = save(plan.folder)["status"].eq("finished")
+            before = f"{len(done)} runs, {done.sum()} finished before"
+            say(f"lqrlab sweep · {nb.name} · {before} → {plan.folder}")
+            if missing := [point for point, known in zip(plan.points, done) if not known]:
+                _run(plan, missing)
     return plan.folder
 
 
 def _source(plan: Plan) -> Path:
     """The folder of the run that the notebook reads from, with all that it needs there."""
-    assert plan.nb is not None
     given, profile, folder = plan.asked.inputs, plan.profile, plan.nb.path.parent
     source = Path(given or folder.parent / "data" / "runs" / (profile or "default")).expanduser().resolve()
     missing = [name for name in plan.needs if not session.result_path(source, name).exists()]
     if missing and (given or profile is None):
         raise ValueError(
-            f"{plan.name}: reads what {', '.join(plan.needs)} made, but {source} has no result of {missing[0]}; "
+            f"{plan.nb.name}: reads what {', '.join(plan.needs)} made, but {source} has no result of {missing[0]}; "
             "give --from RUN, the folder of a run that has"
         )
     if missing and profile:
@@ -76,60 +153,7 @@ def _source(plan: Plan) -> Path:
     return source
 
 
-def _run(plan: Plan, progress: Progress) -> None:
-    """Do what is missing; the sweep's record and table say how far that came."""
-    record, begun = plan.folder / SWEEP, time.monotonic()
-    status: Status = "stopped"
-    run_folder.begin(
-        record,
-        notebook=str(plan.nb.path) if plan.nb else plan.name,
-        title=plan.title,
-        kind="notebook" if plan.nb else "plant",
-        units=dict(plan.units),
-        inputs=str(plan.source) if plan.source else None,
-        profile=plan.profile,
-        commit=run_folder.commit(plan.nb.path.parent if plan.nb else session.project()),
-        runs=[{"run": p.name, "point": p.given, "fingerprint": p.fingerprint} for p in plan.points],
-    )
-    try:
-        if plan.asked.fresh:
-            (plan.folder / NUMBERS).unlink(missing_ok=True)
-            for point in plan.points if plan.nb else ():
-                with run_folder.hold(plan.place(point)):
-                    run_folder.clear(plan.place(point))
-        # a plant's point that has no design has its answer, too
-        done = table(plan.folder)["status"].isin(["finished"] if plan.nb else ["finished", "failed"])
-        missing = [point for point, known in zip(plan.points, done) if not known]
-        what = f"{len(done)} {'runs' if plan.nb else 'points'}, {done.sum()} finished before"
-        progress.say(f"lqrlab sweep · {plan.name} · {what} → {plan.folder}")
-        if missing:
-            (_run_notebooks if plan.nb else _run_designs)(plan, missing, progress)
-        status = "finished" if table(plan.folder)["status"].eq("finished").all() else "failed"
-    finally:
-        seconds = round(time.monotonic() - begun, 2)
-        run_folder.note(record, status=status, ended=session.now(), seconds=seconds)
-        save(plan.folder)
-
-
-def _run_designs(plan: Plan, missing: Sequence[Point], progress: Progress) -> None:
-    """Compute the points of a plant and note each in the sweep's folder as it is known."""
-    import jax
-
-    from lqrlab import compute
-    from lqrlab.workbench.runs import plant_designs
-
-    compute.setup()
-    batch, count = plant_designs.batch(plan.name, [point.given for point in missing]), 0
-    progress.begin(plan.name, len(missing), "compiling")
-    for known in plant_designs.designs(plan.name, batch):
-        add_numbers(plan.folder, [{"fingerprint": missing[i].fingerprint, **numbers} for i, numbers in known])
-        count += len(known)
-        progress.step(count, "points")
-    progress.end("✓", f"{count} points")
-    run_folder.note(plan.folder / SWEEP, device=f"1 × {jax.devices()[0].platform}")
-
-
-def _run_notebooks(plan: Plan, missing: Sequence[Point], progress: Progress) -> None:
+def _run(plan: Plan, missing: Sequence[Point]) -> None:
     """Have workers do the runs, each one at a time: one that dies takes its own run along alone.
 
     dask tries again what failed and what a worker took along. The sweep's table is written anew after each run.
@@ -138,34 +162,29 @@ def _run_notebooks(plan: Plan, missing: Sequence[Point], progress: Progress) -> 
 
     asked, plants = plan.asked, os.environ.get(PLANT_FILES, "")
     workers = min(asked.workers or max(1, (os.cpu_count() or 2) // 2), len(missing))
-    progress.begin(plan.name, len(missing), "starting workers")
     with cluster.client(asked.scheduler, workers, failures=asked.retries) as client:
         options = {"pure": False, "retries": asked.retries}
         futures = {client.submit(perform, plan, point, plants, **options): point for point in missing}
-        progress.step(0, "running")
         for count, future in enumerate(as_completed(list(futures)), 1):
             point = futures.pop(future)  # else dask repeats it when a later one takes the worker down
-            status, error = _outcome(plan, point, future)
-            mark = "✓" if status == "finished" else "✗"
-            progress.say(f"{mark} {point.name}  " + (f"{status}: {error}" if error else status))
-            progress.step(count, "running")
+            _note_death(plan, point, future.exception())
+            run = run_folder.read(plan.place(point) / RUN)
+            mark, error = "✓" if run.get("status") == "finished" else "✗", run.get("error")
+            say(f"{mark} {count}/{len(missing)}  {point.name}  {run.get('status')}" + (f": {error}" if error else ""))
             save(plan.folder)
-    progress.end("✓", f"{len(missing)} runs")
 
 
-def _outcome(plan: Plan, point: Point, future: "Future") -> tuple[Status, str | None]:
-    """Status and error of a run that ended: from its record or, where its worker died, from the worker."""
-    record = plan.place(point) / RUN
-    problem = future.exception() if future.status == "error" else None
-    if run_folder.finished(plan.place(point), plan.name, point.fingerprint):  # even if its worker died afterwards
-        run_folder.note(record, status="finished", error=None)
-    elif future.status != "finished" and not isinstance(problem, pipeline.RunError):  # which its record tells
-        died = problem is None or type(problem).__name__ == "KilledWorker"
-        error = "its worker died" if died else f"{type(problem).__name__}: {problem}"
-        record.parent.mkdir(parents=True, exist_ok=True)
-        run_folder.note(record, status="worker died" if died else "failed", error=error, ended=session.now())
-    found = run_folder.read(record)
-    return found.get("status", "failed"), found.get("error")
+def _note_death(plan: Plan, point: Point, problem: BaseException | None) -> None:
+    """Put into the record of a run that ended what its worker could not: that it died, or why it never began."""
+    place, status, error = plan.place(point), "failed", f"{type(problem).__name__}: {problem}"
+    if problem is None or isinstance(problem, pipeline.RunError):
+        return
+    if run_folder.finished(place, plan.nb.name, point.fingerprint):  # its worker died afterwards
+        status, error = "finished", ""
+    elif cluster.died(problem):
+        status, error = "worker died", "its worker died"
+    place.mkdir(parents=True, exist_ok=True)
+    run_folder.note(place / RUN, status=status, error=error, ended=session.now())
 
 
 def perform(plan: Plan, point: Point, plants: str) -> None:
@@ -173,9 +192,7 @@ def perform(plan: Plan, point: Point, plants: str) -> None:
 
     It ends when the sweep does; raises a ``RunError`` where trying again may help.
     """
-    assert plan.nb is not None
-
-    limit = plan.asked.time_limit
+    limit, name = plan.asked.time_limit, plan.nb.name
 
     def ended() -> str:
         if limit is not None and time.monotonic() - begun >= limit:
@@ -189,24 +206,20 @@ def perform(plan: Plan, point: Point, plants: str) -> None:
         raise FileNotFoundError(f"{platform.node()} does not see {plan.folder}: a shared disk is needed")
     folder = plan.place(point)
     with run_folder.hold(folder, patience=_PATIENCE):
-        if run_folder.finished(folder, plan.name, point.fingerprint):
+        if run_folder.finished(folder, name, point.fingerprint):
             return
         if run_folder.read(folder / RUN).get("fingerprint") != point.fingerprint:
             run_folder.clear(folder)  # else an interrupted training resumes from its checkpoint
         if plan.fingerprint(point.values, notebooks.package_hash()) != point.fingerprint:
             raise ValueError("notebook, package or inputs were changed during the sweep; run the command again")
-        for name in {Path(file).parts[0] for file in plan.files()}:
-            link = folder / name
+        for top in {Path(file).parts[0] for file in plan.files()}:
+            link = folder / top
             if link.is_symlink():
                 link.unlink()
             if not link.exists() and plan.source:
-                link.symlink_to(plan.source / name)
-        about: Record = {
-            "profile": plan.profile,
-            "parameters": {plan.name: notebooks.without_run(point.values)},
-            "commit": run_folder.commit(plan.nb.path.parent),
-            "fingerprint": point.fingerprint,
-        }
+                link.symlink_to(plan.source / top)
+        about: Record = {"profile": plan.profile, "parameters": {name: notebooks.without_run(point.values)}}
+        about |= {"commit": run_folder.commit(plan.nb.path.parent), "fingerprint": point.fingerprint}
         step = pipeline.Step(plan.nb, point.values, point.fingerprint)
         begun = time.monotonic()
         try:
@@ -219,75 +232,73 @@ def perform(plan: Plan, point: Point, plants: str) -> None:
 # The table -------------------------------------------------------------------------------------------------
 
 
-def add_numbers(folder: Path, rows: Iterable[Mapping[str, object]]) -> None:
-    """Note the numbers of points, each with its fingerprint."""
-    with (folder / NUMBERS).open("ab") as file:
-        # the line before may have been cut short: it stays alone
-        file.write(b"\n" + "".join(json.dumps(row) + "\n" for row in rows).encode())
-        file.flush()
-        os.fsync(file.fileno())
+@contextlib.contextmanager
+def recorded(folder: Path, asked: Sweep, about: Record) -> Iterator[None]:
+    """Keep the record of a sweep whose folder is held; in the end say what its table holds, and write its page."""
+    record, begun = folder / SWEEP, time.monotonic()
+    status: Status = "stopped"
+    run_folder.begin(record, **about)
+    try:
+        yield
+        status = "finished" if read(folder)["status"].eq("finished").all() else "failed"
+    finally:
+        seconds = round(time.monotonic() - begun, 2)
+        run_folder.note(record, status=status, ended=session.now(), seconds=seconds)
+    say(summary(folder))
+    say(f"table: {folder / _TABLE}")
+    if asked.report:
+        from lqrlab.workbench.runs import report
+
+        say(f"report: {report.compare(folder)}")
 
 
-def read_numbers(folder: Path) -> dict[str, Values]:
-    """Fingerprint of a point → its numbers, or its ``error``. A line that was cut short is none."""
-    rows = read_rows(folder / NUMBERS, _MOST_BYTES)
-    good = [row for row in rows if row and isinstance(row.get("fingerprint"), str)]
-    return {row.pop("fingerprint"): row for row in good}
-
-
-def table(folder: str | Path) -> "DataFrame":
-    """One row a run: status, parameters, numbers, time taken, error; a ``ValueError`` if it is no sweep."""
+def save(folder: Path) -> "DataFrame":
+    """Gather what the folders of the runs hold in the table: status, parameters, numbers, time taken, error."""
     import pandas as pd
 
-    folder = Path(folder)
     record = run_folder.read(folder / SWEEP)
-    if not run_folder.recorded(folder / SWEEP):
-        raise ValueError(f"{folder}: not the folder of a sweep, it has no {SWEEP}")
-    known = read_numbers(folder) if record["kind"] == "plant" else {}
-    rows = []
-    for entry in record["runs"]:
-        row = _of_run(folder, entry, record) if record["kind"] == "notebook" else _of_point(known, entry)
-        rows.append({"run": entry["run"], "status": row.pop("status"), **entry["point"], **row})
-    frame = pd.DataFrame(rows).infer_objects()
+    frame = pd.DataFrame([_row(folder, entry, record) for entry in record["runs"]]).infer_objects()
     last = [c for c in ("seconds", "device", "error") if c in frame]
-    return frame[[c for c in frame if c not in last] + last]
+    return write(folder, frame[[c for c in frame if c not in last] + last])
 
 
-def _of_point(known: Mapping[str, Values], entry: Record) -> Values:
-    numbers = known.get(entry["fingerprint"])
-    status = "not started" if numbers is None else "failed" if "error" in numbers else "finished"
-    return {"status": status, "error": ""} | (numbers or {})
-
-
-def _of_run(folder: Path, entry: Record, sweep: Record) -> Values:
-    """Status and error of a run, and its numbers, its parameters left out, where it has a result."""
+def _row(folder: Path, entry: Record, sweep: Record) -> Values:
+    """Status, parameters and error of a run; its numbers, its parameters left out, where it has a result."""
     import pandas as pd
 
     place, name = folder / "runs" / entry["run"], Path(sweep["notebook"]).stem
-    run = run_folder.read(place / RUN)
+    run, row = run_folder.read(place / RUN), {"run": entry["run"], "status": "finished", **entry["point"]}
     status, error = run.get("status", "not started"), run.get("error") or ""
     if run_folder.finished(place, name, entry["fingerprint"]):
         result = session.results(place, name)
         flat: Values = next(iter(pd.json_normalize(result["numbers"]).to_dict("records")), {})
-        plain = {k: float(v) if v in ("inf", "-inf", "nan") else v for k, v in flat.items() if not isinstance(v, list)}
-        plain = {k: v for k, v in plain.items() if k not in entry["point"]}
-        about = {"seconds": result["seconds"], "device": result["device"]}
-        return plain | about | {"status": "finished", "error": error}
+        row |= {k: v for k, v in flat.items() if k not in row and not isinstance(v, list)}
+        return row | {"seconds": result["seconds"], "device": result["device"], "error": error}
     if run.get("fingerprint", entry["fingerprint"]) != entry["fingerprint"] or status == "finished":
         status, error = "not started", ""  # of other code or inputs, or its result is gone
     elif status == "running" and sweep.get("status") != "running":
         status = "stopped"
-    return {"status": status, "error": error}
+    return row | {"status": status, "error": error}
 
 
-def save(folder: Path) -> None:
-    """Write ``results.csv`` in one piece."""
-    write_atomic(folder / "results.csv", table(folder).to_csv(index=False))
+def write(folder: Path, frame: "DataFrame") -> "DataFrame":
+    """Write the table, a row a point, in one piece."""
+    write_atomic(folder / _TABLE, frame.to_csv(index=False))
+    return frame
+
+
+def read(folder: Path) -> "DataFrame":
+    """The table as it was written last; a ``ValueError`` if the folder is no sweep's."""
+    import pandas as pd
+
+    if not run_folder.recorded(folder / SWEEP):
+        raise ValueError(f"{folder}: not the folder of a sweep, it has no {SWEEP}")
+    return pd.read_csv(folder / _TABLE, dtype={"run": str, "error": str}).fillna({"error": ""})
 
 
 def axes(frame: "DataFrame", record: Record) -> tuple[list[str], list[str]]:
     """Names of the parameters that differ between the runs, and of the numbers that do."""
-    given = list(dict.fromkeys(k for entry in record["runs"] for k in entry["point"]))
+    given = list(dict.fromkeys(k for entry in record["runs"] for k in entry["point"] if k in frame))
     rest = frame.select_dtypes("number").drop(columns=["seconds", *given], errors="ignore")
     numbers = [c for c in rest if rest[c].nunique() > (len(frame) > 1)]
     return [k for k in given if frame[k].astype(str).nunique() > 1], numbers
@@ -303,11 +314,11 @@ def spread(frame: "DataFrame", numbers: Sequence[str], units: Mapping[str, str])
 
 
 def summary(folder: Path) -> str:
-    """The results as they fit on a terminal: each number's spread, or what differs between the runs."""
-    frame, record = table(folder), run_folder.read(folder / SWEEP)
-    if record["kind"] == "plant":
+    """The results as they fit on a terminal: what differs between the runs, or of many each number's spread."""
+    frame, record = read(folder), run_folder.read(folder / SWEEP)
+    if len(frame) > SHOWN:
         return spread(frame, axes(frame, record)[1], record.get("units", {})).to_string(float_format="{:.4g}".format)
     kept = [c for c in frame.columns.difference(["run", "device", "error"], sort=False)]
     kept = [c for c in kept if c == "status" or frame[c].astype(str).nunique() > 1]
     width = shutil.get_terminal_size().columns
-    return frame[kept].to_string(index=False, max_rows=40, na_rep="", float_format="{:.6g}".format, line_width=width)
+    return frame[kept].to_string(index=False, na_rep="", float_format="{:.6g}".format, line_width=width)
