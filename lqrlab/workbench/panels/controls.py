@@ -18,6 +18,7 @@ from lqrlab.compute import files
 from lqrlab.systems import Plant, Signal
 from lqrlab.workbench.figures import loop_design
 from lqrlab.workbench.figures.loop_design import FREE, start
+from lqrlab.workbench.panels.live_panel import sentence
 from lqrlab.workbench.runs import session
 from lqrlab.workbench.runs.session import DESIGNS
 
@@ -177,6 +178,26 @@ def revealing_plane(plant: Plant) -> tuple[int, int]:
     return int(np.argmax(size[:half])), half + int(np.argmax(size[half:]))
 
 
+class Said(ipywidgets.HTML):
+    """A sentence in a panel, often one of what went wrong."""
+
+    def say(self, words: str) -> None:
+        """Show it."""
+        self.value = html.escape(words)
+
+
+def guarded(then: Callable[[], None], say: Callable[[str], None]) -> Callable[[], None]:
+    """The same, with what goes wrong said; in a callback nobody else would hear of it."""
+
+    def run() -> None:
+        try:
+            then()
+        except Exception as error:
+            say(sentence(error))
+
+    return run
+
+
 class KeptDesigns(ipywidgets.VBox):
     """A name and a button that keeps what a panel stands at, and a list of what was kept, to go back to or forget.
 
@@ -189,27 +210,17 @@ class KeptDesigns(ipywidgets.VBox):
         self.name = ipywidgets.Text(placeholder="a name", layout={"width": "14rem"})
         self.list = ipywidgets.Dropdown(options=[], layout={"width": "14rem"})
         self.keep, self.take, self.forget = (
-            button(label, self._guarded(then))
+            button(label, guarded(then, lambda words: self.said.say(words)))
             for label, then in (("keep", self._keep), ("go to it", self._take), ("forget it", self._forget))
         )
-        self.said = ipywidgets.HTML()
+        self.said = Said()
         super().__init__([rows([self.name, self.keep, self.list, self.take, self.forget]), self.said])
         with contextlib.suppress(ValueError, OSError):  # said when it is used
             self._listed()
 
-    def _guarded(self, then: Callable[[], None]) -> Callable[[], None]:
-        def guarded() -> None:
-            self.said.value = ""
-            try:
-                then()
-            except (ValueError, OSError) as error:
-                self.said.value = html.escape(str(error))
-
-        return guarded
-
     def _read(self) -> dict[str, Mapping[str, Any]]:
         """The designs of this panel by name; a ``ValueError`` for a file that somebody broke."""
-        path = self._folder / DESIGNS
+        self.said.value, path = "", self._folder / DESIGNS
         mine = files.read_object(path).get(self._call, {}) if path.exists() else {}
         if not isinstance(mine, dict) or not all(isinstance(values, dict) for values in mine.values()):
             raise ValueError(
