@@ -26,7 +26,7 @@ from benchmarks.identification import closed_loop_log, told
 from lqrlab import control, robust, simulation, systems
 from lqrlab.extensions import identification
 from lqrlab.extensions.identification import Log, fitted_plant
-from lqrlab.systems import Signal, families
+from lqrlab.systems import Signal
 from lqrlab.workbench import widgets
 from lqrlab.workbench.cli import main
 
@@ -854,7 +854,7 @@ def test_inputs_are_designed_to_keep_the_states_within_their_limits():
     assert largest.max() > 0.5
 
 
-def test_the_command_writes_a_plant_that_other_commands_read(tmp_path, monkeypatch):
+def test_the_command_writes_a_plant_that_other_commands_read(tmp_path, catalogue_as_before):
     truth, log = closed_loop_log("mass_spring_damper", 0, 200)
     t = log.dt * np.arange(len(log))
     columns = {"t": t, "force": log.us[:, 0], "position": 1000 * log.ys[:, 0], "velocity": log.ys[:, 1]}
@@ -874,8 +874,6 @@ def test_the_command_writes_a_plant_that_other_commands_read(tmp_path, monkeypat
     linear = systems.load(tmp_path / "linear.json")
     assert linear.n == 2
     assert (linear.inputs[0].name, linear.inputs[0].unit) == ("force", "N")
-    monkeypatch.setattr("lqrlab.systems.families.FAMILIES", dict(families.FAMILIES))
-    monkeypatch.setenv("LQRLAB_PLANTS", "")  # as everywhere where a family goes
     shown = CliRunner().invoke(main, ["systems", "plant", "--json", "--plants", str(tmp_path / "plant.json")])
     assert shown.exit_code == 0, shown.output
     assert float(systems.make("plant").stiffness) == float(plant.stiffness)
