@@ -120,10 +120,10 @@ class Cells:
             return [("image", _image(kind, str(data), str(next(filter(None, said))), about.get("width")))]
         if kind == "text/html":
             return [("html", markupsafe.Markup(clean(data)))]
-        if kind == "text/markdown":
+        if kind == "text/latex" and "$" not in (formula := data.strip().strip("$")):
+            return [("formula", markupsafe.Markup(clean(mathml(formula, display=True))))]
+        if kind in ("text/markdown", "text/latex"):
             return [("prose", self.markdown(data))]
-        if kind == "text/latex":
-            return [("formula", markupsafe.Markup(clean(_formulas(data))))]
         return [("plain", self.text(data))]
 
 
@@ -155,15 +155,6 @@ def clean(body: str) -> str:
         around = {"class": "scroll", "tabindex": "0", "role": "group", "aria-label": label}
         table.wrap(soup.new_tag("div", attrs=around))
     return "".join(styles) + sanitise(str(soup))  # last: nothing is written after it that it has not seen
-
-
-def _formulas(text: str) -> str:
-    """A ``text/latex`` output: one formula, or prose with formulas in it."""
-    text = text.strip()
-    inner = re.fullmatch(r"(\$\$?)(?:\\displaystyle)?([^$]*)\1", text, flags=re.S)
-    if inner or "$" not in text:
-        return mathml(inner[2] if inner else text, display=True)
-    return MarkdownWithMath(renderer=_Renderer([])).render(text)
 
 
 @dataclasses.dataclass
@@ -198,19 +189,17 @@ def write(folder: str | Path, *, whole: bool = False) -> Path:
     if not executed:
         raise ValueError(f"{folder}: no executed notebook; lqrlab run --folder {folder} makes them")
     run = run_folder.read(folder / run_folder.RUN)
-    pages = [render(executed[name]) for name in sorted(executed)]
+    pages, front = [render(executed[name]) for name in sorted(executed)], folder / "report" / "index.html"
     shared: dict[str, Any] = {"pages": pages, "run": run, "folder": folder.resolve().name}
     shared |= {"versions": run["versions"], "plants": plant_copies.names(run)}
     if whole:
         for page in pages:
             page.body = _within_one_file(page.name, page.body, [other.name for other in pages])
-        script = svg.STRIP_SCRIPT if any(svg.STRIP_MARK in page.body for page in pages) else ""
-        name = f"{shared['folder']}.html"
-        return fill(folder / "report" / name, "index.html.j2", script, whole=True, **shared)
+        bodies = "".join(page.body for page in pages)
+        return fill(front.with_name(f"{shared['folder']}.html"), "index.html.j2", bodies, whole=True, **shared)
     for page in pages:
-        script = svg.STRIP_SCRIPT if svg.STRIP_MARK in page.body else ""
-        fill(folder / "report" / f"{page.name}.html", "page.html.j2", script, page=page, **shared)
-    return fill(folder / "report" / "index.html", "index.html.j2", **shared)
+        fill(front.with_name(f"{page.name}.html"), "page.html.j2", page.body, page=page, **shared)
+    return fill(front, "index.html.j2", **shared)
 
 
 def _within_one_file(name: str, body: str, names: Sequence[str]) -> str:
@@ -227,19 +216,34 @@ def _within_one_file(name: str, body: str, names: Sequence[str]) -> str:
     return re.sub(r'href="(?:([\w.-]+)\.html)?(?:#([^"]*))?"', link, body)
 
 
-def fill(path: Path, template: str, script: str = "", **values: object) -> Path:
-    """Write a page from one of our templates, in one piece; nothing is loaded, and no script but this one runs."""
+def _value(value: object) -> str:
+    """The value of a parameter."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _templates() -> jinja2.Environment:
+    made = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True)
+    made.filters["value"] = _value
+    return made
+
+
+def fill(path: Path, template: str, body: str = "", **values: object) -> Path:
+    """Write a page from one of our templates, in one piece; nothing is loaded, and no script but that of strips runs.
+
+    ``body`` is what may have a strip of pictures in it.
+    """
+    script = svg.STRIP_SCRIPT if svg.STRIP_MARK in body else ""
     style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
-    path.parent.mkdir(parents=True, exist_ok=True)
     ours = {"style": style, "script": script, "policy": policy(script)}
-    return files.write_atomic(path, _filled(template, **ours, **values))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return files.write_atomic(path, _templates().get_template(template).render(**ours, **values))
 
 
-def _filled(template: str, **values: object) -> str:
-    loader = jinja2.FileSystemLoader(TEMPLATES)
-    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
-    environment.filters["value"] = _value
-    return environment.get_template(template).render(**values)
+def _minute(started: object) -> str:
+    """When something started, to the minute."""
+    return str(started or "–").replace("T", " ")[:16]
 
 
 def index(data: str | Path) -> Path:
@@ -254,17 +258,15 @@ def index(data: str | Path) -> Path:
         raise ValueError(f"{old}: expected a list of runs to write anew, but found another page; move it away")
     listed: dict[str, list[tuple[object, ...]]] = {}
     for kind, name in (("Runs", run_folder.RUN), ("Sweeps", run_folder.SWEEP)):
-        records = [(run_folder.read(path), path.parent) for path in data.glob(f"{kind.lower()}/*/{name}")]
+        found = [(run_folder.read(path), path.parent) for path in data.glob(f"{kind.lower()}/*/{name}")]
         listed[kind] = []
-        for record, folder in sorted(records, key=lambda pair: str(pair[0].get("started")), reverse=True):
+        for record, folder in sorted(found, key=lambda pair: str(pair[0].get("started")), reverse=True):
             page = folder / "report" / "index.html"
-            link = page.relative_to(data).as_posix() if page.exists() else ""
-            about = record.get("profile") or "–"
-            if kind == "Sweeps":
-                about = f"{record.get('title')}, {len(record.get('runs', []))} points"
-            started = str(record.get("started") or "–").replace("T", " ")[:16]
-            head = (link, folder.name + " (no report yet)" * (not link))
-            listed[kind].append((head, record.get("status"), about, started, record.get("commit") or "–"))
+            link, note = (page.relative_to(data).as_posix(), "") if page.exists() else ("", " (no report yet)")
+            swept = f"{record.get('title')}, {len(record.get('runs', []))} points"
+            about = swept if kind == "Sweeps" else record.get("profile") or "–"
+            row = (record.get("status"), about, _minute(record.get("started")), record.get("commit") or "–")
+            listed[kind].append(((link, folder.name + note), *row))
     if not any(listed.values()):
         raise ValueError(f"{data}: no run and no sweep to list; lqrlab run makes one")
     return fill(data / "index.html", "runs.html.j2", listed=listed, versions=session.versions(), run={})
@@ -280,13 +282,10 @@ def compare(folder: str | Path) -> Path:
     facts = [
         ("Of", Path(record["notebook"]).stem),
         ("Points", ", ".join(f"{n} {s}" for s, n in frame["status"].value_counts().items())),
-        ("Profile", record.get("profile")),
-        ("Reads from", record.get("inputs")),
         ("Plants of", ", ".join(plant_copies.names(record))),
-        ("Started", record["started"].replace("T", " ")[:16]),
+        ("Started", _minute(record["started"])),
         ("Took", clock(record.get("seconds") or 0.0)),
-        ("Device", record.get("device")),
-        ("Commit", record.get("commit")),
+        *((key.capitalize(), record.get(key)) for key in ("profile", "inputs", "device", "commit")),
     ]
     shown = frame.head(sweep.SHOWN).to_dict("records")
     wrong = frame[frame["error"] != ""].head(sweep.SHOWN)
@@ -349,24 +348,19 @@ def render(path: Path) -> NotebookPage:
         for p in declared.parameters.values()
         if p.name not in notebooks.BY_OPTION
     ]
+    template = _templates().get_template("cells.html.j2")
     facts = [("Seed", str(value)) for key, value, *_ in parameters if key == "seed"]
     with contextlib.suppress(ValueError):  # none was written
         result = session.results(path.parents[1], name)
-        facts += [("Run on", result["started"].replace("T", " ")[:16]), ("Took", clock(result["seconds"]))]
+        facts += [("Run on", _minute(result["started"])), ("Took", clock(result["seconds"]))]
         facts += [("Device", result["device"])]
     return NotebookPage(
         name=name,
         title=declared.title,
         cells=cells,
-        body=_filled("cells.html.j2", cells=cells, outputs_only=False),
-        summary=_filled("cells.html.j2", cells=cells, outputs_only=True),
+        body=template.render(cells=cells, outputs_only=False),
+        summary=template.render(cells=cells, outputs_only=True),
         parameters=parameters,
         facts=facts,
         failed=path.name.endswith(".failed.ipynb"),
     )
-
-
-def _value(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
