@@ -6,7 +6,6 @@ is taken out. The front page gathers the outputs of the cells that are tagged ``
 
 import base64
 import contextlib
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -61,28 +60,42 @@ class _Renderer(IPythonRenderer):
         return self.block_math(rf"\begin{{{name}}}{body}\end{{{name}}}")
 
 
-class Cells:
-    """The cells of a notebook, each with what it shows as pieces of HTML, for ``templates/cells.html.j2``.
+class NotebookPage:
+    """An executed notebook, ``<name>.ipynb`` or ``<name>.failed.ipynb`` of a run, as HTML: the page ``<name>.html``.
 
-    Each piece is cleaned by itself, so that a tag left open in one does not swallow the next.
+    Each piece that a cell shows is cleaned by itself, so that a tag left open in one does not swallow the next.
     """
 
-    def __init__(self, nb: NotebookNode) -> None:
-        self.nb, _ = CoalesceStreamsPreprocessor().preprocess(nb, {})  # text that was printed in pieces
-        self.contents: list[tuple[int, str, str]] = []
-        """Level, anchor and text of each heading."""
-        self.lead = ""
-        """The first paragraph."""
-        self.heading = ""
-        source = nb.metadata.get("papermill", {}).get("input_path")
+    def __init__(self, path: Path) -> None:
+        declared, self.name = notebooks.read(path), path.name.partition(".")[0]
+        self.title, self.failed = declared.title, path.name.endswith(".failed.ipynb")
+        # text that was printed in pieces
+        self.nb, _ = CoalesceStreamsPreprocessor().preprocess(nbformat.read(path, 4), {})
+        executed = self.nb.metadata.get("papermill", {})
+        given, source = executed.get("parameters", {}), executed.get("input_path")
         # pictures in Markdown are named from the folder of the notebook before it was executed
         self._folder = str(Path(source).parent) if source else ""
-        self._highlight = Highlight2HTML(pygments_lexer=nb.metadata.get("language_info", {}).get("pygments_lexer"))
+        language = self.nb.metadata.get("language_info", {})
+        self._highlight = Highlight2HTML(pygments_lexer=language.get("pygments_lexer"))
+        self.contents: list[tuple[int, str, str]] = []
+        """Level, anchor and text of each heading."""
+        self.lead = self.heading = ""
+        """The first paragraph; the heading that a cell stands under."""
         for each in self.nb.cells:
             if each.cell_type == "markdown":
                 each.shown = self.markdown(each.source, each.get("attachments"))
             else:
                 each.shown = [piece for output in each.get("outputs", []) for piece in self._pieces(each, output)]
+        shown = [p for p in declared.parameters.values() if p.name not in notebooks.BY_OPTION]
+        self.parameters = [(p.name, given.get(p.name, p.default), p.default, p.about) for p in shown]
+        self.facts = [("Seed", str(value)) for name, value, *_ in self.parameters if name == "seed"]
+        with contextlib.suppress(ValueError):  # none was written
+            result = session.results(path.parents[1], self.name)
+            self.facts += [("Run on", _minute(result["started"])), ("Took", clock(result["seconds"]))]
+            self.facts += [("Device", result["device"])]
+        template = _templates().get_template("cells.html.j2")
+        self.body, self.summary = (template.render(page=self, outputs_only=only) for only in (False, True))
+        """All cells; the outputs of those tagged ``summary``."""
 
     def markdown(self, source: str, attachments: Mapping[str, Any] | None = None) -> markupsafe.Markup:
         """Prose with formulas."""
@@ -157,20 +170,6 @@ def clean(body: str) -> str:
     return "".join(styles) + sanitise(str(soup))  # last: nothing is written after it that it has not seen
 
 
-@dataclasses.dataclass
-class NotebookPage:
-    """One executed notebook, rendered as HTML: the page ``<name>.html``."""
-
-    name: str
-    title: str  # first heading
-    cells: Cells
-    body: str  # all cells
-    summary: str  # outputs of the cells tagged ``summary``
-    parameters: list[tuple[str, object, object, str]]  # name, value, default and meaning of each
-    facts: list[tuple[str, str]]  # for its head: seed, time, duration, device
-    failed: bool  # whether it stopped at an error
-
-
 _GENERATOR = b'name="generator" content="lqrlab"'  # in templates/base.html.j2
 
 
@@ -189,7 +188,7 @@ def write(folder: str | Path, *, whole: bool = False) -> Path:
     if not executed:
         raise ValueError(f"{folder}: no executed notebook; lqrlab run --folder {folder} makes them")
     run = run_folder.read(folder / run_folder.RUN)
-    pages, front = [render(executed[name]) for name in sorted(executed)], folder / "report" / "index.html"
+    pages, front = [NotebookPage(executed[name]) for name in sorted(executed)], folder / "report" / "index.html"
     shared: dict[str, Any] = {"pages": pages, "run": run, "folder": folder.resolve().name}
     shared |= {"versions": run["versions"], "plants": plant_copies.names(run)}
     if whole:
@@ -336,31 +335,3 @@ def _figures(frame: "DataFrame", varying: Sequence[str], numbers: Sequence[str])
         made.append((base64.b64encode(plots.png(figure, dpi=150)).decode(), words))
         plots.plt.close(figure)
     return made
-
-
-def render(path: Path) -> NotebookPage:
-    """Render one executed notebook, ``<run>/notebooks/<name>.ipynb`` or ``<name>.failed.ipynb``."""
-    declared, name = notebooks.read(path), path.name.partition(".")[0]
-    cells = Cells(nbformat.read(path, 4))
-    given = cells.nb.metadata.get("papermill", {}).get("parameters", {})
-    parameters = [
-        (p.name, given.get(p.name, p.default), p.default, p.about)
-        for p in declared.parameters.values()
-        if p.name not in notebooks.BY_OPTION
-    ]
-    template = _templates().get_template("cells.html.j2")
-    facts = [("Seed", str(value)) for key, value, *_ in parameters if key == "seed"]
-    with contextlib.suppress(ValueError):  # none was written
-        result = session.results(path.parents[1], name)
-        facts += [("Run on", _minute(result["started"])), ("Took", clock(result["seconds"]))]
-        facts += [("Device", result["device"])]
-    return NotebookPage(
-        name=name,
-        title=declared.title,
-        cells=cells,
-        body=template.render(cells=cells, outputs_only=False),
-        summary=template.render(cells=cells, outputs_only=True),
-        parameters=parameters,
-        facts=facts,
-        failed=path.name.endswith(".failed.ipynb"),
-    )
