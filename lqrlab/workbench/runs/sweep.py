@@ -28,8 +28,8 @@ from lqrlab.workbench.runs.terminal import Progress
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+TABLE = "results.csv"
 SHOWN = 60  # rows on the terminal and on the page; all are in the table
-_TABLE = "results.csv"
 _PATIENCE = 30.0  # seconds that a run waits for its folder: what a killed worker left is about to end
 
 
@@ -129,10 +129,8 @@ def sweep(asked: Sweep, nb: Notebook) -> Path:
         progress = held.enter_context(Progress())
         with recorded(plan.folder, asked, progress, about):
             held.callback(save, plan.folder)  # with the runs that a Ctrl-C stopped
-            for point in plan.points if asked.fresh else ():
-                with run_folder.hold(plan.place(point)):
-                    run_folder.clear(plan.place(point))
-            done = save(plan.folder)["status"].eq("finished")
+            save(plan.folder)
+            done = read(plan.folder)["status"].eq("finished")
             before = f"{len(done)} runs, {done.sum()} finished before"
             progress.say(f"lqrlab sweep · {nb.name} · {before} → {plan.folder}")
             if missing := [point for point, known in zip(plan.points, done) if not known]:
@@ -251,21 +249,22 @@ def recorded(folder: Path, asked: Sweep, progress: Progress, about: Record) -> I
         seconds = round(time.monotonic() - begun, 2)
         run_folder.note(record, status=status, ended=session.now(), seconds=seconds)
     progress.say(summary(folder))
-    progress.say(f"table: {folder / _TABLE}")
+    progress.say(f"table: {folder / TABLE}")
     if asked.report:
         from lqrlab.workbench.runs import report
 
         progress.say(f"report: {report.compare(folder)}")
 
 
-def save(folder: Path) -> "DataFrame":
+def save(folder: Path) -> None:
     """Gather what the folders of the runs hold in the table: status, parameters, numbers, time taken, error."""
     import pandas as pd
 
     record = run_folder.read(folder / SWEEP)
     frame = pd.DataFrame([_row(folder, entry, record) for entry in record["runs"]]).infer_objects()
     last = [c for c in ("seconds", "device", "error") if c in frame]
-    return write(folder, frame[[c for c in frame if c not in last] + last])
+    frame = frame[[c for c in frame if c not in last] + last]
+    write_atomic(folder / TABLE, frame.to_csv(index=False))
 
 
 def _row(folder: Path, entry: Record, sweep: Record) -> Values:
@@ -287,19 +286,13 @@ def _row(folder: Path, entry: Record, sweep: Record) -> Values:
     return row | {"status": status, "error": error}
 
 
-def write(folder: Path, frame: "DataFrame") -> "DataFrame":
-    """Write the table, a row a point, in one piece."""
-    write_atomic(folder / _TABLE, frame.to_csv(index=False))
-    return frame
-
-
 def read(folder: Path) -> "DataFrame":
     """The table as it was written last; a ``ValueError`` if the folder is no sweep's."""
     import pandas as pd
 
     if not run_folder.recorded(folder / SWEEP):
         raise ValueError(f"{folder}: not the folder of a sweep, it has no {SWEEP}")
-    return pd.read_csv(folder / _TABLE, dtype={"run": str, "error": str}).fillna({"error": ""})
+    return pd.read_csv(folder / TABLE, dtype={"run": str, "error": str}).fillna({"error": ""})
 
 
 def axes(frame: "DataFrame", record: Record) -> tuple[list[str], list[str]]:
@@ -322,9 +315,9 @@ def spread(frame: "DataFrame", numbers: Sequence[str], units: Mapping[str, str])
 def summary(folder: Path) -> str:
     """The results as they fit on a terminal: what differs between the runs, or of many each number's spread."""
     frame, record = read(folder), run_folder.read(folder / SWEEP)
+    varying, numbers = axes(frame, record)
     if len(frame) > SHOWN:
-        return spread(frame, axes(frame, record)[1], record.get("units", {})).to_string(float_format="{:.4g}".format)
-    kept = [c for c in frame.columns.difference(["run", "device", "error"], sort=False)]
-    kept = [c for c in kept if c == "status" or frame[c].astype(str).nunique() > 1]
+        return spread(frame, numbers, record.get("units", {})).to_string(float_format="{:.4g}".format)
+    shown = frame[[c for c in ("status", *varying, *numbers, "seconds") if c in frame]]
     width = shutil.get_terminal_size().columns
-    return frame[kept].to_string(index=False, na_rep="", float_format="{:.6g}".format, line_width=width)
+    return shown.to_string(index=False, na_rep="", float_format="{:.6g}".format, line_width=width)
