@@ -53,30 +53,18 @@ class Plan:
     folder: Path
     profile: str | None
     needs: Sequence[str]  # the notebooks whose files are read
-    source: Path | None = None  # the folder of the run that made these files
+    source: Path = Path()  # the folder of the run that made these files
+    links: Sequence[str] = ()  # what is linked from there
+    inputs: Sequence[str] = ()  # the fingerprints of its results
 
     def place(self, point: Point) -> Path:
         """The folder of a run."""
         return self.folder / "runs" / point.name
 
-    def files(self) -> list[str]:
-        """Files that the runs read, by their paths in the folder of the run that made them."""
-        return [f for name in self.needs if self.source for f in session.results(self.source, name)["files"]]
-
-    def fingerprint(self, values: Values, package: str) -> str:
-        """Of the result at a point, with the notebook and the inputs as they are now."""
-        results = [session.results(self.source, name) for name in self.needs] if self.source else []
-        inputs = [result["fingerprint"] or result["started"] for result in results]
-        return notebooks.fingerprint(notebooks.read(self.nb.path), values, inputs, package)
-
-    def reading(self, source: Path | None) -> "Plan":
-        """The plan with the run that it reads from and the fingerprints of its results."""
-        plan = dataclasses.replace(self, source=source)
-        if gone := [file for file in plan.files() if source and not (source / file).exists()]:
-            raise ValueError(f"{source}: {gone[0]}, which {self.nb.name} reads, is gone; lqrlab run makes it again")
-        package = notebooks.package_hash()
-        made = [dataclasses.replace(p, fingerprint=plan.fingerprint(p.values, package)) for p in self.points]
-        return dataclasses.replace(plan, points=made)
+    def fingerprints(self, points: Sequence[Point]) -> list[str]:
+        """Of the results at some points, with the notebook and the package as they are now."""
+        nb, package = notebooks.read(self.nb.path), notebooks.package_hash()
+        return [notebooks.fingerprint(nb, point.values, self.inputs, package) for point in points]
 
 
 def planned(asked: Sweep, nb: Notebook) -> Plan:
@@ -118,13 +106,9 @@ def sweep(asked: Sweep, nb: Notebook) -> Path:
         return sweep_plan.tell(nb.name, [point.given for point in plan.points], plan.folder)
     with contextlib.ExitStack() as held:
         held.enter_context(run_folder.hold(plan.folder))
-        source = _source(plan) if plan.needs else None
-        if source:
-            with run_folder.hold(source):
-                held.enter_context(run_folder.use(source))  # nobody rewrites it meanwhile
-        plan = plan.reading(source)
+        plan = with_inputs(plan, held)
         about: Record = {"notebook": str(nb.path), "title": nb.title, "profile": plan.profile}
-        about |= {"inputs": str(source) if source else None, "commit": run_folder.commit(nb.path.parent)}
+        about |= {"inputs": str(plan.source) if plan.needs else None, "commit": run_folder.commit(nb.path.parent)}
         about["runs"] = [{"run": p.name, "point": p.given, "fingerprint": p.fingerprint} for p in plan.points]
         progress = held.enter_context(Progress())
         with recorded(plan.folder, asked, progress, about):
@@ -138,8 +122,8 @@ def sweep(asked: Sweep, nb: Notebook) -> Path:
     return plan.folder
 
 
-def _source(plan: Plan) -> Path:
-    """The folder of the run that the notebook reads from, with all that it needs there."""
+def with_inputs(plan: Plan, held: contextlib.ExitStack) -> Plan:
+    """The plan with the run that its notebook reads from, which nobody rewrites while ``held``, and fingerprints."""
     given, profile, folder = plan.asked.inputs, plan.profile, plan.nb.path.parent
     source = Path(given or folder.parent / "data" / "runs" / (profile or "default")).expanduser().resolve()
     missing = [name for name in plan.needs if not session.result_path(source, name).exists()]
@@ -150,7 +134,18 @@ def _source(plan: Plan) -> Path:
         )
     if missing and profile:
         pipeline.run(profile, source, only=plan.needs, source=folder, report=False)
-    return source
+    if plan.needs:
+        with run_folder.hold(source):
+            held.enter_context(run_folder.use(source))
+    results = [session.results(source, name) for name in plan.needs]
+    files = [file for result in results for file in result["files"]]
+    if gone := [file for file in files if not (source / file).exists()]:
+        raise ValueError(f"{source}: {gone[0]}, which {plan.nb.name} reads, is gone; lqrlab run makes it again")
+    inputs = [result["fingerprint"] or result["started"] for result in results]
+    links = sorted({Path(file).parts[0] for file in files})
+    plan = dataclasses.replace(plan, source=source, links=links, inputs=inputs)
+    prints = zip(plan.points, plan.fingerprints(plan.points))
+    return dataclasses.replace(plan, points=[dataclasses.replace(p, fingerprint=known) for p, known in prints])
 
 
 def _run(plan: Plan, missing: Sequence[Point], progress: Progress) -> None:
@@ -214,14 +209,13 @@ def perform(plan: Plan, point: Point, plants: str) -> None:
             return
         if run_folder.read(folder / RUN).get("fingerprint") != point.fingerprint:
             run_folder.clear(folder)  # else an interrupted training resumes from its checkpoint
-        if plan.fingerprint(point.values, notebooks.package_hash()) != point.fingerprint:
-            raise ValueError("notebook, package or inputs were changed during the sweep; run the command again")
-        for top in {Path(file).parts[0] for file in plan.files()}:
-            link = folder / top
+        if plan.fingerprints([point]) != [point.fingerprint]:
+            raise ValueError("notebook or package were changed during the sweep; run the command again")
+        for link in map(folder.joinpath, plan.links):
             if link.is_symlink():
                 link.unlink()
-            if not link.exists() and plan.source:
-                link.symlink_to(plan.source / top)
+            if not link.exists():
+                link.symlink_to(plan.source / link.name)
         about: Record = {"profile": plan.profile, "parameters": {name: notebooks.without_run(point.values)}}
         about |= {"commit": run_folder.commit(plan.nb.path.parent), "fingerprint": point.fingerprint}
         step, silent = pipeline.Step(plan.nb, point.values, point.fingerprint), Progress(io.StringIO())
