@@ -232,12 +232,8 @@ def test_a_program_says_which_inputs_do_not_go_together_and_what_it_cannot_take(
 
     two = compute.compile(model, shapes=("k batch", "m batch"))
     p, x, y = jnp.ones((2, 5)), jnp.ones((5, 3)), jnp.ones((2, 4))
-    refused(
-        r"inputs\[1\]: expected shapes \['k batch', 'm batch'\], but found \[\(5, 3\), \(2, 4\)\]",
-        two.evaluate,
-        p,
-        [x, y],
-    )
+    says = r"inputs\[1\]: expected shapes \['k batch', 'm batch'\], but found \[\(5, 3\), \(2, 4\)\]"
+    refused(says, two.evaluate, p, [x, y])
     for inputs in ([x], {"x": x}):
         refused(r"inputs: expected a list of arrays of shapes .* but found", two.evaluate, p, inputs)
     refused(r"inputs\[1\]: expected shapes .* but found \[\(5, 3\), None\]", two.evaluate, p, [x, None])
@@ -416,22 +412,14 @@ def test_whatever_takes_a_plant_of_a_users_function_forgets_it(compiled):
     assert compiled.kept().maxsize == 16
 
 
-@pytest.mark.parametrize(
-    ("environment", "address"),
-    [({"SLURM_STEP_NUM_TASKS": "2", "JAX_COORDINATOR_ADDRESS": "10.0.0.7:4711"}, "10.0.0.7:4711")],
-)
-def test_the_first_of_several_processes_listens_on_one_address_alone(environment, address, monkeypatch):
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    with mock.patch("jax.distributed.initialize") as initialize:
-        compute.join()
-    assert initialize.call_args.kwargs["coordinator_bind_address"] == address
-
-
-def test_a_schedulers_processes_are_asked_for_an_address(monkeypatch):
+def test_a_schedulers_processes_are_asked_for_an_address_and_the_first_listens_there_alone(monkeypatch):
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
     monkeypatch.delenv("JAX_COORDINATOR_ADDRESS", raising=False)
     refused("JAX_COORDINATOR_ADDRESS: expected host:port of process 0", compute.join)
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "10.0.0.7:4711")
+    with mock.patch("jax.distributed.initialize") as initialize:
+        compute.join()
+    assert initialize.call_args.kwargs["coordinator_bind_address"] == "10.0.0.7:4711"
 
 
 def test_cholesky_of_many_is_scipys_with_pivots_that_are_none_left_out_or_raised():
