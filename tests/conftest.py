@@ -39,7 +39,7 @@ ROOMS = (
 install_import_hook([f"lqrlab.{room}" for room in ROOMS], "typecheck.checked")
 
 from lqrlab import compute  # noqa: E402  (after the hook)
-from lqrlab.systems import families  # noqa: E402
+from lqrlab.systems import families, plant_files  # noqa: E402
 
 compute.setup()
 jax.config.update("jax_numpy_rank_promotion", "raise")  # (64, 1) - (64,) is a bug, not a matrix
@@ -111,8 +111,10 @@ def programs_are_given_back():
 
 @pytest.fixture
 def catalogue_as_before(monkeypatch):
-    """Families that a test enters are forgotten after it."""
+    """Families that a test enters, and files and packages that it looks for them in, are forgotten after it."""
     monkeypatch.setattr(families, "FAMILIES", dict(families.FAMILIES))
+    monkeypatch.setattr(plant_files, "_entered", {"files": "", "packages": "none"})
+    monkeypatch.setenv("LQRLAB_PLANTS", "")
 
 
 def in_use() -> int:

@@ -11,12 +11,10 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
-import types
 from pathlib import Path
 
 import nbformat
 import numpy as np
-import psutil
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -24,7 +22,6 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from test_architecture import MODULES, imports, room
 
-from lqrlab.systems import families, plant_files
 from lqrlab.workbench.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -134,7 +131,6 @@ def test_the_hook_strips_what_papermill_leaves(tmp_path):
 DISTRIBUTIONS = {"IPython": "ipython", "PIL": "pillow", "bs4": "beautifulsoup4"}
 """Where what is imported has another name than what is installed."""
 NOT_IMPORTED = {
-    "blackjax": "identification.posterior asks for it when it is called",
     "fmpy": "deployment.from_fmu asks for it when it is called",
     "ipykernel": "the notebooks' kernel",
     "jupyterlab": "what a person opens the notebooks in",
@@ -340,21 +336,11 @@ def test_systems_are_listed_and_shown():
     assert len(plants) == len(out.splitlines()) - 2  # below its head
     code, out, _ = lqrlab_command("systems", "cart_pole")
     assert code == 0
-    for part in (
-        "pole_length",
-        "0.05 … 5",
-        "hinge to the pole",
-        "angular_velocity",
-        "open-loop poles",
-        "one unstable real mode, time constant 0.18 s",
-    ):
-        assert part in out
+    parts = ("pole_length", "0.05 … 5", "hinge to the pole", "angular_velocity", "open-loop poles")
+    assert all(part in out for part in (*parts, "one unstable real mode, time constant 0.18 s")), out
 
 
-def test_a_plant_whose_unstable_mode_no_input_moves_is_shown_with_a_warning(tmp_path, monkeypatch):
-    monkeypatch.setenv("LQRLAB_PLANTS", "")
-    monkeypatch.setattr(families, "FAMILIES", dict(families.FAMILIES))
-    monkeypatch.setattr(plant_files, "_entered", {"files": "", "packages": "none"})
+def test_a_plant_whose_unstable_mode_no_input_moves_is_shown_with_a_warning(tmp_path, catalogue_as_before):
     for name, coupling in (("free", 0.0), ("bound", 1.0)):
         file = tmp_path / f"{name}.toml"
         file.write_text(f"[{name}]\nA = [[1.0, {coupling}], [0.0, -1.0]]\nB = [[0.0], [1.0]]\n")
@@ -385,22 +371,15 @@ def test_a_data_set_from_the_command_line(tmp_path):
     assert shard.name in err
     for wrong, words in (
         (["-p", "varians=3"], "lqrlab: varians: "),
-        (["-p", "variants=many"], "variants: expected"),
-        (["-p", "variants=many"], "found 'many'"),
-        (
-            ["-p", "held_out=dc_motor", "-p", "families=pendulum"],
-            "held_out: expected some of families, but found ('dc_motor',)",
-        ),
+        (["-p", "variants=many"], "variants: expected .* found 'many'"),
+        (["-p", "held_out=dc_motor", "-p", "families=pendulum"], "held_out: expected some of .*found .'dc_motor'"),
     ):
         code, _, err = lqrlab_command("data", "generate", path, *wrong)
         assert code == 2
-        assert words in err
+        assert re.search(words, err), err
 
 
-def test_plants_of_a_file_are_listed_and_make_data_like_others(tmp_path, monkeypatch):
-    monkeypatch.setenv("LQRLAB_PLANTS", "")
-    monkeypatch.setattr(families, "FAMILIES", dict(families.FAMILIES))
-    monkeypatch.setattr(plant_files, "_entered", {"files": "", "packages": "none"})
+def test_plants_of_a_file_are_listed_and_make_data_like_others(tmp_path, catalogue_as_before):
     file = tmp_path / "mine.toml"
     file.write_text("[slide]\nA = [[0, 1], [0, 0]]\nB = [[0], [1]]\ndt = 0.1\n")
     code, out, err = lqrlab_command("systems", "slide", "--json", "--plants", str(file))
@@ -410,10 +389,8 @@ def test_plants_of_a_file_are_listed_and_make_data_like_others(tmp_path, monkeyp
     assert code == 0, err
     code, _, err = lqrlab_command("systems", "--plants", str(tmp_path / "nowhere.toml"))
     assert (code, "there is no such file" in err) == (2, True)
-    assert all(
-        any(p.name == "plants" for p in command.params)
-        for command in (*main.commands.values(), *main.commands["data"].commands.values())
-    )
+    commands = (*main.commands.values(), *main.commands["data"].commands.values())
+    assert all("plants" in {p.name for p in command.params} for command in commands)
 
 
 def test_notebooks_are_listed_with_their_questions_and_parameters():
@@ -566,11 +543,3 @@ def test_ci_types_what_a_reader_types():
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
     commands = [line for line in lines if line and not line.startswith(("#", "set ", "cd "))]
     assert commands == ["make test", "make check"]
-
-
-def test_no_more_workers_are_started_than_memory_allows(request, monkeypatch):
-    hook = request.config.hook.pytest_xdist_auto_num_workers
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
-    for free, workers in ((64e9, 32), (5e9, 2), (1e9, 1)):
-        monkeypatch.setattr(psutil, "virtual_memory", lambda free=free: types.SimpleNamespace(available=free))
-        assert hook(config=request.config) == workers

@@ -8,11 +8,11 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax import Array
-from jaxtyping import PyTree
+from jaxtyping import PyTree, Shaped, jaxtyped
 
 from lqrlab.compute import checks
 from lqrlab.compute.backend import Backend
@@ -59,7 +59,6 @@ def compile(
     *,
     static: str | Sequence[str] = (),
     donate: str | Sequence[str] = (),
-    strict: bool = False,
 ) -> Any:
     """``jax.jit`` with a report: use it as ``compile(fn, ...)`` or as a decorator, ``@compile(...)``.
 
@@ -71,10 +70,9 @@ def compile(
     Args:
         fn: a function of arrays and of pytrees of arrays; with ``shapes`` a network, a policy or a function of
             ``(params, *inputs)``.
-        backend: where, and in which types, a model with ``shapes`` computes; JAX's default if left out.
+        backend: types and precision that a model with ``shapes`` computes in; where, ``with backend.active():`` says.
         shapes: of a model's inputs, such as ``("batch 4", "batch 2")``; sizes with a name are free, but equal.
         static, donate: as ``static_argnames`` and ``donate_argnames`` of ``jax.jit``.
-        strict: never run eagerly: raise what tracing raised.
 
     Returns:
         A :class:`Compiled`, called like ``fn``; with ``shapes`` a :class:`Program`.
@@ -87,22 +85,20 @@ def compile(
     [[3.0, 3.0]]
     """
     if fn is None:
-        return functools.partial(compile, static=static, donate=donate, strict=strict)
+        return functools.partial(compile, static=static, donate=donate)
     if shapes is None and backend is None:
-        return Compiled(fn, static, donate, strict)
-    if shapes is None or static or donate or strict:
-        raise ValueError("shapes: expected a model, a backend and shapes together, without static, donate, strict")
-    return Program(fn, backend, (shapes,) if isinstance(shapes, str) else shapes)
+        return Compiled(fn, static, donate)
+    if shapes is None or static or donate:
+        raise ValueError("shapes: expected a model, a backend and shapes together, without static and donate")
+    return _program(fn, backend, (shapes,) if isinstance(shapes, str) else shapes)
 
 
 class Compiled:
     """A function under :func:`compile`."""
 
-    def __init__(
-        self, fn: Callable[..., PyTree], static: str | Sequence[str], donate: str | Sequence[str], strict: bool
-    ):
+    def __init__(self, fn: Callable[..., PyTree], static: str | Sequence[str], donate: str | Sequence[str]):
         functools.update_wrapper(self, checks.function("fn", fn))
-        self._fn, self._strict, self._signature = fn, checks.flag("strict", strict), inspect.signature(fn)
+        self._fn, self._signature = fn, inspect.signature(fn)
         self._static = (static,) if isinstance(static, str) else tuple(static)
         self._traces = self._calls = self._programs = 0
         self._eager: dict[object, str] = {}
@@ -124,7 +120,7 @@ class Compiled:
         try:
             out = program(*args, **kwargs)
         except _SURVIVABLE as error:
-            if self._strict or program is self._fn:
+            if program is self._fn:
                 raise
             traces = self._traces
             self._eager[choice] = _where_it_failed(error)
@@ -142,66 +138,45 @@ class Compiled:
         return CompileReport(name, self._calls, self._programs, tuple(self._eager.values()))
 
 
-class Program:
-    """A network, a policy or a function that is evaluated and differentiated: :func:`compile` with ``shapes``.
-
-    The types of the backend are taken on inside the program, so a call costs what ``jax.jit`` costs.
+class Program(NamedTuple):
+    """:func:`compile` with ``shapes``: two functions under ``jax.jit``, and what they are called with first.
 
     Attributes:
-        params: the model's parameters: a network's state, a policy itself, None of a function.
+        params: a network's state, a policy itself (its inputs are those from an empty memory), None of a function.
+        evaluate: ``(params, inputs)`` → the outputs; inputs of other shapes are a ``ValueError``.
+        gradients: ``(params, inputs, loss)`` → gradient of ``loss(outputs)``, a scalar, with respect to the parameters.
     """
 
-    def __init__(self, model: Any, backend: Backend | None, shapes: Sequence[str]):
-        fn, self.params = _separated(model)
-        texts = isinstance(shapes, list | tuple) and all(isinstance(shape, str) for shape in shapes)
-        if not texts or not all(size.isdecimal() or size.isidentifier() for size in " ".join(shapes).split()):
-            example = "of whole numbers and names of sizes, such as ('batch 4', 'batch 2')"
-            raise ValueError(f"shapes: expected a text for each input, in order, {example}, but found {shapes!r}")
-        self._backend = backend and checks.instance("backend", backend, Backend, "a compute.Backend")
-        self._shapes = [shape.split() for shape in shapes]
+    params: PyTree
+    evaluate: Callable[[PyTree, Sequence[Array]], PyTree]
+    gradients: Callable[[PyTree, Sequence[Array], Callable[[PyTree], Array]], PyTree]
 
-        def evaluate(params: PyTree, inputs: list[Array]) -> PyTree:
-            if backend is None:
-                return fn(params, *inputs)
-            with backend.active():
-                return backend.cast(fn(*backend.cast((params, *inputs))), backend.dtype)
 
-        def gradients(params: PyTree, inputs: list[Array], loss: Callable[[PyTree], Array]) -> PyTree:
-            slope = jax.grad(lambda params: loss(evaluate(params, inputs)))(params)
-            return slope if backend is None else backend.cast(slope, backend.dtype)
+def _program(model: Any, backend: Backend | None, shapes: Sequence[str]) -> Program:
+    """Checks and casts happen while the model is traced: a call costs what ``jax.jit`` costs."""
+    fn, params = _separated(model)
+    kinds = [Shaped[Array, checks.text("shapes", shape, "a text for each input, as 'batch 4'")] for shape in shapes]
+    if backend is not None:
+        checks.instance("backend", backend, Backend, "a compute.Backend")
 
-        self._evaluate, self._gradients = jax.jit(evaluate), jax.jit(gradients, static_argnames="loss")
-
-    def evaluate(self, params: PyTree, inputs: Sequence[Array]) -> PyTree:
-        """The model's outputs with these parameters; a policy's inputs from an empty memory.
-
-        Raises:
-            ValueError: inputs of other shapes than ``shapes``, or that are no numbers.
-        """
-        return self._called(self._evaluate, params, inputs)
-
-    def gradients(self, params: PyTree, inputs: Sequence[Array], loss: Callable[[PyTree], Array]) -> PyTree:
-        """Gradient with respect to the parameters of ``loss(outputs)``, a scalar."""
-        return self._called(self._gradients, params, inputs, checks.function("loss", loss))
-
-    def _called(
-        self, program: Callable[..., PyTree], params: PyTree, inputs: Sequence[Array], *loss: Callable
-    ) -> PyTree:
-        """The result for checked inputs, where the backend computes."""
-        if not isinstance(inputs, list | tuple) or len(inputs) != len(self._shapes):
-            raise ValueError(f"inputs: expected a list of arrays of sizes {self._shapes}, but found {inputs!r}")
-        arrays = [checks.real(f"inputs[{i}]", a) for i, a in enumerate(inputs)]
-        sizes: dict[str, int] = {}
-        for i, (names, a) in enumerate(zip(self._shapes, arrays)):
-            known = "".join(f" with {name} = {sizes[name]}" for name in names if name in sizes)
-            wanted = [int(s) if s.isdecimal() else sizes.setdefault(s, k) for s, k in zip(names, a.shape)]
-            if len(names) != a.ndim or wanted != list(a.shape):
-                raise ValueError(f"inputs[{i}]: expected shape [{', '.join(names)}]{known}, but found {a.shape}")
-        backend = self._backend
-        if backend is None or backend == dataclasses.replace(backend, device="auto", mesh="", jit=True, debug="off"):
-            return program(params, arrays, *loss)  # what is left of a backend the program holds
+    def evaluate(params: PyTree, inputs: Sequence[Array]) -> PyTree:
+        if not isinstance(inputs, list | tuple) or len(inputs) != len(kinds):
+            raise ValueError(f"inputs: expected a list of arrays of shapes {list(shapes)}, but found {inputs!r}")
+        with jaxtyped("context"):
+            for i, (a, kind) in enumerate(zip(inputs, kinds)):
+                if not isinstance(a, kind):  # type: ignore[arg-type]
+                    given = [getattr(a, "shape", a) for a in inputs]
+                    raise ValueError(f"inputs[{i}]: expected shapes {list(shapes)}, but found {given}")
+        if backend is None:
+            return fn(params, *inputs)
         with backend.active():
-            return program(backend.put(params), backend.share(arrays), *loss)
+            return backend.cast(fn(*backend.cast((params, *inputs))), backend.dtype)
+
+    def gradients(params: PyTree, inputs: Sequence[Array], loss: Callable[[PyTree], Array]) -> PyTree:
+        slope = jax.grad(lambda params: loss(evaluate(params, inputs)))(params)
+        return slope if backend is None else backend.cast(slope, backend.dtype)
+
+    return Program(params, jax.jit(evaluate), jax.jit(gradients, static_argnames="loss"))
 
 
 def _separated(model: Any) -> tuple[Callable[..., PyTree], PyTree]:

@@ -184,13 +184,8 @@ class LQG:
 
     def controller(self, dt: ArrayLike | None = None) -> StateSpace:
         """A, B, C, D as one value; ``dt`` [s] of a discrete design."""
-        self._check_time(dt)
+        matrix_checks.own_time(dt, discrete=self.discrete)
         return StateSpace(self.A, self.B, self.C, self.D, dt)
-
-    def _check_time(self, dt: ArrayLike | None) -> None:
-        if self.discrete != (dt is not None):
-            expected = "the sample time of a discrete design" if self.discrete else "none for a continuous design"
-            raise ValueError(f"dt: expected {expected}, but found {dt}")
 
     def loop(self, at: str = "input") -> tuple[Array, Array, Array]:
         """The opened loop as ``(A, B, K)``, closed by u = −Kx: what :func:`margins` and :func:`sensitivity` take.
@@ -216,7 +211,7 @@ class LQG:
         >>> round(design.margins()[0].gain_up, 6)  # the loop gain is 1 / (s (s + 2))
         inf
         """
-        self._check_time(dt)
+        matrix_checks.own_time(dt, discrete=self.discrete)
         A, B, K = map(np.asarray, self.loop(at))
         return margins(A, B, K, dt)
 

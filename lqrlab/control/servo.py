@@ -11,6 +11,7 @@ from lqrlab.compute import linalg, pytree
 from lqrlab.compute.checks import flag
 from lqrlab.control import matrix_checks
 from lqrlab.control.regulator import LQR, dlqr, lqr
+from lqrlab.control.state_space import StateSpace
 
 
 @pytree
@@ -31,6 +32,13 @@ class Integral:
     design: LQR
     C: Float[Array, "*batch p n"]
     discrete: bool = dataclasses.field(metadata={"static": True})
+
+    def controller(self, dt: ArrayLike | None = None) -> StateSpace:
+        """Gain and integrals as u = K(z) x; ``dt`` [s] of a discrete design."""
+        matrix_checks.own_time(dt, discrete=self.discrete)
+        p = self.C.shape[-2]
+        memory = np.broadcast_to(self.discrete * np.eye(p), (*self.C.shape[:-1], p))
+        return StateSpace(memory, self.C, -self.Ki, -self.K, dt)
 
 
 def _zeros(like: Array, rows: int, columns: int) -> Array:

@@ -92,8 +92,6 @@ def test_what_tracing_cannot_do_runs_eagerly_and_warns_once(fn, error):
         np.testing.assert_array_equal(compiled(jnp.array(x[::2])), fn(x[::2]))
     assert compiled.report().programs == 0
     assert "this very line" in compiled.report().eager[0]
-    with pytest.raises(error):
-        compute.compile(fn, strict=True)(jnp.array(x))
 
 
 def test_only_the_static_choice_that_cannot_be_traced_is_eager():
@@ -133,7 +131,7 @@ def test_donated_arguments_are_gone_and_a_call_within_a_trace_does_not_count():
     inside = jax.jit(lambda x: f(x, step=0.0))
     inside(jnp.ones((2, 2))).block_until_ready()
     assert (f.report().calls, f.report().programs) == (3, 1)
-    with debugging.eager():
+    with jax.disable_jit():
         f(state=jnp.ones((40, 50)), step=1.0)
     assert (f.report().calls, f.report().programs, f.report().eager) == (4, 1, ())
     assert str(f.report()) == "<lambda>: calls 4, programs 1"
@@ -201,7 +199,9 @@ def test_a_network_a_policy_and_a_function_are_one_kind_of_object(kind):
         np.testing.assert_allclose(one.evaluate(params, [x]), expected, rtol=1e-6)
     (slope,) = (a for a in jax.tree.leaves(one.gradients(params, [x], jnp.sum)) if a.ndim == 2)
     np.testing.assert_allclose(slope, np.full(slope.shape, 3.0 if kind == "network" else -3.0))
-    refused(r"inputs\[0\]: expected shape \[batch, 4\], but found \(3, 5\)", one.evaluate, params, [jnp.ones((3, 5))])
+    refused(
+        r"inputs\[0\]: expected shapes \['batch 4'\], but found \[\(3, 5\)", one.evaluate, params, [jnp.ones((3, 5))]
+    )
 
 
 @pytest.mark.parametrize("kind", ["network", "policy", "function"])
@@ -226,31 +226,20 @@ def test_a_program_obeys_the_types_of_its_backend(kind):
     np.testing.assert_allclose(half, exact, rtol=0.02, atol=0.02)
 
 
-def test_a_program_says_which_inputs_do_not_go_together_and_what_a_model_cannot_take():
-    two = compute.compile(lambda p, x, y: p @ x + y, shapes=("k batch", "m batch"))
-    with pytest.raises(
-        ValueError, match=r"inputs\[1\]: expected shape \[m, batch\] with batch = 3, but found \(2, 4\)"
-    ):
-        two.evaluate(jnp.ones((2, 5)), [jnp.ones((5, 3)), jnp.ones((2, 4))])
-    with pytest.raises(ValueError, match=r"inputs: expected a list of arrays of sizes .* but found \["):
-        two.evaluate(jnp.ones((2, 5)), [jnp.ones((5, 3))])
-    with pytest.raises(ValueError, match=r"inputs: expected a list of arrays of sizes .* but found \{'x': 1\}"):
-        two.evaluate(jnp.ones((2, 5)), {"x": 1})
-    with pytest.raises(ValueError, match="shapes: expected a model, a backend and shapes together"):
-        compute.compile(lambda p, x: p * x, compute.Backend())
+def test_a_program_says_which_inputs_do_not_go_together_and_what_it_cannot_take():
+    def model(p, x, y):
+        return p @ x + y
 
-
-def test_inputs_by_name_and_shapes_that_are_none_are_refused_in_words():
-    def model(p, x):
-        return p * x
-
-    for shapes in ({"x": "batch 4"}, [("batch", 4)], [4], 4, ["*batch 4"], ["batch -4"]):
-        with pytest.raises(ValueError, match=r"shapes: expected a text for each input, in order, .*, but found"):
-            compute.compile(model, shapes=shapes)
+    two = compute.compile(model, shapes=("k batch", "m batch"))
+    p, x, y = jnp.ones((2, 5)), jnp.ones((5, 3)), jnp.ones((2, 4))
+    says = r"inputs\[1\]: expected shapes \['k batch', 'm batch'\], but found \[\(5, 3\), \(2, 4\)\]"
+    refused(says, two.evaluate, p, [x, y])
+    for inputs in ([x], {"x": x}):
+        refused(r"inputs: expected a list of arrays of shapes .* but found", two.evaluate, p, inputs)
+    refused(r"inputs\[1\]: expected shapes .* but found \[\(5, 3\), None\]", two.evaluate, p, [x, None])
+    refused("shapes: expected a model, a backend and shapes together", compute.compile, model, compute.Backend())
+    refused("shapes: expected a text for each input", compute.compile, model, shapes=[("batch", 4)])
     refused(r"backend: expected a compute\.Backend, but found 'cpu'", compute.compile, model, "cpu", shapes="batch 4")
-    one = compute.compile(model, shapes="batch 4")
-    for value in ("a", None, [[1.0], [1.0, 2.0]]):
-        refused(r"inputs\[0\]: expected", one.evaluate, 1.0, [value])
 
 
 def test_a_backend_computes_in_the_type_that_it_names_or_says_why_not():
@@ -347,7 +336,7 @@ def test_quick_programs_compute_the_same_also_inside_others():
     assert compiled.call_args.kwargs["compiler_options"]["xla_backend_optimization_level"] == 0
 
 
-def test_checked_raises_or_leaves_nan_behind():
+def test_checked_raises():
     def f(x, i):
         return x[i] / x[0], i
 
@@ -355,13 +344,8 @@ def test_checked_raises_or_leaves_nan_behind():
     assert debugging.checked(f)(x, 1) == (1.5, 1)
     refused("index 5 is out of bounds for axis 0 with size 2", debugging.checked(f), x, 5)
     refused("division by zero", debugging.checked(f), 0 * x, 1)
-    refused("cannot raise within jit", jax.jit(debugging.checked(f)), x, 1)
-    goes_on = debugging.checked(f, on_error="nan")
-    with pytest.warns(UserWarning, match="index 5 is out of bounds"):
-        assert np.isnan(goes_on(x, 5)[0])
-    ratios, indices = jax.jit(jax.vmap(goes_on, (None, 0)))(x, jnp.array([0, 5, 1]))
-    np.testing.assert_array_equal(ratios, [1, np.nan, 1.5])
-    np.testing.assert_array_equal(indices, [0, 5, 1])
+    many = debugging.checked(jax.vmap(f, (None, 0)))
+    refused("index 5 is out of bounds", many, x, jnp.array([0, 5, 1]))
 
 
 def test_switches_that_print_and_log(capsys, caplog):
@@ -372,11 +356,6 @@ def test_switches_that_print_and_log(capsys, caplog):
     with debugging.compiles():
         jax.jit(lambda x: x + 1).lower(1.0).compile()
     assert any("compilation" in r.getMessage() for r in caplog.records)
-    key = jax.random.key(0)
-    with debugging.keys():
-        jax.random.normal(key)
-        with pytest.raises(jax.errors.KeyReuseError):
-            jax.random.normal(key)
 
 
 def test_training_honours_its_backend(tmp_path, monkeypatch):
@@ -433,22 +412,14 @@ def test_whatever_takes_a_plant_of_a_users_function_forgets_it(compiled):
     assert compiled.kept().maxsize == 16
 
 
-@pytest.mark.parametrize(
-    ("environment", "address"),
-    [({"SLURM_STEP_NUM_TASKS": "2", "JAX_COORDINATOR_ADDRESS": "10.0.0.7:4711"}, "10.0.0.7:4711")],
-)
-def test_the_first_of_several_processes_listens_on_one_address_alone(environment, address, monkeypatch):
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    with mock.patch("jax.distributed.initialize") as initialize:
-        compute.join()
-    assert initialize.call_args.kwargs["coordinator_bind_address"] == address
-
-
-def test_a_schedulers_processes_are_asked_for_an_address(monkeypatch):
+def test_a_schedulers_processes_are_asked_for_an_address_and_the_first_listens_there_alone(monkeypatch):
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
     monkeypatch.delenv("JAX_COORDINATOR_ADDRESS", raising=False)
     refused("JAX_COORDINATOR_ADDRESS: expected host:port of process 0", compute.join)
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "10.0.0.7:4711")
+    with mock.patch("jax.distributed.initialize") as initialize:
+        compute.join()
+    assert initialize.call_args.kwargs["coordinator_bind_address"] == "10.0.0.7:4711"
 
 
 def test_cholesky_of_many_is_scipys_with_pivots_that_are_none_left_out_or_raised():

@@ -185,8 +185,8 @@ def test_integral_action_removes_a_constant_disturbance(discrete):
     C = C[:1]
     result = control.lqi(A, B, C, np.eye(3), np.eye(2), np.eye(1), discrete=discrete)
     push, wanted = np.array([1.0, -2.0, 0.5]), np.array([0.7])
-    one = np.eye(1) if discrete else np.zeros((1, 1))
-    loop = np.block([[A - B @ result.K, -B @ result.Ki], [C, one]])
+    F, G, H, D = result.controller(0.1 if discrete else None).matrices
+    loop = np.block([[A + B @ D, B @ H], [G, F]])
     rest = np.linalg.solve((np.eye(4) if discrete else np.zeros((4, 4))) - loop, np.append(push, -wanted))
     poles = np.linalg.eigvals(loop)
     assert (np.abs(poles) if discrete else np.exp(poles.real)).max() < 1
@@ -376,4 +376,5 @@ def test_designs_are_differentiable_and_batched():
     assert np.isclose(slope, (trace(1 + 1e-5) - trace(1 - 1e-5)) / 2e-5, rtol=1e-6)
     many = control.lqi(np.stack([A, A / 2]), B, C, np.eye(3), np.eye(2), np.eye(2))
     assert many.K.shape == (2, 2, 3)
+    assert many.controller().poles.shape == (2, 2)
     assert np.allclose(many.K[1], control.lqi(A / 2, B, C, np.eye(3), np.eye(2), np.eye(2)).K, rtol=1e-8)

@@ -61,8 +61,7 @@ def test_a_gain_scores_its_lyapunov_cost(plants, references):
     score = evaluation.evaluate(references["nominal gain"], stacked, key=KEY, num_initial=3)
     x0 = np.asarray(stacked.initial_state(key=KEY, num=3))
     A, B, Q, R, _ = stacked.continuous
-    problem = control.discretize(A, B, Q, R, stacked.dt)
-    A, B, Q, R, N = (np.asarray(a) for a in problem)
+    A, B, Q, R, N = (np.asarray(a) for a in control.discretize(A, B, Q, R, stacked.dt))
     for i, K in enumerate(np.asarray(references["nominal gain"].K)):
         closed = A[i] - B[i] @ K
         own = scipy.linalg.solve_discrete_are(A[i], B[i], Q[i], R[i], s=N[i])
@@ -112,12 +111,10 @@ def test_unstable_loops_count_as_infinite_and_stay_in_the_statistics():
 
 
 def test_a_slow_but_stable_loop_converges_and_a_slowly_growing_one_diverges():
-    plant = systems.from_matrices([[[0.0, 1.0], [-1.0, -0.02]]], [[[0.0], [1.0]]], dt=0.1)
-    score = evaluation.evaluate(simulation.no_control(plant), plant, key=KEY, num_initial=8)
-    assert score.converged.all()
-    growing = systems.from_matrices([[[0.0, 1.0], [-1.0, 0.02]]], [[[0.0], [1.0]]], dt=0.1)
-    score = evaluation.evaluate(simulation.no_control(growing), growing, key=KEY, num_initial=8)
-    assert score.diverged.all()
+    for damping, judged in ((0.02, Verdict.CONVERGED), (-0.02, Verdict.DIVERGED)):
+        plant = systems.from_matrices([[[0.0, 1.0], [-1.0, -damping]]], [[[0.0], [1.0]]], dt=0.1)
+        score = evaluation.evaluate(simulation.no_control(plant), plant, key=KEY, num_initial=8)
+        assert (score.verdict == judged).all()
 
 
 def test_summary_is_order_statistics_in_percent():
@@ -194,15 +191,18 @@ def test_scores_of_many_loops_need_no_memory_for_their_trajectories():
     assert float(done.stdout) < 300
 
 
-def test_a_problem_with_noise_has_no_optimum_to_compare_with():
-    problem = simulation.Problem.of(systems.make("pendulum"), linear=True, noise=0.01)
-    refused("plants: expected a problem without noise", evaluation.evaluate, problem.K, problem, key=KEY)
-
-
-def test_a_plant_without_an_optimum_is_refused():
-    plant = systems.from_matrices(jnp.eye(2)[None], jnp.zeros((1, 2, 1)))
-    with pytest.raises(ValueError, match="plants: 1 of 1 have no stabilizing optimum"):
-        evaluation.evaluate(simulation.no_control(plant), plant, key=KEY)
+@pytest.mark.filterwarnings("ignore:a Riccati")
+def test_what_has_no_optimum_to_compare_with_is_refused_and_a_trace():
+    idle, plant = simulation.no_control, systems.make("pendulum")
+    noisy = simulation.Problem.of(plant, linear=True, noise=0.01)
+    refused("plants: expected a problem without noise", evaluation.evaluate, noisy.K, noisy, key=KEY)
+    lost = systems.from_matrices(jnp.eye(2)[None], jnp.zeros((1, 2, 1)))
+    refused("plants: 1 of 1 have no stabilizing optimum", evaluation.evaluate, idle(lost), lost, key=KEY)
+    traced = jax.jit(lambda K: evaluation.evaluate(simulation.LinearPolicy(K), plant, key=KEY).ratio)
+    refused("evaluate: runs on the host, so not inside jit, vmap or grad", traced, np.ones((1, 2)))
+    with jax.enable_x64(False):
+        half = systems.make("pendulum")
+        refused("plants: expected float64, but found float32", evaluation.evaluate, idle(half), half, key=KEY)
 
 
 def test_a_loop_that_stays_where_it_was_driven_is_bounded_and_costs_without_end():
@@ -233,22 +233,6 @@ def test_the_nominal_gain_is_that_of_the_default_parameters(plants, references):
     (A, B), (Q, R) = plant.matrices(), plant.weights()
     np.testing.assert_allclose(first[:1, :4], control.lqrd(A, B, Q, R, plant.dt).K, rtol=1e-8)
     assert not first[1:].any()
-
-
-@pytest.mark.filterwarnings("ignore:a Riccati")
-def test_float32_is_refused():
-    with jax.enable_x64(False):
-        plant = systems.make("pendulum")
-        with pytest.raises(ValueError, match="plants: expected float64, but found float32"):
-            evaluation.evaluate(simulation.no_control(plant), plant, key=KEY)
-
-
-def test_scores_are_measured_outside_a_trace():
-    plant = systems.make("pendulum")
-    with pytest.raises(ValueError, match="evaluate: runs on the host, so not inside jit, vmap or grad"):
-        jax.jit(lambda K: evaluation.evaluate(simulation.LinearPolicy(K), plant, key=jax.random.key(0)).ratio)(
-            np.ones((1, 2))
-        )
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-200, 1.0, 1e200])

@@ -11,7 +11,7 @@ from scipy.integrate import solve_ivp
 from unrecognised import Unrecognised
 
 from lqrlab import control, simulation, systems
-from lqrlab.compute import debugging, jaxprs
+from lqrlab.compute import jaxprs
 from lqrlab.compute.elementwise import sincos
 from lqrlab.compute.jaxprs import componentwise
 from lqrlab.simulation import Keep, Noise, constant_gain, loop
@@ -305,7 +305,7 @@ def test_who_looks_for_nan_finds_it_although_the_program_has_run_before(linear):
         return simulation.rollout(plant, still, jnp.full((70, 2), 1e200), 30, linear=linear)
 
     assert np.isnan(run().xs).any()
-    with debugging.nans(), pytest.raises(FloatingPointError):
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
         run()
 
 

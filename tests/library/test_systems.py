@@ -127,7 +127,7 @@ def test_files_that_are_no_plants_are_refused_in_words_and_run_nothing(case, tmp
 
 
 @pytest.mark.parametrize("case", hostile_files.TABLES, ids=lambda case: case.name)
-def test_tables_of_plants_of_others_are_refused_in_words(case, tmp_path, catalogue_as_before):
+def test_tables_of_plants_of_others_are_refused_in_words(case, tmp_path):
     hostile_files.met("tables", case, tmp_path / "place")
 
 
@@ -497,10 +497,8 @@ class LeakyTank(systems.Plant):
 
 
 @pytest.fixture
-def tank(catalogue_as_before, monkeypatch, tmp_path):
+def tank(tmp_path):
     """A file of the user's that registers a plant."""
-    monkeypatch.setenv("LQRLAB_PLANTS", "")
-    monkeypatch.setattr(plant_files, "_entered", {"files": "", "packages": "none"})
     (tmp_path / "tank.py").write_text(TANK)
     return tmp_path / "tank.py"
 

@@ -12,8 +12,8 @@ import scipy.signal
 from bs4 import BeautifulSoup
 from scipy_oracle import gain, held, van_loan
 
-from lqrlab import control, robust, systems
-from lqrlab.workbench.figures import loop_controllers, loop_design, loop_picture, step_specifications
+from lqrlab import control, robust, systems, tuning
+from lqrlab.workbench.figures import loop_controllers, loop_design, loop_picture
 from lqrlab.workbench.panels import lqr_designer
 
 A, B = np.array([[0.0, 1.0], [2.0, -0.1]]), np.array([[0.0], [1.0]])
@@ -104,7 +104,7 @@ def test_every_kind_knows_its_delay(kind):
 def test_the_step_is_that_of_the_loop_with_its_feedforward():
     s, (a, b, *_) = setting("LQR"), van_loan(A, B, Q, R, DT)
     found = loop_design.design(s)
-    step, scale = step_specifications.response(s, found), s.plant.outputs[0].scale
+    step, scale = tuning.figures.response(s, found), s.plant.outputs[0].scale
     hold = np.linalg.solve(np.block([[a - np.eye(2), b], [np.eye(1, 2), np.zeros((1, 1))]]), [0.0, 0.0, scale])
     forward = hold[2] + found.loop.K[0] @ hold[:2]
     closed = a - b @ found.loop.K
@@ -112,10 +112,7 @@ def test_the_step_is_that_of_the_loop_with_its_feedforward():
     np.testing.assert_allclose(step.y, ys[:, 0] / scale, atol=1e-9)
     assert step.us[0, 0] == pytest.approx(forward / float(s.plant.scales[1][0]))
     output = loop_design.design(setting("LQG", measured=(0, 1)))
-    reached, (L, K) = (
-        step_specifications.response(s, output).y,
-        (np.asarray(output.loop.design.estimator.L), found.loop.K),
-    )
+    reached, (L, K) = (tuning.figures.response(s, output).y, (np.asarray(output.loop.design.estimator.L), found.loop.K))
     x, estimate = np.zeros(2), np.zeros(2)
     for y in reached:
         assert y == pytest.approx(x[0] / scale, abs=1e-9)
@@ -127,7 +124,7 @@ def test_integral_action_learns_the_set_point_alone():
     s, (a, b, *_) = setting("integral action"), van_loan(A, B, Q, R, DT)
     found = loop_design.design(s)
     x, total, scale = np.zeros(2), 0.0, s.plant.outputs[0].scale
-    for y in step_specifications.response(s, found).y:
+    for y in tuning.figures.response(s, found).y:
         assert y == pytest.approx(x[0] / scale, abs=1e-8)
         u = -found.loop.K @ np.append(x, total)
         x, total = a @ x + b @ u, total + x[0] - scale
@@ -254,8 +251,8 @@ def test_of_several_inputs_those_outputs_step_together_that_can_stand_still():
     """A quadrotor that is to move along x: its height and heading stay, no constant input holds a pitch."""
     s = dataclasses.replace(loop_design.LoopSetting.of("quadrotor", 60), ticks=4 * 400)
     found = loop_design.design(s)
-    rows = step_specifications.stepping_outputs(s.plant, found.sampled, 0)
+    rows = tuning.figures.stepping_outputs(s.plant, found.sampled, 0)
     assert {s.plant.outputs[i].name for i in rows} == {"x", "y", "z", "yaw"}
-    assert step_specifications.response(s, found).y[-1] == pytest.approx(1, abs=1e-3)
+    assert tuning.figures.response(s, found).y[-1] == pytest.approx(1, abs=1e-3)
     with pytest.raises(ValueError, match="no constant input holds pitch"):
-        step_specifications.stepping_outputs(s.plant, found.sampled, 4)
+        tuning.figures.stepping_outputs(s.plant, found.sampled, 4)

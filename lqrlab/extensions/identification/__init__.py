@@ -5,7 +5,6 @@ from lqrlab.extensions.identification.fitted_plant import FittedPlant
 from lqrlab.extensions.identification.log import Log
 from lqrlab.extensions.identification.model import LinearModel
 from lqrlab.extensions.identification.physical import fit
-from lqrlab.extensions.identification.posterior import Posterior, posterior
 from lqrlab.extensions.identification.reading import join, read
 from lqrlab.extensions.identification.refinement import refine
 from lqrlab.extensions.identification.regression import direct_lqr, least_squares
@@ -19,7 +18,6 @@ __all__ = [
     "FittedPlant",
     "LinearModel",
     "Log",
-    "Posterior",
     "Residuals",
     "design",
     "direct_lqr",
@@ -29,7 +27,6 @@ __all__ = [
     "join",
     "least_squares",
     "orders",
-    "posterior",
     "read",
     "refine",
     "regret",

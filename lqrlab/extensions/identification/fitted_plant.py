@@ -209,14 +209,10 @@ class FittedPlant:
         c, P = self.segments.coordinates, self._covariance(prior=True)
         values, vectors = np.linalg.eigh(P)
         half = vectors * np.sqrt(np.maximum(values, 0))
-        return self.plants(np.clip(self.z + by @ half.T, c.low, c.high))
-
-    def plants(self, zs: Float[np.ndarray, "num k"]) -> Plant:
-        """A batch of plants with these scaled parameters."""
-        batch, num = self.segments.coordinates.plant(self.segments.plant, jnp.asarray(zs)), len(zs)
+        zs, num = jnp.asarray(np.clip(self.z + by @ half.T, c.low, c.high)), len(by)
         return jax.tree.map(
             lambda a: jnp.broadcast_to(jnp.asarray(a), (num, *np.shape(a)[1:])) if np.ndim(a) else jnp.full(num, a),
-            batch,
+            c.plant(self.segments.plant, zs),
         )
 
 

@@ -66,10 +66,10 @@ def read(
     if isinstance(source, list | tuple):
         return join([read(s, inputs, outputs, dt, time, plant=plant) for s in source])
     if isinstance(source, Trajectory):
-        for name, given in (("dt", dt), ("time", time)):
-            if given is not None:
-                raise ValueError(f"{name}: a trajectory says this itself, but found {given!r}; leave it out")
-        return _of_trajectory(source, plant, inputs, outputs)
+        if dt is not None or time is not None:
+            raise ValueError("dt, time: a trajectory says these itself; leave them out")
+        log = _of_trajectory(source, plant)
+        return log.chosen(inputs or [s.name for s in log.inputs], outputs or [s.name for s in log.outputs])
     if plant is not None:
         inputs = inputs or [s.name for s in plant.inputs]
         outputs = outputs or [s.name for s in plant.outputs]
@@ -112,7 +112,7 @@ def join(logs: Sequence[Log]) -> Log:
     return Log(us, ys, head.dt, head.inputs, head.outputs, first, notes)
 
 
-def _of_trajectory(run: Trajectory, plant: Plant | None, inputs: Sequence[str], outputs: Sequence[str]) -> Log:
+def _of_trajectory(run: Trajectory, plant: Plant | None) -> Log:
     """A trajectory's inputs, and its states as the controller saw them, each loop a record."""
     if plant is None:
         raise ValueError("plant: a trajectory holds deviations; say of which plant, read(run, plant=plant)")
@@ -135,9 +135,7 @@ def _of_trajectory(run: Trajectory, plant: Plant | None, inputs: Sequence[str], 
         raise ValueError("source: the loops differ in their sample time; read those of one sample time")
     first = tuple(range(0, us[..., 0].size, us.shape[-2]))
     us, xs = (a.reshape(-1, a.shape[-1]) for a in (us, xs))
-    log = Log(us, xs, float(steps.mean()), tuple(plant.inputs), tuple(plant.states), first)
-    own = (log.inputs, log.outputs)
-    return log.chosen(*([s.name for s in signals_of(n)] or [s.name for s in o] for n, o in zip((inputs, outputs), own)))
+    return Log(us, xs, float(steps.mean()), tuple(plant.inputs), tuple(plant.states), first)
 
 
 # Columns ------------------------------------------------------------------------------------------------------
@@ -147,14 +145,11 @@ def _clock(where: str, columns: Sequence[Column], time: str | None) -> Column | 
     """The time column, if there is one: ``"time"`` before ``"t"``, which may be another signal."""
     if time is not None:
         return _found(where, columns, time)
-    for name in _CLOCKS:
-        found = [c for c in columns if c.name.lower() == name]
-        if len(found) > 1:
-            headings = " and ".join(c.heading for c in found)
-            raise ValueError(f"time: {where} has the time columns {headings}; say which by its heading")
-        if found:
-            return found[0]
-    return None
+    found = next(filter(None, ([c for c in columns if c.name.lower() == name] for name in _CLOCKS)), [])
+    if len(found) > 1:
+        headings = " and ".join(c.heading for c in found)
+        raise ValueError(f"time: {where} has the time columns {headings}; say which by its heading")
+    return found[0] if found else None
 
 
 def _found(where: str, columns: Sequence[Column], text: str) -> Column:
@@ -164,13 +159,16 @@ def _found(where: str, columns: Sequence[Column], text: str) -> Column:
     exact = [c for c in columns if c.heading == text.strip()]
     found = exact or [c for c in named if s.unit and units_of.same(c.unit, s.unit)] or named
     if not found:
-        headings = ", ".join(c.heading for c in columns[:50])
-        hint = checks.did_you_mean(s.name, [c.name for c in columns]) or f"; it has {headings}"
-        raise ValueError(f"{where}: has no column {text!r}{hint}")
+        hint = checks.did_you_mean(s.name, [c.name for c in columns])
+        raise ValueError(
+            f"{where}: has no column {text!r}{hint or '; it has ' + ', '.join(c.heading for c in columns[:50])}"
+        )
     if len(found) > 1:
-        listed, distinct = " and ".join(repr(c.heading) for c in found), len({c.heading for c in found})
-        what = "say which by its heading" if distinct == len(found) else "give each a name of its own"
-        raise ValueError(f"{where}: {text!r} is the name of {len(found)} columns, {listed}; {what}")
+        listed = " and ".join(repr(c.heading) for c in found)
+        raise ValueError(
+            f"{where}: {text!r} is the name of {len(found)} columns, {listed}; say which by its heading, or give each "
+            "a name of its own"
+        )
     return found[0]
 
 
@@ -230,52 +228,49 @@ def _sampling(
 ) -> tuple[float, tuple[int, ...], np.ndarray]:
     """The sample time, the rows of the kept samples at which records begin, and which rows are kept."""
     good = np.isfinite(values if times is None else np.column_stack([values, times])).all(1)
-    if not good.all():
-        notes.append(f"{np.sum(~good)} of {len(good)} rows are not all finite numbers: left out, a record ends there")
-    if good.sum() < 2:
-        raise ValueError(f"{where}: expected at least two rows of finite numbers, but found {good.sum()}")
+    rows = np.flatnonzero(good)
+    if len(rows) < len(good):
+        lost = len(good) - len(rows)
+        notes.append(f"{lost} of {len(good)} rows are not all finite numbers: left out, a record ends there")
+    if len(rows) < 2:
+        raise ValueError(f"{where}: expected at least two rows of finite numbers, but found {len(rows)}")
     if dt is not None:
         checks.number("dt", dt, "a sample time above 0 s", above=0)
-    elif times is None:
-        raise ValueError(f"dt: {where} has no time column; say the sample time [s], read(..., dt=0.01)")
-    rows = np.flatnonzero(good)
-    begins, step = np.diff(rows) > 1, float(dt or 0)
+    begins = np.diff(rows) > 1
     if times is not None:
-        step, jumps = _clocked(where, times[rows], rows, begins, dt, notes)
-        begins |= jumps
-    return step, (0, *(int(i) + 1 for i in np.flatnonzero(begins))), rows
+        dt, jumps = _clocked(where, pd.Series(np.diff(times[rows]), rows[:-1]), begins, dt, notes)
+        begins = begins | jumps
+    if dt is None:
+        raise ValueError(f"dt: {where} has no time column; say the sample time [s], read(..., dt=0.01)")
+    return float(dt), (0, *(int(i) + 1 for i in np.flatnonzero(begins))), rows
 
 
 def _clocked(
-    where: str, times: np.ndarray, rows: np.ndarray, begins: np.ndarray, dt: float | None, notes: list[str]
+    where: str, steps: pd.Series, begins: np.ndarray, dt: float | None, notes: list[str]
 ) -> tuple[float, np.ndarray]:
-    """The sample time by the clock, and after which of the kept rows it jumps; refuses a sample time that changes."""
-    steps = np.diff(times)
-    if np.any(steps <= 0):
-        at = int(np.argmax(steps <= 0))
-        raise ValueError(f"{where}: time does not increase after row {rows[at]}; sort the rows, or give each record")
-    step = float(np.median(steps))
+    """The sample time by the clock's steps after each row, and where it jumps; refuses a time step that changes."""
+    if (steps <= 0).any():
+        at = steps.index[steps <= 0][0]
+        raise ValueError(f"{where}: time does not increase after row {at}; sort the rows, or give each record")
+    step = float(steps.median())
     if dt is not None and abs(step / dt - 1) > 0.02:
         raise ValueError(f"dt: {dt:g} s, but the time column steps by {step:g}; is it in another unit?")
-    if len(steps) >= _BLOCK:
-        blocks = np.lib.stride_tricks.sliding_window_view(steps, _BLOCK)
-        middle = np.median(blocks, 1)
-        steady = np.abs(blocks - middle[:, None]).max(1) < 0.05 * middle
-        other = steady & (np.abs(middle / step - 1) > 0.1)
-        if other.any():
-            at = int(np.argmax(other))
-            found = sorted({f"{step:.3g}", f"{middle[at]:.3g}"}, key=float)
-            raise ValueError(
-                f"{where}: the sample time changes: it is {' s and '.join(found)} s, see rows {rows[at]} to "
-                f"{rows[at + _BLOCK]}; read the parts as records of their own, resample them, and join them"
-            )
-    jumps = (steps > _GAP * step) & ~begins  # where rows were left out, that has been said
+    block = steps.rolling(_BLOCK)
+    middle = block.median()
+    other = (block.max() - block.min() < 0.1 * middle) & ((middle / step - 1).abs() > 0.1)
+    if other.any():
+        at = other.idxmax()
+        found = " s and ".join(sorted({f"{step:.3g}", f"{middle[at]:.3g}"}, key=float))
+        raise ValueError(
+            f"{where}: the sample time changes: it is {found} s, see the rows up to {at}; read the parts as records of "
+            "their own, resample them, and join them"
+        )
+    jumps = (steps > _GAP * step).to_numpy() & ~begins  # where rows were left out, that has been said
     near = steps[~begins & ~jumps]
     step = float(dt or (near.mean() if len(near) else step))  # rounded time stamps: right on average
     if jumps.any():
         count = f"{jumps.sum()} gap{'s' * int(jumps.sum() > 1)}"
         notes.append(f"{count} in the time column, {steps[jumps].sum():.3g} s in all: a record begins after each")
-    jitter = np.abs(near - step).max(initial=0) / step
-    if jitter > 0.01:
+    if (jitter := (near - step).abs().max() / step) > 0.01:
         notes.append(f"the sample time jitters by up to {jitter:.0%} of {step:.3g} s: taken as constant")
     return step, jumps

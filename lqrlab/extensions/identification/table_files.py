@@ -3,6 +3,7 @@
 import codecs
 import collections
 import csv
+import io
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -74,9 +75,9 @@ def _of_arrays(where: str, arrays: Mapping[str, Any]) -> pd.DataFrame:
             raise ValueError(f"{where}: expected an array of numbers, but {name} has rows of several lengths") from None
         if name.startswith("__") or a.dtype.kind not in "fiubcmM" or a.ndim not in (1, 2):
             continue
-        a = a.ravel() if 1 in a.shape else a
-        _check_columns(where, 1 if a.ndim == 1 else a.shape[1])
-        columns += [(name, a)] if a.ndim == 1 else [(f"{name}{i + 1}", column) for i, column in enumerate(a.T)]
+        vectors = [a.ravel()] if a.ndim == 1 or 1 in a.shape else a.T
+        _check_columns(where, len(vectors))
+        columns += [(name if len(vectors) == 1 else f"{name}{i + 1}", vector) for i, vector in enumerate(vectors)]
     if not columns:
         raise ValueError(f"{where}: expected arrays of numbers, but found none")
     _check_distinct(where, [name for name, _ in columns])
@@ -109,28 +110,23 @@ def _check_distinct(where: object, names: Sequence[str]) -> None:
 # Kinds of files -----------------------------------------------------------------------------------------------
 
 
-def _csv(path: Path) -> pd.DataFrame:
-    """With or without headings; ``;``, tab or comma between the columns, else blanks. Read by pandas, in parts."""
-    with path.open("rb") as file:
-        head = file.read(_LONGEST_LINE)
-    encoding = _encoding(head)
-    first, second, *more = [*head.decode(encoding, errors="replace").splitlines(), "", ""]
-    if len(head) == _LONGEST_LINE and len(more) < 3:
+def _text(path: Path) -> pd.DataFrame:
+    """With or without headings; ``;``, tab or comma between the columns, else blanks. pandas reads the rows."""
+    content = path.read_bytes()
+    encoding = _encoding(content[:_LONGEST_LINE])
+    first, second, *more = [*content[:_LONGEST_LINE].decode(encoding, errors="replace").splitlines(), "", ""]
+    if len(content) >= _LONGEST_LINE and len(more) < 3:
         raise ValueError(f"{path}: expected rows of numbers, but found one of more than 1 MiB")
     separator = next((s for s in ";\t," if s in first and path.suffix.lower() == ".csv"), r"\s+")
     names, values = _split(first.lstrip("#%"), separator), _split(second, separator)
     width = max(len(names), len(values))
     _check_columns(path, width)
+    _check_size(path, 8 * width * max(content.count(b"\n"), content.count(b"\r")))
     headed = pd.to_numeric(pd.Series(names), errors="coerce").isna().any()
-    parts, size = [], 0
-    with pd.read_csv(
-        path, sep=separator, names=range(width), skiprows=int(headed), index_col=False, skipinitialspace=True,
-        encoding=encoding, encoding_errors="replace", chunksize=max(_SMALL // (8 * max(width, 1)), 1),
-    ) as reader:  # fmt: skip
-        for part in reader:
-            parts.append(part)
-            _check_size(path, size := size + 8 * part.size)
-    frame = pd.concat(parts)
+    frame = pd.read_csv(
+        io.BytesIO(content), sep=separator, names=range(width), skiprows=int(headed), index_col=False,
+        skipinitialspace=True, encoding=encoding, encoding_errors="replace",
+    )  # fmt: skip
     if not headed:
         return frame
     _check_distinct(path, names)
@@ -167,13 +163,12 @@ def _parquet(path: Path) -> pd.DataFrame:
     import pyarrow.parquet
 
     file = pyarrow.parquet.ParquetFile(path)
-    about = file.metadata
-    rows, columns = range(about.num_row_groups), range(about.num_columns)
-    _check_columns(path, len(rows) * len(columns))
-    _check_size(path, 8 * about.num_rows * len(columns))
-    _check_size(path, sum(about.row_group(i).column(j).total_uncompressed_size for i in rows for j in columns))
-    known = [about.schema.column(j) for j in columns]
-    flat = [c.path for c in known if c.max_repetition_level == 0 and c.physical_type != "BYTE_ARRAY"]
+    about, columns = file.metadata, [file.schema.column(j) for j in range(file.metadata.num_columns)]
+    groups = [about.row_group(i) for i in range(about.num_row_groups)]
+    _check_columns(path, len(groups) * len(columns))
+    held = sum(group.column(j).total_uncompressed_size for group in groups for j in range(len(columns)))
+    _check_size(path, max(held, 8 * about.num_rows * len(columns)))
+    flat = [c.path for c in columns if c.max_repetition_level == 0 and c.physical_type != "BYTE_ARRAY"]
     return file.read(columns=flat).to_pandas(ignore_metadata=True)
 
 
@@ -185,6 +180,6 @@ def _hdf5(path: Path) -> pd.DataFrame:
 
 
 _READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
-    ".csv": _csv, ".txt": _csv, ".dat": _csv, ".parquet": _parquet, ".h5": _hdf5, ".hdf5": _hdf5,
+    ".csv": _text, ".txt": _text, ".dat": _text, ".parquet": _parquet, ".h5": _hdf5, ".hdf5": _hdf5,
     ".mat": _arrays, ".npz": _arrays,
 }  # fmt: skip

@@ -3,11 +3,13 @@
 import functools
 import math
 import re
+from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from lqrlab.compute import checks
 
-_TABLE: dict[str, tuple[float, str]] = {
+_TABLE: dict[str, tuple] = {
     "1 -": (1, "1"), "% percent": (0.01, "1"),
     "m metre metres meter meters": (1, "m"), "in inch inches": (0.0254, "m"), "ft foot feet": (0.3048, "m"),
     "L l litre litres liter liters": (1e-3, "m³"), "mol/L mol/l": (1, "mol/L"), "mmol/L mmol/l": (1e-3, "mol/L"),
@@ -22,24 +24,25 @@ _TABLE: dict[str, tuple[float, str]] = {
     "psi": (6894.757293168361, "Pa"),
     "A amp amps ampere amperes": (1, "A"), "V volt volts": (1, "V"), "Ω Ω ohm ohms": (1, "Ω"), "C coulomb": (1, "C"),
     "Ah": (3600, "C"), "F farad": (1, "F"), "H henry": (1, "H"), "T tesla": (1, "T"), "Wb weber": (1, "Wb"),
-    "K kelvin": (1, "K"), "°C degC celsius": (1, "K"), "°F degF fahrenheit": (5 / 9, "K"),
+    "K kelvin": (1, "K"), "°C degC celsius": (1, "K", 273.15),
+    "°F degF fahrenheit": (5 / 9, "K", 459.67 * 5 / 9),
 }  # fmt: skip
-"""Spellings → what one of them is. Concentrations are those of our plants, moles in a litre."""
-_ZERO = {"°C": 273.15, "°F": 459.67 * 5 / 9}  # of scales that do not begin at nothing [K]
+"""Spellings → what one of them is, and where its scale begins. Concentrations are our plants', moles in a litre."""
 _ALSO_WORDS = ("", "1", "-", "in", "min", "t", "h", "g", "l", "L", "bar", "cg", "turn", "turns")
 """Units that names end in without meaning them: inlet, minimum, mean, centre of gravity."""
 _PREFIXES = {"n": 1e-9, "µ": 1e-6, "μ": 1e-6, "u": 1e-6, "m": 1e-3, "c": 1e-2, "k": 1e3, "M": 1e6, "G": 1e9}
 _PREFIXED = re.compile("m|g|s|L|l|rad|rpm|Hz|N|Nm|J|W|Wh|Pa|bar|A|Ah|V|Ω|F|H|T|Wb|K|mol|C")
 _MADE_OF = {
-    "N": "kg·m/s²", "Pa": "N/m²", "J": "N·m", "W": "J/s", "C": "A·s", "V": "W/A", "Ω": "V/A", "F": "C/V",
-    "Wb": "V·s", "T": "Wb/m²", "H": "Wb/A", "rad": "1",
+    "N": "kg·m/s²", "Pa": "kg/m/s²", "J": "kg·m²/s²", "W": "kg·m²/s³", "C": "A·s", "V": "kg·m²/s³/A", "rad": "1",
+    "Ω": "kg·m²/s³/A²", "F": "A²·s⁴/kg/m²", "Wb": "kg·m²/s²/A", "T": "kg/s²/A", "H": "kg·m²/s²/A²",
 }  # fmt: skip
 """SI units by others: so N·m and J are the same."""
-_SPELLED = {word: (words.split()[0], *entry) for words, entry in _TABLE.items() for word in words.split()}
+_SPELLED = {word: (*entry, 0.0)[:3] for words, entry in _TABLE.items() for word in words.split()}
 _LOWER = {word.lower(): word for word in _SPELLED if len(word) > 2 and word.isalpha()}
 _RAISED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
-_FACTOR = re.compile(r"\s*(?P<by>[/·⋅×*]?)\s*(?P<word>[^\W\d_]+|[°º%][^\W\d_]*|1)\s*(\^|\*\*)?(?P<power>-?\d)?")
-Powers = tuple[tuple[str, int], ...]
+_FACTOR = re.compile(
+    r"\s*(?P<by>[/·⋅×*]?)\s*(?P<word>(?<!/)mol/L|[^\W\d_]+|[°º%][^\W\d_]*|1)\s*(\^|\*\*)?(?P<power>-?\d)?"
+)
 
 
 class Unit(NamedTuple):
@@ -47,7 +50,7 @@ class Unit(NamedTuple):
 
     factor: float
     si: str
-    base: Powers
+    base: Counter[str]
     zero: float = 0.0
 
 
@@ -60,18 +63,15 @@ def unit(text: str) -> Unit | None:
     ('rad/s', 1000.0, 'rad', None)
     """
     text = text.strip()
-    if (whole := _word(text)) is not None:
-        name, factor, si = whole
-        return Unit(factor, si, _base(_powers(si)), _ZERO.get(name, 0.0))
-    factor, found = 1.0, dict[str, int]()
-    for word, power in _factors(text) or ():
-        if (known := _word(word)) is None:
-            return None
-        factor *= known[1] ** power
-        for symbol, own in _powers(known[2]):
-            found[symbol] = found.get(symbol, 0) + own * power
-    powers = tuple((symbol, power) for symbol, power in found.items() if power and symbol != "1")
-    return Unit(factor, _written(powers), _base(powers)) if found else None
+    whole = _word(text)
+    parts = [(whole, 1)] if whole else [(_word(word), power) for word, power in _factors(text)]
+    known = [(one, power) for one, power in parts if one]
+    if not known or len(known) < len(parts):
+        return None
+    powers = _product((si, power) for (_, si, _), power in known)
+    base = _product((_MADE_OF.get(symbol, symbol), power) for symbol, power in powers.items())
+    factor = math.prod(one[0] ** power for one, power in known)
+    return Unit(factor, _written(powers), base, whole[2] if whole else 0.0)
 
 
 def conversion(text: str, other: str) -> tuple[float, float] | None:
@@ -111,46 +111,38 @@ def ending(name: str) -> str:
     return ""
 
 
-def _word(word: str) -> tuple[str, float, str] | None:
-    """First spelling, factor and SI unit of a single word, with or without a prefix, in either case if it is long."""
-    if word in _SPELLED:
-        return _SPELLED[word]
-    if word[:1] in _PREFIXES and _PREFIXED.fullmatch(word[1:]):
-        _, factor, si = _SPELLED[word[1:]]
-        return word, _PREFIXES[word[0]] * factor, si
-    return _SPELLED[_LOWER[word.lower()]] if word.lower() in _LOWER else None
+def _word(word: str) -> tuple[float, str, float] | None:
+    """Factor, SI unit and zero of a single word, with or without a prefix, in either case if it is long."""
+    if word not in _SPELLED and word[:1] in _PREFIXES and _PREFIXED.fullmatch(word[1:]):
+        return _PREFIXES[word[0]] * _SPELLED[word[1:]][0], _SPELLED[word[1:]][1], 0.0
+    return _SPELLED.get(word) or _SPELLED.get(_LOWER.get(word.lower(), ""))
 
 
-def _factors(text: str) -> list[tuple[str, int]] | None:
-    """``"N m/s^2"`` → N, m, s with powers 1, 1, −2; None where something else is written."""
+def _factors(text: str) -> list[tuple[str, int]]:
+    """``"N m/s^2"`` → N, m, s with powers 1, 1, −2; nothing where something else is written."""
     text, at, found = text.translate(_RAISED).replace(" per ", "/"), 0, []
     while at < len(text):
         part = _FACTOR.match(text, at)
         if part is None:
-            return None
-        sign = -1 if part["by"] == "/" else 1
-        found.append((part["word"], sign * int(part["power"] or 1)))
+            return []
+        found.append((part["word"], int(part["power"] or 1) * (-1 if part["by"] == "/" else 1)))
         at = part.end()
     return found
 
 
-def _powers(text: str) -> Powers:
-    return tuple(part for part in _factors(text) or () if part[0] != "1") if text != "mol/L" else ((text, 1),)
+def _product(parts: Iterable[tuple[str, int]]) -> Counter[str]:
+    """Powers of the units in a product of powers of ``"rad/s"`` and others."""
+    powers = Counter[str]()
+    for text, power in parts:
+        for symbol, own in _factors(text):
+            powers[symbol] += own * power
+    del powers["1"]
+    return powers
 
 
-def _base(powers: Powers) -> Powers:
-    """The units that all others are made of, sorted."""
-    total = dict[str, int]()
-    for symbol, power in powers:
-        made = _base(_powers(_MADE_OF[symbol])) if symbol in _MADE_OF else ((symbol, 1),)
-        for part, own in made:
-            total[part] = total.get(part, 0) + own * power
-    return tuple(sorted((symbol, power) for symbol, power in total.items() if power))
-
-
-def _written(powers: Powers) -> str:
+def _written(powers: Counter[str]) -> str:
     def raised(power: int) -> str:
         return "" if power == 1 else str(power).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
-    over = "·".join(symbol + raised(power) for symbol, power in powers if power > 0) or "1"
-    return over + "".join(f"/{symbol}{raised(-power)}" for symbol, power in powers if power < 0)
+    over = "·".join(symbol + raised(power) for symbol, power in powers.items() if power > 0) or "1"
+    return over + "".join(f"/{symbol}{raised(-power)}" for symbol, power in powers.items() if power < 0)

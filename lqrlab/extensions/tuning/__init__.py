@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from lqrlab.compute.names import lazily
 
 if TYPE_CHECKING:
+    from lqrlab.extensions.tuning import figures
     from lqrlab.extensions.tuning.inverse import Inverse, inverse_lqr
     from lqrlab.extensions.tuning.pareto_front import Front, pareto
     from lqrlab.extensions.tuning.scheduling import Schedule, ScheduledPolicy, gain_schedule, scheduled

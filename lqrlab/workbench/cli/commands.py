@@ -157,24 +157,21 @@ def generate(path: Path, overrides: dict[str, str], **engine_options: Any) -> No
     from lqrlab import compute, dataset
     from lqrlab.workbench.figures import data_card
     from lqrlab.workbench.runs import cluster
-    from lqrlab.workbench.runs.terminal import Progress
+    from lqrlab.workbench.runs.terminal import say
 
     compute.setup()
     kinds = typing.get_type_hints(dataset.DataConfig)
     typed = {name: notebooks.from_text(value, kinds.get(name, str)) for name, value in overrides.items()}
     wanted = dataset.DataConfig.from_json(json.dumps(typed))
     here = all(value is None for value in engine_options.values())
-    workers = contextlib.nullcontext() if here else cluster.engine(**engine_options)
-    with Progress(even=True) as progress, workers as engine:
 
-        def show(done: int, total: int, what: str) -> None:
-            if done == 0:
-                progress.begin(str(path), total)
-            progress.step(min(done + 1, total), what)
+    def show(done: int, total: int, what: str) -> None:
+        say(f"  {path}  {done}/{total}  {what}")
 
-        made = dataset.generate(wanted, path, progress=show, engine=engine, say=progress.say)
-        rows = "segments of trajectories" if wanted.segmented else "trajectories"
-        progress.end("✓", f"{made.record['variants']} variants, {made.record['trajectories']} {rows}")
+    with contextlib.nullcontext() if here else cluster.engine(**engine_options) as engine:
+        made = dataset.generate(wanted, path, progress=show, engine=engine, say=say)
+    rows = "segments of trajectories" if wanted.segmented else "trajectories"
+    say(f"✓ {path}  {made.record['variants']} variants, {made.record['trajectories']} {rows}")
     click.echo(f"card: {data_card.write(made)}")
 
 

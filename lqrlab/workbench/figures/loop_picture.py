@@ -12,7 +12,7 @@ import lqrlab
 from lqrlab import control, systems
 from lqrlab.control.state_space import response_at
 from lqrlab.simulation import Problem, Trajectory, Verdict
-from lqrlab.workbench.figures import animation, charts, loop_design, step_specifications, svg
+from lqrlab.workbench.figures import animation, charts, loop_design, svg
 from lqrlab.workbench.figures.charts import Axes, Rectangle, above
 from lqrlab.workbench.figures.loop_controllers import KINDS, SampledLoop
 from lqrlab.workbench.figures.loop_design import LoopDesign, LoopSetting
@@ -36,7 +36,7 @@ def picture(
     """
     plant, said = setting.plant, words(setting, result)
     if setting.view == loop_design.STEP:
-        drawn = step_specifications.picture(setting, result)
+        drawn = lqrlab.tuning.figures.picture(setting, result)
         return dataclasses.replace(drawn, words=f"{drawn.words}<br>{said}")
     if setting.view == loop_design.MOVES:
         runs = {"implemented": result.built} | {name: found.built for name, (_, found) in (pinned or {}).items()}
@@ -48,7 +48,7 @@ def picture(
     traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, lead=1, named=True)
     poles = dict(zip(LOOPS, (result.optimal_poles, result.poles)))
     body = traces + _cost_so_far(result, (0, bottom + 6, 370, 200))
-    body += _nyquist(setting, result, (390, bottom + 6, 225, 200))
+    body += _nyquist(result, (390, bottom + 6, 225, 200))
     body += charts.pole_map((635, bottom + 6, 225, 200), poles)
     alt = (
         f"{plant.title}: states, inputs, cost so far, Nyquist curve and poles of the optimum on the linear model "
@@ -61,11 +61,15 @@ def _pinned_words(name: str, s: LoopSetting, result: LoopDesign) -> str:
     """A pinned design in a line, its cost by the plant's own weights."""
     margins = result.loop.margins
     phase = f"phase margin {phase_words(margins[_weakest(margins)])}" if margins else "<b>unstable</b>"
-    peaks = np.nanmax(np.abs(result.built.us), axis=0)
-    effort = ", ".join(f"{p:.3g} {i.unit}" for i, p in zip(s.plant.inputs, peaks))
     excess = above(result.in_plant_weights)
-    said = f"{excess} the optimum in the plant's weights, {phase}, at most {html.escape(effort)}"
+    said = f"{excess} the optimum in the plant's weights, {phase}, at most {_effort(s, result)}"
     return f"<i>{html.escape(name)}</i>: {said}."
+
+
+def _effort(s: LoopSetting, result: LoopDesign) -> str:
+    """The largest of each input, as HTML."""
+    peaks = np.nanmax(np.abs(result.built.us), axis=0)
+    return html.escape(", ".join(f"{i.name.replace('_', ' ')} {p:.3g} {i.unit}" for i, p in zip(s.plant.inputs, peaks)))
 
 
 def phase_words(margin: control.Margins) -> str:
@@ -94,7 +98,7 @@ def _weakest(margins: list[control.Margins]) -> int:
     return min(range(len(margins)), key=lambda i: margins[i].disk.alpha, default=0)
 
 
-def _nyquist(s: LoopSetting, result: LoopDesign, at: Rectangle) -> str:
+def _nyquist(result: LoopDesign, at: Rectangle) -> str:
     """The loop gain at the most sensitive input, the point −1, and how far the curve stays away from it."""
     (A, B, K), margins = result.loop.opened, result.loop.margins
     i, z = _weakest(margins), np.exp(1j * np.pi * np.append(np.geomspace(1e-4, 0.99, 299), 1.0))
@@ -132,9 +136,7 @@ def words(s: LoopSetting, result: LoopDesign) -> str:
     else:
         why = "; the delay that its design ignores is too long" if s.delay and not s.known else ""
         lines.append(f"<b>Poles.</b> The loop is <b>unstable</b>: |z| = {size:.4f}{why}. It has no margins.")
-    peaks = np.nanmax(np.abs(result.built.us), axis=0)
-    effort = ", ".join(f"{i.name.replace('_', ' ')} {p:.3g} {i.unit}" for i, p in zip(s.plant.inputs, peaks))
-    lines.append(f"<b>Effort.</b> Largest {html.escape(effort)}.")
+    lines.append(f"<b>Effort.</b> Largest {_effort(s, result)}.")
     return "<br>".join([*lines, *_design_words(s, result.loop)])
 
 

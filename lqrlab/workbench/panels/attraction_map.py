@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import ArrayLike, Float, UInt8
 
 from lqrlab import control, evaluation
 from lqrlab.compute import checks
@@ -22,9 +22,9 @@ from lqrlab.workbench.figures.svg import Picture, Stroke
 from lqrlab.workbench.panels import controls
 from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
-from lqrlab.workbench.runs.session import headless
 
 _SIDE = 290.0  # of a map [px]
+_GREY = "#808080"
 _COARSE = 1024  # starts of a map that is shown while the whole is still computed
 
 
@@ -55,14 +55,7 @@ def attraction_map(
         The panel; without a person the picture.
     """
     setting = AttractionSetting.of(plant, policies, plane, span=span, limit=limit, num=num, num_steps=num_steps)
-    if headless() and values is None:
-        return picture(setting)
     return AttractionMap(setting).at(values)
-
-
-def optimal(problem: Problem) -> LinearPolicy:
-    """The plant's sampled-data LQR."""
-    return LinearPolicy(problem.K)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -105,32 +98,26 @@ class AttractionSetting:
             raise ValueError(f"policies: expected {{label: policy}}, but found {type(policies).__name__}")
         if "optimal" in (policies or {}):
             raise ValueError("policies: expected other labels than 'optimal', which is the LQR's own")
-        return cls(plant, {"optimal": optimal, **(policies or {})}, across, up, **sizes)  # type: ignore[arg-type]
-
-    @property
-    def limits(self) -> tuple[Float[Array, " m"], Float[Array, " m"]] | None:
-        """Of the actuators, absolute; None for none."""
-        u_eq, size = self.plant.equilibrium()[1], largest_inputs(self.plant, self.limit)
-        return None if self.limit >= FREE else (u_eq - size, u_eq + size)
+        lqr = {"optimal": lambda problem: LinearPolicy(problem.K)}
+        return cls(plant, lqr | dict(policies or {}), across, up, **sizes)  # type: ignore[arg-type]
 
     @functools.cached_property
     def problem(self) -> Problem:
         """The nonlinear plant within its limits, with its LQR."""
-        return Problem.of(self.plant, limits=self.limits)
+        u_eq, size = self.plant.equilibrium()[1], largest_inputs(self.plant, self.limit)
+        return Problem.of(self.plant, limits=None if self.limit >= FREE else (u_eq - size, u_eq + size))
 
     @property
-    def reach(self) -> tuple[float, float]:
+    def reach(self) -> Float[np.ndarray, " 2"]:
         """Half-widths of the map in its states' units."""
-        scales = np.asarray(self.plant.scales[0])
-        return self.span * float(scales[self.across]), self.span * float(scales[self.up])
+        return self.span * np.asarray(self.plant.scales[0])[[self.across, self.up]]
 
     def starts(self, num: int | None = None) -> Float[np.ndarray, "side side n"]:
         """Initial deviations, rows from below, in the middles of the picture's squares; for ``num`` rollouts."""
         side = max(int(math.sqrt((num or self.num) / len(self.policies))), 2)
         middles = (np.arange(side) + 0.5) / side * 2 - 1
         x0 = np.zeros((side, side, self.plant.n), np.float32)
-        x0[..., self.across] = self.reach[0] * middles
-        x0[..., self.up] = self.reach[1] * middles[:, None]
+        x0[..., self.across], x0[..., self.up] = self.reach[0] * middles, self.reach[1] * middles[:, None]
         return x0
 
 
@@ -158,8 +145,9 @@ def picture(setting: AttractionSetting, check: Check = lambda: None, num: int | 
     }
     alt = f"{plant.title}: starts in the plane of {across.name} and {up.name} that converge; {'; '.join(images)}"
     if len(regions) == 2:
-        colours = [svg.CURVES[stroke.colour][0] for stroke in strokes.values()]
-        images["where only one converges, in its colour"] = _differing(regions, colours)
+        (a, x), (b, y) = ((svg.CURVES[strokes[label].colour][0], a.converged) for label, a in regions.items())
+        layers = (x & y, _GREY, 60), (x & ~y, a, 255), (y & ~x, b, 255)
+        images["where only one converges, in its colour"] = _painted(*layers)
     body = ""
     for k, (title, rgba) in enumerate(images.items()):
         left = k * (_SIDE + 10)
@@ -170,28 +158,21 @@ def picture(setting: AttractionSetting, check: Check = lambda: None, num: int | 
     return Picture(file, alt, _words(setting, regions))
 
 
-def _rgb(colour: str) -> tuple[int, ...]:
-    return tuple(bytes.fromhex(colour.removeprefix("#")))
+def _painted(*layers: tuple[np.ndarray, str, ArrayLike]) -> UInt8[np.ndarray, "rows columns 4"]:
+    """Pixels that have a colour where a layer is true, as strong as it says, 0 … 255."""
+    rgba = np.zeros((*layers[0][0].shape, 4), np.uint8)
+    for there, colour, strength in layers:
+        rgba[there, :3] = tuple(bytes.fromhex(colour.removeprefix("#")))
+        rgba[there, 3] = np.broadcast_to(strength, there.shape)[there]
+    return rgba
 
 
 def _shaded(colour: str, region: Attraction) -> UInt8[np.ndarray, "rows columns 4"]:
     """In its colour what converges, the stronger the sooner; grey what is undecided; nothing where it diverges."""
     converged, diverged = region.converged, region.diverged
-    seconds = region.seconds[converged]
-    rgba = np.zeros((*converged.shape, 4), np.uint8)
-    rgba[converged, :3] = _rgb(colour)
-    rgba[converged, 3] = (255 * (1 - 0.6 * seconds / max(seconds.max(initial=0.0), 1e-9))).astype(np.uint8)
-    rgba[~converged & ~diverged] = (128, 128, 128, 110)
-    return rgba
-
-
-def _differing(regions: Mapping[str, Attraction], colours: Sequence[str]) -> UInt8[np.ndarray, "rows columns 4"]:
-    first, second = (a.converged for a in regions.values())
-    rgba = np.zeros((*first.shape, 4), np.uint8)
-    rgba[first & second] = (128, 128, 128, 60)
-    rgba[first & ~second] = (*_rgb(colours[0]), 255)
-    rgba[second & ~first] = (*_rgb(colours[1]), 255)
-    return rgba
+    longest = max(region.seconds[converged].max(initial=0.0), 1e-9)
+    strength = 255 * (1 - 0.6 * np.where(converged, region.seconds, 0.0) / longest)
+    return _painted((converged, colour, strength), (~converged & ~diverged, _GREY, 110))
 
 
 def _unsaturated(setting: AttractionSetting, axes: Axes) -> str:
@@ -222,7 +203,7 @@ def _words(setting: AttractionSetting, regions: Mapping[str, Attraction]) -> str
     undecided = sum(int((~a.converged & ~a.diverged).sum()) for a in regions.values())
     if undecided:
         lines.append(f"{undecided:,} rollouts were undecided after {setting.num_steps} samples (grey).")
-    if setting.limits is not None:
+    if setting.limit < FREE:
         lines.append("Inside the ellipse the linear loop never meets its limits. Strong colours converge soon.")
     return "<br>".join(lines)
 

@@ -10,13 +10,14 @@ import ipywidgets
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from lqrlab import dataset, simulation, systems
 from lqrlab.simulation import Problem, Trajectory
 from lqrlab.workbench.figures import charts, svg
 from lqrlab.workbench.figures.loop_design import poles_of
 from lqrlab.workbench.figures.svg import Picture
+from lqrlab.workbench.panels import controls
 from lqrlab.workbench.panels.controls import WIDE
 from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
@@ -42,40 +43,35 @@ class Selection:
     family: str
     split: str | None  # None for all splits
     plants: systems.Linear  # the variants' linear models, a batch
-    K: Float[np.ndarray, "V m n"]  # their optimal gains
-    P: Float[np.ndarray, "V n n"]  # and costs to go
     rows: Int[np.ndarray, " V"]  # where they stand in the data set's variants
     runs: dataset.Recorded
 
     @classmethod
     def of(cls, data: dataset.Dataset, family: str, split: str | None) -> "Selection":
         """Read, and compare with the checksums."""
-        K, P = (data.column(name, split, family) for name in "KP")
-        rows, runs = data.rows(split, family), data.trajectories(split, family)
-        return cls(data, family, split, data.linear(split, family), K, P, rows, runs)
+        asked = split, family
+        return cls(data, family, split, data.linear(*asked), data.rows(*asked), data.trajectories(*asked))
 
     @property
     def signals(self) -> list[charts.PlottedSignal]:
         """States and inputs by the family's names; a plant that is not registered here has x1, …, u1, …."""
         return charts.channels(systems.family(self.family) if self.family in systems.names() else self.plants)
 
+    def column(self, name: str, variant: int) -> np.ndarray:
+        """A number or a matrix of a variant, as it is on disk."""
+        return self.data.column(name, self.split, self.family)[variant]
+
     def problem(self, variant: int) -> Problem:
         """A variant's linear problem, with the optimum that is on disk."""
         problem = Problem.of(self.plants[variant], linear=True, optimum=False)
-        K, P = (jnp.asarray(a[variant]) for a in (self.K, self.P))
+        K, P = (jnp.asarray(self.column(name, variant)) for name in "KP")
         return dataclasses.replace(problem, K=K, P=P)
 
     def parameters(self, variant: int) -> dict[str, float]:
-        """A variant's parameters by name."""
+        """A variant's parameters by name in words."""
         table = self.data.tables[[s["family"] for s in self.data.shards].index(self.family)]
-        names = [name for name in table if name.startswith("parameters/")]
-        columns = (self.data.column(name, self.split, self.family) for name in names)
-        return {name.removeprefix("parameters/"): float(v[variant]) for name, v in zip(names, columns)}
-
-
-def optimum(problem: Problem, x0: Float[np.ndarray, " n"], num_steps: int) -> Trajectory:
-    """The optimal loop of a variant from x0, linear and exact between samples."""
-    return jax.tree.map(np.asarray, simulation.rollout(problem, problem.K, jnp.asarray(x0), num_steps))
+        names = (name.removeprefix("parameters/") for name in table if name.startswith("parameters/"))
+        return {name.replace("_", " "): float(self.column(f"parameters/{name}", variant)) for name in names}
 
 
 def picture(chosen: Selection, variant: int, number: int) -> Picture:
@@ -91,7 +87,8 @@ def picture(chosen: Selection, variant: int, number: int) -> Picture:
     xs, us = (np.asarray(a[at], float) for a in (chosen.runs.states, chosen.runs.controls))
     dt = float(np.asarray(chosen.plants.dt)[variant])
     problem = chosen.problem(variant)
-    best = optimum(problem, np.asarray(chosen.runs.x0[at], float), len(us))
+    x0 = jnp.asarray(chosen.runs.x0[at], float)
+    best = jax.tree.map(np.asarray, simulation.rollout(problem, problem.K, x0, len(us)))
     recorded = Trajectory(dt * np.arange(len(xs)), xs, us, None)  # type: ignore[arg-type]
     runs, signals = {"optimal": best, "as recorded": recorded}, chosen.signals
     traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, named=True)
@@ -103,11 +100,11 @@ def picture(chosen: Selection, variant: int, number: int) -> Picture:
 
 
 def _words(chosen: Selection, variant: int, at: int, recorded: Trajectory) -> str:
-    dt, P, data = float(np.asarray(chosen.plants.dt)[variant]), chosen.P[variant], chosen.data
+    dt, P, data = float(np.asarray(chosen.plants.dt)[variant]), chosen.column("P", variant), chosen.data
     x0, end = np.asarray(chosen.runs.x0[at], float), recorded.xs[-1]
     least, rest, paid = float(x0 @ P @ x0), float(end @ P @ end), float(chosen.runs.cost[at])
     row = chosen.rows[variant]
-    values = (f"{k.replace('_', ' ')} {v:.4g}" for k, v in chosen.parameters(variant).items())
+    values = (f"{name} {value:.4g}" for name, value in chosen.parameters(variant).items())
     split = html.escape(str(data.variants.split[row]))
     took = f"{recorded.ts[-1]:.3g} s"
     if data.config.keep_every > 1:
@@ -145,9 +142,7 @@ class Browser(Panel[BrowserQuestion, Picture]):
         self.variant, self.trajectory = (
             ipywidgets.IntSlider(0, 0, 0, description=label, **WIDE) for label in ("variant", rows)
         )
-        wrap = {"flex_flow": "row wrap"}
-        first = ipywidgets.HBox([self.family, self.split], layout=wrap)
-        shown = [first, ipywidgets.HBox([self.variant, self.trajectory], layout=wrap)]
+        shown = [controls.rows([self.family, self.split]), controls.rows([self.variant, self.trajectory])]
         super().__init__(shown, call=("data_browser", {"path": data.path}))
         self.track(then=self._choose_family, family=self.family)
         self.track(then=self._choose_split, split=self.split)

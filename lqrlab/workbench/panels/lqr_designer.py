@@ -1,7 +1,6 @@
 """The designer: kind of controller, weights, sampling, delay, limits and parameters of a plant, and its loop."""
 
 import dataclasses
-import html
 import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from lqrlab import control
 from lqrlab.compute.array_files import write_arrays
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import charts, loop_design, step_specifications
+from lqrlab.workbench.figures import charts, loop_design
 from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice, integral_weight, wanted_poles
 from lqrlab.workbench.figures.loop_design import LoopDesign, LoopSetting, design
 from lqrlab.workbench.figures.loop_picture import picture, sheet
@@ -115,7 +114,8 @@ class Designer(Panel[LoopSetting, Picture]):
         self.overshoot = controls.slider("overshoot, at most", 0.1, 0.0, _ANY)
         self.effort = controls.limit_slider(loop_design.FREE, description="inputs, × scale")
         self.margin = controls.slider("disk margin, at least", 0.0, 0.0, 2.0)
-        self.find, self.found = button("find weights", self._guarded(self._find)), ipywidgets.HTML()
+        self.found = controls.Said()
+        self.find = button("find weights", controls.guarded(self._find, self.found.say))
         return [self.held, self.settling, self.overshoot, self.effort, self.margin, self.find, self.found]
 
     def _reveal(self) -> None:
@@ -153,12 +153,8 @@ class Designer(Panel[LoopSetting, Picture]):
 
     def _find(self) -> None:
         """Move the weights to where the LQR meets the specifications, or comes nearest."""
-        self.found.value = "looking for weights …"
-        try:
-            states, inputs, said = step_specifications.found_weights(self._question())
-        except ValueError as error:
-            self.found.value = html.escape(str(error))
-            return
+        self.found.say("looking for weights …")
+        states, inputs, said = lqrlab.tuning.figures.found_weights(self._question())
         with self.quietly():
             for group, factors in ((self.states, states), (self.inputs, inputs)):
                 for slider, factor in zip(group.values(), factors):

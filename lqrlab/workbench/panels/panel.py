@@ -20,8 +20,8 @@ from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures.svg import Axis, Picture, Strip
 from lqrlab.workbench.panels import controls as kinds
-from lqrlab.workbench.panels.controls import KeptDesigns, button, rows
-from lqrlab.workbench.panels.live_panel import Answer, Check, Live, Question, sentence
+from lqrlab.workbench.panels.controls import KeptDesigns, Said, button, guarded, rows
+from lqrlab.workbench.panels.live_panel import Answer, Check, Live, Question
 from lqrlab.workbench.runs.session import headless
 
 _POSITIONS, _SLOW = 5, 10.0  # of a control in a page; seconds of the processor after which three are enough
@@ -63,7 +63,6 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         self.reset = button("back to the defaults", self._guarded(self._reset))
         self._quiet, self._call, self._drawn = False, call, Picture("", "")
         self._kept: dict[str, ipywidgets.Widget] = {}
-        self._choosers: list[str] = []
         self._defaults: dict[str, Any] = {}
         self.designs = KeptDesigns(code(*call, {}).splitlines()[-1], lambda: self.values, self.set)
         pages: dict[str, ipywidgets.Widget] = {"copy as code": self.code}
@@ -110,12 +109,13 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         """Have the picture made that the controls now stand for."""
         if self._quiet:
             return
-        try:
+
+        def asked() -> None:
             question = self._question()
             self.code.value = "".join(map(_copied, self._codes(question)))
             self.live.ask(question)
-        except Exception as error:  # whatever it is, the panel says it
-            self.live.say(sentence(error))
+
+        self._guarded(asked)()
 
     def watch(self, *controls: ipywidgets.Widget, then: Callable[[], None] | None = None) -> None:
         """Ask again, or do something else, whenever one of the controls changes."""
@@ -123,15 +123,8 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
             control.observe(lambda _: self._guarded(then or self.ask)(), names="value")
 
     def _guarded(self, then: Callable[[], None]) -> Callable[[], None]:
-        """The same, with what goes wrong said in the panel; in a callback nobody else would hear of it."""
-
-        def guarded() -> None:
-            try:
-                then()
-            except Exception as error:
-                self.live.say(sentence(error))
-
-        return guarded
+        """The same, with what goes wrong said in the panel."""
+        return guarded(then, lambda words: self.live.say(words))
 
     def pinning(self, now: Callable[[], tuple[str, Any]], most: Callable[[], int]) -> list[ipywidgets.Widget]:
         """Two buttons: one keeps what is shown, as ``now()`` names it, beside what follows, the other lets all go.
@@ -164,8 +157,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         """Watch controls whose values are the panel's state: reset, copied as code, taken as ``values``.
 
         Their names are those of the panel's attributes; a group of controls goes by ``group.name`` and takes the place
-        of the group that had its name before. Those with a ``then`` choose what other controls there are: a reset
-        leaves them alone.
+        of the group that had its name before. Those with a ``then`` choose what other controls can be: they come first.
         """
         for group, given in controls.items():
             named = {f"{group}.{k}": c for k, c in given.items()} if isinstance(given, Mapping) else {group: given}
@@ -174,7 +166,6 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
                 del self._kept[name], self._defaults[name]
             self._kept |= named
             self._defaults |= {name: control.value for name, control in named.items()}
-            self._choosers += named if then else []
             self.watch(*named.values(), then=then)
 
     @property
@@ -187,7 +178,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         if not isinstance(values, Mapping):
             raise ValueError(f"values: expected {{control: value}}, but found {type(values).__name__}")
         with self.quietly():
-            for name in sorted(values, key=lambda name: name not in self._choosers):
+            for name in [name for name in self._kept if name in values] + [n for n in values if n not in self._kept]:
                 _move(self._kept, name, values[name])
         self.ask()
 
@@ -251,21 +242,21 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
     def _exporting(self, writers: Mapping[str, Callable[[Path], Path]]) -> ipywidgets.Widget:
         """A name, and buttons that write what is shown there."""
         self.folder = ipywidgets.Text("firmware", description="write to", layout={"width": "20rem"})
-        self.exported = ipywidgets.HTML()
-        self.export = {label: button(label, partial(self._export, write)) for label, write in writers.items()}
+        self.exported = Said()
+        self.export = {
+            label: button(label, guarded(partial(self._export, write), self.exported.say))
+            for label, write in writers.items()
+        }
         return ipywidgets.VBox([rows([self.folder, *self.export.values()]), self.exported])
 
     def _export(self, write: Callable[[Path], Path]) -> None:
-        self.exported.value = "writing …"
-        try:
-            written = write(Path(self.folder.value))
-            more = "; its README.md says what is in it" if written.is_dir() else ""
-            self.exported.value = f"Written to <code>{html.escape(str(written))}</code>{more}."
-        except Exception as error:  # whatever it is, it stands where the button is
-            self.exported.value = html.escape(sentence(error))
+        self.exported.say("writing …")
+        written = write(Path(self.folder.value))
+        more = "; its README.md says what is in it" if written.is_dir() else ""
+        self.exported.value = f"Written to <code>{html.escape(str(written))}</code>{more}."
 
     def _reset(self) -> None:
-        self.set({name: value for name, value in self._defaults.items() if name not in self._choosers})
+        self.set(self._defaults)
 
     @contextlib.contextmanager
     def quietly(self) -> Iterator[None]:

@@ -7,7 +7,6 @@ worker and a killed sweep.
 import contextlib
 import dataclasses
 import hashlib
-import io
 import json
 import os
 import platform
@@ -23,7 +22,7 @@ from lqrlab.workbench.runs import cluster, notebooks, pipeline, run_folder, sess
 from lqrlab.workbench.runs.notebooks import Notebook, Values
 from lqrlab.workbench.runs.run_folder import RUN, SWEEP, Record, Status
 from lqrlab.workbench.runs.sweep_plan import Sweep
-from lqrlab.workbench.runs.terminal import Progress
+from lqrlab.workbench.runs.terminal import say
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -110,15 +109,14 @@ def sweep(asked: Sweep, nb: Notebook) -> Path:
         about: Record = {"notebook": str(nb.path), "title": nb.title, "profile": plan.profile}
         about |= {"inputs": str(plan.source) if plan.needs else None, "commit": run_folder.commit(nb.path.parent)}
         about["runs"] = [{"run": p.name, "point": p.given, "fingerprint": p.fingerprint} for p in plan.points]
-        progress = held.enter_context(Progress())
-        with recorded(plan.folder, asked, progress, about):
+        with recorded(plan.folder, asked, about):
             held.callback(save, plan.folder)  # with the runs that a Ctrl-C stopped
             save(plan.folder)
             done = read(plan.folder)["status"].eq("finished")
             before = f"{len(done)} runs, {done.sum()} finished before"
-            progress.say(f"lqrlab sweep · {nb.name} · {before} → {plan.folder}")
+            say(f"lqrlab sweep · {nb.name} · {before} → {plan.folder}")
             if missing := [point for point, known in zip(plan.points, done) if not known]:
-                _run(plan, missing, progress)
+                _run(plan, missing)
     return plan.folder
 
 
@@ -148,7 +146,7 @@ def with_inputs(plan: Plan, held: contextlib.ExitStack) -> Plan:
     return dataclasses.replace(plan, points=[dataclasses.replace(p, fingerprint=known) for p, known in prints])
 
 
-def _run(plan: Plan, missing: Sequence[Point], progress: Progress) -> None:
+def _run(plan: Plan, missing: Sequence[Point]) -> None:
     """Have workers do the runs, each one at a time: one that dies takes its own run along alone.
 
     dask tries again what failed and what a worker took along. The sweep's table is written anew after each run.
@@ -157,20 +155,16 @@ def _run(plan: Plan, missing: Sequence[Point], progress: Progress) -> None:
 
     asked, plants = plan.asked, os.environ.get(PLANT_FILES, "")
     workers = min(asked.workers or max(1, (os.cpu_count() or 2) // 2), len(missing))
-    progress.begin(plan.nb.name, len(missing), "starting workers")
     with cluster.client(asked.scheduler, workers, failures=asked.retries) as client:
         options = {"pure": False, "retries": asked.retries}
         futures = {client.submit(perform, plan, point, plants, **options): point for point in missing}
-        progress.step(0, "running")
         for count, future in enumerate(as_completed(list(futures)), 1):
             point = futures.pop(future)  # else dask repeats it when a later one takes the worker down
             _note_death(plan, point, future.exception())
             run = run_folder.read(plan.place(point) / RUN)
             mark, error = "✓" if run.get("status") == "finished" else "✗", run.get("error")
-            progress.say(f"{mark} {point.name}  {run.get('status')}" + (f": {error}" if error else ""))
-            progress.step(count, "running")
+            say(f"{mark} {count}/{len(missing)}  {point.name}  {run.get('status')}" + (f": {error}" if error else ""))
             save(plan.folder)
-    progress.end("✓", f"{len(missing)} runs")
 
 
 def _note_death(plan: Plan, point: Point, problem: BaseException | None) -> None:
@@ -218,10 +212,10 @@ def perform(plan: Plan, point: Point, plants: str) -> None:
                 link.symlink_to(plan.source / link.name)
         about: Record = {"profile": plan.profile, "parameters": {name: notebooks.without_run(point.values)}}
         about |= {"commit": run_folder.commit(plan.nb.path.parent), "fingerprint": point.fingerprint}
-        step, silent = pipeline.Step(plan.nb, point.values, point.fingerprint), Progress(io.StringIO())
+        step = pipeline.Step(plan.nb, point.values, point.fingerprint)
         begun = time.monotonic()
         try:
-            pipeline.execute([step], folder, about, silent, ended)
+            pipeline.execute([step], folder, about, lambda line: None, ended)
         except pipeline.RunError:
             if run_folder.read(folder / RUN)["status"] not in ("timed out", "stopped"):
                 raise
@@ -231,7 +225,7 @@ def perform(plan: Plan, point: Point, plants: str) -> None:
 
 
 @contextlib.contextmanager
-def recorded(folder: Path, asked: Sweep, progress: Progress, about: Record) -> Iterator[None]:
+def recorded(folder: Path, asked: Sweep, about: Record) -> Iterator[None]:
     """Keep the record of a sweep whose folder is held; in the end say what its table holds, and write its page."""
     record, begun = folder / SWEEP, time.monotonic()
     status: Status = "stopped"
@@ -242,12 +236,12 @@ def recorded(folder: Path, asked: Sweep, progress: Progress, about: Record) -> I
     finally:
         seconds = round(time.monotonic() - begun, 2)
         run_folder.note(record, status=status, ended=session.now(), seconds=seconds)
-    progress.say(summary(folder))
-    progress.say(f"table: {folder / TABLE}")
+    say(summary(folder))
+    say(f"table: {folder / TABLE}")
     if asked.report:
         from lqrlab.workbench.runs import report
 
-        progress.say(f"report: {report.compare(folder)}")
+        say(f"report: {report.compare(folder)}")
 
 
 def save(folder: Path) -> None:

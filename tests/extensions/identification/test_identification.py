@@ -26,7 +26,7 @@ from benchmarks.identification import closed_loop_log, told
 from lqrlab import control, robust, simulation, systems
 from lqrlab.extensions import identification
 from lqrlab.extensions.identification import Log, fitted_plant
-from lqrlab.systems import Signal, families
+from lqrlab.systems import Signal
 from lqrlab.workbench import widgets
 from lqrlab.workbench.cli import main
 
@@ -210,7 +210,7 @@ WRONG = [
     ({"source": pd.DataFrame(DEGREES).assign(force=1j)}, "force: expected a column of real numbers.*complex"),
     ({"source": pd.DataFrame(DEGREES).assign(force=np.array([1j] * 5, object))}, "force: expected .*complex128"),
     ({"source": pd.DataFrame(np.eye(5), columns=["t", "force", "a", "a", "b"]), "outputs": ["a"]},
-     "'a' is the name of 2 columns, 'a' and 'a'; give each a name of its own"),
+     "'a' is the name of 2 columns, 'a' and 'a'; say which by its heading, or give each a name of its own"),
     ({"source": DEGREES | {"t [V]": DEGREES["t"]}, "time": "t [V]"}, r"a unit of time, but found 't \[V\]' in V"),
     ({"source": DEGREES | {"t [ms]": DEGREES["t"]}}, r"has the time columns t and t \[ms\]; say which"),
     ({"source": DEGREES | {"a": np.ones((5, 2)), "a1": np.ones(5)}}, "two columns are called a1"),
@@ -491,7 +491,7 @@ def test_from_a_record_to_a_regulator():
     model = identification.refine(identification.subspace(log, 3), log)
     plant = model.plant()
     assert np.allclose(control.c2d(*plant.matrices(), plant.dt)[0], model.A, atol=1e-9)
-    space = control.StateSpace(model.A, model.B, model.C, model.D, model.dt).to_control()
+    space = python_control.ss(model.A, model.B, model.C, model.D, model.dt)
     response = python_control.impulse_response(space, T=0.1 * np.arange(9)).outputs * 0.1
     assert np.allclose(response, [0.0, *pulses(model, 9)[:, 0, 0]])
     lqg = model.lqg(model.C.T @ model.C, np.eye(1))
@@ -699,38 +699,6 @@ def test_a_fit_is_simulated_on_its_own_outputs_and_as_finely_as_it_was_fitted():
     assert np.allclose(found.simulate(slow, start), truth, rtol=1e-4, atol=1e-6)
 
 
-def test_draws_from_the_posterior_are_distributed_as_its_density_is():
-    """Little damping near the edge of its range, beside the density by exact discretisation on a grid."""
-    pytest.importorskip("blackjax")
-    truth, log = closed_loop_log("mass_spring_damper", 0, 25, noise=0.6)
-    found = identification.fit(truth, log, ["damping"], starts=1)
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # blackjax is not strict
-        drawn = identification.posterior(found, jax.random.key(0), 400, chains=2, warmup=150)
-    m, k = float(truth.mass), float(truth.stiffness)
-
-    def log_density(damping):  # initial states, which enter linearly, integrated out
-        flow = scipy.linalg.expm(log.dt * np.array([[0, 1, 0], [-k / m, -damping / m, 1 / m], [0, 0, 0]]))
-        free, forced, X, x = [], [], np.eye(2), np.zeros(2)
-        for u, y in zip(log.us[:, 0], log.ys):
-            free.append(X / found.noise[:, None])
-            forced.append((y - x) / found.noise)
-            X, x = flow[:2, :2] @ X, flow[:2, :2] @ x + flow[:2, 2] * u
-        _, missed, _, s = np.linalg.lstsq(np.concatenate(free), np.concatenate(forced), rcond=None)
-        return -0.5 * missed[0] - np.log(s).sum()
-
-    grid = np.linspace(0, 3, 601)
-    weights = np.exp([log_density(d) - log_density(0.1) for d in grid])
-    mean = np.average(grid, weights=weights)
-    std = np.sqrt(np.average((grid - mean) ** 2, weights=weights))
-    assert std / mean > 0.5  # not a narrow hill
-    assert drawn.r_hat[0] < 1.03
-    assert drawn.effective[0] > 150
-    assert drawn.table["mean"]["damping"] == pytest.approx(mean, abs=4 * std / np.sqrt(drawn.effective[0]))
-    assert drawn.table["std"]["damping"] == pytest.approx(std, rel=0.25)
-    assert drawn.plants.batch_shape == (800,)
-    assert drawn.diverged < 0.01
-
-
 PENDULUM = systems.make("pendulum")
 UNFIT = [
     ({"parameters": []}, "parameters: expected a list of some of pendulum's parameters"),
@@ -886,7 +854,7 @@ def test_inputs_are_designed_to_keep_the_states_within_their_limits():
     assert largest.max() > 0.5
 
 
-def test_the_command_writes_a_plant_that_other_commands_read(tmp_path, monkeypatch):
+def test_the_command_writes_a_plant_that_other_commands_read(tmp_path, catalogue_as_before):
     truth, log = closed_loop_log("mass_spring_damper", 0, 200)
     t = log.dt * np.arange(len(log))
     columns = {"t": t, "force": log.us[:, 0], "position": 1000 * log.ys[:, 0], "velocity": log.ys[:, 1]}
@@ -906,8 +874,6 @@ def test_the_command_writes_a_plant_that_other_commands_read(tmp_path, monkeypat
     linear = systems.load(tmp_path / "linear.json")
     assert linear.n == 2
     assert (linear.inputs[0].name, linear.inputs[0].unit) == ("force", "N")
-    monkeypatch.setattr("lqrlab.systems.families.FAMILIES", dict(families.FAMILIES))
-    monkeypatch.setenv("LQRLAB_PLANTS", "")  # as everywhere where a family goes
     shown = CliRunner().invoke(main, ["systems", "plant", "--json", "--plants", str(tmp_path / "plant.json")])
     assert shown.exit_code == 0, shown.output
     assert float(systems.make("plant").stiffness) == float(plant.stiffness)

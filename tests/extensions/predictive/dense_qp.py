@@ -190,7 +190,7 @@ def proves_infeasible(qp, multipliers, tolerance=1e-9):
 
 
 def random_problem(rng, has, shape):
-    """A random problem of ``shape`` (n, m, T) that has these features.
+    """A random problem of ``shape`` (n, m, T) that has these features, with all terms and limits of each step.
 
     Limits are drawn around a path of random inputs within theirs, so the problem is feasible, unless it is ``tight``:
     those limits are then 0.1 to 0.95 times as wide.
@@ -208,17 +208,20 @@ def random_problem(rng, has, shape):
     }  # fmt: skip
     if steps:
         problem["time_varying"] = True
-    if "N" in has:
-        problem["N"] = W[..., :n, n:]
-    if "linear" in has:
-        problem |= {name: 0.3 * rng.normal(size=(*steps, s)) for name, s in (("c", n), ("q", n), ("r", m))}
-        problem["qf"] = rng.normal(size=n)
-    return problem | _random_limits(rng, has, problem, p)
+    problem["N"] = W[..., :n, n:] * ("N" in has)
+    for name, s in (("c", n), ("q", n), ("r", m)):
+        problem[name] = 0.3 * rng.normal(size=(*steps, s)) if "linear" in has else np.zeros((*steps, s))
+    problem["qf"] = rng.normal(size=n) if "linear" in has else np.zeros(n)
+    limits = _random_limits(rng, has, problem, p)
+    sizes = {"u_limits": m, "x_limits": n, "y_limits": p, "du_limits": m}
+    for name in sizes.keys() & limits.keys():
+        limits[name] = tuple(np.array(np.broadcast_to(a, (T, sizes[name]))) for a in limits[name])
+    return problem | limits
 
 
 def _random_limits(rng, has, problem, p):
-    T, B, given = problem["num_steps"], problem["B"], {}
-    n, m = B.shape[-2:]
+    T, m, n, given = problem["num_steps"], len(problem["r"].T), len(problem["x0"]), {}
+    steps = (T,) if "time_varying" in problem else ()
     wide = rng.uniform(0.2, 1.5, m)
     low, high = -wide * rng.uniform(0.5, 1, m), wide
     us = rng.uniform(low, high, (T, m))
@@ -229,24 +232,17 @@ def _random_limits(rng, has, problem, p):
             if not t and "u_last" in has:
                 given["u_last"] = us[0] - rng.uniform(-rate, rate)
         given["du_limits"] = (-rate, rate)
-    if "free" not in has:
-        given["u_limits"] = (low, high)
-    each = {name: np.broadcast_to(problem.get(name, 0.0), (T, *s)) for name, s in
-            (("A", (n, n)), ("B", (n, m)), ("c", (n,)))}  # fmt: skip
-    xs = [problem["x0"]]
-    for t in range(T):
-        xs.append(each["A"][t] @ xs[-1] + each["B"][t] @ us[t] + each["c"][t])
-    xs = np.array(xs)
+    given["u_limits"] = (-np.inf, np.inf) if "free" in has else (low, high)
+    each = {name: np.broadcast_to(problem[name], (T, *problem[name].shape[len(steps) :])) for name in "ABc"}
+    xs = _paths(SimpleNamespace(x0=problem["x0"], **each), us[None])[0]
     if "x" in has:
         given["x_limits"] = _around(rng, has, xs[1:])
     if "y" in has:
-        steps = (T,) if "time_varying" in problem else ()
         given["C"] = rng.normal(size=(*steps, p, n))
-        C = np.broadcast_to(given["C"], (T, p, n))
-        ys = np.einsum("tij,tj->ti", C, xs[:-1] if "D" in has else xs[1:])
+        ys = np.squeeze(given["C"] @ (xs[:-1] if "D" in has else xs[1:])[..., None], -1)
         if "D" in has:
             given["D"] = rng.normal(size=(*steps, p, m))
-            ys = ys + np.einsum("tij,tj->ti", np.broadcast_to(given["D"], (T, p, m)), us)
+            ys = ys + np.squeeze(given["D"] @ us[..., None], -1)
         given["y_limits"] = _around(rng, has, ys)
     if "soft" in has:
         linear, quadratic = 10 ** rng.uniform(-1, 2, 2)

@@ -42,28 +42,18 @@ def draw(kind, num, shape=SHAPE, seed=0):
     """Random problems of one shape; each seventh has limits that leave one value, each tenth starts at zero."""
     rng, problems = np.random.default_rng([seed, *map(ord, kind)]), []
     price = 10 ** rng.uniform(-1, 2, 2)
-    n, m, T = shape
     for _ in range(num):
         has = KINDS[kind] | {name for name, chance in OFTEN.items() if rng.random() < chance}
         problem = dense_qp.random_problem(rng, sorted(has), shape)
-        problem.setdefault("u_limits", (-np.inf, np.inf))
-        for name, size in (("u_limits", m), ("x_limits", n), ("y_limits", 2), ("du_limits", m)):
-            if name in problem:
-                problem[name] = tuple(np.array(np.broadcast_to(a, (T, size))) for a in problem[name])
-        steps = (T,) if "time_varying" in problem else ()
-        for name, core in (("N", (n, m)), ("c", (n,)), ("q", (n,)), ("r", (m,))):
-            problem.setdefault(name, np.zeros((*steps, *core)))
-        problem.setdefault("qf", np.zeros(n))
         if "soft" in problem:
             problem["soft"] = tuple(price)
         if rng.random() < 1 / 7:
-            for name in problem.keys() & LIMITS.values():
-                low, high = problem[name]
-                at = rng.integers(T), rng.integers(low.shape[1])
+            for low, high in (problem[name] for name in LIMITS.values() if name in problem):
+                at = rng.integers(len(low)), rng.integers(low.shape[1])
                 if np.isfinite(low[at]) and np.isfinite(high[at]):
                     low[at] = high[at] = (low[at] + high[at]) / 2
         if rng.random() < 0.1:
-            problem["x0"] = np.zeros(n)
+            problem["x0"] = np.zeros(shape[0])
         problems.append(problem)
     return problems
 
@@ -107,29 +97,13 @@ def compare(problems, found):
     return found.solved.tolist()
 
 
-def check_kind(kind, num, shape=SHAPE, seed=0):
-    problems = draw(kind, num, shape, seed)
-    verdicts = compare(problems, solve(problems))
-    assert verdicts.count(True) > num / 4
-    assert (kind == "changes_from_any" or "soft" in KINDS[kind]) == (verdicts.count(False) == 0)
-
-
-EVERYDAY = ("all", "states")
-
-
-@pytest.mark.parametrize("kind", EVERYDAY)
+@pytest.mark.parametrize("kind", KINDS)
 def test_answers_and_proofs_are_the_referees(kind):
-    check_kind(kind, 60)
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in EVERYDAY and kind not in ("inputs",)])
-def test_answers_and_proofs_of_all_kinds_are_the_referees(kind):
-    check_kind(kind, 100)
-
-
-def test_inputs_alone_within_limits_always_have_an_optimum():
-    problems = draw("inputs", 200)
-    assert all(compare(problems, solve(problems)))
+    problems = draw(kind, 100)
+    verdicts = compare(problems, solve(problems))
+    assert verdicts.count(True) > 25
+    always = kind in ("inputs", "changes_from_any") or "soft" in KINDS[kind]
+    assert always == (verdicts.count(False) == 0)
 
 
 def test_the_published_problem():
@@ -198,12 +172,6 @@ def test_a_state_that_is_zero_but_for_rounding_is_no_violation(share):
         small = solved(x0=size * x0, **given | {"u_limits": (-size * edge, size * edge)})
         assert bool(small.solved)
         np.testing.assert_allclose(small.cost / size**2, cost, rtol=1e-9)
-
-
-def test_steps_taken_for_a_batch_are_refused_in_words():
-    one = np.eye(1)
-    with pytest.raises(ValueError, match=r"found x0 \(30,\), r \(30, 5\); an axis of steps needs time_varying=True"):
-        solved(one, one, one, one, np.zeros((30, 1)), 5, r=np.zeros((30, 5, 1)), u_limits=(-1, 1))
 
 
 @pytest.mark.parametrize("num", [6, 48])
@@ -341,9 +309,10 @@ def along(given, name, direction, by):
     return given | {name: jax.tree.map(lambda a, d: a + by * d, given[name], direction)}
 
 
-def check_gradients(kind, step=1e-5, tolerance=2e-5):
+@pytest.mark.parametrize("kind", ["all", "soft", "time_varying_all"])  # together they have each feature
+def test_gradients_are_those_of_finite_differences(kind):
     """Each argument along a random direction, all differences in one batch, against central differences."""
-    problem = without_kink(kind)
+    problem, step, tolerance = without_kink(kind), 1e-5, 2e-5
     given, score = differentiable(problem)
     gradient = jax.grad(score)(given)
     rng = np.random.default_rng(7)
@@ -369,29 +338,6 @@ def check_gradients(kind, step=1e-5, tolerance=2e-5):
         assert abs(exact) > 1e-6 or name in LIMITS.values() or name == "u_last", name
 
 
-@pytest.mark.parametrize("kind", ["all", "soft", "time_varying_all"])  # together they have each feature
-def test_gradients_are_those_of_finite_differences(kind):
-    check_gradients(kind)
-
-
-def test_gradients_are_those_of_the_dense_optimality_conditions():
-    """For one direction of the linear terms: the active set's equations, solved densely."""
-    problem = without_kink("states")
-    qp = dense_qp.build(**problem)
-    us, rows = dense_qp.by_daqp(qp)[0], qp.G[qp.flat(member(solve([problem]), 0).multipliers) != 0]
-    K = np.block([[qp.H, rows.T], [rows, np.zeros((len(rows), len(rows)))]])
-    weight = np.random.default_rng(0).normal(size=us.shape)
-    right = np.zeros(len(K))
-    right[: weight.size] = weight.ravel()
-    adjoint = np.linalg.solve(K, right)  # of the gradient in f: −adjoint
-
-    given, _ = differentiable(problem)
-    gradient = jax.grad(lambda r: jnp.sum(weight * solved(**given | {"r": r}, num_steps=problem["num_steps"]).us))(
-        given["r"]
-    )
-    np.testing.assert_allclose(gradient, -2 * adjoint[: weight.size].reshape(weight.shape).sum(0), rtol=1e-7)
-
-
 def test_gradients_of_infeasible_problems_are_nan_and_of_their_neighbours_are_not():
     starts = np.array([[0.5], [100.0], [0.2]])
 
@@ -408,47 +354,30 @@ def test_gradients_of_infeasible_problems_are_nan_and_of_their_neighbours_are_no
 # Programs of JAX -----------------------------------------------------------------------------------------------------
 
 
-def test_jit_vmap_batches_and_loops_give_the_same():
+def test_jit_vmap_batches_and_loops_give_the_same_whatever_the_neighbours():
     problems = draw("states", 8, seed=9)
     given = stacked(problems)
     T = given.pop("num_steps")
     batch = solved(**given, num_steps=T)
+    assert 2 < np.sum(batch.solved) < 8
 
     def one(given):
         return solved(**given, num_steps=T)
 
     mapped = jax.jit(jax.vmap(one))(given)
-    for a, b in zip(jax.tree.leaves(batch), jax.tree.leaves(mapped)):
-        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
-    for i in (0, 5):
-        single = one(jax.tree.map(lambda a, i=i: a[i], given))
+    starts = given.pop("x0")
+    last = jax.vmap(lambda x0, given: one(given | {"x0": x0}), (1, 0), -1)(starts.T, given)
+    last = jax.tree.map(lambda a: np.moveaxis(a, -1, 0), last)
+    for other in (mapped, last):
+        for a, b in zip(jax.tree.leaves(batch), jax.tree.leaves(other)):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+    first = jax.tree.map(lambda a: a[0], given)
+    both = jax.vmap(lambda x0: one(first | {"x0": x0}).cost)(starts)
+    np.testing.assert_allclose(both, one(first | {"x0": starts}).cost, rtol=1e-9)
+    for i in range(8):
+        single = one(jax.tree.map(lambda a, i=i: a[i], given | {"x0": starts}))
         for a, b in zip(jax.tree.leaves(batch), jax.tree.leaves(single)):
             np.testing.assert_allclose(a[i], b, rtol=1e-8, atol=1e-9)
-
-
-def test_vmap_over_other_axes():
-    problems = draw("states", 8, seed=9)
-    given = stacked(problems)
-    T, starts = given.pop("num_steps"), given.pop("x0")
-    batch = solved(**given, x0=starts, num_steps=T)
-    last = jax.vmap(lambda x0, given: solved(**given, x0=x0, num_steps=T), in_axes=(1, 0), out_axes=-1)(
-        jnp.asarray(starts.T), given
-    )
-    np.testing.assert_allclose(np.moveaxis(last.us, -1, 0), batch.us, rtol=1e-9, atol=1e-12)
-    first = jax.tree.map(lambda a: a[0], given)
-    both = jax.vmap(lambda x0: solved(**first, x0=x0, num_steps=T).cost)(jnp.asarray(starts))
-    whole = solved(**first, x0=starts, num_steps=T).cost
-    np.testing.assert_allclose(both, whole, rtol=1e-9)
-
-
-def test_members_do_not_depend_on_their_neighbours():
-    problems = draw("states", 60)
-    found = solve(problems)
-    again = solve(problems[::-1])
-    np.testing.assert_array_equal(found.solved, again.solved[::-1])
-    np.testing.assert_array_equal(found.infeasible, again.infeasible[::-1])
-    good = found.solved
-    np.testing.assert_allclose(found.us[good], again.us[::-1][good], rtol=1e-9, atol=1e-11)
 
 
 def test_a_price_is_the_fall_of_the_cost_as_its_limit_widens():
@@ -487,6 +416,7 @@ PLAIN = {"A": ONE, "B": ONE, "Q": ONE, "R": ONE, "x0": np.ones(2), "num_steps": 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"x0": np.zeros((30, 2)), "r": np.zeros((30, 5, 2))}, r"x0 .30,., r .30, 5.; an axis of steps needs time_v"),
         ({"num_steps": 0}, r"num_steps: expected a whole number in \[1, 100000\], but found 0"),
         ({"num_steps": 10**6}, r"num_steps: expected a whole number in \[1, 100000\], but found 1000000"),
         ({"u_limits": (1, -1)}, "limits.u: the limits of signal 0 contradict each other: low 1 is above high -1"),

@@ -156,8 +156,7 @@ def test_an_input_beyond_its_range_acts_as_the_end_of_the_range(cart_pole):
     assert cart_pole.dynamics(x, [40.0])[2] > cart_pole.dynamics(x, [39.0])[2]
 
 
-def test_variants_rest_where_their_inputs_hold_them(tmp_path, monkeypatch):
-    monkeypatch.setenv("LQRLAB_PLANTS", "")
+def test_variants_rest_where_their_inputs_hold_them(tmp_path):
     (tmp_path / "test_lever.xml").write_text(LEVER)
     assert systems.register_file(tmp_path / "test_lever.xml") == ["test_lever"]
     variants = systems.sample("test_lever", key=jax.random.key(0), num=5)
@@ -166,8 +165,7 @@ def test_variants_rest_where_their_inputs_hold_them(tmp_path, monkeypatch):
     np.testing.assert_allclose(variants.dynamics(x, u), 0, atol=1e-9)
 
 
-def test_a_table_of_plants_may_name_a_robot(tmp_path, monkeypatch):
-    monkeypatch.setenv("LQRLAB_PLANTS", "")
+def test_a_table_of_plants_may_name_a_robot(tmp_path):
     (tmp_path / "swing.urdf").write_text(SWING)
     (tmp_path / "plants.toml").write_text('[test_swing]\nfile = "swing.urdf"\nactuated = ["pivot"]\ndt = 0.05\n')
     assert systems.register_file(tmp_path / "plants.toml") == ["test_swing"]

@@ -186,8 +186,7 @@ GRIPPER = """
 </robot>"""
 
 
-def test_a_urdf_robot_is_drawn_by_what_it_has_for_the_eye(tmp_path, monkeypatch):
-    monkeypatch.setenv("LQRLAB_PLANTS", "")
+def test_a_urdf_robot_is_drawn_by_what_it_has_for_the_eye(tmp_path):
     file = tmp_path / "test_gripper.urdf"
     file.write_text(GRIPPER.format(shape='<box size="0.4 0.1 0.06"/>'))
     with pytest.raises(ValueError, match=r"'grip' follow joint 'turn' .*<mimic>.* fixed=\['grip'\] lets"):

@@ -155,13 +155,8 @@ def harder(A, B, C, D, nmeas, ncon, small):
     """The plant with a cost of u and noise in y besides: its optimum is no smaller."""
     n, z, w = len(A), len(C) - nmeas, B.shape[1] - ncon
     cost, noise = small * np.eye(ncon), small * np.eye(nmeas)
-    D = np.block(
-        [
-            [D[:z, :w], np.zeros((z, nmeas)), D[:z, w:]],
-            [np.zeros((ncon, w + nmeas)), cost],
-            [D[z:, :w], noise, D[z:, w:]],
-        ]
-    )
+    first, last = [D[:z, :w], np.zeros((z, nmeas)), D[:z, w:]], [D[z:, :w], noise, D[z:, w:]]
+    D = np.block([first, [np.zeros((ncon, w + nmeas)), cost], last])
     B, C = np.hstack([B[:, :w], np.zeros((n, nmeas)), B[:, w:]]), np.vstack([C[:z], np.zeros((ncon, n)), C[z:]])
     return A, B, C, D
 
@@ -224,14 +219,10 @@ def test_a_controller_whose_last_digits_matter_is_passed_over():
     plant = GeneralizedPlant.of((-np.eye(1), np.ones((1, 3)), np.ones((3, 1)), np.zeros((3, 3))), 2, 2)
     static = -np.eye(1), np.zeros((1, 2)), np.zeros((2, 1))
     cancelling, plain = np.array([[-1.0, 0.0], [2e12, -2e12]]), -0.1 * np.eye(2)
-    found = best_controller(
-        plant,
-        plant.regularised(1e-3)[0],
-        lambda regular, below: (0.1, None),
-        lambda optimum, solved: [(0.5, (*static, cancelling)), (0.84, (*static, plain))],
-        lambda system: gains(*system).max(),
-        lambda optimum, solved: "",
-    )
+    search, norm = lambda regular, below: (0.1, None), lambda system: gains(*system).max()
+    candidates = lambda optimum, solved: [(0.5, (*static, cancelling)), (0.84, (*static, plain))]  # noqa: E731
+    regular, remark = plant.regularised(1e-3)[0], lambda optimum, solved: ""
+    found = best_controller(plant, regular, search, candidates, norm, remark)
     np.testing.assert_array_equal(found.controller.D, plain)
 
 
@@ -321,12 +312,8 @@ def test_units_do_not_matter(scale):
     best = robust.hinfsyn(*plant, 2, 2).gamma
     x, u, y = (np.diag(scale ** np.linspace(-1, 1, k)) for k in (4, 2, 2))
     inputs, outputs = scipy.linalg.block_diag(np.eye(3), u), scipy.linalg.block_diag(np.eye(3), y)
-    moved = (
-        scale * x @ A @ np.linalg.inv(x),
-        scale * x @ B @ inputs,
-        outputs @ C @ np.linalg.inv(x),
-        outputs @ D @ inputs,
-    )
+    back = np.linalg.inv(x)
+    moved = scale * x @ A @ back, scale * x @ B @ inputs, outputs @ C @ back, outputs @ D @ inputs
     d = robust.hinfsyn(*moved, 2, 2)
     assert d.gamma == pytest.approx(best, rel=1e-3)
     assert d.norm <= d.gamma
@@ -367,16 +354,14 @@ def test_mixsyn_shapes_the_sensitivities():
     assert d.norm <= d.gamma
     alone = robust.mixsyn((G.A, G.B, G.C, G.D), None, None, tuple(np.kron(np.eye(2), w) for w in W3))
     assert alone.norm <= alone.gamma
+    integrators = tuple(np.kron(np.eye(2), w) for w in ([[0.0]], [[1.0]], [[1.0]], [[0.0]]))
     for given, words in (
         ((), "W1, W2, W3: expected at least one weight"),
         (("x",), "W1: expected real numbers"),
         ((np.eye(3),), "W1: expected a weight of 2 signals, but found one of 3"),
         ((W1,), "W1: expected a weight of 2 signals, but found one of 1"),
         (((1, 2, 3),), r"W1: expected the matrices \(A, B, C, D\)"),
-        (
-            (tuple(np.kron(np.eye(2), w) for w in ([[0.0]], [[1.0]], [[1.0]], [[0.0]])),),
-            "mode at 0 rad/s is not detectable",
-        ),
+        ((integrators,), "mode at 0 rad/s is not detectable"),
     ):
         refused(words, robust.mixsyn, (G.A, G.B, G.C, G.D), *given)
 
@@ -414,11 +399,8 @@ def test_hankel_values_are_those_of_python_control_and_of_sums_of_first_order_sy
     rng = np.random.default_rng(7)
     for n in (3, 8):
         a = rng.normal(size=(n, n))
-        plant = (
-            a - (np.linalg.eigvals(a).real.max() + 0.1) * np.eye(n),
-            rng.normal(size=(n, 2)),
-            rng.normal(size=(2, n)),
-        )
+        A = a - (np.linalg.eigvals(a).real.max() + 0.1) * np.eye(n)
+        plant = A, rng.normal(size=(n, 2)), rng.normal(size=(2, n))
         found = robust.balred(*plant, np.zeros((2, 2)), n).hankel
         expected = python_control.hankel_singular_values(python_control.ss(*plant, np.zeros((2, 2))))
         np.testing.assert_allclose(found, np.sort(expected)[::-1], atol=1e-8 * found[0])

@@ -255,6 +255,7 @@ def test_a_network_with_and_without_families_is_the_same_for_a_plant_alone_and_a
     assert slope != 0
 
 
+@jax.jit
 def _answers(policy, xs):
     return jax.lax.scan(lambda memory, x: policy(memory, x), policy.init(xs.shape[1:2]), xs)[1]
 

@@ -2,13 +2,14 @@
 
 import html
 import itertools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-import lqrlab
 from lqrlab import control
+from lqrlab.extensions.tuning.step import StepSpecs, step_info
+from lqrlab.extensions.tuning.tuner import tune
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import svg
 from lqrlab.workbench.figures.charts import Axes
@@ -87,9 +88,9 @@ def _rest(loop: SampledLoop, x: Float[np.ndarray, " n"], u: Float[np.ndarray, " 
     return np.append(plant, np.linalg.lstsq(loop.K[:, -1:], lacks, rcond=None)[0])
 
 
-def _words(step: StepResponse, specs: Any, effort: float, margins: list[control.Margins]) -> str:
+def _words(step: StepResponse, specs: StepSpecs, effort: float, margins: list[control.Margins]) -> str:
     """Each specification and what the loop reaches."""
-    info = lqrlab.tuning.step_info(step.y[:, None], float(step.ts[1]), np.ones(1), within=specs.within)
+    info = step_info(step.y[:, None], float(step.ts[1]), np.ones(1), within=specs.within)
     reached = {
         "settling": float(info.settling[0]),
         "overshoot": float(info.overshoot[0]),
@@ -140,7 +141,7 @@ def found_weights(s: LoopSetting) -> tuple[Float[np.ndarray, " n"], Float[np.nda
     (A, B), (Q, R) = plant.matrices(), plant.weights()
     rows = stepping_outputs(plant, control.discretize(A, B, Q, R, s.dt), held)
     r = np.eye(plant.m)[0] * plant.outputs[held].scale
-    tuned = lqrlab.tuning.tune(A, B, np.asarray(plant.output_matrix())[rows], Q, R, s.dt, s.specifications, r=r)
+    tuned = tune(A, B, np.asarray(plant.output_matrix())[rows], Q, R, s.dt, s.specifications, r=r)
     states, inputs = (
         np.divide(np.diagonal(new), np.diagonal(old), out=np.ones(len(old)), where=np.diagonal(old) > 0)
         for new, old in ((np.asarray(tuned.Q), np.asarray(Q)), (np.asarray(tuned.R), np.asarray(R)))
