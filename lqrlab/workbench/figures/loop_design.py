@@ -23,22 +23,13 @@ from lqrlab.systems import Plant
 from lqrlab.workbench.figures.charts import Poles
 from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice, SampledLoop, sampled_loop
 
-FREE = 100.0
-"""Limits from here on, in scales of the inputs, count as none."""
-PLANNED = 20
-"""Samples that MPC plans."""
-TICKS = 4
-"""Ticks in the plant's own sample time."""
-LATE = 2
-"""Sample times of delay, at most."""
+FREE = 100.0  # scales of the inputs from which on limits count as none
+PLANNED = 20  # samples that MPC plans
+TICKS = 4  # in the plant's own sample time
+LATE = 2  # sample times of delay, at most
 _LONG = 160  # samples within which the constrained optimum is to need its limits no more
-OVERVIEW = "overview"
-"""The picture that shows a bit of all."""
-MOVES = "the plant moves"
-"""The plant drawn along its run."""
-STEP = "step and specifications"
-"""The picture of a step of the set-point, with the regions that its specifications forbid."""
-VIEWS = (OVERVIEW, STEP, MOVES)
+OVERVIEW, STEP, MOVES = VIEWS = ("overview", "step and specifications", "the plant moves")
+"""Pictures: a bit of all; a step of the set-point, with the regions that its specifications forbid; the plant drawn."""
 
 
 # A plant's loop as it is shown -----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import ArrayLike, Float, UInt8
 
 from lqrlab import control, evaluation
 from lqrlab.compute import checks
@@ -24,6 +24,7 @@ from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
 
 _SIDE = 290.0  # of a map [px]
+_GREY = "#808080"
 _COARSE = 1024  # starts of a map that is shown while the whole is still computed
 
 
@@ -144,8 +145,9 @@ def picture(setting: AttractionSetting, check: Check = lambda: None, num: int | 
     }
     alt = f"{plant.title}: starts in the plane of {across.name} and {up.name} that converge; {'; '.join(images)}"
     if len(regions) == 2:
-        colours = [svg.CURVES[stroke.colour][0] for stroke in strokes.values()]
-        images["where only one converges, in its colour"] = _differing(regions, colours)
+        (a, x), (b, y) = ((svg.CURVES[strokes[label].colour][0], a.converged) for label, a in regions.items())
+        layers = (x & y, _GREY, 60), (x & ~y, a, 255), (y & ~x, b, 255)
+        images["where only one converges, in its colour"] = _painted(*layers)
     body = ""
     for k, (title, rgba) in enumerate(images.items()):
         left = k * (_SIDE + 10)
@@ -156,28 +158,21 @@ def picture(setting: AttractionSetting, check: Check = lambda: None, num: int | 
     return Picture(file, alt, _words(setting, regions))
 
 
-def _rgb(colour: str) -> tuple[int, ...]:
-    return tuple(bytes.fromhex(colour.removeprefix("#")))
+def _painted(*layers: tuple[np.ndarray, str, ArrayLike]) -> UInt8[np.ndarray, "rows columns 4"]:
+    """Pixels that have a colour where a layer is true, as strong as it says, 0 … 255."""
+    rgba = np.zeros((*layers[0][0].shape, 4), np.uint8)
+    for there, colour, strength in layers:
+        rgba[there, :3] = tuple(bytes.fromhex(colour.removeprefix("#")))
+        rgba[there, 3] = np.broadcast_to(strength, there.shape)[there]
+    return rgba
 
 
 def _shaded(colour: str, region: Attraction) -> UInt8[np.ndarray, "rows columns 4"]:
     """In its colour what converges, the stronger the sooner; grey what is undecided; nothing where it diverges."""
     converged, diverged = region.converged, region.diverged
-    seconds = region.seconds[converged]
-    rgba = np.zeros((*converged.shape, 4), np.uint8)
-    rgba[converged, :3] = _rgb(colour)
-    rgba[converged, 3] = (255 * (1 - 0.6 * seconds / max(seconds.max(initial=0.0), 1e-9))).astype(np.uint8)
-    rgba[~converged & ~diverged] = (128, 128, 128, 110)
-    return rgba
-
-
-def _differing(regions: Mapping[str, Attraction], colours: Sequence[str]) -> UInt8[np.ndarray, "rows columns 4"]:
-    first, second = (a.converged for a in regions.values())
-    rgba = np.zeros((*first.shape, 4), np.uint8)
-    rgba[first & second] = (128, 128, 128, 60)
-    rgba[first & ~second] = (*_rgb(colours[0]), 255)
-    rgba[second & ~first] = (*_rgb(colours[1]), 255)
-    return rgba
+    longest = max(region.seconds[converged].max(initial=0.0), 1e-9)
+    strength = 255 * (1 - 0.6 * np.where(converged, region.seconds, 0.0) / longest)
+    return _painted((converged, colour, strength), (~converged & ~diverged, _GREY, 110))
 
 
 def _unsaturated(setting: AttractionSetting, axes: Axes) -> str:
