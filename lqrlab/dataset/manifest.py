@@ -35,7 +35,7 @@ REASONS = {
     "diverged": "trajectories that diverged: a state beyond 1000 scales (and 1000 times its start), or still growing",
     "saturated": "trajectories whose input stayed at its limit",
 }
-"""Why a variant (the first) or a trajectory may be left out; the last is of earlier versions, whose inputs had limits."""
+"""Why a variant (the first) or a trajectory may be left out; the last: by earlier versions, whose inputs had limits."""
 
 # The files that a config makes ------------------------------------------------------------------------------
 
