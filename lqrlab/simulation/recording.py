@@ -50,9 +50,9 @@ def paid(xs: Array, us: Array, costs: Array, t: Array, extra: object) -> Arrays:
 
 @functools.lru_cache(KEPT)  # a program is compiled for each
 def largest_sizes(num_steps: int) -> Recorder:
-    """What :func:`lqrlab.simulation.verdict.of_peaks` judges loops by, with the states' units as ``extra``.
+    """Sizes of states by which loops are judged, see :func:`lqrlab.simulation.verdict.of_peaks`; ``extra``: their units.
 
-    The largest sizes of states in all (``peak``), in the last quarter but one (``before``) and in the last (``last``).
+    In all (``peak``), in the last quarter but one (``before``) and in the last (``last``).
     """
     begin, end = verdict.quarters(num_steps)
 
