@@ -55,9 +55,7 @@ def random_problem(seed, n, m):
     A, B = rng.normal(size=(n, n)), rng.normal(size=(n, m))
     A *= 1.1 / np.abs(np.linalg.eigvals(A)).max()
     Q, R = np.eye(n), 0.5 * np.eye(m)
-    P = scipy.linalg.solve_discrete_are(A, B, Q, R)
-    S = R + B.T @ P @ B
-    K = np.linalg.solve(S, B.T @ P @ A)
+    K, P = gain(A, B, Q, R)
     problem = simulation.Problem.from_matrices(*(a[None] for a in (A, B, Q, R)), optimum=False)
     best = {"K": jnp.asarray(K)[None], "P": jnp.asarray(P)[None]}
     return (A, B, Q, R, K, P), dataclasses.replace(problem, **best).scaled()
