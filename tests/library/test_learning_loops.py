@@ -185,27 +185,6 @@ def test_steps_with_a_python_if_are_the_compiled_ones():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, steps(plain))
 
 
-@pytest.mark.slow
-@pytest.mark.matrix
-def test_a_loss_with_a_python_if_is_told_of_once_and_computed_step_by_step(data, tmp_path):
-    @losses.register("branching")
-    def branching(predictions):
-        error = losses.masked_mse(predictions)
-        if error > 1e6:
-            return 0 * error
-        return error
-
-    brief = {**BRIEF, "num_steps": 2, "closed_loop": 0.0, "report_every": 2}
-    model = learning.ModelConfig(**SMALL)
-    with pytest.warns(compute.EagerFallbackWarning) as told:
-        run = fit(data, model, learning.TrainConfig(**brief, loss="branching"), tmp_path / "eager")
-    assert len(told) == 1
-    assert "run_steps cannot be compiled" in str(told[0].message)
-    assert "if error > 1e6" in str(told[0].message)
-    assert run.steps == 2
-    assert 0 < run.metrics[-1]["loss"] < 1e6
-
-
 def test_excess_of_a_data_sets_plant_is_that_of_its_sampled_problem(data):
     """From the continuous plant on disk, by van Loan's exponential and SciPy's solvers alone."""
     problem = data.table().problem
