@@ -34,12 +34,10 @@ class VariantTable:
     Attributes:
         problem: the plants with their optimum ``[V, …]``, float64 where that is allowed.
         validation: rows of that split.
-        input_std: standard deviations of a stochastic expert's inputs, scaled, where somebody has designed one.
     """
 
     problem: Problem
     validation: Int[Array, " validation"]
-    input_std: Float32[Array, "V 6"] | None = None
 
     def __len__(self) -> int:
         return len(self.problem)
@@ -55,7 +53,7 @@ class VariantTable:
     def extended(self, more: Problem) -> "VariantTable":
         """The table with further plants after its rows, which belong to no split."""
         problem = jax.tree.map(lambda a, b: jnp.concatenate([a, jnp.asarray(b, a.dtype)]), self.problem, more)
-        return dataclasses.replace(self, problem=problem, input_std=None)
+        return dataclasses.replace(self, problem=problem)
 
 
 def _problem_of(tables: Sequence[Columns]) -> Problem:

@@ -6,7 +6,7 @@ from lqrlab.compute.names import lazily
 
 if TYPE_CHECKING:
     from lqrlab.learning import batches, losses, metrics, models
-    from lqrlab.learning.batches import TrainBatch, expert_std
+    from lqrlab.learning.batches import TrainBatch
     from lqrlab.learning.checkpoints import load, settings
     from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit, stop
     from lqrlab.learning.network_policy import NetworkPolicy, policy, repair

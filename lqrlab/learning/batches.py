@@ -10,8 +10,8 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from lqrlab import control, simulation
 from lqrlab import dataset as data
+from lqrlab import simulation
 from lqrlab.compute import checks, pytree
 from lqrlab.dataset import VariantTable, Windows, WindowSet
 from lqrlab.learning.train_config import ModelConfig, TrainConfig
@@ -31,7 +31,6 @@ class TrainBatch:
         weight: of each window ``[b]``, see :func:`weights`.
         problem: their plants, scaled ``[b, …]``.
         x0, key: initial states of closed loops of these plants, and keys of noise ``[b, …]``.
-        expert_std: standard deviations of the expert's inputs ``[b, 6]``, see :func:`expert_std`; else None.
     """
 
     batch: data.Batch
@@ -39,7 +38,6 @@ class TrainBatch:
     problem: Problem
     x0: Array
     key: Array
-    expert_std: Array | None = None
 
     @property
     def told(self) -> Told:
@@ -60,36 +58,7 @@ def train_batch(table: VariantTable, windows: Windows, seed: ArrayLike, step: Ar
     """Windows with what is known of their plants, and initial states drawn for the step; can be called in ``jit``."""
     batch = windows.batch(table)
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 3), step)
-    std = None if table.input_std is None else table.input_std[batch.variant]
-    return TrainBatch(batch, weights(batch.gain), *starts(table, batch.variant, key), std)
-
-
-def expert_std(problem: Problem, config: data.DataConfig) -> np.ndarray:
-    """Standard deviations of the LQG expert's inputs at a known state x ``[V, 6]``, float32, scaled.
-
-    The expert feeds a Kalman filter's estimate of the state to the optimal gain, and explores. With the estimate's
-    error taken as independent of the state, its input is distributed as N(−Kx, K Σ Kᵀ + σ² I): Σ is the covariance of
-    the stationary error after a measurement of all states, under the data set's noise, σ the excitation, which the
-    filter sees as a disturbance. Without noise of the sensors the state is known, and exploration is all that is left.
-    The recorded loops themselves are those of the optimal gain: they give the states, not this scatter.
-
-    Args:
-        problem: ``[V, …]`` in scaled, padded coordinates.
-        config: its ``noise``, ``sensor_noise`` and ``excitation`` are looked at.
-
-    Source: Anderson and Moore, Optimal Filtering (1979), section 3.1.
-    """
-    A, B, K = (np.asarray(a) for a in (problem.A, problem.B, problem.K))
-    variance = np.full(K.shape[:-1], config.excitation**2)
-    if config.sensor_noise:
-        eye = np.eye(A.shape[-1], dtype=A.dtype)
-        exists = np.any(np.asarray(problem.P) != 0, axis=-1)
-        W = config.noise**2 * eye * exists[..., None] + config.excitation**2 * B @ B.mT
-        V = config.sensor_noise**2 * eye
-        P = np.asarray(control.dlqe(A, eye, W, V).P)
-        error = P @ np.linalg.solve(P + V, np.broadcast_to(V, P.shape))  # P − P (P + V)⁻¹ P
-        variance = variance + np.einsum("vij,vjk,vik->vi", K, error, K)
-    return np.sqrt(variance).astype(np.float32)
+    return TrainBatch(batch, weights(batch.gain), *starts(table, batch.variant, key))
 
 
 def starts(table: VariantTable, rows: Array, key: Array) -> tuple[Problem, Array, Array]:
@@ -131,8 +100,7 @@ class Mixture:
             more = data.random_systems(key, config.random_systems, full_weights=full_weights, dense=True)
             table, rows = table.extended(more), jnp.arange(first, first + config.random_systems)
             loops = _optimal_loops(jax.random.fold_in(key, 1), table, rows, source.window, excitation)
-        std = jnp.asarray(expert_std(table.problem, source.data.config))
-        return cls(source, config, *jax.device_put((dataclasses.replace(table, input_std=std), loops), device))
+        return cls(source, config, *jax.device_put((table, loops), device))
 
     def windows(self, step: int, count: int, seed: int) -> Windows:
         """Batches of the ``count`` steps from ``step`` on ``[count, batch_size, …]``."""

@@ -138,7 +138,7 @@ class _Run:
     ):
         self.source, self.config, self.folder, self.settings = source, config, folder, settings
         self.place = folder / "checkpoints"
-        training_step.check_settings(config, model, source.data.config.excitation, backend)
+        training_step.check_settings(config, backend)
         built = models.build(model)
         graph, params = models.split(built)
         self.recipe = Recipe(graph, model, config, backend)

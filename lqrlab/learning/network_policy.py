@@ -58,16 +58,6 @@ class NetworkPolicy:
         gain = units.zero_padding(gain.astype(units.scale_x.dtype), "u", "x")
         return LinearPolicy(units.unscale("K", gain, self.n, self.m))
 
-    @property
-    def std(self) -> Array:
-        """Standard deviation of a stochastic network's input ``[*batch, m]``, in the plants' units; 0 of any other.
-
-        The policy answers with its mean. ``simulation.rollout(..., key=key, excitation=policy.std)`` draws its inputs.
-        """
-        stochastic = models.merge(self.graph, self.params).config.stochastic
-        std = jnp.exp(self.context.log_std) if stochastic else jnp.zeros_like(self.context.log_std)
-        return self.coordinates.unscale_input(std.astype(self.coordinates.scale_u.dtype), self.m)
-
     def init(self, batch_shape: tuple[int, ...]) -> History:
         """An empty history, at least in float32."""
         shape = (*batch_shape, self.window)

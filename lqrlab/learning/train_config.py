@@ -21,14 +21,13 @@ class ModelConfig(Config):
         heads: attention heads; they share ``width``.
         description: whether it is told the plant (of kind matrix also its weights); else it has the history only.
         hidden: width of the description's encoder.
-        stochastic: whether it also says how sure it is: a Gaussian policy, for losses between distributions.
         seed: of the initial parameters.
 
     >>> learning.ModelConfig(width=16, heads=2).to_json() == learning.ModelConfig(heads=2, width=16).to_json()
     True
     """
 
-    gone: ClassVar = {"remat": False, "block": "attention", "activation": "gelu"}
+    gone: ClassVar = {"stochastic": False, "remat": False, "block": "attention", "activation": "gelu"}
     kind: str = "matrix"
     window: _Size = 1
     width: _Size = 16
@@ -36,7 +35,6 @@ class ModelConfig(Config):
     heads: _Size = 4
     description: bool = True
     hidden: _Size = 256
-    stochastic: bool = False
     seed: Seed = 0
 
 

@@ -74,11 +74,7 @@ def predictions(model: Any, context: Any, given: TrainBatch) -> losses.Predictio
     batch = given.batch
     prediction = model(batch.x, batch.u, batch.time_mask, context).astype(batch.target.dtype)
     weight = batch.time_mask[..., None] * batch.input_mask[:, None] * given.weight[:, None, None]
-    std = jnp.zeros_like(context.log_std) if given.expert_std is None else given.expert_std
-    log_std, std = (
-        jnp.broadcast_to(a[:, None].astype(prediction.dtype), prediction.shape) for a in (context.log_std, std)
-    )
-    return losses.Predictions(prediction, batch.target, weight, log_std, std)
+    return losses.Predictions(prediction, batch.target, weight)
 
 
 def objective(graph: nnx.GraphDef, config: TrainConfig, backend: Backend | None = None) -> Objective:
@@ -229,14 +225,9 @@ def validate(
     return loss, *judged
 
 
-def check_settings(config: TrainConfig, model: ModelConfig, excitation: float, backend: Backend) -> None:
+def check_settings(config: TrainConfig, backend: Backend) -> None:
     """Refuse settings that do not go together, before anything is compiled."""
     losses.register[config.loss]
-    if config.loss == "gaussian_kl" and not (model.stochastic and excitation > 0):
-        raise ValueError(
-            "loss: gaussian_kl compares two distributions: expected a model with stochastic=True and a data set with "
-            f"excitation > 0, but found stochastic={model.stochastic} and excitation={excitation:g}"
-        )
     mesh = backend.jax_mesh
     if mesh is not None:
         for name in ("batch_size", "plants"):

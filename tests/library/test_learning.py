@@ -85,8 +85,7 @@ def perturbed(model):
 
 
 def masked_mse(prediction, target, weight):
-    none = jnp.zeros_like(prediction)
-    return learning.losses.masked_mse(learning.losses.Predictions(prediction, target, weight, none, none))
+    return learning.losses.masked_mse(learning.losses.Predictions(prediction, target, weight))
 
 
 def test_masked_mse_is_a_mean_over_live_entries():

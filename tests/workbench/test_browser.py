@@ -319,7 +319,7 @@ def site(tmp_path_factory):
     frame["error"] = ""
     frame.loc[3, ["cost", "lost", "error"]] = np.nan, np.nan, "mode at +4.2 rad/s is not stabilizable"
     folder.mkdir(parents=True)
-    sweep.write(folder, frame)
+    frame.to_csv(folder / sweep.TABLE, index=False)
     record = {"notebook": "cart_pole", "title": "Cart-pole", "runs": runs}
     record |= {"started": "2026-11-21T10:00:00", "status": "failed", "versions": {"lqrlab": "0.1.0"}}
     record["units"] = {"dt": "s"}
@@ -478,7 +478,8 @@ def hostile_site(folder):
     report.write(hostile_html.run(folder / "runs" / "run"))
     many = folder / "sweeps" / "sweep"
     many.mkdir(parents=True)
-    sweep.write(many, pd.DataFrame([{"run": name, "status": name, name: name, "error": name}]))
+    frame = pd.DataFrame([{"run": name, "status": name, name: name, "error": name}])
+    frame.to_csv(many / sweep.TABLE, index=False)
     record = {"notebook": name, "title": name, "status": name, "profile": name}
     record |= {"started": name, "versions": {"lqrlab": name, name: name}, "units": {}, "commit": name, "device": name}
     record["runs"] = [{"point": {name: name}}]

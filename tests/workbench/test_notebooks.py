@@ -38,7 +38,7 @@ def test_how_a_notebook_is_written(path):
     for parameter in nb.parameters.values():
         assert parameter.about, f"{parameter.name}: say what it means, after a #"
     assert any(level == 1 for level, _ in notebooks.headings(nb.cells[0]))
-    code = [notebooks.source(cell) for cell in nb.cells if cell["cell_type"] == "code"]
+    code = [cell["source"] for cell in nb.cells if cell["cell_type"] == "code"]
     assert re.search(rf'session\.begin\("{path.stem}", run[,)]', "\n".join(code))
     assert re.search(rf'session\.finish\(\s*"{path.stem}",\s*folder', code[-1])
     for cell in nb.cells:
@@ -46,7 +46,7 @@ def test_how_a_notebook_is_written(path):
             assert not cell["outputs"], "outputs are not kept in git: nbstripout"
             assert cell["execution_count"] is None
             assert "injected-parameters" not in notebooks.tags(cell)
-            tree = ast.parse(re.sub(r"^[%!].*$", "", notebooks.source(cell), flags=re.M))
+            tree = ast.parse(re.sub(r"^[%!].*$", "", cell["source"], flags=re.M))
             for node in ast.walk(tree):  # a module can be reloaded, what was taken out of it cannot
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lqrlab."):
                     assert node.module in ("lqrlab.workbench", "lqrlab.extensions.identification"), ast.unparse(node)
@@ -61,7 +61,7 @@ WRITERS = {"save", "to_csv", "to_json", "trace", "memory_profile", "write", "wri
 @pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
 def test_what_a_notebook_writes_beside_its_products_goes_where_a_look_may_write(path):
     """``session.output``; what ``dataset.generate`` and ``learning.fit`` keep is theirs, and they keep it."""
-    code = [notebooks.source(c) for c in notebooks.read(path).cells if c["cell_type"] == "code"]
+    code = [c["source"] for c in notebooks.read(path).cells if c["cell_type"] == "code"]
     for node in ast.walk(ast.parse("\n".join(code))):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in WRITERS:
             direct = [word for word in re.findall(r"\bfolder\b", ast.unparse(node))]
@@ -75,7 +75,7 @@ def test_the_front_page_shows_one_experiment_on_each_kind_of_plants():
     nb = notebooks.read(SOURCE / "04_performance_analysis.ipynb")
     for cell in nb.cells:
         if "summary" in notebooks.tags(cell):
-            named = {n.id for n in ast.walk(ast.parse(notebooks.source(cell))) if isinstance(n, ast.Name)}
+            named = {n.id for n in ast.walk(ast.parse(cell["source"])) if isinstance(n, ast.Name)}
             assert not named & {"scores", "held_scores", "wide_scores", "table", "held_table", "summary"}
 
 
@@ -90,7 +90,7 @@ def test_a_notebook_waits_only_for_those_that_it_reads():
 def test_the_price_of_sampling_in_notebook_12_is_that_of_an_integrator():
     """The cost of ẋ = u with unit weights is 1, and √(1 + dt²/12) where its input is held for dt."""
     nb = notebooks.read(SOURCE / "12_sampling_and_delay.ipynb")
-    code = next(s for s in map(notebooks.source, nb.cells) if s.startswith("def extra_cost("))
+    code = next(c["source"] for c in nb.cells if c["source"].startswith("def extra_cost("))
     found = {"control": control, "np": np}
     exec(ast.unparse(ast.parse(code).body[0]), found)
     times, one = np.array([0.1, 1.0, 3.0]), np.eye(1)

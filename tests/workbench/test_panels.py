@@ -697,12 +697,14 @@ def test_designs_are_kept_found_again_and_forgotten(tmp_path, person, monkeypatc
     panel.designs.name.value, panel.delay.value = "slow", 1.0
     panel.designs.keep.click()
     other = widgets.lqr_designer("cart_pole", num_steps=20)
-    assert other.designs.list.options == ()  # another panel's
+    assert other.designs.name.options == ()  # another panel's
     other.close()
     panel.close()
     again = widgets.lqr_designer("pendulum", num_steps=20)  # as after a restart
-    assert again.designs.list.options == ("fast <b>", "slow")
-    again.designs.list.value = "fast <b>"
+    assert again.designs.name.options == ("fast <b>", "slow")
+    again.designs.take.click()
+    assert "expected a kept design, fast &lt;b&gt;, slow" in again.designs.said.value
+    again.designs.name.value = "fast <b>"
     again.designs.take.click()
     assert (again.states["angle"].value, again.delay.value) == (pytest.approx(4.0, rel=1e-3), 0.5)
     again.designs.forget.click()

@@ -30,7 +30,6 @@ from lqrlab import learning
 from lqrlab.systems import families
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.runs import notebooks, pipeline, plant_copies, run_folder, session
-from lqrlab.workbench.runs.terminal import Progress
 
 RUN = "run: str = 'data/runs/default'  # folder that this run reads and writes\n"
 FIRST = [
@@ -104,9 +103,10 @@ def test_a_chain_hands_files_on_and_says_how_far_it_is(finished):
     folder, shown = finished[0] / "run", finished[1]
     assert numbers(folder, "01_first") == {"rate": 0.5, "shout": True, "names": ["b", "c"]}
     assert numbers(folder, "02_second") == {"total": 0 + 1 + 2 + 3, "rate": 2.0}
-    assert [line.split("  (")[0] for line in shown.splitlines() if "5/5" in line or "6/6" in line] == [
-        "  01_first   5/5  Step 2",
-        "  02_second   6/6  Step 3",
+    lines = [line.split("  (")[0] for line in shown.splitlines()]
+    assert lines[1:6] == [
+        *(f"  01_first  {title}" for title in ("About 01_first", "Step 0", "Step 1", "Step 2")),
+        "✓ 01_first  finished",
     ]
     record = json.loads((folder / "run.json").read_text())
     assert record["status"] == "finished"
@@ -169,7 +169,7 @@ def test_profiles_are_checked_as_strictly(source, tmp_path):
     ]:
         profile.write_text(json.dumps(content))
         refused(message, run, source, tmp_path / "run")
-    refused(r"profile: there is no 'tyo' .* there are toy", pipeline.run, "tyo", tmp_path / "run", source=source)
+    refused(r"profile: there is no 'tyo' .* did you mean toy", pipeline.run, "tyo", tmp_path / "run", source=source)
 
 
 @pytest.mark.parametrize(
@@ -199,8 +199,7 @@ def test_values_as_typed(source, text, kind, value):
 def test_declarations_are_read_as_papermill_reads_them(source):
     path = source / "01_first.ipynb"
     ours, theirs = notebooks.read(path).parameters, papermill.inspect_notebook(path)
-    assert "limit" not in theirs  # papermill overlooks what is annotated as a union
-    assert list(ours) == [*theirs, "limit"]
+    assert list(ours) == [*theirs, "limit"]  # papermill overlooks what is annotated as a union
     for name, of_it in theirs.items():
         kind = ours[name].type
         assert of_it["inferred_type_name"] in (str(kind), getattr(kind, "__name__", None))
@@ -330,7 +329,8 @@ def test_interrupted_by_hand(again):
     parent.send_signal(signal.SIGINT)
     out, err = parent.communicate(timeout=20)
     assert parent.returncode == 130
-    assert 'interrupted at "Step 1"' in out
+    assert "  02_second  Step 1" in out
+    assert "✗ 02_second  interrupted" in out
     assert "the same command resumes it" in err
     assert json.loads((again[0] / "run.json").read_text())["status"] == "stopped"
 
@@ -524,7 +524,7 @@ def test_a_deeper_notebook_runs_when_named_and_only_then(source, tmp_path):
     record = json.loads((folder / "run.json").read_text())
     assert record["parameters"] == {"01_first": {"amount": 4}, "12_deeper": {"amount": 7}}
     assert "finished before" in run(source, folder, only=["12_deeper"])
-    refused(r"there is no '12_deepr' .*; did you mean 12_deeper\?", run, source, folder, only=["12_deepr"])
+    refused(r"there is no '12_deepr'; did you mean 12_deeper\?", run, source, folder, only=["12_deepr"])
 
 
 def test_a_notebook_is_named_by_the_beginning_of_its_name(source):
@@ -535,8 +535,8 @@ def test_a_notebook_is_named_by_the_beginning_of_its_name(source):
         "01_first",
         "12_deep",
     ]
-    refused(r"no '12' in .*; 12_deep and 12_deeper begin so", notebooks.named, source, ["12"])
-    refused("there is no '' in", notebooks.named, source, [""])
+    refused(r"no '12'; 12_deep and 12_deeper begin so", notebooks.named, source, ["12"])
+    refused("there is no '';", notebooks.named, source, [""])
     values = notebooks.effective(notebooks.find(source), {}, {"02.rate": "3"})
     assert (values["01_first"]["rate"], values["02_second"]["rate"]) == (0.5, 3.0)
 
@@ -789,19 +789,6 @@ def test_a_dry_run_says_what_is_kept(again, tmp_path, capsys):
     pipeline.run("toy", again[0], GIVEN, source=tmp_path / "notebooks", dry_run=True, fresh=True)
     assert f"01_first: would run in {again[0]}" in capsys.readouterr().out
     assert numbers(again[0], "01_first")["rate"] == 0.5, "nothing was removed"
-
-
-def test_a_log_is_never_silent_for_long():
-    stream = io.StringIO()
-    with Progress(stream, interval=0.15, even=True) as progress:
-        progress.begin("cart_pole", 50, "compiling")
-        time.sleep(0.4)
-        progress.step(10, "points")
-        time.sleep(0.4)
-    lines = stream.getvalue().splitlines()
-    assert "  cart_pole   0/50  compiling  (0:00)" in lines
-    assert re.fullmatch(r"  cart_pole  10/50  points  \(0:00, \S+/s, 0:0\d left\)", lines[-1])
-    assert 3 <= len(lines) <= 12
 
 
 def test_plain_papermill_does_as_well(source, tmp_path):

@@ -20,16 +20,13 @@ from lqrlab.simulation.binding import recognised
 @pytree
 @dataclasses.dataclass(frozen=True)
 class OptimalAgent:
-    """u = v − K e, in an environment's units: what no agent beats on its linear plant."""
+    """u = −Kx, in an environment's units: what no agent beats on its linear plant."""
 
     K: Float[Array, "m n"]
-    follows: bool = dataclasses.field(metadata={"static": True})
 
     def __call__(self, obs: Array) -> Array:
         """The action on an observation ``[..., size]``, whose first entries are the state."""
-        m, n = self.K.shape
-        u = -matvec(self.K, obs[..., :n])
-        return u + obs[..., -m:] if self.follows else u
+        return -matvec(self.K, obs[..., : self.K.shape[-1]])
 
 
 def optimal(env: Environment) -> OptimalAgent:
@@ -38,7 +35,7 @@ def optimal(env: Environment) -> OptimalAgent:
     if env.settings.observe == "outputs" or env.settings.levels:
         raise ValueError("env: the LQR sees the state and chooses any input; leave observe='state', action='full'")
     K = np.asarray(env.pool.K[0]) * env.unit_x / env.unit_u[:, None]
-    return OptimalAgent(jnp.asarray(K.astype(env.dtype)), env.reference is not None)
+    return OptimalAgent(jnp.asarray(K.astype(env.dtype)))
 
 
 @pytree
@@ -59,8 +56,8 @@ class AgentPolicy:
         """The policy of an agent: a function of one observation, or a model of Stable-Baselines3 or SBX."""
         check_environment(env)
         agent = compiled(agent, env)
-        if env.settings.task == "track" or env.settings.observe == "outputs":
-            raise ValueError("env: a policy is given the state; its agent has to see it too, without a reference")
+        if env.settings.observe == "outputs":
+            raise ValueError("env: a policy is given the state; its agent has to see it too: leave observe='state'")
         return cls(agent, env)
 
     def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, Array]:
@@ -190,9 +187,7 @@ class PolicyAgent:
         env = self.env
         unit_x, unit_u = (jnp.asarray(a, env.dtype) for a in (env.unit_x, env.unit_u))
         carry, u = self.policy(carry, obs[:, : env.n] * unit_x[None])
-        action = u.astype(env.dtype) / unit_u[None]
-        # what follows the reference is seen behind the state
-        return carry, action if env.reference is None else action + obs[:, -env.m :]
+        return carry, u.astype(env.dtype) / unit_u[None]
 
 
 @pytree

@@ -28,10 +28,10 @@ class State:
     """The state of an environment, or of many.
 
     Attributes:
-        x: deviation from the equilibrium, or from the reference.
+        x: deviation from the equilibrium.
         time: steps since the reset.
         variant: which of the environment's plants this is.
-        optimum: the least that the episode can cost, x0ᵀP x0 or the constrained optimum; NaN where it is not known.
+        optimum: the least that the episode can cost, x0ᵀP x0; NaN where it is not known.
         paid: what was paid, with x_tᵀP x_t for the rest, above the optimum (linear plants), or in all (nonlinear ones).
         bound: size of a state, in scales, at which the episode ends.
         held: the last action's inputs, where inputs hold.
@@ -68,8 +68,6 @@ class Environment:
         offset: what starts lie about ``[n]``.
         unit_x, unit_u: what observed states or outputs, and inputs, are counted in.
         sensor: standard deviations of the sensors' noise, None for none.
-        reference: states ``[horizon + 1, n]`` and inputs ``[horizon + 1, m]`` to follow, None for none.
-        starts: states ``[variants, starts, n]`` that episodes begin at, and their constrained optima; None for any.
         x_limits: of the states ``[n]``, low and high; None for none.
         identity: what equal environments share.
     """
@@ -81,8 +79,6 @@ class Environment:
     unit_x: np.ndarray
     unit_u: np.ndarray
     sensor: np.ndarray | None
-    reference: tuple[np.ndarray, np.ndarray] | None
-    starts: tuple[np.ndarray, np.ndarray] | None
     x_limits: tuple[np.ndarray, np.ndarray] | None
     identity: Any
 
@@ -149,8 +145,7 @@ class Environment:
     @property
     def observation_space(self) -> BoxSpace:
         """Vectors as long as an observation, without bounds."""
-        size = len(self.unit_x) + (self.n + self.m if self.reference is not None else 0)
-        size = self.settings.memory * (size + self.m) if self.settings.memory else size
+        size = self.settings.memory * (len(self.unit_x) + self.m) or len(self.unit_x)
         return BoxSpace((-np.inf,) * size, (np.inf,) * size, self.dtype.name)
 
     def problem(self, plant: Plant) -> Problem:
@@ -211,17 +206,11 @@ class Environment:
             problem=problem,
             owner=self.digest,
         )
-        given, problem, paid = problem, self.problem_of(state), zero
+        problem = self.problem_of(state)
         x = jax.random.normal(key, (self.n,), f) * problem.scale_x * self.settings.start + jnp.asarray(self.offset, f)
         known = problem.optimal_cost(x) if self.settings.task != "swing_up" else jnp.asarray(jnp.nan, f)
-        if self.starts is not None and given is not None:
-            known = jnp.asarray(jnp.nan, f)  # a plant of its own has no optimum that was computed
-        elif self.starts is not None:
-            x, known = (jnp.asarray(a)[variant] for a in self.starts)
-            x, known = (a[jax.random.randint(key, (), 0, len(x), jnp.int32)] for a in (x, known))
-            paid = jnp.nan_to_num(problem.optimal_cost(x) - known)  # below zero: the limits have not cost anything yet
         bound = self.settings.far * jnp.maximum(verdict.size(x, problem.scale_x), jnp.ones((), f))
-        state = dataclasses.replace(state, x=x, optimum=known, paid=paid, bound=bound.astype(f))
+        state = dataclasses.replace(state, x=x, optimum=known, bound=bound.astype(f))
         return self._observe(state, sense if sensed else None, jnp.zeros(self.m, f))
 
     def _observe(self, state: State, key: PRNGKeyArray | None, u: Array) -> tuple[Array, State]:
@@ -236,19 +225,11 @@ class Environment:
         if key is not None:
             seen = seen + jax.random.normal(key, seen.shape, self.dtype) * jnp.asarray(self.sensor, self.dtype)
         seen = seen / jnp.asarray(self.unit_x, self.dtype)
-        if self.reference is not None:
-            wanted = zip(self._wanted(state.time), (self.unit_x, self.unit_u))
-            seen = jnp.concatenate([seen, *(a / jnp.asarray(unit, self.dtype) for a, unit in wanted)])
         if not self.settings.memory:
             return seen, state
         newest = jnp.concatenate([seen, u / jnp.asarray(self.unit_u, self.dtype)])
         history = jnp.concatenate([newest[None], state.history[:-1]])
         return history.reshape(-1), dataclasses.replace(state, history=history)
-
-    def _wanted(self, time: Array) -> tuple[Array, Array]:
-        """The reference's state and the input that follows it."""
-        assert self.reference is not None
-        return tuple(jnp.asarray(a, self.dtype)[time] for a in self.reference)  # type: ignore[return-value]
 
     def step(self, key: PRNGKeyArray, state: State, action: ArrayLike | actions.Action) -> Step:
         """One sample time; where the episode ends, the next one begins at once.
@@ -298,14 +279,9 @@ class Environment:
         queue = state.queue
         if self.settings.delay:
             u, queue = queue[-1], jnp.concatenate([sent[None], queue[:-1]])
-        moving = problem
-        if self.reference is not None:
-            # the error moves like the plant, under what is added to the reference's input
-            u = u - self._wanted(state.time)[1]
-            moving = problem.limited(None)
         noise = None if problem.noise.state is None else jax.random.fold_in(key, 1)
         with _precision(f):
-            after, cost = moving.step(x, u, key=noise)
+            after, cost = problem.step(x, u, key=noise)
         excess = quadratic(problem.S, u + matvec(problem.K, x))
         new = dataclasses.replace(
             state,

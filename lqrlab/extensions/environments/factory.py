@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from lqrlab import simulation, systems
-from lqrlab.extensions import predictive
 from lqrlab.extensions.environments.core import Environment
 from lqrlab.extensions.environments.settings import Limits, Settings
 from lqrlab.simulation import Problem
@@ -41,8 +40,8 @@ def make(
         plant: a family's name, a plant or a batch of plants (each reset draws one), a class of plants, or a file with
             matrices.
         task, linear, horizon, spread, limits, observe, units, reward: see :class:`Settings`.
-        more: the other fields of :class:`Settings`: sample time, starts, noise, delay, actions, the end of an episode,
-            a reference, limits of states, what an invalid action does, precision.
+        more: the other fields of :class:`Settings`: sample time, noise, delay, actions, the end of an episode,
+            limits of states, what an invalid action does, precision.
 
     Raises:
         ValueError: says which argument is wrong, and what to do; a plant without a stabilizing optimum.
@@ -62,11 +61,9 @@ def _made(plant: Any, settings: Settings) -> Environment:
     with jax.enable_x64(True):
         plants = _plants(plant, settings)
         pool = _pool(plants, settings)
-        track = _track(pool, plants, settings)
         offset, (unit_x, unit_u) = _offset(plants, settings.task), _units(pool, plants, settings)
         box = None if pool.limits is None else pool.limits.x
         ends = None if box is None else (np.asarray(box[0][0, 0], dtype), np.asarray(box[1][0, 0], dtype))
-        known = _known_starts(pool, settings) if settings.optimum == "constrained" else None
         pool = jax.tree.map(np.asarray, pool.astype(np.dtype(dtype)))
     if settings.levels:
         _check_levels(settings.levels, pool, plants.m)
@@ -74,7 +71,7 @@ def _made(plant: Any, settings: Settings) -> Environment:
     sensor = np.broadcast_to(noise, unit_x.shape) if noise.any() else None
     leaves, tree = jax.tree.flatten(pool)
     identity = (tree, *((a.dtype.str, a.shape, a.tobytes()) for a in leaves), settings)
-    return Environment(pool, settings, plants.name, offset, unit_x, unit_u, sensor, track, known, ends, identity)
+    return Environment(pool, settings, plants.name, offset, unit_x, unit_u, sensor, ends, identity)
 
 
 def _check_levels(levels: int, pool: Problem, m: int) -> None:
@@ -147,20 +144,6 @@ def _pool(plants: Plant, settings: Settings) -> Problem:
     return dataclasses.replace(pool, limits=dataclasses.replace(pool.limits or simulation.Limits(), u=(-half, half)))
 
 
-def _known_starts(pool: Problem, settings: Settings) -> tuple[np.ndarray, np.ndarray]:
-    """Starts ``[variants, starts, n]`` and the constrained optimum of each, NaN where no input holds it."""
-    normal = np.random.default_rng(settings.seed).normal(size=(len(pool), settings.starts, pool.n))
-    x0 = (normal * np.asarray(pool.scale_x)[:, None] * settings.start).astype(settings.dtype)
-    best = predictive.optimum(pool, x0.astype(float))
-    found = np.asarray(best.found)
-    if settings.reward == "relative" and not found.all():
-        raise ValueError(
-            f"reward: 'relative' needs the optimum of each start, but {np.sum(~found)} of {found.size} starts have "
-            "none: no input within the limits was found to hold them; take a smaller start or wider limits"
-        )
-    return x0, np.where(found, best.cost, np.nan).astype(settings.dtype)
-
-
 def _offset(plants: Plant, task: str) -> np.ndarray:
     """Centre of the starts: the equilibrium, or half a turn from it."""
     offset = np.zeros(plants.n)
@@ -169,25 +152,3 @@ def _offset(plants: Plant, task: str) -> np.ndarray:
             raise ValueError(f"task: expected one of {', '.join(_HANGING)} to swing up, but found {plants.name}")
         offset[[s.name for s in plants.states].index(_HANGING[plants.name])] = np.pi
     return offset
-
-
-def _track(pool: Problem, plants: Plant, settings: Settings) -> tuple[np.ndarray, np.ndarray] | None:
-    """Motion of the regulated plant under set points: states ``[horizon + 1, n]``, and the inputs for it."""
-    horizon, reference = settings.horizon, settings.reference
-    if settings.task != "track":
-        return None
-    A, B, K = (np.asarray(a[0]) for a in (pool.A, pool.B, pool.K))
-    if len(pool) > 1:
-        raise ValueError("task: 'track' needs one plant, whose reference is known; leave spread=0")
-    if reference is None:
-        sine = np.sin(2 * np.pi * np.arange(horizon) / max(horizon // 2, 2))
-        wanted = sine[:, None] * np.asarray(plants.scales[1])
-    else:
-        wanted = np.asarray(reference).reshape(-1, plants.m)
-    if wanted.shape != (horizon, plants.m):
-        raise ValueError(f"reference: expected shape {(horizon, plants.m)}, but found {wanted.shape}")
-    rs, vs = [np.zeros(plants.n)], []
-    for w in wanted:
-        vs.append(w - K @ rs[-1])
-        rs.append(A @ rs[-1] + B @ vs[-1])
-    return np.stack(rs), np.stack([*vs, -K @ rs[-1]])

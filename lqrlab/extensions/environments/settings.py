@@ -22,8 +22,7 @@ class Settings(Config):
     """The settings of an environment, all that :func:`make` takes by name.
 
     Attributes:
-        task: ``"regulate"``; ``"swing_up"`` (pendulum, cart_pole, acrobot) from hanging; ``"track"`` a reference
-            (with ``linear=True``): observations are the error, the reference, and the input that follows it.
+        task: ``"regulate"``; ``"swing_up"`` (pendulum, cart_pole, acrobot) from hanging.
         linear: the linearised plant, sampled exactly: then ``info["ratio"]`` is never below 1, and is 1 of the LQR.
         horizon: steps until an episode is truncated.
         spread: half-width of the parameters' variation; each reset draws one of ``variants`` plants, drawn by ``seed``.
@@ -43,12 +42,6 @@ class Settings(Config):
         unaddressed: ``"zero"`` or ``"hold"``: inputs that a structured action leaves out.
         terminate: ``"diverged"`` (1000 scales: the verdict's rule), ``"never"``, or a number of scales. The last reward
             is paid for each step that is left.
-        reference: set points of the ``"track"`` task, added to the inputs of a regulated plant ``[horizon, m]``; a sine
-            of the inputs' scales if left out.
-        optimum: what ``info["ratio"]`` is relative to: ``"unconstrained"``, x0ᵀP x0; or, on the linear plant,
-            ``"constrained"``, the least that keeps the limits: episodes then begin at one of ``starts`` states, drawn
-            by ``seed``, whose optimum is computed once, here. Of a start that no input holds the ratio is NaN.
-        starts: see ``optimum``; so many a plant.
         x_limits: of the states, ``(low, high)`` as deviations, numbers or one each: ``info["violation"]`` is by how
             much the step's state exceeds them, in scales.
         violation_weight: the reward's cost of each unit of that.
@@ -59,7 +52,7 @@ class Settings(Config):
         dtype: ``"float32"`` or ``"float64"``; the optimum is always computed in float64.
     """
 
-    task: Annotated[str, OneOf("regulate", "swing_up", "track")] = "regulate"
+    task: Annotated[str, OneOf("regulate", "swing_up")] = "regulate"
     linear: bool = False
     horizon: Count = 200
     spread: Share = 0.0
@@ -77,9 +70,6 @@ class Settings(Config):
     action: str = "full"
     unaddressed: Annotated[str, OneOf("zero", "hold")] = "zero"
     terminate: Any = "diverged"
-    reference: Any = None
-    optimum: Annotated[str, OneOf("unconstrained", "constrained")] = "unconstrained"
-    starts: Count = 256
     x_limits: Any = None
     violation_weight: NonNegative = 0.0
     filter_horizon: Natural = 0
@@ -102,11 +92,9 @@ class Settings(Config):
                 object.__setattr__(self, name, tuple(_plain(name, a) for a in given))
             known = pair or given is None or (isinstance(given, str) and given in others)
             self.require(name, known, "a pair (low, high), None" + "".join(f" or {text!r}" for text in others))
-        for name in ("noise", "sensor_noise", "reference"):  # as what has a hash
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, _plain(name, getattr(self, name)))
-        good = self.sensor_noise is not None and all(0 <= a < np.inf for a in self.sensor_noise)
-        self.require("sensor_noise", good, "standard deviations ≥ 0")
+        for name in ("noise", "sensor_noise"):  # as what has a hash
+            object.__setattr__(self, name, _plain(name, getattr(self, name)))
+        self.require("sensor_noise", all(0 <= a < np.inf for a in self.sensor_noise), "standard deviations ≥ 0")
         self._check_together()
 
     def _check_together(self) -> None:
@@ -114,19 +102,11 @@ class Settings(Config):
         if self.observe not in ("state", "outputs") and not 0 < self.memory <= _MOST_REMEMBERED:
             self.require("observe", False, f"'state', 'outputs' or 'history:8' (at most {_MOST_REMEMBERED})")
         self.require("action", self.action == "full" or self.levels > 0, "'full' or 'levels:3'")
-        track, regulate = self.task == "track", self.task == "regulate"
+        swings = self.task == "swing_up"
         for wrong, words in (
+            (swings and self.linear, "task: 'swing_up' needs the nonlinear plant; leave linear=False"),
             (
-                track and (not self.linear or self.observe != "state" or self.delay),
-                "task: 'track' needs linear=True, observe='state' and delay=0, where its optimum is known",
-            ),
-            (self.task == "swing_up" and self.linear, "task: 'swing_up' needs the nonlinear plant; leave linear=False"),
-            (
-                self.optimum == "constrained" and not (self.linear and regulate),
-                "optimum: 'constrained' is known of the linear plant; give linear=True, task='regulate'",
-            ),
-            (
-                self.filter_horizon and (self.delay or not regulate),
+                self.filter_horizon and (self.delay or swings),
                 "filter_horizon: a safety filter needs delay=0 and task='regulate', which it looks ahead in",
             ),
         ):

@@ -291,8 +291,6 @@ class MatrixNetwork(FixedGain):
         self.factors = Invariants(config, width, rngs=rngs)
         start = jax.random.normal(rngs.params(), (width, 1), jnp.float32)
         self.leave = nnx.Param(0.1 * start / width**0.5)
-        if config.stochastic:
-            self.log_std = nnx.Param(jnp.zeros(M_MAX))
 
     def encode(self, d: Told) -> Context:
         """The gain itself, asked at the plant's own sample time."""
@@ -313,10 +311,7 @@ class MatrixNetwork(FixedGain):
         return self._context(d, best_gain(cost_of, d, exact))
 
     def _context(self, d: Told, gain: Array) -> Context:
-        log_std = jnp.zeros_like(d.input_mask)
-        if self.config.stochastic:
-            log_std = log_std + self.log_std[...][None]
-        return Context(d.state_mask[..., :0], gain.reshape(-1, M_MAX * N_MAX), log_std, d.state_mask, d.input_mask)
+        return Context(d.state_mask[..., :0], gain.reshape(-1, M_MAX * N_MAX), d.state_mask, d.input_mask)
 
     def _cost(self, problem: NormalForm, live: Array) -> Array:
         """P of problems in normal form ``[b, 12, 12]``, in the type of these."""

@@ -36,7 +36,7 @@ register = Registry("kind", "model")
   ``[b, W, 12]``, ``[b, W, 6]`` and of a mask ``[b, W]`` that is 0 before the episode began.
 """
 
-COMMON = ("kind", "window", "description", "stochastic", "seed")
+COMMON = ("kind", "window", "description", "seed")
 """Settings that every kind of model has."""
 
 
@@ -77,13 +77,11 @@ class Context:
     Attributes:
         prefix: what the history's reader is told of the plant ``[b, width]`` (none for a gain network).
         gain: what the description alone says, flat ``[b, 72]``.
-        log_std: logarithm of the policy's standard deviation around its answer ``[b, 6]``.
         state_mask, input_mask: ``[b, 12]``, ``[b, 6]``.
     """
 
     prefix: Array
     gain: Array
-    log_std: Array
     state_mask: Array
     input_mask: Array
 
@@ -139,7 +137,7 @@ class Encoder(nnx.Module):
 
 
 class Described(nnx.Module):
-    """The part that all models share: from the description a gain, an embedding and how sure it is."""
+    """The part that all models share: from the description a gain and an embedding."""
 
     linear = False
     any_weights = False
@@ -152,23 +150,16 @@ class Described(nnx.Module):
             self.gain = FlatLinear(config.hidden, M_MAX * N_MAX, rngs=rngs)
             if width:
                 self.prefix = FlatLinear(config.hidden, width, rngs=rngs)
-        if config.stochastic:
-            self.log_std = nnx.Param(jnp.zeros(M_MAX))
-            if config.description:
-                self.sure = FlatLinear(config.hidden, M_MAX, kernel_init=nnx.initializers.zeros, rngs=rngs)
 
     def encode(self, d: Told) -> Context:
         """Memory before the first step."""
         lead, dtype = d.state_mask.shape[:-1], d.state_mask.dtype
-        prefix, gain, log_std = (jnp.zeros((*lead, k), dtype) for k in (self.width, M_MAX * N_MAX, M_MAX))
+        prefix, gain = (jnp.zeros((*lead, k), dtype) for k in (self.width, M_MAX * N_MAX))
         if self.config.description:
             known = self.encoder(d)
             gain = self.gain(known)
             prefix = self.prefix(known) if self.width else prefix
-        if self.config.stochastic:
-            log_std = jnp.broadcast_to(self.log_std[...], log_std.shape)
-            log_std = log_std + self.sure(known) if self.config.description else log_std
-        return Context(prefix, gain, log_std, d.state_mask, d.input_mask)
+        return Context(prefix, gain, d.state_mask, d.input_mask)
 
 
 class FixedGain(nnx.Module):

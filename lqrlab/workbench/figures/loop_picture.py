@@ -61,11 +61,15 @@ def _pinned_words(name: str, s: LoopSetting, result: LoopDesign) -> str:
     """A pinned design in a line, its cost by the plant's own weights."""
     margins = result.loop.margins
     phase = f"phase margin {phase_words(margins[_weakest(margins)])}" if margins else "<b>unstable</b>"
-    peaks = np.nanmax(np.abs(result.built.us), axis=0)
-    effort = ", ".join(f"{p:.3g} {i.unit}" for i, p in zip(s.plant.inputs, peaks))
     excess = above(result.in_plant_weights)
-    said = f"{excess} the optimum in the plant's weights, {phase}, at most {html.escape(effort)}"
+    said = f"{excess} the optimum in the plant's weights, {phase}, at most {_effort(s, result)}"
     return f"<i>{html.escape(name)}</i>: {said}."
+
+
+def _effort(s: LoopSetting, result: LoopDesign) -> str:
+    """The largest of each input, as HTML."""
+    peaks = np.nanmax(np.abs(result.built.us), axis=0)
+    return html.escape(", ".join(f"{i.name.replace('_', ' ')} {p:.3g} {i.unit}" for i, p in zip(s.plant.inputs, peaks)))
 
 
 def phase_words(margin: control.Margins) -> str:
@@ -132,9 +136,7 @@ def words(s: LoopSetting, result: LoopDesign) -> str:
     else:
         why = "; the delay that its design ignores is too long" if s.delay and not s.known else ""
         lines.append(f"<b>Poles.</b> The loop is <b>unstable</b>: |z| = {size:.4f}{why}. It has no margins.")
-    peaks = np.nanmax(np.abs(result.built.us), axis=0)
-    effort = ", ".join(f"{i.name.replace('_', ' ')} {p:.3g} {i.unit}" for i, p in zip(s.plant.inputs, peaks))
-    lines.append(f"<b>Effort.</b> Largest {html.escape(effort)}.")
+    lines.append(f"<b>Effort.</b> Largest {_effort(s, result)}.")
     return "<br>".join([*lines, *_design_words(s, result.loop)])
 
 
@@ -154,7 +156,7 @@ def _design_words(s: LoopSetting, loop: SampledLoop) -> list[str]:
 
 
 def _matrix(a: np.ndarray) -> str:
-    return f"[{'; '.join(', '.join(f'{x:.4g}' for x in row) for row in a)}]"
+    return f"[{'; '.join(', '.join(f'{x + 0.0:.4g}' for x in row) for row in a)}]"
 
 
 def _cost_words(s: LoopSetting, result: LoopDesign) -> str:

@@ -4,12 +4,13 @@ The kernel holds the run's folder for as long as it lives, and ends when the pro
 is killed leaves nobody behind who writes there.
 """
 
-import functools
 import logging
 import os
 import signal
 import tempfile
+import textwrap
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,14 @@ from papermill.engines import Engine, NotebookExecutionManager, papermill_engine
 
 from lqrlab.workbench.runs import notebooks, run_folder, session
 from lqrlab.workbench.runs.notebooks import Cell, Notebook, Values
-from lqrlab.workbench.runs.terminal import Progress
+from lqrlab.workbench.runs.terminal import clock
 
 _PLAIN = "--InteractiveShell.automagic=False"  # else a cell of one line, run: str = "…", is the magic %run
 _ENTER = "__import__('lqrlab.workbench.runs.run_folder', fromlist=['enter']).enter"
 
 
 class CellError(Exception):
-    """A notebook did not run to its end: the error in one line, the failing cell, the last lines of its traceback."""
-
-    def __init__(self, error: str, source: str = "", traceback: str = "") -> None:
-        super().__init__(error)
-        self.error, self.source, self.traceback = error, source, "\n".join(traceback.strip().splitlines()[-12:])
+    """A notebook did not run to its end: why, in one line, and the cell and the end of what it said."""
 
 
 def environment() -> dict[str, str]:
@@ -48,12 +45,12 @@ def client(book: NotebookExecutionManager, **options: Any) -> PapermillNotebookC
 
 
 def execute(
-    nb: Notebook, folder: Path, values: Values, fingerprint: str, progress: Progress, ended: Callable[[], str] = str
+    nb: Notebook, folder: Path, values: Values, fingerprint: str, say: Callable[[str], None], ended: Callable[[], str]
 ) -> None:
     """Execute one notebook in a folder that is held, and make sure that it came to its end.
 
-    ``fingerprint`` is filed with the result. ``progress`` takes in each cell that runs, the heading that it stands
-    under, and the last line that it printed. ``ended`` is asked every second; when it says why, the kernel is killed.
+    ``fingerprint`` is filed with the result. ``say`` gets a line for each heading that is come to, and for the end.
+    ``ended`` is asked every second; when it says why, the kernel is killed.
 
     Raises:
         CellError: a cell failed, the kernel died, it was ended, or the last cell wrote no result.
@@ -67,33 +64,38 @@ def execute(
     partial.unlink(missing_ok=True)
     given = {k: v for k, v in values.items() if v != nb.parameters[k].default} | {"run": str(folder)}
     env = environment() | {"LQRLAB_FINGERPRINT": fingerprint}
+    begun = time.monotonic()
+
+    def told(mark: str, words: str) -> None:
+        say(f"{mark} {nb.name}  {words}  ({clock(time.monotonic() - begun)})")
+
     try:
-        _run(nb, partial, given, env, progress, ended)
+        _run(nb, partial, given, env, told, ended)
         if session.fingerprint(folder, nb.name) != fingerprint:
-            lacks = f"the notebook ended without writing {run_folder.short(result)}"
-            raise CellError(lacks, traceback="its last cell has to be session.finish(...)")
-    except CellError:
+            raise CellError(
+                f"the notebook ended without writing {run_folder.short(result)}",
+                "its last cell has to be session.finish(...)",
+            )
+    except (CellError, KeyboardInterrupt) as end:
         result.unlink(missing_ok=True)
+        told("✗", "failed" if isinstance(end, CellError) else "interrupted")
         raise
     finally:
         if partial.exists():
             os.replace(partial, failed)
     os.replace(failed, executed)
+    told("✓", "finished")
 
 
 def _run(
-    nb: Notebook, target: Path, given: Values, env: dict[str, str], progress: Progress, ended: Callable[[], str]
+    nb: Notebook, target: Path, given: Values, env: dict, told: Callable[[str, str], None], ended: Callable[[], str]
 ) -> None:
     """Execute a notebook by an engine of papermill's; a ``CellError`` says why it did not come to its end."""
     over, clients = threading.Event(), list[PapermillNotebookClient]()
-    number, title = 0, nb.name
 
     def begins(cell: Cell, cell_index: int) -> None:
-        nonlocal number, title
-        title = [title, *(text for _, text in notebooks.headings(cell))][-1]
-        if cell["cell_type"] == "code" and notebooks.source(cell).strip():
-            number += 1
-            progress.step(number, title, functools.partial(_last_line, cell))
+        for _, title in notebooks.headings(cell):
+            told(" ", title)
 
     def watch() -> None:
         while not over.wait(1.0):
@@ -115,12 +117,12 @@ def _run(
                 str(nb.path), str(target), given, "lqrlab", progress_bar=False, autosave_cell_every=10
             )
         except papermill.PapermillExecutionError as error:
-            what = f"{error.ename}: {error.evalue}"
-            raise CellError(what, error.source, "\n".join(error.traceback)) from None
+            cell = textwrap.indent(error.source.strip("\n"), "  │ ", bool)
+            shown = f"in the cell\n{cell}\nwith the traceback\n{_end(chr(10).join(error.traceback))}"
+            raise CellError(f"{error.ename}: {error.evalue}", shown) from None
         except RuntimeError as error:
             log.seek(0)
-            why = ended()
-            raise CellError(why or f"{type(error).__name__}: {error}", traceback="" if why else log.read()) from None
+            raise CellError(ended() or f"{type(error).__name__}: {error}", _end(log.read())) from None
         except KeyboardInterrupt:
             logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # else it tells of the cell that nobody waits for
             raise
@@ -128,7 +130,6 @@ def _run(
             over.set()
 
 
-def _last_line(cell: Cell) -> str:
-    """The last line that a cell printed so far."""
-    lines = [line.strip() for out in cell["outputs"] for line in "".join(out.get("text", "")).splitlines()]
-    return next(filter(None, reversed(lines)), "")
+def _end(text: str) -> str:
+    """The last lines of what a kernel said."""
+    return textwrap.indent("\n".join(text.strip().splitlines()[-12:]), "  ")

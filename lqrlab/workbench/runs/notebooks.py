@@ -1,41 +1,36 @@
 """A notebook as a file: its parameters with their types, the values that it runs with, the hash of its inputs.
 
 Everything here reads files and runs nothing. Not papermill's inspection: it takes 1.7 s to import, at each Tab key too,
-gives types and defaults as text, and passes over unions.
+and gives types and defaults as text.
 """
 
 import ast
 import dataclasses
 import hashlib
-import io
 import json
 import re
-import tokenize
-import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import lqrlab
 from lqrlab.compute import checks
-from lqrlab.compute.configuration import OneOf, Range, checked
+from lqrlab.compute.configuration import checked
 from lqrlab.compute.files import plant_files, read_object
 from lqrlab.workbench.runs import plant_copies
 
 Cell = Mapping[str, Any]
-Kind = type | types.GenericAlias | types.UnionType
+Kind = Any
 """The type that a parameter is declared with."""
 Values = dict[str, object]
 """Parameters by name."""
 Config = typing.TypeVar("Config")
 MAIN_JOB, NUMBERED = "0[0-9]_*.ipynb", "[0-9][0-9]_*.ipynb"
-_BOUNDS = {"≥": "low", ">": "above", "≤": "high", "<": "below"}
 BY_OPTION = {"run": "the run's folder (--folder)", "plants_file": "--plants FILE"}
 """Parameters that a person sets in a notebook, and the command line by an option."""
 _TYPES: dict[str, Kind] = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
-_TYPES |= {str(kind): kind for kind in (list[int], list[float], list[str], list[list[float]])}
-_TYPES |= {str(kind): kind for kind in (dict[str, int], dict[str, float], dict[str, str], dict[str, list[str]])}
+_TYPES |= {str(kind): kind for kind in (list[int], list[float], list[str], dict[str, float])}
 _TYPES |= {f"{name} | None": kind | None for name, kind in _TYPES.items()}
 
 
@@ -48,19 +43,10 @@ class Parameter:
     default: object
     about: str = ""
 
-    @property
-    def limited(self) -> Any:
-        """Its type, with the limits that its comment names: bounds as ``≥ 0`` and ``< 1``, or ``one of a, b;``."""
-        if choices := re.search(r"\bone of ([^;]+)", self.about):
-            return Annotated[self.type, OneOf(*(word.strip() for word in choices[1].split(",")))]
-        found = re.findall(r"([≥>≤<]) (-?\d[\d.e+-]*)", self.about)
-        bounds: dict[str, Any] = {_BOUNDS[sign]: float(end.rstrip(".")) for sign, end in found}
-        return Annotated[self.type, Range(**bounds)] if bounds else self.type
-
 
 @dataclasses.dataclass(frozen=True)
 class Notebook:
-    """A notebook file without its outputs."""
+    """A notebook file without its outputs; the source of each cell is one text."""
 
     path: Path
     cells: tuple[Cell, ...]
@@ -80,20 +66,9 @@ class Notebook:
     @property
     def question(self) -> str:
         """Its question: the first bold sentence that ends in a question mark."""
-        prose = "\n".join(source(cell) for cell in self.cells if cell["cell_type"] == "markdown")
+        prose = "\n".join(cell["source"] for cell in self.cells if cell["cell_type"] == "markdown")
         found = re.search(r"\*\*([^*]+\?)\*\*", prose)
         return " ".join(found[1].split()) if found else ""
-
-    @property
-    def num_steps(self) -> int:
-        """Number of the code cells that run, and the one with the values given that papermill adds."""
-        return 1 + sum(cell["cell_type"] == "code" and bool(source(cell).strip()) for cell in self.cells)
-
-
-def source(cell: Cell) -> str:
-    """The text of a cell, which the format stores as one string or as lines."""
-    text = cell["source"]
-    return text if isinstance(text, str) else "".join(text)
 
 
 def tags(cell: Cell) -> list[str]:
@@ -104,7 +79,7 @@ def tags(cell: Cell) -> list[str]:
 def headings(cell: Cell) -> Iterator[tuple[int, str]]:
     """Level and plain text of each heading in a Markdown cell."""
     if cell["cell_type"] == "markdown":
-        prose = re.sub(r"^(```|~~~).*?^\1", "", source(cell), flags=re.M | re.S)
+        prose = re.sub(r"^(```|~~~).*?^\1", "", cell["source"], flags=re.M | re.S)
         for hashes, text in re.findall(r"^(#{1,6})\s+(.+?)\s*#*$", prose, flags=re.M):
             yield len(hashes), re.sub(r"[*`]|\b_|_\b", "", text)
 
@@ -113,8 +88,8 @@ def read(path: Path) -> Notebook:
     """Read a notebook; a ``ValueError`` names a file that is not one, or a parameter not declared well."""
     try:
         content = read_object(path)
-        cells = tuple(content["cells"])
-        declared = [source(cell) for cell in cells if "parameters" in tags(cell)]
+        cells = tuple(cell | {"source": "".join(cell["source"])} for cell in content["cells"])  # lines, or one text
+        declared = [cell["source"] for cell in cells if "parameters" in tags(cell)]
         metadata = content.get("metadata", {}).get("lqrlab", {})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path}: not a notebook that can be read ({error})") from None
@@ -137,7 +112,7 @@ def named(folder: Path, names: Sequence[str]) -> list[Notebook]:
     for name in names:
         if "=" in name:
             raise ValueError(f"notebooks: {name!r} is none; values are given with -p, as in -p {name}")
-        wanted.append(the_one("notebooks: there is no", Path(name).name.removesuffix(".ipynb"), paths, f" in {folder}"))
+        wanted.append(the_one("notebooks: there is no", Path(name).name.removesuffix(".ipynb"), paths))
     return [read(paths[name]) for name in dict.fromkeys(wanted)]
 
 
@@ -150,57 +125,44 @@ def with_inputs(chosen: Sequence[Notebook], chain: Sequence[Notebook]) -> list[N
     return [nb for nb in chain if nb.name in wanted]
 
 
-def beginning(name: str, known: Iterable[str]) -> list[str]:
-    """The known name that is ``name``, or all that begin with it."""
-    names = list(known)
-    return [name] if name in names else [other for other in names if name and other.startswith(name)]
-
-
-def the_one(refusal: str, name: str, known: Iterable[str], where: str = "") -> str:
-    """The known name that is ``name``, or the only one that begins with it; a ``ValueError`` names the near ones."""
-    names = list(known)
-    found = beginning(name, names)
+def the_one(refusal: str, name: str, names: Iterable[str]) -> str:
+    """The one of ``names`` that is ``name``, or alone begins with it; a ``ValueError`` gives the near ones."""
+    names = list(names)
+    found = [name] if name in names else [other for other in names if name and other.startswith(name)]
     if len(found) == 1:
         return found[0]
-    hint = f"; {' and '.join(found)} begin so" if found else near(name, names)
-    raise ValueError(f"{refusal} {name!r}{where}{hint}")
+    raise ValueError(f"{refusal} {name!r}" + (f"; {' and '.join(found)} begin so" if found else near(name, names)))
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def near(name: str, names: Iterable[str]) -> str:
     """The end of a message about an unknown name: the near ones, else all."""
-    names = [n for n in known if n not in BY_OPTION]
-    return checks.did_you_mean(name, names) or (f"; there are {', '.join(names)}" if names else "")
+    there = [n for n in names if n not in BY_OPTION]
+    return checks.did_you_mean(name, there) or (f"; there are {', '.join(there)}" if there else "")
 
 
 def _parameters(path: Path, text: str) -> dict[str, Parameter]:
     """Parameters that the cell declares; it is parsed and never evaluated."""
     try:
         statements = ast.parse(text).body
-        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-        comments = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
-    except (SyntaxError, ValueError, tokenize.TokenError, RecursionError, MemoryError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"{path}: the cell tagged 'parameters' is not Python ({error})") from None
-    parameters = {}
+    lines, parameters = text.encode().split(b"\n"), {}
     for node in statements:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-            name, value, annotation = node.target.id, node.value, node.annotation
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            name, value, annotation = node.targets[0].id, node.value, None
-        else:
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
             continue
         try:
-            default = ast.literal_eval(value)
+            if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value):
+                raise ValueError
             # looked up by its form: evaluating it could run anything
-            kind = _TYPES[ast.unparse(annotation)] if annotation else type(default)
-            default = checked(name, default, kind)
+            name, kind = node.target.id, _TYPES[ast.unparse(node.annotation)]
+            default = checked(name, ast.literal_eval(node.value), kind)
+            behind = lines[(node.value.end_lineno or 0) - 1][node.value.end_col_offset :]
         except (ValueError, TypeError, KeyError, RecursionError, MemoryError):
             raise ValueError(
-                f"{path}, parameter {name}: expected 'name: type = value', a plain value and a type of "
+                f"{path}, parameters: expected 'name: type = value', a plain value and a type of "
                 f"{', '.join(_TYPES)}, but found {ast.get_source_segment(text, node)!r}"
             ) from None
-        lines = range(node.lineno, 1 + (node.end_lineno or 0))  # a formatter may break a long one
-        about = " ".join(comments[line] for line in lines if line in comments)
-        parameters[name] = Parameter(name, kind, default, about)
+        parameters[name] = Parameter(name, kind, default, behind.decode().partition("#")[2].strip())
     return parameters
 
 
@@ -208,16 +170,15 @@ def read_profile(source: Path, name: str) -> Mapping[str, Values]:
     """The parameters that a profile, ``profiles/<name>.json`` in the notebooks' folder, sets."""
     path = source / "profiles" / f"{name}.json"
     if not path.exists():
-        known = ", ".join(sorted(p.stem for p in path.parent.glob("*.json"))) or "none"
-        raise ValueError(f"profile: there is no {name!r} in {path.parent}; there are {known}")
+        there = sorted(p.stem for p in path.parent.glob("*.json"))
+        raise ValueError(f"profile: there is no {name!r} in {path.parent}{near(name, there)}")
     try:
         content = read_object(path)
-        if all(isinstance(v, dict) for v in content.values()):
-            return content
-        error = ValueError("found something else")
-    except ValueError as found:
-        error = found
-    raise ValueError(f"{path}: expected {{notebook: {{parameter: value}}}}; {error}")
+        if not all(isinstance(v, dict) for v in content.values()):
+            raise ValueError("found something else")
+    except ValueError as error:
+        raise ValueError(f"{path}: expected {{notebook: {{parameter: value}}}}; {error}") from None
+    return content
 
 
 def effective(
@@ -244,8 +205,8 @@ def effective(
         if dot:
             meant = [by_name[the_one(f"{key}: there is no notebook", name, by_name)]]
         if not meant:
-            known = sorted({p for nb in chain for p in nb.parameters})
-            raise ValueError(f"{key}: no notebook has a parameter of this name{near(short, known)}")
+            there = sorted({p for nb in chain for p in nb.parameters})
+            raise ValueError(f"{key}: no notebook has a parameter of this name{near(short, there)}")
         for nb in meant:
             values[nb.name][short] = check_value(nb.name, nb.parameters, short, value, typed=True)
     return values
@@ -262,17 +223,18 @@ def check_value(
     parameter = known[key]
     about = f" ({parameter.about})" if parameter.about else ""
     value = from_text(value, parameter.type) if typed and isinstance(value, str) else value
-    return checked(f"{owner}.{key}{about}", value, parameter.limited)
+    return checked(f"{owner}.{key}{about}", value, parameter.type)
 
 
 def from_text(text: str, kind: Kind) -> object:
     """A value as typed on a command line: JSON, ``true``, ``none``, or for a list also ``a,b,c``; unchecked."""
     text = text.strip()
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+    if type(None) in typing.get_args(kind):
         if text.lower() in ("none", "null"):
             return None
         kind = typing.get_args(kind)[0]
-    if (typing.get_origin(kind) or kind) in (list, tuple) and not text.startswith("["):
+    listed: Any = typing.get_origin(kind) or kind
+    if listed in (list, tuple) and not text.startswith("["):
         item = (*typing.get_args(kind), object)[0]
         return [from_text(part, item) for part in text.split(",") if part.strip()]
     if kind is str:
@@ -314,7 +276,7 @@ def fingerprints(chain: Sequence[Notebook], values: Mapping[str, Values]) -> dic
 
 def fingerprint(nb: Notebook, values: Values, inputs: Sequence[str | None], package: str) -> str:
     """Hash of what a result depends on: source and parameters of the notebook, fingerprints of its inputs, package."""
-    cells = [(cell["cell_type"], tags(cell), source(cell)) for cell in nb.cells]
+    cells = [(cell["cell_type"], tags(cell), cell["source"]) for cell in nb.cells]
     content = json.dumps([cells, package, without_run(values), list(inputs)], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 

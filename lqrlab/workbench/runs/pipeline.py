@@ -4,21 +4,17 @@ A notebook is finished when its process ended well *and* the last cell of that v
 """
 
 import os
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import lqrlab
 from lqrlab.compute import checks
 from lqrlab.workbench.runs import notebooks, run_folder, session
 from lqrlab.workbench.runs.notebooks import Notebook, Values
 from lqrlab.workbench.runs.run_folder import Record, Status, short
-from lqrlab.workbench.runs.terminal import Progress, clock
-
-if TYPE_CHECKING:
-    from lqrlab.workbench.runs import execution
+from lqrlab.workbench.runs.terminal import clock, say
 
 FAMILIES = ("family", "families", "held_out", "others", "pages", "films")
 """Parameters that name families of plants."""
@@ -70,22 +66,22 @@ def run(
     if dry_run:
         _say_plan(steps, folder, fresh)
         return folder
-    with run_folder.hold(folder), Progress() as progress:
+    with run_folder.hold(folder):
         what = f"{len(steps)} notebooks" if len(steps) > 1 else steps[0].nb.name
-        progress.say(f"lqrlab run · profile {profile} · {what} → {short(folder)}")
+        say(f"lqrlab run · profile {profile} · {what} → {short(folder)}")
         if fresh:
             run_folder.clear(folder)
         begun = time.monotonic()
         others = run_folder.read(folder / run_folder.RUN).get("parameters", {}) if only else {}
         parameters = others | {step.nb.name: notebooks.without_run(step.values) for step in steps}
         about: Record = {"profile": profile, "parameters": parameters, "commit": run_folder.commit(source)}
-        execute(steps, folder, about, progress)
-        progress.say(f"finished in {clock(time.monotonic() - begun)}")
+        execute(steps, folder, about)
+        say(f"finished in {clock(time.monotonic() - begun)}")
         if report:
             from lqrlab.workbench.runs import report as reports
 
-            progress.say(f"report: {short(reports.write(folder))}")
-            progress.say(f'next: lqrlab report {short(folder)} --open; in a notebook, run = "{short(folder)}" reads it')
+            say(f"report: {short(reports.write(folder))}")
+            say(f'next: lqrlab report {short(folder)} --open; in a notebook, run = "{short(folder)}" reads it')
     return folder
 
 
@@ -115,27 +111,21 @@ def _steps(source: Path, profile: str, given: Mapping[str, object], only: Sequen
 
 def check_names(values: Mapping[str, Values], given: Iterable[str]) -> None:
     """Refuse families of plants that do not exist, where ``given`` names their parameters."""
-    typed = {key.rpartition(".")[2] for key in given}
+    named = {key.rpartition(".")[2] for key in given} & {*FAMILIES}
     for notebook, parameters in values.items():
-        for name in typed & {*parameters} & {*FAMILIES}:
-            _check_families(f"{notebook}.{name}", parameters[name], parameters)
+        for name in named & {*parameters}:
+            from lqrlab import compute, systems
 
-
-def _check_families(called: str, chosen: Any, others: Values) -> None:
-    from lqrlab import compute, systems
-
-    compute.setup()
-    known, among = systems.names(), others.get("families")
-    for family in [chosen] if isinstance(chosen, str) else chosen:
-        if family not in known and chosen != ["all"]:
-            hint = checks.did_you_mean(family, known) or "; lqrlab systems lists them"
-            raise ValueError(f"{called}: no plant is called {family!r}{hint}")
-        if called.endswith(".held_out") and among and among != ["all"] and not others.get("fold"):
-            checks.choice(called, family, among, "some of families:")  # type: ignore[arg-type]
+            compute.setup()
+            chosen = parameters[name]
+            for family in [chosen] if isinstance(chosen, str) else chosen:  # type: ignore[attr-defined]
+                if family not in (*systems.names(), "all"):
+                    hint = checks.did_you_mean(family, systems.names()) or "; lqrlab systems lists them"
+                    raise ValueError(f"{notebook}.{name}: no plant is called {family!r}{hint}")
 
 
 def execute(
-    steps: Sequence[Step], folder: Path, about: Record, progress: Progress, ended: Callable[[], str] = str
+    steps: Sequence[Step], folder: Path, about: Record, say: Callable[[str], None] = say, ended: Callable[[], str] = str
 ) -> None:
     """Execute what is not up to date in a folder that is held; its record, with ``about``, says how far that came.
 
@@ -148,39 +138,24 @@ def execute(
     status: Status = "stopped"
     error = device = None
     try:
-        for step in steps:
-            name = step.nb.name
-            if run_folder.finished(folder, name, step.fingerprint):
-                progress.say(f"✓ {name}  finished before")
+        for nb, values, fingerprint in steps:
+            if run_folder.finished(folder, nb.name, fingerprint):
+                say(f"✓ {nb.name}  finished before")
             else:
-                progress.begin(name, step.nb.num_steps, "starting Python")
-                execution.execute(step.nb, folder, step.values, step.fingerprint, progress, ended)
-                progress.end("✓", f"{step.nb.num_steps} steps")
-            device = session.results(folder, name)["device"]
+                execution.execute(nb, folder, values, fingerprint, say, ended)
+            device = session.results(folder, nb.name)["device"]
         status = "finished"
     except execution.CellError as problem:
-        status = _STATUS.get(problem.error.partition(":")[0], "failed")
-        error = f"{name} failed: {problem.error}"
-        progress.end("✗", f'stopped at "{progress.title}"')
-        failed = folder / "notebooks" / f"{name}.failed.ipynb"
-        raise RunError(_explanation(error, problem, failed)) from None
-    except KeyboardInterrupt:
-        progress.end("■", f'interrupted at "{progress.title}"')
-        raise
+        why, details = problem.args
+        status = _STATUS.get(why.partition(":")[0], "failed")
+        error = f"{nb.name} failed: {why}"
+        failed = folder / "notebooks" / f"{nb.name}.failed.ipynb"
+        executed = [f"executed up to there: {short(failed)}"] * failed.exists()
+        advice = "Fix the cause and run the same command again: finished notebooks are kept."
+        raise RunError("\n".join([error, details, *executed, advice])) from None
     finally:
         seconds = round(time.monotonic() - begun, 2)
         run_folder.note(path, status=status, error=error, ended=session.now(), seconds=seconds, device=device)
-
-
-def _explanation(what: str, error: "execution.CellError", failed: Path) -> str:
-    parts = [what]
-    if error.source:
-        parts += ["in the cell", textwrap.indent(error.source.strip("\n"), "  │ ", lambda line: True)]
-    if error.traceback:
-        parts += ["with the traceback", textwrap.indent(error.traceback, "  ")]
-    if failed.exists():
-        parts.append(f"executed up to there: {short(failed)}")
-    return "\n".join([*parts, "Fix the cause and run the same command again: finished notebooks are kept."])
 
 
 def find_source(source: str | Path | None = None) -> Path:

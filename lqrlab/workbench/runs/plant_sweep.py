@@ -10,13 +10,15 @@ import pandas as pd
 
 from lqrlab import compute, control, evaluation, systems
 from lqrlab.compute import checks
+from lqrlab.compute.configuration import Positive
+from lqrlab.compute.files import write_atomic
 from lqrlab.simulation import Problem
 from lqrlab.workbench.figures.plant_card import phrase
 from lqrlab.workbench.runs import run_folder, session, sweep, sweep_plan
 from lqrlab.workbench.runs.notebooks import Parameter, Values
 from lqrlab.workbench.runs.run_folder import Record
 from lqrlab.workbench.runs.sweep_plan import Sweep
-from lqrlab.workbench.runs.terminal import Progress
+from lqrlab.workbench.runs.terminal import say
 
 UNITS = {"cost": "1", "nonlinear_p95": "%", "nonlinear_median": "%", "nonlinear_diverged": "%", "time_constant": "s"}
 """Numbers of each design, and their units: ``cost``, the mean x0ᵀP x0 of typical starts; 95 % quantile and median of
@@ -57,13 +59,11 @@ def design(asked: Sweep) -> Path:
     frame = pd.DataFrame(points, dtype=float).assign(**dict.fromkeys(UNITS, np.nan), error="")
     frame.insert(0, "run", [f"{i:05d}" for i in range(1, len(points) + 1)])
     frame.insert(1, "status", "not started")
-    with run_folder.hold(folder), Progress(even=True) as progress, sweep.recorded(folder, asked, progress, about):
-        progress.begin(name, len(points), "compiling")
+    with run_folder.hold(folder), sweep.recorded(folder, asked, about):
         for found in tried(problem):
             frame.loc[found.index, found.columns] = found
-            sweep.write(folder, frame)
-            progress.step(int(found.index[-1]) + 1, "points")
-        progress.end("✓", f"{len(points)} points")
+            write_atomic(folder / sweep.TABLE, frame.to_csv(index=False))
+            say(f"  {name}  {int(found.index[-1]) + 1}/{len(points)} points")
     return folder
 
 
@@ -72,9 +72,9 @@ def parameters(name: str) -> dict[str, Parameter]:
     cls, known = systems.family(name), {}
     for key, field in systems.parameter_fields(cls).items():
         known[key] = Parameter(key, float, field.default, f"{field.metadata['about']} [{field.metadata['unit']}]")
-    known["dt"] = Parameter("dt", float, float(cls.dt), "sample time [s], > 0")
+    known["dt"] = Parameter("dt", Positive, float(cls.dt), "sample time [s]")
     for key in [f"q_{signal.name}" for signal in cls.states] + [f"r_{signal.name}" for signal in cls.inputs]:
-        known[key] = Parameter(key, float, 1.0, "factor of the weight, > 0")
+        known[key] = Parameter(key, Positive, 1.0, "factor of the weight")
     return known
 
 

@@ -109,14 +109,16 @@ def refuse_foreign(folder: Path, source: Path | None = None, record: str = RUN) 
     places = [Path(os.path.realpath(place)) for place in (folder, *(folder / name for name in PRODUCTS))]
     ours = (files.LOCK, USERS, record + files.PART)  # of a run that ended before it had a record
     found = sorted(p.name for p in folder.iterdir() if p.name not in ours) if folder.is_dir() else []
+    results = [path for path in (folder / "results").glob("*.json") if read(path).get("notebook") == path.stem]
+    by_hand = {*found} <= {*_BY_HAND} and (results or (folder / "dataset" / "manifest.json").is_file())
     fault = ""
-    if source is not None and any(_within(source, place) or _within(place, source) for place in places):
+    if source is not None and any(source.is_relative_to(place) or place.is_relative_to(source) for place in places):
         fault = f"holds the notebooks themselves, or is inside of their folder {short(source)}"
     elif folder in (Path(folder.anchor), Path(os.path.expanduser("~")).resolve()):
         fault = "expected a folder for this alone"
     elif folder.exists() and not folder.is_dir():
         fault = "expected a folder, but found a file"
-    elif found and not recorded(folder / record) and not (record == RUN and _by_hand(folder, found)):
+    elif found and not recorded(folder / record) and not (record == RUN and by_hand):
         fault = f"expected a new folder or one with the record {record}, but found {found[0]} there and no such record"
     if fault:
         raise ValueError(f"--folder {short(folder)}: {fault}; give another")
@@ -126,18 +128,6 @@ def refuse_filled(folder: Path) -> None:
     """Raise ValueError unless a folder is new or empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{short(folder)}: is there already and not empty; give a new folder")
-
-
-def _within(place: Path, folder: Path) -> bool:
-    """True if ``place`` is ``folder`` or in it, under whatever name."""
-    known = [p for p in (place, *place.parents) if p.exists()] if folder.exists() else []
-    return any(p.samefile(folder) for p in known)
-
-
-def _by_hand(folder: Path, found: list[str]) -> bool:
-    """True if all that is found was left by ``lqrlab data``, ``lqrlab train`` or notebooks run by hand."""
-    results = [path for path in (folder / "results").glob("*.json") if read(path).get("notebook") == path.stem]
-    return set(found) <= {*_BY_HAND} and (bool(results) or (folder / "dataset" / "manifest.json").is_file())
 
 
 def _made(folder: Path) -> list[str]:

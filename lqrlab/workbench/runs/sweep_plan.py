@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from lqrlab.compute.configuration import Positive
 from lqrlab.workbench.runs import notebooks, pipeline
 from lqrlab.workbench.runs.notebooks import Notebook, Parameter, Values
 
@@ -38,7 +39,6 @@ class Sweep:
     scheduler: str | None = None  # address of a dask scheduler, whose workers do the runs instead
     time_limit: float | None = None  # of each run [s]
     retries: int = 1  # of a run that failed, or whose kernel or worker died
-    fresh: bool = False  # remove what earlier runs left at these points
     report: bool = True  # write ``<folder>/report/index.html`` and a report of each run
     dry_run: bool = False  # say what would be done, and do nothing
 
@@ -60,7 +60,7 @@ def notebook(target: str | Path) -> Notebook | None:
     path, known = Path(target).expanduser(), numbered()
     if path.suffix == ".ipynb" and path.exists():
         return notebooks.read(path.resolve())
-    if known and (path.suffix == ".ipynb" or notebooks.beginning(path.stem, [each.stem for each in known])):
+    if known and (path.suffix == ".ipynb" or any(each.stem.startswith(path.stem) for each in known)):
         return notebooks.named(known[0].parent, [str(target)])[0]
     return None
 
@@ -88,7 +88,7 @@ def points(owner: str, parameters: Mapping[str, Parameter], asked: Sweep, what: 
             return notebooks.check_value(owner, parameters, name, part.strip(), typed=True, what=what)
 
         between = _RANGE.fullmatch(text.strip())
-        if between is None or name not in parameters or parameters[name].type not in (int, float):
+        if between is None or name not in parameters or parameters[name].type not in (int, float, Positive):
             axes[name] = [check(part) for part in _COMMA.split(text)]
             continue
         if count is None:

@@ -48,7 +48,7 @@ def one_step(env, action, key=KEY, **reset):
     return env.step_env(key, state, action)
 
 
-@pytest.mark.parametrize("settings", [{}, {"units": "scaled"}, {"delay": 0, "observe": "history:2"}, {"task": "track"}])
+@pytest.mark.parametrize("settings", [{}, {"units": "scaled"}, {"delay": 0, "observe": "history:2"}])
 def test_the_optimum_scores_one_on_a_linear_task(settings):
     env = environments.make("pendulum", linear=True, horizon=40, **settings)
     played = environments.play(env, environments.optimal(env), key=KEY, num=5)
@@ -342,7 +342,6 @@ def test_a_wrong_shape_of_action_is_refused_inside_a_trace_too(pendulum, action)
         ({"on_error": "ignore"}, "on_error: expected"),
         ({"terminate": -1.0}, "terminate: expected"),
         ({"task": "swing_up", "plant": "dc_motor"}, "task: expected one of pendulum"),
-        ({"task": "track"}, "needs linear=True"),
         ({"reward": "return"}, "reward: expected"),
         ({"spread": 1.5}, "spread: expected"),
         ({"plant": systems.from_matrices([[0.1]], [[0.0]])}, "not stabilizable"),

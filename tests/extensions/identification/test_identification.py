@@ -491,7 +491,7 @@ def test_from_a_record_to_a_regulator():
     model = identification.refine(identification.subspace(log, 3), log)
     plant = model.plant()
     assert np.allclose(control.c2d(*plant.matrices(), plant.dt)[0], model.A, atol=1e-9)
-    space = control.StateSpace(model.A, model.B, model.C, model.D, model.dt).to_control()
+    space = python_control.ss(model.A, model.B, model.C, model.D, model.dt)
     response = python_control.impulse_response(space, T=0.1 * np.arange(9)).outputs * 0.1
     assert np.allclose(response, [0.0, *pulses(model, 9)[:, 0, 0]])
     lqg = model.lqg(model.C.T @ model.C, np.eye(1))
