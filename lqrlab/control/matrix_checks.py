@@ -254,7 +254,7 @@ def trailing(name: str, value: ArrayLike, shape: tuple[int, ...], dtype: np.dtyp
 
 
 def _largest(a: np.ndarray) -> np.ndarray:
-    return np.abs(a).max(axis=(-1, -2))
+    return np.abs(a).max(axis=(-1, -2), keepdims=True)[..., 0, 0]  # an array, also of one matrix
 
 
 def _least(a: np.ndarray) -> np.ndarray:

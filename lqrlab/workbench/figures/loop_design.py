@@ -243,7 +243,7 @@ def _run(problem: Problem, loop: SampledLoop, s: LoopSetting, *, alone: bool = F
     limits, delay, load = (np.inf * s.limits, 0, 0.0) if alone else (s.limits, s.delay, s.load)
     added = load * np.asarray(s.plant.scales[1])
     controller = loop.policy(s.plant.n + LATE * s.plant.m, limits)
-    late = simulation.DelayedPolicy(controller, s.sample, delay, np.full_like(limits, np.inf), LATE)  # type: ignore[arg-type]
+    late = simulation.DelayedPolicy(controller, s.sample, delay, jnp.inf * jnp.ones(s.plant.m), LATE, aware=True)
     policy = Pushed(late, 0, s.ticks, added)
     run = jax.tree.map(np.asarray, _rollout(problem, policy, s.x0, ticks=s.ticks))
     return dataclasses.replace(run, us=run.us - added)
@@ -252,7 +252,7 @@ def _run(problem: Problem, loop: SampledLoop, s: LoopSetting, *, alone: bool = F
 def _planned(problem: Problem, sampled: control.Sampled, s: LoopSetting) -> tuple[Trajectory, float]:
     """MPC's loop on the nonlinear plant, and the constrained optimum's cost of the linear one."""
     design = lqrlab.predictive.mpc(Problem.from_matrices(*sampled, limits=(-s.limits, s.limits)), PLANNED)
-    policy = simulation.Held(simulation.bind(design, problem), problem.m, s.sample)
+    policy = simulation.DelayedPolicy(simulation.bind(design, problem), s.sample, 0, jnp.inf * jnp.ones(problem.m), 0)
     run = jax.tree.map(np.asarray, _rollout(problem, policy, s.x0, ticks=s.ticks))
     return run, float(_least(dataclasses.replace(design, horizon=_LONG), s.x0))
 

@@ -156,7 +156,7 @@ def _design_words(s: LoopSetting, loop: SampledLoop) -> list[str]:
 
 
 def _matrix(a: np.ndarray) -> str:
-    return f"[{'; '.join(', '.join(f'{x:.4g}' for x in row) for row in a)}]"
+    return f"[{'; '.join(', '.join(f'{x + 0.0:.4g}' for x in row) for row in a)}]"
 
 
 def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
