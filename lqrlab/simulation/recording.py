@@ -50,7 +50,7 @@ def paid(xs: Array, us: Array, costs: Array, t: Array, extra: object) -> Arrays:
 
 @functools.lru_cache(KEPT)  # a program is compiled for each
 def largest_sizes(num_steps: int) -> Recorder:
-    """Sizes of states by which loops are judged, see :func:`lqrlab.simulation.verdict.of_peaks`; ``extra``: their units.
+    """Sizes of states that judge a loop, see :func:`lqrlab.simulation.verdict.of_peaks`; ``extra`` are their units.
 
     In all (``peak``), in the last quarter but one (``before``) and in the last (``last``).
     """
