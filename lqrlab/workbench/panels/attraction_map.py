@@ -112,31 +112,29 @@ class AttractionSetting:
         """Half-widths of the map in its states' units."""
         return self.span * np.asarray(self.plant.scales[0])[[self.across, self.up]]
 
-    def starts(self, num: int | None = None) -> Float[np.ndarray, "side side n"]:
-        """Initial deviations, rows from below, in the middles of the picture's squares; for ``num`` rollouts."""
-        side = max(int(math.sqrt((num or self.num) / len(self.policies))), 2)
+    def starts(self) -> Float[np.ndarray, "side side n"]:
+        """Initial deviations, rows from below, in the middles of the picture's squares."""
+        side = max(int(math.sqrt(self.num / len(self.policies))), 2)
         middles = (np.arange(side) + 0.5) / side * 2 - 1
         x0 = np.zeros((side, side, self.plant.n), np.float32)
         x0[..., self.across], x0[..., self.up] = self.reach[0] * middles, self.reach[1] * middles[:, None]
         return x0
 
 
-def maps(setting: AttractionSetting, check: Check = lambda: None, num: int | None = None) -> dict[str, Attraction]:
+def maps(setting: AttractionSetting, check: Check = lambda: None) -> dict[str, Attraction]:
     """The verdict on each start of the plane under each policy."""
-    x0, regions = setting.starts(num), {}
+    x0, regions, steps = setting.starts(), {}, setting.num_steps
     for label, policy in setting.policies.items():
         try:
-            regions[label] = evaluation.attraction(
-                setting.problem, policy, x0, num_steps=setting.num_steps, check=check
-            )
+            regions[label] = evaluation.attraction(setting.problem, policy, x0, num_steps=steps, check=check)
         except ValueError as error:
             raise ValueError(f"{label}: {error}") from error
     return regions
 
 
-def picture(setting: AttractionSetting, check: Check = lambda: None, num: int | None = None) -> Picture:
-    """The maps side by side, and with two of them where they differ; of ``num`` rollouts instead of the setting's."""
-    regions, strokes = maps(setting, check, num), svg.strokes(setting.policies)
+def picture(setting: AttractionSetting, check: Check = lambda: None) -> Picture:
+    """The maps side by side, and with two of them where they differ."""
+    regions, strokes = maps(setting, check), svg.strokes(setting.policies)
     plant, (wide, tall) = setting.plant, setting.reach
     across, up = plant.states[setting.across], plant.states[setting.up]
     images = {
@@ -239,5 +237,5 @@ class AttractionMap(Panel[AttractionSetting, Picture]):
     def _compute(self, question: AttractionSetting, check: Check) -> Picture:
         few = _COARSE * len(question.policies)
         if question.num > few:
-            self._show(picture(question, check, few))
+            self._show(picture(dataclasses.replace(question, num=few), check))
         return picture(question, check)

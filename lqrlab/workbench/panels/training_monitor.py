@@ -76,7 +76,7 @@ class Monitor(Panel[list[Row], Picture]):
         self._run, self._rows = Path(run), 0
         tooltip = "end the training, keep the best"
         self.keep = ipywidgets.Button(description="stop and keep", icon="stop", tooltip=tooltip)
-        self.keep.on_click(lambda _: self._guarded(self._stop)())
+        self.keep.on_click(self._guarded(self._stop))
         super().__init__([], beneath=[self.keep], call=("training_monitor", {"run": self._run}))
         self.reset.layout.display = "none"  # it has nothing to be moved
         self.words.value = _waiting(self._run)
