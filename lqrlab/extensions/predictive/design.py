@@ -1,6 +1,7 @@
 """Model predictive controllers of linear problems: the program solved at each sample, and its terminal set."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -123,11 +124,8 @@ class MPC:
             reach = jnp.einsum("...ri,...ij,...rj->...r", rows[name], inverse, rows[name])
             room = jnp.minimum(jnp.min(high, -2), jnp.min(-low, -2))
             levels.append(jnp.min(jnp.where(room < jnp.inf, jnp.maximum(room, 0) ** 2 / reach, jnp.inf), -1))
-        batch = jnp.broadcast_shapes(P.shape[:-2], *(a.shape for a in levels))
-        level = jnp.full(batch, jnp.inf, P.dtype)
-        for a in levels:
-            level = jnp.minimum(level, a)
-        return level
+        everywhere = jnp.full(P.shape[:-2], jnp.inf, P.dtype)
+        return functools.reduce(jnp.minimum, jnp.broadcast_arrays(everywhere, *levels))
 
     def exact(self, plan: ConstrainedLQR) -> Bool[Array, "*batch"]:
         """True if a plan ends where the regulator needs no limits: then it is the optimum over all time.
