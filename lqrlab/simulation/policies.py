@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from lqrlab import control
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.simulation.problem import Problem, check_step
@@ -96,9 +95,6 @@ def tracking(plant: Plant | Problem, plan: Any) -> TrackingPolicy:
     """
     if not isinstance(plant, Problem):
         check_plant(plant)
-    if isinstance(plan, control.TimeVaryingLQR):
-        *lead, T, m, n = plan.K.shape
-        plan = control.LQTracking(jnp.zeros((*lead, T + 1, n)), jnp.zeros((*lead, T, m)), plan.K, plan.P)
     if not all(hasattr(plan, name) for name in ("xs", "us", "K")):
         made = "as predictive.ilqr, control.lq_tracking or control.finite_horizon make"
         raise ValueError(f"plan: expected a plan, {made}, but found {type(plan).__name__}")

@@ -232,8 +232,8 @@ def test_on_a_linear_plant_both_nonlinear_filters_are_the_time_varying_kalman_fi
     problem, P0 = simulation.Problem.of(plant, linear=True, optimum=False), 1e-2 * np.eye(4)
     K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
     gain = simulation.LinearPolicy(jnp.asarray(K))
-    Ks, Ps = control.finite_horizon(A.T, C.T, W, V, 25, P0)  # the dual regulator
-    Ls, Ps = np.flip(Ks, 0).mT, np.flip(Ps, 0)
+    dual = control.finite_horizon(A.T, C.T, W, V, 25, P0)  # the dual regulator
+    Ls, Ps = np.flip(dual.K, 0).mT, np.flip(dual.P, 0)
     x, guess = np.array([0.1, 0.05, 0.0, 0.0]), np.zeros(4)
     runs = [
         simulation.rollout(problem, make(gain, problem, C, W, V, P0), np.stack([x, 2 * x]), 25)
