@@ -503,7 +503,7 @@ def test_the_mpc_panel_shows_the_controller_of_each_horizon_and_compiles_one(mon
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     families, sizes = ("mass_spring_damper", "pendulum"), {"variants": 3, "trajectories": 2, "num_steps": 20}
-    config = dataset.DataConfig(families=families, held_out=("pendulum",), saturation=0.25, seed=3, **sizes)
+    config = dataset.DataConfig(families=families, held_out=("pendulum",), noise=400.0, seed=3, **sizes)
     return dataset.generate(config, tmp_path_factory.mktemp("data") / "set")
 
 
@@ -516,7 +516,7 @@ def test_the_browser_shows_what_is_on_disk(data, monkeypatch):
     panel.live.wait()
     runs = data.trajectories("held_out", "pendulum")
     missing = data.left_out["pendulum"]
-    assert sum(missing.values()) > 0, "the limits are to leave something out"
+    assert sum(missing.values()) > 0, "the noise is to leave something out"
     seen = set()
     for variant, row in enumerate(data.rows(None, "pendulum")):
         for number, at in enumerate(np.flatnonzero(runs.variant == row)):
@@ -833,7 +833,7 @@ def test_what_goes_wrong_is_said_in_the_panel(any_panel, monkeypatch):
     said = "<b>RuntimeError: a &lt;real&gt; exception</b>"
     if name == "training_monitor":
         with monkeypatch.context() as patch:
-            patch.setattr(learning.metrics, "read", fail)
+            patch.setattr(training_monitor, "read", fail)
             panel.keep.click()
         assert panel.live.status.value == said
         panel.live.say("")

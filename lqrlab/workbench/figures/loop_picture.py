@@ -34,17 +34,16 @@ def picture(
 
     ``pinned`` are other designs of the same plant by name, whose loops as implemented are drawn beside it.
     """
-    plant, said = setting.plant, words(setting, result)
+    plant, said, pinned = setting.plant, words(setting, result), pinned or {}
+    others = {name: found.built for name, (_, found) in pinned.items()}
     if setting.view == loop_design.STEP:
         drawn = lqrlab.tuning.figures.picture(setting, result)
         return dataclasses.replace(drawn, words=f"{drawn.words}<br>{said}")
     if setting.view == loop_design.MOVES:
-        runs = {"implemented": result.built} | {name: found.built for name, (_, found) in (pinned or {}).items()}
-        return dataclasses.replace(animation.animation(plant, runs, width=_WIDTH), words=said)
-    others = {name: found for name, (_, found) in (pinned or {}).items()}
-    runs = _runs(result) | {name: found.built for name, found in others.items()}
-    said += "".join(f"<br>{_pinned_words(name, *both)}" for name, both in (pinned or {}).items())
-    signals = charts.channels(plant)
+        moved = animation.animation(plant, {"implemented": result.built} | others, width=_WIDTH)
+        return dataclasses.replace(moved, words=said)
+    said += "".join(f"<br>{_pinned_words(name, *both)}" for name, both in pinned.items())
+    signals, runs = charts.channels(plant), _runs(result) | others
     traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, lead=1, named=True)
     poles = dict(zip(LOOPS, (result.optimal_poles, result.poles)))
     body = traces + _cost_so_far(result, (0, bottom + 6, 370, 200))

@@ -186,10 +186,10 @@ class Said(ipywidgets.HTML):
         self.value = html.escape(words)
 
 
-def guarded(then: Callable[[], None], say: Callable[[str], None]) -> Callable[[], None]:
+def guarded(then: Callable[[], None], say: Callable[[str], None]) -> Callable[..., None]:
     """The same, with what goes wrong said; in a callback nobody else would hear of it."""
 
-    def run() -> None:
+    def run(*_: object) -> None:
         try:
             then()
         except Exception as error:
