@@ -47,7 +47,7 @@ class BatchSpec:
         for name in ("window", "batch_size", "pool_bytes"):
             checks.whole(name, getattr(self, name))
         checks.whole("seed", self.seed, 0, 2**32 - 1)
-        if self.device is not None:
+        if isinstance(self.device, str):  # by its name; JAX's own is taken as it is
             object.__setattr__(self, "device", Backend(device=self.device).jax_device)
 
 
