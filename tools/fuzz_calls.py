@@ -214,7 +214,7 @@ _score = {"controller": GAIN, "plants": PENDULUM, "key": KEY, "num_initial": 2, 
 _score_x0 = _score | {"x0": _x0[None]}
 _region = {"plant": PENDULUM, "controller": GAIN, "x0": _x0[None], "num_steps": 20, "dt": 0.02, "limits": (-9.0, 9.0)}
 _data = {"families": ("pendulum",), "variants": 3, "spread": 0.2, "trajectories": 2, "num_steps": 5, "seed": 0,
-         "excitation": 0.1, "saturation": 5.0, "linear": True}  # fmt: skip
+         "excitation": 0.1, "linear": True}  # fmt: skip
 _windows = {"kind": "auto", "split": "train", "batch_size": 2, "window": 2, "seed": 0, "pool_bytes": 10**6}
 _problem = {"plants": PENDULUM, "dt": DT, "linear": False, "limits": (-9.0, 9.0), "noise": 0.1, "substeps": 2}
 _declared = {"default": 1.0, "unit": "m²", "about": "area", "low": 0.1, "high": 10.0}

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -20,7 +19,6 @@ from jaxtyping import PyTree
 from lqrlab.compute import checks, debugging
 from lqrlab.compute.configuration import Config, OneOf, Seed
 
-AXES = ("data",)
 T = TypeVar("T")
 
 
@@ -70,8 +68,7 @@ class Backend(Config):
     'cpu'
 
     Attributes:
-        device: ``"auto"`` (JAX's default), a platform (``"cpu"``, ``"gpu"``) or one device (``"gpu:1"``,
-            or JAX's own object, of which the name is kept).
+        device: ``"auto"`` (JAX's default), a platform (``"cpu"``, ``"gpu"``) or one device (``"gpu:1"``).
         mesh: several devices at once, as ``"data=8"``. A batch is shared out over all of them; parameters and the
             optimizer's state are whole on each. Empty: one device, or those of all processes
             (:func:`lqrlab.compute.join`).
@@ -97,22 +94,17 @@ class Backend(Config):
     def __post_init__(self) -> None:
         half = "bfloat16: below the range of float16 gradients vanish unless each step scales its loss"
         self.require("compute_dtype", self.compute_dtype != "float16", half)
-        if isinstance(self.device, jax.Device):  # its name, which JSON can hold
-            there = jax.local_devices(backend=self.device.platform)
-            self.require("device", self.device in there, "a device of this process")
-            object.__setattr__(self, "device", f"{self.device.platform}:{there.index(self.device)}")
         super().__post_init__()
         object.__setattr__(self, "compute_dtype", self.compute_dtype or self.dtype)
         self.require("device", bool(re.fullmatch(r"\w+(:\d+)?", self.device)), "'auto', 'cpu', 'gpu' or 'gpu:1'")
         self.require("mesh", not (self.mesh and ":" in self.device), f"none beside the device {self.device!r}")
-        understood = ",".join(f"{axis}={size}" for axis, size in self._sizes.items())
-        good = understood == self.mesh.replace(" ", "") and set(self._sizes) <= set(AXES)
-        self.require("mesh", good, "a number of devices as 'data=8'")
+        self.require("mesh", not self.mesh or self._wanted > 0, "a number of devices as 'data=8'")
 
     @property
-    def _sizes(self) -> dict[str, int]:
-        """Axis of the mesh → number of devices."""
-        return {axis: int(size) for axis, size in re.findall(r"(\w+)=([1-9]\d*)", self.mesh)}
+    def _wanted(self) -> int:
+        """Devices that ``mesh`` asks for; 0 if it asks for none."""
+        found = re.fullmatch(r"data=([1-9]\d*)", self.mesh.replace(" ", ""))
+        return int(found[1]) if found else 0
 
     @property
     def key(self) -> Array:
@@ -136,16 +128,16 @@ class Backend(Config):
     @property
     def jax_mesh(self) -> Mesh | None:
         """The devices of ``mesh``, or of all processes; None where there is one device alone."""
-        sizes = self._sizes or ({"data": len(self._devices())} if jax.process_count() > 1 else {})
-        if not sizes:
+        if not self._wanted and jax.process_count() == 1:
             return None
-        devices, count = self._devices(), math.prod(sizes.values())
+        devices = self._devices()
+        count = self._wanted or len(devices)
         if count > len(devices):
             raise ValueError(
                 f"mesh: {self.mesh!r} asks for {count} devices, but there are {len(devices)}; on a CPU, "
                 f"compute.setup(cpu_devices={count}), called before JAX computes, makes as many"
             )
-        return Mesh(np.array(devices[:count]).reshape(*sizes.values()), tuple(sizes))
+        return Mesh(np.array(devices[:count]), ("data",))
 
     @property
     def place(self) -> jax.Device | NamedSharding:

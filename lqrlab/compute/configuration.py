@@ -5,7 +5,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from lqrlab.compute import checks
@@ -162,7 +162,7 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-class Registry(Mapping[str, Any]):  # classes and functions of any signature
+class Registry(dict[str, Any]):  # classes and functions of any signature
     """Names and what they stand for; calling it gives a decorator that enters one more.
 
     ``@models.register("mine")`` above a class in a notebook's cell, and ``ModelConfig(kind="mine")`` builds it.
@@ -170,8 +170,8 @@ class Registry(Mapping[str, Any]):  # classes and functions of any signature
     """
 
     def __init__(self, setting: str, what: str):
+        super().__init__()
         self.setting, self.what = setting, what
-        self._entries: dict[str, Any] = {}
 
     def __call__(self, name: str) -> Callable[[T], T]:
         """A decorator that enters what it decorates, and returns it unchanged."""
@@ -179,21 +179,13 @@ class Registry(Mapping[str, Any]):  # classes and functions of any signature
             raise ValueError(f"{self.setting}: expected a name such as 'mine', but found {name!r}")
 
         def enter(value: T) -> T:
-            self._entries[name] = value
+            self[name] = value
             return value
 
         return enter
 
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._entries:
-            hint = did_you_mean(name, self) or "; a new one is registered by running the cell that decorates it"
-            raise ValueError(
-                f"{self.setting}: expected a registered {self.what} ({', '.join(self)}), but found {name!r}{hint}"
-            )
-        return self._entries[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
+    def __missing__(self, name: str) -> Any:
+        hint = did_you_mean(name, self) or "; a new one is registered by running the cell that decorates it"
+        raise ValueError(
+            f"{self.setting}: expected a registered {self.what} ({', '.join(self)}), but found {name!r}{hint}"
+        )

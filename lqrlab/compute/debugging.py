@@ -10,14 +10,11 @@ import dataclasses
 import functools
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Iterator
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import Array
 from jax.experimental import checkify
 
 from lqrlab.compute import checks
@@ -32,42 +29,23 @@ def compiles() -> Iterator[None]:
         yield
 
 
-def checked(fn: Callable[..., T], *, on_error: Literal["raise", "nan"] = "raise") -> Callable[..., T]:
+def checked(fn: Callable[..., T]) -> Callable[..., T]:
     """``fn`` with checks for NaN, division by zero, indices out of bounds, and the user's ``checkify.check``.
 
-    For debugging: a checked train step takes many times as long.
+    For debugging: a checked train step takes many times as long. It is put around ``jit``, ``vmap`` and ``grad``, not
+    into them.
 
-    Args:
-        fn: a function of arrays, compiled or not.
-        on_error: ``"raise"``: a ``ValueError`` that names the operation; only outside of traces. ``"nan"``: all
-            results are NaN (integers stay) and computation goes on, under ``jit`` and, element by element, under
-            ``vmap`` too; outside of them a warning says what happened.
+    Raises:
+        ValueError: where the function is called; names the operation.
     """
-    checks.choice("on_error", on_error, ("raise", "nan"))
     errors = checkify.float_checks | checkify.index_checks | checkify.user_checks
     instrumented = jax.jit(checkify.checkify(fn, errors=errors))
 
     @functools.wraps(fn)
     def call(*args: object, **kwargs: object) -> T:
         error, out = instrumented(*args, **kwargs)
-        # there is no public way to ask within a trace; these are flags, one for each kind of error
-        failed = jnp.any(jnp.stack(list(error._pred.values()))) if error._pred else jnp.array(False)
-        inside = checks.traced(failed)
-        if on_error == "raise" and inside:
-            raise ValueError(
-                "checked: on_error='raise' cannot raise within jit, vmap or grad: put checked around them, as in "
-                "checked(jax.vmap(fn)), or use on_error='nan'"
-            )
-        if on_error == "raise":
-            error.throw()
-            return out
-        if not inside and failed:
-            warnings.warn(f"checked: {error.get()}", stacklevel=2)
-
-        def marked(a: Array) -> Array:
-            return jnp.where(failed, jnp.nan, a) if jnp.issubdtype(jnp.result_type(a), jnp.inexact) else a
-
-        return jax.tree.map(marked, out)
+        error.throw()
+        return out
 
     return call
 
@@ -78,17 +56,12 @@ def peek(label: str, tree: T) -> T:
     Wrap a value where it is used: ``x = peek("x", x)``. Under ``vmap`` there is one line for each element.
     """
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        jax.debug.callback(functools.partial(_print_summary, label + jax.tree_util.keystr(path)), leaf)
+        a = jnp.asarray(leaf)
+        name = f"{label}{jax.tree_util.keystr(path)}: {a.dtype}{list(a.shape)}"
+        size = jnp.abs(a) if jnp.iscomplexobj(a) else a
+        ends = (jnp.nanmin(size), jnp.nanmax(size)) if a.size else (jnp.nan, jnp.nan)
+        jax.debug.print("{} from {:.4g} to {:.4g}, {} of {} NaN", name, *ends, jnp.isnan(a).sum(), a.size)
     return tree
-
-
-def _print_summary(label: str, value: Array) -> None:
-    a = np.asarray(value)
-    numbers = a.astype(np.float64) if a.dtype != np.complex128 else np.abs(a)
-    bad = int(np.isnan(numbers).sum())
-    line = f"{label}: {a.dtype}{list(a.shape)}" + ("" if a.size else ", empty")
-    line += f" from {np.nanmin(numbers):.4g} to {np.nanmax(numbers):.4g}" if bad < a.size else ""
-    print(line + (f", {bad} of {a.size} NaN" if bad else ""))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -45,15 +45,30 @@ class Algebra:
 
 # the parameter of a primitive that its function takes as a last argument
 _PARAMETERS = {"integer_pow": "y", "convert_element_type": "new_dtype"}
-_MOVES = {
-    *("reshape", "squeeze", "broadcast_in_dim", "slice", "concatenate", "transpose", "rev", "split"),
-    *("expand_dims", "stack", "unstack", "pad", "tile", "iota"),
-}
-# those of them that NumPy does without a program for each shape
-_BY_NUMPY: dict[str, Callable[..., np.ndarray]] = {
-    "slice": lambda p, a: a[tuple(map(slice, p["start_indices"], p["limit_indices"], p["strides"] or [1] * a.ndim))],
+
+
+def _padded(p: Mapping[str, Any], a: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """The array with a value in front of, behind and between its entries, or cut."""
+    sizes = [low + high + k + max(k - 1, 0) * inside for (low, high, inside), k in zip(p["padding_config"], a.shape)]
+    places = [low + np.arange(k) * (inside + 1) for (low, _, inside), k in zip(p["padding_config"], a.shape)]
+    there = [np.flatnonzero((at >= 0) & (at < size)) for at, size in zip(places, sizes)]
+    out = np.broadcast_to(value, sizes).copy()
+    out[np.ix_(*(at[kept] for at, kept in zip(places, there)))] = a[np.ix_(*there)]
+    return out
+
+
+# those that only move numbers about; never by a scalar index, which would unpack the array that it finds
+_MOVES: dict[str, Callable[..., Any]] = {
+    "reshape": lambda p, a: np.reshape(a, p["new_sizes"]),
     "squeeze": lambda p, a: np.squeeze(a, p["dimensions"]),
+    "transpose": lambda p, a: np.transpose(a, p["permutation"]),
+    "rev": lambda p, a: np.flip(a, p["dimensions"]),
+    "slice": lambda p, a: a[tuple(map(slice, p["start_indices"], p["limit_indices"], p["strides"] or [1] * a.ndim))],
+    "split": lambda p, a: np.split(a, np.cumsum(p["sizes"])[:-1], p["axis"]),
     "stack": lambda p, *a: np.stack(a, p["axis"]),
+    "unstack": lambda p, a: [np.squeeze(b, p["axis"]) for b in np.split(a, a.shape[p["axis"]], p["axis"])],
+    "pad": _padded,
+    "tile": lambda p, a: np.tile(a, p["reps"]),
     "concatenate": lambda p, *a: np.concatenate(a, p["dimension"]),
     "broadcast_in_dim": lambda p, a: np.broadcast_to(
         np.expand_dims(a, tuple(i for i in range(len(p["shape"])) if i not in p["broadcast_dimensions"])), p["shape"]
@@ -119,31 +134,20 @@ def _apply(e: JaxprEqn, a: list[np.ndarray], algebra: Algebra) -> list[np.ndarra
             first = lengths.matvec + lengths.vecmat
             a = [*a[first : first + lengths.solve], *a[sum(lengths) :]]
         return evaluate(inner, a, algebra)
-    if _unlike_numbers(e) or not (name in functions or name in _MOVES or name in _SUMS):
+    if _unlike_numbers(e) or not any(name in known for known in (functions, _MOVES, _SUMS, ("iota",))):
         raise UnsupportedError(name)
+    if name == "iota":
+        return [_constants(np.indices(p["shape"], p["dtype"])[p["dimension"]], algebra)]
     if name == "reduce_sum":
         return [_total(functions["add"], a[0], p["axes"])]
     if name == "dot_general":
         return [_product(functions, a[0], a[1], p["dimension_numbers"])]
     if name in _PARAMETERS:
         return [_each(lambda v: functions[name](v, p[_PARAMETERS[name]]), a[0])]
-    return [_each(functions[name], *a)] if name in functions else _moved(e, a, algebra)
-
-
-def _moved(e: JaxprEqn, a: list[np.ndarray], algebra: Algebra) -> list[np.ndarray]:
-    """Apply a primitive that only moves numbers about to their indices; the numbers follow."""
-    if move := _BY_NUMPY.get(e.primitive.name):
-        return [move(e.params, *a)]
-    starts = np.concatenate([[0], np.cumsum([v.size for v in a])]).astype(int)
-    places = [(s + np.arange(v.size)).reshape(v.shape) for s, v in zip(starts, a)]
-    flat = np.concatenate([np.empty(0, object), *(v.ravel() for v in a)])
-    with jax.ensure_compile_time_eval():
-        out = e.primitive.bind(*(jnp.asarray(q) for q in places), **e.params)
-        outs = [np.asarray(v) for v in (out if e.primitive.multiple_results else [out])]
-    if not a:  # iota makes numbers
-        return [_constants(v, algebra) for v in outs]
-    # never by a scalar index: NumPy would unpack the array that it finds
-    return [flat[v.ravel()].reshape(v.shape) for v in outs]
+    if name in functions:
+        return [_each(functions[name], *a)]
+    moved = _MOVES[name](p, *a)
+    return moved if isinstance(moved, list) else [moved]
 
 
 def _objects(shape: tuple[int, ...], element: Callable[[tuple[int, ...]], Number]) -> np.ndarray:

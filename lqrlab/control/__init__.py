@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lqrlab.control.delay import delay_cost, delayed, lqrd_delayed
     from lqrlab.control.discretization import Sampled, c2d, discretize
     from lqrlab.control.estimation import LQG, Estimator, dlqe, lqe, lqg, sampled_noise
-    from lqrlab.control.horizon import LQTracking, TimeVaryingLQR, finite_horizon, lq_tracking
+    from lqrlab.control.horizon import LQTracking, finite_horizon, lq_tracking
     from lqrlab.control.kleinman import policy_iteration, spectral_radius
     from lqrlab.control.lyapunov import cost_to_go, dlyap, lyap, stage_weight
     from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd, unsaturated_level

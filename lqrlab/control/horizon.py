@@ -1,7 +1,6 @@
 """Finite-horizon regulators, step by step backwards: to an equilibrium, or along a reference."""
 
 import dataclasses
-from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -11,54 +10,6 @@ from lqrlab.compute import broadcast, linalg, pytree
 from lqrlab.compute.checks import whole
 from lqrlab.control import matrix_checks
 from lqrlab.control.lyapunov import stage_weight
-
-
-@pytree
-@dataclasses.dataclass(frozen=True)
-class TimeVaryingLQR:
-    """Gains ``K [..., T, m, n]`` and costs to go ``P [..., T+1, n, n]`` of a finite horizon T."""
-
-    K: Float[Array, "*batch T m n"]
-    P: Float[Array, "*batch T+1 n n"]
-
-    def __iter__(self) -> Iterator[Array]:
-        return iter((self.K, self.P))
-
-
-def finite_horizon(
-    A: ArrayLike,
-    B: ArrayLike,
-    Q: ArrayLike,
-    R: ArrayLike,
-    num_steps: int,
-    Qf: ArrayLike | None = None,
-    N: ArrayLike | None = None,
-) -> TimeVaryingLQR:
-    """Minimise x[T]ᵀQf x[T] + Σ_{t<T} xᵀQx + uᵀRu + 2xᵀNu for x[t+1] = Ax[t] + Bu[t].
-
-    Args:
-        A, B, Q, R, N: as in :func:`dlqr`.
-        num_steps: the horizon T.
-        Qf: terminal weight ``[..., n, n]``; Q if left out.
-
-    Returns:
-        :class:`TimeVaryingLQR`: u[t] = −K[t] x[t].
-
-    Raises:
-        ValueError: bad arguments.
-
-    Source: Anderson and Moore (1990), eqs. (2.4-2)-(2.4-4).
-
-    >>> control.finite_horizon([[1.0]], [[1.0]], [[0.0]], [[1.0]], 2, Qf=[[1.0]]).K[:, 0, 0].tolist()
-    [0.3333333333333333, 0.5]
-    """
-    whole("num_steps", num_steps)
-    A, B, Q, R, N = matrix_checks.arguments(A, B, Q, R, N)
-    n, m = B.shape[-2:]
-    each = (jnp.broadcast_to(a[..., None, :, :], (*a.shape[:-2], num_steps, *a.shape[-2:])) for a in (A, B))
-    rest = (jnp.zeros(shape, Q.dtype) for shape in ((num_steps + 1, n), (num_steps, m), (num_steps, n)))
-    plan = _followed(*each, *rest, Q, R, N, matrix_checks.terminal_weight(Qf, Q, Q))
-    return TimeVaryingLQR(plan.K, plan.P)
 
 
 @pytree
@@ -77,6 +28,41 @@ class LQTracking:
     us: Float[Array, "*batch T m"]
     K: Float[Array, "*batch T m n"]
     P: Float[Array, "*batch T+1 n n"]
+
+
+def finite_horizon(
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    num_steps: int,
+    Qf: ArrayLike | None = None,
+    N: ArrayLike | None = None,
+) -> LQTracking:
+    """Minimise x[T]ᵀQf x[T] + Σ_{t<T} xᵀQx + uᵀRu + 2xᵀNu for x[t+1] = Ax[t] + Bu[t].
+
+    Args:
+        A, B, Q, R, N: as in :func:`dlqr`.
+        num_steps: the horizon T.
+        Qf: terminal weight ``[..., n, n]``; Q if left out.
+
+    Returns:
+        :class:`LQTracking` of a reference that is zero: u[t] = −K[t] x[t].
+
+    Raises:
+        ValueError: bad arguments.
+
+    Source: Anderson and Moore (1990), eqs. (2.4-2)-(2.4-4).
+
+    >>> control.finite_horizon([[1.0]], [[1.0]], [[0.0]], [[1.0]], 2, Qf=[[1.0]]).K[:, 0, 0].tolist()
+    [0.3333333333333333, 0.5]
+    """
+    whole("num_steps", num_steps)
+    A, B, Q, R, N = matrix_checks.arguments(A, B, Q, R, N)
+    n, m = B.shape[-2:]
+    each = (jnp.broadcast_to(a[..., None, :, :], (*a.shape[:-2], num_steps, *a.shape[-2:])) for a in (A, B))
+    rest = (jnp.zeros(shape, Q.dtype) for shape in ((num_steps + 1, n), (num_steps, m), (num_steps, n)))
+    return _followed(*each, *rest, Q, R, N, matrix_checks.terminal_weight(Qf, Q, Q))
 
 
 def lq_tracking(

@@ -13,7 +13,7 @@ import scipy  # its modules load when they are first used
 from jaxtyping import Array, ArrayLike
 
 from lqrlab.compute import as_jax
-from lqrlab.compute.checks import number, on_host, real, traced
+from lqrlab.compute.checks import on_host, real, traced
 from lqrlab.compute.linalg import batch_last
 
 FEW = 64
@@ -160,6 +160,7 @@ def design_arguments(
     n, m = arrays["B"].shape[-2:]
     if not n or not m:
         raise ValueError(f"B: expected at least one state and one input, but found shape {(n, m)}")
+    arrays.setdefault("N", np.zeros((n, m), dtype))
     if not traced(*arrays.values()) and all(a.ndim == 2 for a in arrays.values()):
         single = {name: np.asarray(a) for name, a in arrays.items()}
         for name, value in single.items():
@@ -167,9 +168,8 @@ def design_arguments(
         for name in "QR":
             _symmetric(name, single[name])
         if weights:
-            _bounded_below(single["Q"], single["R"], single.get("N"), certified, singular_R)
-    cross = arrays["N"] if "N" in arrays else np.zeros((n, m), dtype)
-    return arrays["A"], arrays["B"], arrays["Q"], arrays["R"], cross
+            _check_bound(single["Q"], single["R"], single["N"], certified, singular_R)
+    return arrays["A"], arrays["B"], arrays["Q"], arrays["R"], arrays["N"]
 
 
 def one_problem(function: str, *args: ArrayLike | None, weights: bool = True) -> tuple[Array, ...]:
@@ -214,26 +214,15 @@ def _symmetric(name: str, a: np.ndarray) -> None:
 
 _PRINTED = 5e-4
 """Half a unit in the fourth digit, relative to a largest entry of 1.000: what printing a weight may have changed."""
-_GIVEN_IF = "the design is given only if its equation holds and its loop is stable"
 
 
-def _semidefinite(name: str, a: np.ndarray, scale: float, certified: bool = False) -> None:
-    low = np.linalg.eigvalsh((a + a.T) / 2)[0]
-    if certified and -_PRINTED * scale <= low < -tolerance(a.dtype) * scale:
-        # where a stabilizing solution exists, it is the optimum among all inputs that bring the state to rest
-        warnings.warn(
-            f"{name}: expected positive semidefinite, but found the eigenvalue {low:.3g}, which the rounding of a "
-            f"table printed to four digits explains; {_GIVEN_IF}",
-            stacklevel=5,
-        )
-        return
+def _refuse_negative(name: str, low: float) -> None:
     # an indefinite weight may still have an optimum (a sampled cost, a frequency-domain condition), but
     # nobody asks for one by hand; designs that make their own weights do not come through here
-    if low < -tolerance(a.dtype) * max(scale, 1e-300):
-        raise ValueError(
-            f"{name}: expected positive semidefinite, but found the eigenvalue {low:.3g}: along that "
-            "direction the cost falls without bound; use weights ≥ 0"
-        )
+    raise ValueError(
+        f"{name}: expected positive semidefinite, but found the eigenvalue {low:.3g}: along that "
+        "direction the cost falls without bound; use weights ≥ 0"
+    )
 
 
 def weight(name: str, a: Array) -> None:
@@ -243,7 +232,8 @@ def weight(name: str, a: Array) -> None:
     W = np.asarray(a)
     _finite(name, W)
     _symmetric(name, W)
-    _semidefinite(name, W, float(np.abs(W).max()))
+    if (low := float(_least(W))) < -tolerance(W.dtype) * float(_largest(W)):
+        _refuse_negative(name, low)
 
 
 def terminal_weight(Qf: ArrayLike | None, Q: Array, default: Array) -> Array:
@@ -263,62 +253,64 @@ def trailing(name: str, value: ArrayLike, shape: tuple[int, ...], dtype: np.dtyp
     return a
 
 
-def _bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray | None, certified: bool, singular_R: bool) -> None:
-    """Refuse weights that bound no cost below."""
-    low = np.linalg.eigvalsh(R)[0]
-    size = float(np.abs(R).max())
-    if singular_R and -tolerance(R.dtype) * size <= low <= 0:
-        warnings.warn(
-            f"R: expected positive definite, but found the eigenvalue {low:.3g}: an input that costs nothing is "
-            f"bounded by what its effect costs, R + BᵀPB > 0, where it has one; {_GIVEN_IF}",
-            stacklevel=4,
-        )
-        cross = np.zeros((len(Q), len(R))) if N is None else N
-        joint = np.block([[Q, cross], [cross.T, R]])
-        return _semidefinite("[Q N; Nᵀ R]", joint, float(np.abs(joint).max()), certified)
-    if low <= 0:
-        raise ValueError(
-            f"R: expected positive definite, but found the eigenvalue {low:.3g}: an input that costs nothing "
-            "would be used without bound; give every input a positive weight"
-        )
-    if N is None:
-        _semidefinite("Q", Q, float(np.abs(Q).max()), certified)
-    else:
-        _semidefinite("Q − N R⁻¹ Nᵀ", Q - N @ np.linalg.solve(R, N.T), float(np.abs(Q).max()), certified)
-
-
 def _largest(a: np.ndarray) -> np.ndarray:
-    return np.abs(a).max(axis=(-1, -2))
+    return np.abs(a).max(axis=(-1, -2), keepdims=True)[..., 0, 0]  # an array, also of one matrix
 
 
 def _least(a: np.ndarray) -> np.ndarray:
     return np.linalg.eigvalsh((a + a.mT) / 2)[..., 0]
 
 
-def bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray, *, singular_R: bool) -> np.ndarray:
-    """True for members of a batch, all finite, with R > 0 and Q − NR⁻¹Nᵀ ≥ 0 to rounding.
-
-    Or with weights that a single problem is taken with; one warning for all of these.
-    """
-    some, joint = tolerance(R.dtype), np.block([[Q, N], [N.mT, R]])
-    definite = _least(R) > 0
-    rest = Q - N @ np.linalg.solve(np.where(definite[..., None, None], R, np.eye(R.shape[-1], dtype=R.dtype)), N.mT)
-    exactly = definite & (_least(rest) >= -some * _largest(Q))
-    symmetric = [_largest(a - a.mT) <= some * _largest(a) for a in (Q, R)]
-    near = ~exactly & symmetric[0] & symmetric[1]
-    printed = near & definite & (_least(rest) >= -_PRINTED * _largest(Q))
-    singular = near & ~definite & (_least(R) >= -some * _largest(R)) & (_least(joint) >= -_PRINTED * _largest(joint))
-    singular &= singular_R
-    found = {
-        "with a Q that the rounding of a table printed to four digits made indefinite": printed,
-        "with a singular R, which R + BᵀPB > 0 makes up for": singular,
-    }
-    counts = [f"{np.sum(which)} {what}" for what, which in found.items() if which.any()]
-    if counts:
-        warnings.warn(
-            f"Q, R: expected Q ≥ 0 and R > 0, but found in the batch {' and '.join(counts)}; {_GIVEN_IF}", stacklevel=5
+def _check_bound(Q: np.ndarray, R: np.ndarray, N: np.ndarray, certified: bool, singular_R: bool) -> None:
+    """Refuse weights of one problem that bound no cost below."""
+    (good,), (least,), (lowest,) = _bound(Q[None], R[None], N[None], certified, singular_R)
+    if not (good or least > 0):
+        raise ValueError(
+            f"R: expected positive definite, but found the eigenvalue {least:.3g}: an input that costs nothing "
+            "would be used without bound; give every input a positive weight"
         )
-    return exactly | printed | singular
+    if not good:
+        _refuse_negative("Q − N R⁻¹ Nᵀ" if N.any() else "Q", lowest)
+
+
+def bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray, *, singular_R: bool) -> np.ndarray:
+    """True for members of a batch ``[batch, …]``, all finite, whose weights a single problem is taken with."""
+    return _bound(Q, R, N, True, singular_R)[0]
+
+
+def _bound(
+    Q: np.ndarray, R: np.ndarray, N: np.ndarray, certified: bool, singular_R: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """True where R > 0 and Q − NR⁻¹Nᵀ ≥ 0, to rounding; the least eigenvalues of R and of Q − NR⁻¹Nᵀ.
+
+    Also, with a warning, where a design is ``certified`` and the rounding of a printed table explains the negative
+    eigenvalue, or R is singular and may be: a stabilizing solution, if there is one, is the optimum among all inputs
+    that bring the state to rest.
+    """
+    some, least = tolerance(R.dtype), _least(R)
+    definite = least > 0
+    rest = Q - N @ np.linalg.solve(np.where(definite[:, None, None], R, np.eye(R.shape[-1], dtype=R.dtype)), N.mT)
+    lowest = _least(rest)
+    good = definite & (lowest >= -some * _largest(Q))
+    if good.all() or not certified:
+        return good, least, lowest
+    near = ~good & (_largest(Q - Q.mT) <= some * _largest(Q)) & (_largest(R - R.mT) <= some * _largest(R))
+    printed = near & definite & (lowest >= -_PRINTED * _largest(Q))
+    joint = np.block([[Q, N], [N.mT, R]])
+    singular = near & ~definite & (least >= -some * _largest(R)) & (_least(joint) >= -_PRINTED * _largest(joint))
+    of_table = "which the rounding of a table printed to four digits explains"
+    of_effect = "an input that costs nothing is bounded by what its effect costs, R + BᵀPB > 0, where it has one"
+    for name, wanted, which, low, why in (
+        ("Q", "semidefinite", printed, lowest, of_table),
+        ("R", "definite", singular & singular_R, least, of_effect),
+    ):
+        if which.any():
+            of = f" in {np.sum(which)} of the batch" if len(which) > 1 else ""
+            found = f"{name}: expected positive {wanted}, but found the eigenvalue {low[which].min():.3g}{of}, {why}"
+            warnings.warn(
+                f"{found}; the design is given only if its equation holds and its loop is stable", stacklevel=5
+            )
+    return good | printed | (singular & singular_R), least, lowest
 
 
 def own_time(dt: ArrayLike | None, *, discrete: bool) -> None:
@@ -331,11 +323,12 @@ def own_time(dt: ArrayLike | None, *, discrete: bool) -> None:
 def host_sample_time(function: str, dt: object) -> float | None:
     """dt [s] of one problem as a float above 0, None for continuous time, for a ``function`` on the host."""
     on_host(function, dt)
-    # a scalar array of any library is a number too
-    step = None if dt is None else real("dt", dt)
-    if step is not None and step.ndim:
+    if dt is None:
+        return None
+    step = design_sample_time(dt, _DOUBLE)  # type: ignore[arg-type]
+    if step.ndim:
         raise ValueError(f"dt: expected one sample time, but found shape {step.shape}")
-    return None if step is None else number("dt", step.item(), "a sample time above 0 s", above=0)
+    return float(step)
 
 
 def sample_time(dt: ArrayLike, dtype: np.dtype, *matrices: Array | np.ndarray) -> Array:

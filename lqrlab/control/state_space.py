@@ -1,7 +1,7 @@
 """The state space of whatever is u = K(z) y: controllers, reduced and identified models; frequency responses."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +12,6 @@ from lqrlab.compute import broadcast, linalg, pytree
 from lqrlab.compute.checks import traced
 from lqrlab.control import matrix_checks
 from lqrlab.control.discretization import c2d
-
-if TYPE_CHECKING:
-    import control as python_control
 
 
 @pytree
@@ -80,24 +77,6 @@ class StateSpace:
         if not traced(self.dt, dt) and not np.allclose(self.dt, dt, rtol=1e-6, atol=0):
             raise ValueError(f"dt: expected the system's own sample time, {self.dt} s, but found {dt} s")
         return self
-
-    def to_control(self) -> "python_control.StateSpace":
-        """One system as python-control's; back: ``StateSpace(ss.A, ss.B, ss.C, ss.D)`` of a continuous one.
-
-        >>> control.StateSpace([[-1.0]], [[1.0]], [[1.0]], [[0.0]], 0.1).to_control().nstates
-        1
-        """
-        try:
-            import control as python_control
-        except ModuleNotFoundError as error:
-            raise ImportError(
-                "to_control: needs the package control, which is not installed; pip install control brings it",
-                name="control",
-            ) from error
-        step = matrix_checks.host_sample_time("to_control", self.dt)
-        given = zip("ABCD", self.matrices, ("nn", "nm", "pn", "pm"))
-        system = matrix_checks.host_matrices("to_control", **{name: (a, axes) for name, a, axes in given})
-        return python_control.ss(*system, *(() if step is None else (step,)))
 
 
 def frequency_response(

@@ -65,7 +65,6 @@ class DataConfig(Config):
         noise: standard deviation of the disturbance of the state at each step, in units of its scale.
         sensor_noise: standard deviation of the noise on the state that the controller sees, in units of its scale.
         linear: simulate the linearised plants exactly; else the nonlinear ones by Runge-Kutta 4.
-        saturation: limit of the inputs around the equilibrium, in units of the input's scale; None for none.
         seed: of all random numbers.
         variants_per_shard: variants in one file; there are at most 20,000 files.
 
@@ -74,7 +73,7 @@ class DataConfig(Config):
     (2, True)
     """
 
-    gone: ClassVar = {"gain_error": 0.0, "controller": "lqr", "compression": None}
+    gone: ClassVar = {"gain_error": 0.0, "controller": "lqr", "saturation": None, "compression": None}
     families: tuple[str, ...] = FAMILIES
     held_out: tuple[str, ...] | None = None
     variants: _Counted = 100
@@ -88,9 +87,6 @@ class DataConfig(Config):
     noise: _Deviation = 0.0
     sensor_noise: _Deviation = 0.0
     linear: bool = True
-    saturation: Annotated[float, Range(above=0, words="None or a limit > 0 in units of the input's scale")] | None = (
-        None
-    )
     seed: Seed = 0
     variants_per_shard: Count = 50
 
@@ -175,6 +171,6 @@ class DataConfig(Config):
         for name, value in dataclasses.asdict(self).items():
             if self.segmented or name not in ("keep_every", "segment_length"):
                 values[name] = value
-            if name == "sensor_noise":
-                values |= {gone: self.gone[gone] for gone in ("gain_error", "controller")}
+            for gone in {"sensor_noise": ("gain_error", "controller"), "linear": ("saturation",)}.get(name, ()):
+                values[gone] = self.gone[gone]
         return json.dumps(values | self.gone, indent=2)

@@ -33,9 +33,9 @@ Record = dict[str, Any]
 REASONS = {
     "no_stabilizing_design": "variants without a stabilizing optimal gain, and all their trajectories",
     "diverged": "trajectories that diverged: a state beyond 1000 scales (and 1000 times its start), or still growing",
-    "saturated": "trajectories whose input stayed at its limit while the state moved away",
+    "saturated": "trajectories whose input stayed at its limit",
 }
-"""Why a variant (the first) or a trajectory may be left out."""
+"""Why a variant (the first) or a trajectory may be left out; the last: by earlier versions, whose inputs had limits."""
 
 # The files that a config makes ------------------------------------------------------------------------------
 

@@ -1,7 +1,5 @@
 """The contents of a shard: plants drawn and designed, their closed loops, and which of these are kept."""
 
-import functools
-
 import h5py
 import jax
 import jax.numpy as jnp
@@ -10,16 +8,15 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 import lqrlab
 from lqrlab import simulation, systems
-from lqrlab.compute.jit import KEPT
 from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.manifest import FORMAT, REASONS, Shard, keys, splits, units
 from lqrlab.dataset.shards import Content
 from lqrlab.simulation import Keep, LinearPolicy, Problem, verdict
+from lqrlab.simulation.recording import largest_sizes, paid
 from lqrlab.systems import N_MAX, Plant
 
 Runs = dict[str, np.ndarray]
 """Name → array ``[v, s, …]``: s loops of each of v plants."""
-_Units = tuple[Array, Array]  # of the states and of the inputs, [v, n] and [v, m]
 
 
 def drawn(config: DataConfig, shard: Shard) -> Problem:
@@ -30,11 +27,8 @@ def drawn(config: DataConfig, shard: Shard) -> Problem:
 
 
 def posed(config: DataConfig, plants: Plant) -> Problem:
-    """The problem of plants as the config simulates them: with its limits, and its noises in units of the scales."""
+    """The problem of plants as the config simulates them: with its noises in units of the scales."""
     problem = Problem.of(plants, linear=config.linear)
-    if config.saturation is not None:
-        limit = config.saturation * problem.scale_u
-        problem = problem.limited((problem.u_eq - limit, problem.u_eq + limit))
     return problem.disturbed(
         noise=config.noise * problem.scale_x,
         sensor_noise=config.sensor_noise * problem.scale_x,
@@ -57,13 +51,13 @@ def simulate(config: DataConfig, problem: Problem, x0: Float[np.ndarray, "v s n"
 
     Args:
         config: what is kept of each loop.
-        problem: the plants, their optimum, limits and noise.
+        problem: the plants, their optimum and noise.
         x0: initial deviations, in SI units.
         key: of the noise.
 
     Returns:
-        ``x0``, ``states``, ``controls``, ``cost`` (of segments ``costs``) and the last state ``end``; in scales
-        ``start``, ``peak``, ``before``, ``last``, ``limited``.
+        ``x0``, ``states``, ``controls``, ``cost`` (of segments ``costs``); in scales ``start``, ``peak``, ``before``,
+        ``last``.
     """
     gain = np.nan_to_num(np.asarray(problem.K))  # none where there is no optimum: nothing of it is written
     out = simulation.record(
@@ -73,7 +67,7 @@ def simulate(config: DataConfig, problem: Problem, x0: Float[np.ndarray, "v s n"
         config.num_steps,
         _keep(config),
         key=key if _disturbed(config) else None,
-        extra=(problem.scale_x, problem.scale_u),
+        extra=problem.scale_x,
         total=config.variants * config.trajectories,
     )
     lead = x0.shape[:2]
@@ -83,74 +77,34 @@ def simulate(config: DataConfig, problem: Problem, x0: Float[np.ndarray, "v s n"
 
 def _keep(config: DataConfig) -> Keep:
     """The data of a loop that are written, and those that decide whether it is kept."""
-    keep = _recorders(config.num_steps, config.saturation, config.segmented, _disturbed(config))
+    keep = Keep(_states, _inputs_and_costs if config.segmented else _inputs, paid, largest_sizes(config.num_steps))
     return keep._replace(starts=config.starts, length=config.row_steps) if config.segmented else keep
 
 
-@functools.lru_cache(KEPT)  # a program is compiled for each
-def _recorders(num_steps: int, saturation: float | None, segmented: bool, disturbed: bool) -> Keep:
-    third, last = verdict.quarters(num_steps)
-    late = num_steps - _tail(num_steps)
-
-    def points(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
-        return {"states": xs.astype(jnp.float32)}
-
-    def intervals(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
-        return {"controls": us.astype(jnp.float32)} | ({"costs": costs} if segmented else {})
-
-    def sums(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
-        if saturation is None:
-            return {"cost": costs}
-        limited = _largest(us, units[1]) > 0.999 * saturation
-        counts = (t >= late) & (t < num_steps)
-        return {"cost": costs, "limited": (limited & counts[:, None]).astype(costs.dtype)}
-
-    def peaks(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
-        size = _largest(xs, units[0])
-        if disturbed:  # growth says nothing then
-            return {"peak": size}
-        before, after = ((t >= third) & (t < last))[:, None], (t >= last)[:, None]
-        return {"peak": size, "before": jnp.where(before, size, 0), "last": jnp.where(after, size, 0)}
-
-    return Keep(points, intervals, sums, peaks)
+def _states(xs: Array, us: Array, costs: Array, t: Array, scale_x: Array) -> dict[str, Array]:
+    return {"states": xs.astype(jnp.float32)}
 
 
-def _largest(a: Array, units: Array) -> Array:
-    """max |a_i| / unit_i over components, ``[t, k, loop]`` → ``[t, loop]``."""
-    relative = 1 / units
-    return functools.reduce(jnp.maximum, (jnp.abs(a[:, i] * relative[i][None]) for i in range(a.shape[1])))
+def _inputs(xs: Array, us: Array, costs: Array, t: Array, scale_x: Array) -> dict[str, Array]:
+    return {"controls": us.astype(jnp.float32)}
+
+
+def _inputs_and_costs(xs: Array, us: Array, costs: Array, t: Array, scale_x: Array) -> dict[str, Array]:
+    return {"controls": us.astype(jnp.float32), "costs": costs}
 
 
 def _disturbed(config: DataConfig) -> bool:
     return any((config.excitation, config.noise, config.sensor_noise))
 
 
-def _tail(num_steps: int) -> int:
-    """Samples of the last quarter."""
-    return max(num_steps // 4, 1)
-
-
 def kept(config: DataConfig, problem: Problem, runs: Runs) -> tuple[Bool[np.ndarray, "v s"], dict[str, int]]:
-    """Loops to keep, and numbers of variants or loops left out for each of ``manifest.REASONS``.
-
-    A loop is left out if it diverges (:mod:`lqrlab.simulation.verdict`), or if its input was at its limit for half of
-    the last quarter while the state moved away: further from rest, in cost, than where it began.
-    """
-    start = runs["start"]
-    quarters = (runs.get(name, runs["peak"]) for name in ("before", "last"))
-    judged = verdict.of_peaks(
-        np.abs(start).max(-1), runs["peak"], *quarters, num_steps=config.num_steps, disturbed=_disturbed(config)
-    )
+    """Loops to keep, those that do not diverge, and numbers of variants or loops left out for ``manifest.REASONS``."""
+    sizes = np.abs(runs["start"]).max(-1), runs["peak"], runs["before"], runs["last"]
+    judged = verdict.of_peaks(*sizes, num_steps=config.num_steps, disturbed=_disturbed(config))
     stays = np.asarray(judged) != verdict.Verdict.DIVERGED
-    stuck = np.zeros_like(stays)
-    if config.saturation is not None:
-        ends = np.where(stays[..., None, None], np.stack([runs["x0"], runs["end"]], axis=2), 0.0)
-        value = np.einsum("vski,vij,vskj->vsk", ends, np.nan_to_num(problem.P), ends)
-        stuck = (runs["limited"] > 0.5 * _tail(config.num_steps)) & (value[..., 1] > value[..., 0])
-    good = np.asarray(problem.has_optimum)
-    optimal = good[:, None]
-    left_out = (~good, optimal & ~stays, optimal & stays & stuck)
-    return optimal & stays & ~stuck, {name: int(a.sum()) for name, a in zip(REASONS, left_out)}
+    optimal = np.asarray(problem.has_optimum)
+    left_out = (~optimal).sum(), (optimal[:, None] & ~stays).sum(), 0
+    return optimal[:, None] & stays, dict(zip(REASONS, map(int, left_out)))
 
 
 # What is written --------------------------------------------------------------------------------------------

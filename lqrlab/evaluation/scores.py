@@ -12,6 +12,7 @@ from jaxtyping import Array, ArrayLike, Float, Int8, PRNGKeyArray
 from lqrlab import control, simulation
 from lqrlab.compute import as_jax, checks, jit_by_function, pytree
 from lqrlab.simulation import Keep, LinearPolicy, Policy, Problem, Verdict, bind, verdict
+from lqrlab.simulation.recording import largest_sizes, paid
 from lqrlab.systems import Plant
 
 Sizes = tuple[Array, ...]
@@ -210,26 +211,11 @@ def _ran(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> tuple[A
     """The costs of loops, their last states and their sizes: no trajectories are kept."""
     simulation.check_policy(policy, x0, problem.m)
     if type(policy) is LinearPolicy and x0.size >= _MANY * problem.n and len(x0.devices()) == 1:
-        kept = simulation.record(problem, policy, x0, num_steps, _keep(num_steps), extra=problem.scale_x)
+        keep = Keep(sums=paid, peaks=largest_sizes(num_steps))
+        kept = simulation.record(problem, policy, x0, num_steps, keep, extra=problem.scale_x)
         shaped = {name: as_jax(a.reshape(*x0.shape[:-1], *a.shape[1:])) for name, a in kept.items()}
-        return shaped["cost"], shaped["end"], tuple(shaped[name] for name in ("peak", "third", "last"))
+        return shaped["cost"], shaped["end"], tuple(shaped[name] for name in ("peak", "before", "last"))
     return _summed(problem.astype(x0.dtype), policy, x0, num_steps)
-
-
-@functools.cache
-def _keep(num_steps: int) -> Keep:
-    """Results kept of loops under constant gains: sums of their costs, and largest sizes."""
-    begin, end = verdict.quarters(num_steps)
-
-    def costs(xs: Array, us: Array, costs: Array, t: Array, scale_x: Array) -> dict[str, Array]:
-        return {"cost": costs}
-
-    def peaks(xs: Array, us: Array, costs: Array, t: Array, scale_x: Array) -> dict[str, Array]:
-        size = jnp.max(jnp.abs(xs) / scale_x[None].astype(xs.dtype), axis=1)
-        parts = {"peak": t >= 0, "third": (t >= begin) & (t < end), "last": t >= end}
-        return {name: jnp.where(part[:, None], size, 0) for name, part in parts.items()}
-
-    return Keep(sums=costs, peaks=peaks)
 
 
 @functools.partial(jit_by_function, static_argnames="num_steps")

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from lqrlab.simulation.limits import Limits
     from lqrlab.simulation.loop import Trajectory, record, rollout, step
     from lqrlab.simulation.memory_policies import (
-        Delayed,
-        Held,
         LinearController,
         Measured,
         Outputs,

@@ -103,7 +103,6 @@ _DESIGNS = {
     "lqrlab.control.state_space.StateSpace": _remembering("measuring"),
     "lqrlab.control.servo.Integral": _remembering("integrating"),
     "lqrlab.control.horizon.LQTracking": _planned,
-    "lqrlab.control.horizon.TimeVaryingLQR": _planned,
 }
 """Designs that stand below this room and are registered when one of them comes, so that nothing loads them before."""
 

@@ -17,7 +17,7 @@ from lqrlab.simulation.constant_gain import loops_of
 from lqrlab.simulation.noise import Correlated, Noise, drawing, drawn
 from lqrlab.simulation.policies import LinearPolicy, Policy, check_policy
 from lqrlab.simulation.problem import Problem
-from lqrlab.simulation.recording import Arrays, Keep, recorded
+from lqrlab.simulation.recording import Arrays, Keep
 from lqrlab.systems import Plant, check_plant
 
 FIELDS = ("xs", "us", "costs")
@@ -267,7 +267,7 @@ def _recorders(keep: tuple[str, ...]) -> Keep:
 
 def record(
     problem: Problem,
-    policy: Policy,
+    policy: LinearPolicy,
     x0: Float[Array, "*batch s n"],
     num_steps: int,
     keep: Keep,
@@ -276,10 +276,9 @@ def record(
     extra: PyTree = None,
     total: int = 0,
 ) -> Mapping[str, np.ndarray | Array]:
-    """Run loops and keep what functions of their states, inputs and costs return: data sets are made so.
+    """Run loops under constant gains and keep what functions of states, inputs and costs return: data sets, scores.
 
-    The loop is that of :func:`rollout`; arguments are as there, but not checked. Under constant gains whole
-    trajectories are never in memory.
+    The loop is that of :func:`rollout`, but its arguments are not checked, and whole trajectories are never in memory.
 
     Args:
         problem, policy, x0, num_steps: as there.
@@ -291,20 +290,9 @@ def record(
     Returns:
         Name → array ``[loops, …]``, the loops of one plant one after another; and ``end``, the last states.
     """
-    n, batch = x0.shape[-1], problem.batch_shape
-    if isinstance(policy, LinearPolicy):
-        loops, starts = loops_of(problem, policy.K, extra), x0.reshape(-1, n)
-        quick = max(len(starts), total) * num_steps * problem.substeps < MUCH
-        return constant_gain.simulate(loops, starts, num_steps, keep, key=key, substeps=problem.substeps, quick=quick)
-    run = _run(problem.astype(x0.dtype), policy, x0, key, num_steps, FIELDS)
-    xs, us, costs = (a.reshape(-1, *a.shape[x0.ndim - 1 :]) for a in (run.xs, run.us, run.costs))
-
-    def of_loops(a: Array) -> Array:
-        core = a.shape[len(batch) :]
-        of_plants = jnp.broadcast_to(a, (*batch, *core)).reshape(-1, *core)
-        return jnp.moveaxis(jnp.repeat(of_plants, len(xs) // len(of_plants), axis=0), 0, -1)
-
-    return recorded(keep, xs, us, costs, jax.tree.map(of_loops, extra))
+    loops, starts = loops_of(problem, policy.K, extra), x0.reshape(-1, x0.shape[-1])
+    quick = max(len(starts), total) * num_steps * problem.substeps < MUCH
+    return constant_gain.simulate(loops, starts, num_steps, keep, key=key, substeps=problem.substeps, quick=quick)
 
 
 def _states(x0: ArrayLike) -> Array:

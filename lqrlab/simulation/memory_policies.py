@@ -7,7 +7,6 @@ Designs are output feedback, integral action, and inputs that are on their way; 
 import dataclasses
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
@@ -15,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from lqrlab.compute import checks, linalg, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.control import LQG, LQR, Integral, StateSpace
-from lqrlab.simulation.policies import DelayedPolicy, LinearPolicy, Policy, measured_or, sent_or
+from lqrlab.simulation.policies import DelayedPolicy, LinearPolicy, Policy, measured_or
 from lqrlab.simulation.problem import Problem
 from lqrlab.systems import Plant, check_plant
 
@@ -78,69 +77,6 @@ class Measured:
     def __call__(self, carry: PyTree, x: Array) -> tuple[PyTree, Array]:
         """The policy's input for what the sensors show of x."""
         return self.policy(carry, measure(self.sensor, x))
-
-
-@pytree
-@dataclasses.dataclass(frozen=True)
-class Delayed:
-    """A policy whose inputs reach the plant some samples late; until the first one does, none acts.
-
-    Attributes:
-        policy: any policy.
-        m: number of its inputs.
-        steps: samples. What is not a whole number of them: :func:`delayed`.
-    """
-
-    policy: Policy
-    m: int = dataclasses.field(metadata={"static": True})
-    steps: int = dataclasses.field(metadata={"static": True})
-
-    def init(self, batch_shape: tuple[int, ...]) -> tuple[PyTree, Array]:
-        """The policy's memory, and the inputs on their way ``[*batch_shape, steps, m]``, the oldest first."""
-        return self.policy.init(batch_shape), jnp.zeros((*batch_shape, checks.whole("steps", self.steps, 0), self.m))
-
-    def __call__(self, carry: tuple[PyTree, Array], x: Array) -> tuple[tuple[PyTree, Array], Array]:
-        """The input that arrives now."""
-        memory, late = carry
-        memory, u = self.policy(memory, x)
-        if self.steps:
-            u = sent_or(late[..., -1, :].astype(u.dtype), u, x)
-        queue = jnp.concatenate([late, u[..., None, :].astype(late.dtype)], axis=-2)
-        return (memory, queue[..., 1:, :]), queue[..., 0, :].astype(u.dtype)
-
-
-@pytree
-@dataclasses.dataclass(frozen=True)
-class Held:
-    """A policy that samples only now and then, and holds its input between: a slow controller in a fast loop.
-
-    Attributes:
-        policy: any policy.
-        m: number of its inputs.
-        every: samples of the simulation from one of the policy's to the next.
-    """
-
-    policy: Policy
-    m: int = dataclasses.field(metadata={"static": True})
-    every: int | Array
-
-    def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, PyTree, Array]:
-        """No sample taken, the policy's memory, no input."""
-        if not checks.traced(self.every):
-            checks.whole("every", np.asarray(self.every).tolist())
-        return jnp.zeros((), int), self.policy.init(batch_shape), jnp.zeros((*batch_shape, self.m))
-
-    def __call__(self, carry: tuple[Array, PyTree, Array], x: Array) -> tuple[tuple[Array, PyTree, Array], Array]:
-        """The policy's input of its last sample."""
-        step, *before = carry
-
-        def sampled() -> tuple[PyTree, Array]:
-            memory, u = self.policy(before[0], x)
-            u = sent_or(before[1].astype(u.dtype), u, x)
-            return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), (memory, u), tuple(before))
-
-        after = jax.lax.cond(step % self.every == 0, sampled, lambda: tuple(before))
-        return (step + 1, *after), after[1].astype(x.dtype)
 
 
 @pytree
@@ -340,7 +276,7 @@ def delayed(
     cut = jnp.broadcast_to(jnp.asarray(checks.real("limit", limit), design.K.dtype), (problem.m,))
     step = problem.dt / ticks
     late = jnp.asarray(np.round(steps).astype(int))
-    return DelayedPolicy(LinearPolicy(design.K), jnp.asarray(ticks), late, cut, memory, step)
+    return DelayedPolicy(LinearPolicy(design.K), jnp.asarray(ticks), late, cut, memory, True, step)
 
 
 def problem_of(plant: Plant | Problem) -> Problem:

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from lqrlab import control
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.simulation.problem import Problem, check_step
@@ -96,9 +95,6 @@ def tracking(plant: Plant | Problem, plan: Any) -> TrackingPolicy:
     """
     if not isinstance(plant, Problem):
         check_plant(plant)
-    if isinstance(plan, control.TimeVaryingLQR):
-        *lead, T, m, n = plan.K.shape
-        plan = control.LQTracking(jnp.zeros((*lead, T + 1, n)), jnp.zeros((*lead, T, m)), plan.K, plan.P)
     if not all(hasattr(plan, name) for name in ("xs", "us", "K")):
         made = "as predictive.ilqr, control.lq_tracking or control.finite_horizon make"
         raise ValueError(f"plan: expected a plan, {made}, but found {type(plan).__name__}")
@@ -161,28 +157,35 @@ def check_policy(policy: Policy, x: Array, m: int) -> None:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class DelayedPolicy:
-    """A policy that is asked every ``hold`` steps, and whose input is held and acts ``delay`` steps later.
+    """Any policy that is asked every so many steps, and whose input is held and acts ``delay`` steps later.
 
     A controller that is slower than the simulation: roll it out with a step that divides both its sample time and
     its delay.
 
     Attributes:
-        policy: of the state and the d inputs sent before, the newest first ``[*loops, n + m d]``, such as the gain of
-            :func:`lqrlab.control.lqrd_delayed`, with zeros for inputs that it ignores.
-        hold: steps from one input to the next, ``[]``.
-        delay: steps until an input acts, at most d·hold, ``[]`` or ``[m]``; until the first one arrives, none acts.
+        policy: that is asked.
+        every: steps from one of its inputs to the next, ``[]``.
+        delay: steps until an input acts, at most d·every, ``[]`` or ``[m]``; until the first one arrives, none acts.
         limit: magnitude at which an input is cut before it is sent, ``[m]``; inf for none.
-        memory: d.
+        memory: d, the inputs sent before that are remembered.
+        aware: whether the policy sees them after the state, the newest first ``[*loops, n + m d]``, as the gain of
+            :func:`lqrlab.control.lqrd_delayed` does.
         dt: step [s] that it is to be rolled out with, ``[*batch]``; None for any.
 
     Source: K. J. Åström and B. Wittenmark, Computer-Controlled Systems, 3rd ed. (1997), section 2.3.
+
+    >>> slow = simulation.DelayedPolicy(simulation.LinearPolicy(jnp.ones((1, 2))), 4, 4, jnp.array([jnp.inf]), memory=1)
+    >>> run = simulation.rollout(systems.make("pendulum"), slow, jnp.array([0.1, 0.0]), 9)
+    >>> (run.us[:, 0] == 0).tolist()  # late by one of its samples
+    [True, True, True, True, False, False, False, False, False]
     """
 
     policy: Policy
-    hold: int | Array
+    every: int | Array
     delay: int | Array
     limit: Float[Array, " m"]
     memory: int = dataclasses.field(metadata={"static": True})
+    aware: bool = dataclasses.field(default=False, metadata={"static": True})
     dt: Array | None = None
 
     def check_step(self, dt: Array) -> None:
@@ -193,21 +196,26 @@ class DelayedPolicy:
 
     def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, PyTree, Array]:
         """No step taken, the policy's memory, nothing sent: the d + 1 newest inputs ``[*batch_shape, d + 1, m]``."""
+        if not checks.traced(self.every):
+            checks.whole("every", np.asarray(self.every).tolist())
         sent = jnp.zeros((*batch_shape, self.memory + 1, len(self.limit)), self.limit.dtype)
         return jnp.zeros((), int), self.policy.init(batch_shape), sent
 
     def __call__(self, carry: tuple[Array, PyTree, Array], x: Array) -> tuple[tuple[Array, PyTree, Array], Array]:
         """The input that acts now."""
-        step, memory, sent = carry
-        known = sent[..., :-1, :].reshape(*x.shape[:-1], -1).astype(x.dtype)
-        after, u = self.policy(memory, jnp.concatenate([x, known], axis=-1))
-        u = sent_or(sent[..., 0, :].astype(x.dtype), u, x)
-        limit = jnp.broadcast_to(self.limit, u.shape)
-        new = jnp.clip(u, -limit, limit).astype(sent.dtype)
-        news = after, jnp.concatenate([new[..., None, :], sent[..., :-1, :]], -2)
-        now = step % self.hold == 0
-        memory, sent = jax.tree.map(lambda a, b: jnp.where(now, a.astype(b.dtype), b), news, (memory, sent))
-        age = step // self.hold - (step - self.delay) // self.hold
-        acts = jnp.arange(self.memory + 1)[:, None] == jnp.broadcast_to(age, (1, u.shape[-1]))
+        step, *before = carry
+
+        def sampled() -> tuple[PyTree, Array]:
+            memory, sent = before
+            known = sent[..., : self.memory if self.aware else 0, :].reshape(*x.shape[:-1], -1).astype(x.dtype)
+            memory, u = self.policy(memory, jnp.concatenate([x, known], axis=-1))
+            u = sent_or(sent[..., 0, :].astype(u.dtype), u, x)
+            u = jnp.clip(u, *(jnp.broadcast_to(end, u.shape) for end in (-self.limit, self.limit)))
+            after = memory, jnp.concatenate([u[..., None, :], sent[..., :-1, :]], axis=-2)
+            return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), after, tuple(before))
+
+        memory, sent = jax.lax.cond(step % self.every == 0, sampled, lambda: tuple(before))
+        age = step // self.every - (step - self.delay) // self.every
+        acts = jnp.arange(self.memory + 1)[:, None] == jnp.broadcast_to(age, (1, sent.shape[-1]))
         acting = jnp.where(jnp.broadcast_to(acts, sent.shape), sent, 0).sum(axis=-2)
         return (step + 1, memory, sent), acting.astype(x.dtype)

@@ -1,5 +1,6 @@
 """Recorders: keep something of closed loops while they run, so that whole trajectories need not be in memory."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,6 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+
+from lqrlab.compute.jit import KEPT
+from lqrlab.simulation import verdict
 
 Arrays = dict[str, Array]
 Recorder = Callable[[Array, Array, Array, Array, Any], Arrays]
@@ -39,6 +43,28 @@ class Keep(NamedTuple):
         return self.starts or (0,), self.length or num_steps
 
 
+def paid(xs: Array, us: Array, costs: Array, t: Array, extra: object) -> Arrays:
+    """The cost of each step, as ``cost``."""
+    return {"cost": costs}
+
+
+@functools.lru_cache(KEPT)  # a program is compiled for each
+def largest_sizes(num_steps: int) -> Recorder:
+    """Sizes of states that judge a loop, see :func:`lqrlab.simulation.verdict.of_peaks`; ``extra`` are their units.
+
+    In all (``peak``), in the last quarter but one (``before``) and in the last (``last``).
+    """
+    begin, end = verdict.quarters(num_steps)
+
+    def peaks(xs: Array, us: Array, costs: Array, t: Array, scale_x: Array) -> Arrays:
+        per_unit = (1 / scale_x).astype(xs.dtype)
+        size = functools.reduce(jnp.maximum, (jnp.abs(xs[:, i] * per_unit[i][None]) for i in range(xs.shape[1])))
+        parts = {"peak": t >= 0, "before": (t >= begin) & (t < end), "last": t >= end}
+        return {name: jnp.where(part[:, None], size, 0) for name, part in parts.items()}
+
+    return peaks
+
+
 def evaluate(f: Recorder | None, xs: Array, us: Array, costs: Array, t: Array, extra: object) -> Arrays:
     """The recorder's result; nothing for None."""
     return dict(f(xs, us, costs, t, extra)) if f else {}
@@ -59,32 +85,4 @@ def segmented(keep: Keep, kept: Arrays, num_steps: int, points: bool) -> Arrays:
     starts, length = keep.rows(num_steps)
     return {
         name: jnp.stack([a[:, first : first + length + points] for first in starts], axis=1) for name, a in kept.items()
-    }
-
-
-def recorded(keep: Keep, xs: Array, us: Array, costs: Array, extra: object) -> Arrays:
-    """Results of ``keep`` from trajectories that are all in memory.
-
-    Args:
-        keep: what is wanted.
-        xs, us, costs: ``[loop, T+1, n]``, ``[loop, T, m]``, ``[loop, T]``.
-        extra: handed on, arrays with the loops on the last axis.
-
-    Returns:
-        As :func:`lqrlab.simulation.record`.
-    """
-    T = us.shape[1]
-    t = jnp.arange(T + 1)
-    after = [(0, 0), (0, 1), (0, 0)]  # a sample T, whose input and cost have not happened
-    x, u, cost = (jnp.moveaxis(a, 0, -1) for a in (xs, jnp.pad(us, after), jnp.pad(costs, after[:2])))
-    points, intervals, sums, peaks = (
-        {name: jnp.moveaxis(a, -1, 0) for name, a in evaluate(f, x, u, cost, t, extra).items()}
-        for f in (keep.points, keep.intervals, keep.sums, keep.peaks)
-    )
-    return {
-        **segmented(keep, points, T, True),
-        **segmented(keep, intervals, T, False),
-        **{name: a.sum(1) for name, a in sums.items()},
-        **{name: a.max(1) for name, a in peaks.items()},
-        "end": xs[:, -1],
     }

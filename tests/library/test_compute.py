@@ -336,7 +336,7 @@ def test_quick_programs_compute_the_same_also_inside_others():
     assert compiled.call_args.kwargs["compiler_options"]["xla_backend_optimization_level"] == 0
 
 
-def test_checked_raises_or_leaves_nan_behind():
+def test_checked_raises():
     def f(x, i):
         return x[i] / x[0], i
 
@@ -344,13 +344,8 @@ def test_checked_raises_or_leaves_nan_behind():
     assert debugging.checked(f)(x, 1) == (1.5, 1)
     refused("index 5 is out of bounds for axis 0 with size 2", debugging.checked(f), x, 5)
     refused("division by zero", debugging.checked(f), 0 * x, 1)
-    refused("cannot raise within jit", jax.jit(debugging.checked(f)), x, 1)
-    goes_on = debugging.checked(f, on_error="nan")
-    with pytest.warns(UserWarning, match="index 5 is out of bounds"):
-        assert np.isnan(goes_on(x, 5)[0])
-    ratios, indices = jax.jit(jax.vmap(goes_on, (None, 0)))(x, jnp.array([0, 5, 1]))
-    np.testing.assert_array_equal(ratios, [1, np.nan, 1.5])
-    np.testing.assert_array_equal(indices, [0, 5, 1])
+    many = debugging.checked(jax.vmap(f, (None, 0)))
+    refused("index 5 is out of bounds", many, x, jnp.array([0, 5, 1]))
 
 
 def test_switches_that_print_and_log(capsys, caplog):

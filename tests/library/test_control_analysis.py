@@ -15,7 +15,7 @@ C = np.array([[1.0, 0.0]])
 
 
 def test_norms_equal_python_controls():
-    system = control.StateSpace(A, B, C, [[0.0]]).to_control()
+    system = python_control.ss(A, B, C, [[0.0]])
     assert np.isclose(control.h2_norm(A, B, C), python_control.norm(system, 2), rtol=1e-8)
     gain, frequency = control.hinf_norm(A, B, C)
     w = np.linspace(0.01, 10, 200001)

@@ -42,13 +42,12 @@ def test_frequency_responses_equal_python_controls(dt):
     d, w = rng.normal(size=(3, 2)), np.array([0.3, 2.0, 20.0])
     result = control.frequency_response(a, b, c, w, d, dt)
     for i in range(3):
-        system = control.StateSpace(a[i], b, c, d, dt).to_control()
+        system = python_control.ss(a[i], b, c, d, dt or 0)
         theirs = np.moveaxis(python_control.frequency_response(system, w).complex, -1, 0)
         assert np.allclose(result[i], theirs, rtol=1e-9)
     K = rng.normal(size=(2, 4))
-    loop = np.moveaxis(
-        python_control.frequency_response(python_control.ss(a[0], b, K, 0, *([dt] if dt else [])), w).complex, -1, 0
-    )
+    opened = control.StateSpace(a[0], b, K, np.zeros((2, 2)), dt).to_control()
+    loop = np.moveaxis(python_control.frequency_response(opened, w).complex, -1, 0)
     assert np.allclose(control.sensitivity(a[0], b, K, w, dt), np.linalg.inv(np.eye(2) + loop), rtol=1e-9)
 
 
@@ -71,10 +70,7 @@ def test_whole_numbers_are_numbers():
         (lambda: control.c2d(A, B, -0.1), "dt: expected a sample time above 0 s"),
         (lambda: control.ctrb(A, np.ones((3, 1))), r"B: expected shape \(2, 1\)"),
         (lambda: control.lqi(A, B, [1.0, 0.0], Q, R, R), r"C: expected a matrix \[p, n\]"),
-        (
-            lambda: control.lqi(A, B, np.eye(2), Q, R, np.eye(2)),
-            "^C: 1 inputs cannot hold 2 outputs at will; choose at most 1",
-        ),
+        (lambda: control.lqi(A, B, np.eye(2), Q, R, np.eye(2)), "^C: 1 inputs cannot hold 2 outputs .* at most 1"),
         (lambda: control.margins(A * np.nan, B, [[8.0, 4.0]]), "A: expected finite numbers"),
         (lambda: control.lqr(A, np.zeros((2, 0)), Q, np.zeros((0, 0))), "at least one state and one input"),
         (lambda: tuning.step_info(np.ones(5), 0.1, 1.0), "ys: expected outputs"),
@@ -187,15 +183,9 @@ def test_a_late_input_pays_its_cross_weight_when_it_acts(delay):
 def test_inputs_that_are_late_by_different_times(delays):
     """The cost by small steps of SciPy's exponential with a queue an input; the optimum by dynamic programming."""
     dt, ticks, m = 0.1, 4, 2
-    a, b = (
-        np.array([[0.3, 1.0, 0.0], [-0.4, 0.1, 0.5], [0.0, 0.2, -0.6]]),
-        np.array([[0.0, 1.0], [1.0, 0.2], [0.5, 0.0]]),
-    )
-    q, r, n = (
-        np.diag([1.0, 0.0, 0.5]),
-        np.array([[0.5, 0.1], [0.1, 0.3]]),
-        np.array([[0.1, 0.0], [0.0, 0.0], [0.0, 0.1]]),
-    )
+    a, b = np.array([[0.3, 1.0, 0.0], [-0.4, 0.1, 0.5], [0.0, 0.2, -0.6]]), np.array([[0.0, 1.0], [1.0, 0.2], [0.5, 0]])
+    q, r = np.diag([1.0, 0.0, 0.5]), np.array([[0.5, 0.1], [0.1, 0.3]])
+    n = np.array([[0.1, 0.0], [0.0, 0.0], [0.0, 0.1]])
     design = control.lqrd_delayed(a, b, q, r, dt, delays, n)
     P = by_dynamic_programming(control.delayed(a, b, q, r, dt, delays, n))
     np.testing.assert_allclose(design.P, P, rtol=1e-8, atol=1e-9 * np.abs(P).max())

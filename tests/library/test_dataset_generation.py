@@ -64,12 +64,12 @@ def copy(made, tmp_path):
 
 
 def test_config_survives_json_and_hashes():
-    config = changed(saturation=2, linear=False, noise=0.01)
+    config = changed(linear=False, noise=1)
     again = DataConfig.from_json(config.to_json())
     assert again == config
     assert hash(again) == hash(config)
     assert isinstance(again.families, tuple)
-    assert isinstance(again.saturation, float)
+    assert isinstance(again.noise, float)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,6 @@ def test_config_survives_json_and_hashes():
         ("excitation", -0.1, "standard deviation"),
         ("noise", float("nan"), "standard deviation"),
         ("sensor_noise", "0", "standard deviation"),
-        ("saturation", 0.0, "limit > 0"),
         ("linear", 1, "True or False"),
         ("keep_every", 0, r"whole number ≥ 1"),
         ("segment_length", 0, r"whole number ≥ 1"),
@@ -133,13 +132,13 @@ def test_the_defaults_of_a_config_are_those_of_notebook_02_and_of_its_documentat
     assert compared >= 7
     assert DataConfig(families=("pendulum",), variants=10).num_validation == 2
     config = DataConfig()
-    assert (config.linear, config.saturation, config.sensor_noise) == (True, None, 0.0)
+    assert (config.linear, config.sensor_noise) == (True, 0.0)
     assert config.variants_per_shard == 50
 
 
 def test_config_refuses_foreign_json():
     refused("wariants: DataConfig has no such setting; did you mean variants", DataConfig.from_json, '{"wariants": 3}')
-    for text in ('{"gain_error": 0.1}', '{"compression": "blosc"}'):
+    for text in ('{"gain_error": 0.1}', '{"compression": "blosc"}', '{"saturation": 1.0}'):
         refused(r"expected .*, as this setting is gone, but found", DataConfig.from_json, text)
     for text in ("[]", "{", "null"):
         refused("JSON", DataConfig.from_json, text)
@@ -254,48 +253,34 @@ def test_parameters_make_the_plants_again(made):
     assert np.all(np.abs(spread - 1) <= CONFIG.spread)
 
 
-def test_nonlinear_loops_with_noise_and_limits(tmp_path):
-    config = changed(families=("pendulum",), held_out=(), linear=False, noise=0.02, sensor_noise=0.02, saturation=0.5)
-    data = dataset.generate(config, tmp_path / "a")
-    runs = data.trajectories(None, "pendulum")
-    limit = 0.5 * data.column("scale_u", None, "pendulum")[0, 0]
-    assert np.abs(runs.controls).max() == pytest.approx(limit, rel=1e-6)
-    left_out = data.left_out["pendulum"]
-    assert len(runs.cost) + left_out["diverged"] + left_out["saturated"] == 21
-    assert dataset.verify(tmp_path / "a", again=True).ok
-
-
 def test_what_is_left_out_is_counted_with_its_reason(tmp_path):
-    """With a hundredth of the torque that a scale is, no pendulum is held upright."""
-    config = changed(families=("pendulum",), held_out=(), linear=False, saturation=0.01, num_steps=100)
+    """Of nonlinear pendulums, which are thrown far enough by some of this noise; and made again to the same bits."""
+    config = changed(families=("pendulum",), held_out=(), linear=False, noise=400.0, sensor_noise=0.02)
     data = dataset.generate(config, tmp_path)
     left_out = data.left_out["pendulum"]
-    assert left_out["saturated"] > 0
-    assert data.num_trajectories == 21 - left_out["saturated"] - left_out["diverged"]
+    assert 0 < left_out["diverged"] < 21
+    assert data.num_trajectories == 21 - left_out["diverged"]
     with h5py.File(tmp_path / "pendulum-00000.h5") as first, h5py.File(tmp_path / "pendulum-00001.h5") as second:
-        assert sum(f.attrs["left_out_saturated"] for f in (first, second)) == left_out["saturated"]
-    assert dataset.verify(tmp_path).ok
+        assert sum(f.attrs["left_out_diverged"] for f in (first, second)) == left_out["diverged"]
+        assert first.attrs["left_out_saturated"] == 0  # of earlier versions, whose files are read
+    assert dataset.verify(tmp_path, again=True).ok
 
 
 @pytest.mark.parametrize("linear", [True, False])
-def test_loops_are_judged_in_units_of_their_scales_and_at_their_limits_in_the_last_quarter(linear):
-    config = changed(families=("pendulum",), held_out=(), linear=linear, saturation=1.0, excitation=0.0, num_steps=14)
+def test_loops_are_judged_in_units_of_their_scales(linear):
+    config = changed(families=("pendulum",), held_out=(), linear=linear, excitation=0.0, num_steps=14)
     plants = systems.sample("pendulum", key=jax.random.key(1), num=3)
     problem = trajectories.posed(config, plants)
-    scale_x, scale_u = (np.asarray(a) for a in plants.scales)
-    key, x0 = jax.random.key(0), np.linspace(0.1, 1.0, 24).reshape(3, 4, 2) * scale_x
-    runs = trajectories.simulate(config, problem, x0, key)
+    scale_x = np.asarray(plants.scales[0])
+    x0 = np.linspace(0.1, 1.0, 24).reshape(3, 4, 2) * scale_x
+    runs = trajectories.simulate(config, problem, x0, jax.random.key(0))
     size = np.abs(runs["states"] / scale_x).max(-1)
-    at_limit = np.abs(runs["controls"] / scale_u).max(-1) > 0.999
     expected = {
         "start": x0 / scale_x,
-        "end": runs["states"][:, :, -1],
         "peak": size.max(-1),
         "before": size[:, :, 9:12].max(-1),  # the last but one quarter of 15 samples
         "last": size[:, :, 12:].max(-1),
-        "limited": at_limit[:, :, 11:].sum(-1),  # of 14 inputs
     }
-    assert len(np.unique(expected["limited"])) > 2
     for name, value in expected.items():
         np.testing.assert_allclose(runs[name], value, rtol=2e-6, atol=1e-7, err_msg=name)
 

@@ -53,9 +53,7 @@ def random_problem(seed, n, m):
     A, B = rng.normal(size=(n, n)), rng.normal(size=(n, m))
     A *= 1.1 / np.abs(np.linalg.eigvals(A)).max()
     Q, R = np.eye(n), 0.5 * np.eye(m)
-    P = scipy.linalg.solve_discrete_are(A, B, Q, R)
-    S = R + B.T @ P @ B
-    K = np.linalg.solve(S, B.T @ P @ A)
+    K, P = gain(A, B, Q, R)
     problem = simulation.Problem.from_matrices(*(a[None] for a in (A, B, Q, R)), optimum=False)
     best = {"K": jnp.asarray(K)[None], "P": jnp.asarray(P)[None]}
     return (A, B, Q, R, K, P), dataclasses.replace(problem, **best).scaled()
@@ -120,27 +118,6 @@ def test_steps_with_a_python_if_are_the_compiled_ones():
     with pytest.warns(compute.EagerFallbackWarning, match="if value > 0"):
         found = steps(branching)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, steps(plain))
-
-
-@pytest.mark.slow
-@pytest.mark.matrix
-def test_a_loss_with_a_python_if_is_told_of_once_and_computed_step_by_step(data, tmp_path):
-    @losses.register("branching")
-    def branching(predictions):
-        error = losses.masked_mse(predictions)
-        if error > 1e6:
-            return 0 * error
-        return error
-
-    brief = {**BRIEF, "num_steps": 2, "closed_loop": 0.0, "report_every": 2}
-    model = learning.ModelConfig(**SMALL)
-    with pytest.warns(compute.EagerFallbackWarning) as told:
-        run = fit(data, model, learning.TrainConfig(**brief, loss="branching"), tmp_path / "eager")
-    assert len(told) == 1
-    assert "run_steps cannot be compiled" in str(told[0].message)
-    assert "if error > 1e6" in str(told[0].message)
-    assert run.steps == 2
-    assert 0 < run.metrics[-1]["loss"] < 1e6
 
 
 def test_excess_of_a_data_sets_plant_is_that_of_its_sampled_problem(data):

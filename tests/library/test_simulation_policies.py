@@ -117,6 +117,14 @@ def test_integral_action_goes_on_with_the_state_that_its_model_expects(cart):
     assert abs(x[0] - 0.2) < 0.02
 
 
+def later(policy, steps):
+    return simulation.DelayedPolicy(policy, 1, steps, jnp.array([jnp.inf]), memory=steps)
+
+
+def slower(policy, every):
+    return simulation.DelayedPolicy(policy, every, 0, jnp.array([jnp.inf]), memory=0)
+
+
 def test_policies_without_a_model_send_their_last_input_again():
     plant = systems.make("pendulum")
     K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
@@ -130,9 +138,9 @@ def test_policies_without_a_model_send_their_last_input_again():
         np.testing.assert_allclose(ask(x), sent[-1], rtol=1e-9)  # a sample late
         sent.append(answer if np.isfinite(x).all() else sent[-1])
     answers = [-K @ states[t if t not in (3, 4) else 2] for t in range(9)]
-    ask = asked(simulation.Delayed(gain, 1, 2))
+    ask = asked(later(gain, 2))
     np.testing.assert_allclose([ask(x) for x in seen], [*np.zeros((2, 1)), *answers[:7]], rtol=1e-9)
-    ask = asked(simulation.Held(gain, 1, 2))
+    ask = asked(slower(gain, 2))
     np.testing.assert_allclose([ask(x) for x in seen], [answers[2 * (t // 2)] for t in range(9)], rtol=1e-9)
 
 
@@ -191,10 +199,10 @@ def test_anti_windup_keeps_the_integral_of_a_limited_loop_small():
 def test_inputs_are_late_by_whole_samples(cart):
     plant, K = cart[0], control.lqrd(*cart[0].matrices(), *cart[0].weights(), cart[0].dt).K
     prompt, x0 = simulation.LinearPolicy(K), np.array([0.0, 0.02, 0.0, 0.0])
-    run = simulation.rollout(plant, simulation.Delayed(prompt, 1, 2), x0, 6)
+    run = simulation.rollout(plant, later(prompt, 2), x0, 6)
     np.testing.assert_array_equal(run.us[:2], 0)
     np.testing.assert_allclose(run.us[2:], -run.xs[:-3] @ K.T, rtol=1e-12)
-    none = simulation.rollout(plant, simulation.Delayed(prompt, 1, 0), x0, 6)
+    none = simulation.rollout(plant, later(prompt, 0), x0, 6)
     np.testing.assert_allclose(none.us, -none.xs[:-1] @ K.T, rtol=1e-12)
 
 
@@ -202,7 +210,7 @@ def test_a_slow_controller_holds_its_input_and_its_memory(cart):
     plant, design = cart[0], lqg(cart)
     policy, x0 = simulation.estimated(plant, design), np.array([0.1, 0.05, 0.0, 0.0])
     slow = simulation.rollout(plant, policy, x0, 20, linear=True)
-    fast = simulation.rollout(plant, simulation.Held(policy, 1, 4), x0, 80, dt=float(plant.dt) / 4, linear=True)
+    fast = simulation.rollout(plant, slower(policy, 4), x0, 80, dt=float(plant.dt) / 4, linear=True)
     np.testing.assert_allclose(fast.xs[::4], slow.xs, rtol=1e-7, atol=1e-10)
     np.testing.assert_array_equal(fast.us[0::4], fast.us[3::4])
 
@@ -224,8 +232,8 @@ def test_on_a_linear_plant_both_nonlinear_filters_are_the_time_varying_kalman_fi
     problem, P0 = simulation.Problem.of(plant, linear=True, optimum=False), 1e-2 * np.eye(4)
     K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
     gain = simulation.LinearPolicy(jnp.asarray(K))
-    Ks, Ps = control.finite_horizon(A.T, C.T, W, V, 25, P0)  # the dual regulator
-    Ls, Ps = np.flip(Ks, 0).mT, np.flip(Ps, 0)
+    dual = control.finite_horizon(A.T, C.T, W, V, 25, P0)  # the dual regulator
+    Ls, Ps = np.flip(dual.K, 0).mT, np.flip(dual.P, 0)
     x, guess = np.array([0.1, 0.05, 0.0, 0.0]), np.zeros(4)
     runs = [
         simulation.rollout(problem, make(gain, problem, C, W, V, P0), np.stack([x, 2 * x]), 25)
@@ -386,14 +394,14 @@ def test_an_estimator_of_another_sample_time_is_refused_wherever_it_stands():
     for make in (simulation.extended_kalman, simulation.unscented_kalman):
         slow = simulation.Problem.of(plant, dt=2 * plant.dt)
         policy = make(simulation.LinearPolicy(slow.K), slow, *args)
-        for wrong in (policy, simulation.Delayed(policy, 1, 1), simulation.Held(policy, 1, 4)):
+        for wrong in (policy, later(policy, 1), slower(policy, 4)):
             with pytest.raises(ValueError, match=r"dt: expected the sample time of the policy's problem, 0.04 s"):
                 simulation.rollout(plant, wrong, x0, 5)
-        for right, dt in ((policy, 2 * plant.dt), (simulation.Held(policy, 1, 2), plant.dt)):
+        for right, dt in ((policy, 2 * plant.dt), (slower(policy, 2), plant.dt)):
             assert np.isfinite(simulation.rollout(plant, right, x0, 5, dt=dt).cost)
     late = control.lqrd_delayed(*plant.matrices(), *plant.weights(), plant.dt, delay=1.5)
     with pytest.raises(ValueError, match="dt: expected the step of the delayed controller"):
-        simulation.rollout(plant, simulation.Held(simulation.delayed(plant, late, 1.5, ticks=2), 1, 2), x0, 5)
+        simulation.rollout(plant, slower(simulation.delayed(plant, late, 1.5, ticks=2), 2), x0, 5)
 
 
 def test_a_policy_with_too_many_inputs_is_refused():

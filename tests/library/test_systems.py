@@ -439,11 +439,7 @@ def test_modes_in_words(matrix, sentences):
     assert all(np.abs(expected - value).min() < 1e-9 and value.imag >= 0 for value in found)
 
 
-def test_modes_in_numbers():
-    oscillator = systems.make("mass_spring_damper", mass=2.0, stiffness=8.0, damping=0.8)
-    (mode,) = control.modes(oscillator.matrices()[0])
-    np.testing.assert_allclose([mode.frequency, mode.damping, mode.time_constant], [2.0, 0.1, 5.0])
-    # scales keep a slow orbit's double integrator apart from rounding
+def test_scales_keep_a_slow_orbits_double_integrator_apart_from_rounding():
     orbit = [words for _, words in control.modes_in_words(systems.make("satellite_orbit"))]
     assert [words.split()[0] for words in orbit] == ["one", "2"]
     with pytest.raises(ValueError, match="expected one plant, but found a batch"):

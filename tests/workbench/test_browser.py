@@ -75,10 +75,9 @@ def jupyterlab(tmp_path_factory):
     options = ["--no-browser", "--allow-root", "--port=0", "--IdentityProvider.token=", "--ServerApp.password="]
     options += [f"--ServerApp.root_dir={work}", "--LabApp.extension_manager=readonly"]
     said = own / "server.log"
+    command = [sys.executable, "-m", "jupyterlab", *options]
     with said.open("w") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", *options], env=env, stdout=log, stderr=log, cwd=work
-        )
+        server = subprocess.Popen(command, env=env, stdout=log, stderr=log, cwd=work)
     try:
         deadline = time.monotonic() + 40
         while not (found := [file.read_text() for file in own.glob("jpserver-*.json") if file.stat().st_size]):
@@ -320,14 +319,10 @@ def site(tmp_path_factory):
     frame["error"] = ""
     frame.loc[3, ["cost", "lost", "error"]] = np.nan, np.nan, "mode at +4.2 rad/s is not stabilizable"
     folder.mkdir(parents=True)
-    sweep.write(folder, frame)
+    frame.to_csv(folder / sweep.TABLE, index=False)
     record = {"notebook": "cart_pole", "title": "Cart-pole", "runs": runs}
-    record |= {
-        "started": "2026-11-21T10:00:00",
-        "status": "failed",
-        "versions": {"lqrlab": "0.1.0"},
-        "units": {"dt": "s"},
-    }
+    record |= {"started": "2026-11-21T10:00:00", "status": "failed", "versions": {"lqrlab": "0.1.0"}}
+    record["units"] = {"dt": "s"}
     (folder / "sweep.json").write_text(json.dumps(record))
     report.compare(folder)
     report.index(data)
@@ -469,13 +464,9 @@ def test_on_paper_the_rows_of_a_plant_stay_with_its_name(chromium, site):
     page.goto((site / PAGES["notebook"]).as_uri())
     page.emulate_media(media="print", color_scheme="dark")
     rows = "".join(f"<tr><td>{name}</td><td>1</td></tr>" for name in ("pendulum", "", "", "cart_pole"))
-    stay = page.evaluate(
-        """rows => {
-      document.querySelector('main').innerHTML = `<table class="parameters"><tbody>${rows}</tbody></table>`;
-      return [...document.querySelectorAll('tr')].map(row => getComputedStyle(row).breakAfter);
-    }""",
-        rows,
-    )
+    table = f'<table class="parameters"><tbody>{rows}</tbody></table>'
+    page.evaluate("table => {document.querySelector('main').innerHTML = table}", table)
+    stay = page.evaluate("[...document.querySelectorAll('tr')].map(row => getComputedStyle(row).breakAfter)")
     assert stay == ["avoid", "avoid", "auto", "auto"]
     assert page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--mark')") == "#fff3d6"
     page.close()
@@ -487,7 +478,8 @@ def hostile_site(folder):
     report.write(hostile_html.run(folder / "runs" / "run"))
     many = folder / "sweeps" / "sweep"
     many.mkdir(parents=True)
-    sweep.write(many, pd.DataFrame([{"run": name, "status": name, name: name, "error": name}]))
+    frame = pd.DataFrame([{"run": name, "status": name, name: name, "error": name}])
+    frame.to_csv(many / sweep.TABLE, index=False)
     record = {"notebook": name, "title": name, "status": name, "profile": name}
     record |= {"started": name, "versions": {"lqrlab": name, name: name}, "units": {}, "commit": name, "device": name}
     record["runs"] = [{"point": {name: name}}]

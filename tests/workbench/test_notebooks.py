@@ -210,14 +210,6 @@ def test_each_deeper_notebook_by_its_name(shared_kernel, monkeypatch, name, tmp_
     assert_executed(tmp_path, name)
 
 
-@pytest.mark.slow
-def test_a_notebook_in_a_process_of_its_own(tmp_path):
-    """As everybody starts it."""
-    name = "12_sampling_and_delay"
-    run_tiny(tmp_path, name)
-    assert_executed(tmp_path, name)
-
-
 def _pipe(path):
     os.mkfifo(path)
 

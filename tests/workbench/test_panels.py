@@ -503,7 +503,7 @@ def test_the_mpc_panel_shows_the_controller_of_each_horizon_and_compiles_one(mon
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     families, sizes = ("mass_spring_damper", "pendulum"), {"variants": 3, "trajectories": 2, "num_steps": 20}
-    config = dataset.DataConfig(families=families, held_out=("pendulum",), saturation=0.25, seed=3, **sizes)
+    config = dataset.DataConfig(families=families, held_out=("pendulum",), noise=400.0, seed=3, **sizes)
     return dataset.generate(config, tmp_path_factory.mktemp("data") / "set")
 
 
@@ -516,7 +516,7 @@ def test_the_browser_shows_what_is_on_disk(data, monkeypatch):
     panel.live.wait()
     runs = data.trajectories("held_out", "pendulum")
     missing = data.left_out["pendulum"]
-    assert sum(missing.values()) > 0, "the limits are to leave something out"
+    assert sum(missing.values()) > 0, "the noise is to leave something out"
     seen = set()
     for variant, row in enumerate(data.rows(None, "pendulum")):
         for number, at in enumerate(np.flatnonzero(runs.variant == row)):
@@ -697,12 +697,14 @@ def test_designs_are_kept_found_again_and_forgotten(tmp_path, person, monkeypatc
     panel.designs.name.value, panel.delay.value = "slow", 1.0
     panel.designs.keep.click()
     other = widgets.lqr_designer("cart_pole", num_steps=20)
-    assert other.designs.list.options == ()  # another panel's
+    assert other.designs.name.options == ()  # another panel's
     other.close()
     panel.close()
     again = widgets.lqr_designer("pendulum", num_steps=20)  # as after a restart
-    assert again.designs.list.options == ("fast <b>", "slow")
-    again.designs.list.value = "fast <b>"
+    assert again.designs.name.options == ("fast <b>", "slow")
+    again.designs.take.click()
+    assert "expected a kept design, fast &lt;b&gt;, slow" in again.designs.said.value
+    again.designs.name.value = "fast <b>"
     again.designs.take.click()
     assert (again.states["angle"].value, again.delay.value) == (pytest.approx(4.0, rel=1e-3), 0.5)
     again.designs.forget.click()
@@ -831,7 +833,7 @@ def test_what_goes_wrong_is_said_in_the_panel(any_panel, monkeypatch):
     said = "<b>RuntimeError: a &lt;real&gt; exception</b>"
     if name == "training_monitor":
         with monkeypatch.context() as patch:
-            patch.setattr(learning.metrics, "read", fail)
+            patch.setattr(training_monitor, "read", fail)
             panel.keep.click()
         assert panel.live.status.value == said
         panel.live.say("")

@@ -1,5 +1,6 @@
 """Sweeps: which points, and six runs of which four meet with something."""
 
+import contextlib
 import json
 import os
 import re
@@ -128,7 +129,8 @@ def test_a_run_is_tried_again_and_reads_what_an_earlier_run_made(toy, tmp_path):
     assert (earlier / "data" / "x").read_text() == "17"
 
     (earlier / "results" / "01_toy.json").write_text(json.dumps({"files": ["data/x"], "fingerprint": "other"}))
-    (point,) = sweep.planned(asked, later).reading(earlier).points
+    with contextlib.ExitStack() as held:
+        (point,) = sweep.with_inputs(sweep.planned(asked, later), held).points
     entry = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
     assert entry["runs"][0]["fingerprint"] != point.fingerprint  # what it reads is another
     (earlier / "data" / "x").unlink()

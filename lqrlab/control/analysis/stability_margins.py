@@ -109,12 +109,20 @@ def margins(
     inner = [A - np.delete(B, i, 1) @ np.delete(K, i, 0) for i in range(len(ports))]
     crossings = [_crossings(a, b, k, dt) for a, (b, k) in zip(inner, ports)]
     if any(delays):
-        loop = _Late(A, B, K, dt)
-        known = np.concatenate([w for _, (w, _) in crossings])
+        loop, known = _Late(A, B, K, dt), np.concatenate([w for _, (w, _) in crossings])
         grid = _grid([A, closed, *inner], dt, known, np.array([d for d in delays if d]))
         if len(delays) > 1:
-            return loop.margins_of_all(np.array(delays), grid)
-        return [loop.margins(i, delays[0], at, grid) for i, (_, at) in enumerate(crossings)]
+            grid = loop.stable_on(grid, np.array(delays))
+            return [loop.margins(i, np.array(delays), grid) for i in range(len(ports))]
+        for i, (_, crossed) in enumerate(crossings):
+            late, at = _delay_margin(*crossed)
+            if delays[0] >= late:
+                raise ValueError(
+                    f"delay: expected less than the delay margin of input {i}, {late:.4g} s, at which the loop begins "
+                    f"to oscillate at {at:.4g} rad/s, but found {delays[0]:g} s"
+                )
+        alone = delays[0] * np.eye(len(ports))
+        return [loop.margins(i, alone[i], grid, crossed) for i, (_, (crossed, _)) in enumerate(crossings)]
     at_inputs = []
     for (b, k), (gains, (w, unity)) in zip(ports, crossings):
         # 1/(1 + L) and the half of (1 − L)/(1 + L): their peaks are H∞ norms
@@ -170,26 +178,14 @@ class _Late:
         closed = np.eye(len(delays) - 1) + T[:, others][:, :, others]
         return T[:, i, i] - (T[:, [i]][:, :, others] @ np.linalg.solve(closed, T[:, others][:, :, [i]]))[:, 0, 0]
 
-    def margins(self, i: int, delay: float, crossed: tuple[np.ndarray, np.ndarray], grid: np.ndarray) -> Margins:
-        """Of input i that alone comes late: crossings of |L| = 1 are known."""
-        w, unity = crossed
-        late, at = _delay_margin(w, unity)
-        if delay >= late:
-            raise ValueError(
-                f"delay: expected less than the delay margin of input {i}, {late:.4g} s, at which the loop begins "
-                f"to oscillate at {at:.4g} rad/s, but found {delay:g} s"
-            )
-        gain = partial(self.gain, i, delay * (np.arange(self.B.shape[1]) == i))
-        return _searched(gain, grid, unity * np.exp(-1j * w * delay), late - delay)
-
-    def margins_of_all(self, delays: Float[np.ndarray, " m"], grid: np.ndarray) -> list[Margins]:
-        """Of each input, the other loops closed with their own dead times."""
+    def stable_on(self, grid: np.ndarray, delays: Float[np.ndarray, " m"]) -> np.ndarray:
+        """The grid, finer, so that no turn of the determinant can hide in it; refuses delays that destabilise."""
         one = np.eye(len(delays))
 
         def turns(w: np.ndarray) -> np.ndarray:
             return np.angle(np.linalg.det(one + self.joint(w, delays)) / np.linalg.det(one + self.joint(w, 0 * delays)))
 
-        for _ in range(_FINER):  # until no turn can hide between two frequencies
+        for _ in range(_FINER):
             steps = np.abs(np.angle(np.exp(1j * np.diff(turns(grid)))))
             coarse = np.flatnonzero(steps > _TURN)
             if not len(coarse):
@@ -197,13 +193,28 @@ class _Late:
             grid = np.sort(np.concatenate([grid, np.sqrt(grid[coarse] * grid[coarse + 1])]))
         if abs(np.unwrap(turns(grid))[-1]) > 1:  # it is one at both ends
             raise ValueError(f"delay: expected dead times at which the loop is stable, but found {delays.tolist()} s")
-        at_inputs = []
-        for i in range(len(delays)):
-            gain = partial(self.gain, i, delays)
-            crossed = _zeros(lambda w, gain=gain: np.log(np.abs(gain(w))), grid)  # type: ignore[misc]
-            unity = gain(crossed)
-            at_inputs.append(_searched(gain, grid, unity, _delay_margin(crossed, unity)[0]))
-        return at_inputs
+        return grid
+
+    def margins(
+        self, i: int, delays: Float[np.ndarray, " m"], w: np.ndarray, crossed: np.ndarray | None = None
+    ) -> Margins:
+        """Margins at input i, searched on a grid of frequencies; ``crossed``: those of a loop gain of size one."""
+        gain = partial(self.gain, i, delays)
+        crossed = _zeros(lambda w: np.log(np.abs(gain(w))), w) if crossed is None else crossed
+        unity, real = gain(crossed), gain(_zeros(lambda w: gain(w).imag, w, gain(w[:-1]).real < 0))
+
+        def least(distance: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
+            at = w
+            for _ in range(6):
+                i = int(np.argmin(distance(gain(at))))
+                best = float(at[i])
+                at = np.linspace(at[max(i - 1, 0)], at[min(i + 1, len(at) - 1)], 41)
+            return float(distance(gain(np.array([best])))[0]), best
+
+        alpha, worst = least(lambda L: 2 * np.abs(1 + L) / np.maximum(np.abs(1 - L), 1e-300))
+        factors = 1 / np.abs(real[real.real < 0])
+        late, _ = _delay_margin(crossed, unity)
+        return _gathered(factors, unity, least(lambda L: np.abs(1 + L)), Disk(alpha, worst), late)
 
 
 def _grid(systems: list[np.ndarray], dt: float | None, crossed: np.ndarray, delays: np.ndarray) -> np.ndarray:
@@ -236,25 +247,6 @@ def _zeros(f: Callable[[np.ndarray], np.ndarray], w: np.ndarray, which: np.ndarr
         else:  # one of them is zero but for rounding
             found.append(min(low, high, key=lambda at: abs(one(at))))
     return np.array(found, float)
-
-
-def _searched(
-    gain: Callable[[np.ndarray], np.ndarray], w: np.ndarray, unity: Complex[np.ndarray, " c"], delay_margin: float
-) -> Margins:
-    """Margins of a loop gain L(jω), searched in frequency; ``unity``: its values of size one."""
-    real = gain(_zeros(lambda w: gain(w).imag, w, gain(w[:-1]).real < 0))
-
-    def least(distance: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
-        at = w
-        for _ in range(6):
-            i = int(np.argmin(distance(gain(at))))
-            best = float(at[i])
-            at = np.linspace(at[max(i - 1, 0)], at[min(i + 1, len(at) - 1)], 41)
-        return float(distance(gain(np.array([best])))[0]), best
-
-    alpha, worst = least(lambda L: 2 * np.abs(1 + L) / np.maximum(np.abs(1 - L), 1e-300))
-    factors = 1 / np.abs(real[real.real < 0])
-    return _gathered(factors, unity, least(lambda L: np.abs(1 + L)), Disk(alpha, worst), delay_margin)
 
 
 def _crossings(

@@ -31,7 +31,7 @@ class State:
         x: deviation from the equilibrium.
         time: steps since the reset.
         variant: which of the environment's plants this is.
-        optimum: the least that the episode can cost, x0ᵀP x0 or the constrained optimum; NaN where it is not known.
+        optimum: the least that the episode can cost, x0ᵀP x0; NaN where it is not known.
         paid: what was paid, with x_tᵀP x_t for the rest, above the optimum (linear plants), or in all (nonlinear ones).
         bound: size of a state, in scales, at which the episode ends.
         held: the last action's inputs, where inputs hold.
@@ -68,7 +68,6 @@ class Environment:
         offset: what starts lie about ``[n]``.
         unit_x, unit_u: what observed states or outputs, and inputs, are counted in.
         sensor: standard deviations of the sensors' noise, None for none.
-        starts: states ``[variants, starts, n]`` that episodes begin at, and their constrained optima; None for any.
         x_limits: of the states ``[n]``, low and high; None for none.
         identity: what equal environments share.
     """
@@ -80,7 +79,6 @@ class Environment:
     unit_x: np.ndarray
     unit_u: np.ndarray
     sensor: np.ndarray | None
-    starts: tuple[np.ndarray, np.ndarray] | None
     x_limits: tuple[np.ndarray, np.ndarray] | None
     identity: Any
 
@@ -159,10 +157,10 @@ class Environment:
 
     def problem_of(self, state: State) -> Problem:
         """The problem of the plant that a state is of."""
-        if state.problem is not None:
-            return state.problem
-        many = len(self.pool) > 1
-        return jax.tree.map(lambda a: jnp.asarray(a)[state.variant if many else 0], self.pool)
+        return self._variant(state.variant) if state.problem is None else state.problem
+
+    def _variant(self, number: Array) -> Problem:
+        return jax.tree.map(lambda a: jnp.asarray(a)[number if len(self.pool) > 1 else 0], self.pool)
 
     def reset(self, key: PRNGKeyArray, plant: Plant | None = None) -> tuple[Array, State]:
         """The first observation and state.
@@ -194,31 +192,22 @@ class Environment:
         variant = jnp.int32(0)
         if many and problem is None:
             variant = jax.random.randint(which, (), 0, len(self.pool), jnp.int32)
-        f, zero = self.dtype, jnp.zeros((), self.dtype)
+        f, own = self.dtype, self._variant(variant) if problem is None else problem
+        x = jax.random.normal(key, (self.n,), f) * own.scale_x * self.settings.start + jnp.asarray(self.offset, f)
+        bound = self.settings.far * jnp.maximum(verdict.size(x, own.scale_x), jnp.ones((), f))
         state = State(
-            x=jnp.zeros(self.n, f),
+            x=x,
             time=jnp.int32(0),
             variant=variant,
-            optimum=zero,
-            paid=zero,
-            bound=zero,
+            optimum=own.optimal_cost(x) if self.settings.task != "swing_up" else jnp.asarray(jnp.nan, f),
+            paid=jnp.zeros((), f),
+            bound=bound.astype(f),
             held=jnp.zeros(self.m if self.settings.unaddressed == "hold" else 0, f),
             queue=jnp.zeros((self.settings.delay, self.m), f),
             history=jnp.zeros((self.settings.memory, (len(self.unit_x) + self.m)), f),
             problem=problem,
             owner=self.digest,
         )
-        given, problem, paid = problem, self.problem_of(state), zero
-        x = jax.random.normal(key, (self.n,), f) * problem.scale_x * self.settings.start + jnp.asarray(self.offset, f)
-        known = problem.optimal_cost(x) if self.settings.task != "swing_up" else jnp.asarray(jnp.nan, f)
-        if self.starts is not None and given is not None:
-            known = jnp.asarray(jnp.nan, f)  # a plant of its own has no optimum that was computed
-        elif self.starts is not None:
-            x, known = (jnp.asarray(a)[variant] for a in self.starts)
-            x, known = (a[jax.random.randint(key, (), 0, len(x), jnp.int32)] for a in (x, known))
-            paid = jnp.nan_to_num(problem.optimal_cost(x) - known)  # below zero: the limits have not cost anything yet
-        bound = self.settings.far * jnp.maximum(verdict.size(x, problem.scale_x), jnp.ones((), f))
-        state = dataclasses.replace(state, x=x, optimum=known, paid=paid, bound=bound.astype(f))
         return self._observe(state, sense if sensed else None, jnp.zeros(self.m, f))
 
     def _observe(self, state: State, key: PRNGKeyArray | None, u: Array) -> tuple[Array, State]:

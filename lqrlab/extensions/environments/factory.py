@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from lqrlab import simulation, systems
-from lqrlab.extensions import predictive
 from lqrlab.extensions.environments.core import Environment
 from lqrlab.extensions.environments.settings import Limits, Settings
 from lqrlab.simulation import Problem
@@ -41,7 +40,7 @@ def make(
         plant: a family's name, a plant or a batch of plants (each reset draws one), a class of plants, or a file with
             matrices.
         task, linear, horizon, spread, limits, observe, units, reward: see :class:`Settings`.
-        more: the other fields of :class:`Settings`: sample time, starts, noise, delay, actions, the end of an episode,
+        more: the other fields of :class:`Settings`: sample time, noise, delay, actions, the end of an episode,
             limits of states, what an invalid action does, precision.
 
     Raises:
@@ -65,7 +64,6 @@ def _made(plant: Any, settings: Settings) -> Environment:
         offset, (unit_x, unit_u) = _offset(plants, settings.task), _units(pool, plants, settings)
         box = None if pool.limits is None else pool.limits.x
         ends = None if box is None else (np.asarray(box[0][0, 0], dtype), np.asarray(box[1][0, 0], dtype))
-        known = _known_starts(pool, settings) if settings.optimum == "constrained" else None
         pool = jax.tree.map(np.asarray, pool.astype(np.dtype(dtype)))
     if settings.levels:
         _check_levels(settings.levels, pool, plants.m)
@@ -73,7 +71,7 @@ def _made(plant: Any, settings: Settings) -> Environment:
     sensor = np.broadcast_to(noise, unit_x.shape) if noise.any() else None
     leaves, tree = jax.tree.flatten(pool)
     identity = (tree, *((a.dtype.str, a.shape, a.tobytes()) for a in leaves), settings)
-    return Environment(pool, settings, plants.name, offset, unit_x, unit_u, sensor, known, ends, identity)
+    return Environment(pool, settings, plants.name, offset, unit_x, unit_u, sensor, ends, identity)
 
 
 def _check_levels(levels: int, pool: Problem, m: int) -> None:
@@ -144,20 +142,6 @@ def _pool(plants: Plant, settings: Settings) -> Problem:
         return pool
     half = jnp.broadcast_to(half, (len(pool), 1, pool.m))
     return dataclasses.replace(pool, limits=dataclasses.replace(pool.limits or simulation.Limits(), u=(-half, half)))
-
-
-def _known_starts(pool: Problem, settings: Settings) -> tuple[np.ndarray, np.ndarray]:
-    """Starts ``[variants, starts, n]`` and the constrained optimum of each, NaN where no input holds it."""
-    normal = np.random.default_rng(settings.seed).normal(size=(len(pool), settings.starts, pool.n))
-    x0 = (normal * np.asarray(pool.scale_x)[:, None] * settings.start).astype(settings.dtype)
-    best = predictive.optimum(pool, x0.astype(float))
-    found = np.asarray(best.found)
-    if settings.reward == "relative" and not found.all():
-        raise ValueError(
-            f"reward: 'relative' needs the optimum of each start, but {np.sum(~found)} of {found.size} starts have "
-            "none: no input within the limits was found to hold them; take a smaller start or wider limits"
-        )
-    return x0, np.where(found, best.cost, np.nan).astype(settings.dtype)
 
 
 def _offset(plants: Plant, task: str) -> np.ndarray:

@@ -42,10 +42,6 @@ class Settings(Config):
         unaddressed: ``"zero"`` or ``"hold"``: inputs that a structured action leaves out.
         terminate: ``"diverged"`` (1000 scales: the verdict's rule), ``"never"``, or a number of scales. The last reward
             is paid for each step that is left.
-        optimum: what ``info["ratio"]`` is relative to: ``"unconstrained"``, x0ᵀP x0; or, on the linear plant,
-            ``"constrained"``, the least that keeps the limits: episodes then begin at one of ``starts`` states, drawn
-            by ``seed``, whose optimum is computed once, here. Of a start that no input holds the ratio is NaN.
-        starts: see ``optimum``; so many a plant.
         x_limits: of the states, ``(low, high)`` as deviations, numbers or one each: ``info["violation"]`` is by how
             much the step's state exceeds them, in scales.
         violation_weight: the reward's cost of each unit of that.
@@ -74,8 +70,6 @@ class Settings(Config):
     action: str = "full"
     unaddressed: Annotated[str, OneOf("zero", "hold")] = "zero"
     terminate: Any = "diverged"
-    optimum: Annotated[str, OneOf("unconstrained", "constrained")] = "unconstrained"
-    starts: Count = 256
     x_limits: Any = None
     violation_weight: NonNegative = 0.0
     filter_horizon: Natural = 0
@@ -108,15 +102,11 @@ class Settings(Config):
         if self.observe not in ("state", "outputs") and not 0 < self.memory <= _MOST_REMEMBERED:
             self.require("observe", False, f"'state', 'outputs' or 'history:8' (at most {_MOST_REMEMBERED})")
         self.require("action", self.action == "full" or self.levels > 0, "'full' or 'levels:3'")
-        regulate = self.task == "regulate"
+        swings = self.task == "swing_up"
         for wrong, words in (
-            (self.task == "swing_up" and self.linear, "task: 'swing_up' needs the nonlinear plant; leave linear=False"),
+            (swings and self.linear, "task: 'swing_up' needs the nonlinear plant; leave linear=False"),
             (
-                self.optimum == "constrained" and not (self.linear and regulate),
-                "optimum: 'constrained' is known of the linear plant; give linear=True, task='regulate'",
-            ),
-            (
-                self.filter_horizon and (self.delay or not regulate),
+                self.filter_horizon and (self.delay or swings),
                 "filter_horizon: a safety filter needs delay=0 and task='regulate', which it looks ahead in",
             ),
         ):

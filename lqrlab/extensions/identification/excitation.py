@@ -28,7 +28,6 @@ def excitation(
     dt: float,
     *,
     amplitude: ArrayLike = 1.0,
-    rate: float | None = None,
     band: tuple[float, float] | None = None,
     hold: int = 1,
     seed: int = 0,
@@ -41,7 +40,6 @@ def excitation(
         num_steps: T.
         dt: sample time [s].
         amplitude: largest absolute value, of each input.
-        rate: largest rate of change [1/s].
         band: frequencies [Hz] of multisine and chirp; from one period in the record to a fifth of the sampling
             rate if left out.
         hold: samples for which ``"prbs"`` and ``"steps"`` hold a value at least.
@@ -79,16 +77,7 @@ def excitation(
             phases = -np.pi * np.arange(len(lines)) * np.arange(1, len(lines) + 1) / max(len(lines), 1)
             s = np.sum(np.cos(2 * np.pi * np.outer(t, lines) / (T * step) + phases), 1)
         columns.append(s / np.abs(s).max() * high[i])
-    us = np.stack(columns, 1)
-    return us if rate is None else _slowed(us, checks.number("rate", rate, "a rate above 0", above=0) * step)
-
-
-def _slowed(us: np.ndarray, most: float) -> np.ndarray:
-    """No more than so much change from sample to sample."""
-    out = us.copy()
-    for t in range(1, len(us)):
-        out[t] = out[t - 1] + np.clip(us[t] - out[t - 1], -most, most)
-    return out
+    return np.stack(columns, 1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from lqrlab.workbench.runs import notebooks, pipeline, run_folder, study
 @options.folder(help="Folder of the run.  [default: data/runs/PROFILE]")
 @options.overrides(help="Set a parameter of the notebooks.", shell_complete=complete("parameter"))
 @click.option("--fresh", is_flag=True, help="Remove what an earlier run left there, start from scratch.")
-@click.option("--dry-run", is_flag=True, help="Say what would run, with which values, and what is kept.")
+@options.dry_run
 @options.source
 def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: Any) -> None:
     """Run the notebooks 01 to 04 in order, or each NOTEBOOK named, and write the report.
@@ -42,13 +42,12 @@ def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: 
 @options.profile(help="Parameters that all runs have.  [default: quick]")
 @click.option("--from", "inputs", type=PATH, metavar="RUN", help="Run that is read.  [default: data/runs/PROFILE]")
 @options.folder(help="Output folder.  [default: data/sweeps/NOTEBOOK]")
-@click.option("--workers", type=click.IntRange(1), help="Number of worker processes.  [default: half the cores]")
-@click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
+@options.workers(help="Number of worker processes.  [default: half the cores]")
+@options.scheduler
 @click.option("--time-limit", type=float, metavar="SECONDS", help="Time limit of each run.")
 @click.option("--retries", type=click.IntRange(0), default=1, show_default=True, help="Retries of a failed run.")
-@click.option("--fresh", is_flag=True, help="Remove what earlier runs left at these points.")
 @click.option("--report/--no-report", default=True, help="Compare the runs on a page.  [default: yes]")
-@click.option("--dry-run", is_flag=True, help="Say what would run, and start nothing.")
+@options.dry_run
 def sweep(target: str, overrides: dict[str, str], **kwargs: Any) -> None:
     """Run a notebook, or design for a plant, at many points.
 
@@ -146,8 +145,8 @@ def data() -> None:
 @data.command()
 @click.argument("path", type=PATH)
 @options.overrides(help="Set a field of the config.")
-@click.option("--workers", type=click.IntRange(1), help="Number of worker processes.")
-@click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
+@options.workers(help="Number of worker processes.")
+@options.scheduler
 def generate(path: Path, overrides: dict[str, str], **engine_options: Any) -> None:
     """Make a data set in the folder PATH, or finish one that was begun there.
 
@@ -155,7 +154,6 @@ def generate(path: Path, overrides: dict[str, str], **engine_options: Any) -> No
     -p keep_every=10 -p segment_length=64 one segment of 64 steps in every ten is kept of each trajectory.
     The bytes do not depend on the number of processes.
     """
-
     from lqrlab import compute, dataset
     from lqrlab.workbench.figures import data_card
     from lqrlab.workbench.runs import cluster
@@ -165,13 +163,12 @@ def generate(path: Path, overrides: dict[str, str], **engine_options: Any) -> No
     kinds = typing.get_type_hints(dataset.DataConfig)
     typed = {name: notebooks.from_text(value, kinds.get(name, str)) for name, value in overrides.items()}
     wanted = dataset.DataConfig.from_json(json.dumps(typed))
+    here = all(value is None for value in engine_options.values())
 
     def show(done: int, total: int, what: str) -> None:
         say(f"  {path}  {done}/{total}  {what}")
 
-    with contextlib.ExitStack() as held:
-        asked = any(value is not None for value in engine_options.values())
-        engine = held.enter_context(cluster.engine(**engine_options)) if asked else None
+    with contextlib.nullcontext() if here else cluster.engine(**engine_options) as engine:
         made = dataset.generate(wanted, path, progress=show, engine=engine, say=say)
     rows = "segments of trajectories" if wanted.segmented else "trajectories"
     say(f"✓ {path}  {made.record['variants']} variants, {made.record['trajectories']} {rows}")
@@ -207,9 +204,9 @@ def train(folder: Path, profile: str, overrides: dict[str, str], source: Path | 
     interrupted training; lqrlab run 03_training --folder FOLDER then shows what was trained.
     """
     source = pipeline.find_source(source)
-    chain, given = notebooks.named(source, ("03_training",)), notebooks.read_profile(source, profile)
-    given = {name: values for name, values in given.items() if name == "03_training"}
-    values: dict[str, Any] = dict(notebooks.effective(chain, given, overrides)["03_training"])
+    (nb,) = notebooks.named(source, ("03_training",))
+    given = {nb.name: notebooks.read_profile(source, profile).get(nb.name, {})}
+    values: dict[str, Any] = notebooks.effective([nb], given, overrides)[nb.name]
     values["train_options"] = {"checkpoint_every": 5 * values["report_every"]} | values["train_options"]
     if not (folder / "dataset").is_dir():
         advice = f"lqrlab run 02_data_generation --folder {folder} makes one"

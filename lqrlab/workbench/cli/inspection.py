@@ -93,59 +93,51 @@ def _described(plant: "type[Plant]") -> dict[str, object]:
     return {**head, **signals, "parameters": parameters}
 
 
-@dataclasses.dataclass(frozen=True)
-class Inspection:
-    """One thing looked at: whether it is good, what was seen, what to do if it could be better."""
-
-    subject: str
-    good: bool
-    text: str
-    remedy: str = ""
-
-
 @main.command()
 def doctor() -> None:
     """Check the installation and say what to do.
 
     Versions, devices, the notebooks' kernel, free disk.
     """
-    inspections = [python(), packages(), devices(), kernel(), disk()]
-    for inspection in inspections:
-        click.echo(f"{'✓' if inspection.good else '✗'} {inspection.subject:<10}{inspection.text}")
-        click.echo(f"  {'':<10}→ {inspection.remedy}\n" * bool(inspection.remedy), nl=False)
-    sys.exit(not all(inspection.good for inspection in inspections))
+    packages, lacking = _packages()
+    devices, fault, idle = _devices()
+    gigabytes, blocked = _disk()
+    rows = (  # subject, whether it is good, what was seen, what to do if it could be better
+        ("python", True, f"{sys.version.split()[0]} in {sys.prefix}", ""),
+        ("packages", not lacking, packages, _install("[workbench]") if lacking else ""),
+        ("devices", not fault, devices, fault or idle),
+        ("kernel", True, f"python3 runs {sys.executable}", ""),
+        ("disk", not blocked, f"{gigabytes:.0f} GB free here", blocked),
+    )
+    for subject, good, text, remedy in rows:
+        click.echo(f"{'✓' if good else '✗'} {subject:<10}{text}")
+        click.echo(f"  {'':<10}→ {remedy}\n" * bool(remedy), nl=False)
+    sys.exit(not all(good for _, good, *_ in rows))
 
 
-def _install(extra: str = "") -> str:
+def _install(extra: str) -> str:
     """The command that installs what is missing, in a checkout and elsewhere."""
     if not (Path(lqrlab.__file__).parents[1] / "Makefile").exists():
         return f"{sys.executable} -m pip install --upgrade 'lqrlab{extra}'"
-    return f".venv/bin/pip install -c constraints.txt -e '.{extra}'" if extra else "make env"
+    return f".venv/bin/pip install -c constraints.txt -e '.{extra}'"
 
 
-def python() -> Inspection:
-    """The interpreter, and whether it is one of a virtual or conda environment."""
-    apart = sys.prefix != sys.base_prefix or (Path(sys.prefix) / "conda-meta").exists()
-    remedy = "" if apart else "this is the system's Python; a virtual environment keeps lqrlab apart from it"
-    text = f"{sys.version.split()[0]} in {sys.prefix}"
-    return Inspection("python", sys.version_info >= (3, 11), text, remedy)
-
-
-def packages() -> Inspection:
-    """Required packages and their versions, each ``name>=version``."""
-    lacking = []
+def _packages() -> tuple[str, bool]:
+    """Required packages with their versions, or those that are missing or too old; whether there are such."""
+    wrong = []
     for wanted in importlib.metadata.requires("lqrlab") or []:
-        if "extra ==" in wanted:
+        what, _, extra = wanted.partition(";")
+        if extra and "workbench" not in extra:
             continue
-        name, least = wanted.split(">=")
+        name, least = re.findall(r"^[\w-]+|(?<=>=)[\w.]+", what)
         try:
             version = importlib.metadata.version(name)
             if _release(version) < _release(least):
-                lacking.append(f"{name} {version} is not >={least}")
+                wrong.append(f"{name} {version} is not >={least}")
         except importlib.metadata.PackageNotFoundError:
-            lacking.append(f"{name} is missing")
-    text = "; ".join(lacking) or ", ".join(f"{k} {v}" for k, v in session.versions().items() if k in session.PACKAGES)
-    return Inspection("packages", not lacking, text, _install() if lacking else "")
+            wrong.append(f"{name} is missing")
+    here = (f"{k} {v}" for k, v in session.versions().items() if k in session.PACKAGES)
+    return "; ".join(wrong) or ", ".join(here), bool(wrong)
 
 
 def _release(version: str) -> list[int]:
@@ -153,35 +145,24 @@ def _release(version: str) -> list[int]:
     return [int(number) for number in re.findall(r"(?:^|\.)(\d+)", version)]
 
 
-def devices() -> Inspection:
-    """The devices that JAX computes on."""
+def _devices() -> tuple[str, str, str]:
+    """The devices that JAX computes on; what to do if there are none; and if there is one that it does not use."""
     try:
         import jax
 
         present = jax.devices()
     except RuntimeError as error:
-        return Inspection("devices", False, f"JAX finds none: {error}", "JAX_PLATFORMS=cpu computes on the CPU")
-    text = ", ".join(f"{d.platform}:{d.id} {d.device_kind}" for d in present)
+        return f"JAX finds none: {error}", "JAX_PLATFORMS=cpu computes on the CPU", ""
     idle = all(d.platform == "cpu" for d in present) and shutil.which("nvidia-smi")
     remedy = f"there is an NVIDIA driver: {_install('[cuda]')} uses the GPU" if idle else ""
-    return Inspection("devices", True, text, remedy)
+    return ", ".join(f"{d.platform}:{d.id} {d.device_kind}" for d in present), "", remedy
 
 
-def kernel() -> Inspection:
-    """The kernel that ``lqrlab run`` starts, which is this Python's."""
-    try:
-        text = f"python3 runs {sys.executable}, ipykernel {importlib.metadata.version('ipykernel')}"
-        return Inspection("kernel", True, text)
-    except importlib.metadata.PackageNotFoundError:
-        return Inspection("kernel", False, "ipykernel is missing", f"{_install('[workbench]')} runs notebooks")
-
-
-def disk(needed: float = 5.0) -> Inspection:
-    """Free space where runs are written [GB]."""
+def _disk(needed: float = 5.0) -> tuple[float, str]:
+    """Free space where runs are written [GB]; what to do if that is too little, or nothing can be written."""
     free = shutil.disk_usage(Path.cwd()).free / 1e9
-    remedy = "" if free >= needed else f"a quick run needs about {needed:g} GB; remove old runs in data/runs"
     try:
         tempfile.TemporaryFile(dir=Path.cwd()).close()
     except OSError:
-        remedy = "this folder cannot be written to; start in one that can"
-    return Inspection("disk", not remedy, f"{free:.0f} GB free here", remedy)
+        return free, "this folder cannot be written to; start in one that can"
+    return free, "" if free >= needed else f"a quick run needs about {needed:g} GB; remove old runs in data/runs"

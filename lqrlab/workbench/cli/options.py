@@ -157,5 +157,8 @@ def plant(name: str) -> "Plant":
 overrides = partial(click.option, "-p", "overrides", multiple=True, metavar="NAME=VALUE", callback=_settings)
 profile = partial(click.option, "--profile", shell_complete=complete("profile"))
 folder = partial(click.option, "--folder", type=PATH)
+workers = partial(click.option, "--workers", type=click.IntRange(1))
+scheduler = click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
+dry_run = click.option("--dry-run", is_flag=True, help="Say what would run, and start nothing.")
 source = click.option("--notebooks", "source", type=PATH, help="Folder of the notebooks.")
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")

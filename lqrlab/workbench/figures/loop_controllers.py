@@ -146,20 +146,21 @@ def sampled_loop(
         A, B, Q, N = *late, ahead.T @ Q @ ahead, ahead.T @ N
     seen = np.eye(len(A), wide)  # of the state, by the design
     outputs = np.asarray(plant.output_matrix()) @ np.eye(n, len(A))
+    design: control.Integral | control.LQG
     if choice.kind == "integral action":
-        c, weight = outputs[[choice.held]], integral_weight(choice, plant, optimum, dt)
-        sums = control.lqi(A, B, c, Q, R, np.array([[weight]]), N, discrete=True)
-        K, Ki = np.asarray(sums.K), np.asarray(sums.Ki)
-        system = control.StateSpace(np.eye(1), c @ seen, -Ki, -K @ seen, dt)
-        return SampledLoop(late, system, sums, -np.linalg.pinv(Ki))  # the sum gives back what was cut
-    if not choice.measured:
+        weight = np.array([[integral_weight(choice, plant, optimum, dt)]])
+        design = control.lqi(A, B, outputs[[choice.held]], Q, R, weight, N, discrete=True)
+        back, shown = -np.linalg.pinv(np.asarray(design.Ki)), seen  # the sum gives back what was cut
+    elif choice.measured:
+        scales = np.array([plant.outputs[i].scale for i in choice.measured])
+        W, V = (choice.disturbance * np.asarray(plant.scales[0])) ** 2 * dt, (choice.sensor * scales) ** 2
+        C = outputs[list(choice.measured)]
+        design = control.lqg(A, B, C, Q, R, np.diag(np.pad(W, (0, len(A) - n))), np.diag(V), N, discrete=True)
+        back, shown = B, C @ seen
+    else:
         raise ValueError("LQG: expected one measured output at least; tick those that there are sensors for")
-    scales = np.array([plant.outputs[i].scale for i in choice.measured])
-    W, V = (choice.disturbance * np.asarray(plant.scales[0])) ** 2 * dt, (choice.sensor * scales) ** 2
-    C = outputs[list(choice.measured)]
-    output = control.lqg(A, B, C, Q, R, np.diag(np.pad(W, (0, len(A) - n))), np.diag(V), N, discrete=True)
-    F, L, gain, J = (np.asarray(a) for a in output.controller(dt).matrices)
-    return SampledLoop(late, control.StateSpace(F, L @ C @ seen, gain, J @ C @ seen, dt), output, B)
+    F, G, H, D = (np.asarray(a) for a in design.controller(dt).matrices)
+    return SampledLoop(late, control.StateSpace(F, G @ shown, H, D @ shown, dt), design, back)
 
 
 def arriving(A: Array, B: Array, dt: float, delay: float) -> Float[np.ndarray, "n s"]:

@@ -23,22 +23,13 @@ from lqrlab.systems import Plant
 from lqrlab.workbench.figures.charts import Poles
 from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice, SampledLoop, sampled_loop
 
-FREE = 100.0
-"""Limits from here on, in scales of the inputs, count as none."""
-PLANNED = 20
-"""Samples that MPC plans."""
-TICKS = 4
-"""Ticks in the plant's own sample time."""
-LATE = 2
-"""Sample times of delay, at most."""
+FREE = 100.0  # scales of the inputs from which on limits count as none
+PLANNED = 20  # samples that MPC plans
+TICKS = 4  # in the plant's own sample time
+LATE = 2  # sample times of delay, at most
 _LONG = 160  # samples within which the constrained optimum is to need its limits no more
-OVERVIEW = "overview"
-"""The picture that shows a bit of all."""
-MOVES = "the plant moves"
-"""The plant drawn along its run."""
-STEP = "step and specifications"
-"""The picture of a step of the set-point, with the regions that its specifications forbid."""
-VIEWS = (OVERVIEW, STEP, MOVES)
+OVERVIEW, STEP, MOVES = VIEWS = ("overview", "step and specifications", "the plant moves")
+"""Pictures: a bit of all; a step of the set-point, with the regions that its specifications forbid; the plant drawn."""
 
 
 # A plant's loop as it is shown -----------------------------------------------------------------------------
@@ -252,7 +243,7 @@ def _run(problem: Problem, loop: SampledLoop, s: LoopSetting, *, alone: bool = F
     limits, delay, load = (np.inf * s.limits, 0, 0.0) if alone else (s.limits, s.delay, s.load)
     added = load * np.asarray(s.plant.scales[1])
     controller = loop.policy(s.plant.n + LATE * s.plant.m, limits)
-    late = simulation.DelayedPolicy(controller, s.sample, delay, np.full_like(limits, np.inf), LATE)  # type: ignore[arg-type]
+    late = simulation.DelayedPolicy(controller, s.sample, delay, jnp.inf * jnp.ones(s.plant.m), LATE, aware=True)
     policy = Pushed(late, 0, s.ticks, added)
     run = jax.tree.map(np.asarray, _rollout(problem, policy, s.x0, ticks=s.ticks))
     return dataclasses.replace(run, us=run.us - added)
@@ -261,7 +252,7 @@ def _run(problem: Problem, loop: SampledLoop, s: LoopSetting, *, alone: bool = F
 def _planned(problem: Problem, sampled: control.Sampled, s: LoopSetting) -> tuple[Trajectory, float]:
     """MPC's loop on the nonlinear plant, and the constrained optimum's cost of the linear one."""
     design = lqrlab.predictive.mpc(Problem.from_matrices(*sampled, limits=(-s.limits, s.limits)), PLANNED)
-    policy = simulation.Held(simulation.bind(design, problem), problem.m, s.sample)
+    policy = simulation.DelayedPolicy(simulation.bind(design, problem), s.sample, 0, jnp.inf * jnp.ones(problem.m), 0)
     run = jax.tree.map(np.asarray, _rollout(problem, policy, s.x0, ticks=s.ticks))
     return run, float(_least(dataclasses.replace(design, horizon=_LONG), s.x0))
 

@@ -34,17 +34,16 @@ def picture(
 
     ``pinned`` are other designs of the same plant by name, whose loops as implemented are drawn beside it.
     """
-    plant, said = setting.plant, words(setting, result)
+    plant, said, pinned = setting.plant, words(setting, result), pinned or {}
+    others = {name: found.built for name, (_, found) in pinned.items()}
     if setting.view == loop_design.STEP:
         drawn = lqrlab.tuning.figures.picture(setting, result)
         return dataclasses.replace(drawn, words=f"{drawn.words}<br>{said}")
     if setting.view == loop_design.MOVES:
-        runs = {"implemented": result.built} | {name: found.built for name, (_, found) in (pinned or {}).items()}
-        return dataclasses.replace(animation.animation(plant, runs, width=_WIDTH), words=said)
-    others = {name: found for name, (_, found) in (pinned or {}).items()}
-    runs = _runs(result) | {name: found.built for name, found in others.items()}
-    said += "".join(f"<br>{_pinned_words(name, *both)}" for name, both in (pinned or {}).items())
-    signals = charts.channels(plant)
+        moved = animation.animation(plant, {"implemented": result.built} | others, width=_WIDTH)
+        return dataclasses.replace(moved, words=said)
+    said += "".join(f"<br>{_pinned_words(name, *both)}" for name, both in pinned.items())
+    signals, runs = charts.channels(plant), _runs(result) | others
     traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, lead=1, named=True)
     poles = dict(zip(LOOPS, (result.optimal_poles, result.poles)))
     body = traces + _cost_so_far(result, (0, bottom + 6, 370, 200))
@@ -61,11 +60,15 @@ def _pinned_words(name: str, s: LoopSetting, result: LoopDesign) -> str:
     """A pinned design in a line, its cost by the plant's own weights."""
     margins = result.loop.margins
     phase = f"phase margin {phase_words(margins[_weakest(margins)])}" if margins else "<b>unstable</b>"
-    peaks = np.nanmax(np.abs(result.built.us), axis=0)
-    effort = ", ".join(f"{p:.3g} {i.unit}" for i, p in zip(s.plant.inputs, peaks))
     excess = above(result.in_plant_weights)
-    said = f"{excess} the optimum in the plant's weights, {phase}, at most {html.escape(effort)}"
+    said = f"{excess} the optimum in the plant's weights, {phase}, at most {_effort(s, result)}"
     return f"<i>{html.escape(name)}</i>: {said}."
+
+
+def _effort(s: LoopSetting, result: LoopDesign) -> str:
+    """The largest of each input, as HTML."""
+    peaks = np.nanmax(np.abs(result.built.us), axis=0)
+    return html.escape(", ".join(f"{i.name.replace('_', ' ')} {p:.3g} {i.unit}" for i, p in zip(s.plant.inputs, peaks)))
 
 
 def phase_words(margin: control.Margins) -> str:
@@ -132,9 +135,7 @@ def words(s: LoopSetting, result: LoopDesign) -> str:
     else:
         why = "; the delay that its design ignores is too long" if s.delay and not s.known else ""
         lines.append(f"<b>Poles.</b> The loop is <b>unstable</b>: |z| = {size:.4f}{why}. It has no margins.")
-    peaks = np.nanmax(np.abs(result.built.us), axis=0)
-    effort = ", ".join(f"{i.name.replace('_', ' ')} {p:.3g} {i.unit}" for i, p in zip(s.plant.inputs, peaks))
-    lines.append(f"<b>Effort.</b> Largest {html.escape(effort)}.")
+    lines.append(f"<b>Effort.</b> Largest {_effort(s, result)}.")
     return "<br>".join([*lines, *_design_words(s, result.loop)])
 
 
@@ -154,7 +155,7 @@ def _design_words(s: LoopSetting, loop: SampledLoop) -> list[str]:
 
 
 def _matrix(a: np.ndarray) -> str:
-    return f"[{'; '.join(', '.join(f'{x:.4g}' for x in row) for row in a)}]"
+    return f"[{'; '.join(', '.join(f'{x + 0.0:.4g}' for x in row) for row in a)}]"
 
 
 def _cost_words(s: LoopSetting, result: LoopDesign) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import ArrayLike, Float, UInt8
 
 from lqrlab import control, evaluation
 from lqrlab.compute import checks
@@ -24,6 +24,7 @@ from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
 
 _SIDE = 290.0  # of a map [px]
+_GREY = "#808080"
 _COARSE = 1024  # starts of a map that is shown while the whole is still computed
 
 
@@ -111,31 +112,29 @@ class AttractionSetting:
         """Half-widths of the map in its states' units."""
         return self.span * np.asarray(self.plant.scales[0])[[self.across, self.up]]
 
-    def starts(self, num: int | None = None) -> Float[np.ndarray, "side side n"]:
-        """Initial deviations, rows from below, in the middles of the picture's squares; for ``num`` rollouts."""
-        side = max(int(math.sqrt((num or self.num) / len(self.policies))), 2)
+    def starts(self) -> Float[np.ndarray, "side side n"]:
+        """Initial deviations, rows from below, in the middles of the picture's squares."""
+        side = max(int(math.sqrt(self.num / len(self.policies))), 2)
         middles = (np.arange(side) + 0.5) / side * 2 - 1
         x0 = np.zeros((side, side, self.plant.n), np.float32)
         x0[..., self.across], x0[..., self.up] = self.reach[0] * middles, self.reach[1] * middles[:, None]
         return x0
 
 
-def maps(setting: AttractionSetting, check: Check = lambda: None, num: int | None = None) -> dict[str, Attraction]:
+def maps(setting: AttractionSetting, check: Check = lambda: None) -> dict[str, Attraction]:
     """The verdict on each start of the plane under each policy."""
-    x0, regions = setting.starts(num), {}
+    x0, regions, steps = setting.starts(), {}, setting.num_steps
     for label, policy in setting.policies.items():
         try:
-            regions[label] = evaluation.attraction(
-                setting.problem, policy, x0, num_steps=setting.num_steps, check=check
-            )
+            regions[label] = evaluation.attraction(setting.problem, policy, x0, num_steps=steps, check=check)
         except ValueError as error:
             raise ValueError(f"{label}: {error}") from error
     return regions
 
 
-def picture(setting: AttractionSetting, check: Check = lambda: None, num: int | None = None) -> Picture:
-    """The maps side by side, and with two of them where they differ; of ``num`` rollouts instead of the setting's."""
-    regions, strokes = maps(setting, check, num), svg.strokes(setting.policies)
+def picture(setting: AttractionSetting, check: Check = lambda: None) -> Picture:
+    """The maps side by side, and with two of them where they differ."""
+    regions, strokes = maps(setting, check), svg.strokes(setting.policies)
     plant, (wide, tall) = setting.plant, setting.reach
     across, up = plant.states[setting.across], plant.states[setting.up]
     images = {
@@ -144,8 +143,9 @@ def picture(setting: AttractionSetting, check: Check = lambda: None, num: int | 
     }
     alt = f"{plant.title}: starts in the plane of {across.name} and {up.name} that converge; {'; '.join(images)}"
     if len(regions) == 2:
-        colours = [svg.CURVES[stroke.colour][0] for stroke in strokes.values()]
-        images["where only one converges, in its colour"] = _differing(regions, colours)
+        (a, x), (b, y) = ((svg.CURVES[strokes[label].colour][0], a.converged) for label, a in regions.items())
+        layers = (x & y, _GREY, 60), (x & ~y, a, 255), (y & ~x, b, 255)
+        images["where only one converges, in its colour"] = _painted(*layers)
     body = ""
     for k, (title, rgba) in enumerate(images.items()):
         left = k * (_SIDE + 10)
@@ -156,28 +156,21 @@ def picture(setting: AttractionSetting, check: Check = lambda: None, num: int | 
     return Picture(file, alt, _words(setting, regions))
 
 
-def _rgb(colour: str) -> tuple[int, ...]:
-    return tuple(bytes.fromhex(colour.removeprefix("#")))
+def _painted(*layers: tuple[np.ndarray, str, ArrayLike]) -> UInt8[np.ndarray, "rows columns 4"]:
+    """Pixels that have a colour where a layer is true, as strong as it says, 0 … 255."""
+    rgba = np.zeros((*layers[0][0].shape, 4), np.uint8)
+    for there, colour, strength in layers:
+        rgba[there, :3] = tuple(bytes.fromhex(colour.removeprefix("#")))
+        rgba[there, 3] = np.broadcast_to(strength, there.shape)[there]
+    return rgba
 
 
 def _shaded(colour: str, region: Attraction) -> UInt8[np.ndarray, "rows columns 4"]:
     """In its colour what converges, the stronger the sooner; grey what is undecided; nothing where it diverges."""
     converged, diverged = region.converged, region.diverged
-    seconds = region.seconds[converged]
-    rgba = np.zeros((*converged.shape, 4), np.uint8)
-    rgba[converged, :3] = _rgb(colour)
-    rgba[converged, 3] = (255 * (1 - 0.6 * seconds / max(seconds.max(initial=0.0), 1e-9))).astype(np.uint8)
-    rgba[~converged & ~diverged] = (128, 128, 128, 110)
-    return rgba
-
-
-def _differing(regions: Mapping[str, Attraction], colours: Sequence[str]) -> UInt8[np.ndarray, "rows columns 4"]:
-    first, second = (a.converged for a in regions.values())
-    rgba = np.zeros((*first.shape, 4), np.uint8)
-    rgba[first & second] = (128, 128, 128, 60)
-    rgba[first & ~second] = (*_rgb(colours[0]), 255)
-    rgba[second & ~first] = (*_rgb(colours[1]), 255)
-    return rgba
+    longest = max(region.seconds[converged].max(initial=0.0), 1e-9)
+    strength = 255 * (1 - 0.6 * np.where(converged, region.seconds, 0.0) / longest)
+    return _painted((converged, colour, strength), (~converged & ~diverged, _GREY, 110))
 
 
 def _unsaturated(setting: AttractionSetting, axes: Axes) -> str:
@@ -244,5 +237,5 @@ class AttractionMap(Panel[AttractionSetting, Picture]):
     def _compute(self, question: AttractionSetting, check: Check) -> Picture:
         few = _COARSE * len(question.policies)
         if question.num > few:
-            self._show(picture(question, check, few))
+            self._show(picture(dataclasses.replace(question, num=few), check))
         return picture(question, check)

@@ -186,10 +186,10 @@ class Said(ipywidgets.HTML):
         self.value = html.escape(words)
 
 
-def guarded(then: Callable[[], None], say: Callable[[str], None]) -> Callable[[], None]:
+def guarded(then: Callable[[], None], say: Callable[[str], None]) -> Callable[..., None]:
     """The same, with what goes wrong said; in a callback nobody else would hear of it."""
 
-    def run() -> None:
+    def run(*_: object) -> None:
         try:
             then()
         except Exception as error:
@@ -199,7 +199,7 @@ def guarded(then: Callable[[], None], say: Callable[[str], None]) -> Callable[[]
 
 
 class KeptDesigns(ipywidgets.VBox):
-    """A name and a button that keeps what a panel stands at, and a list of what was kept, to go back to or forget.
+    """A name, and buttons that keep what a panel stands at under it, go back to what was kept, or forget that.
 
     ``values()`` is what the panel stands at, ``go(values)`` moves it. The file is ``designs.json`` of the run that was
     begun last, else of this folder; ``call``, the code that makes the panel, tells its designs from those of others.
@@ -207,25 +207,24 @@ class KeptDesigns(ipywidgets.VBox):
 
     def __init__(self, call: str, values: Callable[[], Mapping[str, Any]], go: Callable[[Mapping[str, Any]], None]):
         self._call, self._folder, self._values, self._go = call, session.begun() or Path.cwd(), values, go
-        self.name = ipywidgets.Text(placeholder="a name", layout={"width": "14rem"})
-        self.list = ipywidgets.Dropdown(options=[], layout={"width": "14rem"})
+        self.name, self.said = ipywidgets.Combobox(placeholder="a name", layout={"width": "14rem"}), Said()
         self.keep, self.take, self.forget = (
-            button(label, guarded(then, lambda words: self.said.say(words)))
+            button(label, guarded(then, self.said.say))
             for label, then in (("keep", self._keep), ("go to it", self._take), ("forget it", self._forget))
         )
-        self.said = Said()
-        super().__init__([rows([self.name, self.keep, self.list, self.take, self.forget]), self.said])
+        super().__init__([rows([self.name, self.keep, self.take, self.forget]), self.said])
         with contextlib.suppress(ValueError, OSError):  # said when it is used
-            self._listed()
+            self._read()
 
     def _read(self) -> dict[str, Mapping[str, Any]]:
-        """The designs of this panel by name; a ``ValueError`` for a file that somebody broke."""
+        """The designs of this panel by name, which it offers; a ``ValueError`` for a file that somebody broke."""
         self.said.value, path = "", self._folder / DESIGNS
         mine = files.read_object(path).get(self._call, {}) if path.exists() else {}
         if not isinstance(mine, dict) or not all(isinstance(values, dict) for values in mine.values()):
             raise ValueError(
                 f"{path}: expected designs by name for {self._call}, but found something else; move it away"
             )
+        self.name.options = [*mine]
         return mine
 
     def _write(self, name: str, values: Mapping[str, Any] | None) -> None:
@@ -236,31 +235,23 @@ class KeptDesigns(ipywidgets.VBox):
             others = files.read_object(path) if path.exists() else {}
             kept = {n: v for n, v in mine.items() if n != name} | ({} if values is None else {name: dict(values)})
             files.write_json(path, others | {self._call: kept}, ensure_ascii=False)
-
-    def _listed(self, chosen: str | None = None) -> None:
-        names = [*self._read()]
-        self.list.options = names
-        self.list.value = chosen if chosen in names else (names[-1] if names else None)
+        self.name.value, self.name.options = "", [*kept]  # an empty name offers all
 
     def _keep(self) -> None:
         name = self.name.value.strip()
         if not 0 < len(name) <= _LONGEST or not name.isprintable():
             raise ValueError(f"name: expected 1 to {_LONGEST} letters to find the design by, but found {name!r}")
         self._write(name, self._values())
-        self._listed(name)
         self.said.value = f"Kept in <code>{html.escape(str(self._folder / DESIGNS))}</code>."
 
     def _chosen(self) -> str:
-        if self.list.value is None:
-            raise ValueError("no design of this panel is kept yet: give a name and press keep")
-        return self.list.value
+        name, kept = self.name.value.strip(), self._read()
+        if name not in kept:
+            raise ValueError(f"name: expected a kept design, {', '.join(kept) or 'none yet'}, but found {name!r}")
+        return name
 
     def _take(self) -> None:
-        name, kept = self._chosen(), self._read()
-        if name not in kept:
-            raise ValueError(f"{name}: is not in {self._folder / DESIGNS} any longer")
-        self._go(kept[name])
+        self._go(self._read()[self._chosen()])
 
     def _forget(self) -> None:
         self._write(self._chosen(), None)
-        self._listed()

@@ -117,12 +117,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
 
         self._guarded(asked)()
 
-    def watch(self, *controls: ipywidgets.Widget, then: Callable[[], None] | None = None) -> None:
-        """Ask again, or do something else, whenever one of the controls changes."""
-        for control in controls:
-            control.observe(lambda _: self._guarded(then or self.ask)(), names="value")
-
-    def _guarded(self, then: Callable[[], None]) -> Callable[[], None]:
+    def _guarded(self, then: Callable[[], None]) -> Callable[..., None]:
         """The same, with what goes wrong said in the panel."""
         return guarded(then, lambda words: self.live.say(words))
 
@@ -166,7 +161,8 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
                 del self._kept[name], self._defaults[name]
             self._kept |= named
             self._defaults |= {name: control.value for name, control in named.items()}
-            self.watch(*named.values(), then=then)
+            for control in named.values():
+                control.observe(self._guarded(then or self.ask), names="value")
 
     @property
     def values(self) -> dict[str, Any]:
@@ -233,11 +229,9 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
 
     def _writers(self) -> dict[str, Callable[[Path], Path]]:
         """Functions that *export* has buttons for, by their words: each writes at a path and returns it."""
-        return {"write C code": self._write_c} if type(self)._exported is not Panel._exported else {}
-
-    def _write_c(self, folder: Path) -> Path:
-        written: Path = lqrlab.deployment.to_c(*self._exported(self._question()), str(folder))
-        return written
+        if type(self)._exported is Panel._exported:
+            return {}
+        return {"write C code": lambda path: lqrlab.deployment.to_c(*self._exported(self._question()), str(path))}
 
     def _exporting(self, writers: Mapping[str, Callable[[Path], Path]]) -> ipywidgets.Widget:
         """A name, and buttons that write what is shown there."""

@@ -202,7 +202,7 @@ class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
         arguments = {"policy": policy, "family": plant, "label": label, "num_steps": num_steps, "limits": limits}
         shown = [self.across, self.up, controls.tabs(pages)]
         super().__init__(shown, beside=[note, self.plane], call=("policy_inspector", arguments))
-        self.plane.observe(lambda _: self._guarded(self._clicked)(), names="point")
+        self.plane.observe(self._guarded(self._clicked), names="point")
         self.track(across=self.across, up=self.up, initial=self.initial, parameters=self.parameters)
         self.track(push_at=self.push_at, push=self.push)
         self.ask()

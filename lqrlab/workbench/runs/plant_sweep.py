@@ -11,6 +11,7 @@ import pandas as pd
 from lqrlab import compute, control, evaluation, systems
 from lqrlab.compute import checks
 from lqrlab.compute.configuration import Positive
+from lqrlab.compute.files import write_atomic
 from lqrlab.simulation import Problem
 from lqrlab.workbench.figures.plant_card import phrase
 from lqrlab.workbench.runs import run_folder, session, sweep, sweep_plan
@@ -61,7 +62,7 @@ def design(asked: Sweep) -> Path:
     with run_folder.hold(folder), sweep.recorded(folder, asked, about):
         for found in tried(problem):
             frame.loc[found.index, found.columns] = found
-            sweep.write(folder, frame)
+            write_atomic(folder / sweep.TABLE, frame.to_csv(index=False))
             say(f"  {name}  {int(found.index[-1]) + 1}/{len(points)} points")
     return folder
 

@@ -6,7 +6,6 @@ is taken out. The front page gathers the outputs of the cells that are tagged ``
 
 import base64
 import contextlib
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -61,28 +60,42 @@ class _Renderer(IPythonRenderer):
         return self.block_math(rf"\begin{{{name}}}{body}\end{{{name}}}")
 
 
-class Cells:
-    """The cells of a notebook, each with what it shows as pieces of HTML, for ``templates/cells.html.j2``.
+class NotebookPage:
+    """An executed notebook, ``<name>.ipynb`` or ``<name>.failed.ipynb`` of a run, as HTML: the page ``<name>.html``.
 
-    Each piece is cleaned by itself, so that a tag left open in one does not swallow the next.
+    Each piece that a cell shows is cleaned by itself, so that a tag left open in one does not swallow the next.
     """
 
-    def __init__(self, nb: NotebookNode) -> None:
-        self.nb, _ = CoalesceStreamsPreprocessor().preprocess(nb, {})  # text that was printed in pieces
-        self.contents: list[tuple[int, str, str]] = []
-        """Level, anchor and text of each heading."""
-        self.lead = ""
-        """The first paragraph."""
-        self.heading = ""
-        source = nb.metadata.get("papermill", {}).get("input_path")
+    def __init__(self, path: Path) -> None:
+        declared, self.name = notebooks.read(path), path.name.partition(".")[0]
+        self.title, self.failed = declared.title, path.name.endswith(".failed.ipynb")
+        # text that was printed in pieces
+        self.nb, _ = CoalesceStreamsPreprocessor().preprocess(nbformat.read(path, 4), {})
+        executed = self.nb.metadata.get("papermill", {})
+        given, source = executed.get("parameters", {}), executed.get("input_path")
         # pictures in Markdown are named from the folder of the notebook before it was executed
         self._folder = str(Path(source).parent) if source else ""
-        self._highlight = Highlight2HTML(pygments_lexer=nb.metadata.get("language_info", {}).get("pygments_lexer"))
+        language = self.nb.metadata.get("language_info", {})
+        self._highlight = Highlight2HTML(pygments_lexer=language.get("pygments_lexer"))
+        self.contents: list[tuple[int, str, str]] = []
+        """Level, anchor and text of each heading."""
+        self.lead = self.heading = ""
+        """The first paragraph; the heading that a cell stands under."""
         for each in self.nb.cells:
             if each.cell_type == "markdown":
                 each.shown = self.markdown(each.source, each.get("attachments"))
             else:
                 each.shown = [piece for output in each.get("outputs", []) for piece in self._pieces(each, output)]
+        shown = [p for p in declared.parameters.values() if p.name not in notebooks.BY_OPTION]
+        self.parameters = [(p.name, given.get(p.name, p.default), p.default, p.about) for p in shown]
+        self.facts = [("Seed", str(value)) for name, value, *_ in self.parameters if name == "seed"]
+        with contextlib.suppress(ValueError):  # none was written
+            result = session.results(path.parents[1], self.name)
+            self.facts += [("Run on", _minute(result["started"])), ("Took", clock(result["seconds"]))]
+            self.facts += [("Device", result["device"])]
+        template = _templates().get_template("cells.html.j2")
+        self.body, self.summary = (template.render(page=self, outputs_only=only) for only in (False, True))
+        """All cells; the outputs of those tagged ``summary``."""
 
     def markdown(self, source: str, attachments: Mapping[str, Any] | None = None) -> markupsafe.Markup:
         """Prose with formulas."""
@@ -120,10 +133,10 @@ class Cells:
             return [("image", _image(kind, str(data), str(next(filter(None, said))), about.get("width")))]
         if kind == "text/html":
             return [("html", markupsafe.Markup(clean(data)))]
-        if kind == "text/markdown":
+        if kind == "text/latex" and "$" not in (formula := data.strip().strip("$")):
+            return [("formula", markupsafe.Markup(clean(mathml(formula, display=True))))]
+        if kind in ("text/markdown", "text/latex"):
             return [("prose", self.markdown(data))]
-        if kind == "text/latex":
-            return [("formula", markupsafe.Markup(clean(_formulas(data))))]
         return [("plain", self.text(data))]
 
 
@@ -157,29 +170,6 @@ def clean(body: str) -> str:
     return "".join(styles) + sanitise(str(soup))  # last: nothing is written after it that it has not seen
 
 
-def _formulas(text: str) -> str:
-    """A ``text/latex`` output: one formula, or prose with formulas in it."""
-    text = text.strip()
-    inner = re.fullmatch(r"(\$\$?)(?:\\displaystyle)?([^$]*)\1", text, flags=re.S)
-    if inner or "$" not in text:
-        return mathml(inner[2] if inner else text, display=True)
-    return MarkdownWithMath(renderer=_Renderer([])).render(text)
-
-
-@dataclasses.dataclass
-class NotebookPage:
-    """One executed notebook, rendered as HTML: the page ``<name>.html``."""
-
-    name: str
-    title: str  # first heading
-    cells: Cells
-    body: str  # all cells
-    summary: str  # outputs of the cells tagged ``summary``
-    parameters: list[tuple[str, object, object, str]]  # name, value, default and meaning of each
-    facts: list[tuple[str, str]]  # for its head: seed, time, duration, device
-    failed: bool  # whether it stopped at an error
-
-
 _GENERATOR = b'name="generator" content="lqrlab"'  # in templates/base.html.j2
 
 
@@ -198,19 +188,17 @@ def write(folder: str | Path, *, whole: bool = False) -> Path:
     if not executed:
         raise ValueError(f"{folder}: no executed notebook; lqrlab run --folder {folder} makes them")
     run = run_folder.read(folder / run_folder.RUN)
-    pages = [render(executed[name]) for name in sorted(executed)]
+    pages, front = [NotebookPage(executed[name]) for name in sorted(executed)], folder / "report" / "index.html"
     shared: dict[str, Any] = {"pages": pages, "run": run, "folder": folder.resolve().name}
     shared |= {"versions": run["versions"], "plants": plant_copies.names(run)}
     if whole:
         for page in pages:
             page.body = _within_one_file(page.name, page.body, [other.name for other in pages])
-        script = svg.STRIP_SCRIPT if any(svg.STRIP_MARK in page.body for page in pages) else ""
-        name = f"{shared['folder']}.html"
-        return fill(folder / "report" / name, "index.html.j2", script, whole=True, **shared)
+        bodies = "".join(page.body for page in pages)
+        return fill(front.with_name(f"{shared['folder']}.html"), "index.html.j2", bodies, whole=True, **shared)
     for page in pages:
-        script = svg.STRIP_SCRIPT if svg.STRIP_MARK in page.body else ""
-        fill(folder / "report" / f"{page.name}.html", "page.html.j2", script, page=page, **shared)
-    return fill(folder / "report" / "index.html", "index.html.j2", **shared)
+        fill(front.with_name(f"{page.name}.html"), "page.html.j2", page.body, page=page, **shared)
+    return fill(front, "index.html.j2", **shared)
 
 
 def _within_one_file(name: str, body: str, names: Sequence[str]) -> str:
@@ -227,19 +215,34 @@ def _within_one_file(name: str, body: str, names: Sequence[str]) -> str:
     return re.sub(r'href="(?:([\w.-]+)\.html)?(?:#([^"]*))?"', link, body)
 
 
-def fill(path: Path, template: str, script: str = "", **values: object) -> Path:
-    """Write a page from one of our templates, in one piece; nothing is loaded, and no script but this one runs."""
+def _value(value: object) -> str:
+    """The value of a parameter."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _templates() -> jinja2.Environment:
+    made = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True)
+    made.filters["value"] = _value
+    return made
+
+
+def fill(path: Path, template: str, body: str = "", **values: object) -> Path:
+    """Write a page from one of our templates, in one piece; nothing is loaded, and no script but that of strips runs.
+
+    ``body`` is what may have a strip of pictures in it.
+    """
+    script = svg.STRIP_SCRIPT if svg.STRIP_MARK in body else ""
     style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
-    path.parent.mkdir(parents=True, exist_ok=True)
     ours = {"style": style, "script": script, "policy": policy(script)}
-    return files.write_atomic(path, _filled(template, **ours, **values))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return files.write_atomic(path, _templates().get_template(template).render(**ours, **values))
 
 
-def _filled(template: str, **values: object) -> str:
-    loader = jinja2.FileSystemLoader(TEMPLATES)
-    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
-    environment.filters["value"] = _value
-    return environment.get_template(template).render(**values)
+def _minute(started: object) -> str:
+    """When something started, to the minute."""
+    return str(started or "–").replace("T", " ")[:16]
 
 
 def index(data: str | Path) -> Path:
@@ -254,17 +257,15 @@ def index(data: str | Path) -> Path:
         raise ValueError(f"{old}: expected a list of runs to write anew, but found another page; move it away")
     listed: dict[str, list[tuple[object, ...]]] = {}
     for kind, name in (("Runs", run_folder.RUN), ("Sweeps", run_folder.SWEEP)):
-        records = [(run_folder.read(path), path.parent) for path in data.glob(f"{kind.lower()}/*/{name}")]
+        found = [(run_folder.read(path), path.parent) for path in data.glob(f"{kind.lower()}/*/{name}")]
         listed[kind] = []
-        for record, folder in sorted(records, key=lambda pair: str(pair[0].get("started")), reverse=True):
+        for record, folder in sorted(found, key=lambda pair: str(pair[0].get("started")), reverse=True):
             page = folder / "report" / "index.html"
-            link = page.relative_to(data).as_posix() if page.exists() else ""
-            about = record.get("profile") or "–"
-            if kind == "Sweeps":
-                about = f"{record.get('title')}, {len(record.get('runs', []))} points"
-            started = str(record.get("started") or "–").replace("T", " ")[:16]
-            head = (link, folder.name + " (no report yet)" * (not link))
-            listed[kind].append((head, record.get("status"), about, started, record.get("commit") or "–"))
+            link, note = (page.relative_to(data).as_posix(), "") if page.exists() else ("", " (no report yet)")
+            swept = f"{record.get('title')}, {len(record.get('runs', []))} points"
+            about = swept if kind == "Sweeps" else record.get("profile") or "–"
+            row = (record.get("status"), about, _minute(record.get("started")), record.get("commit") or "–")
+            listed[kind].append(((link, folder.name + note), *row))
     if not any(listed.values()):
         raise ValueError(f"{data}: no run and no sweep to list; lqrlab run makes one")
     return fill(data / "index.html", "runs.html.j2", listed=listed, versions=session.versions(), run={})
@@ -280,13 +281,10 @@ def compare(folder: str | Path) -> Path:
     facts = [
         ("Of", Path(record["notebook"]).stem),
         ("Points", ", ".join(f"{n} {s}" for s, n in frame["status"].value_counts().items())),
-        ("Profile", record.get("profile")),
-        ("Reads from", record.get("inputs")),
         ("Plants of", ", ".join(plant_copies.names(record))),
-        ("Started", record["started"].replace("T", " ")[:16]),
+        ("Started", _minute(record["started"])),
         ("Took", clock(record.get("seconds") or 0.0)),
-        ("Device", record.get("device")),
-        ("Commit", record.get("commit")),
+        *((key.capitalize(), record.get(key)) for key in ("profile", "inputs", "device", "commit")),
     ]
     shown = frame.head(sweep.SHOWN).to_dict("records")
     wrong = frame[frame["error"] != ""].head(sweep.SHOWN)
@@ -337,36 +335,3 @@ def _figures(frame: "DataFrame", varying: Sequence[str], numbers: Sequence[str])
         made.append((base64.b64encode(plots.png(figure, dpi=150)).decode(), words))
         plots.plt.close(figure)
     return made
-
-
-def render(path: Path) -> NotebookPage:
-    """Render one executed notebook, ``<run>/notebooks/<name>.ipynb`` or ``<name>.failed.ipynb``."""
-    declared, name = notebooks.read(path), path.name.partition(".")[0]
-    cells = Cells(nbformat.read(path, 4))
-    given = cells.nb.metadata.get("papermill", {}).get("parameters", {})
-    parameters = [
-        (p.name, given.get(p.name, p.default), p.default, p.about)
-        for p in declared.parameters.values()
-        if p.name not in notebooks.BY_OPTION
-    ]
-    facts = [("Seed", str(value)) for key, value, *_ in parameters if key == "seed"]
-    with contextlib.suppress(ValueError):  # none was written
-        result = session.results(path.parents[1], name)
-        facts += [("Run on", result["started"].replace("T", " ")[:16]), ("Took", clock(result["seconds"]))]
-        facts += [("Device", result["device"])]
-    return NotebookPage(
-        name=name,
-        title=declared.title,
-        cells=cells,
-        body=_filled("cells.html.j2", cells=cells, outputs_only=False),
-        summary=_filled("cells.html.j2", cells=cells, outputs_only=True),
-        parameters=parameters,
-        facts=facts,
-        failed=path.name.endswith(".failed.ipynb"),
-    )
-
-
-def _value(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)

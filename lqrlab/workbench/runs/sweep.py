@@ -27,8 +27,8 @@ from lqrlab.workbench.runs.terminal import say
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+TABLE = "results.csv"
 SHOWN = 60  # rows on the terminal and on the page; all are in the table
-_TABLE = "results.csv"
 _PATIENCE = 30.0  # seconds that a run waits for its folder: what a killed worker left is about to end
 
 
@@ -52,30 +52,18 @@ class Plan:
     folder: Path
     profile: str | None
     needs: Sequence[str]  # the notebooks whose files are read
-    source: Path | None = None  # the folder of the run that made these files
+    source: Path = Path()  # the folder of the run that made these files
+    links: Sequence[str] = ()  # what is linked from there
+    inputs: Sequence[str] = ()  # the fingerprints of its results
 
     def place(self, point: Point) -> Path:
         """The folder of a run."""
         return self.folder / "runs" / point.name
 
-    def files(self) -> list[str]:
-        """Files that the runs read, by their paths in the folder of the run that made them."""
-        return [f for name in self.needs if self.source for f in session.results(self.source, name)["files"]]
-
-    def fingerprint(self, values: Values, package: str) -> str:
-        """Of the result at a point, with the notebook and the inputs as they are now."""
-        results = [session.results(self.source, name) for name in self.needs] if self.source else []
-        inputs = [result["fingerprint"] or result["started"] for result in results]
-        return notebooks.fingerprint(notebooks.read(self.nb.path), values, inputs, package)
-
-    def reading(self, source: Path | None) -> "Plan":
-        """The plan with the run that it reads from and the fingerprints of its results."""
-        plan = dataclasses.replace(self, source=source)
-        if gone := [file for file in plan.files() if source and not (source / file).exists()]:
-            raise ValueError(f"{source}: {gone[0]}, which {self.nb.name} reads, is gone; lqrlab run makes it again")
-        package = notebooks.package_hash()
-        made = [dataclasses.replace(p, fingerprint=plan.fingerprint(p.values, package)) for p in self.points]
-        return dataclasses.replace(plan, points=made)
+    def fingerprints(self, points: Sequence[Point]) -> list[str]:
+        """Of the results at some points, with the notebook and the package as they are now."""
+        nb, package = notebooks.read(self.nb.path), notebooks.package_hash()
+        return [notebooks.fingerprint(nb, point.values, self.inputs, package) for point in points]
 
 
 def planned(asked: Sweep, nb: Notebook) -> Plan:
@@ -117,20 +105,14 @@ def sweep(asked: Sweep, nb: Notebook) -> Path:
         return sweep_plan.tell(nb.name, [point.given for point in plan.points], plan.folder)
     with contextlib.ExitStack() as held:
         held.enter_context(run_folder.hold(plan.folder))
-        source = _source(plan) if plan.needs else None
-        if source:
-            with run_folder.hold(source):
-                held.enter_context(run_folder.use(source))  # nobody rewrites it meanwhile
-        plan = plan.reading(source)
+        plan = with_inputs(plan, held)
         about: Record = {"notebook": str(nb.path), "title": nb.title, "profile": plan.profile}
-        about |= {"inputs": str(source) if source else None, "commit": run_folder.commit(nb.path.parent)}
+        about |= {"inputs": str(plan.source) if plan.needs else None, "commit": run_folder.commit(nb.path.parent)}
         about["runs"] = [{"run": p.name, "point": p.given, "fingerprint": p.fingerprint} for p in plan.points]
         with recorded(plan.folder, asked, about):
             held.callback(save, plan.folder)  # with the runs that a Ctrl-C stopped
-            for point in plan.points if asked.fresh else ():
-                with run_folder.hold(plan.place(point)):
-                    run_folder.clear(plan.place(point))
-            done = save(plan.folder)["status"].eq("finished")
+            save(plan.folder)
+            done = read(plan.folder)["status"].eq("finished")
             before = f"{len(done)} runs, {done.sum()} finished before"
             say(f"lqrlab sweep · {nb.name} · {before} → {plan.folder}")
             if missing := [point for point, known in zip(plan.points, done) if not known]:
@@ -138,8 +120,8 @@ def sweep(asked: Sweep, nb: Notebook) -> Path:
     return plan.folder
 
 
-def _source(plan: Plan) -> Path:
-    """The folder of the run that the notebook reads from, with all that it needs there."""
+def with_inputs(plan: Plan, held: contextlib.ExitStack) -> Plan:
+    """The plan with the run that its notebook reads from, which nobody rewrites while ``held``, and fingerprints."""
     given, profile, folder = plan.asked.inputs, plan.profile, plan.nb.path.parent
     source = Path(given or folder.parent / "data" / "runs" / (profile or "default")).expanduser().resolve()
     missing = [name for name in plan.needs if not session.result_path(source, name).exists()]
@@ -150,7 +132,18 @@ def _source(plan: Plan) -> Path:
         )
     if missing and profile:
         pipeline.run(profile, source, only=plan.needs, source=folder, report=False)
-    return source
+    if plan.needs:
+        with run_folder.hold(source):
+            held.enter_context(run_folder.use(source))
+    results = [session.results(source, name) for name in plan.needs]
+    files = [file for result in results for file in result["files"]]
+    if gone := [file for file in files if not (source / file).exists()]:
+        raise ValueError(f"{source}: {gone[0]}, which {plan.nb.name} reads, is gone; lqrlab run makes it again")
+    inputs = [result["fingerprint"] or result["started"] for result in results]
+    links = sorted({Path(file).parts[0] for file in files})
+    plan = dataclasses.replace(plan, source=source, links=links, inputs=inputs)
+    prints = zip(plan.points, plan.fingerprints(plan.points))
+    return dataclasses.replace(plan, points=[dataclasses.replace(p, fingerprint=known) for p, known in prints])
 
 
 def _run(plan: Plan, missing: Sequence[Point]) -> None:
@@ -210,14 +203,13 @@ def perform(plan: Plan, point: Point, plants: str) -> None:
             return
         if run_folder.read(folder / RUN).get("fingerprint") != point.fingerprint:
             run_folder.clear(folder)  # else an interrupted training resumes from its checkpoint
-        if plan.fingerprint(point.values, notebooks.package_hash()) != point.fingerprint:
-            raise ValueError("notebook, package or inputs were changed during the sweep; run the command again")
-        for top in {Path(file).parts[0] for file in plan.files()}:
-            link = folder / top
+        if plan.fingerprints([point]) != [point.fingerprint]:
+            raise ValueError("notebook or package were changed during the sweep; run the command again")
+        for link in map(folder.joinpath, plan.links):
             if link.is_symlink():
                 link.unlink()
-            if not link.exists() and plan.source:
-                link.symlink_to(plan.source / top)
+            if not link.exists():
+                link.symlink_to(plan.source / link.name)
         about: Record = {"profile": plan.profile, "parameters": {name: notebooks.without_run(point.values)}}
         about |= {"commit": run_folder.commit(plan.nb.path.parent), "fingerprint": point.fingerprint}
         step = pipeline.Step(plan.nb, point.values, point.fingerprint)
@@ -245,21 +237,22 @@ def recorded(folder: Path, asked: Sweep, about: Record) -> Iterator[None]:
         seconds = round(time.monotonic() - begun, 2)
         run_folder.note(record, status=status, ended=session.now(), seconds=seconds)
     say(summary(folder))
-    say(f"table: {folder / _TABLE}")
+    say(f"table: {folder / TABLE}")
     if asked.report:
         from lqrlab.workbench.runs import report
 
         say(f"report: {report.compare(folder)}")
 
 
-def save(folder: Path) -> "DataFrame":
+def save(folder: Path) -> None:
     """Gather what the folders of the runs hold in the table: status, parameters, numbers, time taken, error."""
     import pandas as pd
 
     record = run_folder.read(folder / SWEEP)
     frame = pd.DataFrame([_row(folder, entry, record) for entry in record["runs"]]).infer_objects()
     last = [c for c in ("seconds", "device", "error") if c in frame]
-    return write(folder, frame[[c for c in frame if c not in last] + last])
+    frame = frame[[c for c in frame if c not in last] + last]
+    write_atomic(folder / TABLE, frame.to_csv(index=False))
 
 
 def _row(folder: Path, entry: Record, sweep: Record) -> Values:
@@ -281,19 +274,13 @@ def _row(folder: Path, entry: Record, sweep: Record) -> Values:
     return row | {"status": status, "error": error}
 
 
-def write(folder: Path, frame: "DataFrame") -> "DataFrame":
-    """Write the table, a row a point, in one piece."""
-    write_atomic(folder / _TABLE, frame.to_csv(index=False))
-    return frame
-
-
 def read(folder: Path) -> "DataFrame":
     """The table as it was written last; a ``ValueError`` if the folder is no sweep's."""
     import pandas as pd
 
     if not run_folder.recorded(folder / SWEEP):
         raise ValueError(f"{folder}: not the folder of a sweep, it has no {SWEEP}")
-    return pd.read_csv(folder / _TABLE, dtype={"run": str, "error": str}).fillna({"error": ""})
+    return pd.read_csv(folder / TABLE, dtype={"run": str, "error": str}).fillna({"error": ""})
 
 
 def axes(frame: "DataFrame", record: Record) -> tuple[list[str], list[str]]:
@@ -316,9 +303,9 @@ def spread(frame: "DataFrame", numbers: Sequence[str], units: Mapping[str, str])
 def summary(folder: Path) -> str:
     """The results as they fit on a terminal: what differs between the runs, or of many each number's spread."""
     frame, record = read(folder), run_folder.read(folder / SWEEP)
+    varying, numbers = axes(frame, record)
     if len(frame) > SHOWN:
-        return spread(frame, axes(frame, record)[1], record.get("units", {})).to_string(float_format="{:.4g}".format)
-    kept = [c for c in frame.columns.difference(["run", "device", "error"], sort=False)]
-    kept = [c for c in kept if c == "status" or frame[c].astype(str).nunique() > 1]
+        return spread(frame, numbers, record.get("units", {})).to_string(float_format="{:.4g}".format)
+    shown = frame[[c for c in ("status", *varying, *numbers, "seconds") if c in frame]]
     width = shutil.get_terminal_size().columns
-    return frame[kept].to_string(index=False, na_rep="", float_format="{:.6g}".format, line_width=width)
+    return shown.to_string(index=False, na_rep="", float_format="{:.6g}".format, line_width=width)

@@ -39,7 +39,6 @@ class Sweep:
     scheduler: str | None = None  # address of a dask scheduler, whose workers do the runs instead
     time_limit: float | None = None  # of each run [s]
     retries: int = 1  # of a run that failed, or whose kernel or worker died
-    fresh: bool = False  # remove what earlier runs left at these points
     report: bool = True  # write ``<folder>/report/index.html`` and a report of each run
     dry_run: bool = False  # say what would be done, and do nothing
 

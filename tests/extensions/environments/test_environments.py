@@ -741,18 +741,12 @@ def test_an_agent_of_a_library_is_scored_on_one_plant_and_on_three():
     assert np.ptp(score.ratio) > 1e-4  # the gain of another plant is not the optimum
 
 
-def test_play_takes_agents_models_and_functions_of_a_problem():
+def test_play_takes_agents_and_models_and_refuses_others_in_words():
+    """Controllers of every other kind are played in ``test_problem``."""
     env = environments.make("pendulum", linear=True, horizon=15, limits=None, dtype="float64")
-    K = np.asarray(env.pool.K[0])
-    for name, controller in {
-        "agent": lambda obs: -jnp.asarray(K) @ obs,
-        "model": Model(env),
-        "gain": K,
-        "function of a problem": lambda problem: problem.K,
-        "function that takes no notice": lambda problem: jnp.asarray(K),
-    }.items():
-        ratio = environments.play(env, controller, key=KEY, num=3).ratio
-        np.testing.assert_allclose(ratio, 1.0, rtol=1e-9, err_msg=name)
+    K = env.pool.K[0]
+    for agent in (lambda obs: -K @ obs, Model(env)):
+        np.testing.assert_allclose(environments.play(env, agent, key=KEY, num=3).ratio, 1.0, rtol=1e-9)
     with pytest.raises(TypeError, match="wrong"):
         environments.play(env, lambda obs: obs["wrong"], key=KEY)
     refused("action: expected 1 inputs", environments.play, env, lambda obs: obs, key=KEY)

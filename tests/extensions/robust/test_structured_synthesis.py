@@ -5,6 +5,7 @@ import pytest
 import scipy.linalg
 import slycot
 from refusals import refused
+from scipy_oracle import gain
 
 from lqrlab import control, robust
 from lqrlab.extensions.robust import structured_synthesis
@@ -142,9 +143,7 @@ def regulated(dt=None):
 @pytest.mark.parametrize("dt", [None, 0.1])
 def test_the_least_h2_norm_of_a_gain_on_all_states_is_the_lqr(dt):
     system, b, q, r = regulated()
-    solve = scipy.linalg.solve_continuous_are if dt is None else scipy.linalg.solve_discrete_are
-    P = solve(system[0], b, q, r)
-    K = np.linalg.solve(r, b.T @ P) if dt is None else np.linalg.solve(r + b.T @ P @ b, b.T @ P @ system[0])
+    K, P = gain(system[0], b, q, r, discrete=dt is not None)
     found = robust.hinfstruct(*system, 3, 1, requirements=[robust.NormRequirement("h2")], starts=3, dt=dt)
     np.testing.assert_allclose(found.controller.D, -K, rtol=1e-3, atol=1e-4)
     assert found.norm == pytest.approx(np.sqrt(np.trace(P)), rel=1e-6)

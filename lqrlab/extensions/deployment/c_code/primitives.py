@@ -106,15 +106,9 @@ def _squeezed(params: dict, shape: tuple[int, ...], i: Index) -> Index:
     return tuple(0 if k in gone else next(rest) for k in range(len(shape)))
 
 
-def _expanded(params: dict, shape: tuple[int, ...], i: Index) -> Index:
-    new = {k % len(i) for k in params["dimensions"]}
-    return tuple(k for j, k in enumerate(i) if j not in new)
-
-
 _moves("broadcast_in_dim", _broadcast)
 _moves("transpose", _transposed)
 _moves("squeeze", _squeezed)
-_moves("expand_dims", _expanded)
 
 
 def _shifted(p: Any, i: Node | int, start: Node | int, stride: int = 1) -> Node | int:
