@@ -407,10 +407,6 @@ def test_notebooks_are_listed_with_their_questions_and_parameters():
         ("02_data_generation.spread=1", "spread .*: expected a number ≥ 0 and < 1, but found 1"),
         ("held_out=cart_pol", "02_data_generation.held_out: no plant is called 'cart_pol'; did you mean cart_pole"),
         ("family=pendlum", "01_system_exploration.family: no plant is called 'pendlum'; did you mean pendulum"),
-        (
-            "02_data_generation.families=pendulum,cart_pole -p held_out=acrobot",
-            "held_out: expected some of families: pendulum, cart_pole, but found 'acrobot'",
-        ),
     ],
 )
 def test_values_are_checked_before_anything_starts(setting, words, tmp_path):

@@ -68,8 +68,7 @@ class Backend(Config):
     'cpu'
 
     Attributes:
-        device: ``"auto"`` (JAX's default), a platform (``"cpu"``, ``"gpu"``) or one device (``"gpu:1"``,
-            or JAX's own object, of which the name is kept).
+        device: ``"auto"`` (JAX's default), a platform (``"cpu"``, ``"gpu"``) or one device (``"gpu:1"``).
         mesh: several devices at once, as ``"data=8"``. A batch is shared out over all of them; parameters and the
             optimizer's state are whole on each. Empty: one device, or those of all processes
             (:func:`lqrlab.compute.join`).
@@ -95,10 +94,6 @@ class Backend(Config):
     def __post_init__(self) -> None:
         half = "bfloat16: below the range of float16 gradients vanish unless each step scales its loss"
         self.require("compute_dtype", self.compute_dtype != "float16", half)
-        if isinstance(self.device, jax.Device):  # its name, which JSON can hold
-            there = jax.local_devices(backend=self.device.platform)
-            self.require("device", self.device in there, "a device of this process")
-            object.__setattr__(self, "device", f"{self.device.platform}:{there.index(self.device)}")
         super().__post_init__()
         object.__setattr__(self, "compute_dtype", self.compute_dtype or self.dtype)
         self.require("device", bool(re.fullmatch(r"\w+(:\d+)?", self.device)), "'auto', 'cpu', 'gpu' or 'gpu:1'")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from lqrlab.compute.names import lazily
 
 if TYPE_CHECKING:
-    from lqrlab.learning import batches, losses, metrics, models
+    from lqrlab.learning import batches, losses, models
     from lqrlab.learning.batches import TrainBatch
     from lqrlab.learning.checkpoints import load, settings
     from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit, stop

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,15 +18,16 @@ from flax import nnx
 from jax.experimental import multihost_utils
 
 from lqrlab.compute import Backend, EagerFallbackWarning, checks
-from lqrlab.compute.files import locked
+from lqrlab.compute.files import locked, read_rows, write_atomic
 from lqrlab.dataset import Source
 from lqrlab.learning import checkpoints, models, training_step
-from lqrlab.learning import metrics as log
 from lqrlab.learning.batches import Mixture, check_source
 from lqrlab.learning.checkpoints import Checkpoint
 from lqrlab.learning.train_config import ModelConfig, TrainConfig
 from lqrlab.learning.training_step import Metrics, Recipe, TrainState, initial, learning_rate
 
+METRICS = "metrics.jsonl"
+"""The file of a run's metrics, one JSON object a line."""
 _WINDOWS, _PLANTS = 4096, 128  # of a validation
 
 Progress = Callable[[dict[str, Any]], None]
@@ -152,8 +154,8 @@ class _Run:
             self.mixture.table,
             backend.put(rows[np.linspace(0, len(rows) - 1, min(_PLANTS, len(rows))).round().astype(int)]),
         )
-        self.before, self.watch = training_step.run_steps.report(), log.Watch(config.batch_size)
-        self.step, self.rows, self.best = 0, list[log.Row](), -np.inf
+        self.before, self.watch = training_step.run_steps.report(), _Watch(config.batch_size)
+        self.step, self.rows, self.best = 0, list[dict[str, Any]](), -np.inf
         self.done = False
 
     def resume(self) -> None:
@@ -165,9 +167,17 @@ class _Run:
         self.best = max((row["validation_efficiency"] for row in self.rows), default=-np.inf)
         if _writes():
             checkpoints.remove(self.place, "last", list(flaws))
-            log.put_back(self.folder / log.FILE, self.rows)
+            self._put_back()
         self._mend_best()
         self.done = bool(self.rows) and _stop_file(self.folder).exists()
+
+    def _put_back(self) -> None:
+        """Write the rows up to the checkpoint; later ones are measured again, lines that are no rows are told of."""
+        file = self.folder / METRICS
+        foreign = sum(not _of_training(row) for row in read_rows(file)[:-1])  # the last may have been cut short
+        if foreign:
+            warnings.warn(f"{file}: lines that are no rows of metrics are left out ({foreign} of them)", stacklevel=4)
+        write_atomic(file, "".join(json.dumps(row) + "\n" for row in self.rows))
 
     def _save(self, which: str, state: object) -> None:
         """With all that a run goes on from, should the files beside the checkpoints be lost."""
@@ -215,7 +225,7 @@ class _Run:
             self._save("last", self.state)
         return ending
 
-    def _report(self, row: log.Row, progress: Progress | None) -> None:
+    def _report(self, row: dict[str, Any], progress: Progress | None) -> None:
         steps, before = training_step.run_steps.report(), self.before
         with warnings.catch_warnings():
             if steps.eager != before.eager:  # the steps have told of it
@@ -229,7 +239,8 @@ class _Run:
         }
         self.rows.append(row)
         if _writes():
-            log.append(self.folder / log.FILE, row)
+            with (self.folder / METRICS).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
         if row["validation_efficiency"] > self.best:
             self.best = row["validation_efficiency"]
             self._save("best", {"params": self.state.params})
@@ -237,7 +248,7 @@ class _Run:
             progress(row)
         self.watch.restart()
 
-    def _why(self, row: log.Row, first: int, metrics: Metrics) -> str:
+    def _why(self, row: dict[str, Any], first: int, metrics: Metrics) -> str:
         """A sentence or two on a loss that is not a number, met in the dispatch that began with step ``first``."""
         bad = np.flatnonzero(~np.isfinite(np.asarray(metrics["loss"])))
         step = first + int(bad[0]) if len(bad) else first + len(metrics["loss"])
@@ -254,6 +265,38 @@ class _Run:
             + (f"The checkpoint of step {kept.step} is kept." if kept else "No checkpoint had been made yet.")
             + " Lower learning_rate or clip, and look at the data for values out of scale."
         )
+
+
+class _Watch:
+    """Metrics of the dispatches since the last report, left on the device until they are looked at."""
+
+    def __init__(self, batch_size: int):
+        self.batch_size = batch_size
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin anew."""
+        self.since, self.taken = time.perf_counter(), 0
+        self.seen: list[Metrics] = []
+
+    def add(self, count: int, metrics: Metrics) -> None:
+        """Take in a dispatch of so many steps."""
+        if self.seen:  # at most two dispatches are under way, so that a signal is heard
+            jax.block_until_ready(self.seen[-1])
+        self.taken += count
+        self.seen.append(metrics)
+
+    def look(self) -> dict[str, Any]:
+        """Means over the steps, windows per second, seconds."""
+        fetched = jax.device_get(self.seen)
+        row = {name: float(np.mean(np.concatenate([m[name] for m in fetched]))) for name in fetched[0]}
+        seconds = time.perf_counter() - self.since
+        return row | {"windows_per_second": self.taken * self.batch_size / seconds, "seconds": seconds}
+
+
+def _of_training(row: dict[str, Any] | None) -> bool:
+    """True if a row holds what resuming needs."""
+    return row is not None and type(row.get("step")) is int and type(row.get("validation_efficiency")) is float
 
 
 def steps_to_go(config: TrainConfig, step: int) -> int:

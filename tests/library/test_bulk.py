@@ -74,8 +74,8 @@ def test_a_point_without_a_design_says_why_and_takes_none_along():
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["-p", "dt=0,1"], "mass_spring_damper.dt (sample time [s], > 0): expected a number > 0, but found 0"),
-        (["-p", "q_position=-1"], "q_position (factor of the weight, > 0): expected a number > 0"),
+        (["-p", "dt=0,1"], "mass_spring_damper.dt (sample time [s]): expected a number > 0, but found 0"),
+        (["-p", "q_position=-1"], "q_position (factor of the weight): expected a number > 0"),
         (["-p", "mas=1"], "mass_spring_damper.mas: the plant has no such parameter; did you mean mass"),
         (["-p", "mass=-1,1"], "mass: expected mass_spring_damper's"),
         (["-p", "mass=1", "--workers", "2"], "--workers: is for notebooks, but mass_spring_damper is a plant"),

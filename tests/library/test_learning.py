@@ -21,6 +21,7 @@ from refusals import refused
 from scipy_oracle import gain, van_loan
 
 from lqrlab import control, dataset, learning, simulation, systems
+from lqrlab.compute.files import read_rows
 from lqrlab.workbench.runs import notebooks
 
 KEY = jax.random.key(7)
@@ -318,7 +319,7 @@ def test_a_damaged_newest_checkpoint_costs_the_steps_since_the_one_before(damage
         rest = fit(data, GAIN, BRIEF, copied)
     assert_same_run(rest, run)
     assert_same_run(fit(data, GAIN, BRIEF, copied), run)  # and is whole again: no warning
-    assert [row["step"] for row in learning.metrics.read(copied / "metrics.jsonl")] == [4, 8, 12]
+    assert [row["step"] for row in read_rows(copied / "metrics.jsonl")] == [4, 8, 12]
 
 
 def test_checkpoints_none_of_which_is_whole_are_refused_with_what_to_do(data, copied):

@@ -833,7 +833,7 @@ def test_what_goes_wrong_is_said_in_the_panel(any_panel, monkeypatch):
     said = "<b>RuntimeError: a &lt;real&gt; exception</b>"
     if name == "training_monitor":
         with monkeypatch.context() as patch:
-            patch.setattr(learning.metrics, "read", fail)
+            patch.setattr(training_monitor, "read", fail)
             panel.keep.click()
         assert panel.live.status.value == said
         panel.live.say("")

@@ -157,10 +157,10 @@ class Environment:
 
     def problem_of(self, state: State) -> Problem:
         """The problem of the plant that a state is of."""
-        if state.problem is not None:
-            return state.problem
-        many = len(self.pool) > 1
-        return jax.tree.map(lambda a: jnp.asarray(a)[state.variant if many else 0], self.pool)
+        return self._variant(state.variant) if state.problem is None else state.problem
+
+    def _variant(self, number: Array) -> Problem:
+        return jax.tree.map(lambda a: jnp.asarray(a)[number if len(self.pool) > 1 else 0], self.pool)
 
     def reset(self, key: PRNGKeyArray, plant: Plant | None = None) -> tuple[Array, State]:
         """The first observation and state.
@@ -192,25 +192,22 @@ class Environment:
         variant = jnp.int32(0)
         if many and problem is None:
             variant = jax.random.randint(which, (), 0, len(self.pool), jnp.int32)
-        f, zero = self.dtype, jnp.zeros((), self.dtype)
+        f, own = self.dtype, self._variant(variant) if problem is None else problem
+        x = jax.random.normal(key, (self.n,), f) * own.scale_x * self.settings.start + jnp.asarray(self.offset, f)
+        bound = self.settings.far * jnp.maximum(verdict.size(x, own.scale_x), jnp.ones((), f))
         state = State(
-            x=jnp.zeros(self.n, f),
+            x=x,
             time=jnp.int32(0),
             variant=variant,
-            optimum=zero,
-            paid=zero,
-            bound=zero,
+            optimum=own.optimal_cost(x) if self.settings.task != "swing_up" else jnp.asarray(jnp.nan, f),
+            paid=jnp.zeros((), f),
+            bound=bound.astype(f),
             held=jnp.zeros(self.m if self.settings.unaddressed == "hold" else 0, f),
             queue=jnp.zeros((self.settings.delay, self.m), f),
             history=jnp.zeros((self.settings.memory, (len(self.unit_x) + self.m)), f),
             problem=problem,
             owner=self.digest,
         )
-        problem = self.problem_of(state)
-        x = jax.random.normal(key, (self.n,), f) * problem.scale_x * self.settings.start + jnp.asarray(self.offset, f)
-        known = problem.optimal_cost(x) if self.settings.task != "swing_up" else jnp.asarray(jnp.nan, f)
-        bound = self.settings.far * jnp.maximum(verdict.size(x, problem.scale_x), jnp.ones((), f))
-        state = dataclasses.replace(state, x=x, optimum=known, bound=bound.astype(f))
         return self._observe(state, sense if sensed else None, jnp.zeros(self.m, f))
 
     def _observe(self, state: State, key: PRNGKeyArray | None, u: Array) -> tuple[Array, State]:

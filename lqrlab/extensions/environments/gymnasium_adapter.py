@@ -207,11 +207,11 @@ def _vector_step(
 def _begun(over: Array, state: State, info: dict[str, Array]) -> dict[str, Array]:
     """The information on a step, of the new episodes where ``over`` is True.
 
-    Nothing has been paid in them yet: were the optimum without limits to take over now, they would cost its x0ᵀP x0.
+    Nothing has been paid in them yet: were the optimum to take over now, they would cost once its x0ᵀP x0.
     """
     optimum = state.optimum
     cost, violation = (jnp.where(over, 0, info[name]) for name in ("cost", "violation"))
-    ratio = jnp.where(over, 1 + state.paid / jnp.maximum(optimum, jnp.finfo(optimum.dtype).tiny), info["ratio"])
+    ratio = jnp.where(over, 1 + 0 * optimum, info["ratio"])  # NaN where no optimum is known
     return info | {"cost": cost, "ratio": ratio, "optimum": optimum, "violation": violation}
 
 

@@ -31,11 +31,8 @@ def left_out(data: dataset.Dataset) -> pd.DataFrame:
 
 def _shards(data: dataset.Dataset) -> dict[str, int]:
     """The first file of each family that has trajectories."""
-    first: dict[str, int] = {}
-    for number, shard in enumerate(data.shards):
-        if shard["trajectories"]:
-            first.setdefault(shard["family"], number)
-    return first
+    made = [(shard["family"], number) for number, shard in enumerate(data.shards) if shard["trajectories"]]
+    return {family: min(n for of, n in made if of == family) for family, _ in made}
 
 
 def _rows(names: Iterable[str]) -> tuple[Figure, Axes, Axes]:
@@ -84,12 +81,13 @@ def spectra(data: dataset.Dataset) -> Figure:
     figure, left, right = _rows(names)
     look: dict[str, Any] = {"ls": "none", "marker": ".", "ms": 4.5, "mew": 0}
     for row, name in enumerate(names):
-        poles, (A, B) = np.linalg.eigvals(data.column("A", None, name)), _sampled(data, name)
+        A, B, K, dt = (data.column(key, None, name) for key in ("A", "B", "K", "dt"))
+        F, G = map(np.asarray, control.c2d(A, B, dt))
+        poles = np.linalg.eigvals(A)
         fastest = np.abs(poles).max(axis=1)
-        dt, K = data.column("dt", None, name), data.column("K", None, name)
         y = row + 0.28 * np.linspace(-1, 1, len(dt))
         left.plot(poles.real.max(axis=1), y, color=_OPEN, alpha=0.5, **look)
-        closed = control.settling_time(np.linalg.eigvals(A - B @ K), dt, within=np.exp(-1))
+        closed = control.settling_time(np.linalg.eigvals(F - G @ K), dt, within=np.exp(-1))
         right.plot(closed, y, color=_CLOSED, alpha=0.6, **look)
         plant = np.where(fastest > 0, 1 / np.maximum(fastest, 1e-12), np.nan)
         right.plot(plant, y, color=_PLANT, alpha=0.5, **look)
@@ -101,12 +99,6 @@ def spectra(data: dataset.Dataset) -> Figure:
         right.plot([], [], "o", ms=4, color=colour, label=label)
     figure.legend(loc="outside lower right", ncols=2, fontsize=8)
     return figure
-
-
-def _sampled(data: dataset.Dataset, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """A and B of each variant's sampled plant."""
-    A, B, dt = (data.column(key, None, name) for key in ("A", "B", "dt"))
-    return tuple(map(np.asarray, control.c2d(A, B, dt)))  # type: ignore[return-value]
 
 
 def examples(data: dataset.Dataset) -> Figure:

@@ -6,11 +6,13 @@ import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import ipywidgets
 
 from lqrlab import learning
-from lqrlab.compute.files import read_object
+from lqrlab.compute.files import read_object, read_rows
+from lqrlab.learning.fitting import METRICS
 from lqrlab.workbench.figures import charts, svg, tables
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels.live_panel import Check
@@ -22,7 +24,7 @@ _CHARTS = (  # label, floor, name → column
     ("loss [1]", 1e-12, {"loss": "loss", "imitation": "imitation", "unseen": "validation"}),
     ("share [%]", 1e-3, {name: f"{name} [%]" for name in ("1 − efficiency", "loops diverged")}),
 )
-Row = learning.metrics.Row
+Row = dict[str, Any]
 """A line of ``metrics.jsonl``."""
 
 
@@ -41,7 +43,7 @@ def training_monitor(run: str | Path, *, interval: float = 1.0) -> "Monitor | Pi
 
 def read(run: Path) -> list[Row]:
     """The rows of a run's metrics; a line that is still being written is left for the next time."""
-    return learning.metrics.read(run / learning.metrics.FILE)
+    return [row for row in read_rows(run / METRICS) if row is not None]
 
 
 def _waiting(run: Path) -> str:

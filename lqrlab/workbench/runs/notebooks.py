@@ -12,11 +12,11 @@ import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import lqrlab
 from lqrlab.compute import checks
-from lqrlab.compute.configuration import checked
+from lqrlab.compute.configuration import OneOf, Range, checked
 from lqrlab.compute.files import plant_files, read_object
 from lqrlab.workbench.runs import plant_copies
 
@@ -27,6 +27,7 @@ Values = dict[str, object]
 """Parameters by name."""
 Config = typing.TypeVar("Config")
 MAIN_JOB, NUMBERED = "0[0-9]_*.ipynb", "[0-9][0-9]_*.ipynb"
+_BOUNDS = {"≥": "low", ">": "above", "≤": "high", "<": "below"}
 BY_OPTION = {"run": "the run's folder (--folder)", "plants_file": "--plants FILE"}
 """Parameters that a person sets in a notebook, and the command line by an option."""
 _TYPES: dict[str, Kind] = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
@@ -42,6 +43,15 @@ class Parameter:
     type: Kind
     default: object
     about: str = ""
+
+    @property
+    def limited(self) -> Any:
+        """Its type, with the limits that its comment names: bounds as ``≥ 0`` and ``< 1``, or ``one of a, b;``."""
+        if choices := re.search(r"\bone of ([^;]+)", self.about):
+            return Annotated[self.type, OneOf(*(word.strip() for word in choices[1].split(",")))]
+        found = re.findall(r"([≥>≤<]) (-?\d[\d.e+-]*)", self.about)
+        bounds: dict[str, Any] = {_BOUNDS[sign]: float(end.rstrip(".")) for sign, end in found}
+        return Annotated[self.type, Range(**bounds)] if bounds else self.type
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +233,7 @@ def check_value(
     parameter = known[key]
     about = f" ({parameter.about})" if parameter.about else ""
     value = from_text(value, parameter.type) if typed and isinstance(value, str) else value
-    return checked(f"{owner}.{key}{about}", value, parameter.type)
+    return checked(f"{owner}.{key}{about}", value, parameter.limited)
 
 
 def from_text(text: str, kind: Kind) -> object:
