@@ -137,11 +137,27 @@ def test_a_newton_step_is_kleinmans_or_hewers_and_an_answers_error_is_that_of_it
         assert relative(found.K[..., i], K) < 1e-9
         assert relative(found.closed[..., i], closed.T) < 1e-9
         terms = *terms, -M @ K, q
-        wrong = np.abs(sum(terms)).max() / max(np.abs(term).max() for term in terms)
-        assert float(error[i]) == float(found.residual[i]) == pytest.approx(wrong, rel=1e-7)
+        both = np.sqrt(np.outer(np.diag(p), np.diag(p)))  # of the units in which P has ones on its diagonal
+        for size, given in ((np.ones_like(p), found.residual), (both, error)):
+            wrong = np.abs(sum(terms) / size).max() / max(np.abs(term / size).max() for term in terms)
+            assert float(given[i]) == pytest.approx(wrong, rel=1e-7)
     found, error = problem.finished(last[5], jnp.array([True, False]), continuous=continuous)
     assert np.isfinite(error).tolist() == [True, False]
     assert found.stable.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("num", [None, 5, 80])
+def test_a_slow_state_beside_a_costly_one_has_its_own_gain(num):
+    """Closed form of each scalar problem: costs that differ by 1e14 take no digits from the smaller one."""
+    fast, slow, dt = 0.3, 25_000.0, 0.06
+    A, B, Q, R = (np.diag(d) for d in ([-1 / fast, -1 / slow], [1 / fast, 1.0], [1e5, 2e-10], [0.05, 0.014]))
+    (a, b, q, r, _) = (np.diag(m)[1] for m in control.discretize(A, B, Q, R, dt))
+    rest = r * (1 - a * a) - q * b * b  # b²p² + (r − a²r − qb²)p − qr = 0
+    p = 2 * q * r / (rest + np.sqrt(rest**2 + 4 * b * b * q * r))
+    A, B = (m if num is None else np.stack([m] * num) for m in (A, B))
+    for design in (control.lqrd(A, B, Q, R, dt), jax.jit(control.lqrd)(A, B, Q, R, dt)):
+        assert np.allclose(np.asarray(design.K)[..., 1, 1], a * b * p / (r + b * b * p), rtol=1e-6)
+        assert np.allclose(np.asarray(design.P)[..., 1, 1], p, rtol=1e-6)
 
 
 @pytest.mark.parametrize("continuous", [True, False])

@@ -60,7 +60,7 @@ def _by_pencil(problem: Problem, continuous: bool, enough: float) -> tuple[Solut
     equation = DoublingProblem(*(a[..., None] for a in problem))
     now, left = best, error = _answered(equation, _started(problem, continuous), continuous)
     for k in range(_NEWTON):  # near the boundary of stability the first may lead away, and each halves the error
-        if not (enough if k else _EXACT * _moved(best.closed, continuous)) < error < np.inf or left == np.inf:
+        if not (enough if k else _EXACT * _moved(best.closed, continuous)) < best.residual < np.inf or left == np.inf:
             break
         closed, wrong = equation.newton_equation(now.P[..., None], continuous=continuous)
         step = _lyapunov(closed[..., 0].T, wrong[..., 0], continuous)

@@ -1,15 +1,12 @@
 """Copies of the user's files of plants in the folder of a run, so that the folder alone can be repeated."""
 
 import hashlib
-import os
 import re
-import shutil
-from collections.abc import Iterator, Mapping
-from itertools import product
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lqrlab.compute.files import digest, plant_files
+from lqrlab.compute.files import digest, plant_files, write_atomic
 
 FOLDER = "plants"
 _TEXTS = (".toml", ".py", ".xml", ".mjcf", ".urdf")  # files that may name others
@@ -23,20 +20,16 @@ def keep(folder: Path) -> list[dict[str, str]]:
 
     Copies of files that differ lie apart, in folders named by their checksum.
     """
-    return [_keep(Path(file), folder) for file in plant_files()]
-
-
-def _keep(file: Path, folder: Path) -> dict[str, str]:
-    place = folder / FOLDER / checksum(file)[:12]
-    for part in parts(file):
-        target = place / part.relative_to(file.parent)
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            partial = target.with_name(f"{target.name}.{os.getpid()}.part")
-            shutil.copyfile(part, partial)
-            partial.replace(target)
-    name = (place / file.name).relative_to(folder).as_posix()
-    return {"file": name, "sha256": digest(file)}
+    kept = []
+    for file in map(Path, plant_files()):
+        place = Path(FOLDER, checksum(file)[:12])
+        for part in parts(file):
+            target = folder / place / part.relative_to(file.parent)
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(target, part.read_bytes())
+        kept.append({"file": (place / file.name).as_posix(), "sha256": digest(file)})
+    return kept
 
 
 def checksum(file: Path) -> str:
@@ -48,27 +41,25 @@ def checksum(file: Path) -> str:
 
 
 def parts(file: Path) -> list[Path]:
-    """A file of plants and the files below its folder that it names between quotes: a robot's, its meshes."""
+    """A file of plants and the files below its folder that it names between quotes: a robot's, its meshes.
+
+    They are named from the folder of the text that names them, or from one that it names too (``meshdir``).
+    """
     found = [file]
     for text in found:  # which grows
-        found += {*_named(text, file.parent)} - {*found}
+        words = set(_QUOTED.findall(text.read_text(errors="replace"))) if text.suffix in _TEXTS else set()
+        folders = ["", *(word for word in words if (text.parent / word).is_dir())]
+        named = {text.parent / folder / word for folder in folders for word in words}
+        found += [path for path in named - {*found} if _below(path, file.parent)]
     return [file, *sorted(found[1:])]
 
 
-def _named(file: Path, root: Path) -> Iterator[Path]:
-    """Files below ``root`` that a text names, from its own folder or from one that it names too (``meshdir``)."""
-    if file.suffix not in _TEXTS:
-        return
-    words = dict.fromkeys(_QUOTED.findall(file.read_text(encoding="utf-8", errors="replace")))
-    paths = [Path(word) for word in words if any(c.isalpha() for c in word)]
-    folders = [Path(), *(path for path in paths if path != Path() and (file.parent / path).is_dir())]
-    for folder, path in product(folders, paths):
-        named = file.parent / folder / path
-        hidden = any(part.startswith(".") for part in (*folder.parts, *path.parts))
-        if hidden or path.suffix.lower() not in _NAMED or not named.is_file():
-            continue
-        if named.resolve().is_relative_to(root.resolve()):
-            yield named
+def _below(path: Path, root: Path) -> bool:
+    """True for a file that may be copied and is not hidden, in ``root`` and not only by a link."""
+    if path.suffix.lower() not in _NAMED or not path.is_relative_to(root) or not path.is_file():
+        return False
+    hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
+    return not hidden and path.resolve().is_relative_to(root.resolve())
 
 
 def names(record: Mapping[str, Any]) -> list[str]:

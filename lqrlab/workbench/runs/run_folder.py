@@ -25,11 +25,11 @@ from lqrlab.workbench.runs import notebooks, plant_copies, session
 RUN, SWEEP = "run.json", "sweep.json"
 """The record of a run and of a sweep: its presence says what a folder is."""
 _BY_HAND = ("figures", "dataset", "checkpoints", "metrics.jsonl", "results", plant_copies.FOLDER)
-PRODUCTS = ("notebooks", "report", *_BY_HAND)
+PRODUCTS = ("report", "notebooks", *_BY_HAND)
 """Things that runs make in their folder, next to their record."""
 USERS = ".in_use"
 
-_KEPT = tuple(name for name in PRODUCTS if name != "report")  # pages are written anew from the notebooks
+_KEPT = ("notebooks", *_BY_HAND)  # pages are written anew from the notebooks
 _MOST_FILES = 100_000
 _DENSEST, _UNSUSPICIOUS = 200, 1 << 30  # what is packed more tightly is refused, unless it is small
 _PART = r"""(?![. ]+(/|$))[^\\/:<>"|?*\0]+"""  # of a path, on any system, that does not lead out of its folder
@@ -232,24 +232,18 @@ def pack(folder: Path, file: Path | None = None) -> Path:
     if file.exists():
         raise ValueError(f"{short(file)}: is there already; give another name, or remove it")
     with hold(folder), tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=".pack") as scratch:
-        part = Path(scratch) / "archive"
+        part, digests = Path(scratch) / "archive", {}
         with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
-            digests = {}
-            for name, path in _files(folder):
-                archive.write(path, name)
-                digests[name] = files.digest(path)
+            for top in (RUN, *_KEPT):
+                place = (folder / top).resolve()  # a data set that it borrows from another run is taken along
+                for path in (place, *sorted(place.rglob("*"))):
+                    if path.is_file() and not path.is_symlink():
+                        name = (Path(top) / path.relative_to(place)).as_posix()
+                        archive.write(path, name)
+                        digests[name] = files.digest(path)
             archive.writestr(files.DIGESTS, json.dumps(digests))
         part.replace(file)
     return file
-
-
-def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The run's files by their names in the archive; a data set that it borrows from another run is taken along."""
-    for name in (RUN, *_KEPT):
-        top = (folder / name).resolve()
-        for path in (top, *sorted(top.rglob("*"))):
-            if path.is_file() and not path.is_symlink():
-                yield (Path(name) / path.relative_to(top)).as_posix(), path
 
 
 def unpack(file: Path, folder: Path) -> list[str]:
@@ -271,11 +265,9 @@ def unpack(file: Path, folder: Path) -> list[str]:
             fault = _hostile(archive, os.path.getsize(file), shutil.disk_usage(scratch).free)
             if not fault:
                 archive.extractall(place)
-                fault = files.flaw(place)
+                fault = files.flaw(place) or ("" if recorded(place / RUN) else f"{RUN} is no record of a run")
             if not fault and {*archive.namelist()} - {*files.read_object(place / files.DIGESTS)} != {files.DIGESTS}:
                 fault = f"holds files that are not in its list {files.DIGESTS}"
-            if not fault and not recorded(place / RUN):
-                fault = f"{RUN} is no record of a run"
             if fault:
                 raise ValueError(f"{short(file)}: {fault}; nothing was unpacked")
             (place / files.DIGESTS).unlink()
@@ -283,9 +275,8 @@ def unpack(file: Path, folder: Path) -> list[str]:
                 folder.rmdir()
             place.replace(folder)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(
-            f"{short(file)}: expected an archive of lqrlab pack, but it cannot be read ({error})"
-        ) from None
+        wrong = f"expected an archive of lqrlab pack, but it cannot be read ({error})"
+        raise ValueError(f"{short(file)}: {wrong}") from None
     made, here = read(folder / RUN)["versions"], session.versions()
     return [f"{k} {made[k]!r:.40} there, {v!r} here" for k, v in here.items() if k in made and made[k] != v]
 

@@ -67,17 +67,16 @@ def settings(folder: Path, asked: Sequence[C], found: Sequence[C] | None) -> Seq
 
 
 def _folder(run: str | Path, reads: Sequence[str]) -> Path:
-    """The folder of a run; ``"latest"`` is the newest that has what is read, and a line names it and the others."""
+    """The folder of a run; ``"latest"`` is the newest that has what is read, and a line names it and the next ones."""
     if str(run) != LATEST:
         return (project() / Path(run).expanduser()).resolve()
     looks = bool(reads) or not headless()  # else it is a new run
     there = [f for f in runs() if looks and all((f / name).exists() for name in reads)]
-    folder = there[0] if there else project() / DEFAULT
-    lines = [f'run = "{path.relative_to(project()).as_posix()}"' for path in there or [folder]]
-    others = f"; others, for the cell of parameters: {', '.join(lines[1:6])}" if lines[1:] else ""
+    lines = [f'run = "{path.relative_to(project()).as_posix()}"' for path in there or [project() / DEFAULT]]
     having = f" that has {' and '.join(reads)}" if reads else ""
+    others = f"; others: {', '.join(lines[1:6])}" if lines[1:] else ""
     print(lines[0] + (f", the latest run{having}" if there else ", a new run") + others)
-    return folder.resolve()
+    return (there or [project() / DEFAULT])[0].resolve()
 
 
 def begin(
