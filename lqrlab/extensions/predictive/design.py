@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,13 @@ from lqrlab.simulation.noise import NONE
 _NOTHING = 1e-150
 
 
+class Target(NamedTuple):
+    """The state and the input at which y = r: x = X r, u = U r."""
+
+    X: Float[Array, "*batch n p"]
+    U: Float[Array, "*batch m p"]
+
+
 @pytree
 @dataclasses.dataclass(frozen=True)
 class MPC:
@@ -30,15 +38,16 @@ class MPC:
         problem: the sampled plant and its cost, K and P of the regulator without limits, and the limits.
         Qf: terminal weight.
         soft: cost of an excess over limits of states and outputs, or None.
-        target: states ``[..., steps, n]`` and inputs ``[..., steps, m]`` at which y is the reference, from the first
-            sample on, the last ones hold; None for the equilibrium.
+        reference: ``[..., steps, p]`` from the first sample on, the last one holds; None for the equilibrium.
+        target: where it settles, None without a reference.
         horizon: samples that are planned.
     """
 
     problem: Problem
     Qf: Float[Array, "*batch n n"]
     soft: tuple[Array, Array] | None
-    target: tuple[Float[Array, "*batch steps n"], Float[Array, "*batch steps m"]] | None
+    reference: Float[Array, "*batch steps p"] | None
+    target: Target | None
     horizon: int = dataclasses.field(metadata={"static": True})
 
     @property
@@ -62,8 +71,7 @@ class MPC:
         x = jnp.asarray(x, p.A.dtype)
         horizon = Horizon(A, B, Q, R, N, x, self.Qf, soft=self.soft)
         if self.target is not None:
-            ahead = jnp.minimum(step + jnp.arange(self.horizon + 1), self.target[0].shape[-2] - 1)
-            xs, us = (jnp.take(a, at, axis=-2) for a, at in zip(self.target, (ahead, ahead[:-1])))
+            xs, us = self._aims(step)
             q = -(_matvec_each(p.Q, xs[..., :-1, :]) + _matvec_each(p.N, us))
             r = -(_matvec_each(p.R, us) + _matvec_each(p.N.mT, xs[..., :-1, :]))
             qf = -_matvec_each(self.Qf, xs[..., -1:, :])[..., 0, :]
@@ -102,6 +110,14 @@ class MPC:
             return a.reshape(*at, *more, *a.shape[len(batch) :]) if at == batch else a
 
         return jax.tree.map(widen, self)
+
+    def _aims(self, step: int | Array) -> tuple[Array, Array]:
+        """States and inputs to go to over the horizon ``[..., T+1, n]``, ``[..., T, m]``."""
+        assert self.target is not None
+        assert self.reference is not None
+        ahead = jnp.minimum(step + jnp.arange(self.horizon + 1), self.reference.shape[-2] - 1)
+        r = jnp.take(self.reference, ahead, axis=-2)
+        return _matvec_each(self.target.X, r), _matvec_each(self.target.U, r[..., :-1, :])
 
     @property
     def level(self) -> Float[Array, "*batch"]:
@@ -187,21 +203,22 @@ def mpc(
     if problem.limits is not None:
         problem.limits.checked(n, m, dtype, T)  # as many rows as steps
     terminal = matrix_checks.terminal_weight(Qf, problem.Q, problem.P)
-    target = None
+    r = target = None
     if reference is not None:
         if C is None:
             raise ValueError("C: expected the outputs y = Cx that the reference is of")
         C = matrix_checks.trailing("C", C, (np.shape(C)[-2] if np.ndim(C) > 1 else 1, n), dtype)
         r = matrix_checks.trailing("reference", reference, C.shape[-2:-1], dtype)
-        target = _target(problem.A, problem.B, C, r[..., None, :] if r.ndim == 1 else r)
+        r = r[..., None, :] if r.ndim == 1 else r
+        target = _target(problem.A, problem.B, C)
     nothing: dict = dict.fromkeys(("plant", "continuous", "x_eq", "u_eq"))
     bare = dataclasses.replace(problem, **nothing, noise=NONE, linear=True, substeps=1)
     prices = None if soft is None else constrained.prices(soft, dtype)
-    return MPC(bare, terminal, prices, target, horizon=T)
+    return MPC(bare, terminal, prices, r, target, horizon=T)
 
 
-def _target(A: Array, B: Array, C: Array, r: Float[Array, "*batch steps p"]) -> tuple[Array, Array]:
-    """The steady states and inputs for a reference: Ax + Bu = x, Cx = r."""
+def _target(A: Array, B: Array, C: Array) -> Target:
+    """The steady state for a reference: Ax + Bu = x, Cx = r."""
     (n, m), p = B.shape[-2:], C.shape[-2]
     if p > m:
         raise ValueError(f"C: {m} inputs cannot hold {p} outputs at will; choose at most {m}")
@@ -211,4 +228,4 @@ def _target(A: Array, B: Array, C: Array, r: Float[Array, "*batch steps p"]) -> 
         wrong = np.abs(np.asarray(system @ held) - np.eye(n + p)).max()
         if not wrong < 1e-6:
             raise ValueError("C: no constant input holds y = Cx at a value of its own: a transmission zero at 1")
-    return _matvec_each(held[..., :n, n:], r), _matvec_each(held[..., n:, n:], r)
+    return Target(held[..., :n, n:], held[..., n:, n:])
