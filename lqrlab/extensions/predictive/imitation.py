@@ -106,17 +106,17 @@ def imitate(
     learned.
 
     Args:
-        design: the teacher, of :func:`mpc`, without a reference and limits of changes, which a state alone does not
-            tell.
+        design: the teacher, of :func:`mpc`, without a reference, a disturbance and limits of changes, which a state
+            alone does not tell.
         problem: of one plant, with the limits of its inputs.
         progress: called with each row of the metrics.
     """
     config = config or ImitationConfig()
     checks.instance("design", design, MPC, "a predictive controller, as predictive.mpc makes")
-    if design.target is not None or design.limits.du is not None:
+    if design.target is not None or design.L is not None or design.limits.du is not None:
         raise ValueError(
-            "design: expected a controller of the state alone, but found a reference or limits of the "
-            "inputs' changes; a network without a memory cannot follow what the state does not show"
+            "design: expected a controller of the state alone, but found a reference, a disturbance, an estimator or "
+            "limits of the inputs' changes; a network without a memory cannot follow what the state does not show"
         )
     if (shape := design.problem.B.shape) != problem.B.shape:
         raise ValueError(f"design: expected one of B {problem.B.shape}, as the problem's, but found {shape}")

@@ -1,7 +1,7 @@
 """Model predictive control of nonlinear plants: a quadratic program about the last plan, solved at each sample."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,13 +50,19 @@ class NonlinearMPC:
     horizon: int = dataclasses.field(metadata={"static": True})
     iterations: int = dataclasses.field(metadata={"static": True})
 
+    L: ClassVar[Array | None] = None  # the state is seen
+    sensor: ClassVar[Array | None] = None
+    disturbance: ClassVar[str] = "none"
+
     def begin(self, batch: tuple[int, ...]) -> NonlinearPlan:
         """A plan that stays at the equilibrium, no limit active: about it the first program is the linear MPC's."""
         T, n, m, dtype = self.horizon, self.problem.n, self.problem.m, self.Qf.dtype
         xs, us = (jnp.zeros((*batch, *shape), dtype) for shape in ((T + 1, n), (T, m)))
         return NonlinearPlan(xs, us, none_active(self.problem.limits or Limits(), batch, T, n, m))
 
-    def planned(self, plan: NonlinearPlan, x: Array, u_last: Array, step: Array) -> tuple[NonlinearPlan, Array, Array]:
+    def planned(
+        self, plan: NonlinearPlan, x: Array, u_last: Array, d: Array, step: Array
+    ) -> tuple[NonlinearPlan, Array, Array]:
         """The plan from x on, with its inputs and states."""
         plan = self.improved(plan, x, u_last)
         return plan, plan.us, plan.xs

@@ -8,22 +8,23 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from lqrlab.compute import checks, pytree
-from lqrlab.compute.linalg import expand_batch, quadratic
+from lqrlab.compute.linalg import expand_batch, matvec, quadratic
 from lqrlab.extensions.predictive import constrained
 from lqrlab.extensions.predictive.design import MPC
 from lqrlab.extensions.predictive.finite_horizon import Horizon, solved_from
 from lqrlab.extensions.predictive.nonlinear_mpc import NonlinearMPC
-from lqrlab.simulation import Limits, Policy, Problem, bind, measured_or
+from lqrlab.simulation import Limits, Measured, Policy, Problem, bind, measured_or
 from lqrlab.simulation.memory_policies import check_sizes, limits_of
 
 Rows = TypeVar("Rows")
 
 
 class PlanMemory(NamedTuple):
-    """The samples so far, the predicted x, the last input, and what the next plan starts from."""
+    """The samples so far, the predicted x, the disturbance d, the last input, and what the next plan starts from."""
 
     step: Int[Array, ""]
     x: Float[Array, "*loops n"]
+    d: Float[Array, "*loops k"]
     u: Float[Array, "*loops m"]
     plan: PyTree
 
@@ -41,18 +42,27 @@ class PredictivePolicy:
     design: MPC | NonlinearMPC
 
     def init(self, batch_shape: tuple[int, ...]) -> PlanMemory:
-        """At the equilibrium, no limit active."""
-        problem = self.design.problem
-        x, u = (jnp.zeros((*batch_shape, size), problem.A.dtype) for size in (problem.n, problem.m))
-        return PlanMemory(jnp.zeros((), int), x, u, self.design.begin(batch_shape))
+        """At the equilibrium, without a disturbance, no limit active."""
+        design, problem = self.design, self.design.problem
+        k = 0 if design.L is None else design.L.shape[-2] - problem.n
+        x, d, u = (jnp.zeros((*batch_shape, size), problem.A.dtype) for size in (problem.n, k, problem.m))
+        return PlanMemory(jnp.zeros((), int), x, d, u, design.begin(batch_shape))
 
-    def __call__(self, carry: PlanMemory, x: Float[Array, "*loops n"]) -> tuple[PlanMemory, Float[Array, "*loops m"]]:
-        """The input for the state; what is not measured of it is predicted."""
-        step, predicted, last, plan = carry
-        state = measured_or(predicted, x.astype(predicted.dtype))
-        plan, us, xs = self.design.planned(_later(plan), state, last, step)
+    def __call__(self, carry: PlanMemory, x: Float[Array, "*loops p"]) -> tuple[PlanMemory, Float[Array, "*loops m"]]:
+        """The input for what is measured: the state, or what the design's sensor shows of it."""
+        (step, predicted, d, last, plan), design = carry, self.design
+        y = x.astype(predicted.dtype)
+        state = measured_or(predicted, y) if design.L is None else predicted
+        plan, us, xs = design.planned(_later(plan), state, last, d, step)
+        after = xs[..., 1, :]
+        if design.L is not None and design.sensor is not None:
+            sensor, L = (expand_batch(a, x.ndim + 1, 2) for a in (design.sensor, design.L))
+            expected = matvec(sensor, predicted) + (d if design.disturbance == "output" else 0)
+            push = matvec(L, measured_or(expected, y) - expected)
+            n = predicted.shape[-1]
+            after, d = after + push[..., :n], d + push[..., n:]
         u = us[..., 0, :]
-        return PlanMemory(step + 1, xs[..., 1, :], u, plan), u.astype(x.dtype)
+        return PlanMemory(step + 1, after, d, u, plan), u.astype(x.dtype)
 
     def check_step(self, dt: Array) -> None:
         """Raise ValueError for another sample time than that of a nonlinear plant's plan."""
@@ -72,7 +82,7 @@ def _policy(design: MPC | NonlinearMPC, problem: Problem) -> Policy:
         design = dataclasses.replace(design, problem=dataclasses.replace(design.problem, limits=limits))
     policy = PredictivePolicy(design)
     policy.check_step(problem.dt)
-    return policy
+    return policy if design.sensor is None else Measured(policy, design.sensor)
 
 
 def _later(plan: Rows) -> Rows:

@@ -62,9 +62,11 @@ def test_a_network_learns_what_the_limits_change():
 
 
 def test_teachers_that_remember_are_refused():
+    noisy = PROBLEM.disturbed(noise=0.1, sensor_noise=0.1)
     designs = (
         predictive.mpc(PROBLEM.limited(simulation.Limits(du=(-0.1, 0.1))), 5),
         predictive.mpc(PROBLEM, 5, C=[[1.0, 0.0]], reference=[1.0]),
+        predictive.mpc(noisy, 5, disturbance="input", Wd=np.eye(1)),
     )
     for design in designs:
         with pytest.raises(ValueError, match="state alone"):

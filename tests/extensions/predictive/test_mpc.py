@@ -12,25 +12,32 @@ from lqrlab import predictive, simulation, systems
 A, B = np.array([[1.0, 0.1], [0.0, 1.0]]), np.array([[0.005], [0.1]])  # a mass that a force pushes, every 0.1 s
 Q, R, ONE = np.diag([1.0, 0.1]), np.array([[0.1]]), np.eye(1)
 LIMITS = (-1.0, 1.0)
+NOISE = {"noise": 1e-2, "sensor_noise": 1e-2}
 
 
-def problem_of(limits=None, **bounds):
-    """The mass with limits."""
+SPRING = np.array([[1.0, 0.1], [-0.1, 0.9]])  # the mass on a damped spring
+
+
+def problem_of(A=A, limits=None, noise=0.0, sensor_noise=0.0, **bounds):
+    """The mass, or another plant of the same input, with limits."""
     if limits is not None or bounds:
         limits = simulation.Limits(u=limits, **bounds)
-    return simulation.Problem.from_matrices(A, B, Q, R, dt=0.1, limits=limits)
+    problem = simulation.Problem.from_matrices(A, B, Q, R, dt=0.1, limits=limits)
+    return problem.disturbed(noise=noise, sensor_noise=sensor_noise)
 
 
-def loop(design, x0, steps, *, drop=()):
-    """States and inputs of the closed loop on the linear plant, simulated here."""
+def loop(design, x0, steps, *, A=A, push=0.0, seen=lambda x: x, drop=()):
+    """States and inputs of the closed loop on the linear plant, simulated here; ``push`` is added to the inputs."""
     plant = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], Q=Q, R=R, dt=0.1)
     policy = simulation.bind(design, simulation.Problem.of(plant))
+    policy = getattr(policy, "policy", policy)  # what is measured is said here
     step = jax.jit(lambda memory, y: policy(memory, y))
     x, memory, xs, us = np.asarray(x0, float), policy.init(()), [], []
     for t in range(steps):
-        memory, u = step(memory, jnp.asarray(x * np.nan if t in drop else x))
+        y = jnp.full_like(jnp.asarray(seen(x)), jnp.nan) if t in drop else jnp.asarray(seen(x))
+        memory, u = step(memory, y)
         xs, us = [*xs, x], [*us, np.asarray(u)]
-        x = A @ x + B @ us[-1]
+        x = A @ x + B @ (us[-1] + push)
     return np.array([*xs, x]), np.array(us)
 
 
@@ -89,6 +96,23 @@ def test_the_terminal_level_keeps_limits_and_is_the_largest():
     assert use == pytest.approx(1.0, rel=1e-4)
 
 
+def test_an_estimated_force_leaves_no_offset():
+    problem = problem_of(limits=(-2, 2), **NOISE)
+    design = predictive.mpc(problem, 10, C=[[1.0, 0.0]], reference=[0.5], disturbance="input", Wd=[[1e-2]])
+    xs, us = loop(design, np.zeros(2), 150, push=0.4)
+    assert xs[-1, 0] == pytest.approx(0.5, abs=1e-4)
+    assert us[-1, 0] == pytest.approx(-0.4, abs=1e-4)
+
+
+def test_an_estimated_bias_of_a_sensor_leaves_what_it_shows_at_the_reference():
+    given = {"C": [[1.0, 0.0]], "reference": [0.5], "disturbance": "output", "Wd": [[1e-2]]}
+    design = predictive.mpc(problem_of(SPRING, (-2, 2), **NOISE), 10, **given)
+    xs, _us = loop(design, np.zeros(2), 200, A=SPRING, seen=lambda x: x[:1] + 0.3)
+    assert xs[-1, 0] + 0.3 == pytest.approx(0.5, abs=1e-4)
+    with pytest.raises(ValueError, match="disturbance: what is measured does not show it; an output's is not told"):
+        predictive.mpc(problem_of(A, (-2, 2), **NOISE), 10, **given)
+
+
 def test_a_reference_is_seen_in_advance():
     step = np.r_[np.zeros(15), np.ones(5)][:, None]
     design = predictive.mpc(problem_of(limits=(-2, 2)), 10, C=[[1.0, 0.0]], reference=step)
@@ -134,6 +158,10 @@ def test_a_problem_of_many_plants_is_controlled_as_each_of_them_and_lends_its_li
         (predictive.mpc, {"reference": [1.0]}, "C: expected the outputs"),
         (predictive.mpc, {"reference": [1.0, 2.0], "C": np.eye(2)}, "C: 1 inputs cannot hold 2 outputs"),
         (predictive.mpc, {"reference": [1.0], "C": [[0.0, 1.0]]}, "C: no constant input holds y = Cx"),  # a speed
+        (predictive.mpc, {"disturbance": "wind"}, "disturbance: expected"),
+        (predictive.mpc, {"disturbance": "input"}, "Wd: expected the covariance"),
+        (predictive.mpc, {"Wd": np.eye(1)}, "Wd: expected the covariance"),
+        (predictive.mpc, {"sensor": [[1.0, 0.0]]}, "problem: expected noise and sensor_noise"),
         (predictive.nonlinear_mpc, {"horizon": 0}, "horizon: expected"),
         (predictive.nonlinear_mpc, {"iterations": 0}, "iterations: expected"),
         (predictive.nonlinear_mpc, {"soft": (0.0, 0.0)}, "soft: expected"),
