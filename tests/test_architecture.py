@@ -1,6 +1,6 @@
 """The house: which room may import which, one module and one class for one thing, and sizes that only fall.
 
-A ceiling that is not reached is lowered to what there is; what a change adds, it takes away elsewhere.
+Ceilings only fall; what a change adds beyond them, it takes away elsewhere.
 """
 
 import ast
@@ -134,11 +134,11 @@ def modules(part: str) -> list[Path]:
 
 LIBRARY = [path for part in lqrlab.LIBRARY for path in modules(part)]
 CEILINGS = {
-    "library": (LIBRARY, 20_220),
-    "workbench": (modules("workbench"), 8_535),
+    "library": (LIBRARY, 20_000),
+    "workbench": (modules("workbench"), 8_000),
     "extensions": (modules("extensions"), 22_510),
-    "package": (MODULES, 51_325),
-    "tests": (sorted((ROOT / "tests").rglob("*.py")), 25_080),
+    "package": (MODULES, 50_550),
+    "tests": (sorted((ROOT / "tests").rglob("*.py")), 25_000),
 }
 """Part → its files, and the most lines that they may have together."""
 MOST_MODULES = 269
