@@ -23,14 +23,9 @@ from lqrlab.compute.threads import on_all_cores
 from lqrlab.control import discretization, matrix_checks
 from lqrlab.control.lyapunov import solve_lyapunov
 from lqrlab.control.riccati import on_host
-from lqrlab.control.riccati.doubling import Solution, by_doubling, by_sign_function
+from lqrlab.control.riccati.doubling import Solution, accepted, by_doubling, by_sign_function
 
 _CORES = (2, 2, 2, 2, 2, 0)  # core dimensions of A, B, Q, R, N and a sample time
-
-
-def accepted(dtype: np.dtype) -> float:
-    """The largest relative residual of an answer that is given out."""
-    return 1e-8 if jnp.finfo(dtype).eps < 1e-10 else 3e-4
 
 
 def certain(solution: Solution) -> Any:
