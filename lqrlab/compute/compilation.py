@@ -98,6 +98,9 @@ class Compiled:
 
     def __init__(self, fn: Callable[..., PyTree], static: str | Sequence[str], donate: str | Sequence[str]):
         functools.update_wrapper(self, checks.function("fn", fn))
+        for option, names in (("static", static), ("donate", donate)):
+            if not isinstance(names, str | list | tuple) or not all(isinstance(name, str) for name in names):
+                raise ValueError(f"{option}: expected names of the function's arguments, but found {names!r}")
         self._fn, self._signature = fn, inspect.signature(fn)
         self._static = (static,) if isinstance(static, str) else tuple(static)
         self._traces = self._calls = self._programs = 0
@@ -114,6 +117,10 @@ class Compiled:
         """Call the function, compiled if it can be."""
         given, traces = self._signature.bind(*args, **kwargs).arguments, self._traces
         choice = tuple((type(given[name]), given[name]) for name in self._static if name in given)
+        for kind, value in choice:
+            if kind.__hash__ is None:
+                expected = "of static arguments one that can be hashed, such as a tuple in place of a list"
+                raise ValueError(f"{self.report().name}: expected {expected}, but found {value!r}")
         program: Callable[..., PyTree] = self._program
         if jax.config.jax_disable_jit or choice in self._eager:  # type: ignore[attr-defined]
             program = self._fn

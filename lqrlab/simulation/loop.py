@@ -230,7 +230,8 @@ def _by_engine(
         return None
     if checks.traced(problem, policy, x0, key, jnp.zeros(())):
         return None
-    if count * num_steps * (1 if problem.linear else problem.substeps) < MUCH:
+    # a linear loop's program is smaller: at 1900 loops of 500 samples it takes a third of the scan's time
+    if count * num_steps * (2.5 if problem.linear else problem.substeps) < MUCH:
         return None
     loops, starts = loops_of(problem, policy.K), x0.reshape(-1, x0.shape[-1])
     out = constant_gain.simulate(loops, starts, num_steps, _recorders(keep), key=key, substeps=problem.substeps)

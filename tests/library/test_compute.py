@@ -119,6 +119,8 @@ def test_the_callers_own_errors_are_raised_as_themselves():
         compute.compile(lambda x: jax.jit(a_branch)(x))(jnp.ones(2))
     for argument in ("donate", "static"):
         refused("invalid argnames.*tre", compute.compile, f, **{argument: ["tre"]})
+        refused(f"{argument}: expected names of the function's arguments", compute.compile, f, **{argument: 3})
+    refused("lambda>: expected of static.*a tuple", compute.compile(lambda x, s: x, static="s"), 1.0, [1])
     refused("fn: expected a function, but found 3", compute.compile, 3)
 
 
