@@ -120,6 +120,12 @@ def test_the_readme_is_short_and_its_links_lead_somewhere():
             assert target.startswith("https://") or (ROOT / target).exists(), f"{name}: {target}"
 
 
+def test_paths_that_contributing_names_exist():
+    found = re.findall(r"`([\w/]+/(?:\w+\.\w+)?)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(found) > 15
+    assert not [path for path in found if not any((start / path).exists() for start in (ROOT, ROOT / "lqrlab"))]
+
+
 def test_what_is_cited_is_this_version():
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == lqrlab.__version__
     assert f"{{{lqrlab.__version__}}}" in (ROOT / "docs" / "citation.md").read_text()

@@ -28,7 +28,9 @@ _MOVED = {
         "step_response tune",
         "simulation": "ScheduledPolicy scheduled",
     },
-    "control": {"systems": "open_loop_modes:modes_in_words"},
+    "control": {"systems": "open_loop_modes:modes_in_words", "control": "TimeVaryingLQR:LQTracking"},
+    "simulation": {"simulation": "Delayed:DelayedPolicy Held:DelayedPolicy"},
+    "learning": {"learning": "closed_loop_cost:losses gain_repair:network_policy"},
     "evaluation": {"learning": "Certificate certificate certify"},
     "unknown": {
         "learning": "AdaptivePolicy Families LookAheadPolicy Prior adaptive families look_ahead ridge wide",
