@@ -117,10 +117,12 @@ class Compiled:
         """Call the function, compiled if it can be."""
         given, traces = self._signature.bind(*args, **kwargs).arguments, self._traces
         choice = tuple((type(given[name]), given[name]) for name in self._static if name in given)
-        for kind, value in choice:
-            if kind.__hash__ is None:
-                expected = "of static arguments one that can be hashed, such as a tuple in place of a list"
-                raise ValueError(f"{self.report().name}: expected {expected}, but found {value!r}")
+        try:
+            hash(choice)
+        except TypeError:
+            expected = f"of the static arguments {list(self._static)} what can be hashed, a tuple in place of a list"
+            found = [value for _, value in choice]
+            raise ValueError(f"{self.report().name}: expected {expected}, but found {found!r}") from None
         program: Callable[..., PyTree] = self._program
         if jax.config.jax_disable_jit or choice in self._eager:  # type: ignore[attr-defined]
             program = self._fn
