@@ -251,7 +251,10 @@ CALLS = {
     ),
     "predictive.mpc": (
         lambda problem, low, high, **given: predictive.mpc(
-            problem.limited(simulation.Limits(u=(low, high), x=(-2.0, 2.0))), **given
+            simulation.Problem.limited(problem, simulation.Limits(u=(low, high), x=(-2.0, 2.0)))
+            if isinstance(problem, simulation.Problem)
+            else problem,
+            **given,
         ),
         {"problem": Made(lambda: simulation.Problem.of(PENDULUM)), "low": -1.0, "high": 1.0, "horizon": 3}, anything,
     ),

@@ -169,12 +169,12 @@ def verify(path: str | Path, *, again: bool = False, progress: Progress | None =
     Raises:
         ValueError: with ``again``, a family that is not registered.
     """
-    folder = checks.path("path", path)
+    folder, again = checks.path("path", path), checks.flag("again", again)
     try:
         config, record = manifest.read(folder)
     except (ValueError, OSError) as error:  # no folder may have such a path
         return Report(folder, ((getattr(error, "path", folder), getattr(error, "why", f"cannot be read: {error}")),))
-    if checks.flag("again", again):
+    if again:
         config.check_registered()
     todo, listed, good = plan(config), record["shards"], []
     strange = sorted({file.name for file in folder.glob("*.h5")} - {shard.name for shard in todo})
