@@ -164,7 +164,11 @@ class Program(NamedTuple):
 def _program(model: Any, backend: Backend | None, shapes: Sequence[str]) -> Program:
     """Checks and casts happen while the model is traced: a call costs what ``jax.jit`` costs."""
     fn, params = _separated(model)
-    kinds = [Shaped[Array, checks.text("shapes", shape, "a text for each input, as 'batch 4'")] for shape in shapes]
+    for shape in shapes if isinstance(shapes, list | tuple) else (None,):
+        if not isinstance(shape, str) or not all(size.isdecimal() or size.isidentifier() for size in shape.split()):
+            example = "of whole numbers and names of sizes, as ('batch 4', 'batch 2')"
+            raise ValueError(f"shapes: expected a text for each input, in order, {example}, but found {shapes!r}")
+    kinds = [Shaped[Array, shape] for shape in shapes]
     if backend is not None:
         checks.instance("backend", backend, Backend, "a compute.Backend")
 

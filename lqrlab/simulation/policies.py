@@ -214,7 +214,11 @@ class DelayedPolicy:
             after = memory, jnp.concatenate([u[..., None, :], sent[..., :-1, :]], axis=-2)
             return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), after, tuple(before))
 
-        memory, sent = jax.lax.cond(step % self.every == 0, sampled, lambda: tuple(before))
+        due, held = step % self.every == 0, tuple(before)
+        if checks.traced(due):
+            memory, sent = jax.lax.cond(due, sampled, lambda: held)
+        else:  # sample by sample each call would compile two new closures
+            memory, sent = sampled() if due else held
         age = step // self.every - (step - self.delay) // self.every
         acts = jnp.arange(self.memory + 1)[:, None] == jnp.broadcast_to(age, (1, sent.shape[-1]))
         acting = jnp.where(jnp.broadcast_to(acts, sent.shape), sent, 0).sum(axis=-2)

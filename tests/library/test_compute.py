@@ -239,6 +239,7 @@ def test_a_program_says_which_inputs_do_not_go_together_and_what_it_cannot_take(
     refused(r"inputs\[1\]: expected shapes .* but found \[\(5, 3\), None\]", two.evaluate, p, [x, None])
     refused("shapes: expected a model, a backend and shapes together", compute.compile, model, compute.Backend())
     refused("shapes: expected a text for each input", compute.compile, model, shapes=[("batch", 4)])
+    refused("shapes: expected a text for each input", compute.compile, model, shapes=("batch !",))
     refused(r"backend: expected a compute\.Backend, but found 'cpu'", compute.compile, model, "cpu", shapes="batch 4")
 
 

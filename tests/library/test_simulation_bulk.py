@@ -1,5 +1,6 @@
 """Engines: the same numbers as the reference scan, as a loop in NumPy, and as SciPy's integrator."""
 
+import dataclasses
 from unittest import mock
 
 import jax
@@ -61,6 +62,18 @@ def test_engines_are_the_reference_scan(linear, limited, batched, dtype, monkeyp
         np.testing.assert_allclose(ours, expected, **tolerance, err_msg=name)
     np.testing.assert_allclose(part.costs, fast.costs, **tolerance)
     assert part.xs is part.us is None
+
+
+@pytest.mark.parametrize(("linear", "num_steps", "engine"), [(True, 5, True), (True, 4, False), (False, 5, False)])
+def test_linear_loops_take_the_engine_sooner(linear, num_steps, engine, monkeypatch):
+    """From 0.4 of the steps of nonlinear ones: 350 of 800."""
+    monkeypatch.setattr(loop, "MUCH", 800)
+    taken = mock.Mock(side_effect=constant_gain.simulate)
+    monkeypatch.setattr(loop.constant_gain, "simulate", taken)
+    problem, K, x0 = problem_and_starts(linear, False, False, np.float64)
+    problem = dataclasses.replace(problem.disturbed(), substeps=1)
+    simulation.rollout(problem, simulation.LinearPolicy(K), x0, num_steps)
+    assert taken.called is engine
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

@@ -144,6 +144,17 @@ def test_policies_without_a_model_send_their_last_input_again():
     np.testing.assert_allclose([ask(x) for x in seen], [answers[2 * (t // 2)] for t in range(9)], rtol=1e-9)
 
 
+@pytest.mark.parametrize("late", [lambda gain: later(gain, 2), lambda gain: slower(gain, 3)])
+def test_a_late_policy_asked_sample_by_sample_compiles_nothing_after_the_second(late, caplog):
+    policy, x = late(simulation.LinearPolicy(jnp.array([[1.0, 2.0]]))), jnp.array([0.3, -0.1])
+    carry, _ = policy(policy.init(()), x)
+    carry, _ = policy(carry, x)
+    with jax.log_compiles(True):
+        for _ in range(7):
+            carry, _ = policy(carry, x)
+    assert not [record for record in caplog.records if "Compiling" in record.getMessage()]
+
+
 @pytest.mark.matrix
 def test_output_feedback_is_scored_mapped_and_written_down_like_any_policy(cart, tmp_path):
     plant, A, B, C, Q, R, N, *_ = cart
