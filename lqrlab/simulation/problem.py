@@ -168,7 +168,10 @@ class Problem(QuadraticRegulator):
         coordinates = Coordinates.from_scales(*ones, n_max=max(n, N_MAX), m_max=max(m, M_MAX))
         times = jnp.broadcast_to(jnp.asarray(dt, dtype), lead)
         problem = cls(coordinates, times, *sampled).limited(limits)
-        return problem.solved(check=False) if optimum else problem
+        if not optimum:
+            return problem
+        with sampling.or_without():
+            return problem.solved(check=False)
 
     @property
     def name(self) -> str:

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import matvec, mul, t
 
+_FAR, _ROUNDING = 1e9, 1e-9
 _SHARE = 1e-3
 """Of the largest gradient that one state's or input's part of the cost could have: what less is compared with."""
 
@@ -98,6 +99,18 @@ def limited(qp: HorizonQP, xs: Float[Array, "T1 n W"], us: Float[Array, "T m W"]
     return jnp.concatenate(parts, axis=1)
 
 
+def followed(qp: HorizonQP, us: Float[Array, "T m W"]) -> Float[Array, "T1 n W"]:
+    """The states that inputs lead to."""
+
+    def after(x: Array, given: tuple[Array, Array]) -> tuple[Array, Array]:
+        step, u = given
+        x = matvec(_at(qp.A, step), x) + matvec(_at(qp.B, step), u) + _at(qp.c, step)
+        return x, x
+
+    start = jnp.broadcast_to(qp.x0, (qp.x0.shape[0], us.shape[-1]))
+    return jnp.concatenate([start[None], jax.lax.scan(after, start, (jnp.arange(len(us)), us))[1]])
+
+
 def pulled(qp: HorizonQP, force: Float[Array, "T rows W"]) -> tuple[Float[Array, "T1 n W"], Float[Array, "T m W"]]:
     """The transpose of :func:`limited`: what forces on the limited values add to the gradient in x and u."""
     n, m, p = qp.A.shape[1], qp.B.shape[2], qp.C.shape[1]
@@ -172,6 +185,7 @@ def residual(qp: HorizonQP, point: PrimalDual) -> Float[Array, " W"]:
     of_u = jnp.sqrt(jnp.max(_diagonal(qp.R), 0))
     energy = jnp.maximum(jnp.max(of_x * _largest(xs), 0), jnp.max(of_u * _largest(us), 0))
     pressed, held = (jnp.maximum(a, _SHARE * b * energy) for a, b in ((pressed, of_u), (held, of_x)))
+    held = jnp.maximum(held, _SHARE * _reached(qp.B, pressed))
     violations = (
         jnp.max(jnp.where(soft, 0, over), 0) / _or_one(size),
         jnp.abs(moved) / _or_one(_largest(xs)),
@@ -182,6 +196,41 @@ def residual(qp: HorizonQP, point: PrimalDual) -> Float[Array, " W"]:
     gap = jnp.sum(jnp.abs(paid), (0, 1, 2)) / _or_one(cost)
     worst = functools.reduce(jnp.maximum, (jnp.max(a, (0, 1)) for a in violations), gap)
     return jnp.where(jnp.isnan(worst), jnp.inf, worst)
+
+
+def infeasible(qp: HorizonQP, point: PrimalDual, force: Float[Array, "2 T rows W"]) -> Bool[Array, " W"]:
+    """True if forces ≥ 0 on hard limits of states and outputs prove that no inputs within their limits keep those.
+
+    By Farkas' lemma: Σ force (v − h) is linear in the inputs, so its least value over all of them is known. If that is
+    more than rounding may have added, no trajectory has v ≤ h. Inputs without limits are looked at up to :data:`_FAR`
+    times those of the point.
+    """
+    m = qp.B.shape[2]
+    finite = jnp.isfinite(qp.limits)
+    hard = ((jnp.arange(qp.limits.shape[2]) >= m)[:, None] & ~jnp.isfinite(qp.linear))[None, None] & finite
+    v, h = signed(limited(qp, point.xs, point.us)), jnp.where(finite, qp.limits, 0)
+    force = jnp.where(hard, force, 0)
+    on_x, on_u = pulled(qp, net(force))
+
+    def back(after: Array, given: tuple[Array, Array]) -> tuple[Array, Array]:
+        step, along = given
+        return along + matvec(t(_at(qp.A, step)), after), after
+
+    _, after = jax.lax.scan(back, on_x[-1], (jnp.arange(len(point.us)), on_x[:-1]), reverse=True)
+    along = on_u + transposed(qp.B, after)
+    far = _FAR * jnp.maximum(jnp.max(jnp.abs(point.us), (0, 1)), 1e-30)
+    high = jnp.minimum(qp.limits[0, :, :m] - point.us, far)
+    low = jnp.minimum(qp.limits[1, :, :m] + point.us, far)
+    least = jnp.sum(force * (v - h), (0, 1, 2)) - jnp.sum(jnp.where(along > 0, along * low, -along * high), (0, 1))
+    size = jnp.max(force * (jnp.abs(v) + jnp.abs(h)), (0, 1, 2))
+    return least > _ROUNDING * _or_one(size)
+
+
+def _reached(B: Float[Array, "S n m W"], pressed: Float[Array, "m W"]) -> Float[Array, "n W"]:
+    """The gradient in each state that its inputs would feel as much as what they press with; 0 where none reaches it."""
+    gain = jnp.max(jnp.abs(B), 0)
+    felt = jnp.min(jnp.where(gain > 0, pressed[None] / _or_one(gain), jnp.inf), 1)
+    return jnp.where(felt < jnp.inf, felt, 0)
 
 
 def _diagonal(M: Float[Array, "S k k W"]) -> Float[Array, "S k W"]:
