@@ -99,18 +99,6 @@ def limited(qp: HorizonQP, xs: Float[Array, "T1 n W"], us: Float[Array, "T m W"]
     return jnp.concatenate(parts, axis=1)
 
 
-def followed(qp: HorizonQP, us: Float[Array, "T m W"]) -> Float[Array, "T1 n W"]:
-    """The states that inputs lead to."""
-
-    def after(x: Array, given: tuple[Array, Array]) -> tuple[Array, Array]:
-        step, u = given
-        x = matvec(_at(qp.A, step), x) + matvec(_at(qp.B, step), u) + _at(qp.c, step)
-        return x, x
-
-    start = jnp.broadcast_to(qp.x0, (qp.x0.shape[0], us.shape[-1]))
-    return jnp.concatenate([start[None], jax.lax.scan(after, start, (jnp.arange(len(us)), us))[1]])
-
-
 def pulled(qp: HorizonQP, force: Float[Array, "T rows W"]) -> tuple[Float[Array, "T1 n W"], Float[Array, "T m W"]]:
     """The transpose of :func:`limited`: what forces on the limited values add to the gradient in x and u."""
     n, m, p = qp.A.shape[1], qp.B.shape[2], qp.C.shape[1]
@@ -206,6 +194,8 @@ def infeasible(qp: HorizonQP, point: PrimalDual, force: Float[Array, "2 T rows W
     times those of the point.
     """
     m = qp.B.shape[2]
+    if qp.limits.shape[2] == m:
+        return jnp.zeros(qp.x0.shape[-1], bool)
     finite = jnp.isfinite(qp.limits)
     hard = ((jnp.arange(qp.limits.shape[2]) >= m)[:, None] & ~jnp.isfinite(qp.linear))[None, None] & finite
     v, h = signed(limited(qp, point.xs, point.us)), jnp.where(finite, qp.limits, 0)
@@ -227,7 +217,7 @@ def infeasible(qp: HorizonQP, point: PrimalDual, force: Float[Array, "2 T rows W
 
 
 def _reached(B: Float[Array, "S n m W"], pressed: Float[Array, "m W"]) -> Float[Array, "n W"]:
-    """The gradient in each state that its inputs would feel as much as what they press with; 0 where none reaches it."""
+    """The gradient in each state that inputs would feel as much as what they press with; 0 where none reaches it."""
     gain = jnp.max(jnp.abs(B), 0)
     felt = jnp.min(jnp.where(gain > 0, pressed[None] / _or_one(gain), jnp.inf), 1)
     return jnp.where(felt < jnp.inf, felt, 0)

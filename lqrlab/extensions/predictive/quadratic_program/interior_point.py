@@ -17,7 +17,6 @@ from lqrlab.extensions.predictive.quadratic_program.horizon_qp import (
     infeasible,
     limited,
     net,
-    objective,
     residual,
     residuals,
     signed,
@@ -26,8 +25,10 @@ from lqrlab.extensions.predictive.quadratic_program.horizon_qp import (
 STEPS = 30, 60  # at most, of a rough answer and of a fine one
 ROUGH, FINE = 1e-4, 1e-13  # the residuals of both: a rough one is a better guess of what holds, a fine one an answer
 _RUNAWAY = 1e12  # growth of the gap: there is no feasible point
-_DEARER = 1e4  # times the multipliers of the first start: with the next one steps are longer where limits cost much
-_DEAREST = 1e8
+_DEAR = (
+    1e2,
+    1e4,
+)  # multipliers to begin with, beside what the optimum without limits asks for: more where limits cost much
 _TO_THE_WALL = 0.995  # of the way to the next limit
 _HARD = 1e8  # weight of an equation beside the curvature
 
@@ -69,7 +70,7 @@ def minimise(qp: HorizonQP, fine: bool | Array) -> tuple[ActiveSet, PrimalDual, 
     """
     kinds = _kinds(qp)
     point, cost = active_set.unlimited(qp)
-    start = _start(qp, kinds, point, cost, jnp.where(fine, _DEARER, 1.0))
+    start = _start(qp, kinds, point, cost, jnp.where(fine, _DEAR[1], _DEAR[0]))
     first, held = _gap(kinds, start), active_set.equal(qp)[:, :, : qp.B.shape[2]]
     most, near = jnp.where(fine, STEPS[1], STEPS[0]), jnp.where(fine, FINE, ROUGH)
 
@@ -97,11 +98,8 @@ def minimise(qp: HorizonQP, fine: bool | Array) -> tuple[ActiveSet, PrimalDual, 
     return ActiveSet((close & ~out) | active_set.equal(qp), out), best.point, least, proven
 
 
-def _start(qp: HorizonQP, kinds: _Kinds, point: PrimalDual, cost: Array, times: Array) -> _Iterate:
-    """The optimum without limits, pushed inside them: slack times multiplier is the same everywhere.
-
-    All together they are worth no less than what the inputs of that optimum cost when they are cut to their limits.
-    """
+def _start(qp: HorizonQP, kinds: _Kinds, point: PrimalDual, cost: Array, dear: Array) -> _Iterate:
+    """The optimum without limits, pushed inside them: slack times multiplier is the same everywhere."""
     v = limited(qp, point.xs, point.us)
     h = jnp.where(kinds.on, qp.limits, 0)
     both = jnp.all(kinds.on, 0)
@@ -109,21 +107,12 @@ def _start(qp: HorizonQP, kinds: _Kinds, point: PrimalDual, cost: Array, times: 
     size = jnp.where(size > 0, size, 1.0)
     wide = jnp.where(both & (h[0] + h[1] > 0), jnp.minimum(h[0] + h[1], size), size) / 2  # 0 apart: soft equations
     slack = jnp.where(kinds.on, jnp.maximum(jnp.abs(h - signed(v)), 0.2 * wide), 1.0)
-    push = jnp.max(jnp.where(kinds.on, cost * wide * slack, 0), (0, 1, 2)) * 0.2
-    pairs = jnp.maximum(jnp.sum(jnp.where(kinds.on, 1.0, 0), (0, 1, 2)), 1)
-    push = jnp.where(push > 0, jnp.clip(_cut(qp, point.us) / pairs, push, _DEAREST * push) * times, 0)
+    push = jnp.max(jnp.where(kinds.on, cost * wide * slack, 0), (0, 1, 2)) * 0.2 * dear
     over = jnp.where(kinds.soft, jnp.maximum(signed(v) - h, 0) + 0.2 * wide, 1.0)
     slope = jnp.where(kinds.soft, qp.linear + qp.quadratic * over, 1.0)
     multipliers = jnp.where(kinds.on, push / slack, 0)
     multipliers = jnp.where(kinds.soft, jnp.minimum(multipliers, slope / 2), multipliers)
     return _Iterate(point._replace(multipliers=multipliers), slack, over, slope - multipliers)
-
-
-def _cut(qp: HorizonQP, us: Float[Array, "T m W"]) -> Float[Array, " W"]:
-    """The cost of inputs that are cut to their limits."""
-    m = us.shape[1]
-    us = jnp.clip(us, -qp.limits[1, :, :m], qp.limits[0, :, :m])
-    return jnp.abs(objective(qp, horizon_qp.followed(qp, us), us))
 
 
 def _gap(kinds: _Kinds, at: _Iterate) -> Float[Array, " W"]:
