@@ -222,8 +222,8 @@ def input_limits(limits: tuple[ArrayLike, ArrayLike], u_eq: Array, exists: Array
     for a in ends:
         if a.ndim > u_eq.ndim or any(k not in (1, own) for k, own in zip(a.shape[::-1], u_eq.shape[::-1])):
             raise ValueError(
-                f"limits: expected those of actuators, the same at each step, of shape {u_eq.shape} or a part of it, but "
-                f"found shape {a.shape}; predictive.constrained_lqr takes limits for each step"
+                f"limits: expected those of actuators, {u_eq.shape} or less, the same at each step, but found shape "
+                f"{a.shape}; predictive.constrained_lqr takes limits for each step"
             )
     low, high = (
         library.where(exists, library.broadcast_to(a, u_eq.shape) - u_eq, end)

@@ -242,7 +242,7 @@ def mpc(
     n, m, dtype = problem.n, problem.m, problem.A.dtype
     if problem.limits is not None:
         problem.limits.checked(n, m, dtype, T)  # as many rows as steps
-    terminal = matrix_checks.terminal_weight(Qf, problem.Q, problem.P)
+    terminal = matrix_checks.terminal_weight(Qf, problem.Q, problem.Q if problem.P is None else problem.P)
     if C is None and (reference is not None or disturbance == "output"):
         raise ValueError("C: expected the outputs y = Cx that the reference and an output disturbance are of")
     if C is not None:

@@ -131,5 +131,5 @@ def nonlinear_mpc(
     dtype = problem.A.dtype
     if problem.limits is not None:
         problem.limits.checked(problem.n, problem.m, dtype, T)  # as many rows as steps
-    weight = matrix_checks.terminal_weight(Qf, problem.Q, problem.P)
+    weight = matrix_checks.terminal_weight(Qf, problem.Q, problem.Q if problem.P is None else problem.P)
     return NonlinearMPC(problem, weight, None if soft is None else constrained.prices(soft, dtype), T, iterations)

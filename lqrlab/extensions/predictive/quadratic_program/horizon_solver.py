@@ -55,14 +55,14 @@ class Solved(NamedTuple):
 
 
 def _searched(args: tuple[Array, ...], known: Solved) -> Solved:
-    """A round of the active-set search; the better point stays, the search goes on from the newer guess until solved."""
+    """A round of the active-set search; the better point stays, and until it is solved the newer guess."""
     qp = HorizonQP(*args)
     several = qp.limits.shape[2] > qp.B.shape[2]
     stiff = STIFF * active_set.unlimited(qp)[1] if several else jnp.zeros(qp.limits.shape[1:], qp.x0.dtype)
     found = active_set.search(qp, known.active, known.caution, stiff, _STEPS)
     better = found.residual < known.residual
     point = jax.tree.map(functools.partial(jnp.where, better), found.point, known.point)
-    on = better | (known.residual > EXACT)  # else the guess stays with its point, as gradients need it
+    on = better | (known.residual > EXACT)  # the guess of what is solved is its point's, as gradients need it
     active = jax.tree.map(functools.partial(jnp.where, on), found.active, known.active)
     return Solved(point, active, found.caution, known.infeasible, jnp.where(better, found.residual, known.residual))
 
@@ -94,14 +94,15 @@ def _judged(args: tuple[Array, ...], known: Solved) -> Solved:
     point, _ = jax.lax.fori_loop(0, _NEARER, nearer, (known.point, known.active))
     sure, found = (horizon_qp.infeasible(qp, one, _force(qp, one)) for one in (point, known.point))
     point = jax.tree.map(functools.partial(jnp.where, sure), point, known.point)
-    point = point._replace(multipliers=jnp.where(sure | found, point.multipliers, proof))
+    point = point._replace(multipliers=jnp.where(sure | found, _force(qp, point), proof))
     none = sure | found | known.infeasible
     return known._replace(point=point, infeasible=none, residual=jnp.where(none, 0, jnp.inf))
 
 
 def _force(qp: HorizonQP, point: PrimalDual) -> Float[Array, "2 T rows W"]:
-    """The multipliers of what is violated."""
-    return jnp.where(excess(qp, limited(qp, point.xs, point.us)) > 0, point.multipliers, 0)
+    """The multipliers of what is violated, and of inputs."""
+    inputs = (jnp.arange(qp.limits.shape[2]) < qp.B.shape[2])[None, None, :, None]
+    return jnp.where(inputs | (excess(qp, limited(qp, point.xs, point.us)) > 0), point.multipliers, 0)
 
 
 def _violation(qp: HorizonQP) -> HorizonQP:
