@@ -162,11 +162,12 @@ def _solve(*args: Array) -> Solved:
         # what is solved is left alone; in the last phase what is not forgets its error
         last, open_ = phase == _LAST, error > EXACT
         known = known._replace(residual=jnp.where(open_, jnp.where(last, jnp.inf, known.residual), 0))
-        given, guessing, rounds = args, phase > 0, jnp.full((), _ROUNDS)
+        given, guessing = args, phase > 0
+        rounds = jnp.where(last, 0 if in_doubt else _CAREFUL, _ROUNDS)  # the least violation is judged as it is
         if in_doubt:
             given = jax.lax.cond(last & jnp.any(open_), least_violation, lambda args: args, args)
         else:
-            guessing, rounds = guessing & ~last, jnp.where(last, _CAREFUL, _ROUNDS)
+            guessing = guessing & ~last
             known = known._replace(caution=jnp.where(last, fresh, known.caution))
         guess = functools.partial(improved, functools.partial(_guessed, phase), given)
         known = jax.lax.cond(guessing, guess, lambda known: known, known)
