@@ -61,7 +61,7 @@ class ConstrainedLQR:
     Attributes:
         us, xs: inputs and states. Of an infeasible problem, those that keep the inputs' limits and violate the others
             least, in the sum of squares relative to each limit's size. Of a problem that is neither solved nor
-            infeasible, inputs that keep their limits and those of their changes, and where they lead.
+            infeasible, inputs that keep their limits and, as far as those allow, those of changes, and where they lead.
         cost: that of us and xs, excesses included; infinite for an infeasible problem.
         multipliers: :class:`Multipliers`; of an infeasible problem those that prove it: no input within its limits has
             Σ multiplier · (value − limit) ≤ 0. They stand at the limits that give.

