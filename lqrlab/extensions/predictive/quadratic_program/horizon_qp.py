@@ -216,7 +216,7 @@ def infeasible(qp: HorizonQP, point: PrimalDual, force: Float[Array, "2 T rows W
     return least > _ROUNDING * _or_one(size)
 
 
-def _reached(B: Float[Array, "S n m W"], pressed: Float[Array, "m W"]) -> Float[Array, "n W"]:
+def _reached(B: Float[Array, "S n m #W"], pressed: Float[Array, "m W"]) -> Float[Array, "n W"]:
     """The gradient in each state that inputs would feel as much as what they press with; 0 where none reaches it."""
     gain = jnp.max(jnp.abs(B), 0)
     felt = jnp.min(jnp.where(gain > 0, pressed[None] / _or_one(gain), jnp.inf), 1)
