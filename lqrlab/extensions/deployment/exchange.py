@@ -58,7 +58,7 @@ def load(path: str | Path) -> Any:
         ValueError: naming the file and what is wrong with it.
     """
     file = _checked(path)
-    fields = plant_files.contents(file, keys=None)
+    fields = plant_files.contents(file)
     kind = next(iter(_texts(fields["kind"])), "") if "kind" in fields else _guessed(fields)
     try:
         return _KINDS[checks.choice("kind", kind, _KINDS)](fields, file)
@@ -190,7 +190,7 @@ def _to_controller(fields: Fields, _: Path) -> LinearController:
 
 
 def _to_system(fields: Fields, _: Path) -> control.StateSpace:
-    dt = float(np.ravel(fields.get("dt", 0))[0]) or None
+    dt = float(np.ravel(fields.get("dt", fields.get("Ts", 0)))[0]) or None
     A, B, C, D = (_matrix(fields, k) for k in "ABCD")
     return control.StateSpace(A, B, C, D, dt)
 
