@@ -197,7 +197,7 @@ def _arrays(fields: Fields, more: Collection[str] = ()) -> Fields:
                 raise ValueError(f"{field!r} is no field of it; did you mean {name}?")
     sizes = {name: np.size(checks.real(name, fields[name])) for name in "ABCD"}
     (m, p), k = _matrix(fields, "D").shape, math.isqrt(sizes["A"])
-    shapes = {"A": (k, k), "B": (k, p), "C": (m, k), "D": (m, p)}
+    shapes: dict[str, tuple[int, ...]] = {"A": (k, k), "B": (k, p), "C": (m, k), "D": (m, p)}
     shapes |= {"E": (k, m), "b": (k,), "low": (m,), "high": (m,), "H": (p, k), "start": (k,)}
     return {name: _matrix(fields, name, shapes[name]) for name in (*"ABCD", *more) if name in fields or name in "ABCD"}
 
@@ -248,7 +248,7 @@ _KINDS: dict[str, Callable[[Fields, Path], Any]] = {
 
 def _json(file: Path, fields: Fields) -> Path:
     """In JSON there is no NaN: a sample that is missing is null."""
-    plain = {k: np.where(np.isfinite(v), v, None).tolist() for k, v in fields.items() if isinstance(v, np.ndarray)}
+    plain = {k: np.where(np.isfinite(v), v, np.array(None)).tolist() for k, v in fields.items() if isinstance(v, np.ndarray)}
     return write_json(file, fields | plain)
 
 
