@@ -248,8 +248,9 @@ _KINDS: dict[str, Callable[[Fields, Path], Any]] = {
 
 def _json(file: Path, fields: Fields) -> Path:
     """In JSON there is no NaN: a sample that is missing is null."""
-    plain = {k: np.where(np.isfinite(v), v, np.array(None)).tolist() for k, v in fields.items() if isinstance(v, np.ndarray)}
-    return write_json(file, fields | plain)
+    arrays = {k: v for k, v in fields.items() if isinstance(v, np.ndarray)}
+    lists = {k: np.where(np.isfinite(v), v, np.array(None)).tolist() for k, v in arrays.items()}
+    return write_json(file, fields | lists)
 
 
 _WRITERS: dict[str, Callable[[Path, Fields], Path]] = {".mat": write_arrays, ".json": _json, ".npz": write_arrays}
