@@ -90,7 +90,7 @@ def load(
         matrices: Contents = {
             key: checks.real(key, content[key]) for key in ("A", "B", "C", "Q", "R") if key in content
         }
-        return from_matrices(**matrices, **names, dt=_scalar(step), name=name)
+        return from_matrices(**matrices, **names, dt=scalar(step), name=name)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 
@@ -154,7 +154,7 @@ def _check_fields(content: Contents, known: Sequence[str], parameters: Collectio
             raise ValueError(f"{field!r} is no field of a plant{hint}")
 
 
-def _scalar(step: object) -> float:
+def scalar(step: object) -> float:
     """A sample time, of which MATLAB makes a matrix."""
     array = checks.real("dt", step)
     if array.size != 1:

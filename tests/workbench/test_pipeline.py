@@ -244,7 +244,7 @@ def test_no_command_runs_what_a_notebook_declares(tmp_path, monkeypatch, declara
 @pytest.mark.slow
 def test_a_failing_cell_is_shown_and_what_was_finished_is_kept(again):
     folder, rerun = again
-    with pytest.raises(pipeline.RunError) as caught:
+    with pytest.raises(run_folder.RunError) as caught:
         rerun({"fault": True})
     message = str(caught.value)
     assert "ArithmeticError: the sum is a matter of taste" in message
@@ -271,7 +271,7 @@ def test_a_failing_cell_is_shown_and_what_was_finished_is_kept(again):
 )
 def test_a_notebook_that_ends_without_its_last_word_has_failed(source, tmp_path, last, message):
     write_notebook(source / "01_first.ipynb", *FIRST[:2], last)
-    with pytest.raises(pipeline.RunError, match=message):
+    with pytest.raises(run_folder.RunError, match=message):
         run(source, tmp_path / "run")
     assert not (tmp_path / "run" / "results" / "01_first.json").exists()
 

@@ -44,6 +44,10 @@ profile, commit, device and copies of the user's files of plants. A run adds its
 sweep its fingerprint; a sweep adds the notebook or plant, units and its runs (name, point and fingerprint of each)."""
 
 
+class RunError(RuntimeError):
+    """A run that stopped at a notebook; the message says where, why and what to do next."""
+
+
 def begin(path: Path, **fields: Any) -> None:
     """Write the record of what starts now, before it makes anything."""
     before = _made(path.parent)
