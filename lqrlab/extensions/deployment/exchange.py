@@ -220,13 +220,7 @@ def _to_controller(fields: Fields, _: Path) -> LinearController:
 
 
 def _to_system(fields: Fields, _: Path) -> control.StateSpace:
-<<<<<<< HEAD
-    dt = float(np.ravel(fields.get("dt", fields.get("Ts", 0)))[0]) or None
-    A, B, C, D = (_matrix(fields, k) for k in "ABCD")
-    return control.StateSpace(A, B, C, D, dt)
-=======
-    return control.StateSpace(**_arrays(fields), dt=plant_files.scalar(fields.get("dt", 0)) or None)
->>>>>>> main
+    return control.StateSpace(**_arrays(fields), dt=plant_files.scalar(fields.get("dt", fields.get("Ts", 0))) or None)
 
 
 def _to_log(fields: Fields, _: Path) -> dict[str, np.ndarray]:
