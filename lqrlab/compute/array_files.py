@@ -117,8 +117,8 @@ def _inside(value: Any, most: int) -> dict[str, Any] | None:
     if type(value) is not np.ndarray or value.dtype.kind not in "OV":  # objects are arrays of their own kinds
         return None
     if value.dtype.names:
-        return {f"{at}.{k}": one[k] for at, one in _numbered(value.ravel()).items() for k in value.dtype.names}
-    return _cells(value.ravel())
+        return {f"{at}.{k}": one[k] for at, one in _numbered(list(value.ravel())).items() for k in value.dtype.names}
+    return _cells(list(value.ravel()))
 
 
 def _cells(parts: Sequence[Any]) -> dict[str, Any]:
