@@ -15,7 +15,6 @@ from typing import Any
 import h5py
 import numpy as np
 
-from lqrlab.compute import array_files
 from lqrlab.compute.files import write_atomic
 
 _KINDS = "iufS"  # plain numbers and texts: no references, no variable lengths, no Python objects
@@ -171,7 +170,9 @@ def _refused(item: Any, size: int) -> str:
         return f"is a {type(item).__name__}, not an array"
     if item.shape is None or item.dtype.kind not in _KINDS:
         return f"holds {item.dtype}, not plain numbers"
-    return array_files.unbelievable(item, size)
+    from lqrlab.compute.array_files import unbelievable  # not needed to make a data set
+
+    return unbelievable(item, size)
 
 
 def rows(path: Path, arrays: Mapping[str, h5py.Dataset | np.ndarray], name: str, first: int, last: int) -> np.ndarray:
