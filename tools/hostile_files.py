@@ -896,6 +896,21 @@ def robot(head: str = "", body: str = "", tail: str = "") -> Callable[[Path], ob
     )
 
 
+COPIES = '<replicate count="{}" offset="1 0 0"><geom size="1"/></replicate>'
+
+
+def included(name: str) -> Callable[[Path], None]:
+    """A lever whose file has another one in it; beside it stand a pipe and many copies."""
+
+    def make(path: Path) -> None:
+        if not (path.parent.parent / "pipe").exists():
+            os.mkfifo(path.parent.parent / "pipe")
+        (path.parent / "copies.xml").write_text(f"<mujoco><worldbody>{COPIES.format(10**7)}</worldbody></mujoco>")
+        robot(f'<include file="{name}"/>')(path)
+
+    return make
+
+
 LARGE = "asks for|at most 20000 elements|expected a height field|MuJoCo can read"
 ROBOTS = [
     *(
@@ -942,6 +957,41 @@ ROBOTS = [
         ),
         "robot|MuJoCo can read",
         "robot.xml",
+    ),
+    *(
+        Case(f"robot: includes {name}", included(name), "no file that a robot has", "robot.xml")
+        for name in ("../pipe", "/dev/zero", "/dev")
+    ),
+    Case("robot: includes itself", included("robot.xml"), "already included", "robot.xml"),
+    Case("robot: includes another's file", included("/etc/hostname"), "MuJoCo can read", "robot.xml"),
+    *(
+        Case(f"robot: copies, {name}", robot(head, COPIES.format(count)), LARGE, "robot.xml")
+        for name, head, count in (
+            ("behind what is not well-formed", '<custom><text name="a" data="&none;"/></custom>', "9999999"),
+            ("behind a comment of dashes", "<!-- a -- b -->", "9999999"),
+            ("their number in code", "", "&#57;999999"),
+        )
+    ),
+    Case("robot: copies in a comment", robot("<!--" + COPIES.format("9999999") + "-->"), "", "robot.xml"),
+    Case("robot: copies in a file that it includes", included("copies.xml"), LARGE, "robot.xml"),
+    Case(
+        "robot: a million numbers in a word",
+        robot(body=f'<geom name="{"1 " * (1 << 20)}" size="1"/>'),
+        "elements of at most",
+        "robot.xml",
+    ),
+    *(
+        Case(f"robot: {word} without an end", text(word * 2_000_000), "MuJoCo can read", "robot.xml")
+        for word in ("<!--", "<a ", "<a b='")
+    ),
+    Case("robot: bodies 15,000 deep", robot(body="<body>" * 15_000 + "</body>" * 15_000), "too deep", "robot.xml"),
+    *(
+        Case(f"robot: {kind} of endless zeros", robot(f"<asset>{asset}</asset>"), "", "robot.xml")
+        for kind, asset in (
+            ("a mesh", '<mesh name="m" file="/dev/zero" content_type="model/stl"/>'),
+            ("a picture", '<texture name="t" type="2d" file="/dev/zero" content_type="image/png"/>'),
+            ("a skin", '<skin file="/dev/zero"/>'),
+        )
     ),
     *(Case(f"robot: {name}", make, "there is no such file", "robot.xml") for name, make in NO_FILE.items()),
     Case("robot: a terabyte", sparse, "expected a robot", "robot.xml"),
