@@ -134,7 +134,7 @@ def _missed(
     free: tuple[str, ...],
     sizes: tuple[int, int, int],
 ) -> Float[Array, " k"]:
-    """Innovations of the samples (inputs, outputs, record, first of it), weighted by ``weight``, one after the other."""
+    """Innovations of samples (inputs, outputs, record, first of it), weighted by ``weight``, one after the other."""
     A, B, C, D, K, starts, mean = _unpacked(z, fixed, free, sizes)
 
     def step(x: Array, sample: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:

@@ -59,8 +59,7 @@ class _Projection:
 
 def _horizon(log: Log, order: int, horizon: int | None) -> int:
     """Block rows: those asked for, or as many as the records are long enough for and their inputs rich enough."""
-    p, m = log.ys.shape[1], log.us.shape[1]
-    least = -(-order // p) + 1
+    least = -(-order // log.ys.shape[1]) + 1
     i = checks.whole("horizon", max(2 * least, 10) if horizon is None else horizon, least)
     require_excitation(log, 2 * least)
     while (why := _unfit(log, i)) and horizon is None and i > least:
@@ -216,7 +215,7 @@ def orders(
         )
     if not rows:
         raise ValueError(
-            f"candidates: expected an order of at most {(i - 1) * p - 1}, for which the log is long and rich enough, but "
-            f"found {min(candidates)}; record longer"
+            f"candidates: expected an order of at most {(i - 1) * p - 1}, for which the log is long and rich enough, "
+            f"but found {min(candidates)}; record longer"
         )
     return pd.DataFrame(rows).set_index("order")
