@@ -92,10 +92,10 @@ class Log:
                 longest = max(len(u) for u, _ in self.records)
                 raise ValueError(f"log: expected a record of {least} samples or more, but the longest has {longest}")
             note += f"; {short} of {len(self.first)} records left out, which have fewer than {least} samples"
-        us, ys = zip(*(pair for pair in made if len(pair[0])))
-        first = (0, *(int(i) for i in np.cumsum([len(u) for u in us])[:-1]))
-        us, ys, notes = np.concatenate(us), np.concatenate(ys), (*self.notes, note)
-        return dataclasses.replace(self, us=us, ys=ys, first=first, notes=notes, **more)
+        kept = list(zip(*(pair for pair in made if len(pair[0]))))
+        us, ys = (np.concatenate(parts) for parts in kept)
+        first = (0, *(int(i) for i in np.cumsum([len(u) for u in kept[0]])[:-1]))
+        return dataclasses.replace(self, us=us, ys=ys, first=first, notes=(*self.notes, note), **more)
 
     def detrended(self, kind: str = "constant") -> Self:
         """Less the mean (``"constant"``) or a straight line (``"linear"``) of each signal in each record."""
