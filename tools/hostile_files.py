@@ -532,7 +532,7 @@ LOGS = [
          TOO_MUCH, "log.csv"),
     Case("csv: a value more than headings", text("u,y\n" + "1,2,3\n" * 20), "for each of 2 headings", "log.csv"),
     Case("csv: a row too long", text(GOOD + "1,2,3\n"), "cannot be read as .csv", "log.csv"),
-    Case("csv: two columns of one name", text("u,y,y\n" + "1,2,3\n" * 20), "two columns are called y", "log.csv"),
+    Case("csv: two columns of one name", text("u,y,y\n" + "1,2,3\n" * 20), "is the name of 2 columns", "log.csv"),
     Case("csv: a quote that never ends", text(GOOD + '"1,2\n' * 1000), "log.csv|u: expected|y: expected", "log.csv"),
     Case("csv: a formula", text(GOOD + "=cmd|'/C calc'!A0,1\n"), "u: expected a column of numbers", "log.csv"),
     Case("csv: zeros without an end of line", text(bytes(1 << 22)), "more than 1 MiB", "log.csv"),
