@@ -213,7 +213,7 @@ class _Loop:
         """Margins at input i."""
         gain, grid = partial(self.gain, i, delays), self.grid(i, delays)
         w, unity = self.unity(i, delays, grid)
-        real = gain(_crossings(lambda w: np.angle(-gain(w)), grid)).real
+        real = gain(_crossings(lambda w: np.angle(-gain(w)), grid, np.pi)).real
         # beyond these sizes a zero or a pole of L lies on the boundary itself
         factors = -1 / real[(np.abs(real) > 1e-8) & (np.abs(real) < 1e8)]
         if delays.any():
@@ -240,33 +240,37 @@ class _Loop:
         return -float(height[best]), float(self.rad(at[[best]])[0])
 
 
-def _crossings(f: Callable[[np.ndarray], np.ndarray], grid: np.ndarray) -> np.ndarray:
-    """Frequencies at which f crosses zero, or touches it as far as 1e-8 can tell; jumps by a turn are none.
+def _crossings(f: Callable[[np.ndarray], np.ndarray], grid: np.ndarray, turn: float = np.inf) -> np.ndarray:
+    """Frequencies at which f crosses zero, or touches it as far as 1e-8 can tell; a jump by a ``turn`` is none.
 
     Where f nears zero and turns, between neighbours of the grid, it is searched whether it crosses it twice.
     """
-    values, more = f(grid), []
-    for sign in (1, -1):
-        toward = np.where(sign * values >= 0, -sign * values, -np.inf)
-        more.append(tops(lambda w, sign=sign: -sign * f(w), grid, toward, _TURNS)[0])
+    values = f(grid)
+    above, below = (np.where(sign * values >= 0, -sign * values, -np.inf) for sign in (1, -1))
+    more = tops(lambda w: -f(w), grid, above, _TURNS)[0], tops(f, grid, below, _TURNS)[0]
     w = np.union1d(grid, np.concatenate(more))
     values, found = f(w), []
     small = np.flatnonzero(np.abs(values) < _TOUCH)
-    for run in np.split(small, np.flatnonzero(np.diff(small) > 1) + 1) if len(small) else []:
+    for run in np.split(small, np.flatnonzero(np.diff(small) > 1) + 1):
         # what only comes near to zero at the ends of the grid does not touch it
-        if (run[0] > 0 or w[0] == 0) and (run[-1] < len(w) - 1 or np.isinf(w[-1])):
-            at = w[run]
-            found.append(min(at, key=lambda x: (0 < x < np.inf, abs(float(f(np.array([x]))[0])))))
-    for i in np.flatnonzero((values[:-1] * values[1:] < 0) & (np.abs(np.diff(values)) < np.pi)):
-        unit = w[i] or w[i + 1]
-
-        def of_angle(x: float, unit: float = unit, at_pole: float = values[i]) -> float:  # of infinity as well
-            return float(np.nan_to_num(f(unit * np.tan(np.array([x]))), nan=at_pole)[0])
-
-        ends = np.arctan(w[i] / unit), np.arctan(w[i + 1] / unit)
-        if of_angle(ends[0]) * of_angle(ends[1]) < 0:
-            at = scipy.optimize.brentq(of_angle, *ends, xtol=1e-300, rtol=1e-15)
-        else:  # one of them is zero but for rounding
-            at = min(ends, key=lambda x: abs(of_angle(x)))
-        found.append(unit * np.tan(at))
+        if len(run) and (run[0] > 0 or w[0] == 0) and (run[-1] < len(w) - 1 or np.isinf(w[-1])):
+            inside = (w[run] > 0) & (w[run] < np.inf)
+            found.append(w[run[np.lexsort((np.abs(values[run]), inside))[0]]])
+    for i in np.flatnonzero((values[:-1] * values[1:] < 0) & (np.abs(np.diff(values)) < turn)):
+        found.append(_zero(f, w[i], w[i + 1], values[i]))
     return np.array(found, float)
+
+
+def _zero(f: Callable[[np.ndarray], np.ndarray], low: float, high: float, at_pole: float) -> float:
+    """The zero of f between two frequencies, of which one may be zero or infinite, or a pole."""
+    unit = low or high
+
+    def of_angle(x: float) -> float:
+        return float(np.nan_to_num(f(unit * np.tan(np.array([x]))), nan=at_pole)[0])
+
+    ends = float(np.arctan(low / unit)), float(np.arctan(high / unit))
+    if of_angle(ends[0]) * of_angle(ends[1]) < 0:
+        angle = scipy.optimize.brentq(of_angle, *ends, xtol=1e-300, rtol=1e-15)
+    else:  # one of them is zero but for rounding
+        angle = min(ends, key=lambda x: abs(of_angle(x)))
+    return unit * np.tan(angle)
