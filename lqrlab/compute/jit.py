@@ -55,10 +55,6 @@ def one_program(fn: Callable[P, R]) -> Callable[P, R]:
     A closure given to ``lax`` is another function at each call, which JAX compiles anew, tenths of a second and
     hundreds of memory maps each time. Here it is made once, while the program is traced; the fields of an instance are
     data of the program. What cannot be traced, such as a policy of somebody's in NumPy, runs as it is.
-
-    >>> double = compute.one_program(lambda x: jax.lax.while_loop(lambda y: y < 9, lambda y: 2 * y, x))
-    >>> int(double(jnp.int32(3)))
-    12
     """
     program = jit_by_function(fn, inline=True)
 
