@@ -121,8 +121,7 @@ def response_at(A: np.ndarray, B: np.ndarray, C: np.ndarray, z: np.ndarray) -> n
     except np.linalg.LinAlgError:  # one of them is a pole, of which NumPy does not say which
         if len(z) == 1:
             return np.full((1, len(C), B.shape[1]), complex(np.nan, np.nan))
-        halves = np.array_split(z, 2)
-        return np.concatenate([response_at(A, B, C, half) for half in halves])
+        return np.concatenate([response_at(A, B, C, half) for half in np.array_split(z, 2)])
 
 
 @jax.jit

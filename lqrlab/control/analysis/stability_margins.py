@@ -108,7 +108,7 @@ def margins(
             "delay: expected one number in discrete time; a plant sampled with a dead time for each input is another "
             "one, which control.delayed makes, and its margins need no delay"
         )
-    loop, one = _Loop(A, B, K, dt), np.eye(B.shape[1])
+    loop, one = _LoopGains(A, B, K, dt), np.eye(B.shape[1])
     if len(delays) > 1 and any(delays):
         return [loop.margins(i, np.array(delays)) for i in range(len(one))]
     for i in range(len(one)):
@@ -132,7 +132,7 @@ def _delay_margin(w: np.ndarray, unity: np.ndarray) -> tuple[float, float]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Loop:
+class _LoopGains:
     """The loop u = −Kx, whose inputs may come late: margins, searched in frequency ω as of :func:`boundary`."""
 
     A: np.ndarray
@@ -171,8 +171,7 @@ class _Loop:
         """Frequencies fine enough beside each pole and zero of the loop gain at input i, and for dead times."""
         a, several = self.inner(i), bool(np.delete(delays, i).any())
         poles = [np.linalg.eigvals(x) for x in (self.A - self.B @ self.K, a, *([self.A] if several else []))]
-        found = np.concatenate([*poles, zeros(a, self.B[:, [i]], self.K[[i]])])
-        w = beside(found, self.dt)
+        w = beside(np.concatenate([*poles, zeros(a, self.B[:, [i]], self.K[[i]])]), self.dt)
         w = w[np.isfinite(self.gain(i, delays, w))]
         top, _ = tops(lambda w: np.abs(self.gain(i, delays, w)), w, np.abs(self.gain(i, delays, w)), _PEAKS)
         for delay in delays[delays > 0]:  # turns, from the first on, and where the gain is large
@@ -180,7 +179,7 @@ class _Loop:
             turns = np.concatenate([np.arange(0.05, 200, 0.05) / delay, turns.ravel()])
             turns = turns[turns > 0]
             w = np.append(w, turns if self.dt is None else np.tan(turns[turns < np.pi / self.dt] * self.dt / 2))
-        w = np.unique(w)
+        w = np.sort(w)
         w = w[np.append(True, w[1:] > w[:-1] * (1 + _EQUAL)) & np.isfinite(self.gain(i, delays, w))]
         return self.stable_on(w, delays) if several else w
 
@@ -223,15 +222,9 @@ class _Loop:
             closed, b, k = self.A - self.B @ self.K, self.B[:, [i]], self.K[[i]]
             (peak, at), (half, worst) = (hinf_norm(closed, b, -k, np.full((1, 1), d), self.dt) for d in (1.0, 0.5))
             nearest, disk = (1 / peak, at), (1 / half, worst)
-        return Margins(
-            gain_down=float(factors[factors < 1].max(initial=0.0)),
-            gain_up=float(factors[factors > 1].min(initial=np.inf)),
-            phase=float(np.abs(np.angle(-unity)).min(initial=np.inf)),
-            modulus_margin=nearest[0],
-            frequency=nearest[1],
-            disk=Disk(*disk),
-            delay_margin=_delay_margin(w, unity)[0],
-        )
+        down, up = factors[factors < 1].max(initial=0.0), factors[factors > 1].min(initial=np.inf)
+        phase = np.abs(np.angle(-unity)).min(initial=np.inf)
+        return Margins(float(down), float(up), float(phase), *nearest, Disk(*disk), _delay_margin(w, unity)[0])
 
     def least(self, distance: Callable, gain: Callable, grid: np.ndarray) -> tuple[float, float]:
         """The least distance of the loop gain, and where [rad/s]."""
