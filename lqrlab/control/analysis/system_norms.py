@@ -117,7 +117,7 @@ def _peak(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, dt: float 
 
 
 def boundary(w: np.ndarray, dt: float | None) -> np.ndarray:
-    """Points of the boundary of stability: jω (zero for an infinite one), or (1 + jω) / (1 − jω) of a discrete system."""
+    """Points at the boundary of stability: jω (0 of an infinite one), or (1 + jω) / (1 − jω) of a discrete system."""
     finite = np.where(np.isinf(w), 0.0, w)
     return 1j * finite if dt is None else np.where(np.isinf(w), -1.0, (1 + 1j * finite) / (1 - 1j * finite))
 
