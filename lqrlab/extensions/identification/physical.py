@@ -262,14 +262,5 @@ def _finished(
     J = segments.condensed(free, sigma, defect, 0.0)[1]
     # all but the parameters eliminated
     R = np.asarray(np.linalg.qr(np.concatenate([J[:, k:], J[:, :k]], 1), mode="r"))[-k:, -k:]
-    return FittedPlant.of(
-        segments,
-        z,
-        information=R.T @ R,
-        noise=sigma,
-        offsets=offsets,
-        x0=starts,
-        predicted=_outputs(segments, free),
-        starts=costs,
-        log=log,
-    )
+    found = {"information": R.T @ R, "noise": sigma, "offsets": offsets, "x0": starts, "starts": costs}
+    return FittedPlant.of(segments, z, predicted=_outputs(segments, free), log=log, **found)

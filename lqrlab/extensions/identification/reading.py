@@ -19,7 +19,7 @@ from lqrlab.systems import Plant, Signal, check_plant
 
 _CLOCKS = ("time", "t", "timestamp", "datetime")
 _BLOCK = 8  # steps in a row of another length are another sample time
-_SINCE_1970 = 0.9e9, 2.6e9  # seconds: a time column of 1998 to 2052
+_CLOCK_UNITS = {"ms": 1e3, "µs": 1e6, "ns": 1e9}
 _SHORT = 20  # samples of which most models make nothing
 _GAP = 1.5  # a step of the time column above so many sample times begins a new record
 
@@ -157,14 +157,10 @@ def _drifts(signals: Sequence[Signal], values: np.ndarray, m: int) -> list[str]:
     means, spread = np.stack([part.mean(0) for part in np.array_split(values, 10)]), values.std(0)
     if (means[:, :m].std(0) > 0.3 * spread[:m]).any():
         return []
-    slope, rest = np.polyfit(np.arange(10), means, 1)[0], np.sum(scipy.signal.detrend(means, axis=0) ** 2, 0)
-    found = zip(signals, 9 * slope, spread, rest < 0.2 * np.sum((means - means.mean(0)) ** 2, 0))
-    return [
-        f"{s.name}: drifts by {rise:.3g} {s.unit}".rstrip()
-        + ", though the inputs keep their mean: log.detrended('linear')"
-        for s, rise, wide, along in list(found)[m:]
-        if along and abs(rise) > wide
-    ]
+    rises, rest = 9 * np.polyfit(np.arange(10), means, 1)[0], scipy.signal.detrend(means, axis=0).var(0)
+    drift = np.flatnonzero((rest < 0.2 * means.var(0)) & (np.abs(rises) > spread))
+    said = (f"{signals[i].name}: drifts by {rises[i]:.3g} {signals[i].unit}".rstrip() for i in drift if i >= m)
+    return [f"{drifts}, though the inputs keep their mean: log.detrended('linear')" for drifts in said]
 
 
 # Columns ------------------------------------------------------------------------------------------------------
@@ -231,9 +227,8 @@ def _numbers(column: Column) -> np.ndarray:
     if numbers.dtype.kind in "cmM":
         raise ValueError(f"{column.name}: expected a column of real numbers, but found {numbers.dtype}")
     if values.dtype.kind not in "fiub":
-        words = values[numbers.isna() & values.notna()]
-        word = str((words if len(words) else values).iloc[0])
-        hint = "; is the decimal mark a comma?" if "," in word else ""
+        word = next(iter(values[numbers.isna() & values.notna()].astype(str)), str(values.iloc[0]))
+        hint = "; is the decimal mark a comma?" * ("," in word)
         raise ValueError(f"{column.name}: expected a column of numbers, but found {word!r} in it{hint}")
     return numbers.to_numpy(float, na_value=np.nan)
 
@@ -251,9 +246,9 @@ def _times(column: Column, time: str | None, notes: list[str]) -> np.ndarray:
     if values.dtype.kind in "iu":  # before they are rounded
         column = column._replace(values=values - values.min())
     middle = abs(values.median()) if values.dtype.kind in "iuf" else 0.0
-    for k, small in enumerate(("ms", "µs", "ns"), 1):
-        if not (unit or column.unit) and _SINCE_1970[0] < middle / 1000**k < _SINCE_1970[1]:
-            unit, day = small, pd.Timestamp(middle, unit=("ms", "us", "ns")[k - 1]).date()
+    for small, each in _CLOCK_UNITS.items():
+        if not (unit or column.unit) and 0.9e9 < middle / each < 2.6e9:  # from 1998 to 2052
+            unit, day = small, pd.Timestamp(middle / each, unit="s").date()
             notes.append(f"{column.name}: taken in {small} since 1970 ({day}); time='{column.name} [s]' says otherwise")
     signal, seconds = _in_si(column, unit or "s", notes)
     if signal.unit != "s":

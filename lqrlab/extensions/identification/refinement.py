@@ -55,20 +55,12 @@ def refine(model: LinearModel, log: Log, *, focus: str = "prediction", iteration
     weight = np.linalg.inv(np.linalg.cholesky(_covariance(log.ys - ys)))
     for _ in range(2):  # once with the weights of the start, once with those of what was found
         args = (fixed, samples, jnp.asarray(weight), tuple(free), (n, m, p))
-        search = functools.partial(
-            scipy.optimize.least_squares,
-            functools.partial(_bounded, _missed),
-            z0,
-            functools.partial(_bounded, _slopes),
-            x_scale="jac",
-            max_nfev=iterations,
-            ftol=1e-7,
-            args=args,
-        )
+        how: dict[str, Any] = {"x_scale": "jac", "max_nfev": iterations, "ftol": 1e-7, "args": args}
+        missed, slopes = (functools.partial(_bounded, f) for f in (_missed, _slopes))
         try:
-            found = search()
+            found = scipy.optimize.least_squares(missed, z0, slopes, **how)
         except np.linalg.LinAlgError:  # LAPACK gave up on the decomposition of a Jacobian; MINPACK needs none
-            found = search(method="lm")
+            found = scipy.optimize.least_squares(missed, z0, slopes, method="lm", **how)
         z0 = found.x
         e = np.linalg.solve(weight, found.fun.reshape(-1, p).T).T
         weight = np.linalg.inv(np.linalg.cholesky(_covariance(e)))

@@ -117,19 +117,8 @@ class Segments:
         mask = np.stack([np.arange(size) < b - a for a, b, _ in pieces])
         follows = np.array([later for *_, later in pieces])
         coordinates = ScaledParameters.of(plant, names)
-        return cls(
-            plant,
-            coordinates,
-            tuple(which),
-            padded(all_us),
-            padded(log.ys),
-            mask,
-            follows,
-            np.asarray(log.dt),
-            substeps,
-            offsets,
-            np.asarray(plant.scales[0]),
-        )
+        signals, dt, scale = (padded(all_us), padded(log.ys)), np.asarray(log.dt), np.asarray(plant.scales[0])
+        return cls(plant, coordinates, tuple(which), *signals, mask, follows, dt, substeps, offsets, scale)
 
     def seen(self, plant: Plant, x: Float[Array, " n"]) -> Float[Array, " p"]:
         """The log's outputs at a state."""
@@ -257,17 +246,9 @@ def minimised(
     c = segments.coordinates
     rest = len(free) - len(c.names)
     bounds = (np.append(c.low - 1e-9, np.full(rest, -np.inf)), np.append(c.high + 1e-9, np.full(rest, np.inf)))
-    found = scipy.optimize.least_squares(
-        lambda v: both(v)[0],
-        free,
-        lambda v: both(v)[1],
-        bounds=bounds,
-        x_scale="jac",
-        max_nfev=iterations,
-        xtol=1e-8,
-        ftol=tolerance,
-        gtol=1e-10,
-    )
+    until = {"max_nfev": iterations, "xtol": 1e-8, "ftol": tolerance, "gtol": 1e-10}
+    missed, slopes = (lambda v: both(v)[0]), (lambda v: both(v)[1])
+    found = scipy.optimize.least_squares(missed, free, slopes, bounds=bounds, x_scale="jac", **until)
     return found.x, float(found.cost)
 
 

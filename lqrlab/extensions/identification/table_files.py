@@ -2,6 +2,7 @@
 
 import codecs
 import collections
+import contextlib
 import csv
 import io
 import re
@@ -43,7 +44,7 @@ def table(source: Any, names: Sequence[str]) -> tuple[str, pd.DataFrame]:
         array = np.atleast_2d(np.asarray(checks.real("source", source), float))
         if array.ndim > 2:
             raise ValueError(f"source: expected an array of samples by signals, but found shape {array.shape}")
-        return "the array", _headed("the array", pd.DataFrame(array), names)
+        return "the array", _called("the array", pd.DataFrame(array), names)
     path = checks.path("source", source)
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
@@ -55,7 +56,7 @@ def table(source: Any, names: Sequence[str]) -> tuple[str, pd.DataFrame]:
     try:
         frame = reader(path)
         _check_size(path, 8 * frame.size)  # bytes and bits become numbers of eight bytes
-        return str(path), _headed(str(path), numeric(frame), names)
+        return str(path), _called(str(path), numeric(frame), names)
     except ImportError:
         raise
     except Exception as error:
@@ -64,7 +65,7 @@ def table(source: Any, names: Sequence[str]) -> tuple[str, pd.DataFrame]:
         raise ValueError(f"{path}: cannot be read as {path.suffix} ({type(error).__name__}: {error})") from error
 
 
-def _headed(where: str, frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+def _called(where: str, frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     if all(isinstance(c, str) for c in frame.columns):
         return frame
     if frame.shape[1] != len(names):
@@ -198,13 +199,12 @@ def _is_data(cells: Sequence[str]) -> bool:
     return any(map(_DATA.match, cells))
 
 
-def _named(where: Path, frame: pd.DataFrame, headings: list[str]) -> pd.DataFrame:
+def _headed(where: Path, frame: pd.DataFrame, headings: list[str]) -> pd.DataFrame:
     """The columns by their headings, of which lines that end with separators have fewer."""
-    if not headings:
-        return frame
-    if frame.iloc[:, len(headings) :].notna().any(axis=None):
-        raise ValueError(f"{where}: expected a value for each of {len(headings)} headings, but found {frame.shape[1]}")
-    return frame.iloc[:, : len(headings)].set_axis(headings, axis=1)
+    width = len(headings) or frame.shape[1]
+    if frame.iloc[:, width:].notna().any(axis=None):
+        raise ValueError(f"{where}: expected a value for each of {width} headings, but found {frame.shape[1]}")
+    return frame.iloc[:, :width].set_axis(headings or range(width), axis=1)
 
 
 # Kinds of files -----------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def _text(path: Path) -> pd.DataFrame:
         if all(marks != "," for _, marks in _fits(frame).values()):
             break
     frame.attrs["usual"] = "." if separator == "," else ","
-    return _named(path, frame, headings)
+    return _headed(path, frame, headings)
 
 
 def _encoding(head: bytes) -> str:
@@ -266,9 +266,7 @@ def _cut(lines: list[str]) -> tuple[str, list[list[str]]]:
 
 def _rows(lines: list[str], separator: str) -> list[list[str]]:
     if separator == r"\s+":  # "angle [deg]" is one heading
-        return [
-            re.findall(r"[^\s\[(]+(?:\s*[\[(][^\])]*[\])])?", line) for line in (line.lstrip("#%/ ") for line in lines)
-        ]
+        return [re.findall(r"[^\s\[(]+(?:\s*[\[(][^\])]*[\])])?", line.lstrip("#%/ ")) for line in lines]
     return list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
 
 
@@ -277,20 +275,14 @@ def _excel(path: Path) -> pd.DataFrame:
     openpyxl = extras.load("openpyxl", "identification", str(path))
     with zipfile.ZipFile(path) as parts:
         _check_size(path, sum(part.file_size for part in parts.infolist()))
-    book, sheets = openpyxl.load_workbook(path, read_only=True, data_only=True), []
-    for sheet in book.worksheets:
-        sheet.reset_dimensions()  # what the file says of them need not be so
-        rows = [row for row in sheet.iter_rows(values_only=True) if any(cell is not None for cell in row)]
-        sheets.append(rows)
-    book.close()
+    with contextlib.closing(openpyxl.load_workbook(path, read_only=True, data_only=True)) as book:
+        for sheet in book.worksheets:
+            sheet.reset_dimensions()  # what the file says of them need not be so
+        sheets = [[row for row in sheet.iter_rows(values_only=True) if any(row)] for sheet in book.worksheets]
     rows = max(sheets, key=len)
-    width = max(map(len, rows), default=0)
-    _check_columns(path, width)
-    _check_size(path, 8 * width * len(rows))
-    texts = [["" if cell is None else str(cell) for cell in row] for row in rows[:_LOOKED_AT]]
-    headings, _, first = _layout(texts)
-    frame = pd.DataFrame([[*row, *[None] * width][:width] for row in rows[first:]])
-    return _named(path, frame.infer_objects(), headings)
+    _check_size(path, 8 * max(map(len, rows), default=0) * len(rows))
+    headings, _, first = _layout([["" if cell is None else str(cell) for cell in row] for row in rows[:_LOOKED_AT]])
+    return _headed(path, pd.DataFrame(rows[first:]).infer_objects(), headings)
 
 
 def _arrays(path: Path) -> pd.DataFrame:
