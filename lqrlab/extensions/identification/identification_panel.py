@@ -85,14 +85,14 @@ class Identifier(Panel[FitRequest, FitSummary]):
         span = max(len(u) for u, _ in log.records) * log.dt
         limits, late = {"min": 0.0, "max": span, "step": span / 200}, {"continuous_update": False, **controls.WIDE}
         self.estimation, self.validation = (
-            ipywidgets.FloatRangeSlider(ends, description=f"{name} [s]", readout_format=".3g", **limits, **late)
+            ipywidgets.FloatRangeSlider(value=ends, description=f"{name} [s]", readout_format=".3g", **limits, **late)
             for name, ends in (("estimation", (0.0, _SHARE * span)), ("validation", (_SHARE * span, span)))
         )
         fields = {} if self._plant is None else parameter_fields(type(self._plant))
         models = [_LINEAR] if self._plant is None else [_LINEAR, self._plant.name]
         self.model = ipywidgets.ToggleButtons(options=models, description="model", **controls.WIDE)
         order = min(self._plant.n if self._plant else 2, _ORDERS)
-        self.order = ipywidgets.IntSlider(order, min=1, max=_ORDERS, description="order", **late)
+        self.order = ipywidgets.IntSlider(value=order, min=1, max=_ORDERS, description="order", **late)
         self.parameters = {name: _box(name, bool(f.metadata["vary"])) for name, f in fields.items()}
         pages = {
             "model": [self.model, self.order, ipywidgets.HTML("free parameters:" * bool(fields))],
