@@ -51,8 +51,8 @@ def generate(
         The data set, opened.
 
     Raises:
-        ValueError: an unknown family; a folder that holds something else, with the differing keys, or that is locked by
-            another process.
+        ValueError: an unknown family; a folder that holds something else, with the differing keys; a folder or a file
+            in it that another process has locked.
     """
     checks.instance("config", config, DataConfig, "a DataConfig")
     config.check_registered()
@@ -104,6 +104,8 @@ def produce(config: DataConfig, folder: Path, shard: Shard) -> Record:
     if os.path.lexists(path):
         try:
             return examine(path, config, shard)
+        except shards.Busy:
+            raise
         except BadFile as error:
             why = error.why
     content = trajectories.make(config, shard)

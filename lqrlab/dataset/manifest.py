@@ -289,16 +289,16 @@ def _check(manifest: Record, config: DataConfig) -> None:
 
 def glance(file: Path, entry: Record) -> str:
     """Faults of a file that the manifest lists, in words, as far as they are seen before an array of it is read."""
-    why = ""
-    with contextlib.suppress(OSError):  # told below
+    try:
+        with shards.opened(file) as arrays:
+            found = {name: shards.header(array) for name, array in arrays.items()}
+        why = changed(found, {name: header | {"sha256": ""} for name, header in entry["arrays"].items()})
+    except shards.Busy as error:
+        return error.why
+    except BadFile as error:
+        why = error.why
+    with contextlib.suppress(OSError):  # told above
         about = file.stat()
         if stat.S_ISREG(about.st_mode) and about.st_size != entry["bytes"]:
             why = f"has {about.st_size} bytes where the manifest says {entry['bytes']}"
-    try:
-        if not why:
-            with shards.opened(file) as arrays:
-                found = {name: shards.header(array) for name, array in arrays.items()}
-            why = changed(found, {name: header | {"sha256": ""} for name, header in entry["arrays"].items()})
-    except BadFile as error:
-        why = error.why
     return f"{why}; generate() with the same config makes it again" if why else ""

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import hashlib
 import io
@@ -36,6 +37,13 @@ class BadFile(ValueError):
 
     def __reduce__(self) -> tuple[type, tuple[Path, str]]:  # it may come from another process
         return type(self), (self.path, self.why)
+
+
+class Busy(BadFile):
+    """A file that cannot be read now, of which it is not known that anything is wrong with it: nothing replaces it."""
+
+
+_NOT_NOW = {errno.EAGAIN, errno.EACCES, errno.EPERM, errno.ENOLCK, errno.EMFILE, errno.ENFILE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,6 +148,9 @@ def damage(path: Path, what: str) -> Iterator[None]:
     except BadFile:
         raise
     except Exception as error:
+        if (why := getattr(error, "errno", None)) in _NOT_NOW:
+            locked = "is locked: another process has it open and may be writing; wait for it, or end it"
+            raise Busy(path, locked if why == errno.EAGAIN else f"cannot be read now: {error}") from None
         raise BadFile(path, f"{what}: {error}") from None
 
 
