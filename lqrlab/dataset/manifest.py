@@ -1,11 +1,9 @@
 """The files that a config makes, and the manifest of a folder: a config claims it, the entries of its files seal it."""
 
-import contextlib
 import dataclasses
 import functools
 import json
 import re
-import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -297,8 +295,6 @@ def glance(file: Path, entry: Record) -> str:
         return error.why
     except BadFile as error:
         why = error.why
-    with contextlib.suppress(OSError):  # told above
-        about = file.stat()
-        if stat.S_ISREG(about.st_mode) and about.st_size != entry["bytes"]:
-            why = f"has {about.st_size} bytes where the manifest says {entry['bytes']}"
+    if file.is_file() and (size := file.stat().st_size) != entry["bytes"]:
+        why = f"has {size} bytes where the manifest says {entry['bytes']}"
     return f"{why}; generate() with the same config makes it again" if why else ""

@@ -126,10 +126,8 @@ def opened(path: Path) -> Iterator[dict[str, h5py.Dataset]]:
         BadFile: missing, cut off, not HDF5; something that points out of the file or at nothing; an array that
             claims more bytes than the file has.
     """
-    try:
+    with damage(path, "cannot be read"):
         about = path.stat()
-    except OSError as error:
-        raise BadFile(path, f"cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(about.st_mode):  # a pipe would be waited for
         raise BadFile(path, "is no regular file")
     with damage(path, "is no HDF5 file, or is cut off or damaged"):
@@ -148,10 +146,11 @@ def damage(path: Path, what: str) -> Iterator[None]:
     except BadFile:
         raise
     except Exception as error:
-        if (why := getattr(error, "errno", None)) in _NOT_NOW:
+        why = getattr(error, "strerror", None) or error
+        if (number := getattr(error, "errno", None)) in _NOT_NOW:
             locked = "is locked: another process has it open and may be writing; wait for it, or end it"
-            raise Busy(path, locked if why == errno.EAGAIN else f"cannot be read now: {error}") from None
-        raise BadFile(path, f"{what}: {error}") from None
+            raise Busy(path, locked if number == errno.EAGAIN else f"cannot be read now: {why}") from None
+        raise BadFile(path, f"{what}: {why}") from None
 
 
 def _checked(path: Path, file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
