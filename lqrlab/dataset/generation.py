@@ -75,12 +75,9 @@ def generate(
 
 
 def _report(progress: Progress | None, todo: Sequence[Shard], done: int) -> None:
-    words = "all shards written"
-    if done < len(todo):
-        shard = todo[done]
-        words = f"{shard.family}, variants {shard.first} to {shard.first + shard.count - 1}"
     if progress:
-        progress(done, len(todo), words)
+        words = [f"{shard.family}, variants {shard.first} to {shard.first + shard.count - 1}" for shard in todo]
+        progress(done, len(todo), [*words, "all shards written"][done])
 
 
 def _threads(make: Callable[[Shard], Record], todo: Sequence[Shard]) -> Iterable[Record]:

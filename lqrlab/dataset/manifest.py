@@ -252,9 +252,8 @@ def read(folder: Path) -> tuple[DataConfig, Record]:
     """
     path = folder / _MANIFEST
     if not path.is_file():
-        why = "is no data set"
-        if (folder / _CONFIG).is_file():
-            why = "was begun but not finished; call generate() again with the same config"
+        begun = "was begun but not finished; call generate() again with the same config"
+        why = begun if (folder / _CONFIG).is_file() else "is no data set"
         raise BadFile(folder, f"has no {_MANIFEST}: it {why}")
     try:
         manifest = read_object(path)

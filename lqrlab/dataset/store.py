@@ -165,7 +165,8 @@ class Dataset:
         """All plants, one row each, in the files' order: ``family``, ``split``, number ``variant`` in the family."""
         names = ("family", "split", "variant")
         family, split, variant = (np.concatenate([t[name] for t in self.tables]) for name in names)
-        return np.rec.fromarrays([family.astype(str), split.astype(str), variant], names=names)
+        columns = [family.astype(str), split.astype(str), variant]
+        return np.rec.fromarrays(columns, dtype=[(name, a.dtype) for name, a in zip(names, columns)])
 
     def table(self) -> VariantTable:
         """All plants in scaled, padded coordinates, in the order of :attr:`variants`."""
