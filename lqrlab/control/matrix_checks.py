@@ -79,6 +79,9 @@ def matrices(**given: tuple[ArrayLike, str]) -> list[Array]:
     for name, a in arrays.items():
         if 0 in a.shape[-2:]:
             raise ValueError(f"{name}: expected at least one row and column, but found shape {a.shape}")
+    if _single(arrays):  # of a batch a bad member's answer is NaN
+        for name, a in arrays.items():
+            _finite(name, np.asarray(a))
     dtype = floating(*arrays.values())
     return list(together(*(a.astype(dtype) for a in arrays.values())))
 
@@ -161,7 +164,7 @@ def design_arguments(
     if not n or not m:
         raise ValueError(f"B: expected at least one state and one input, but found shape {(n, m)}")
     arrays.setdefault("N", np.zeros((n, m), dtype))
-    if not traced(*arrays.values()) and all(a.ndim == 2 for a in arrays.values()):
+    if _single(arrays):
         single = {name: np.asarray(a) for name, a in arrays.items()}
         for name, value in single.items():
             _finite(name, value)
@@ -196,6 +199,11 @@ def _finite(name: str, a: np.ndarray) -> None:
     if not np.all(np.isfinite(a)):
         i, j = np.argwhere(~np.isfinite(a))[0]
         raise ValueError(f"{name}: expected finite numbers, but found {a[i, j]} in row {i}, column {j}")
+
+
+def _single(arrays: Mapping[str, Array | np.ndarray]) -> bool:
+    """True of one problem outside a trace."""
+    return not traced(*arrays.values()) and all(a.ndim == 2 for a in arrays.values())
 
 
 def tolerance(dtype: np.dtype) -> float:
