@@ -442,33 +442,23 @@ def test_cholesky_of_many_is_scipys_with_pivots_that_are_none_left_out_or_raised
 
 def test_one_place_says_what_a_number_is():
     table, second = np.array([[1.0, 2.0], [3.0, 4.0]]), np.timedelta64(1, "s")
-    same = (table.astype(">f8"), table.astype(">i4"), np.asmatrix(table), pd.DataFrame(table), np.ma.array(table))
-    for good in (*same, table.astype(np.longdouble), table.astype(np.float16), table.tolist(), jnp.asarray(table)):
+    frame = pd.DataFrame(table)
+    same = table.astype(">f8"), table.astype(">i4"), table.astype(np.longdouble), table.astype(np.float16)
+    for good in (*same, frame, np.ma.array(table), table.tolist(), jnp.asarray(table)):
         found = checks.real("A", good)
         assert found.dtype.isnative
         assert found.dtype.itemsize <= 8
         np.testing.assert_array_equal(jnp.asarray(found), table)
-    frame = pd.DataFrame(table).astype("Float64")
     rows = [np.ma.array([1.0, 2.0], mask=[False, True]), [3.0, 4.0]]
     refused("A: expected numbers, but found 1 masked", checks.real, "A", rows)
-    for bad in (
-        frame.mask(frame > 3),
-        scipy.sparse.csr_matrix(table),
-        [[1.0, True]],
-        [second],
-        second,
-        b"1",
-        [[1], []],
-    ):
+    objects = frame.astype("Float64").mask(frame > 3), scipy.sparse.eye(2), [1.0, True], [[1], []]
+    for bad in (*objects, second, [second], b"1"):
         refused("A: expected real numbers, but found", checks.real, "A", bad)
     for check, value in ((checks.number, second), (checks.whole, second), (checks.number, "1"), (checks.whole, True)):
         refused("A: expected a", check, "A", value)
-    for bad, words in (
-        (np.nan, "finite numbers ≥ 0, but found nan"),
-        (-1.0, "≥ 0, but found -1"),
-        (np.inf, "found inf"),
-    ):
-        refused(words, checks.real, "A", [0.0, bad], finite=True, low=0)
+    refused("A: expected finite numbers ≥ 0, but found nan", checks.real, "A", [0.0, np.nan], finite=True, low=0)
+    refused("A: expected finite numbers, but found -inf", checks.real, "A", [0.0, -np.inf], finite=True)
+    refused("A: expected numbers ≥ 0, but found -1.0", checks.real, "A", [0.0, -1.0], low=0)
     refused("A: expected numbers ≥ 0, but found nan", checks.real, "A", np.nan, low=0)
     assert checks.real("A", [np.inf, 0], low=0).tolist() == [np.inf, 0]
     assert jax.jit(lambda a: checks.real("A", a, finite=True, low=0))(np.nan).dtype == float

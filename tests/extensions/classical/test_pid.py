@@ -69,6 +69,15 @@ def test_the_ultimate_gain_with_dead_time_is_python_controls_and_that_of_a_sampl
     assert np.isclose(abs(np.angle(outermost)), 2 * np.pi * 0.1 / period, rtol=1e-8)
 
 
+def test_a_sampled_lag_has_its_ultimate_gain_at_nyquists_frequency():
+    """z − a + (1 − a) k = 0 at z = −1: the phase comes to −180° only there, whatever the sign of the gain."""
+    for gain, dt in ((1.0, 0.5), (-4.0, 0.02)):
+        a = np.exp(-dt / 2.0)
+        found, period = channel(*lags(2.0, gain=gain), dt=dt).ultimate()
+        assert found == pytest.approx((1 + a) / (1 - a) / gain, rel=1e-9)
+        assert period == pytest.approx(2 * dt, rel=1e-12)
+
+
 def test_half_rule_of_skogestads_example():
     """Example E2 of S. Skogestad, J. Process Control 13 (2003): 2.5 and 1.47; 2, 1.2 and 0.77."""
     plant = channel(*lags(2, 1, 0.4, 0.2, 0.05, 0.05, 0.05, lead=(-0.3, 0.08), gain=3.0))

@@ -13,6 +13,7 @@ from refusals import refused
 from scipy_oracle import gain
 
 from lqrlab import learning, simulation, systems, unknown
+from lqrlab.compute import pytree
 from lqrlab.extensions.unknown import belief as beliefs
 from lqrlab.extensions.unknown.prior import Guess
 from lqrlab.extensions.unknown.regret import ConstantGain
@@ -531,6 +532,29 @@ def test_first_contact_is_the_loop_of_numpy_episode_by_episode(plants):
     assert not contact.failed[1].any()
     assert contact.failed[2].all()  # both families fall over
     assert contact.summary()["another plant"]["failed"] == 100
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class LateLearner:
+    """Inputs at random for ten steps, then the gain."""
+
+    K: jax.Array
+
+    def init(self, batch_shape):
+        return jnp.zeros(())
+
+    def __call__(self, t, x):
+        u = -(self.K @ x[..., None])[..., 0]
+        return t + 1, jnp.where(t < 10, u + 20.0 * jnp.cos(jnp.pi * t), u)
+
+
+def test_a_loop_that_failed_has_failed_even_if_it_recovers(plants):
+    met = unknown.first_contact(lambda _: LateLearner(plants.K), plants, plants, key=KEY)
+    assert met.failed.all()
+    assert np.isinf(met.ratio).all()
+    fine = unknown.first_contact(lambda _: ConstantGain(plants.K), plants, plants, key=KEY)
+    np.testing.assert_allclose(fine.ratio, 1.0, rtol=1e-9)
 
 
 def test_the_regulator_survives_a_push_another_plant_and_noise_of_which_it_was_told_nothing():
