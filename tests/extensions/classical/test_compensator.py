@@ -26,7 +26,8 @@ def drawn(rng, num):
     return [*pairs, *rng.choice([-1.0, 0.0, 1.0], num - len(pairs)) * 10 ** rng.uniform(-1, 2, num - len(pairs))]
 
 
-def test_a_compensator_is_sampled_by_tustins_rule_also_with_zeros_that_go_to_infinity(rng=np.random.default_rng(0)):
+def test_a_compensator_is_sampled_by_tustins_rule_also_with_zeros_that_go_to_infinity():
+    rng = np.random.default_rng(0)
     for num in (*range(1, 7), 1, 2, 5):
         dt, poles = 10 ** rng.uniform(-3, -1), drawn(rng, num)
         zeros = [2 / dt, *drawn(rng, num - 1)][: rng.integers(1, num + 1)]
