@@ -41,7 +41,11 @@ def save(thing: object, path: str | Path) -> Path:
     """
     file = _checked(path)
     described = _family(thing) if file.suffix == ".json" else None
-    return _WRITERS[file.suffix](file, described or _fields(thing))
+    fields = described or _fields(thing)
+    for name, value in fields.items() if fields.get("kind") != "log" else ():  # what was not measured is NaN there
+        if isinstance(value, np.ndarray):
+            checks.real(f"thing.{name}", value, finite=True)
+    return _WRITERS[file.suffix](file, fields)
 
 
 def load(path: str | Path) -> Any:
@@ -95,7 +99,7 @@ def _fields(thing: Any) -> Fields:
         return _of_system(thing)
     if isinstance(thing, control.LQR | LinearPolicy) or not callable(thing):
         K = np.asarray(checks.real("thing", getattr(thing, "K", thing)), float)
-        if K.ndim != 2:
+        if K.ndim != 2 or not K.size:
             raise ValueError(f"thing: expected one gain K [m, n], but found shape {K.shape}; take one of the batch")
         return {"kind": "gain", "K": K}
     raise ValueError(

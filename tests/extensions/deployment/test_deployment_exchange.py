@@ -155,6 +155,10 @@ def test_what_is_refused_in_words(tmp_path):
         (lambda p: p.K, "k.mat", "expected a gain, a plant"),
         (systems.sample("pendulum", key=jax.random.key(0), num=2), "p.mat", "found a batch"),
         ("text", "k.json", "thing"),
+        (np.array([[1.0, np.nan]]), "k.json", "thing.K: expected finite numbers"),
+        (np.ma.array([[1.0, 2.0]], mask=[[True, False]]), "k.mat", "thing: expected numbers, but found 1 masked"),
+        (np.zeros((0, 2)), "k.mat", "one gain"),
+        (control.StateSpace([[np.inf]], [[1.0]], [[1.0]], [[0.0]], 0.1), "s.npz", "thing.A: expected finite numbers"),
     ):
         with pytest.raises(ValueError, match=words):
             deployment.save(thing, tmp_path / name)

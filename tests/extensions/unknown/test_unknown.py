@@ -620,6 +620,16 @@ WRONG = [
         lambda: unknown.look_ahead(unknown.adaptive(PENDULUM, NO_PLANT_AT_LARGE)),
         "policy: its prior knows families alone",
     ),
+    *(
+        (partial(unknown.adaptive, PENDULUM, unknown.ridge(), **{name: bad}), f"{name}: expected {words}")
+        for name, bad, words in (
+            *((name, bad, "finite numbers ≥ 0") for name in ("noise", "sensor_noise") for bad in (np.nan, -1.0)),
+            *(("limit", bad, "numbers ≥ 0") for bad in (np.nan, -1.0)),
+            *((name, np.ones(3), "one number") for name in ("noise", "sensor_noise", "limit")),
+            ("doublings", -1, "a whole number"),
+        )
+    ),
+    (lambda: unknown.adaptive(Problem.of(PENDULUM), unknown.ridge(), noise=0.1), "noise: expected that of the problem"),
     *((partial(ahead, **{name: 0}), f"{name}: expected a whole number") for name in ("num", "steps", "until")),
 ]
 
