@@ -70,9 +70,12 @@ def real(
                 f"{name}: expected real numbers, but found {array.dtype}: make states of the real and imaginary "
                 "parts, or pass .real where the imaginary part is rounding"
             )
-        wanted = "numbers" if or_complex else "real numbers"
+        wanted, lengths = "numbers" if or_complex else "real numbers", set[int]()
+        with contextlib.suppress(TypeError):
+            lengths = {len(row) for row in value if not isinstance(row, str | bytes)}  # type: ignore[attr-defined]
+        ragged = f"rows of different lengths, {min(lengths)} to {max(lengths)}" if len(lengths) > 1 else ""
         hint = "; .astype(float) makes numbers of objects" if array.dtype.kind == "O" and array.ndim else ""
-        raise ValueError(f"{name}: expected {wanted}, but found {_shown(value)}{hint}")
+        raise ValueError(f"{name}: expected {wanted}, but found {ragged or _shown(value)}{hint}")
     if (finite or low > -math.inf) and not traced(array):
         found = np.asarray(array)
         good = np.isfinite(found) if finite else ~np.isnan(found)
