@@ -106,8 +106,8 @@ class Compensator:
             )
         A, B, C, D = np.zeros((0, 0)), np.zeros((0, 1)), np.zeros((1, 0)), np.full((1, 1), float(self.gain))
         # sections in series: one companion matrix of all poles near z = 1 would lose them to rounding
-        for of_zeros, of_poles in itertools.zip_longest(_in_twos(zeros), _in_twos(poles), fillvalue=[]):
-            num, den = np.atleast_1d(np.poly(of_zeros)), np.poly(of_poles)
+        for of_zeros, of_poles in itertools.zip_longest(_in_twos(zeros), _in_twos(poles)):
+            num, den = np.atleast_1d(np.poly(of_zeros or [])), np.poly(of_poles)
             num = np.pad(num, (len(den) - len(num), 0))[None]
             # ẋ = ax + bu is transformed, not its roots: a zero at 2/dt goes to z = ∞
             a, c, d = scipy.linalg.companion(den), num[:, 1:] - num[:, :1] * den[None, 1:], num[:, :1]

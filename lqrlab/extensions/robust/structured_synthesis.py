@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import scipy  # its modules load when they are first used
@@ -65,7 +66,7 @@ class NormRequirement:
         return h2(loop, dt)[0] / self.at_most
 
 
-def _chosen(name: str, given: Sequence[int] | int | None, count: int) -> list[int]:
+def _chosen(name: str, given: Any, count: int) -> list[int]:
     numbers = range(count) if given is None else given if np.ndim(given) else [given]
     found = [whole(name, i, 0) for i in numbers]
     if max(found, default=count) >= count and given is not None:

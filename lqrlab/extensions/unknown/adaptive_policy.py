@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -266,7 +267,7 @@ def adaptive(
     """
     checks.instance("prior", prior, Prior, "a prior, as unknown.wide or unknown.ridge makes")
     checks.whole("doublings", doublings, 0, 30)
-    given = {"noise": noise, "sensor_noise": sensor_noise, "limit": limit}
+    given: dict[str, Any] = {"noise": noise, "sensor_noise": sensor_noise, "limit": limit}
     if isinstance(plants, Told | Problem):
         for name, value in given.items():
             if checks.traced(value) or not np.all(np.asarray(value) == (np.inf if name == "limit" else 0.0)):
