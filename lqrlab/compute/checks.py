@@ -62,7 +62,9 @@ def real(
         if isinstance(value, jax.Array):
             array = value
         elif not any(isinstance(a, bool | np.bool) for a in leaves):  # a list of both would be one of numbers
-            array = jnp.asarray(value) if traced(*leaves) else _native(np.asarray(value))
+            array = jnp.asarray(value) if traced(*leaves) else np.asarray(value)
+    if isinstance(array, np.ndarray) and (not array.dtype.isnative or array.dtype.char in "gG"):
+        array = array.astype({"g": "d", "G": "D"}.get(array.dtype.char, array.dtype.newbyteorder("=")))
     kinds = (jnp.integer, jnp.floating, *(jnp.complexfloating,) * or_complex)
     if array.dtype.kind == "m" or not any(jnp.issubdtype(array.dtype, kind) for kind in kinds):  # m: durations
         if jnp.issubdtype(array.dtype, jnp.complexfloating):
@@ -78,24 +80,16 @@ def real(
         raise ValueError(f"{name}: expected {wanted}, but found {ragged or _shown(value)}{hint}")
     if (finite or low > -math.inf) and not traced(array):
         found = np.asarray(array)
-        good = np.isfinite(found) if finite else ~np.isnan(found)
-        good = good if low == -math.inf else good & (found >= low)
-        if not good.all():
-            wanted = ("finite " if finite else "") + "numbers" + ("" if low == -math.inf else f" ≥ {low:g}")
-            raise ValueError(f"{name}: expected {wanted}, but found {found[~good][0]}")
+        bad = found[~(np.isfinite(found) | (not finite)) | ~(or_complex | (found >= low))]
+        if bad.size:
+            wanted = "finite " * finite + "numbers" + (f" ≥ {low:g}" if low > -math.inf else "")
+            raise ValueError(f"{name}: expected {wanted}, but found {bad[0]}")
     return array
 
 
 def _shown(value: object) -> str:
     """A given value and its type, in a few words."""
     return f"{textwrap.shorten(repr(value), 60, placeholder=' …')} ({type(value).__name__})"
-
-
-def _native(array: "np.ndarray") -> "np.ndarray":
-    """The array in the machine's byte order and a length that JAX has."""
-    if array.dtype.isnative and array.dtype.char not in "gG":
-        return array
-    return array.astype({"g": "d", "G": "D"}.get(array.dtype.char, array.dtype.newbyteorder("=")))
 
 
 def _is_real(value: object) -> bool:

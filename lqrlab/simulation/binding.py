@@ -131,12 +131,8 @@ def check_controller(controller: object) -> None:
 def _is_gain(controller: object) -> bool:
     """An array, or nested lists of numbers."""
     if isinstance(controller, list | tuple):
-        if checks.traced(controller):
-            return True
-        try:
-            return bool(controller) and np.asarray(controller).dtype.kind in "fiu"
-        except ValueError:  # rows of several lengths
-            return False
+        leaves = jax.tree.leaves(controller)
+        return bool(leaves) and all(isinstance(a, int | float | np.number | jax.Array) for a in leaves)
     return isinstance(controller, jax.Array | np.ndarray)
 
 

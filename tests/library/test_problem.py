@@ -370,4 +370,9 @@ def test_limits_of_a_list_of_plants_are_absolute_and_those_that_do_not_exist_hav
 
 
 def test_rows_of_several_lengths_are_no_gain():
-    refused("controller: expected a policy, a gain K", bind, [[1.0, 2.0], [3.0]], systems.make("pendulum"))
+    refused(
+        "controller: expected real numbers, but found rows of different lengths",
+        bind,
+        [[1.0, 2.0], [3.0]],
+        systems.make("pendulum"),
+    )

@@ -605,7 +605,7 @@ def contact(plants, then):
 
 WRONG = [
     (lambda: unknown.problem_of([]), "plants: expected a plant, or a list"),
-    (lambda: unknown.problem_of(PENDULUMS, noise=-1.0), "noise: expected a st"),
+    (lambda: unknown.problem_of(PENDULUMS, noise=-1.0), "noise: expected finite numbers ≥ 0"),
     (lambda: unknown.problem_of(PENDULUMS, noise=[[0.1]] * 3), r"noise: expected leading axes \(2,"),
     (lambda: unknown.problem_of(PENDULUMS, limit=0.0), "limit: expected a number > 0"),
     (
