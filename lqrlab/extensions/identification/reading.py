@@ -158,7 +158,7 @@ def _drifts(signals: Sequence[Signal], values: np.ndarray, m: int) -> list[str]:
     if (means[:, :m].std(0) > 0.3 * spread[:m]).any():
         return []
     rises, rest = 9 * np.polyfit(np.arange(10), means, 1)[0], scipy.signal.detrend(means, axis=0).var(0)
-    drift = np.flatnonzero((rest < 0.2 * means.var(0)) & (np.abs(rises) > spread))
+    drift = map(int, np.flatnonzero((rest < 0.2 * means.var(0)) & (np.abs(rises) > spread)))
     said = (f"{signals[i].name}: drifts by {rises[i]:.3g} {signals[i].unit}".rstrip() for i in drift if i >= m)
     return [f"{drifts}, though the inputs keep their mean: log.detrended('linear')" for drifts in said]
 
