@@ -215,13 +215,9 @@ class _Probe:
 
     @classmethod
     def of(
-        cls,
-        plant: Plant,
-        noise: ArrayLike,
-        parameters: Sequence[str] | None,
-        outputs: Sequence[str] | None,
+        cls, plant: Plant, noise: ArrayLike, parameters: Sequence[str] | None, outputs: Sequence[str] | None,
         gain: ArrayLike | None,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """The arguments of :func:`experiment`, checked."""
         check_plant(plant)
         known = [s.name for s in (*plant.states, *plant.outputs)]

@@ -1,5 +1,6 @@
 """Physical parameters of a plant from a log: output error by single or multiple shooting, from many starts."""
 
+import bisect
 import itertools
 from collections.abc import Iterable, Sequence
 
@@ -116,14 +117,9 @@ def _offset(log: Log, offsets: bool | Sequence[str]) -> np.ndarray:
 
 
 def _cut(
-    plant: Plant,
-    log: Log,
-    names: tuple[str, ...],
-    method: str,
-    segment: int | None,
-    offsets: np.ndarray,
-    substeps: int | None = None,
-) -> Segments:
+    plant: Plant, log: Log, names: tuple[str, ...], method: str, segment: int | None, offsets: np.ndarray,
+    substeps: int | None,
+) -> Segments:  # fmt: skip
     """The log in one go, or in segments in which errors do not grow too much."""
     longest = max(len(u) for u, _ in log.records)
     segment = None if segment is None else min(checks.whole("segment", segment), longest)
@@ -161,18 +157,11 @@ def _bounded_growth(plant: Plant, dt: float, longest: int) -> int:
     rate = np.asarray(plant.matrices()[0]) / scale[:, None] * scale * dt
 
     def grows(samples: int) -> bool:
-        return bool(np.linalg.norm(scipy.linalg.expm(rate * samples), 2) > _GROWTH)
+        with np.errstate(all="ignore"):
+            flow = scipy.linalg.expm(rate * samples)
+        return not (np.isfinite(flow).all() and np.linalg.norm(flow, 2) <= _GROWTH)
 
-    low, high = 1, 2
-    while high < longest and not grows(high):
-        low, high = high, 2 * high
-    if high >= longest and not grows(longest):
-        return longest
-    high = min(high, longest)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if grows(middle) else (middle, high)
-    return low
+    return max(bisect.bisect_left(range(1, longest + 1), True, key=grows), 1)
 
 
 def _plausible(segments: Segments, log: Log) -> None:
@@ -203,13 +192,9 @@ def _candidates(segments: Segments, starts: int) -> tuple[np.ndarray, np.ndarray
 
 
 def _best_of_starts(
-    segments: Segments,
-    candidates: tuple[np.ndarray, np.ndarray],
-    begin: np.ndarray,
-    sigma: np.ndarray,
-    iterations: int,
-    gap: float,
-) -> tuple[np.ndarray, np.ndarray]:
+    segments: Segments, candidates: tuple[np.ndarray, np.ndarray], begin: np.ndarray, sigma: np.ndarray,
+    iterations: int, gap: float,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """End of the search from the most promising parameter values, and the costs that they lead to.
 
     Those near the plant's own values and those all over the ranges take turns: the former alone may all lie in the

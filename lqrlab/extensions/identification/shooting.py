@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from typing import Any, Self, TypeVar
 
 import jax
@@ -227,27 +228,20 @@ def _finite(rows: Float[np.ndarray, "*batch r f"]) -> Float[np.ndarray, "*batch 
 
 
 def minimised(
-    segments: Segments,
-    free: np.ndarray,
-    sigma: np.ndarray,
-    iterations: int,
-    defect: float = DEFECT,
+    segments: Segments, free: np.ndarray, sigma: np.ndarray, iterations: int, defect: float = DEFECT,
     tolerance: float = 1e-8,
-) -> tuple[np.ndarray, float]:
+) -> tuple[np.ndarray, float]:  # fmt: skip
     """The unknowns that miss the log least, and half the sum of squares."""
-    kept: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
 
-    def both(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if v.tobytes() not in kept:
-            kept.clear()
-            kept[v.tobytes()] = segments.condensed(v, sigma, defect)
-        return kept[v.tobytes()]
+    @functools.lru_cache(maxsize=1)
+    def both(v: bytes) -> tuple[np.ndarray, np.ndarray]:
+        return segments.condensed(np.frombuffer(v), sigma, defect)
 
     c = segments.coordinates
     rest = len(free) - len(c.names)
     bounds = (np.append(c.low - 1e-9, np.full(rest, -np.inf)), np.append(c.high + 1e-9, np.full(rest, np.inf)))
     until = {"max_nfev": iterations, "xtol": 1e-8, "ftol": tolerance, "gtol": 1e-10}
-    missed, slopes = (lambda v: both(v)[0]), (lambda v: both(v)[1])
+    missed, slopes = (lambda v: both(v.tobytes())[0]), (lambda v: both(v.tobytes())[1])
     found = scipy.optimize.least_squares(missed, free, slopes, bounds=bounds, x_scale="jac", **until)
     return found.x, float(found.cost)
 

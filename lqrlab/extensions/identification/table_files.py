@@ -243,13 +243,10 @@ def _encoding(head: bytes) -> str:
     """UTF-8, or UTF-16 by its mark or zeros; else Latin-1, in which many a logger and spreadsheet writes ° and µ."""
     if b"\0" in head[:64] or head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16" if head[0] >= 0xFE else "utf-16-le" if head[1] == 0 else "utf-16-be"
-    try:
+    with contextlib.suppress(UnicodeDecodeError):
         codecs.getincrementaldecoder("utf-8")().decode(head)
-    except UnicodeDecodeError:
-        if re.search(rb"[\0-\x08\x80-\x9f]", head):  # which is no text in Latin-1 either
-            raise
-        return "latin-1"
-    return "utf-8-sig"
+        return "utf-8-sig"
+    return "latin-1"
 
 
 def _cut(lines: list[str]) -> tuple[str, list[list[str]]]:
