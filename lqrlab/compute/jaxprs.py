@@ -109,6 +109,51 @@ def _inner(e: JaxprEqn) -> ClosedJaxpr | None:
     return e.params["jaxprs"].solve if e.primitive.name == "custom_linear_solve" else called(e)
 
 
+# the operands in which a step is linear, where the others are constants; in each of two factors it is alone
+_LINEAR_IN = {
+    **dict.fromkeys((*_MOVES, "add", "add_any", "sub", "neg", "copy", "copy_p", "reduce_sum", "cumsum"), slice(None)),
+    **dict.fromkeys(("div", "gather", "dynamic_slice", "reduce_precision"), slice(1)),
+    **{"select_n": slice(1, None), "dynamic_update_slice": slice(2)},
+    **dict.fromkeys(("scatter", "scatter-add"), slice(0, None, 2)),
+}
+
+
+def degrees(closed: ClosedJaxpr, given: Sequence[float]) -> list[float]:
+    """Of each output of a program: 0 if it is a constant, 1 if it is affine in the inputs that vary, else more.
+
+    It is read off the steps, not tried out: 1 is certain, and so is its derivative; more may be a form unknown here.
+
+    Args:
+        closed: the program.
+        given: of each input: 1 if it varies, 0 if it is a constant.
+    """
+    values: dict[Var, float] = dict.fromkeys(closed.jaxpr.constvars, 0)
+    values.update(zip(closed.jaxpr.invars, given))
+
+    def read(v: Var | Literal) -> float:
+        return 0 if isinstance(v, Literal) else values[v]
+
+    for e in closed.jaxpr.eqns:
+        a = [read(v) for v in e.invars]
+        own = e.primitive.name.startswith("custom")  # with a derivative of its own, which need not be the true one
+        inner = called(e) if any(a) and not own else None
+        values.update(zip(e.outvars, degrees(inner, a) if inner else [_degree(e, a)] * len(e.outvars)))
+    return [read(v) for v in closed.jaxpr.outvars]
+
+
+def _degree(e: JaxprEqn, a: list[float]) -> float:
+    name = e.primitive.name
+    if name in ("mul", "dot_general") or not any(a):
+        return sum(a)
+    linear = _LINEAR_IN.get(name, slice(0))
+    if name == "convert_element_type" and jnp.issubdtype(e.params["new_dtype"], jnp.floating):
+        linear = slice(None)
+    if name == "custom_linear_solve":
+        linear = slice(sum(e.params["const_lengths"]), None)
+    inside = a[linear]
+    return max(inside) if sum(inside) == sum(a) else math.inf
+
+
 def evaluate(closed: ClosedJaxpr, arguments: Sequence[np.ndarray], algebra: Algebra) -> list[np.ndarray]:
     """The outputs of a program, as arrays of numbers of the algebra, from arguments that are such arrays.
 

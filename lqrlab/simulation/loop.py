@@ -18,7 +18,9 @@ from lqrlab.simulation.noise import Correlated, Noise, drawing, drawn
 from lqrlab.simulation.policies import LinearPolicy, Policy, check_policy
 from lqrlab.simulation.problem import Problem
 from lqrlab.simulation.recording import Arrays, Keep
+from lqrlab.simulation.sampling import remark_on_a_long_run
 from lqrlab.systems import Plant, check_plant
+from lqrlab.systems.plant import is_linear
 
 FIELDS = ("xs", "us", "costs")
 KEEPABLE = (*FIELDS, "memory")
@@ -128,7 +130,7 @@ def rollout(
         num_steps: T.
         dt: sample time [s], or several, one for each of x0's first axes; the plant's if left out.
         linear: simulate the linearised plant by exact zero-order hold; else, and if left out for a plant, Runge-Kutta
-            4 on the nonlinear one.
+            4 on the nonlinear one. A plant whose equations are linear is held exactly in either case.
         key: random key; needed if any of the three noises is not zero.
         limits, noise, sensor_noise, excitation, substeps: see :meth:`Problem.of`.
         keep: which of ``xs``, ``us``, ``costs`` and the policy's ``memory`` are wanted; what is not kept need not be
@@ -145,6 +147,7 @@ def rollout(
     disturbances = {"noise": noise, "sensor_noise": sensor_noise, "excitation": excitation}
     problem = _problem(plant, x0, settings, disturbances)
     num_steps, keep = checks.whole("num_steps", num_steps), _kept(keep)
+    remark_on_a_long_run(problem, num_steps)
     policy = bind(controller, problem)
     if not checks.traced(x0):
         check_policy(policy, x0, problem.m)
@@ -179,9 +182,9 @@ def _needed(key: PRNGKeyArray | None, noise: Noise) -> PRNGKeyArray | None:
 def _problem(plant: Any, x0: Array, settings: Mapping[str, Any], disturbances: Mapping[str, Any]) -> Problem:
     """The problem with its settings; refuses initial states of other plants."""
     if isinstance(plant, Problem):
-        given = [
-            name for name, value in settings.items() if value is not None and (name, value) != ("linear", plant.linear)
-        ]
+        either = plant.plant is not None and is_linear(plant.plant)  # then linear or not is the same
+        own = settings["linear"] if either else plant.linear
+        given = [name for name, value in settings.items() if value is not None and (name, value) != ("linear", own)]
         if given:
             raise ValueError(
                 f"{given[0]}: the Problem already has its own; set it in Problem.of, or by problem.limited(…)"

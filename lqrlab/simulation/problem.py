@@ -20,7 +20,7 @@ from lqrlab.simulation.quadratic_regulator import QuadraticRegulator
 from lqrlab.simulation.sampling import Continuous, Part
 from lqrlab.simulation.scaling import Told
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant, check_plant
-from lqrlab.systems.plant import typical
+from lqrlab.systems.plant import is_linear, typical
 
 
 @pytree
@@ -38,7 +38,8 @@ class Problem(QuadraticRegulator):
         x_eq, u_eq: equilibrium; None for matrices alone.
         limits: of inputs (what the actuators can do), states, outputs and changes of inputs, as deviations; or None.
         noise: standard deviations of what disturbs the loop.
-        linear: step the linearised plant by exact zero-order hold; else the nonlinear one by Runge-Kutta 4.
+        linear: step by exact zero-order hold: the linearised plant, or one that is linear; else the nonlinear one by
+            Runge-Kutta 4.
         substeps: Runge-Kutta steps in a sample time.
 
     >>> problem = simulation.Problem.of(systems.make("pendulum"), limits=(-1.0, 1.0))
@@ -83,9 +84,11 @@ class Problem(QuadraticRegulator):
                 its covariance ``[*batch, n, n]``, as :func:`lqrlab.control.sampled_noise` makes it.
             sensor_noise: the same of what a policy sees of the state.
             excitation: the same of what is added to its input, scalar, ``[m]`` or ``[*batch, m]``.
-            linear: the linearised plant under exact zero-order hold, instead of the nonlinear one by Runge-Kutta 4.
-            substeps: Runge-Kutta steps in a sample time; if left out, enough for the plant's fastest mode. Inside
-                ``jit`` or ``vmap`` over the plant's parameters or dt that mode is not known, so they have to be given.
+            linear: the linearised plant under exact zero-order hold, instead of the nonlinear one by Runge-Kutta 4. A
+                plant whose equations are linear is held exactly in either case.
+            substeps: Runge-Kutta steps in a sample time of a nonlinear plant; if left out, enough for its fastest mode
+                and for its lightly damped ones. Inside ``jit`` or ``vmap`` over the plant's parameters or dt these are
+                not known, so they have to be given.
             weights: Q and R of ∫ xᵀQx + uᵀRu dt instead of the plant's.
             N: cross weight of the cost, + 2xᵀNu; with ``linear=True``.
             optimum: whether K and P are designed.
@@ -103,9 +106,10 @@ class Problem(QuadraticRegulator):
         checks.flag("linear", linear)
         (plant, part), (x_eq, u_eq) = sampling.linearised(plants, dt, weights, N)
         found, best = sampling.sample(part, design=optimum)
+        linear = is_linear(plants) or linear
         if not linear and N is not None:
             raise ValueError("N: a cross weight is paid by the linearised plant; give linear=True")
-        steps = 1 if linear else sampling.substeps_of(plants, part.plant.A, plants.dt if dt is None else dt, substeps)
+        steps = sampling.substeps_of(plants, part.plant.A, plants.dt if dt is None else dt, substeps, linear)
         K, P = best or (None, None)
         problem = cls(
             part.coordinates,

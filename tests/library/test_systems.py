@@ -19,6 +19,7 @@ from sympy.polys.matrices import DomainMatrix
 
 from lqrlab import control, simulation, systems
 from lqrlab.systems import Plant, Signal, drawing, families, param, plant_files
+from lqrlab.systems.plant import is_linear
 
 A = np.array([[0.0, 1.0], [2.0, -0.1]])
 B = np.array([[0.0], [3.0]])
@@ -579,3 +580,31 @@ def test_plants_given_by_the_caller_have_names_and_units(tmp_path):
 def test_a_naive_class_is_told_what_to_write(tank, line, message):
     tank.write_text(re.sub(r"area: Array = .*", line, TANK))
     refused(message, systems.register_file, tank)
+
+
+M = np.array([[2.0, 1.0], [1.0, 3.0]])
+
+
+@pytest.mark.parametrize(
+    ("linear", "f"),
+    [
+        (True, lambda x, u: jnp.linalg.solve(M, x) / 3 - 2 * x + u),
+        (True, lambda x, u: jnp.zeros(2).at[0].set(x[1]).at[1].add(jnp.cos(0.3) * u[0])),
+        (True, lambda x, u: jnp.where(M[0, 0] > 1, jnp.einsum("ij,j->i", M, x), x) + jnp.roll(x, 1) + x.mean()),
+        (True, lambda x, u: jax.vmap(lambda a: 2 * a)(x) + jnp.stack([u[0], x[0] - u[0]])),
+        (False, lambda x, u: jnp.stack([x[1], u[0] - jnp.sign(x[1])])),
+        (False, lambda x, u: jnp.where(x > 0, x, 2 * x) + u),
+        (False, lambda x, u: (x > 0).astype(float) + x.astype(int).astype(float) - u),
+        (False, lambda x, u: u - jnp.clip(x, -1, 1)),
+        (False, lambda x, u: u - x[jnp.argsort(x)]),
+        (False, lambda x, u: x * u[0]),
+        (False, lambda x, u: u - jax.lax.stop_gradient(x)),
+        (False, lambda x, u: u - x / (1 + x[0])),
+        (False, lambda x, u: u - jnp.linalg.solve(M + jnp.diag(x), x)),
+    ],
+)
+def test_linear_equations_are_told_from_others_by_their_form(linear, f):
+    """Most of the others have the derivative of a linear one almost everywhere."""
+    plant = systems.Linear(A=M, B=M[:, :1], Q=M, R=M[:1, :1], dt=0.1)
+    assert is_linear(plant)
+    assert is_linear(systems.custom.Function(f=f, x_eq=M[0], u_eq=M[0, :1], Q=M, R=M[:1, :1], dt=0.1)) is linear

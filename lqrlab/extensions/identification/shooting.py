@@ -12,8 +12,8 @@ from jaxtyping import Array, Float
 
 from lqrlab import control
 from lqrlab.compute import pytree
-from lqrlab.compute.calculus import rk4
 from lqrlab.extensions.identification.log import Log, select
+from lqrlab.simulation.sampling import held
 from lqrlab.systems import Plant, parameter_fields
 
 T = TypeVar("T", np.ndarray, Array)
@@ -83,7 +83,7 @@ class Segments:
         which: the index of each of the log's outputs among the plant's states and outputs.
         us, ys: ``[S, L, m]``, ``[S, L, p]``; ``mask`` ``[S, L]`` says which samples are there.
         follows: whether a segment goes on where the one before it ends ``[S]``.
-        substeps: Runge-Kutta steps in a sample time.
+        substeps: Runge-Kutta steps in a sample time; a linear plant is held exactly.
         offsets: whether each output has a free constant offset ``[p]``.
         scale: of the states.
     """
@@ -141,11 +141,10 @@ class Segments:
     ) -> tuple[Float[Array, "L p"], Float[Array, " n"]]:
         """One segment: outputs, and the state after its end."""
         plant = self.coordinates.plant(self.plant, z)
-        h = jnp.asarray(self.dt, x0.dtype) / self.substeps
+        move = held(plant, jnp.asarray(self.dt), self.substeps)
 
         def step(x: Array, u: Array) -> tuple[Array, Array]:
-            after = rk4(lambda x: plant.dynamics(x, u), x, jnp.full_like(x, h), self.substeps)
-            return after, self.seen(plant, x)
+            return move(x, u), self.seen(plant, x)
 
         end, ys = jax.lax.scan(step, x0, us)
         return ys, end

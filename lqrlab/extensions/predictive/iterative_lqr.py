@@ -69,7 +69,8 @@ class Search(NamedTuple):
         tolerance: relative decrease of the cost below which the search has converged; 1e-8 in float64, 1e-6 in
             float32. A loose one takes a plateau on the way for the end.
         max_iterations: after so many it stops, not converged; with limits of states each of at most 15 searches does.
-        substeps: Runge-Kutta steps in a sample time.
+        substeps: Runge-Kutta steps in a sample time; ``Problem.of(plant).substeps`` is enough. A linear plant is held
+            exactly.
     """
 
     us: ArrayLike | None = None
@@ -163,6 +164,7 @@ def _optimum(
 ) -> ILQR:
     """The best trajectory; with limits on the states, that of the last of many searches."""
     given, start = TrajectoryProblem(f, substeps, *problem), started(x0, us)
+    given = given._replace(held=given.sampled())
     if x_limits is None:
         s, held = searched(given, None, start, tolerance, most), jnp.asarray(True)
         violation = jnp.zeros_like(x0)
