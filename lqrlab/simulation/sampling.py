@@ -21,6 +21,7 @@ from lqrlab.compute.calculus import rk4
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Linear, Plant, check_plant, pad, pad_matrix
 from lqrlab.systems.coordinates import SHAPES
+from lqrlab.systems.declaration import check_slopes
 from lqrlab.systems.plant import is_linear
 
 Pair = tuple[Array, Array]
@@ -159,6 +160,8 @@ def linearised(
         N = None if N is None else given
 
     inside = checks.traced(A, B, Q, R, N, step, at_rest, jnp.zeros(()))
+    if not checks.traced(A, B, at_rest) and all(np.isfinite(a).all() for a in at_rest):
+        check_slopes(f"plant: {plant.name}", np.concatenate([A, B], axis=-1), plant.states)
 
     def full(a: ArrayLike, core: int) -> Array:
         """With all axes of the batch: the plants' own lead, an axis of sample times follows them."""

@@ -3,7 +3,10 @@
 import dataclasses
 import inspect
 import re
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from lqrlab.compute import checks
 from lqrlab.compute.checks import number
@@ -108,3 +111,14 @@ def complete(declared: dataclasses.Field, inherited: dataclasses.Field | None) -
         for key, value in declared.metadata.items()
     }
     return dataclasses.field(default=declared.default, metadata=given)
+
+
+def check_slopes(what: str, slopes: np.ndarray, rows: Sequence[Signal]) -> None:
+    """Refuse derivatives ``[*batch, rows, …]`` at an equilibrium that are not finite, naming the first row at fault."""
+    bad = np.argwhere(~np.isfinite(slopes).all(-1))
+    if len(bad):
+        raise ValueError(
+            f"{what}: expected a derivative at the equilibrium, but that of {rows[bad[0][-1]].name!r} is not a finite "
+            "number; so it is of norm(v), sqrt(v) or v / |v| where v is zero, also if it is multiplied by zero, or not "
+            "chosen by jnp.where, there: write jnp.abs(v) of a number, jnp.sqrt(v @ v + 1e-12) of a vector"
+        )

@@ -132,6 +132,11 @@ def ilqr(
             f"us: along the first guess of the inputs the plant diverges within {num_steps} steps; start from "
             "inputs that keep it bounded, or with a shorter horizon"
         )
+    if not traced(plan.K) and plan.cost.ndim == 0 and not np.isfinite(plan.K).all():
+        raise ValueError(
+            "f: its derivative along the first guess of the inputs is not a finite number, as that of norm(v) or "
+            "sqrt(v) where v is zero; write jnp.abs(v) of a number, jnp.sqrt(v @ v + 1e-12) of a vector"
+        )
     return plan
 
 
