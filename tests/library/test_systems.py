@@ -17,7 +17,7 @@ import sympy
 from refusals import refused
 from sympy.polys.matrices import DomainMatrix
 
-from lqrlab import control, simulation, systems
+from lqrlab import control, predictive, simulation, systems
 from lqrlab.systems import Plant, Signal, drawing, families, param, plant_files
 from lqrlab.systems.plant import is_linear
 
@@ -165,6 +165,11 @@ MISTAKES = [
     (dict(mass=param(2.0, "kg", "mass", 3.0, 1.0)), "parameter 'mass' has no range"),
     (dict(mass=param(20.0, "kg", "mass", 0.1, 10.0)), r"'mass': default 20 is outside \[0\.1, 10\] kg"),
     (dict(mass=2.0), "field 'mass': write mass: Array = systems.param"),
+    (dict(dynamics=lambda self, x, u: drag(x, u)), "dynamics: expected a derivative .* that of 'velocity' is not"),
+    (
+        dict(outputs=(Signal("range", "m", 1.0),), output=lambda self, x: jnp.linalg.norm(x)[None]),
+        "output: expected a derivative .* that of 'range' is not",
+    ),
     (dict(states=None), "declares no states"),
     (dict(inputs=()), "declares no inputs"),
     (dict(inputs=Signal("force", "N", 1.0)), "inputs: expected a tuple of Signal"),
@@ -256,6 +261,28 @@ def test_functions_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="states: expected 1 names, but found 2"):
         systems.from_dynamics(lambda x, u: u, x_eq=[0.0], u_eq=[0.0], states=("a", "b"))
     refused("x_eq, u_eq: expected an equilibrium", systems.from_dynamics, lambda x, u: u, x_eq=[0.0], u_eq=[1.0])
+
+
+def drag(x, u):
+    """Right, but without a derivative at rest: that of the norm is 0/0."""
+    return jnp.stack([x[1], u[0] - x[0] - x[1] * jnp.linalg.norm(x[1:])])
+
+
+@pytest.mark.parametrize(
+    ("f", "x_eq", "row"),
+    [
+        (drag, [0.0, 0.0], "x2"),
+        (lambda x, u: jnp.stack([u[0] - jnp.sqrt(x[0]), x[0] - x[1]]), [0.0, 0.0], "x1"),
+        (lambda x, u: jnp.stack([x[1] - x[0], jnp.where(x[0] > 0, jnp.sqrt(x[0]), 0.0) - x[1]]), [0.0, 0.0], "x2"),
+        (lambda x, u: jnp.stack([u[0] - x[0], -x[1] * jnp.arccos(1 - x[1] ** 2)]), [0.0, 0.0], "x2"),
+    ],
+)
+def test_a_function_without_a_derivative_at_its_equilibrium_is_refused(f, x_eq, row):
+    words = f"f: expected a derivative at the equilibrium, but that of '{row}' is not a finite number; .*jnp.abs"
+    refused(words, systems.from_dynamics, f, x_eq=x_eq, u_eq=[0.0])
+    given = {"f": f, "x_eq": jnp.asarray(x_eq), "u_eq": jnp.zeros(1), "Q": jnp.eye(2), "R": jnp.eye(1), "dt": 0.1}
+    refused(f"plant: function: .* that of '{row}'", simulation.Problem.of, systems.custom.Function(**given))
+    refused("f: its derivative along", predictive.ilqr, f, x_eq, np.eye(2), np.eye(1), 3, dt=0.1)
 
 
 # Plants as arrays -----------------------------------------------------------------------------------------
