@@ -119,6 +119,6 @@ def check_slopes(what: str, slopes: np.ndarray, rows: Sequence[Signal]) -> None:
     if len(bad):
         raise ValueError(
             f"{what}: expected a derivative at the equilibrium, but that of {rows[bad[0][-1]].name!r} is not a finite "
-            "number; so it is of norm(v), sqrt(v) or v / |v| where v is zero, also if it is multiplied by zero, or not "
-            "chosen by jnp.where, there: write jnp.abs(v) of a number, jnp.sqrt(v @ v + 1e-12) of a vector"
+            "number; so it is of norm(v), sqrt(v) or v / |v| where v is zero, also if it is multiplied by zero there: "
+            "write jnp.abs(v) of a number, jnp.sqrt(v @ v + 1e-12) of a vector"
         )

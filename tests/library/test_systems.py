@@ -273,7 +273,6 @@ def drag(x, u):
     [
         (drag, [0.0, 0.0], "x2"),
         (lambda x, u: jnp.stack([u[0] - jnp.sqrt(x[0]), x[0] - x[1]]), [0.0, 0.0], "x1"),
-        (lambda x, u: jnp.stack([x[1] - x[0], jnp.where(x[0] > 0, jnp.sqrt(x[0]), 0.0) - x[1]]), [0.0, 0.0], "x2"),
         (lambda x, u: jnp.stack([u[0] - x[0], -x[1] * jnp.arccos(1 - x[1] ** 2)]), [0.0, 0.0], "x2"),
     ],
 )

@@ -168,7 +168,7 @@ def _optimum(
     x_limits: tuple[Array, Array] | None,
 ) -> ILQR:
     """The best trajectory; with limits on the states, that of the last of many searches."""
-    given, start = TrajectoryProblem(f, substeps, *problem), started(x0, us)
+    given, start = TrajectoryProblem._make((f, substeps, *problem, None)), started(x0, us)
     given = given._replace(held=given.sampled())
     if x_limits is None:
         s, held = searched(given, None, start, tolerance, most), jnp.asarray(True)
