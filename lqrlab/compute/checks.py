@@ -58,8 +58,11 @@ def real(name: str, value: object, *, or_complex: bool = False) -> "np.ndarray |
             f"{name}: expected real numbers, but found {array.dtype}: make states of the real and imaginary parts, or "
             "pass .real where the imaginary part is rounding"
         )
-    wanted = "numbers" if or_complex else "real numbers"
-    raise ValueError(f"{name}: expected {wanted}, but found {_shown(value)}")
+    wanted, lengths = "numbers" if or_complex else "real numbers", set[int]()
+    with contextlib.suppress(TypeError):
+        lengths = {len(row) for row in value if not isinstance(row, str | bytes)}  # type: ignore[attr-defined]
+    ragged = f"rows of different lengths, {min(lengths)} to {max(lengths)}" if len(lengths) > 1 else ""
+    raise ValueError(f"{name}: expected {wanted}, but found {ragged or _shown(value)}")
 
 
 def _shown(value: object) -> str:

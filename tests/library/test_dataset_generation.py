@@ -517,24 +517,6 @@ def test_what_is_not_there_is_refused(copy, tmp_path):
     refused(f"{SHARD}: cannot be read: No such file", dataset.open, copy)
 
 
-def test_arrays_of_anyones_file_are_read_where_they_are_plain(tmp_path):
-    path = tmp_path / "strange.h5"
-    with h5py.File(path, "w") as file:
-        file["text"], file["whole"] = np.array([b"ab", b"c"]), np.array([[1, 2]], "<i4")
-        file.create_dataset("small", data=np.zeros(1000), chunks=(1000,), compression="gzip")
-    found = dataset.shards.read_arrays(path)
-    assert found["text"].tolist() == [b"ab", b"c"]
-    assert found["whole"].tolist() == [[1, 2]]
-    assert found["small"].shape == (1000,)
-    for name, how, words in (
-        ("large", {"shape": (10**7,), "chunks": (10**6,), "compression": "gzip"}, "claims 80000000 bytes of shape"),
-        ("complex", {"shape": (2,), "dtype": "<c16"}, "holds complex128, not plain numbers"),
-    ):
-        with h5py.File(path, "w") as file:
-            file.create_dataset(name, **{"dtype": "<f8"} | how)
-        refused(f"strange.h5: {name} {words}", dataset.shards.read_arrays, path)
-
-
 def test_arrays_of_wrong_shapes_and_types_are_named(made):
     entry = json.loads((made / "manifest.json").read_text())["shards"][0]["arrays"]
     plants, n, m = entry["variants/B"]["shape"]

@@ -82,7 +82,7 @@ class Identifier(Panel[FitRequest, FitSummary]):
         self.inputs, self.outputs = (
             {s.name: _box(s.name, True) for s in signals} for signals in (log.inputs, log.outputs)
         )
-        span = min(len(u) for u, _ in log.records) * log.dt
+        span = max(len(u) for u, _ in log.records) * log.dt
         self.estimation, self.validation = (
             ipywidgets.FloatRangeSlider(
                 value=ends,

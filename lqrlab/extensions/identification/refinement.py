@@ -45,13 +45,16 @@ def refine(model: LinearModel, log: Log, *, focus: str = "prediction", iteration
     free = [name for name in given if (name != "K" or focus == "prediction") and (name != "D" or np.any(model.D))]
     start = model if focus == "prediction" else dataclasses.replace(model, K=np.zeros((n, p)))
     fixed = {name: jnp.asarray(getattr(start, name)) for name in given}
-    records = [(jnp.asarray(u - model.u_mean), jnp.asarray(y)) for u, y in log.records]
+    rows = np.arange(len(log))
+    # which record a row is of, and if it is the first of it: all records are one scan, however many samples were lost
+    of, first = np.searchsorted(log.first, rows, "right") - 1, np.isin(rows, log.first)
+    samples = tuple(jnp.asarray(a) for a in (log.us - model.u_mean, log.ys, of, first))
     ys, begin = start.run(log, start.K)
     z0 = np.concatenate([*(given[name].ravel() for name in free), begin.ravel(), model.y_mean])
     _require_samples(log, len(z0), n)
     weight = np.linalg.inv(np.linalg.cholesky(_covariance(log.ys - ys)))
     for _ in range(2):  # once with the weights of the start, once with those of what was found
-        args = (fixed, records, jnp.asarray(weight), tuple(free), (n, m, p))
+        args = (fixed, samples, jnp.asarray(weight), tuple(free), (n, m, p))
         search = functools.partial(
             scipy.optimize.least_squares,
             functools.partial(_bounded, _missed),
@@ -126,20 +129,21 @@ def _unpacked(
 def _missed(
     z: Array,
     fixed: dict[str, Array],
-    records: list[tuple[Array, Array]],
+    samples: tuple[Array, Array, Array, Array],
     weight: Array,
     free: tuple[str, ...],
     sizes: tuple[int, int, int],
 ) -> Float[Array, " k"]:
-    """Innovations of all records, weighted by ``weight``, one after the other."""
+    """Innovations of samples (inputs, outputs, record, first of it), weighted by ``weight``, one after the other."""
     A, B, C, D, K, starts, mean = _unpacked(z, fixed, free, sizes)
 
-    def step(x: Array, uy: tuple[Array, Array]) -> tuple[Array, Array]:
-        u, y = uy
+    def step(x: Array, sample: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
+        u, y, record, first = sample
+        x = jnp.where(first, starts[record], x)
         e = y - mean - C @ x - D @ u
         return A @ x + B @ u + K @ e, weight @ e
 
-    return jnp.concatenate([jax.lax.scan(step, x0, r)[1].ravel() for x0, r in zip(starts, records)])
+    return jax.lax.scan(step, starts[0], samples)[1].ravel()
 
 
 _slopes = jax.jit(jax.jacfwd(_missed), static_argnums=(4, 5))

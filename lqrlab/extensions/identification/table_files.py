@@ -156,7 +156,9 @@ def _split(line: str, separator: str) -> list[str]:
 
 
 def _arrays(path: Path) -> pd.DataFrame:
-    return _of_arrays(str(path), {k: a for k, a in read_arrays(path, _most(path)).items() if a is not None})
+    arrays = {k: a for k, a in read_arrays(path, _most(path)).items() if a is not None}
+    last = [re.sub(r"^[^\[]*\.", "", k) for k in arrays]  # signals.values
+    return _of_arrays(str(path), {k if last.count(s) > 1 else s: a for s, (k, a) in zip(last, arrays.items())})
 
 
 def _parquet(path: Path) -> pd.DataFrame:
@@ -172,14 +174,7 @@ def _parquet(path: Path) -> pd.DataFrame:
     return file.read(columns=flat).to_pandas(ignore_metadata=True)
 
 
-def _hdf5(path: Path) -> pd.DataFrame:
-    from lqrlab import dataset  # the only subpackage that reads HDF5
-
-    arrays = dataset.read_arrays(path, most=_most(path), units=True)
-    return _of_arrays(str(path), {re.sub(r"^\w+/", "", k): a for k, a in arrays.items()})
-
-
 _READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
-    ".csv": _text, ".txt": _text, ".dat": _text, ".parquet": _parquet, ".h5": _hdf5, ".hdf5": _hdf5,
+    ".csv": _text, ".txt": _text, ".dat": _text, ".parquet": _parquet, ".h5": _arrays, ".hdf5": _arrays,
     ".mat": _arrays, ".npz": _arrays,
 }  # fmt: skip

@@ -437,6 +437,52 @@ def test_orders_name_the_true_one_and_subspace_takes_it():
     assert identification.subspace(log).order <= 4
 
 
+@pytest.fixture(scope="module")
+def lossy():
+    """A log of which one row in a hundred was lost, as read; two lost rows have one between them."""
+    log = linear_log(A, B, C, 0 * K, 2000, 0.02)
+    lost = np.append(np.random.default_rng(5).choice(2000, 20, replace=False), [500, 502])
+    ys = np.where(np.isin(np.arange(2000), lost), np.nan, log.ys[:, 0])
+    return identification.read({"t": 0.1 * np.arange(2000), "u1": log.us[:, 0], "y1": ys}, ["u1"], ["y1"])
+
+
+def test_a_log_of_which_rows_were_lost_is_split_filtered_and_identified_like_any(lossy):
+    sizes = np.diff([*lossy.first, len(lossy)])
+    assert sizes.min() == 1
+    halves = lossy.split(0.7)
+    assert [len(h) for h in halves] == [round(sum(np.round(0.7 * sizes))), round(sum(sizes - np.round(0.7 * sizes)))]
+    assert sorted(np.concatenate([h.ys for h in halves])) == sorted(lossy.ys)
+    assert len(lossy.cut(0.5)) == sum(np.maximum(sizes - 5, 0))
+    assert len(lossy.filtered(1.0)) == sum(sizes[sizes > 24])
+    assert "have fewer than 3 samples" in lossy.detrended("linear").notes[-1]
+    for model in (identification.subspace(lossy), identification.refine(identification.subspace(lossy, 3), lossy)):
+        assert np.abs(pulses(model) - true_pulses()).max() < 0.02
+    refused("record of 25 samples or more, but the longest has 4", lossy.cut(0, 0.4).filtered, 1.0)
+    refused("all records have ended", lossy.cut, 1e4)
+
+
+def test_no_other_b_and_d_predict_records_better_each_from_its_best_initial_state(lossy):
+    model = identification.subspace(lossy, 3, feedthrough=True)
+
+    def missed(**change):
+        return np.sum((lossy.ys - dataclasses.replace(model, **change).predict(lossy)) ** 2)
+
+    for name in "BD":
+        a = getattr(model, name)
+        for step in 1e-4 * np.eye(a.size).reshape(-1, *a.shape):
+            assert min(missed(**{name: a + step}), missed(**{name: a - step})) > missed()
+
+
+@pytest.mark.parametrize(("rows", "at"), [(61, 5), (61, 30), (70, 50), (400, 250)])
+def test_one_step_in_a_record_is_enough_for_a_model(rows, at):
+    u = (np.arange(rows) >= at).astype(float)
+    y = scipy.signal.lfilter([0, 0.2], [1, -0.8], u) + 0.001 * np.random.default_rng(at).normal(size=rows)
+    log = identification.read({"u": u, "y": y}, ["u"], ["y"], 1.0)
+    assert identification.subspace(log, 1).poles.real == pytest.approx([0.8], abs=0.03)
+    assert np.abs(identification.subspace(log).poles - 0.8).min() < 0.03
+    refused("candidates: expected an order of at most", identification.orders, log, [99])
+
+
 def test_feedback_around_an_unstable_plant_does_not_bias_prediction_error():
     unstable, gain = np.array([[1.1, 0.2], [0.0, 0.9]]), np.array([[2.5, 1.0]])
     push, random = np.array([[0.1], [0.3]]), np.random.default_rng(3)
@@ -477,7 +523,8 @@ def test_the_jacobian_of_the_filter_is_that_of_finite_differences():
     model = identification.subspace(linear_log(A, B, C, K, 400), 3)
     fixed = {name: np.asarray(getattr(model, name)) for name in "ABCDK"}
     z = np.concatenate([model.A.ravel(), model.K.ravel(), np.ones(3), [0.1]])
-    args = ({k: jax.numpy.asarray(v) for k, v in fixed.items()}, [(log.us, log.ys)], np.eye(1), ("A", "K"), (3, 1, 1))
+    samples = log.us, log.ys, np.zeros(50, int), np.arange(50) == 0
+    args = ({k: jax.numpy.asarray(v) for k, v in fixed.items()}, samples, np.eye(1), ("A", "K"), (3, 1, 1))
     exact = refinement._slopes(z, *args)
     for i in range(len(z)):
         h = 1e-6 * np.eye(len(z))[i]
