@@ -37,7 +37,9 @@ def write(data: "Dataset") -> str:
         "windows": record["trajectories"] * config.row_steps,
         "megabytes": f"{sum(shard['bytes'] for shard in data.shards) / 1e6:.1f}",
         "files": len(data.shards),
-        "model": "linearised, by exact zero-order hold" if config.linear else "nonlinear, by Runge-Kutta 4 in substeps",
+        "model": "linearised, by exact zero-order hold"
+        if config.linear
+        else "nonlinear, by Runge-Kutta 4; linear ones exactly",
         "held_out": ", ".join(config.held_out or ()) or "no family",
         "rows": "segments" if config.segmented else "trajectories",
         "table": "\n".join("| " + " | ".join(_row(data, family)) + " |" for family in config.families),
