@@ -39,7 +39,7 @@ def write(data: "Dataset") -> str:
         "files": len(data.shards),
         "model": "linearised, by exact zero-order hold"
         if config.linear
-        else "nonlinear, by Runge-Kutta 4; linear ones exactly",
+        else "nonlinear; Runge-Kutta 4, or exactly if linear",
         "held_out": ", ".join(config.held_out or ()) or "no family",
         "rows": "segments" if config.segmented else "trajectories",
         "table": "\n".join("| " + " | ".join(_row(data, family)) + " |" for family in config.families),

@@ -61,7 +61,7 @@ class Trajectory:
 
     @property
     def cost(self) -> Float[Array, "*lead"]:
-        """Total cost of the steps; what the last state still costs is at least ``problem.optimal_cost(xs[..., -1, :])``."""
+        """Total cost of the steps; what remains after them costs ``problem.optimal_cost(xs[..., -1, :])`` at least."""
         if self.costs is None:
             raise ValueError("cost: the costs were not kept; rollout(..., keep=(..., 'costs')) keeps them")
         return jnp.sum(self.costs, axis=-1)
