@@ -49,6 +49,28 @@ def jit_by_function(fn: Callable[..., R], jit: Callable = jax.jit, **options: An
     return call
 
 
+def one_program(fn: Callable[P, R]) -> Callable[P, R]:
+    """A function of pytrees, or a method of one, that is one program outside of traces too.
+
+    A closure given to ``lax`` is another function at each call, which JAX compiles anew, tenths of a second and
+    hundreds of memory maps each time. Here it is made once, while the program is traced; the fields of an instance are
+    data of the program. What cannot be traced, such as a policy of somebody's in NumPy, runs as it is.
+    """
+    program = jit_by_function(fn, inline=True)
+
+    @functools.wraps(fn)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if checks.traced(args, kwargs) and checks.traced(jnp.zeros(())):  # part of another program; not so under vmap
+            return fn(*args, **kwargs)
+        try:
+            return program(*args, **kwargs)
+        except (TypeError, IndexError):  # as JAX's errors of tracing are, and those of leaves that are no arrays
+            return fn(*args, **kwargs)
+
+    call.kept = program.kept  # type: ignore[attr-defined]
+    return call
+
+
 def _is_function(value: object) -> bool:
     return callable(value) and not isinstance(value, type)
 

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lqrlab import control
-from lqrlab.compute import checks, linalg, pytree
+from lqrlab.compute import checks, linalg, one_program, pytree
 from lqrlab.compute.calculus import derivative
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.control.estimation import measurement_update, time_update
@@ -53,6 +53,7 @@ class ExtendedKalmanFilter:
         nothing = jnp.zeros((*batch_shape, n), P0.dtype)
         return self.policy.init(batch_shape), nothing, jnp.broadcast_to(P0, (*batch_shape, n, n))
 
+    @one_program
     def __call__(self, carry: Memory, x: Array) -> tuple[Memory, Array]:
         """The policy's input for the estimate that the outputs ``x`` lead to; those not finite say nothing."""
         own, guess, P = carry

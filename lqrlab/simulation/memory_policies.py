@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from lqrlab.compute import checks, linalg, pytree
+from lqrlab.compute import checks, linalg, one_program, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.control import LQG, LQR, Integral, StateSpace
 from lqrlab.simulation.policies import DelayedPolicy, LinearPolicy, Policy, measured_or
@@ -74,6 +74,7 @@ class Measured:
         """The policy's memory."""
         return self.policy.init(batch_shape)
 
+    @one_program
     def __call__(self, carry: PyTree, x: Array) -> tuple[PyTree, Array]:
         """The policy's input for what the sensors show of x."""
         return self.policy(carry, measure(self.sensor, x))
@@ -134,6 +135,7 @@ class LinearController:
         z = jnp.zeros((*batch_shape, A.shape[-1]), A.dtype)
         return z if self.start is None else jnp.broadcast_to(expand_batch(self.start, z.ndim), z.shape)
 
+    @one_program
     def __call__(self, carry: Array, x: Array) -> tuple[Array, Array]:
         """v of the outputs (or states) that it is given."""
         y = x.astype(carry.dtype)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import checks, one_program, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.simulation.problem import Problem, check_step
 from lqrlab.systems import Plant, check_plant
@@ -53,6 +53,7 @@ class LinearPolicy:
     def init(self, batch_shape: tuple[int, ...]) -> None:
         """Nothing to remember."""
 
+    @one_program
     def __call__(self, carry: None, x: Array) -> tuple[None, Array]:
         """−K x."""
         return None, -matvec(self.K.astype(x.dtype), x)
@@ -74,6 +75,7 @@ class TrackingPolicy:
         """No step taken."""
         return jnp.zeros((), int)
 
+    @one_program
     def __call__(self, carry: Array, x: Array) -> tuple[Array, Array]:
         """One step along the trajectory."""
         at = jnp.minimum(carry, self.us.shape[-2] - 1)
@@ -201,6 +203,7 @@ class DelayedPolicy:
         sent = jnp.zeros((*batch_shape, self.memory + 1, len(self.limit)), self.limit.dtype)
         return jnp.zeros((), int), self.policy.init(batch_shape), sent
 
+    @one_program
     def __call__(self, carry: tuple[Array, PyTree, Array], x: Array) -> tuple[tuple[Array, PyTree, Array], Array]:
         """The input that acts now."""
         step, *before = carry
@@ -215,10 +218,7 @@ class DelayedPolicy:
             return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), after, tuple(before))
 
         due, held = step % self.every == 0, tuple(before)
-        if checks.traced(due):
-            memory, sent = jax.lax.cond(due, sampled, lambda: held)
-        else:  # sample by sample each call would compile two new closures
-            memory, sent = sampled() if due else held
+        memory, sent = jax.lax.cond(due, sampled, lambda: held)
         age = step // self.every - (step - self.delay) // self.every
         acts = jnp.arange(self.memory + 1)[:, None] == jnp.broadcast_to(age, (1, sent.shape[-1]))
         acting = jnp.where(jnp.broadcast_to(acts, sent.shape), sent, 0).sum(axis=-2)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from lqrlab import control
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import checks, one_program, pytree
 from lqrlab.compute.calculus import derivative, rk4
 from lqrlab.compute.linalg import expand_batch, matvec, quadratic
 from lqrlab.simulation import sampling, scaling
@@ -254,6 +254,7 @@ class Problem(QuadraticRegulator):
         low, high = (expand_batch(a, u.ndim).astype(u.dtype) for a in (self.low, self.high))
         return jnp.clip(u, low, high)
 
+    @one_program
     def step(
         self, x: Float[Array, "*loops n"], u: Float[Array, "*loops m"], *, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "*loops n"], Float[Array, "*loops"]]:
@@ -273,6 +274,7 @@ class Problem(QuadraticRegulator):
             after = after + drawn(key, self.noise.state, x)
         return after.astype(x.dtype), cost.astype(x.dtype)
 
+    @one_program
     def linearised(
         self, x: Float[Array, "*loops n"], u: Float[Array, "*loops m"]
     ) -> tuple[Float[Array, "*loops n n"], Float[Array, "*loops n m"], Float[Array, "*loops n"]]:
@@ -284,6 +286,7 @@ class Problem(QuadraticRegulator):
         move = self._hold if self.linear else self._integrate
         return (derivative(lambda x: move(x, u)[0], x), derivative(lambda u: move(x, u)[0], u), move(x, u)[0])
 
+    @one_program
     def cost_gradient(
         self, x: Float[Array, "*loops n"], u: Float[Array, "*loops m"]
     ) -> tuple[Float[Array, "*loops n"], Float[Array, "*loops m"]]:

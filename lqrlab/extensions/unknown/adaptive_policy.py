@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from lqrlab.compute import pytree
+from lqrlab.compute import one_program, pytree
 from lqrlab.compute.linalg import expand_batch, solve
 from lqrlab.extensions.unknown import belief as beliefs
 from lqrlab.extensions.unknown.belief import Belief, optimum
@@ -88,6 +88,7 @@ class AdaptivePolicy:
         memory = jax.vmap(lambda one: begin(self.prior, one))(told)
         return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), memory)
 
+    @one_program
     def __call__(self, carry: RegulatorMemory, x: Array) -> tuple[RegulatorMemory, Array]:
         """Learn from x ``[*batch, *extra, n]`` and answer with u ``[*batch, *extra, m]``."""
         require_states(x, self.n)
