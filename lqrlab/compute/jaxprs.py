@@ -109,7 +109,7 @@ def _inner(e: JaxprEqn) -> ClosedJaxpr | None:
     return e.params["jaxprs"].solve if e.primitive.name == "custom_linear_solve" else called(e)
 
 
-# the operands in which a step is linear, where the others are constants; in each of two factors it is alone
+# the operands in which a step is linear if the others are constants
 _LINEAR_IN = {
     **dict.fromkeys((*_MOVES, "add", "add_any", "sub", "neg", "copy", "copy_p", "reduce_sum", "cumsum"), slice(None)),
     **dict.fromkeys(("div", "gather", "dynamic_slice", "reduce_precision"), slice(1)),
@@ -122,36 +122,30 @@ def degrees(closed: ClosedJaxpr, given: Sequence[float]) -> list[float]:
     """Of each output of a program: 0 if it is a constant, 1 if it is affine in the inputs that vary, else more.
 
     It is read off the steps, not tried out: 1 is certain, and so is its derivative; more may be a form unknown here.
-
-    Args:
-        closed: the program.
-        given: of each input: 1 if it varies, 0 if it is a constant.
+    Of each input is ``given`` 1 if it varies, 0 if it is a constant.
     """
-    values: dict[Var, float] = dict.fromkeys(closed.jaxpr.constvars, 0)
-    values.update(zip(closed.jaxpr.invars, given))
-
-    def read(v: Var | Literal) -> float:
-        return 0 if isinstance(v, Literal) else values[v]
-
+    values = dict(zip((*closed.jaxpr.constvars, *closed.jaxpr.invars), (*[0.0] * len(closed.consts), *given)))
     for e in closed.jaxpr.eqns:
-        a = [read(v) for v in e.invars]
-        own = e.primitive.name.startswith("custom")  # with a derivative of its own, which need not be the true one
-        inner = called(e) if any(a) and not own else None
-        values.update(zip(e.outvars, degrees(inner, a) if inner else [_degree(e, a)] * len(e.outvars)))
-    return [read(v) for v in closed.jaxpr.outvars]
+        values.update(zip(e.outvars, _degrees(e, [values.get(v, 0.0) for v in _variables(e.invars)])))
+    return [values.get(v, 0.0) for v in _variables(closed.jaxpr.outvars)]
 
 
-def _degree(e: JaxprEqn, a: list[float]) -> float:
+def _variables(named: Sequence[Var | Literal]) -> list[Var | None]:
+    return [None if isinstance(v, Literal) else v for v in named]
+
+
+def _degrees(e: JaxprEqn, a: list[float]) -> list[float]:
     name = e.primitive.name
-    if name in ("mul", "dot_general") or not any(a):
-        return sum(a)
     linear = _LINEAR_IN.get(name, slice(0))
-    if name == "convert_element_type" and jnp.issubdtype(e.params["new_dtype"], jnp.floating):
-        linear = slice(None)
     if name == "custom_linear_solve":
         linear = slice(sum(e.params["const_lengths"]), None)
-    inside = a[linear]
-    return max(inside) if sum(inside) == sum(a) else math.inf
+    elif any(a) and not name.startswith("custom") and (inner := called(e)):  # a custom derivative may be another
+        return degrees(inner, a)
+    elif name == "convert_element_type" and jnp.issubdtype(e.params["new_dtype"], jnp.floating):
+        linear = slice(None)
+    alone = sum(a[linear]) == sum(a)
+    found = sum(a) if name in ("mul", "dot_general") or not any(a) else max(a[linear]) if alone else math.inf
+    return [found] * len(e.outvars)
 
 
 def evaluate(closed: ClosedJaxpr, arguments: Sequence[np.ndarray], algebra: Algebra) -> list[np.ndarray]:
@@ -230,9 +224,6 @@ def _product(
     a, b = a.reshape(math.prod(batch), -1, inner), b.reshape(math.prod(batch), inner, -1)
     products = _each(functions["mul"], a[..., None], b[:, None])
     return _total(functions["add"], products, (2,)).reshape((*batch, *rows, *columns))
-
-
-# Arrays of many problems as numbers -------------------------------------------------------------------------
 
 
 def _is(v: Number, value: float) -> bool:

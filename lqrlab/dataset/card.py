@@ -37,9 +37,7 @@ def write(data: "Dataset") -> str:
         "windows": record["trajectories"] * config.row_steps,
         "megabytes": f"{sum(shard['bytes'] for shard in data.shards) / 1e6:.1f}",
         "files": len(data.shards),
-        "model": "linearised, by exact zero-order hold"
-        if config.linear
-        else "nonlinear; Runge-Kutta 4, or exactly if linear",
+        "model": "linearised, by exact zero-order hold" if config.linear else "nonlinear, by Runge-Kutta 4 in substeps",
         "held_out": ", ".join(config.held_out or ()) or "no family",
         "rows": "segments" if config.segmented else "trajectories",
         "table": "\n".join("| " + " | ".join(_row(data, family)) + " |" for family in config.families),

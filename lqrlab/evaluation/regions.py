@@ -14,7 +14,6 @@ from lqrlab import simulation
 from lqrlab.compute import checks, jit_by_function
 from lqrlab.compute.threads import on_threads
 from lqrlab.simulation import Policy, Problem, bind, check_policy, verdict
-from lqrlab.simulation.sampling import remark_on_a_long_run
 from lqrlab.systems import Plant, check_plant
 
 _BLOCK = 1024  # loops of one call: what a core keeps in its cache
@@ -80,7 +79,6 @@ def attraction(
     if not starts.size:
         raise ValueError("x0: expected at least one start, but found none")
     num_steps = checks.whole("num_steps", num_steps)
-    remark_on_a_long_run(problem, num_steps)
     starts = starts if starts.dtype == np.float32 else starts.astype(float)
     policy = bind(controller, problem)
     check_policy(policy, jnp.zeros((1, problem.n), starts.dtype), problem.m)

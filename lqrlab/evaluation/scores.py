@@ -13,7 +13,6 @@ from lqrlab import control, simulation
 from lqrlab.compute import as_jax, checks, jit_by_function, pytree
 from lqrlab.simulation import Keep, LinearPolicy, Policy, Problem, Verdict, bind, verdict
 from lqrlab.simulation.recording import largest_sizes, paid
-from lqrlab.simulation.sampling import remark_on_a_long_run
 from lqrlab.systems import Plant
 
 Sizes = tuple[Array, ...]
@@ -127,7 +126,6 @@ def evaluate(
     starts = _starts(problem, problem.initial_state(key=key, num=num_initial) if x0 is None else x0)
     poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
     steps = control.settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
-    remark_on_a_long_run(problem, steps)
     return _scored(problem, policy, starts, steps, reference)
 
 

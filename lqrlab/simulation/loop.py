@@ -18,7 +18,6 @@ from lqrlab.simulation.noise import Correlated, Noise, drawing, drawn
 from lqrlab.simulation.policies import LinearPolicy, Policy, check_policy
 from lqrlab.simulation.problem import Problem
 from lqrlab.simulation.recording import Arrays, Keep
-from lqrlab.simulation.sampling import remark_on_a_long_run
 from lqrlab.systems import Plant, check_plant
 from lqrlab.systems.plant import is_linear
 
@@ -147,7 +146,6 @@ def rollout(
     disturbances = {"noise": noise, "sensor_noise": sensor_noise, "excitation": excitation}
     problem = _problem(plant, x0, settings, disturbances)
     num_steps, keep = checks.whole("num_steps", num_steps), _kept(keep)
-    remark_on_a_long_run(problem, num_steps)
     policy = bind(controller, problem)
     if not checks.traced(x0):
         check_policy(policy, x0, problem.m)

@@ -38,8 +38,7 @@ class Problem(QuadraticRegulator):
         x_eq, u_eq: equilibrium; None for matrices alone.
         limits: of inputs (what the actuators can do), states, outputs and changes of inputs, as deviations; or None.
         noise: standard deviations of what disturbs the loop.
-        linear: step by exact zero-order hold: the linearised plant, or one that is linear; else the nonlinear one by
-            Runge-Kutta 4.
+        linear: step the linearised plant by exact zero-order hold; else the nonlinear one by Runge-Kutta 4.
         substeps: Runge-Kutta steps in a sample time.
 
     >>> problem = simulation.Problem.of(systems.make("pendulum"), limits=(-1.0, 1.0))
@@ -86,9 +85,8 @@ class Problem(QuadraticRegulator):
             excitation: the same of what is added to its input, scalar, ``[m]`` or ``[*batch, m]``.
             linear: the linearised plant under exact zero-order hold, instead of the nonlinear one by Runge-Kutta 4. A
                 plant whose equations are linear is held exactly in either case.
-            substeps: Runge-Kutta steps in a sample time of a nonlinear plant; if left out, enough for its fastest mode
-                and for its lightly damped ones. Inside ``jit`` or ``vmap`` over the plant's parameters or dt these are
-                not known, so they have to be given.
+            substeps: Runge-Kutta steps in a sample time; if left out, enough for the plant's fastest mode. Inside
+                ``jit`` or ``vmap`` over the plant's parameters or dt that mode is not known, so they have to be given.
             weights: Q and R of ∫ xᵀQx + uᵀRu dt instead of the plant's.
             N: cross weight of the cost, + 2xᵀNu; with ``linear=True``.
             optimum: whether K and P are designed.

@@ -115,10 +115,9 @@ def complete(declared: dataclasses.Field, inherited: dataclasses.Field | None) -
 
 def check_slopes(what: str, slopes: np.ndarray, rows: Sequence[Signal]) -> None:
     """Refuse derivatives ``[*batch, rows, …]`` at an equilibrium that are not finite, naming the first row at fault."""
-    bad = np.argwhere(~np.isfinite(slopes).all(-1))
-    if len(bad):
+    if len(bad := np.argwhere(~np.isfinite(slopes).all(-1))):
         raise ValueError(
             f"{what}: expected a derivative at the equilibrium, but that of {rows[bad[0][-1]].name!r} is not a finite "
-            "number; so it is of norm(v), sqrt(v) or v / |v| where v is zero, also if it is multiplied by zero there: "
-            "write jnp.abs(v) of a number, jnp.sqrt(v @ v + 1e-12) of a vector"
+            "number: norm(v), sqrt(v) and v / |v| have none where v is zero, also multiplied by zero; write jnp.abs(v) "
+            "of a number, jnp.sqrt(v @ v + 1e-12) of a vector"
         )

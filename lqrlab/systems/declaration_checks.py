@@ -34,7 +34,7 @@ def check(cls: type[Plant]) -> None:
     for method in ("equilibrium", "matrices", "weights"):  # each traced alone, to name the one that fails
         declaration.trace(plant, method)
     (x, u, rate), matrices, (C,), weights = jax.tree.map(np.asarray, _numbers(plant))
-    declaration.check_equilibrium(x, u, rate, pace=max(1.0, *(float(np.abs(np.nan_to_num(a)).max()) for a in matrices)))
+    declaration.check_equilibrium(x, u, rate, max(1.0, *(float(np.nan_to_num(abs(a)).max()) for a in matrices)))
     check_slopes(f"{cls.__name__}: dynamics", np.hstack(matrices), plant.states)
     check_slopes(f"{cls.__name__}: output", C, plant.outputs)
     declaration.check_weights(weights)

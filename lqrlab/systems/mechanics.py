@@ -99,9 +99,6 @@ class Mechanical(Plant):
         return self.kinetic(q, v) + self.potential(q)
 
 
-# Bodies ----------------------------------------------------------------------------------------------------
-
-
 class PlanarBody(Mechanical):
     """A rigid body in a vertical plane: q = (across, up, angle). Subclasses declare mass, inertia and gravity."""
 

@@ -372,12 +372,8 @@ def check_plant(plant: object, *, one: bool = False) -> None:
 
 def is_linear(plant: Plant) -> bool:
     """True if ẋ is a sum of multiples of states, inputs and one, by its equations: nothing is tried out."""
-
-    def of_one(path: Path, a: ArrayLike) -> jax.ShapeDtypeStruct:
-        weak = getattr(a, "weak_type", not hasattr(a, "dtype"))  # as of a Python number
-        return jax.ShapeDtypeStruct(np.shape(a)[np.ndim(a) - plant._axes(path) :], jnp.result_type(a), weak_type=weak)
-
-    fields, structure = jax.tree.flatten(jax.tree_util.tree_map_with_path(of_one, plant))
+    one = plant[(0,) * len(plant.batch_shape)] if plant.batch_shape else plant
+    fields, structure = jax.tree.flatten(jax.eval_shape(lambda plant: plant, one))
     return _is_linear(structure, tuple(fields), plant.n, plant.m)
 
 

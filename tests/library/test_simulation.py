@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import re
 
 import jax
 import jax.extend
@@ -368,17 +367,11 @@ def test_a_plant_whose_equations_are_linear_is_held_exactly_whatever_is_asked(pl
     assert environments.make(plant, linear=bool(linear)).linear
 
 
-def test_runge_kutta_is_near_for_a_thousand_samples_and_remarks_on_longer_runs():
-    """An undamped mode, turned through so small an angle that its closed form is known."""
+def test_runge_kutta_follows_a_mode_without_damping_for_as_long_as_a_run_may_take():
+    """Turned through so small an angle that its closed form is known."""
     plant = systems.from_dynamics(rates(SPRING, jnp.sin), x_eq=[2.0, 0.0], u_eq=[0.0], dt=1e-3)
     policy, x0 = simulation.no_control(plant), np.array([1e-4, 0.0])
-    run = simulation.rollout(plant, policy, x0, 1000)
-    np.testing.assert_allclose(run.xs[:, 0], 1e-4 * np.cos(np.arange(1001)), atol=1e-7)
-    with pytest.warns(UserWarning, match=r"num_steps: after 30000 samples .* substeps=(\d+) keeps") as remarks:
-        simulation.rollout(plant, policy, x0, 30_000)
-    enough = int(re.search(r"substeps=(\d+)", str(remarks[0].message))[1])
-    run = simulation.rollout(plant, policy, x0, 30_000, substeps=enough)
-    np.testing.assert_allclose(run.xs[:, 0], 1e-4 * np.cos(np.arange(30_001)), atol=1e-6)
+    run = simulation.rollout(plant, policy, x0, 30_000)
+    np.testing.assert_allclose(run.xs[:, 0], 1e-4 * np.cos(np.arange(30_001)), atol=1e-4 * 0.01 * 0.03)
     damped = systems.from_dynamics(rates(SPRING - np.diag([0, 100.0]), jnp.sin), x_eq=[2.0, 0.0], u_eq=[0.0], dt=1e-3)
     assert simulation.Problem.of(damped).substeps < simulation.Problem.of(plant).substeps
-    simulation.rollout(damped, policy, x0, 30_000)

@@ -248,9 +248,6 @@ def cholesky(a: Float[Array, "n n width"], least: ArrayLike | None = None) -> Fl
     return jax.lax.fori_loop(0, n, column, (a, jnp.zeros_like(a)))[1]
 
 
-# Solvers for any leading axes -------------------------------------------------------------------------------
-
-
 def enough(dtype: np.dtype) -> float:
     """The relative error above which an answer is sought by another method."""
     return 1e-11 if jnp.finfo(dtype).eps < 1e-10 else 3e-5

@@ -15,8 +15,7 @@ from lqrlab import simulation
 from lqrlab.compute import checks
 from lqrlab.extensions.identification.fitted_plant import in_words
 from lqrlab.extensions.identification.physical import free_parameters
-from lqrlab.extensions.identification.shooting import ScaledParameters
-from lqrlab.simulation.sampling import held
+from lqrlab.extensions.identification.shooting import ScaledParameters, held
 from lqrlab.systems import Plant, check_plant
 
 KINDS = ("prbs", "multisine", "chirp", "steps")

@@ -2,19 +2,21 @@
 
 import contextlib
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab import control
 from lqrlab.compute import pytree
+from lqrlab.compute.calculus import rk4
 from lqrlab.extensions.identification.log import Log, select
-from lqrlab.simulation.sampling import held
 from lqrlab.systems import Plant, parameter_fields
+from lqrlab.systems.plant import is_linear
 
 T = TypeVar("T", np.ndarray, Array)
 
@@ -304,3 +306,14 @@ def _filtered(segments: Segments, x_eq: np.ndarray, u_eq: np.ndarray) -> np.ndar
                 starts.append(x + x_eq)
             x = A @ x + B @ (u - u_eq)
     return np.stack(starts)
+
+
+def held(plant: Plant, dt: ArrayLike, substeps: int) -> Callable[[Array, Array], Array]:
+    """How one plant's state moves in ``dt`` under a held input, both absolute: exactly if the plant is linear."""
+    if not is_linear(plant):
+        return lambda x, u: rk4(
+            lambda x: plant.dynamics(x, u), x, jnp.full_like(x, jnp.asarray(dt, x.dtype) / substeps), substeps
+        )
+    A, _ = plant.matrices()
+    _, whole = control.c2d(A, jnp.eye(plant.n, dtype=A.dtype), dt)  # ∫ exp(At) of the sample
+    return lambda x, u: x + whole.astype(x.dtype) @ plant.dynamics(x, u)
