@@ -298,10 +298,8 @@ def record(
 
 
 def _states(x0: ArrayLike) -> Array:
-    x0 = jnp.asarray(checks.real("x0", x0))
+    x0 = jnp.asarray(checks.real("x0", x0, finite=True))
     x0 = x0 if jnp.issubdtype(x0.dtype, jnp.floating) else x0.astype(float)
-    if not checks.traced(x0) and not np.all(np.isfinite(x0)):
-        raise ValueError("x0: expected finite numbers, but found inf or NaN")
     return x0
 
 

@@ -162,13 +162,15 @@ class Problem(QuadraticRegulator):
             limits: as in :meth:`of`, deviations here.
             optimum: whether K and P are designed.
         """
-        N = jnp.zeros_like(jnp.asarray(B, float)) if N is None else N
         sampled = control.Sampled(*control.matrix_checks.arguments(A, B, Q, R, N))
         *lead, n, m = sampled.B.shape
         dtype = sampled.A.dtype
         ones = jnp.ones((*lead, n), dtype), jnp.ones((*lead, m), dtype)
         coordinates = Coordinates.from_scales(*ones, n_max=max(n, N_MAX), m_max=max(m, M_MAX))
-        times = jnp.broadcast_to(jnp.asarray(dt, dtype), lead)
+        times = control.matrix_checks.sample_time(dt, dtype, *sampled)
+        if times.ndim > len(lead):
+            raise ValueError(f"dt: expected one sample time, or one for each of {tuple(lead)}, but found {times.shape}")
+        times = jnp.broadcast_to(times, lead)
         problem = cls(coordinates, times, *sampled).limited(limits)
         return problem.solved(check=False) if optimum else problem
 

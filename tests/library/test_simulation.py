@@ -169,7 +169,7 @@ def test_noises_that_are_given_take_the_place_of_a_problems_own():
         ({"x0": np.zeros(3)}, r"x0: expected shape \[…, 2\] for pendulum, but found \(3,\)"),
         ({"num_steps": 0}, "num_steps: expected a whole number ≥ 1"),
         ({"noise": 0.1}, "key: noise"),
-        ({"noise": -0.1, "key": KEY}, "noise: expected a standard deviation"),
+        ({"noise": -0.1, "key": KEY}, "noise: expected finite numbers ≥ 0"),
         ({"dt": -1.0}, "dt: expected a sample time above 0 s"),
         ({"x0": np.array([0.0, np.nan])}, "x0: expected finite numbers"),
         ({"substeps": 0}, r"substeps: expected a whole number in \[1, 10000\]"),
@@ -191,7 +191,7 @@ def test_noises_that_are_given_take_the_place_of_a_problems_own():
             {"controller": simulation.LinearPolicy(jnp.full((1, 2), 1j))},
             "controller: expected real numbers, but found complex",
         ),
-        ({"controller": simulation.LinearPolicy([[1.0, 2.0]])}, "policy: expected a gain K that is an array"),
+        ({"controller": simulation.LinearPolicy([["1", "2"]])}, "controller: expected real numbers"),
         ({"controller": simulation.LinearPolicy(jnp.ones(2))}, r"inputs by states of pendulum, but found \(2,\)"),
     ],
 )

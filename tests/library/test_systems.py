@@ -399,7 +399,7 @@ def test_a_parameter_is_checked_by_name():
     refused(
         r"expected pendulum's mass of the bob within \[0\.01, 50\] kg, but found 90", check, cls, "mass", [1.0, 90.0]
     )
-    refused("mass: expected a finite number", check, cls, "mass", float("nan"))
+    refused("mass: expected finite numbers", check, cls, "mass", float("nan"))
     refused("mass: expected real numbers, but found 'heavy'", check, cls, "mass", "heavy")
     words = r"spread: expected a relative half-width in \[0, 1\), but found 1\.0"
     refused(words, systems.sample, "pendulum", key=key, num=2, spread=1.0)

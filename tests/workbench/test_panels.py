@@ -698,6 +698,8 @@ def test_designs_are_kept_found_again_and_forgotten(tmp_path, person, monkeypatc
     panel.designs.keep.click()
     other = widgets.lqr_designer("cart_pole", num_steps=20)
     assert other.designs.name.options == ()  # another panel's
+    other.designs.name.value = "its own"
+    other.designs.keep.click()
     other.close()
     panel.close()
     again = widgets.lqr_designer("pendulum", num_steps=20)  # as after a restart
@@ -708,8 +710,8 @@ def test_designs_are_kept_found_again_and_forgotten(tmp_path, person, monkeypatc
     again.designs.take.click()
     assert (again.states["angle"].value, again.delay.value) == (pytest.approx(4.0, rel=1e-3), 0.5)
     again.designs.forget.click()
-    (kept,) = json.loads((tmp_path / "designs.json").read_text()).values()
-    assert [*kept] == ["slow"]
+    kept = json.loads((tmp_path / "designs.json").read_text()).values()
+    assert [[*designs] for designs in kept] == [["slow"], ["its own"]]  # neither forgot the other's
     (tmp_path / "designs.json").write_text('{"widgets": ')
     again.designs.take.click()
     assert "expected a JSON object, but found no JSON" in again.designs.said.value
