@@ -25,8 +25,7 @@ from jaxtyping import PyTree
 from lqrlab.compute.elementwise import sincos
 from lqrlab.compute.linalg import stored
 
-Number = Any
-"""What stands for a number: an array of many problems' numbers, a formula."""
+Number = Any  # what stands for a number: an array of many problems' numbers, a formula
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,13 +124,13 @@ def degrees(closed: ClosedJaxpr, given: Sequence[float]) -> list[float]:
     Of each input is ``given`` 1 if it varies, 0 if it is a constant.
     """
     values = dict(zip((*closed.jaxpr.constvars, *closed.jaxpr.invars), (*[0.0] * len(closed.consts), *given)))
+
+    def read(v: Var | Literal) -> float:
+        return 0.0 if isinstance(v, Literal) else values[v]
+
     for e in closed.jaxpr.eqns:
-        values.update(zip(e.outvars, _degrees(e, [values.get(v, 0.0) for v in _variables(e.invars)])))
-    return [values.get(v, 0.0) for v in _variables(closed.jaxpr.outvars)]
-
-
-def _variables(named: Sequence[Var | Literal]) -> list[Var | None]:
-    return [None if isinstance(v, Literal) else v for v in named]
+        values.update(zip(e.outvars, _degrees(e, [read(v) for v in e.invars])))
+    return [read(v) for v in closed.jaxpr.outvars]
 
 
 def _degrees(e: JaxprEqn, a: list[float]) -> list[float]:

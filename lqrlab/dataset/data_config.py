@@ -64,7 +64,7 @@ class DataConfig(Config):
         excitation: standard deviation of the noise added to the input, in units of its scale.
         noise: standard deviation of the disturbance of the state at each step, in units of its scale.
         sensor_noise: standard deviation of the noise on the state that the controller sees, in units of its scale.
-        linear: simulate the linearised plants exactly; else those that are not linear by Runge-Kutta 4.
+        linear: simulate the linearised plants exactly; else the nonlinear ones by Runge-Kutta 4.
         seed: of all random numbers.
         variants_per_shard: variants in one file; there are at most 20,000 files.
 

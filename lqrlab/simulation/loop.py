@@ -23,10 +23,8 @@ from lqrlab.systems.plant import is_linear
 
 FIELDS = ("xs", "us", "costs")
 KEEPABLE = (*FIELDS, "memory")
-MANY = 64
-"""Fewer loops are the reference scan's."""
-MUCH = 1_000_000
-"""Steps of all loops from which on the batch-last engine gains more than its compilation costs."""
+MANY = 64  # fewer loops are the reference scan's
+MUCH = 1_000_000  # steps of all loops from which on the batch-last engine gains more than its compilation costs
 
 
 @pytree

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from lqrlab import control
-from lqrlab.compute import checks, one_program, pytree
+from lqrlab.compute import as_jax, checks, one_program, pytree
 from lqrlab.compute.calculus import derivative, rk4
 from lqrlab.compute.linalg import expand_batch, matvec, quadratic
 from lqrlab.simulation import sampling, scaling
@@ -20,6 +20,7 @@ from lqrlab.simulation.quadratic_regulator import QuadraticRegulator
 from lqrlab.simulation.sampling import Continuous, Part
 from lqrlab.simulation.scaling import Told
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant, check_plant
+from lqrlab.systems.coordinates import widened
 from lqrlab.systems.plant import is_linear, typical
 
 
@@ -130,7 +131,8 @@ class Problem(QuadraticRegulator):
     ) -> Self:
         made = [sampling.linearised(plant, dt, model=at) for plant, at in zip(plants, sampling.models(list(plants)))]
         problem = cls.together([part for (_, part), _ in made], optimum=optimum)
-        held = sampling.inputs_in_a_row([u_eq for _, (_, u_eq) in made])  # absolute limits are around these
+        inputs = [widened(np.asarray(u).reshape(-1, u.shape[-1]), M_MAX, 0.0) for _, (_, u) in made]
+        held = as_jax(np.concatenate(inputs))  # absolute limits are around these
         limited = dataclasses.replace(problem, u_eq=held).limited(limits)
         return dataclasses.replace(limited, u_eq=None)  # type: ignore[arg-type]
 

@@ -22,8 +22,7 @@ from lqrlab.systems.coordinates import SHAPES
 from lqrlab.systems.declaration import check_slopes
 
 Pair = tuple[Array, Array]
-MOST_SUBSTEPS = 10_000
-"""Runge-Kutta steps in a sample time, at most: a mode 2500 times as fast as the sampling."""
+MOST_SUBSTEPS = 10_000  # Runge-Kutta steps in a sample time, at most: a mode 2500 times as fast as the sampling
 _ANGLE = 0.25  # rad that the fastest mode turns or decays by in a Runge-Kutta step
 _LONG, _ERROR = 1e6, 120 * 0.01  # samples of a run, and its largest error: a step of θ rad is off by θ⁵/120
 _FEW, _MANY = (
@@ -190,12 +189,6 @@ def _batch(plants: tuple[int, ...], times: tuple[int, ...]) -> tuple[int, ...]:
             f"dt: expected one sample time, or one for each plant of the batch {plants}, but found shape {times}"
         )
     return batch
-
-
-def inputs_in_a_row(inputs: Sequence[Array]) -> Float[Array, "plants inputs"]:
-    """Inputs ``[*batch, m]`` of several families' plants one after another, padded with zeros."""
-    flat = [np.asarray(u).reshape(-1, u.shape[-1]) for u in inputs]
-    return as_jax(np.concatenate([np.pad(u, [(0, 0), (0, M_MAX - u.shape[-1])]) for u in flat]))
 
 
 def input_limits(limits: tuple[ArrayLike, ArrayLike], u_eq: Array, exists: Array | np.ndarray) -> tuple[Any, Any]:

@@ -28,16 +28,11 @@ from lqrlab.compute.jaxprs import degrees
 from lqrlab.systems.declaration import Signal, complete, documented, param
 from lqrlab.systems.drawing import Drawing, gauges
 
-State = Float[Array, "n"]
-"""A state, or its rate, of one plant."""
-Input = Float[Array, "m"]
-"""An input of one plant."""
-Output = Float[Array, "p"]
-"""The measurements of one plant."""
-Numbers = ArrayLike | Sequence
-"""What NumPy makes an array of: numbers, arrays, lists of them."""
-Path = tuple[jax.tree_util.GetAttrKey, ...]
-"""Where a plant's array is in it."""
+State = Float[Array, "n"]  # a state, or its rate, of one plant
+Input = Float[Array, "m"]  # an input of one plant
+Output = Float[Array, "p"]  # the measurements of one plant
+Numbers = ArrayLike | Sequence  # what NumPy makes an array of: numbers, arrays, lists of them
+Path = tuple[jax.tree_util.GetAttrKey, ...]  # where a plant's array is in it
 if TYPE_CHECKING:
     Arrays = Array
 else:  # on the host, plants and coordinates hold NumPy arrays

@@ -23,10 +23,8 @@ from jaxtyping import Bool, Float, PyTree
 
 from lqrlab.compute.linalg.dense import eliminate, stored
 
-Solve = Callable[..., PyTree[Array]]
-"""A solver: arrays with the batch on the last axis in and out."""
-Arrays = Any
-"""JAX's arrays, or NumPy's."""
+Solve = Callable[..., PyTree[Array]]  # a solver: arrays with the batch on the last axis in and out
+Arrays = Any  # JAX's arrays, or NumPy's
 Rescue = Callable[[tuple[Array, ...], PyTree[Array]], PyTree[Array]]
 """Another one, for what a solver could not do: of its arguments and its answer."""
 

@@ -309,7 +309,7 @@ def _filtered(segments: Segments, x_eq: np.ndarray, u_eq: np.ndarray) -> np.ndar
 
 
 def held(plant: Plant, dt: ArrayLike, substeps: int) -> Callable[[Array, Array], Array]:
-    """How one plant's state moves in ``dt`` under a held input, both absolute: exactly if the plant is linear."""
+    """Steps of one plant's state by ``dt`` under a held input, both absolute: exact if the plant is linear."""
     if not is_linear(plant):
         return lambda x, u: rk4(
             lambda x: plant.dynamics(x, u), x, jnp.full_like(x, jnp.asarray(dt, x.dtype) / substeps), substeps
