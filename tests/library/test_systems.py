@@ -277,7 +277,7 @@ def drag(x, u):
     ],
 )
 def test_a_function_without_a_derivative_at_its_equilibrium_is_refused(f, x_eq, row):
-    words = f"f: expected a derivative at the equilibrium, but that of '{row}' is not a finite number; .*jnp.abs"
+    words = f"f: expected a derivative at the equilibrium, but that of '{row}' is not a finite number: .*jnp.abs"
     refused(words, systems.from_dynamics, f, x_eq=x_eq, u_eq=[0.0])
     given = {"f": f, "x_eq": jnp.asarray(x_eq), "u_eq": jnp.zeros(1), "Q": jnp.eye(2), "R": jnp.eye(1), "dt": 0.1}
     refused(f"plant: function: .* that of '{row}'", simulation.Problem.of, systems.custom.Function(**given))
