@@ -92,9 +92,6 @@ def _numbered(parts: Sequence[Any]) -> dict[str, Any]:
     return {str(k + 1) * (len(parts) > 1): part for k, part in enumerate(parts)}
 
 
-# MATLAB up to version 7 ----------------------------------------------------------------------------------------
-
-
 def _matlab(path: Path, most: int) -> dict[str, Any]:
     import scipy.io
 
@@ -145,9 +142,6 @@ def _check_unpacked(path: Path, most: int) -> None:
                 at += 8 if kind == _MATRIX or kind >> 16 else 8 + length + -length % 8  # a short one is its own tag
                 _check_parts((tags := tags + 1) // 6)
             _check_parts((tags := tags + 1) // 6)
-
-
-# HDF5 ----------------------------------------------------------------------------------------------------------
 
 
 def _hdf5(path: Path, most: int) -> dict[str, Any]:

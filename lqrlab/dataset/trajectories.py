@@ -107,9 +107,6 @@ def kept(config: DataConfig, problem: Problem, runs: Runs) -> tuple[Bool[np.ndar
     return optimal[:, None] & stays, dict(zip(REASONS, map(int, left_out)))
 
 
-# What is written --------------------------------------------------------------------------------------------
-
-
 def make(config: DataConfig, shard: Shard) -> Content:
     """Everything in one shard, computed in float64."""
     with jax.enable_x64(True):

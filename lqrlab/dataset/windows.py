@@ -134,8 +134,6 @@ class WindowSet:
         return self.gather(indices)
 
 
-# In host memory ----------------------------------------------------------------------------------------------
-
 _FEW = 256  # windows that are not worth a second thread
 
 Rows = Float[np.ndarray, "N times 18"]

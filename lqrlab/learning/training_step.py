@@ -147,8 +147,6 @@ def train_step(
     return step
 
 
-# Compiled, on one device or several -------------------------------------------------------------------------
-
 VALIDATION_STEPS = 128
 """Of the closed loops that a policy is validated on."""
 
