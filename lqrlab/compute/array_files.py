@@ -24,7 +24,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> Path:
     if path.suffix == ".mat":
         import scipy.io  # 0.2 s that only this format costs
 
-        scipy.io.savemat(packed, content, oned_as="column")
+        scipy.io.savemat(packed, content, oned_as="column", do_compression=True)  # for zlib's checksums
     else:
         np.savez_compressed(packed, allow_pickle=False, **content)
     return write_atomic(path, packed.getvalue())
