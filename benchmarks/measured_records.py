@@ -70,7 +70,7 @@ def tanks(file: Path) -> float:
         return found.renamed({f"u{which}": "voltage", f"y{which}": "level"})
 
     estimation, validation = log("Est"), log("Val")
-    found = identification.fit(OverflowingTanks(), estimation, starts=1, method="single", substeps=8)
+    found = identification.fit(OverflowingTanks(), estimation, starts=1, method="single", substeps=8)  # type: ignore[call-arg]
     missed = validation.ys - found.simulate(validation, found.x0[0])  # both records begin alike
     return float(np.sqrt(np.mean(np.square(missed))))
 
