@@ -25,8 +25,7 @@ CARD = "card.md"
 _CONFIG, _MANIFEST = "config.json", "manifest.json"
 _GROUPS = ("variants", "trajectories")
 
-Record = dict[str, Any]
-"""The manifest, or its entry of a file."""
+Record = dict[str, Any]  # the manifest, or its entry of a file
 
 REASONS = {
     "no_stabilizing_design": "variants without a stabilizing optimal gain, and all their trajectories",

@@ -15,8 +15,7 @@ from lqrlab.simulation import Keep, LinearPolicy, Problem, verdict
 from lqrlab.simulation.recording import largest_sizes, paid
 from lqrlab.systems import N_MAX, Plant
 
-Runs = dict[str, np.ndarray]
-"""Name → array ``[v, s, …]``: s loops of each of v plants."""
+Runs = dict[str, np.ndarray]  # name → array ``[v, s, …]``: s loops of each of v plants
 
 
 def drawn(config: DataConfig, shard: Shard) -> Problem:

@@ -368,16 +368,16 @@ def check_plant(plant: object, *, one: bool = False) -> None:
 def is_linear(plant: Plant) -> bool:
     """True if ẋ is a sum of multiples of states, inputs and one, by its equations: nothing is tried out."""
     one = plant[(0,) * len(plant.batch_shape)] if plant.batch_shape else plant
-    fields, structure = jax.tree.flatten(jax.eval_shape(lambda plant: plant, one))
-    return _is_linear(structure, tuple(fields), plant.n, plant.m)
+    fields, structure = jax.tree.flatten(one)
+    return _is_linear(structure, tuple(map(jax.typeof, fields)), plant.n, plant.m)
 
 
 @functools.lru_cache(64)
-def _is_linear(structure: PyTreeDef, fields: tuple[jax.ShapeDtypeStruct, ...], n: int, m: int) -> bool:
+def _is_linear(structure: PyTreeDef, fields: tuple[Any, ...], n: int, m: int) -> bool:
     def rates(fields: Sequence[Array], x: Array, u: Array) -> Array:
         return jax.tree.unflatten(structure, fields).dynamics(x, u)
 
-    closed = jax.make_jaxpr(rates)(fields, jnp.zeros(n), jnp.zeros(m))
+    closed = jax.make_jaxpr(rates)(fields, np.zeros(n), np.zeros(m))
     return max(degrees(closed, [0] * len(fields) + [1, 1])) <= 1
 
 
