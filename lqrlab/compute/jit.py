@@ -16,8 +16,7 @@ from lqrlab.compute import checks
 P = ParamSpec("P")
 R = TypeVar("R")
 
-KEPT = 16
-"""Functions, or choices of static arguments, whose programs are kept, for each compiled function."""
+KEPT = 16  # functions, or choices of static arguments, whose programs are kept, for each compiled function
 _QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
 
 

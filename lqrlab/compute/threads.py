@@ -1,6 +1,5 @@
 """Compiled programs on all cores: XLA runs one of many small steps on one core, a few Python threads use the others."""
 
-import contextlib
 import functools
 import math
 import os
@@ -41,7 +40,7 @@ def on_threads(fn: Callable[[T], S], items: Sequence[T], program: Hashable) -> l
     wide = jax.dtypes.canonicalize_dtype(float) == jnp.float64
 
     def call(item: T) -> S:
-        with jax.enable_x64(True) if wide else contextlib.nullcontext():
+        with jax.enable_x64(wide):
             return fn(item)
 
     return [*first, *_pool().map(call, items[len(first) :])]

@@ -112,8 +112,16 @@ def frequency_response(
 
 
 def response_at(A: np.ndarray, B: np.ndarray, C: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """C (zI − A)⁻¹B ``[f, p, m]`` at complex z ``[f]``, on the host: of one small system, nothing is compiled."""
-    return C @ np.linalg.solve(z[:, None, None] * np.eye(len(A)) - A, B.astype(complex)[None])
+    """C (zI − A)⁻¹B ``[f, p, m]`` at complex z ``[f]``, on the host: of one small system, nothing is compiled.
+
+    NaN at a pole.
+    """
+    try:
+        return C @ np.linalg.solve(z[:, None, None] * np.eye(len(A)) - A, B.astype(complex)[None])
+    except np.linalg.LinAlgError:  # one of them is a pole, of which NumPy does not say which
+        if len(z) == 1:
+            return np.full((1, len(C), B.shape[1]), complex(np.nan, np.nan))
+        return np.concatenate([response_at(A, B, C, half) for half in np.array_split(z, 2)])
 
 
 @jax.jit

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import hashlib
 import io
@@ -23,8 +24,7 @@ _MOST = 200  # arrays of a file
 _GROUPS = ("variants", "variants/parameters", "trajectories")
 _PARTED = ("trajectories/states", "trajectories/controls")  # read in parts, so kept in chunks
 
-Headers = Mapping[str, dict[str, Any]]
-"""Name of an array → its shape, type and digest."""
+Headers = Mapping[str, dict[str, Any]]  # name of an array → its shape, type and digest
 
 
 class BadFile(ValueError):
@@ -36,6 +36,13 @@ class BadFile(ValueError):
 
     def __reduce__(self) -> tuple[type, tuple[Path, str]]:  # it may come from another process
         return type(self), (self.path, self.why)
+
+
+class Busy(BadFile):
+    """A file that cannot be read now, of which it is not known that anything is wrong with it: nothing replaces it."""
+
+
+_NOT_NOW = {errno.EAGAIN, errno.EACCES, errno.EPERM, errno.ENOLCK, errno.EMFILE, errno.ENFILE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,10 +125,8 @@ def opened(path: Path) -> Iterator[dict[str, h5py.Dataset]]:
         BadFile: missing, cut off, not HDF5; something that points out of the file or at nothing; an array that
             claims more bytes than the file has.
     """
-    try:
+    with damage(path, "cannot be read"):
         about = path.stat()
-    except OSError as error:
-        raise BadFile(path, f"cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(about.st_mode):  # a pipe would be waited for
         raise BadFile(path, "is no regular file")
     with damage(path, "is no HDF5 file, or is cut off or damaged"):
@@ -140,7 +145,11 @@ def damage(path: Path, what: str) -> Iterator[None]:
     except BadFile:
         raise
     except Exception as error:
-        raise BadFile(path, f"{what}: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        if (number := getattr(error, "errno", None)) in _NOT_NOW:
+            locked = "is locked: another process has it open and may be writing; wait for it, or end it"
+            raise Busy(path, locked if number == errno.EAGAIN else f"cannot be read now: {why}") from None
+        raise BadFile(path, f"{what}: {why}") from None
 
 
 def _checked(path: Path, file: h5py.File, size: int) -> dict[str, h5py.Dataset]:

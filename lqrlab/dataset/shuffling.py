@@ -17,8 +17,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 _ROUNDS = 6
-Words = TypeVar("Words", Array, np.ndarray)
-"""uint32, in NumPy or in JAX."""
+Words = TypeVar("Words", Array, np.ndarray)  # uint32, in NumPy or in JAX
 
 
 def _mix(v: Words) -> Words:

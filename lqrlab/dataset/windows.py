@@ -15,8 +15,7 @@ from lqrlab.dataset import shards, shuffling
 from lqrlab.dataset.store import Dataset, VariantTable
 from lqrlab.systems import M_MAX, N_MAX, Coordinates
 
-CHANNELS = N_MAX + M_MAX
-"""Of a state and the input before it, padded."""
+CHANNELS = N_MAX + M_MAX  # of a state and the input before it, padded
 
 
 @pytree
@@ -136,12 +135,9 @@ class WindowSet:
         return self.gather(indices)
 
 
-# In host memory ----------------------------------------------------------------------------------------------
-
 _FEW = 256  # windows that are not worth a second thread
 
-Rows = Float[np.ndarray, "N times 18"]
-"""Trajectories as a :class:`WindowSet` has them, in host memory."""
+Rows = Float[np.ndarray, "N times 18"]  # trajectories as a :class:`WindowSet` has them, in host memory
 
 
 def cut(rows: Rows, at: Int[np.ndarray, " b"], out: Float[np.ndarray, "b W 18"]) -> None:

@@ -206,7 +206,7 @@ def integrating(plant: Plant | Problem, design: Integral, r: ArrayLike | None = 
     _check_sampled(design.discrete)
     check_sizes(problem, design.K.shape[-1], design.K.shape[-2])
     Ki, p, n = design.Ki, design.C.shape[-2], problem.n
-    set_point = jnp.zeros(p) if r is None else jnp.asarray(checks.real("r", r), Ki.dtype)
+    set_point = jnp.zeros(p) if r is None else jnp.asarray(checks.real("r", r, finite=True), Ki.dtype)
     if set_point.shape[-1:] != (p,):
         raise ValueError(f"r: expected {p} numbers, one for each output, but found shape {set_point.shape}")
     # Ki times this is the identity on what the integrals can do to the inputs
@@ -275,7 +275,10 @@ def delayed(
         )
     memory = int(np.ceil(waits.max()))
     check_sizes(problem, design.K.shape[-1] - memory * problem.m, design.K.shape[-2])
-    cut = jnp.broadcast_to(jnp.asarray(checks.real("limit", limit), design.K.dtype), (problem.m,))
+    cut = jnp.asarray(checks.real("limit", limit, low=0), design.K.dtype)
+    if cut.shape not in ((), (1,), (problem.m,)):
+        raise ValueError(f"limit: expected one number or {problem.m}, one an input, but found shape {cut.shape}")
+    cut = jnp.broadcast_to(cut, (problem.m,))
     step = problem.dt / ticks
     late = jnp.asarray(np.round(steps).astype(int))
     return DelayedPolicy(LinearPolicy(design.K), jnp.asarray(ticks), late, cut, memory, True, step)

@@ -81,10 +81,8 @@ def spread(
     if np.ndim(value) == len(batch) + 2:
         return _correlated(name, value, size, dtype, batch)
     if not checks.traced(value):
-        given = np.asarray(checks.real(name, value))
-        if not np.all(np.isfinite(given) & (given >= 0)):
-            raise ValueError(f"{name}: expected a standard deviation ≥ 0, but found {value}")
-        if not given.any():
+        given = np.asarray(checks.real(name, value, finite=True, low=0))
+        if given.size and not given.any():
             return None
     deviation = jnp.asarray(value, dtype)
     if deviation.ndim and deviation.shape[-1] not in (1, size):

@@ -141,9 +141,7 @@ def check_policy(policy: Policy, x: Array, m: int) -> None:
             f"but found {type(policy).__name__}"
         )
     if type(policy) is LinearPolicy:
-        if not isinstance(policy.K, jax.Array | np.ndarray):
-            raise ValueError(f"policy: expected a gain K that is an array, but found {type(policy.K).__name__}")
-        *lead, rows, columns = policy.K.shape
+        *lead, rows, columns = checks.real("policy", policy.K).shape
         if (rows, columns) == (m, x.shape[-1]) and tuple(lead) == x.shape[: len(lead)]:
             return  # seen without a trace, which would take longer than many a simulation
         if set(lead) - {1} and tuple(lead) != x.shape[:-1][: len(lead)]:

@@ -490,6 +490,24 @@ def test_progress_and_lock(tmp_path):
     assert seen == [(i, 6) for i in range(7)]
 
 
+def test_a_file_that_another_process_writes_is_locked_and_not_made_again(copy, monkeypatch):
+    hold = "import sys, h5py; file = h5py.File(sys.argv[1], 'r+'); file['more'] = [1] * 9999; file.flush(); print()"
+    command = [sys.executable, "-c", f"{hold}; sys.stdout.flush(); sys.stdin.read()", copy / SHARD]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        writer.stdout.readline()
+        before = files(copy)
+        refused(f"{SHARD}: is locked: .* wait for it, or end it$", dataset.generate, CONFIG, copy)
+        refused(f"{SHARD}: is locked: .* wait for it, or end it$", dataset.open, copy)
+        assert str(dataset.verify(copy)).endswith("wait for it, or end it")
+        assert files(copy) == before
+        writer.stdin.close()
+    with pytest.warns(UserWarning, match=f"{SHARD} was made again"):
+        dataset.generate(CONFIG, copy)
+    error = PermissionError(13, "Permission denied")
+    monkeypatch.setattr(h5py, "File", lambda *_, **__: (_ for _ in ()).throw(error))
+    refused("cannot be read now: Permission denied$", dataset.generate, CONFIG, copy)
+
+
 # What is not what it should be ----------------------------------------------------------------------------
 
 

@@ -75,12 +75,10 @@ class ProcessModel:
             y: outputs ``[T]`` or ``[T + 1]``, the first one measured when the first input begins; their rest is fitted.
             dt: sample time [s].
         """
-        u, y = (np.asarray(checks.real(name, a), float) for name, a in (("u", u), ("y", y)))
+        u, y = (np.asarray(checks.real(name, a, finite=True), float) for name, a in (("u", u), ("y", y)))
         dt = checks.number("dt", dt, "a sample time above 0 s", above=0)
         if u.ndim != 1 or y.ndim != 1 or len(u) < 8 or len(y) - len(u) not in (0, 1):
             raise ValueError(f"u, y: expected two columns of at least 8 samples, but found {u.shape} and {y.shape}")
-        if not (np.isfinite(u).all() and np.isfinite(y).all()):
-            raise ValueError("u, y: expected finite numbers, but found some that are not; leave these samples out")
         if not u.any() or np.ptp(y) == 0:
             raise ValueError("u, y: expected an input and an output that move, but found constant ones")
         K, T, L = _nearest(u, y)

@@ -13,10 +13,9 @@ from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab import simulation
 from lqrlab.compute import checks, jit_by_function, one_program, pytree
-from lqrlab.compute.calculus import rk4
 from lqrlab.extensions.identification.fitted_plant import in_words
 from lqrlab.extensions.identification.physical import free_parameters
-from lqrlab.extensions.identification.shooting import ScaledParameters
+from lqrlab.extensions.identification.shooting import ScaledParameters, held
 from lqrlab.systems import Plant, check_plant
 
 KINDS = ("prbs", "multisine", "chirp", "steps")
@@ -250,16 +249,15 @@ class _Probe:
     def information(self, us: Float[Array, "T m"]) -> tuple[Float[Array, "k k"], Float[Array, "T n"]]:
         """Fisher's information of the scaled parameters, the initial state unknown too; and the states' deviations."""
         x_eq, u_eq = self.point
-        h = jnp.full_like(x_eq, self.plant.dt / self.substeps)
 
         def outputs(z: Array, x0: Array) -> tuple[Array, Array]:
             plant = self.coordinates.plant(self.plant, z)
+            move = held(plant, self.plant.dt, self.substeps)
 
             def step(x: Array, extra: Array) -> tuple[Array, tuple[Array, Array]]:
                 u = u_eq + extra - self.K @ (x - x_eq)
                 full = jnp.concatenate([x, plant.output(x)])
-                after = rk4(lambda x: plant.dynamics(x, u), x, h, self.substeps)
-                return after, (full[jnp.array(self.which)], x)
+                return move(x, u), (full[jnp.array(self.which)], x)
 
             ys, xs = jax.lax.scan(step, x0, us)[1]
             return ys / self.sigma[None], xs - x_eq[None]

@@ -156,6 +156,14 @@ def test_what_is_refused_in_words(tmp_path):
         (lambda p: p.K, "k.mat", "expected a gain, a plant"),
         (systems.sample("pendulum", key=jax.random.key(0), num=2), "p.mat", "found a batch"),
         ("text", "k.json", "thing"),
+        (np.array([[1.0, np.nan]]), "k.json", "thing: expected finite numbers, but K holds"),
+        (np.ma.array([[1.0, 2.0]], mask=[[True, False]]), "k.mat", "thing: expected numbers, but found 1 masked"),
+        (np.zeros((0, 2)), "k.mat", "one gain"),
+        (
+            control.StateSpace([[np.inf]], [[1.0]], [[1.0]], [[0.0]], 0.1),
+            "s.npz",
+            "thing: expected finite numbers, but A holds",
+        ),
     ):
         with pytest.raises(ValueError, match=words):
             deployment.save(thing, tmp_path / name)
@@ -232,7 +240,6 @@ def test_what_acts_on_no_plant_is_not_written(tmp_path):
     pc = pytest.importorskip("control")
     for thing, words in (
         (np.array([[1.0, np.nan]]), "K holds NaN or infinity"),
-        (control.StateSpace([[np.inf]], [[1.0]], [[1.0]], [[0.0]]), "A holds NaN or infinity"),
         (np.zeros((0, 3)), "expected one gain"),
         (pc.ss([[0.5]], [[1.0]], [[1.0]], [[0.0]], True), "its dt: expected seconds"),
         (pc.tf([1.0], [1.0, 1.0]), "but found TransferFunction"),

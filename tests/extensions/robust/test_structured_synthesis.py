@@ -122,6 +122,9 @@ def test_what_is_wrong_is_said():
     wanted = [robust.NormRequirement(outputs=[9])]
     refused("outputs: expected numbers from 0 to 2", robust.hinfstruct, *system, 1, 1, requirements=wanted)
     refused("norm", robust.NormRequirement, "h3")
+    for bad in ([-1], [True], []):
+        refused("inputs: expected", robust.NormRequirement, inputs=bad)
+    refused("at_most: expected a number above 0", robust.NormRequirement, at_most=np.nan)
     direct = [[-1.0]], [[1.0, 1.0]], [[1.0], [1.0]], [[0.5, 0.0], [0.0, 0.0]]
     wanted = [robust.NormRequirement("h2")]
     refused("no controller of order 0", robust.hinfstruct, *direct, 1, 1, requirements=wanted)
