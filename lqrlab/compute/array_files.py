@@ -24,7 +24,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> Path:
     if path.suffix == ".mat":
         import scipy.io  # 0.2 s that only this format costs
 
-        scipy.io.savemat(packed, content, oned_as="column")
+        scipy.io.savemat(packed, content, oned_as="column", do_compression=True)  # for zlib's checksums
     else:
         np.savez_compressed(packed, allow_pickle=False, **content)
     return write_atomic(path, packed.getvalue())
@@ -92,9 +92,6 @@ def _numbered(parts: Sequence[Any]) -> dict[str, Any]:
     return {str(k + 1) * (len(parts) > 1): part for k, part in enumerate(parts)}
 
 
-# MATLAB up to version 7 ----------------------------------------------------------------------------------------
-
-
 def _matlab(path: Path, most: int) -> dict[str, Any]:
     import scipy.io
 
@@ -145,9 +142,6 @@ def _check_unpacked(path: Path, most: int) -> None:
                 at += 8 if kind == _MATRIX or kind >> 16 else 8 + length + -length % 8  # a short one is its own tag
                 _check_parts((tags := tags + 1) // 6)
             _check_parts((tags := tags + 1) // 6)
-
-
-# HDF5 ----------------------------------------------------------------------------------------------------------
 
 
 def _hdf5(path: Path, most: int) -> dict[str, Any]:

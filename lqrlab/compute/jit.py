@@ -16,8 +16,7 @@ from lqrlab.compute import checks
 P = ParamSpec("P")
 R = TypeVar("R")
 
-KEPT = 16
-"""Functions, or choices of static arguments, whose programs are kept, for each compiled function."""
+KEPT = 16  # functions, or choices of static arguments, whose programs are kept, for each compiled function
 _QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
 
 
@@ -56,7 +55,7 @@ def one_program(fn: Callable[P, R]) -> Callable[P, R]:
     hundreds of memory maps each time. Here it is made once, while the program is traced; the fields of an instance are
     data of the program. What cannot be traced, such as a policy of somebody's in NumPy, runs as it is.
     """
-    program = jit_by_function(fn, inline=True)
+    program = jit_by_function(fn)
 
     @functools.wraps(fn)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -111,9 +111,6 @@ def produce(config: DataConfig, folder: Path, shard: Shard) -> Record:
     return record | {_MADE_AGAIN: why} if why else record
 
 
-# Verification -----------------------------------------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class Report:
     """The result of :func:`verify`.

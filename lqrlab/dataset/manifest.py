@@ -25,8 +25,7 @@ CARD = "card.md"
 _CONFIG, _MANIFEST = "config.json", "manifest.json"
 _GROUPS = ("variants", "trajectories")
 
-Record = dict[str, Any]
-"""The manifest, or its entry of a file."""
+Record = dict[str, Any]  # the manifest, or its entry of a file
 
 REASONS = {
     "no_stabilizing_design": "variants without a stabilizing optimal gain, and all their trajectories",
@@ -121,9 +120,6 @@ def units(config: DataConfig, plants: Plant) -> dict[str, str]:
     return found | {f"{_PARAMETERS}{name}": field.metadata["unit"] for name, field in parameters}
 
 
-# The entry of a file ----------------------------------------------------------------------------------------
-
-
 def record(path: Path, content: Content) -> Record:
     """The manifest's entry of one file."""
     return {
@@ -187,9 +183,6 @@ def changed(found: Headers, listed: Headers) -> str:
     """Arrays that are others than those listed, in words; empty if none are."""
     odd = [name for name in sorted(found.keys() | listed.keys()) if found.get(name) != listed.get(name)]
     return f"{', '.join(odd[:5])} {'is' if len(odd) == 1 else 'are'} not what the manifest lists" if odd else ""
-
-
-# The folder -------------------------------------------------------------------------------------------------
 
 
 def check_folder(folder: Path, config: DataConfig) -> None:

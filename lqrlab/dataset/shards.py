@@ -24,8 +24,7 @@ _MOST = 200  # arrays of a file
 _GROUPS = ("variants", "variants/parameters", "trajectories")
 _PARTED = ("trajectories/states", "trajectories/controls")  # read in parts, so kept in chunks
 
-Headers = Mapping[str, dict[str, Any]]
-"""Name of an array → its shape, type and digest."""
+Headers = Mapping[str, dict[str, Any]]  # name of an array → its shape, type and digest
 
 
 class BadFile(ValueError):

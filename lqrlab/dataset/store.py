@@ -22,8 +22,7 @@ from lqrlab.systems import M_MAX, N_MAX, Coordinates, Linear, Plant, pad_matrix
 
 SPLITS = ("train", "validation", "held_out")
 
-Columns = dict[str, np.ndarray]
-"""Group ``variants`` of a file: name → array with one row a plant, in SI units."""
+Columns = dict[str, np.ndarray]  # group ``variants`` of a file: name → array with one row a plant, in SI units
 
 
 @pytree

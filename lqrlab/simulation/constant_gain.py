@@ -29,16 +29,12 @@ from lqrlab.simulation.recording import Arrays, Keep, evaluate, segmented, shape
 from lqrlab.systems import Plant
 
 # measured on a CPU with 1 MiB of second-level cache a core
-CACHE = 80_000
-"""Bytes of plants' matrices in a block."""
+CACHE = 80_000  # bytes of plants' matrices in a block
 CALL = 4_000_000
 """Bytes of trajectories that one call of the program makes, and a fourth of what makes a block narrower."""
-WIDEST = 800, 200
-"""Loops in a block, of linear plants and of others, which have more intermediate results."""
-CHUNK = 16
-"""Samples whose states are in the cache together until what is kept of them has its loops in front."""
-SHARED = 64
-"""Loops of one plant that fill a block: its matrices are then numbers that all of them share."""
+WIDEST = 800, 200  # loops in a block, of linear plants and of others, which have more intermediate results
+CHUNK = 16  # samples whose states are in the cache together until what is kept of them has its loops in front
+SHARED = 64  # loops of one plant that fill a block: its matrices are then numbers that all of them share
 
 
 class NonlinearModel(NamedTuple):

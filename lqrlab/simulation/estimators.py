@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lqrlab import control
@@ -15,6 +16,7 @@ from lqrlab.simulation.memory_policies import Measured, Outputs, measure
 from lqrlab.simulation.noise import root
 from lqrlab.simulation.policies import Policy
 from lqrlab.simulation.problem import Problem
+from lqrlab.systems.declaration import check_slopes
 
 Memory = tuple[PyTree, Array, Array]
 """What the policy remembers; the estimate of the state and its covariance, before the next measurement."""
@@ -155,6 +157,8 @@ def _filtered(
     sensor = (
         sensor if isinstance(sensor, Outputs) else control.matrix_checks.matrices(C=(sensor, "pn"), I=(eye, "nn"))[0]
     )
+    if isinstance(sensor, Outputs) and kind is ExtendedKalmanFilter and not checks.traced(sensor):
+        check_slopes("sensor", np.asarray(sensor.plant.output_matrix()), sensor.plant.outputs)
     p = sensor.shape[-2]
     covariances = {}
     for name, a, size in zip(("W", "V", "P0"), noise, (problem.n, p, problem.n)):

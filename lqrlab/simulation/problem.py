@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from lqrlab import control
-from lqrlab.compute import checks, one_program, pytree
+from lqrlab.compute import as_jax, checks, one_program, pytree
 from lqrlab.compute.calculus import derivative, rk4
 from lqrlab.compute.linalg import expand_batch, matvec, quadratic
 from lqrlab.simulation import sampling, scaling
@@ -20,7 +20,8 @@ from lqrlab.simulation.quadratic_regulator import QuadraticRegulator
 from lqrlab.simulation.sampling import Continuous, Part
 from lqrlab.simulation.scaling import Told
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant, check_plant
-from lqrlab.systems.plant import typical
+from lqrlab.systems.coordinates import widened
+from lqrlab.systems.plant import is_linear, typical
 
 
 @pytree
@@ -83,7 +84,8 @@ class Problem(QuadraticRegulator):
                 its covariance ``[*batch, n, n]``, as :func:`lqrlab.control.sampled_noise` makes it.
             sensor_noise: the same of what a policy sees of the state.
             excitation: the same of what is added to its input, scalar, ``[m]`` or ``[*batch, m]``.
-            linear: the linearised plant under exact zero-order hold, instead of the nonlinear one by Runge-Kutta 4.
+            linear: the linearised plant under exact zero-order hold, instead of the nonlinear one by Runge-Kutta 4. A
+                plant whose equations are linear is held exactly in either case.
             substeps: Runge-Kutta steps in a sample time; if left out, enough for the plant's fastest mode. Inside
                 ``jit`` or ``vmap`` over the plant's parameters or dt that mode is not known, so they have to be given.
             weights: Q and R of ∫ xᵀQx + uᵀRu dt instead of the plant's.
@@ -103,9 +105,10 @@ class Problem(QuadraticRegulator):
         checks.flag("linear", linear)
         (plant, part), (x_eq, u_eq) = sampling.linearised(plants, dt, weights, N)
         found, best = sampling.sample(part, design=optimum)
+        linear = is_linear(plants) or linear
         if not linear and N is not None:
             raise ValueError("N: a cross weight is paid by the linearised plant; give linear=True")
-        steps = 1 if linear else sampling.substeps_of(plants, part.plant.A, plants.dt if dt is None else dt, substeps)
+        steps = sampling.substeps_of(plants, part.plant.A, plants.dt if dt is None else dt, substeps, linear)
         K, P = best or (None, None)
         problem = cls(
             part.coordinates,
@@ -128,7 +131,8 @@ class Problem(QuadraticRegulator):
     ) -> Self:
         made = [sampling.linearised(plant, dt, model=at) for plant, at in zip(plants, sampling.models(list(plants)))]
         problem = cls.together([part for (_, part), _ in made], optimum=optimum)
-        held = sampling.inputs_in_a_row([u_eq for _, (_, u_eq) in made])  # absolute limits are around these
+        inputs = [widened(np.asarray(u).reshape(-1, u.shape[-1]), M_MAX, 0.0) for _, (_, u) in made]
+        held = as_jax(np.concatenate(inputs))  # absolute limits are around these
         limited = dataclasses.replace(problem, u_eq=held).limited(limits)
         return dataclasses.replace(limited, u_eq=None)  # type: ignore[arg-type]
 

@@ -3,6 +3,7 @@
 A file holds named arrays and says in ``kind`` what they are. Names of signals stand there with their units.
 """
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Collection
@@ -100,14 +101,14 @@ def _fields(thing: Any) -> Fields:
         return _of_log(thing)
     if isinstance(thing, LinearController) or all(hasattr(thing, k) for k in "ABCD"):
         return _of_system(thing)
-    if isinstance(thing, control.LQR | LinearPolicy) or not callable(thing):
+    if isinstance(thing, control.LQR | LinearPolicy) or not (callable(thing) or dataclasses.is_dataclass(thing)):
         K = np.asarray(checks.real("thing", getattr(thing, "K", thing)), float)
         if K.ndim != 2 or not K.size:
             raise ValueError(f"thing: expected one gain K [m, n], but found shape {K.shape}; take one of the batch")
         return {"kind": "gain", "K": K}
     raise ValueError(
-        f"thing: expected a gain, a plant, a linear controller or a log, but found {type(thing).__name__}; any "
-        "controller is written as C code by deployment.to_c"
+        f"thing: expected a gain, a plant, a linear controller or a log, but found {type(thing).__name__}; "
+        "simulation.bind makes linear controllers of designs, and deployment.to_c writes any controller as C code"
     )
 
 

@@ -26,18 +26,10 @@ _LOOSE = 1e-2  # by which segments may fail to meet at first, relative to the st
 
 
 def fit(
-    plant: Plant,
-    log: Log,
-    parameters: Sequence[str] | None = None,
-    *,
-    method: str = "auto",
-    starts: int = 8,
-    offsets: bool | Sequence[str] = False,
-    defect: float = DEFECT,
-    segment: int | None = None,
-    substeps: int | None = None,
-    iterations: int = 100,
-) -> FittedPlant:
+    plant: Plant, log: Log, parameters: Sequence[str] | None = None, *, method: str = "auto", starts: int = 8,
+    offsets: bool | Sequence[str] = False, defect: float = DEFECT, segment: int | None = None,
+    substeps: int | None = None, iterations: int = 100,
+) -> FittedPlant:  # fmt: skip
     """Physical parameters of a plant from a log of its inputs and (some) outputs, named as the plant names them.
 
     Minimised is the sum of squares of the outputs' errors in units of their noise, which is estimated along, over the

@@ -34,14 +34,9 @@ class Column(NamedTuple):
 
 
 def read(
-    source: Any,
-    inputs: Sequence[str] = (),
-    outputs: Sequence[str] = (),
-    dt: float | None = None,
-    time: str | None = None,
-    *,
-    plant: Plant | None = None,
-) -> Log:
+    source: Any, inputs: Sequence[str] = (), outputs: Sequence[str] = (), dt: float | None = None,
+    time: str | None = None, *, plant: Plant | None = None,
+) -> Log:  # fmt: skip
     """A log from a file, a table, arrays, or a trajectory; or one log of several records from a list of them.
 
     Values are converted to SI units; a unit that is not known is remarked on, as are outputs that drift. Where the time
@@ -264,14 +259,9 @@ def _moments(words: pd.Series) -> pd.Series:
     clock = clock.str.replace(r"^(\d+:\d\d)$", r"\1:00", regex=True)
     found, why = [], ValueError()
     with warnings.catch_warnings(action="ignore"):
-        for to, given, how in (
-            (pd.to_timedelta, clock, {}),
-            (pd.to_datetime, words, {"utc": True, "format": "ISO8601"}),
-            (pd.to_datetime, words, {"utc": True}),
-            (pd.to_datetime, words, {"utc": True, "dayfirst": True}),
-        ):
+        for how in (None, {"format": "ISO8601"}, {}, {"dayfirst": True}):
             try:
-                found.append(to(given, **how))
+                found.append(pd.to_timedelta(clock) if how is None else pd.to_datetime(words, utc=True, **how))
             except ValueError as error:
                 why = error
     if not found:

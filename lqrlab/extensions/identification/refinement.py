@@ -40,7 +40,6 @@ def refine(model: LinearModel, log: Log, *, focus: str = "prediction", iteration
     checks.whole("iterations", iterations)
     model.check(log)
     n, m, p = model.order, len(model.inputs), len(model.outputs)
-    require_excitation(log, n + m)
     given = {name: getattr(model, name) for name in ("A", "B", "C", "D", "K")}
     free = [name for name in given if (name != "K" or focus == "prediction") and (name != "D" or np.any(model.D))]
     start = model if focus == "prediction" else dataclasses.replace(model, K=np.zeros((n, p)))
@@ -51,7 +50,7 @@ def refine(model: LinearModel, log: Log, *, focus: str = "prediction", iteration
     samples = tuple(jnp.asarray(a) for a in (log.us - model.u_mean, log.ys, of, first))
     ys, begin = start.run(log, start.K)
     z0 = np.concatenate([*(given[name].ravel() for name in free), begin.ravel(), model.y_mean])
-    _require_samples(log, len(z0), n)
+    require_excitation(log, max(n + m, -(-(len(z0) - n * n) // p)))  # the state's coordinates are free
     weight = np.linalg.inv(np.linalg.cholesky(_covariance(log.ys - ys)))
     for _ in range(2):  # once with the weights of the start, once with those of what was found
         args = (fixed, samples, jnp.asarray(weight), tuple(free), (n, m, p))
@@ -72,16 +71,6 @@ def refine(model: LinearModel, log: Log, *, focus: str = "prediction", iteration
     return dataclasses.replace(
         model, **made, y_mean=np.asarray(y_mean), noise=_covariance(e), covariance=_placed(covariance, given, free)
     )
-
-
-def _require_samples(log: Log, unknown: int, n: int) -> None:
-    """Refuse a record with fewer samples than unknowns, the state's coordinates not counted."""
-    unknown -= n * n
-    if log.ys.size < unknown:
-        raise ValueError(
-            f"log: {len(log)} samples of {len(log.outputs)} outputs do not tell the {unknown} numbers that make a "
-            f"model of order {n}; record longer, or lower the order"
-        )
 
 
 def _bounded(function: Callable[..., Array], z: np.ndarray, *args: Any) -> np.ndarray:

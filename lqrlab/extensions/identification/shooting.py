@@ -3,19 +3,21 @@
 import contextlib
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab import control
 from lqrlab.compute import pytree
 from lqrlab.compute.calculus import rk4
 from lqrlab.extensions.identification.log import Log, select
 from lqrlab.systems import Plant, parameter_fields
+from lqrlab.systems.plant import is_linear
 
 T = TypeVar("T", np.ndarray, Array)
 
@@ -84,7 +86,7 @@ class Segments:
         which: the index of each of the log's outputs among the plant's states and outputs.
         us, ys: ``[S, L, m]``, ``[S, L, p]``; ``mask`` ``[S, L]`` says which samples are there.
         follows: whether a segment goes on where the one before it ends ``[S]``.
-        substeps: Runge-Kutta steps in a sample time.
+        substeps: Runge-Kutta steps in a sample time; a linear plant is held exactly.
         offsets: whether each output has a free constant offset ``[p]``.
         scale: of the states.
     """
@@ -131,11 +133,10 @@ class Segments:
     ) -> tuple[Float[Array, "L p"], Float[Array, " n"]]:
         """One segment: outputs, and the state after its end."""
         plant = self.coordinates.plant(self.plant, z)
-        h = jnp.asarray(self.dt, x0.dtype) / self.substeps
+        move = held(plant, jnp.asarray(self.dt), self.substeps)
 
         def step(x: Array, u: Array) -> tuple[Array, Array]:
-            after = rk4(lambda x: plant.dynamics(x, u), x, jnp.full_like(x, h), self.substeps)
-            return after, self.seen(plant, x)
+            return move(x, u), self.seen(plant, x)
 
         end, ys = jax.lax.scan(step, x0, us)
         return ys, end
@@ -280,3 +281,14 @@ def _filtered(segments: Segments, x_eq: np.ndarray, u_eq: np.ndarray) -> np.ndar
                 starts.append(x + x_eq)
             x = A @ x + B @ (u - u_eq)
     return np.stack(starts)
+
+
+def held(plant: Plant, dt: ArrayLike, substeps: int) -> Callable[[Array, Array], Array]:
+    """Steps of one plant's state by ``dt`` under a held input, both absolute: exact if the plant is linear."""
+    if not is_linear(plant):
+        return lambda x, u: rk4(
+            lambda x: plant.dynamics(x, u), x, jnp.full_like(x, jnp.asarray(dt, x.dtype) / substeps), substeps
+        )
+    A, _ = plant.matrices()
+    _, whole = control.c2d(A, jnp.eye(plant.n, dtype=A.dtype), dt)  # ∫ exp(At) of the sample
+    return lambda x, u: x + whole.astype(x.dtype) @ plant.dynamics(x, u)

@@ -105,11 +105,8 @@ def _most(path: Path) -> int:
 
 
 def _check_size(path: Path, held: float) -> None:
-    if held > _most(path):
-        raise ValueError(
-            f"{path}: unpacks to more than {_most(path) / 2**20:.0f} MiB, which is not believed of a file of "
-            f"{path.stat().st_size / 2**20:.1f} MiB; keep the signals of the log alone"
-        )
+    if held > (most := _most(path)):
+        raise ValueError(f"{path}: unpacks to more than the {most >> 20} MiB believed of it; keep the signals alone")
 
 
 def _check_columns(where: object, columns: int) -> None:
@@ -173,16 +170,16 @@ def _layout(rows: Sequence[Sequence[str]]) -> tuple[list[str], int, int]:
     """
     last = [row for row in rows[-max(len(rows) // 4, 3) :] if any(row)]
     width = statistics.mode(len(row) for row in last) if last else 0
-    numbers = [j for j in range(width) if 2 * sum(_is_data(row[j : j + 1]) for row in last) >= len(last)]
+    numbers = [j for j in range(width) if 2 * sum(any(map(_DATA.match, row[j : j + 1])) for row in last) >= len(last)]
     for first, row in enumerate(rows):  # noqa: B007
-        known = [_is_data(row[j : j + 1]) for j in numbers]
+        known = [any(map(_DATA.match, row[j : j + 1])) for j in numbers]
         blank = [not row[j : j + 1] or row[j].lower() in _MISSING for j in numbers]
         if 2 * sum(known) > len(known) == sum(known) + sum(blank):
             break
     else:
         raise ValueError("expected rows of numbers, but found none")
     above = [[cell.strip() for cell in row] for row in rows[:first] if any(row)]
-    words = [row for row in above if len(row) >= min(width, 2) and not _is_data(row)] or above[-1:]
+    words = [row for row in above if len(row) >= min(width, 2) and not any(map(_DATA.match, row))] or above[-1:]
     if not words:
         return [], width, first
     named, told = words[-1], [""] * len(words[-1])
@@ -192,11 +189,6 @@ def _layout(rows: Sequence[Sequence[str]]) -> tuple[list[str], int, int]:
     named[0] = named[0].lstrip("#%/ ")
     names = [name or f"column {i + 1}" for i, name in enumerate(named)]
     return [f"{n} [{unit}]" if unit and "[" not in n else n for n, unit in zip(names, told)], width, first
-
-
-def _is_data(cells: Sequence[str]) -> bool:
-    """True if one of the cells begins as numbers and times do."""
-    return any(map(_DATA.match, cells))
 
 
 def _headed(where: Path, frame: pd.DataFrame, headings: list[str]) -> pd.DataFrame:

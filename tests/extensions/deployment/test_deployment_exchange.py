@@ -1,5 +1,6 @@
 """Files of other tools: what is written is read back, by us and by who shares no code with us."""
 
+import dataclasses
 import json
 
 import jax
@@ -238,7 +239,11 @@ def test_odd_but_legal_things_come_back(ending, tmp_path):
 
 def test_what_acts_on_no_plant_is_not_written(tmp_path):
     pc = pytest.importorskip("control")
+    sampled = (PROBLEM.A, PROBLEM.B, np.eye(4)[:1], PROBLEM.Q, PROBLEM.R)
+    servo = control.lqi(*sampled, np.eye(1), discrete=True)
     for thing, words in (
+        (servo, "found Integral; simulation.bind makes linear controllers"),  # its K alone would be half of it
+        (dataclasses.replace(PROBLEM, plant=None), "found Problem"),
         (np.array([[1.0, np.nan]]), "K holds NaN or infinity"),
         (np.zeros((0, 3)), "expected one gain"),
         (pc.ss([[0.5]], [[1.0]], [[1.0]], [[0.0]], True), "its dt: expected seconds"),

@@ -713,7 +713,7 @@ def test_logs_that_tell_nothing_are_refused_in_words():
     for bad, message in ((still, "u1 is constant"), (twins, "u1 and u2 move together"), (tone, "do not excite")):
         refused(message, identification.subspace, bad, 3)
     refused("record longer", identification.subspace, log.cut(0, 1.0), 8)
-    with pytest.raises(ValueError, match="10 samples of 1 outputs do not tell the 13 numbers"):
+    with pytest.raises(ValueError, match="expected at least 13 samples for this many unknowns, but found 10"):
         identification.refine(identification.subspace(log, 3), log.cut(0, 1.0))
     feedback = dataclasses.replace(log, us=-2 * log.ys)
     refused("hides the plant", identification.least_squares, feedback)
