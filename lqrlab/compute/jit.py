@@ -75,7 +75,7 @@ def _is_function(value: object) -> bool:
     return callable(value) and not isinstance(value, type)
 
 
-def _static_functions(structure: PyTreeDef) -> Iterator[Callable]:
+def _static_functions(structure: PyTreeDef) -> Iterator[Any]:
     """The functions in the static data of a pytree, and classes that JAX would take for one another: see ``pytree``."""
     if data := structure.node_data():
         kind, static = data[0], data[1] if isinstance(data[1], tuple) else (data[1],)
