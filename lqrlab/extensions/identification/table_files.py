@@ -69,6 +69,9 @@ def _of_arrays(where: str, arrays: Mapping[str, Any]) -> pd.DataFrame:
     columns: list[tuple[str, np.ndarray]] = []
     for name, value in arrays.items():
         checks.text(where, name, "the names of columns")
+        if isinstance(value, np.ma.MaskedArray):  # what a mask hides was not measured: a lost sample
+            times = value.dtype.kind in "mM"
+            value = value.filled("NaT") if times else value.astype(np.result_type(value, float)).filled(np.nan)
         try:
             a = np.asarray(value)
         except ValueError:
