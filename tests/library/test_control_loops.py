@@ -370,7 +370,7 @@ def test_poles_are_numbers():
     refused("poles: expected finite numbers, but found nan", control.settling_steps, [0.9, np.nan])
     refused("xs: expected finite", control.lq_tracking, A, B, TWO, ONE, np.full((3, 2), np.nan))
     refused("c: expected finite", control.lq_tracking, A, B, TWO, ONE, np.ones((3, 2)), c=np.full((2, 2), np.inf))
-    refused("B: expected finite", control.StateSpace, A, np.inf * B, GAIN, ONE)
+    refused("B: expected finite", control.StateSpace, A, np.full((2, 1), np.inf), GAIN, ONE)
 
 
 @pytest.mark.parametrize("dt", [np.nan, np.inf, 0.0, -1.0])
