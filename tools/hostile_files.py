@@ -866,6 +866,118 @@ PLANTS += [
 ]
 
 
+def hdf5(fill: Callable[[h5py.File], object]) -> Callable[[Path], None]:
+    """A MATLAB file of version 7.3 with a good A and B, and what else is put into it."""
+
+    def make(path: Path) -> None:
+        with h5py.File(path, "w", userblock_size=512, track_order=True) as file:
+            file["A"], file["B"] = np.eye(2), np.ones((1, 2))
+            fill(file)
+        with path.open("r+b") as opened:
+            opened.write(b"MATLAB 7.3 MAT-file")
+
+    return make
+
+
+def instead(make: Callable[[h5py.File], object]) -> Callable[[Path], None]:
+    """Something else in the place of A."""
+
+    def fill(file: h5py.File) -> None:
+        del file["A"]
+        make(file)
+
+    return hdf5(fill)
+
+
+def links(file: h5py.File) -> None:
+    """A that is an array of another file, a kilobyte of which is read as numbers."""
+    layout = h5py.VirtualLayout((2, 2), np.float64)
+    layout[:] = h5py.VirtualSource("/etc/hostname", "x", (2, 2))
+    file.create_virtual_dataset("A", layout)
+
+
+def deep_groups(depth: int) -> Callable[[h5py.File], None]:
+    """A structure in a structure in a structure."""
+
+    def fill(file: h5py.File) -> None:
+        group = file
+        for _ in range(depth):
+            group = group.create_group("s")
+
+    return fill
+
+
+def cells_in_themselves(file: h5py.File) -> None:
+    """A cell that holds itself."""
+    cell = file.create_dataset("c", (2, 1), h5py.ref_dtype)
+    cell[:] = [[cell.ref], [cell.ref]]
+
+
+def many_cells(file: h5py.File) -> None:
+    """A million cells that are one array."""
+    file["#refs#/a"] = np.zeros((1, 1000))
+    file.create_dataset("c", data=np.full((1, 1 << 16), file["#refs#/a"].ref, object), dtype=h5py.ref_dtype)
+
+
+PLANTS += [
+    Case(f"7.3: {name}", make, words, "plant.mat")
+    for name, make, words in (
+        ("good", hdf5(lambda file: None), ""),
+        (
+            "a link to a file",
+            instead(lambda f: f.__setitem__("A", h5py.ExternalLink("/etc/hostname", "x"))),
+            "is a link",
+        ),
+        ("a link", instead(lambda f: f.__setitem__("A", h5py.SoftLink("/B"))), "is a link"),
+        ("a link to itself", instead(lambda f: f.__setitem__("A", h5py.SoftLink("/A"))), "is a link"),
+        ("values of another file", instead(links), "in another file"),
+        (
+            "values that are another file's bytes",
+            instead(lambda f: f.create_dataset("A", (2, 2), "f8", external=[("/etc/hostname", 0, 32)])),
+            "in another file",
+        ),
+        (
+            "eight terabytes",
+            instead(lambda f: f.create_dataset("A", (1 << 20, 1 << 20), "f8", chunks=(64, 64))),
+            "claims",
+        ),
+        (
+            "65 MiB of zeros",
+            instead(lambda f: f.create_dataset("A", (1 << 10, 65 << 7), "f8", compression="gzip")),
+            "unpacks to|claims",
+        ),
+        ("nothing", instead(lambda f: f.create_dataset("A", data=h5py.Empty("f8"))), "A: expected|is missing"),
+        (
+            "words",
+            instead(lambda f: f.create_dataset("A", data=["a"] * 4, dtype=h5py.string_dtype())),
+            "A: expected|missing",
+        ),
+        (
+            "pairs",
+            instead(lambda f: f.create_dataset("A", (2, 2), [("x", "f8"), ("y", "f8")])),
+            "A: expected|is missing",
+        ),
+        ("a group", instead(lambda f: f.create_group("A")), "is missing"),
+        ("a type", instead(lambda f: f.__setitem__("A", np.dtype("f8"))), "A: expected|is missing"),
+        ("groups in groups", hdf5(deep_groups(3000)), ""),
+        ("a group in itself", hdf5(lambda f: f.__setitem__("again", f["/"])), "expected at most"),
+        ("5001 arrays", hdf5(lambda f: [f.__setitem__(f"n{k}", f["B"]) for k in range(5001)]), "expected at most"),
+        ("a cell in itself", hdf5(cells_in_themselves), "expected at most"),
+        ("a million cells", hdf5(many_cells), "expected at most"),
+        (
+            "a text of a cell that is none",
+            hdf5(lambda f: f["B"].attrs.__setitem__("MATLAB_class", np.bytes_("char"))),
+            CANNOT,
+        ),
+        ("attributes", hdf5(attributes), ""),
+        ("an unknown filter", instead(lambda f: unknown_filter(f)), CANNOT + "|is missing|claims"),
+        ("cut in half", lambda path: (hdf5(lambda f: None)(path), shortened(0.5)(path)), CANNOT),
+        ("cut at its head", lambda path: (hdf5(lambda f: None)(path), shortened(0.1)(path)), CANNOT),
+        ("no head", text(b"MATLAB 7.3 MAT-file".ljust(4096, b"\0")), CANNOT),
+    )
+]
+
+
 def toml(content: str) -> Callable[[Path], object]:
     """Plants in TOML, of which the first is good."""
     return text(f"[good_plant]\nA = [[0.0]]\nB = [[1.0]]\n{content}")

@@ -55,7 +55,7 @@ def one_program(fn: Callable[P, R]) -> Callable[P, R]:
     hundreds of memory maps each time. Here it is made once, while the program is traced; the fields of an instance are
     data of the program. What cannot be traced, such as a policy of somebody's in NumPy, runs as it is.
     """
-    program = jit_by_function(fn, inline=True)
+    program = jit_by_function(fn)
 
     @functools.wraps(fn)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -68,8 +68,11 @@ def spectral_radius(A: ArrayLike, *, squarings: int = 20) -> Float[Array, "*batc
     0.9
     """
     (A,) = matrix_checks.matrices(A=(A, "nn"))
-    arguments.whole("squarings", squarings, 0, 50)
+    return _gelfand(A, arguments.whole("squarings", squarings, 0, 50))
 
+
+@partial(jax.jit, static_argnames="squarings")
+def _gelfand(A: Array, squarings: int) -> Array:
     def norm(A: Array) -> Array:
         return jnp.sqrt(jnp.sum(A * A, axis=(-1, -2)) + jnp.finfo(A.dtype).tiny)
 
@@ -117,7 +120,8 @@ def _stable_start(problem: tuple[Array, ...], K: Array) -> Array:
     """K, stabilised where it is not stabilizing; outside a trace only those members are worked on."""
     if arguments.traced(problem, K):
         return _stabilised(problem, K)
-    bad = np.flatnonzero(~(np.asarray(_radius(problem, K)) < 1))
+    closed = np.asarray(problem[0]) - np.asarray(problem[1]) @ np.asarray(K)
+    bad = np.flatnonzero(~(np.asarray(spectral_radius(closed)) < 1))
     if not len(bad):
         return K
     lead, core = K.shape[:-2], K.shape[-2:]
@@ -127,11 +131,6 @@ def _stable_start(problem: tuple[Array, ...], K: Array) -> Array:
     whole = np.array(K).reshape(-1, *core)
     whole[rows] = np.asarray(_stabilised(tuple(map(jnp.asarray, chosen[:-1])), jnp.asarray(chosen[-1])))
     return jnp.asarray(whole.reshape(K.shape))
-
-
-@jax.jit
-def _radius(problem: tuple[Array, ...], K: Array) -> Array:
-    return spectral_radius(problem[0] - problem[1] @ K)
 
 
 @partial(jax.jit, static_argnames="steps")
