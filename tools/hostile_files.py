@@ -140,6 +140,11 @@ def replaced(make: Callable[[h5py.Group], object]) -> Callable[[h5py.File], obje
     return fill
 
 
+def costs(*args: object, **options: object) -> Callable[[h5py.File], object]:
+    """Another array in the place of the costs."""
+    return replaced(lambda group: group.create_dataset("cost", *args, **options))
+
+
 def virtual(group: h5py.Group) -> None:
     """An array that is another file's."""
     layout = h5py.VirtualLayout((12,), np.float64)
@@ -205,6 +210,21 @@ SHARDS: list[tuple[str, Callable[[h5py.File], object], str]] = [
     ("5000 arrays", many("variants", "variants/dt", 5000), "more than a data set has"),
     ("a group in itself", lambda file: file.__setitem__("variants/again", file["/"]), "is no group of a data set"),
     ("groups in groups", nested, "is no group of a data set"),
+    ("arrays in an array", costs((12,), np.dtype(("f8", (1 << 20,)))), "claims|not plain"),
+    ("one text of a gigabyte", costs((1,), "S1073741824"), "claims 1073741824"),
+    ("the other byte order", costs(data=np.ones(12, ">f8")), "not what the manifest"),
+    ("truth values", costs(data=np.ones(12, bool)), "not plain numbers"),
+    ("bytes without a meaning", costs(data=np.zeros(12, "V8")), "not plain numbers"),
+    ("complex numbers", costs(data=np.ones(12, complex)), "not plain numbers"),
+    ("half the precision", costs(data=np.ones(12, "f2")), "not what the manifest"),
+    ("an unwritten array", costs((12,), "f8"), "cost|damaged"),
+    ("packed zeros", costs((1 << 20,), "f8", chunks=(1 << 18,), compression="gzip"), "claims|not what"),
+    ("31 axes too many", costs((12, *(1,) * 31), "f8"), "not what the manifest"),
+    ("a name that turns the line", lambda file: file.create_dataset("variants/\u202eK", data=1.0), "not what the"),
+    ("attributes of an array", lambda file: attributes(file["variants/K"]), ""),
+    ("a digest of numbers", lambda file: file["variants/K"].attrs.__setitem__("sha256", np.arange(9)), "K has changed"),
+    ("a unit of 60 kB", lambda file: file["variants/K"].attrs.create("unit", "a" * 60_000), "attribute or unit"),
+    ("an attribute of nothing", lambda file: file.attrs.__setitem__("family", h5py.Empty("S10")), "attribute|damaged"),
 ]  # fmt: skip
 """What an HDF5 file of a data set may hold: a name, a change of the opened file, the words."""
 
@@ -532,7 +552,7 @@ LOGS = [
          TOO_MUCH, "log.csv"),
     Case("csv: a value more than headings", text("u,y\n" + "1,2,3\n" * 20), "for each of 2 headings", "log.csv"),
     Case("csv: a row too long", text(GOOD + "1,2,3\n"), "cannot be read as .csv", "log.csv"),
-    Case("csv: two columns of one name", text("u,y,y\n" + "1,2,3\n" * 20), "two columns are called y", "log.csv"),
+    Case("csv: two columns of one name", text("u,y,y\n" + "1,2,3\n" * 20), "is the name of 2 columns", "log.csv"),
     Case("csv: a quote that never ends", text(GOOD + '"1,2\n' * 1000), "log.csv|u: expected|y: expected", "log.csv"),
     Case("csv: a formula", text(GOOD + "=cmd|'/C calc'!A0,1\n"), "u: expected a column of numbers", "log.csv"),
     Case("csv: zeros without an end of line", text(bytes(1 << 22)), "more than 1 MiB", "log.csv"),

@@ -272,6 +272,8 @@ def test_functions_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="states: expected 1 names, but found 2"):
         systems.from_dynamics(lambda x, u: u, x_eq=[0.0], u_eq=[0.0], states=("a", "b"))
     refused("x_eq, u_eq: expected an equilibrium", systems.from_dynamics, lambda x, u: u, x_eq=[0.0], u_eq=[1.0])
+    for label in ("a\nb", "\u202erad"):  # the first was no state at all
+        refused("states: expected a list of 2 names", systems.from_matrices, A, B, states=[label, "b"])
 
 
 def drag(x, u):
