@@ -10,7 +10,7 @@ from scipy_oracle import gain, van_loan
 from lqrlab import systems
 from lqrlab.simulation import Problem
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.runs import plant_sweep, report, run_folder, sweep
+from lqrlab.workbench.runs import plant_sweep, run_folder, sweep
 
 
 def ask(folder, *args):
@@ -52,7 +52,7 @@ def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
     assert "Points12 finished" in page.select_one("dl.facts").get_text().replace("\n", "")
     assert len(page.select("#runs ~ .scroll tbody tr")) == 12
     monkeypatch.setattr(sweep, "SHOWN", 11)  # of more there is the spread
-    page = BeautifulSoup(report.compare(tmp_path).read_text(), "html.parser")
+    page = BeautifulSoup(sweep.compare(tmp_path).read_text(), "html.parser")
     assert len(page.select("#runs ~ .scroll tbody tr")) == 11
     found = {row.th.get_text(): row.select("td") for row in page.select("#spread ~ .scroll tbody tr")}
     assert found["cost"][-1].get_text() == f"{frame['cost'].max():.4g}"

@@ -324,7 +324,7 @@ def site(tmp_path_factory):
     record |= {"started": "2026-11-21T10:00:00", "status": "failed", "versions": {"lqrlab": "0.1.0"}}
     record["units"] = {"dt": "s"}
     (folder / "sweep.json").write_text(json.dumps(record))
-    report.compare(folder)
+    sweep.compare(folder)
     report.index(data)
     catalogue_page.page(["mass_spring_damper"]).save(data / "plants.html")
     mailed(data / "mailed")
@@ -484,7 +484,7 @@ def hostile_site(folder):
     record |= {"started": name, "versions": {"lqrlab": name, name: name}, "units": {}, "commit": name, "device": name}
     record["runs"] = [{"point": {name: name}}]
     (many / "sweep.json").write_text(json.dumps(record))
-    report.compare(many)
+    sweep.compare(many)
     report.index(folder)
     plant = systems.load(hostile_html.plant_file(folder / "plant.json"))
     with pytest.MonkeyPatch.context() as patch:

@@ -244,7 +244,7 @@ def test_no_command_runs_what_a_notebook_declares(tmp_path, monkeypatch, declara
 @pytest.mark.slow
 def test_a_failing_cell_is_shown_and_what_was_finished_is_kept(again):
     folder, rerun = again
-    with pytest.raises(pipeline.RunError) as caught:
+    with pytest.raises(run_folder.RunError) as caught:
         rerun({"fault": True})
     message = str(caught.value)
     assert "ArithmeticError: the sum is a matter of taste" in message
@@ -271,7 +271,7 @@ def test_a_failing_cell_is_shown_and_what_was_finished_is_kept(again):
 )
 def test_a_notebook_that_ends_without_its_last_word_has_failed(source, tmp_path, last, message):
     write_notebook(source / "01_first.ipynb", *FIRST[:2], last)
-    with pytest.raises(pipeline.RunError, match=message):
+    with pytest.raises(run_folder.RunError, match=message):
         run(source, tmp_path / "run")
     assert not (tmp_path / "run" / "results" / "01_first.json").exists()
 
@@ -439,6 +439,7 @@ def test_what_was_made_by_hand_is_gone_on_with(tmp_path):
     """A data set, a training or notebooks run by hand: a run may follow in their folder."""
     (tmp_path / "dataset").mkdir()
     (tmp_path / "dataset" / "manifest.json").touch()
+    (tmp_path / "designs.json").write_text("{}")  # of a panel
     run_folder.refuse_foreign(tmp_path)
     (tmp_path / "notebooks").mkdir()
     refused("but found dataset there", run_folder.refuse_foreign, tmp_path)

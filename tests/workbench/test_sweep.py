@@ -92,7 +92,7 @@ def test_six_runs_of_which_four_meet_with_something(toy, tmp_path):
     assert frame["deep.er"].eq(2).all()
     assert frame["worst"].eq(float("inf")).all()
 
-    page = BeautifulSoup(report.compare(folder).read_text(), "html.parser")
+    page = BeautifulSoup(sweep.compare(folder).read_text(), "html.parser")
     assert [len(row.find_all("td")) for row in page.select("tbody tr")] == [4] * 6
     for link in page.select("tbody a"):
         assert (folder / "report" / unquote(link["href"])).exists()

@@ -87,12 +87,12 @@ def report(folder: Path | None, show: bool, whole: bool) -> None:
         raise ValueError("--one-file: expected the FOLDER of a run; a sweep's page, and the list of all, are one file")
     if folder is not None and not swept:
         run_folder.require_record(folder)
-    from lqrlab.workbench.runs import report
+    from lqrlab.workbench.runs import report, sweep
 
     if folder is None:
-        index = report.index(pipeline.find_source().parent / "data")
+        index = report.index(notebooks.find_source().parent / "data")
     else:
-        index = report.compare(folder) if swept else report.write(folder, whole=whole)
+        index = sweep.compare(folder) if swept else report.write(folder, whole=whole)
     click.echo(index)
     if show:
         click.launch(index.resolve().as_uri())
@@ -110,7 +110,7 @@ def init(folder: Path) -> None:
 @click.argument("name")
 def new(name: str) -> None:
     """Make a notebook NN_NAME that runs, with parameters, a panel, a figure and a result, and a test of it."""
-    notebook, test = study.new_notebook(name, pipeline.find_source())
+    notebook, test = study.new_notebook(name, notebooks.find_source())
     click.echo(f"made {notebook}\nand  {test}: lqrlab run {notebook.stem}, or open it in jupyter lab")
 
 
@@ -130,7 +130,7 @@ def unpack(file: Path, folder: Path | None) -> None:
 
     The archive is untrusted: nothing in it is executed.
     """
-    folder = pipeline.find_source().parent / "data" / "runs" / file.stem if folder is None else folder
+    folder = notebooks.find_source().parent / "data" / "runs" / file.stem if folder is None else folder
     changed = run_folder.unpack(file, folder)
     if changed:
         click.echo("made by other versions: " + "; ".join(changed))
@@ -203,7 +203,7 @@ def train(folder: Path, profile: str, overrides: dict[str, str], source: Path | 
     Several tasks of a Slurm step or of mpirun train as one: srun lqrlab train FOLDER. The same command resumes an
     interrupted training; lqrlab run 03_training --folder FOLDER then shows what was trained.
     """
-    source = pipeline.find_source(source)
+    source = notebooks.find_source(source)
     (nb,) = notebooks.named(source, ("03_training",))
     given = {nb.name: notebooks.read_profile(source, profile).get(nb.name, {})}
     values: dict[str, Any] = notebooks.effective([nb], given, overrides)[nb.name]
@@ -228,6 +228,6 @@ def train(folder: Path, profile: str, overrides: dict[str, str], source: Path | 
     try:
         fit = learning.fit(dataset.source(data, **chosen), model, training, folder, backend=backend, progress=line)
     except learning.NonFiniteLossError as error:
-        raise pipeline.RunError(str(error)) from None
+        raise run_folder.RunError(str(error)) from None
     if fit.stopped:
         sys.exit(130)

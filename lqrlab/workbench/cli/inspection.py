@@ -16,7 +16,7 @@ import click
 import lqrlab
 from lqrlab.workbench.cli import options
 from lqrlab.workbench.cli.options import PATH, as_json, complete, main
-from lqrlab.workbench.runs import notebooks, pipeline, session
+from lqrlab.workbench.runs import notebooks, session
 from lqrlab.workbench.runs.terminal import table
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def listing(names: tuple[str, ...], source: Path | None) -> None:
 
     A parameter is set with -p NAME=VALUE by lqrlab run and lqrlab sweep.
     """
-    folder = pipeline.find_source(source)
+    folder = notebooks.find_source(source)
     wanted = names or [path.stem for path in sorted(folder.glob(notebooks.NUMBERED))]
     for nb in notebooks.named(folder, wanted):
         known = [p for p in nb.parameters.values() if p.name not in notebooks.BY_OPTION]

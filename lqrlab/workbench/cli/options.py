@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import lqrlab
-from lqrlab.workbench.runs import notebooks, pipeline
+from lqrlab.workbench.runs import notebooks, run_folder
 
 if TYPE_CHECKING:
     from lqrlab.systems import Plant
@@ -53,7 +53,7 @@ class _Group(click.Group):
         args = sys.argv[1:] if args is None else args
         try:
             return super().main(args, *more, **kwargs)
-        except (ValueError, OSError, pipeline.RunError) as error:
+        except (ValueError, OSError, run_folder.RunError) as error:
             if "--traceback" in args:
                 raise
             failed = not isinstance(error, ValueError)
@@ -96,7 +96,7 @@ def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[
 
     def offer(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
         try:
-            source = pipeline.find_source(context.params.get("source"))
+            source = notebooks.find_source(context.params.get("source"))
             chosen = context.params.get("target") or context.params.get("only") or ()
             if kind == "notebook":
                 words = [path.stem for path in sorted(source.glob(notebooks.NUMBERED))]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from lqrlab.compute.files import PLANT_FILES
-from lqrlab.workbench.runs.pipeline import RunError
+from lqrlab.workbench.runs.run_folder import RunError
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -18,7 +18,7 @@ import lqrlab
 from lqrlab.compute import checks
 from lqrlab.compute.configuration import OneOf, Range, checked
 from lqrlab.compute.files import plant_files, read_object
-from lqrlab.workbench.runs import plant_copies
+from lqrlab.workbench.runs import plant_copies, session
 
 Cell = Mapping[str, Any]
 Kind = Any
@@ -294,3 +294,16 @@ def fingerprint(nb: Notebook, values: Values, inputs: Sequence[str | None], pack
 def without_run(values: Values) -> Values:
     """The parameters without the folder, which may be moved."""
     return {k: v for k, v in values.items() if k not in BY_OPTION}
+
+
+def find_source(source: str | Path | None = None) -> Path:
+    """The folder of the notebooks: the one given, else ``notebooks`` in the project's folder or in the checkout."""
+    if source is not None:
+        return Path(source).resolve()
+    places = [session.project() / "notebooks", Path(lqrlab.__file__).parents[1] / "notebooks"]
+    for place in places:
+        if any(place.glob(MAIN_JOB)):
+            return place.resolve()
+    raise ValueError(
+        f"notebooks: none found in {places[0]}; start in a project's folder, or make one: lqrlab init my_study"
+    )

@@ -9,20 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import lqrlab
 from lqrlab.compute import checks
 from lqrlab.workbench.runs import notebooks, run_folder, session
 from lqrlab.workbench.runs.notebooks import Notebook, Values
-from lqrlab.workbench.runs.run_folder import Record, Status, short
+from lqrlab.workbench.runs.run_folder import Record, RunError, Status, short
 from lqrlab.workbench.runs.terminal import clock, say
 
 FAMILIES = ("family", "families", "held_out", "others", "pages", "films")
 """Parameters that name families of plants."""
 _STATUS: dict[str, Status] = {"TimeLimit": "timed out", "Stopped": "stopped", "DeadKernelError": "kernel died"}
-
-
-class RunError(RuntimeError):
-    """A run that stopped at a notebook; the message says where, why and what to do next."""
 
 
 class Step(NamedTuple):
@@ -58,7 +53,7 @@ def run(
         ValueError: a parameter, profile, notebook or the folder is refused (nothing was started).
         RunError: a notebook failed; those before it are kept.
     """
-    source = find_source(source)
+    source = notebooks.find_source(source)
     steps = _steps(source, profile, overrides or {}, only)
     folder = Path(folder).expanduser() if folder else source.parent / "data" / "runs" / profile
     folder = Path(os.path.realpath(folder))  # which ends, even where a link leads to itself
@@ -156,16 +151,3 @@ def execute(
     finally:
         seconds = round(time.monotonic() - begun, 2)
         run_folder.note(path, status=status, error=error, ended=session.now(), seconds=seconds, device=device)
-
-
-def find_source(source: str | Path | None = None) -> Path:
-    """The folder of the notebooks: the one given, else ``notebooks`` in the project's folder or in the checkout."""
-    if source is not None:
-        return Path(source).resolve()
-    places = [session.project() / "notebooks", Path(lqrlab.__file__).parents[1] / "notebooks"]
-    for place in places:
-        if any(place.glob(notebooks.MAIN_JOB)):
-            return place.resolve()
-    raise ValueError(
-        f"notebooks: none found in {places[0]}; start in a project's folder, or make one: lqrlab init my_study"
-    )

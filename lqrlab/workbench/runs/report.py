@@ -23,11 +23,11 @@ from nbformat import NotebookNode
 from lqrlab.compute import files
 from lqrlab.workbench.figures import svg
 from lqrlab.workbench.figures.safe_html import mathml, plain_css, policy, sanitise
-from lqrlab.workbench.runs import notebooks, plant_copies, run_folder, session, sweep
-from lqrlab.workbench.runs.terminal import cell, clock
+from lqrlab.workbench.runs import notebooks, plant_copies, run_folder, session
+from lqrlab.workbench.runs.terminal import clock
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    pass
 
 TEMPLATES = Path(__file__).parent / "templates"
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -91,7 +91,7 @@ class NotebookPage:
         self.facts = [("Seed", str(value)) for name, value, *_ in self.parameters if name == "seed"]
         with contextlib.suppress(ValueError):  # none was written
             result = session.results(path.parents[1], self.name)
-            self.facts += [("Run on", _minute(result["started"])), ("Took", clock(result["seconds"]))]
+            self.facts += [("Run on", minute(result["started"])), ("Took", clock(result["seconds"]))]
             self.facts += [("Device", result["device"])]
         template = _templates().get_template("cells.html.j2")
         self.body, self.summary = (template.render(page=self, outputs_only=only) for only in (False, True))
@@ -240,7 +240,7 @@ def fill(path: Path, template: str, body: str = "", **values: object) -> Path:
     return files.write_atomic(path, _templates().get_template(template).render(**ours, **values))
 
 
-def _minute(started: object) -> str:
+def minute(started: object) -> str:
     """When something started, to the minute."""
     return str(started or "–").replace("T", " ")[:16]
 
@@ -264,74 +264,8 @@ def index(data: str | Path) -> Path:
             link, note = (page.relative_to(data).as_posix(), "") if page.exists() else ("", " (no report yet)")
             swept = f"{record.get('title')}, {len(record.get('runs', []))} points"
             about = swept if kind == "Sweeps" else record.get("profile") or "–"
-            row = (record.get("status"), about, _minute(record.get("started")), record.get("commit") or "–")
+            row = (record.get("status"), about, minute(record.get("started")), record.get("commit") or "–")
             listed[kind].append(((link, folder.name + note), *row))
     if not any(listed.values()):
         raise ValueError(f"{data}: no run and no sweep to list; lqrlab run makes one")
     return fill(data / "index.html", "runs.html.j2", listed=listed, versions=session.versions(), run={})
-
-
-def compare(folder: str | Path) -> Path:
-    """Write ``<folder>/report/index.html``, the comparison of a sweep, and a report of each run that has none."""
-    folder = Path(folder).resolve()
-    frame, record = sweep.read(folder), run_folder.read(folder / run_folder.SWEEP)
-    varying, numbers = sweep.axes(frame, record)
-    head = [c for c in ("status", *varying, *numbers[:8], "seconds") if c in frame]
-    over = sweep.spread(frame, numbers, record.get("units", {})) if len(frame) > sweep.SHOWN else None
-    facts = [
-        ("Of", Path(record["notebook"]).stem),
-        ("Points", ", ".join(f"{n} {s}" for s, n in frame["status"].value_counts().items())),
-        ("Plants of", ", ".join(plant_copies.names(record))),
-        ("Started", _minute(record["started"])),
-        ("Took", clock(record.get("seconds") or 0.0)),
-        *((key.capitalize(), record.get(key)) for key in ("profile", "inputs", "device", "commit")),
-    ]
-    shown = frame.head(sweep.SHOWN).to_dict("records")
-    wrong = frame[frame["error"] != ""].head(sweep.SHOWN)
-    return fill(
-        folder / "report" / "index.html",
-        "comparison.html.j2",
-        title=f"Sweep of {record['title']}",
-        name=folder.name,
-        facts=[(name, value) for name, value in facts if value],
-        figures=_figures(frame, varying[:6], numbers[:4]),
-        spread=None if over is None else [(name, *map(cell, row)) for name, *row in over.itertuples()],
-        head=head,
-        rows=[((_page(folder, r["run"]), str(i)), *(cell(r[c]) for c in head)) for i, r in enumerate(shown, 1)],
-        more=len(frame) - len(shown),
-        errors=wrong[["run", "status", "error"]].to_numpy().tolist(),
-        versions=record["versions"],
-        run=record,
-    )
-
-
-def _page(folder: Path, run: str) -> str | None:
-    """The link to the report of a run; one that is missing or too old is written."""
-    place = folder / "runs" / run
-    page, executed = place / "report" / "index.html", [*(place / "notebooks").glob("[!.]*.ipynb")]
-    if not executed:
-        return None
-    if not page.exists() or page.stat().st_mtime <= max(path.stat().st_mtime for path in executed):
-        write(place)
-    return f"../runs/{run}/report/index.html"
-
-
-def _figures(frame: "DataFrame", varying: Sequence[str], numbers: Sequence[str]) -> list[tuple[str, str]]:
-    """For each number its values over the parameters that differ: PNG in base64, and the words that stand for it."""
-    from lqrlab.workbench.figures import plots
-
-    made = []
-    for number in numbers if varying else ():
-        finite = frame[frame[number].abs() < float("inf")].sort_values(number)
-        if len(finite) < 2:
-            continue
-        figure, panels = plots.grid(len(varying), 3, 2.3, sharey=True)
-        for axis, name in zip(panels, varying):
-            values = finite[name] if finite[name].dtype.kind in "if" else finite[name].astype(str)
-            axis.plot(values, finite[number], ".", color=plots.MAIN, alpha=0.5)
-            axis.set(xlabel=name, ylabel=number if axis is panels[0] else "")
-        low, high = (f"{cell(float(row[number]))} at {row['run']}" for _, row in finite.iloc[[0, -1]].iterrows())
-        words = f"{number} of {len(finite)} runs over {', '.join(varying)}: lowest {low}, highest {high}"
-        made.append((base64.b64encode(plots.png(figure, dpi=150)).decode(), words))
-        plots.plt.close(figure)
-    return made

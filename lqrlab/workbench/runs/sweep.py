@@ -4,6 +4,7 @@ Each run has a folder of its own and is a dask future. The truth about it is in 
 worker and a killed sweep.
 """
 
+import base64
 import contextlib
 import dataclasses
 import hashlib
@@ -18,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lqrlab.compute.files import PLANT_FILES, write_atomic
-from lqrlab.workbench.runs import cluster, notebooks, pipeline, run_folder, session, sweep_plan
+from lqrlab.workbench.runs import cluster, notebooks, pipeline, plant_copies, run_folder, session, sweep_plan
 from lqrlab.workbench.runs.notebooks import Notebook, Values
-from lqrlab.workbench.runs.run_folder import RUN, SWEEP, Record, Status
+from lqrlab.workbench.runs.run_folder import RUN, SWEEP, Record, RunError, Status
 from lqrlab.workbench.runs.sweep_plan import Sweep
-from lqrlab.workbench.runs.terminal import say
+from lqrlab.workbench.runs.terminal import cell, clock, say
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -170,7 +171,7 @@ def _run(plan: Plan, missing: Sequence[Point]) -> None:
 def _note_death(plan: Plan, point: Point, problem: BaseException | None) -> None:
     """Put into the record of a run that ended what its worker could not: that it died, or why it never began."""
     place, status, error = plan.place(point), "failed", f"{type(problem).__name__}: {problem}"
-    if problem is None or isinstance(problem, pipeline.RunError):
+    if problem is None or isinstance(problem, RunError):
         return
     if run_folder.finished(place, plan.nb.name, point.fingerprint):  # its worker died afterwards
         status, error = "finished", ""
@@ -216,7 +217,7 @@ def perform(plan: Plan, point: Point, plants: str) -> None:
         begun = time.monotonic()
         try:
             pipeline.execute([step], folder, about, lambda line: None, ended)
-        except pipeline.RunError:
+        except RunError:
             if run_folder.read(folder / RUN)["status"] not in ("timed out", "stopped"):
                 raise
 
@@ -239,9 +240,7 @@ def recorded(folder: Path, asked: Sweep, about: Record) -> Iterator[None]:
     say(summary(folder))
     say(f"table: {folder / TABLE}")
     if asked.report:
-        from lqrlab.workbench.runs import report
-
-        say(f"report: {report.compare(folder)}")
+        say(f"report: {compare(folder)}")
 
 
 def save(folder: Path) -> None:
@@ -309,3 +308,73 @@ def summary(folder: Path) -> str:
     shown = frame[[c for c in ("status", *varying, *numbers, "seconds") if c in frame]]
     width = shutil.get_terminal_size().columns
     return shown.to_string(index=False, na_rep="", float_format="{:.6g}".format, line_width=width)
+
+
+def compare(folder: str | Path) -> Path:
+    """Write ``<folder>/report/index.html``, the comparison of a sweep, and a report of each run that has none."""
+    from lqrlab.workbench.runs import report  # and nbconvert: a second
+
+    folder = Path(folder).resolve()
+    frame, record = read(folder), run_folder.read(folder / SWEEP)
+    varying, numbers = axes(frame, record)
+    head = [c for c in ("status", *varying, *numbers[:8], "seconds") if c in frame]
+    over = spread(frame, numbers, record.get("units", {})) if len(frame) > SHOWN else None
+    facts = [
+        ("Of", Path(record["notebook"]).stem),
+        ("Points", ", ".join(f"{n} {s}" for s, n in frame["status"].value_counts().items())),
+        ("Plants of", ", ".join(plant_copies.names(record))),
+        ("Started", report.minute(record["started"])),
+        ("Took", clock(record.get("seconds") or 0.0)),
+        *((key.capitalize(), record.get(key)) for key in ("profile", "inputs", "device", "commit")),
+    ]
+    shown = frame.head(SHOWN).to_dict("records")
+    wrong = frame[frame["error"] != ""].head(SHOWN)
+    return report.fill(
+        folder / "report" / "index.html",
+        "comparison.html.j2",
+        title=f"Sweep of {record['title']}",
+        name=folder.name,
+        facts=[(name, value) for name, value in facts if value],
+        figures=_figures(frame, varying[:6], numbers[:4]),
+        spread=None if over is None else [(name, *map(cell, row)) for name, *row in over.itertuples()],
+        head=head,
+        rows=[((_page(folder, r["run"]), str(i)), *(cell(r[c]) for c in head)) for i, r in enumerate(shown, 1)],
+        more=len(frame) - len(shown),
+        errors=wrong[["run", "status", "error"]].to_numpy().tolist(),
+        versions=record["versions"],
+        run=record,
+    )
+
+
+def _page(folder: Path, run: str) -> str | None:
+    """The link to the report of a run; one that is missing or too old is written."""
+    place = folder / "runs" / run
+    page, executed = place / "report" / "index.html", [*(place / "notebooks").glob("[!.]*.ipynb")]
+    if not executed:
+        return None
+    if not page.exists() or page.stat().st_mtime <= max(path.stat().st_mtime for path in executed):
+        from lqrlab.workbench.runs import report
+
+        report.write(place)
+    return f"../runs/{run}/report/index.html"
+
+
+def _figures(frame: "DataFrame", varying: Sequence[str], numbers: Sequence[str]) -> list[tuple[str, str]]:
+    """For each number its values over the parameters that differ: PNG in base64, and the words that stand for it."""
+    from lqrlab.workbench.figures import plots
+
+    made = []
+    for number in numbers if varying else ():
+        finite = frame[frame[number].abs() < float("inf")].sort_values(number)
+        if len(finite) < 2:
+            continue
+        figure, panels = plots.grid(len(varying), 3, 2.3, sharey=True)
+        for axis, name in zip(panels, varying):
+            values = finite[name] if finite[name].dtype.kind in "if" else finite[name].astype(str)
+            axis.plot(values, finite[number], ".", color=plots.MAIN, alpha=0.5)
+            axis.set(xlabel=name, ylabel=number if axis is panels[0] else "")
+        low, high = (f"{cell(float(row[number]))} at {row['run']}" for _, row in finite.iloc[[0, -1]].iterrows())
+        words = f"{number} of {len(finite)} runs over {', '.join(varying)}: lowest {low}, highest {high}"
+        made.append((base64.b64encode(plots.png(figure, dpi=150)).decode(), words))
+        plots.plt.close(figure)
+    return made

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lqrlab.compute.configuration import Positive
-from lqrlab.workbench.runs import notebooks, pipeline
+from lqrlab.workbench.runs import notebooks
 from lqrlab.workbench.runs.notebooks import Notebook, Parameter, Values
 
 _RANGE = re.compile(r"([^:]+):([^:]+?)(:log)?")
@@ -51,7 +51,7 @@ class Sweep:
 def numbered() -> list[Path]:
     """The project's notebooks; a plant can be swept over where there are none."""
     with contextlib.suppress(ValueError):
-        return sorted(pipeline.find_source().glob(notebooks.NUMBERED))
+        return sorted(notebooks.find_source().glob(notebooks.NUMBERED))
     return []
 
 
