@@ -80,8 +80,7 @@ def _judged(args: tuple[Array, ...], known: Solved) -> Solved:
     The small weight of the inputs would leave a slope of the violation where inputs have no limits: it is moved to
     where the inputs are, again and again (the proximal point method), until the slope is gone.
     """
-    *args, proof = args
-    qp = HorizonQP(*args)
+    qp, proof = HorizonQP(*args[:-1]), args[-1]
     program = _violation(qp)
     stiff = STIFF * active_set.unlimited(program)[1]
 
