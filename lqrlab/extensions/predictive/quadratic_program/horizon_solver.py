@@ -259,7 +259,7 @@ def solve(qp: HorizonQP, known: Answer, changes: int) -> Solved:
 
 
 def _cut(qp: HorizonQP, us: Float[Array, "*batch T m"], changes: int) -> tuple[Array, Array]:
-    """Where inputs lead that are cut to their limits and those of their changes, and they themselves; for NaN zero."""
+    """States and inputs, of inputs that are cut to their limits and those of their changes; NaN counts as zero."""
     m = us.shape[-1]
 
     def ahead(x: Array, given: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
