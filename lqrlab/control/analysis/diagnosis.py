@@ -1,19 +1,21 @@
 """Controllability and diagnosis: matrices, Gramians, the distance mode by mode, and in words what can be controlled."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute.checks import flag
-from lqrlab.control import matrix_checks
+from lqrlab.control import discretization, matrix_checks
 from lqrlab.control.analysis.eigenmodes import Mode, dominant_states, modes
 from lqrlab.control.lyapunov import dlyap, lyap
 from lqrlab.control.regulator import dlqr, lqr
 from lqrlab.control.riccati import on_host
 
 _ZERO = 1e-14  # an input so much weaker than the others, in whatever units, is rounding
+_NEAR = 1e-5  # the boundary: rounding moves a double pole by the root of its size
 
 
 def ctrb(A: ArrayLike, B: ArrayLike) -> Float[Array, "*batch n nm"]:
@@ -79,19 +81,25 @@ def controllability_distance(A: np.ndarray, B: np.ndarray, value: complex) -> fl
     return float(sizes[-1] / max(sizes[0], 1e-300))
 
 
-def why_not(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool, residual: float | None = None) -> str:
-    """Why one problem has no stabilizing optimum: the mode at fault, and a remedy.
+def why_not(problem: Sequence[np.ndarray], *, continuous: bool, residual: float | None = None) -> str:
+    """Why one problem A, B, Q, R, N has no stabilizing optimum: the mode at fault, and a remedy.
 
     Or why its optimum cannot be given, where a stable loop was found whose equation leaves too large a ``residual``.
+    A sixth number is the sample time [s] of the discrete problem that is asked for.
     """
-    for name, a in (("A", A), ("B", B), ("Q", Q)):
+    A = problem[0]
+    for name, a in zip("ABQ", problem):
         if (largest := float(np.abs(a).max())) > float(np.finfo(a.dtype).max) ** (1 / 3):
             return (
                 f"{name}: its entry of size {largest:.3g} is too large: products with it overflow in {a.dtype}; "
                 "rescale states and inputs to deviations of order one"
             )
-    if (found := fault(A, B, Q, continuous=continuous)) is not None:
+    if (found := fault(problem[:5], continuous=continuous)) is not None:
         return found
+    if len(problem) == 6:
+        sampled = [a[0] for a in discretization.sampled_on_host(*(np.asarray(a, float)[None] for a in problem))]
+        if (found := fault(sampled, continuous=False)) is not None:
+            return f"sampled every {float(problem[5]):.6g} s, the {found}, or choose another sample time"
     if residual is not None:
         return (
             f"a stable loop was found, but its Riccati equation leaves a relative {residual:.1g}: an unstable mode is "
@@ -104,27 +112,38 @@ def why_not(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool, re
     )
 
 
-def fault(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool) -> str | None:
-    """The mode, in words, because of which one problem has no stabilizing optimum; None if there is no such mode."""
+def fault(problem: Sequence[np.ndarray], *, continuous: bool) -> str | None:
+    """The mode, in words, because of which A, B, Q, R, N have no stabilizing optimum; None if there is no such mode."""
+    A, B, Q = problem[:3]
     values, vectors = np.linalg.eig(A)
     margin = values.real if continuous else np.abs(values) - 1
     size = max(float(np.linalg.norm(A, 2)), 1e-300)
 
-    for i in np.argsort(-margin):
-        value, pair = values[i], abs(values[i].imag) > 1e-9 * size
+    def named(value: complex) -> str:
+        pair = abs(value.imag) > 1e-9 * size
         where = f"{value.real:+.3g}" + (f" ± {abs(value.imag):.3g}j" if pair else "")
-        mode = f"mode at {where}{' rad/s' if continuous else ' (discrete)'}"
+        return f"mode at {where}{' rad/s' if continuous else ' (discrete)'}"
+
+    for i in np.argsort(-margin):
+        value = values[i]
         if margin[i] >= -1e-9 * size and controllability_distance(A, B, value) < 1e-9:
             states = ", ".join(map(str, dominant_states(vectors[:, i])))
             return (
-                f"{mode} is not stabilizable: no input moves it (it is dominated by state {states}); "
+                f"{named(value)} is not stabilizable: no input moves it (it is dominated by state {states}); "
                 "give the plant an input that reaches it, or leave the mode out"
             )
         if abs(margin[i]) <= 1e-6 * size and controllability_distance(A.T, Q.T, value) < 1e-9:
             return (
-                f"{mode} lies on the stability boundary and Q does not see it (not detectable): the "
+                f"{named(value)} lies on the stability boundary and Q does not see it (not detectable): the "
                 "optimum leaves it alone and the loop is not stable; give the states it moves some weight"
             )
+    best = on_host.optimal_modes(problem, continuous=continuous)
+    edge = np.abs(best.real) / size if continuous else np.abs(np.abs(best) - 1)
+    if len(edge) and edge[k := int(np.argmin(edge))] < _NEAR:
+        return (
+            f"{named(best[k])} of the optimal loop lies on the stability boundary, as near as rounding tells: a motion "
+            "in it costs nothing and does not decay; give its states, or each input, some weight"
+        )
     return None
 
 
