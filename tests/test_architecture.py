@@ -26,7 +26,7 @@ NAMED_BY_EXTRA = {("environments", "predictive"), ("identification", "robust")}
 OF_A_SUBJECT = {"panel.py", "figures.py", "command.py"}
 """Modules that each extension may have: what people see of it."""
 ONLY_IN = {
-    "h5py": {"dataset", "learning"},
+    "h5py": {"compute", "dataset", "learning"},
     **{package: {"workbench", "extensions"} for package in ("matplotlib", "ipywidgets", "IPython", "papermill")},
 }
 

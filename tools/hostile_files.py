@@ -140,6 +140,11 @@ def replaced(make: Callable[[h5py.Group], object]) -> Callable[[h5py.File], obje
     return fill
 
 
+def costs(*args: object, **options: object) -> Callable[[h5py.File], object]:
+    """Another array in the place of the costs."""
+    return replaced(lambda group: group.create_dataset("cost", *args, **options))
+
+
 def virtual(group: h5py.Group) -> None:
     """An array that is another file's."""
     layout = h5py.VirtualLayout((12,), np.float64)
@@ -205,6 +210,21 @@ SHARDS: list[tuple[str, Callable[[h5py.File], object], str]] = [
     ("5000 arrays", many("variants", "variants/dt", 5000), "more than a data set has"),
     ("a group in itself", lambda file: file.__setitem__("variants/again", file["/"]), "is no group of a data set"),
     ("groups in groups", nested, "is no group of a data set"),
+    ("arrays in an array", costs((12,), np.dtype(("f8", (1 << 20,)))), "claims|not plain"),
+    ("one text of a gigabyte", costs((1,), "S1073741824"), "claims 1073741824"),
+    ("the other byte order", costs(data=np.ones(12, ">f8")), "not what the manifest"),
+    ("truth values", costs(data=np.ones(12, bool)), "not plain numbers"),
+    ("bytes without a meaning", costs(data=np.zeros(12, "V8")), "not plain numbers"),
+    ("complex numbers", costs(data=np.ones(12, complex)), "not plain numbers"),
+    ("half the precision", costs(data=np.ones(12, "f2")), "not what the manifest"),
+    ("an unwritten array", costs((12,), "f8"), "cost|damaged"),
+    ("packed zeros", costs((1 << 20,), "f8", chunks=(1 << 18,), compression="gzip"), "claims|not what"),
+    ("31 axes too many", costs((12, *(1,) * 31), "f8"), "not what the manifest"),
+    ("a name that turns the line", lambda file: file.create_dataset("variants/\u202eK", data=1.0), "not what the"),
+    ("attributes of an array", lambda file: attributes(file["variants/K"]), ""),
+    ("a digest of numbers", lambda file: file["variants/K"].attrs.__setitem__("sha256", np.arange(9)), "K has changed"),
+    ("a unit of 60 kB", lambda file: file["variants/K"].attrs.create("unit", "a" * 60_000), "attribute or unit"),
+    ("an attribute of nothing", lambda file: file.attrs.__setitem__("family", h5py.Empty("S10")), "attribute|damaged"),
 ]  # fmt: skip
 """What an HDF5 file of a data set may hold: a name, a change of the opened file, the words."""
 
@@ -427,8 +447,8 @@ PLANTS = [
     Case("complex numbers", arrays(A=1j * np.eye(2)), "A: expected real numbers", "plant.npz"),
     Case("a misfit", arrays(B=np.ones((3, 1))), r"A: expected shape \(3, 3\)", "plant.npz"),
     Case("no rows", arrays(A=np.ones((0, 0)), B=np.ones((0, 1))), "expected", "plant.npz"),
-    Case("cells", matlab(A=np.array([print.__name__, 1], object)), "A: expected", "plant.mat"),
-    Case("structures", matlab(A={"a": 1}), "A: expected", "plant.mat"),
+    Case("cells", matlab(A=np.array([print.__name__, 1], object)), "A is missing; it holds A1, A2", "plant.mat"),
+    Case("structures", matlab(A={"a": 1}), "A is missing; it holds A.a", "plant.mat"),
     Case("unpacks to more than a plant", matlab_bomb, "it unpacks to more than 64 MiB", "plant.mat"),
 ]  # fmt: skip
 """Files of plants."""
@@ -532,7 +552,7 @@ LOGS = [
          TOO_MUCH, "log.csv"),
     Case("csv: a value more than headings", text("u,y\n" + "1,2,3\n" * 20), "for each of 2 headings", "log.csv"),
     Case("csv: a row too long", text(GOOD + "1,2,3\n"), "cannot be read as .csv", "log.csv"),
-    Case("csv: two columns of one name", text("u,y,y\n" + "1,2,3\n" * 20), "two columns are called y", "log.csv"),
+    Case("csv: two columns of one name", text("u,y,y\n" + "1,2,3\n" * 20), "is the name of 2 columns", "log.csv"),
     Case("csv: a quote that never ends", text(GOOD + '"1,2\n' * 1000), "log.csv|u: expected|y: expected", "log.csv"),
     Case("csv: a formula", text(GOOD + "=cmd|'/C calc'!A0,1\n"), "u: expected a column of numbers", "log.csv"),
     Case("csv: zeros without an end of line", text(bytes(1 << 22)), "more than 1 MiB", "log.csv"),
@@ -556,9 +576,9 @@ LOGS = [
     Case("mat: a structure of 128 MiB", saved(s={"u": np.zeros(1 << 23), "v": [np.zeros(1 << 23)]}), TOO_MUCH,
          "log.mat"),
     Case("mat: a matrix of 128 MiB", saved(u=np.zeros((1 << 14, 1 << 10))), TOO_MUCH, "log.mat"),
-    Case("mat: cells in cells", saved(u=np.array([np.array([[1.0]]), {"a": 1}], object)), "none", "log.mat"),
+    Case("mat: cells in cells", saved(u=np.array([np.array([[1.0]]), {"a": 1}], object)), "no column", "log.mat"),
     Case("mat: a variable that unpacks to more than it says", variable, TOO_MUCH, "log.mat"),
-    Case("mat: a hundred thousand variables", variables, "at most 10000 variables", "log.mat"),
+    Case("mat: a hundred thousand variables", variables, "at most 5000 variables", "log.mat"),
     Case("mat: zeros", text(bytes(1 << 22)), NO_LOG, "log.mat"),
     Case("parquet: twenty million rows of zeros", parquet(20_000_000, compression="zstd"), TOO_MUCH,
          "log.parquet"),
@@ -804,6 +824,17 @@ def nested_matlab(path: Path) -> None:
     scipy.io.savemat(path, content, do_compression=True)
 
 
+def deep_matlab(path: Path) -> None:
+    """A MATLAB file of cells in cells: reading one calls the next, until a processor's stack ends."""
+    matlab()(path)
+    levels = 100_000
+    with path.open("ab") as file:
+        for left in range(levels, -1, -1):
+            # a matrix (14) of so many bytes; flags: a cell; dimensions 1, 1; the name C
+            numbers = 14, 48 + 56 * left, 6, 8, 1, 0, 5, 8, 1, 1, 0x10001, ord("C"), 0, 0
+            file.write(b"".join(n.to_bytes(4, "little") for n in numbers))
+
+
 def zipped_lie(path: Path) -> None:
     """A MATLAB file whose variable says 1 × 1, and unpacks to half a gigabyte."""
     matlab()(path)
@@ -822,8 +853,8 @@ def family(**parameters: object) -> Callable[[Path], object]:
 
 
 PLANTS += [
-    Case("a structure of 65 MiB", nested_matlab, "unpacks to|expected a full matrix", "plant.mat"),
-    Case("A in a cell", matlab(A=np.array([[1.0, "a"]], object)), "A: expected a full matrix", "plant.mat"),
+    Case("a structure of 65 MiB", nested_matlab, "unpacks to", "plant.mat"),
+    Case("cells a hundred thousand deep", deep_matlab, "at most 5000 variables, fields and cells", "plant.mat"),
     Case("1 × 1 of half a gigabyte", zipped_lie, "it unpacks to more than 64 MiB", "plant.mat"),
     Case("a structure beside", matlab(notes={"author": "a"}), "", "plant.mat"),
     Case("two million lists", text('{"A": [' + "[]," * (1 << 21) + "[]]}"), CANNOT, "plant.json"),
@@ -855,6 +886,118 @@ PLANTS += [
 ]
 
 
+def hdf5(fill: Callable[[h5py.File], object]) -> Callable[[Path], None]:
+    """A MATLAB file of version 7.3 with a good A and B, and what else is put into it."""
+
+    def make(path: Path) -> None:
+        with h5py.File(path, "w", userblock_size=512, track_order=True) as file:
+            file["A"], file["B"] = np.eye(2), np.ones((1, 2))
+            fill(file)
+        with path.open("r+b") as opened:
+            opened.write(b"MATLAB 7.3 MAT-file")
+
+    return make
+
+
+def instead(make: Callable[[h5py.File], object]) -> Callable[[Path], None]:
+    """Something else in the place of A."""
+
+    def fill(file: h5py.File) -> None:
+        del file["A"]
+        make(file)
+
+    return hdf5(fill)
+
+
+def links(file: h5py.File) -> None:
+    """A that is an array of another file, a kilobyte of which is read as numbers."""
+    layout = h5py.VirtualLayout((2, 2), np.float64)
+    layout[:] = h5py.VirtualSource("/etc/hostname", "x", (2, 2))
+    file.create_virtual_dataset("A", layout)
+
+
+def deep_groups(depth: int) -> Callable[[h5py.File], None]:
+    """A structure in a structure in a structure."""
+
+    def fill(file: h5py.File) -> None:
+        group = file
+        for _ in range(depth):
+            group = group.create_group("s")
+
+    return fill
+
+
+def cells_in_themselves(file: h5py.File) -> None:
+    """A cell that holds itself."""
+    cell = file.create_dataset("c", (2, 1), h5py.ref_dtype)
+    cell[:] = [[cell.ref], [cell.ref]]
+
+
+def many_cells(file: h5py.File) -> None:
+    """A million cells that are one array."""
+    file["#refs#/a"] = np.zeros((1, 1000))
+    file.create_dataset("c", data=np.full((1, 1 << 16), file["#refs#/a"].ref, object), dtype=h5py.ref_dtype)
+
+
+PLANTS += [
+    Case(f"7.3: {name}", make, words, "plant.mat")
+    for name, make, words in (
+        ("good", hdf5(lambda file: None), ""),
+        (
+            "a link to a file",
+            instead(lambda f: f.__setitem__("A", h5py.ExternalLink("/etc/hostname", "x"))),
+            "is a link",
+        ),
+        ("a link", instead(lambda f: f.__setitem__("A", h5py.SoftLink("/B"))), "is a link"),
+        ("a link to itself", instead(lambda f: f.__setitem__("A", h5py.SoftLink("/A"))), "is a link"),
+        ("values of another file", instead(links), "in another file"),
+        (
+            "values that are another file's bytes",
+            instead(lambda f: f.create_dataset("A", (2, 2), "f8", external=[("/etc/hostname", 0, 32)])),
+            "in another file",
+        ),
+        (
+            "eight terabytes",
+            instead(lambda f: f.create_dataset("A", (1 << 20, 1 << 20), "f8", chunks=(64, 64))),
+            "claims",
+        ),
+        (
+            "65 MiB of zeros",
+            instead(lambda f: f.create_dataset("A", (1 << 10, 65 << 7), "f8", compression="gzip")),
+            "unpacks to|claims",
+        ),
+        ("nothing", instead(lambda f: f.create_dataset("A", data=h5py.Empty("f8"))), "A: expected|is missing"),
+        (
+            "words",
+            instead(lambda f: f.create_dataset("A", data=["a"] * 4, dtype=h5py.string_dtype())),
+            "A: expected|missing",
+        ),
+        (
+            "pairs",
+            instead(lambda f: f.create_dataset("A", (2, 2), [("x", "f8"), ("y", "f8")])),
+            "A: expected|is missing",
+        ),
+        ("a group", instead(lambda f: f.create_group("A")), "is missing"),
+        ("a type", instead(lambda f: f.__setitem__("A", np.dtype("f8"))), "A: expected|is missing"),
+        ("groups in groups", hdf5(deep_groups(3000)), ""),
+        ("a group in itself", hdf5(lambda f: f.__setitem__("again", f["/"])), "expected at most"),
+        ("5001 arrays", hdf5(lambda f: [f.__setitem__(f"n{k}", f["B"]) for k in range(5001)]), "expected at most"),
+        ("a cell in itself", hdf5(cells_in_themselves), "expected at most"),
+        ("a million cells", hdf5(many_cells), "expected at most"),
+        (
+            "a text of a cell that is none",
+            hdf5(lambda f: f["B"].attrs.__setitem__("MATLAB_class", np.bytes_("char"))),
+            CANNOT,
+        ),
+        ("attributes", hdf5(attributes), ""),
+        ("an unknown filter", instead(lambda f: unknown_filter(f)), CANNOT + "|is missing|claims"),
+        ("cut in half", lambda path: (hdf5(lambda f: None)(path), shortened(0.5)(path)), CANNOT),
+        ("cut at its head", lambda path: (hdf5(lambda f: None)(path), shortened(0.1)(path)), CANNOT),
+        ("no head", text(b"MATLAB 7.3 MAT-file".ljust(4096, b"\0")), CANNOT),
+    )
+]
+
+
 def toml(content: str) -> Callable[[Path], object]:
     """Plants in TOML, of which the first is good."""
     return text(f"[good_plant]\nA = [[0.0]]\nB = [[1.0]]\n{content}")
@@ -883,6 +1026,21 @@ def robot(head: str = "", body: str = "", tail: str = "") -> Callable[[Path], ob
         f'<mujoco>{head}<worldbody>{body}<body><joint name="pivot"/><geom size=".1" pos="1 0 0" mass="2"/></body>'
         f'</worldbody><actuator><motor name="motor" joint="pivot"/></actuator>{tail}</mujoco>'
     )
+
+
+COPIES = '<replicate count="{}" offset="1 0 0"><geom size="1"/></replicate>'
+
+
+def included(name: str) -> Callable[[Path], None]:
+    """A lever whose file has another one in it; beside it stand a pipe and many copies."""
+
+    def make(path: Path) -> None:
+        if not (path.parent.parent / "pipe").exists():
+            os.mkfifo(path.parent.parent / "pipe")
+        (path.parent / "copies.xml").write_text(f"<mujoco><worldbody>{COPIES.format(10**7)}</worldbody></mujoco>")
+        robot(f'<include file="{name}"/>')(path)
+
+    return make
 
 
 LARGE = "asks for|at most 20000 elements|expected a height field|MuJoCo can read"
@@ -931,6 +1089,41 @@ ROBOTS = [
         ),
         "robot|MuJoCo can read",
         "robot.xml",
+    ),
+    *(
+        Case(f"robot: includes {name}", included(name), "no file that a robot has", "robot.xml")
+        for name in ("../pipe", "/dev/zero", "/dev")
+    ),
+    Case("robot: includes itself", included("robot.xml"), "already included", "robot.xml"),
+    Case("robot: includes another's file", included("/etc/hostname"), "MuJoCo can read", "robot.xml"),
+    *(
+        Case(f"robot: copies, {name}", robot(head, COPIES.format(count)), LARGE, "robot.xml")
+        for name, head, count in (
+            ("behind what is not well-formed", '<custom><text name="a" data="&none;"/></custom>', "9999999"),
+            ("behind a comment of dashes", "<!-- a -- b -->", "9999999"),
+            ("their number in code", "", "&#57;999999"),
+        )
+    ),
+    Case("robot: copies in a comment", robot("<!--" + COPIES.format("9999999") + "-->"), "", "robot.xml"),
+    Case("robot: copies in a file that it includes", included("copies.xml"), LARGE, "robot.xml"),
+    Case(
+        "robot: a million numbers in a word",
+        robot(body=f'<geom name="{"1 " * (1 << 20)}" size="1"/>'),
+        "elements of at most",
+        "robot.xml",
+    ),
+    *(
+        Case(f"robot: {word} without an end", text(word * 2_000_000), "MuJoCo can read", "robot.xml")
+        for word in ("<!--", "<a ", "<a b='")
+    ),
+    Case("robot: bodies 15,000 deep", robot(body="<body>" * 15_000 + "</body>" * 15_000), "too deep", "robot.xml"),
+    *(
+        Case(f"robot: {kind} of endless zeros", robot(f"<asset>{asset}</asset>"), "", "robot.xml")
+        for kind, asset in (
+            ("a mesh", '<mesh name="m" file="/dev/zero" content_type="model/stl"/>'),
+            ("a picture", '<texture name="t" type="2d" file="/dev/zero" content_type="image/png"/>'),
+            ("a skin", '<skin file="/dev/zero"/>'),
+        )
     ),
     *(Case(f"robot: {name}", make, "there is no such file", "robot.xml") for name, make in NO_FILE.items()),
     Case("robot: a terabyte", sparse, "expected a robot", "robot.xml"),

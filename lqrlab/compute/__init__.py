@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lqrlab.compute.backend import Backend, join, setup
     from lqrlab.compute.compilation import Compiled, CompileReport, EagerFallbackWarning, compile
     from lqrlab.compute.debugging import Timing, seconds, timeit
-    from lqrlab.compute.jit import as_jax, broadcast, jit_by_function, quick_jit
+    from lqrlab.compute.jit import as_jax, broadcast, jit_by_function, one_program, quick_jit
     from lqrlab.compute.pytrees import pytree
 
 __getattr__, __dir__, __all__ = lazily(__name__)

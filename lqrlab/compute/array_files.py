@@ -1,10 +1,11 @@
-"""Arrays by name in MATLAB's and NumPy's files: written whole, and read of anyone's, as far as a limit."""
+"""Arrays by name in MATLAB's, NumPy's and HDF5 files: written whole, and read of anyone's, as far as a limit."""
 
 import io
 import math
+import struct
 import zipfile
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import numpy as np
 
 from lqrlab.compute.files import write_atomic
 
-_COMPRESSED, _MOST_VARIABLES = 15, 10_000  # MATLAB's number of what went through zlib; variables of a file
-_CONTAINERS = ("struct", "cell", "object", "function", "opaque", "sparse")
-"""Kinds of MATLAB's variables whose size in memory their shape does not tell."""
+_MATRIX, _COMPRESSED = 14, 15  # MATLAB's numbers of a variable and of one that went through zlib
+_MOST_PARTS = 5_000  # variables, fields and cells of a file: each that holds others is read by a call within a call
+_SHRINKS = 64  # largest believable ratio of compression of HDF5
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> Path:
@@ -23,29 +24,42 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> Path:
     if path.suffix == ".mat":
         import scipy.io  # 0.2 s that only this format costs
 
-        scipy.io.savemat(packed, content, oned_as="column")
+        scipy.io.savemat(packed, content, oned_as="column", do_compression=True)  # for zlib's checksums
     else:
         np.savez_compressed(packed, allow_pickle=False, **content)
     return write_atomic(path, packed.getvalue())
 
 
-def read_arrays(path: Path, most: int, names: Collection[str] | None = None) -> dict[str, Any]:
-    """The arrays of a ``.npz`` file without pickles, or of a ``.mat`` file up to version 7.
+def read_arrays(path: Path, most: int) -> dict[str, Any]:
+    """The arrays of a ``.npz`` file without pickles, of a ``.mat`` file of any version, or of any HDF5 file.
+
+    What is in structures, cells and groups gets a name of its own: ``sys.A``; of several, ``parts1.A``, ``parts2.A``.
+    A cell of texts is an array of them. Where an HDF5 array says its unit, so does its name: ``angle [deg]``. Objects,
+    such as MATLAB's tables and functions, are None.
 
     Args:
         path: the file.
         most: bytes that it may unpack to.
-        names: those that are read of a MATLAB file: others are None, and so are its structures and cells if all are.
 
     Raises:
-        ValueError: it unpacks to more; a name twice; a structure or a cell that was named. Others, of what is damaged.
+        ValueError: it unpacks to more; two arrays of one name; HDF5 that leads out of the file or claims more bytes
+            than it has. Others, of what is damaged.
     """
-    return _matlab(path, most, names) if path.suffix.lower() == ".mat" else _numpy(path, most)
+    if path.suffix.lower() == ".npz":
+        return _numpy(path, most)
+    with path.open("rb") as file:
+        packed_in_zlib = path.suffix.lower() == ".mat" and not file.read(128).startswith((b"MATLAB 7.3", b"\x89HDF"))
+    return (_matlab if packed_in_zlib else _hdf5)(path, most)
 
 
 def _check_size(size: float, most: int) -> None:
     if size > most:
         raise ValueError(f"it unpacks to more than {most >> 20} MiB")
+
+
+def _check_parts(count: int) -> None:
+    if count > _MOST_PARTS:
+        raise ValueError(f"expected at most {_MOST_PARTS} variables, fields and cells, but found more")
 
 
 def _numpy(path: Path, most: int) -> dict[str, Any]:
@@ -58,42 +72,128 @@ def _numpy(path: Path, most: int) -> dict[str, Any]:
         return dict(arrays)
 
 
-def _matlab(path: Path, most: int, names: Collection[str] | None) -> dict[str, Any]:
+def _named(content: Mapping[str, Any], inside: Callable[[Any], dict[str, Any] | None]) -> dict[str, Any]:
+    """All that is ``inside`` of containers, by names that tell where; None of what holds nothing else."""
+    found, waiting, count = {}, list(content.items())[::-1], 0
+    while waiting:
+        name, value = waiting.pop()
+        _check_parts(count := count + 1)
+        parts = inside(value)
+        if parts is not None:
+            waiting += [(name + part, other) for part, other in parts.items()][::-1]
+        elif name in found:
+            raise ValueError(f"two of its arrays are called {name.strip('.')}; give each a name of its own")
+        else:
+            found[name] = value
+    return found
+
+
+def _numbered(parts: Sequence[Any]) -> dict[str, Any]:
+    return {str(k + 1) * (len(parts) > 1): part for k, part in enumerate(parts)}
+
+
+def _matlab(path: Path, most: int) -> dict[str, Any]:
     import scipy.io
 
-    if scipy.io.matlab.matfile_version(path)[0] > 1:
-        raise ValueError("expected a file of MATLAB's versions up to 7; write it with save -v7")
-    _check_size(_unpacked_bytes(path, most), most)
-    there = scipy.io.whosmat(path)
-    wanted = [name for name, _, kind in there if kind not in _CONTAINERS] if names is None else names
-    held = [(name, shape, kind) for name, shape, kind in there if name in wanted]
-    for name, _, kind in held:
-        if kind in _CONTAINERS:
-            raise ValueError(f"{name}: expected a full matrix, but found MATLAB's {kind}")
-    _check_size(8 * sum(math.prod(shape) for _, shape, _ in held), most)
-    unread: dict[str, Any] = {name: None for name, *_ in there}
-    return unread | scipy.io.loadmat(path, variable_names=[name for name, *_ in held])
+    _check_unpacked(path, most)
+    there = {name: (kind, 8 * math.prod(shape)) for name, shape, kind in scipy.io.whosmat(path)}
+    wanted = [name for name, (kind, _) in there.items() if kind not in ("object", "function", "opaque", "unknown")]
+    _check_size(sum(size for name, (kind, size) in there.items() if kind != "sparse" and name in wanted), most)
+    unread: dict[str, Any] = dict.fromkeys(there)
+    read = scipy.io.loadmat(path, variable_names=wanted) if wanted else {}
+    return _named(unread | {name: read[name] for name in wanted}, lambda value: _inside(value, most))
 
 
-def _unpacked_bytes(path: Path, most: int) -> int:
-    """Bytes that the variables of a MATLAB file unpack to, counted up to ``most`` and a little; none is kept."""
-    size = count = 0
+def _inside(value: Any, most: int) -> dict[str, Any] | None:
+    """Fields of a structure, and what is in a cell."""
+    import scipy.sparse
+
+    if scipy.sparse.issparse(value):
+        _check_size(8 * math.prod(value.shape), most)
+        return {"": value.toarray()}
+    if type(value) is not np.ndarray or value.dtype.kind not in "OV":  # objects are arrays of their own kinds
+        return None
+    if value.dtype.names:
+        return {f"{at}.{k}": one[k] for at, one in _numbered(list(value.ravel())).items() for k in value.dtype.names}
+    return _cells(list(value.ravel()))
+
+
+def _cells(parts: Sequence[Any]) -> dict[str, Any]:
+    """Cells by their number; texts as one array."""
+    if all(isinstance(part, np.ndarray) and part.dtype.kind == "U" and part.size == 1 for part in parts):
+        return {"": np.array([part.item() for part in parts], str)}
+    return _numbered(parts)
+
+
+def _check_unpacked(path: Path, most: int) -> None:
+    """Refuse a MATLAB file whose variables unpack to more, or are in one another deeper than SciPy can follow."""
+    size, tags = 0, 0
     with path.open("rb") as file:
-        order = {b"IM": "little", b"MI": "big"}.get(file.read(128)[126:], "")
-        if not order:  # of version 4, in which nothing is packed
-            return path.stat().st_size
-        while size <= most and len(tag := file.read(8)) == 8:
-            if (count := count + 1) > _MOST_VARIABLES:
-                raise ValueError(f"expected at most {_MOST_VARIABLES} variables, but found more")
-            kind, length = (int.from_bytes(part, order) for part in (tag[:4], tag[4:]))  # type: ignore[arg-type]
-            after, unpack = file.tell() + length, zlib.decompressobj()
-            size += 0 if kind == _COMPRESSED else length
-            while kind == _COMPRESSED and size <= most and (left := after - file.tell()) > 0:
-                packed = file.read(min(left, 1 << 16))
-                if not packed:
-                    break
-                while packed and size <= most:
-                    size += len(unpack.decompress(packed, 1 << 20))
-                    packed = unpack.unconsumed_tail
-            file.seek(after)
-    return size
+        order = {b"IM": "<II", b"MI": ">II"}.get(file.read(128)[126:])
+        while order and len(tag := file.read(8)) == 8:  # in version 4 nothing is packed, nothing in anything
+            kind, length = struct.unpack(order, tag)
+            content = file.read(length)
+            if kind == _COMPRESSED:
+                content = zlib.decompressobj().decompress(content, most - size + 1)
+            _check_size(size := size + len(content), most)
+            at = 0
+            while at + 8 <= len(content):
+                kind, length = struct.unpack_from(order, content, at)
+                at += 8 if kind == _MATRIX or kind >> 16 else 8 + length + -length % 8  # a short one is its own tag
+                _check_parts((tags := tags + 1) // 6)
+            _check_parts((tags := tags + 1) // 6)
+
+
+def _hdf5(path: Path, most: int) -> dict[str, Any]:
+    """Groups and arrays; MATLAB's of version 7.3 as MATLAB has them: transposed, cells behind references."""
+    import h5py
+
+    matlab, size, held = path.suffix.lower() == ".mat", path.stat().st_size, 0
+    with h5py.File(path, "r") as file:
+
+        def inside(item: Any) -> dict[str, Any] | None:
+            if isinstance(item, np.ndarray):
+                return {f".{field}": item[field] for field in item.dtype.names or ()} or None
+            if isinstance(item, h5py.Group):
+                _check_parts(len(item))
+                if linked := [key for key in item if not isinstance(item.get(key, getlink=True), h5py.HardLink)]:
+                    raise ValueError(f"{linked[0]} is a link; links are not followed, as they can lead to other files")
+                return {f".{key}": item[key] for key in item if not key.startswith("#")}
+            if item is None or not isinstance(item, h5py.Dataset) or "MATLAB_object_decode" in item.attrs:
+                return None
+            if h5py.check_ref_dtype(item.dtype) is h5py.Reference:
+                _check_parts(item.size)
+                parts = [file[ref] for ref in values(item).ravel()]
+                return _cells([values(p) if p.attrs.get("MATLAB_class") == b"char" else p for p in parts])
+            return {_unit(item): values(item) if item.shape is not None and item.dtype.kind in "iufcbSV" else None}
+
+        def values(item: Any) -> np.ndarray:
+            nonlocal held
+            if why := unbelievable(item, size):
+                raise ValueError(f"{item.name.strip('/')} {why}")
+            _check_size(held := held + item.nbytes, most)
+            if "MATLAB_empty" in item.attrs:
+                return np.zeros((0, 0))
+            array = item[()].T if matlab else item[()]
+            text = matlab and item.attrs.get("MATLAB_class") == b"char"
+            return np.array(["".join(map(chr, row)) for row in array]) if text else array
+
+        return {name[1:]: a if isinstance(a, np.ndarray) else None for name, a in _named({"": file}, inside).items()}
+
+
+def unbelievable(item: Any, size: int) -> str:
+    """Why an array of an HDF5 file of so many bytes is not read; empty if nothing is wrong."""
+    if item.is_virtual or item.external:
+        return "keeps its values in another file, which is not read"
+    compressed = item.id.get_create_plist().get_nfilters() > item.fletcher32
+    if item.nbytes > size * (_SHRINKS if compressed else 1):
+        return f"claims {item.nbytes} bytes of shape {item.shape}, but the file has {size}"
+    return ""
+
+
+def _unit(item: Any) -> str:
+    """``" [deg]"`` of an HDF5 array that says so in an attribute; ``" [s]"`` of ``"s since 2026-01-01"``."""
+    said = next((item.attrs[name] for name in ("unit", "units") if name in item.attrs), "")
+    said = said.decode(errors="replace") if isinstance(said, bytes) else said
+    said = said.partition(" since ")[0].strip() if isinstance(said, str) else ""
+    return f" [{said}]" if said and "[" not in item.name else ""

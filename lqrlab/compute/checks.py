@@ -31,40 +31,71 @@ def on_host(name: str, *args: object) -> None:
         raise ValueError(f"{name}: runs on the host, so not inside jit, vmap or grad; call it outside")
 
 
-def real(name: str, value: object, *, or_complex: bool = False) -> "np.ndarray | Array":
-    """``value`` as an array of real numbers, or a ``ValueError``: complex, truth values, text, objects.
+def real(
+    name: str, value: object, *, or_complex: bool = False, finite: bool = False, low: float = -math.inf
+) -> "np.ndarray | Array":
+    """``value`` as an array of real numbers, or a ``ValueError``: complex, truth values, text, times, masked numbers.
+
+    The one place that says what a number is. Arrays in another byte order, or longer than 64 bits, become the
+    machine's float64; a mask may hide nothing.
 
     Args:
         name: of the argument.
         value: what was given, traced or not; JAX's arrays stay what they are, anything else becomes NumPy's.
         or_complex: let complex numbers pass.
+        finite: refuse NaN and infinity, outside a trace.
+        low: refuse NaN and what is below it, outside a trace.
     """
     import jax
     import jax.numpy as jnp
     import numpy as np
 
     array: np.ndarray | Array = np.asarray(None)
-    with contextlib.suppress(TypeError, ValueError):
+    plain = isinstance(value, jax.Array) or type(value) is np.ndarray
+    leaves = [] if plain else jax.tree.leaves(value)
+    if hidden := sum(np.ma.count_masked(a) for a in leaves if isinstance(a, np.ma.MaskedArray)):
+        raise ValueError(
+            f"{name}: expected numbers, but found {hidden} masked: what a mask hides was not measured; leave those "
+            "rows out, or give .filled(…) with what they are"
+        )
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
         if isinstance(value, jax.Array):
             array = value
-        else:
-            array = jnp.asarray(value) if traced(value) else np.asarray(value)
-    if any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.integer, jnp.floating)):
-        return array
-    if jnp.issubdtype(array.dtype, jnp.complexfloating):
-        if or_complex:
-            return array
-        raise ValueError(
-            f"{name}: expected real numbers, but found {array.dtype}: make states of the real and imaginary parts, or "
-            "pass .real where the imaginary part is rounding"
-        )
-    wanted = "numbers" if or_complex else "real numbers"
-    raise ValueError(f"{name}: expected {wanted}, but found {_shown(value)}")
+        elif not any(isinstance(a, bool | np.bool) for a in leaves):  # a list of both would be one of numbers
+            array = jnp.asarray(value) if traced(*leaves) else np.asarray(value)
+    if isinstance(array, np.ndarray) and (not array.dtype.isnative or array.dtype.char in "gG"):
+        array = array.astype({"g": "d", "G": "D"}.get(array.dtype.char, array.dtype.newbyteorder("=")))
+    kinds = (jnp.integer, jnp.floating, *(jnp.complexfloating,) * or_complex)
+    if array.dtype.kind == "m" or not any(jnp.issubdtype(array.dtype, kind) for kind in kinds):  # m: durations
+        if jnp.issubdtype(array.dtype, jnp.complexfloating):
+            raise ValueError(
+                f"{name}: expected real numbers, but found {array.dtype}: make states of the real and imaginary "
+                "parts, or pass .real where the imaginary part is rounding"
+            )
+        wanted, lengths = "numbers" if or_complex else "real numbers", set[int]()
+        with contextlib.suppress(TypeError):
+            lengths = {len(row) for row in value if not isinstance(row, str | bytes)}  # type: ignore[attr-defined]
+        ragged = f"rows of different lengths, {min(lengths)} to {max(lengths)}" if len(lengths) > 1 else ""
+        hint = "; .astype(float) makes numbers of objects" if array.dtype.kind == "O" and array.ndim else ""
+        raise ValueError(f"{name}: expected {wanted}, but found {ragged or _shown(value)}{hint}")
+    if (finite or low > -math.inf) and not traced(array):
+        found = np.asarray(array)
+        bad = found[~(np.isfinite(found) | (not finite)) | ~(or_complex | (found >= low))]
+        if bad.size:
+            wanted = "finite " * finite + "numbers" + (f" ≥ {low:g}" if low > -math.inf else "")
+            raise ValueError(f"{name}: expected {wanted}, but found {bad[0]}")
+    return array
 
 
 def _shown(value: object) -> str:
     """A given value and its type, in a few words."""
     return f"{textwrap.shorten(repr(value), 60, placeholder=' …')} ({type(value).__name__})"
+
+
+def _is_real(value: object) -> bool:
+    """True of a real number of Python's or NumPy's; truth values and durations pass for whole numbers elsewhere."""
+    duration = getattr(getattr(value, "dtype", None), "kind", "") == "m"
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and not duration
 
 
 def instance(name: str, value: object, kind: type[T], expected: str) -> T:
@@ -117,7 +148,7 @@ def random_key(value: object) -> None:
 
 def whole(name: str, value: object, low: int | None = 1, high: int | None = None) -> int:
     """``value`` as an int, or a ``ValueError``: expected a whole number ≥ low (in [low, high]), of 64 bits at most."""
-    count = int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else None
+    count = int(value) if _is_real(value) and isinstance(value, numbers.Integral) else None
     least, most = -(2**63) if low is None else low, 2**63 - 1 if high is None else high
     if count is not None and least <= count <= most:
         return count
@@ -147,9 +178,8 @@ def number(
         low, high, above, below: the range.
         finite: refuse inf as well (NaN always is).
     """
-    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
     try:
-        found = float(value) if real else math.nan  # type: ignore[arg-type]
+        found = float(value) if _is_real(value) else math.nan  # type: ignore[arg-type]
     except OverflowError:  # a whole number beyond the floats
         found = math.nan
     good = low <= found <= high and (above < found or above == -math.inf) and (found < below or below == math.inf)

@@ -46,10 +46,8 @@ class OneOf:
         object.__setattr__(self, "options", options)
 
 
-Count = Annotated[int, Range(1)]
-"""A whole number ≥ 1."""
-Natural = Annotated[int, Range(0)]
-"""A whole number ≥ 0."""
+Count = Annotated[int, Range(1)]  # a whole number ≥ 1
+Natural = Annotated[int, Range(0)]  # a whole number ≥ 0
 Positive = Annotated[float, Range(above=0)]
 NonNegative = Annotated[float, Range(0)]
 Share = Annotated[float, Range(0, below=1, words="a share in [0, 1)")]

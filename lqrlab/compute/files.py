@@ -10,12 +10,9 @@ from typing import Any
 
 import filelock
 
-PART = ".part"
-"""Ending of a file that is not whole yet."""
-LOCK = ".lock"
-"""The file in a folder that whoever works there holds."""
-DIGESTS = "sha256.json"
-"""The file in a folder that lists its files with their digests."""
+PART = ".part"  # ending of a file that is not whole yet
+LOCK = ".lock"  # the file in a folder that whoever works there holds
+DIGESTS = "sha256.json"  # the file in a folder that lists its files with their digests
 PLANT_FILES = "LQRLAB_PLANTS"
 """Environment variable: files of the user's plants, for the processes that are started from one that was given them."""
 

@@ -25,8 +25,7 @@ from jaxtyping import PyTree
 from lqrlab.compute.elementwise import sincos
 from lqrlab.compute.linalg import stored
 
-Number = Any
-"""What stands for a number: an array of many problems' numbers, a formula."""
+Number = Any  # what stands for a number: an array of many problems' numbers, a formula
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +108,45 @@ def _inner(e: JaxprEqn) -> ClosedJaxpr | None:
     return e.params["jaxprs"].solve if e.primitive.name == "custom_linear_solve" else called(e)
 
 
+# the operands in which a step is linear if the others are constants
+_LINEAR_IN = {
+    **dict.fromkeys((*_MOVES, "add", "add_any", "sub", "neg", "copy", "copy_p", "reduce_sum", "cumsum"), slice(None)),
+    **dict.fromkeys(("div", "gather", "dynamic_slice", "reduce_precision"), slice(1)),
+    **{"select_n": slice(1, None), "dynamic_update_slice": slice(2)},
+    **dict.fromkeys(("scatter", "scatter-add"), slice(0, None, 2)),
+}
+
+
+def degrees(closed: ClosedJaxpr, given: Sequence[float]) -> list[float]:
+    """Of each output of a program: 0 if it is a constant, 1 if it is affine in the inputs that vary, else more.
+
+    It is read off the steps, not tried out: 1 is certain, and so is its derivative; more may be a form unknown here.
+    Of each input is ``given`` 1 if it varies, 0 if it is a constant.
+    """
+    values = dict(zip((*closed.jaxpr.constvars, *closed.jaxpr.invars), (*[0.0] * len(closed.consts), *given)))
+
+    def read(v: Var | Literal) -> float:
+        return 0.0 if isinstance(v, Literal) else values[v]
+
+    for e in closed.jaxpr.eqns:
+        values.update(zip(e.outvars, _degrees(e, [read(v) for v in e.invars])))
+    return [read(v) for v in closed.jaxpr.outvars]
+
+
+def _degrees(e: JaxprEqn, a: list[float]) -> list[float]:
+    name = e.primitive.name
+    linear = _LINEAR_IN.get(name, slice(0))
+    if name == "custom_linear_solve":
+        linear = slice(sum(e.params["const_lengths"]), None)
+    elif any(a) and not name.startswith("custom") and (inner := called(e)):  # a custom derivative may be another
+        return degrees(inner, a)
+    elif name == "convert_element_type" and jnp.issubdtype(e.params["new_dtype"], jnp.floating):
+        linear = slice(None)
+    alone = sum(a[linear]) == sum(a)
+    found = sum(a) if name in ("mul", "dot_general") or not any(a) else max(a[linear]) if alone else math.inf
+    return [found] * len(e.outvars)
+
+
 def evaluate(closed: ClosedJaxpr, arguments: Sequence[np.ndarray], algebra: Algebra) -> list[np.ndarray]:
     """The outputs of a program, as arrays of numbers of the algebra, from arguments that are such arrays.
 
@@ -185,9 +223,6 @@ def _product(
     a, b = a.reshape(math.prod(batch), -1, inner), b.reshape(math.prod(batch), inner, -1)
     products = _each(functions["mul"], a[..., None], b[:, None])
     return _total(functions["add"], products, (2,)).reshape((*batch, *rows, *columns))
-
-
-# Arrays of many problems as numbers -------------------------------------------------------------------------
 
 
 def _is(v: Number, value: float) -> bool:

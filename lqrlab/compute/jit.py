@@ -1,5 +1,6 @@
 """``jax.jit`` compiled quickly, or forgetting the functions that it compiled for; ``vmap`` over leading axes."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
@@ -16,8 +17,7 @@ from lqrlab.compute import checks
 P = ParamSpec("P")
 R = TypeVar("R")
 
-KEPT = 16
-"""Functions, or choices of static arguments, whose programs are kept, for each compiled function."""
+KEPT = 16  # functions, or choices of static arguments, whose programs are kept, for each compiled function
 _QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
 
 
@@ -49,14 +49,39 @@ def jit_by_function(fn: Callable[..., R], jit: Callable = jax.jit, **options: An
     return call
 
 
+def one_program(fn: Callable[P, R]) -> Callable[P, R]:
+    """A function of pytrees, or a method of one, that is one program outside of traces too.
+
+    A closure given to ``lax`` is another function at each call, which JAX compiles anew, tenths of a second and
+    hundreds of memory maps each time. Here it is made once, while the program is traced; the fields of an instance are
+    data of the program. What cannot be traced, such as a policy of somebody's in NumPy, runs as it is.
+    """
+    program = jit_by_function(fn)
+
+    @functools.wraps(fn)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if checks.traced(args, kwargs) and checks.traced(jnp.zeros(())):  # part of another program; not so under vmap
+            return fn(*args, **kwargs)
+        try:
+            return program(*args, **kwargs)
+        except (TypeError, IndexError):  # as JAX's errors of tracing are, and those of leaves that are no arrays
+            return fn(*args, **kwargs)
+
+    call.kept = program.kept  # type: ignore[attr-defined]
+    return call
+
+
 def _is_function(value: object) -> bool:
     return callable(value) and not isinstance(value, type)
 
 
-def _static_functions(structure: PyTreeDef) -> Iterator[Callable]:
-    """The functions in the static data of a pytree."""
+def _static_functions(structure: PyTreeDef) -> Iterator[Any]:
+    """The functions in the static data of a pytree, and classes that JAX would take for one another: see ``pytree``."""
     if data := structure.node_data():
-        yield from filter(_is_function, data[1] if isinstance(data[1], tuple) else (data[1],))
+        kind, static = data[0], data[1] if isinstance(data[1], tuple) else (data[1],)
+        if dataclasses.is_dataclass(kind) and kind not in static[:1]:
+            yield kind
+        yield from filter(_is_function, static)
         for child in structure.children():
             yield from _static_functions(child)
 

@@ -1,6 +1,5 @@
 """Compiled programs on all cores: XLA runs one of many small steps on one core, a few Python threads use the others."""
 
-import contextlib
 import functools
 import math
 import os
@@ -41,7 +40,7 @@ def on_threads(fn: Callable[[T], S], items: Sequence[T], program: Hashable) -> l
     wide = jax.dtypes.canonicalize_dtype(float) == jnp.float64
 
     def call(item: T) -> S:
-        with jax.enable_x64(True) if wide else contextlib.nullcontext():
+        with jax.enable_x64(wide):
             return fn(item)
 
     return [*first, *_pool().map(call, items[len(first) :])]
@@ -52,10 +51,7 @@ def on_all_cores(fn: Callable[..., PyTree[Array]], *args: tuple[Array, int]) -> 
 
     Only on a CPU and only where there is enough to do: the call is ``fn(*arrays)`` otherwise. ``fn`` must not call
     LAPACK. The pieces depend on the size of the batch alone, so the same numbers come out on any number of cores.
-
-    Args:
-        fn: a jitted function whose results all carry the broadcast leading axes.
-        args: pairs ``(array, core dimensions)``, all concrete.
+    ``args`` are pairs (array, core dimensions), all concrete.
     """
     arrays = [a for a, _ in args]
     lead = jnp.broadcast_shapes(*(a.shape[: a.ndim - core] for a, core in args))

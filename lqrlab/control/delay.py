@@ -16,10 +16,8 @@ from lqrlab.control.discretization import Sampled, compiled
 from lqrlab.control.lyapunov import cost_to_go
 from lqrlab.control.regulator import LQR, dlqr, lqrd
 
-Delay = float | Sequence[float] | np.ndarray
-"""In sample times: of all inputs, or of each one."""
-LONGEST = 500
-"""Sample times that an input may be on its way: each adds states, and a program that is compiled."""
+Delay = float | Sequence[float] | np.ndarray  # in sample times: of all inputs, or of each one
+LONGEST = 500  # sample times that an input may be on its way: each adds states, and a program that is compiled
 
 
 def delayed(

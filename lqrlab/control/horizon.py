@@ -1,7 +1,6 @@
 """Finite-horizon regulators, step by step backwards: to an equilibrium, or along a reference."""
 
 import dataclasses
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -59,28 +58,11 @@ def finite_horizon(
     [0.3333333333333333, 0.5]
     """
     whole("num_steps", num_steps)
-    A, B, Q, R, N = matrix_checks.arguments(A, B, Q, R, N)
-    return _regulated((A, B, Q, R, N, matrix_checks.terminal_weight(Qf, Q, Q)), num_steps)
-
-
-@partial(jax.jit, static_argnames="num_steps")
-def _regulated(args: tuple[Array, ...], num_steps: int) -> LQTracking:
-    def one(A: Array, B: Array, Q: Array, R: Array, N: Array, Qf: Array) -> LQTracking:
-        def back(P: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
-            K = linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)
-            before = _before(A - B @ K, P, Q, R, N, K)
-            return before, (K, before)
-
-        _, (K, P) = jax.lax.scan(back, Qf, None, length=num_steps, reverse=True)
-        xs, us = (jnp.zeros(shape, Q.dtype) for shape in ((num_steps + 1, len(A)), (num_steps, len(R))))
-        return LQTracking(xs, us, K, jnp.concatenate([P, Qf[None]]))
-
-    return broadcast(one, *((a, 2) for a in args))
-
-
-def _before(closed: Array, P: Array, Q: Array, R: Array, N: Array, K: Array) -> Array:
-    """The cost to go a step before that of P, under K."""
-    return linalg.symmetric(closed.T @ P @ closed + stage_weight(Q, R, N, K))
+    A, B, *weights = matrix_checks.arguments(A, B, Q, R, N)
+    T, (n, m) = num_steps, B.shape[-2:]
+    still = (jnp.zeros(shape, B.dtype) for shape in ((T + 1, n), (T, m), (T, n)))
+    A, B = (jnp.broadcast_to(a[..., None, :, :], (*a.shape[:-2], T, *a.shape[-2:])) for a in (A, B))
+    return _followed(A, B, *still, *weights, matrix_checks.terminal_weight(Qf, weights[0], weights[0]))
 
 
 def lq_tracking(
@@ -158,7 +140,7 @@ def _follow(A: Array, B: Array, xs: Array, us: Array, c: Array, Q: Array, R: Arr
         both = linalg.solve(R + B.T @ P @ B, jnp.concatenate([B.T @ P @ A + N.T, (B.T @ slope)[:, None]], axis=1))
         K, k = both[:, :-1], both[:, -1]
         closed = A - B @ K
-        before = _before(closed, P, Q, R, N, K)
+        before = linalg.symmetric(closed.T @ P @ closed + stage_weight(Q, R, N, K))
         return (before, closed.T @ slope), (K, u - k, before)
 
     _, (K, inputs, P) = jax.lax.scan(back, (Qf, jnp.zeros_like(xs[0])), (A, B, gap, us), reverse=True)

@@ -69,8 +69,11 @@ def spectral_radius(A: ArrayLike, *, squarings: int = 20) -> Float[Array, "*batc
     0.9
     """
     (A,) = matrix_checks.matrices(A=(A, "nn"))
-    arguments.whole("squarings", squarings, 0, 50)
+    return _gelfand(A, arguments.whole("squarings", squarings, 0, 50))
 
+
+@partial(jax.jit, static_argnames="squarings")
+def _gelfand(A: Array, squarings: int) -> Array:
     def norm(A: Array) -> Array:
         return jnp.sqrt(jnp.sum(A * A, axis=(-1, -2)) + jnp.finfo(A.dtype).tiny)
 

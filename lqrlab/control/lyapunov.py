@@ -21,9 +21,6 @@ _UNCERTAIN = 4  # bits: a loop is stable if its powers halve before rounding has
 _UNEVEN = 1e3  # a ratio of sums of a row and a column that costs digits
 
 
-# With the batch on the last axis -----------------------------------------------------------------------------
-
-
 def even_units(a: Float[Array, "n n batch"], uneven: float) -> Float[Array, "n batch"]:
     """d that evens out the rows and columns of a in x = D x̃, D = diag(d), where their sums differ by ``uneven``.
 
@@ -112,9 +109,6 @@ def _bounded(a: Array, q: Array, *, continuous: bool) -> Array:
 _SOLVERS = {c: batch_last.solver(2, 2)(partial(_bounded, continuous=c)) for c in (True, False)}
 
 
-# With the batch in front -------------------------------------------------------------------------------------
-
-
 @partial(jax.jit, static_argnames="continuous")
 def solve_lyapunov(
     a: Float[Array, "*batch n n"], q: Float[Array, "*batch n n"], *, continuous: bool
@@ -159,9 +153,6 @@ def lyap(A: ArrayLike, Q: ArrayLike) -> Float[Array, "*batch n n"]:
     Array([[3.]], dtype=float64)
     """
     return solve_lyapunov(*matrix_checks.matrices(A=(A, "nn"), Q=(Q, "nn")), continuous=True)
-
-
-# Costs of a linear feedback -----------------------------------------------------------------------------------
 
 
 def stage_weight(

@@ -226,9 +226,7 @@ def unsaturated_level(K: ArrayLike, P: ArrayLike, limit: ArrayLike) -> Float[Arr
         c ``[...]`` = min over inputs of limit² / (K P⁻¹ Kᵀ).
     """
     K, P = matrix_checks.matrices(K=(K, "mn"), P=(P, "nn"))
-    limit = jnp.asarray(matrix_checks.real("limit", limit), K.dtype)
-    if not traced(limit) and not (limit.size and np.all(limit >= 0)):
-        raise ValueError(f"limit: expected numbers ≥ 0, but found {limit}")
+    limit = jnp.asarray(matrix_checks.real("limit", limit, low=0), K.dtype)
     limit = jnp.broadcast_to(limit, jnp.broadcast_shapes(limit.shape, K.shape[-2:-1]))
 
     def one(K: Array, P: Array, limit: Array) -> Array:

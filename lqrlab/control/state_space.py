@@ -43,6 +43,7 @@ class StateSpace:
     def __post_init__(self) -> None:
         found = {name: matrix_checks.real(name, getattr(self, name)) for name in "ABCD"}
         matrix_checks.shapes(found, {"A": "nn", "B": "nm", "C": "pn", "D": "pm"})
+        matrix_checks.finite(found)
         for name, a in found.items():
             # a copy of NumPy's: what the caller writes there later is not this system
             object.__setattr__(self, name, np.array(a) if isinstance(a, np.ndarray) else a)
@@ -112,8 +113,16 @@ def frequency_response(
 
 
 def response_at(A: np.ndarray, B: np.ndarray, C: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """C (zI − A)⁻¹B ``[f, p, m]`` at complex z ``[f]``, on the host: of one small system, nothing is compiled."""
-    return C @ np.linalg.solve(z[:, None, None] * np.eye(len(A)) - A, B.astype(complex)[None])
+    """C (zI − A)⁻¹B ``[f, p, m]`` at complex z ``[f]``, on the host: of one small system, nothing is compiled.
+
+    NaN at a pole.
+    """
+    try:
+        return C @ np.linalg.solve(z[:, None, None] * np.eye(len(A)) - A, B.astype(complex)[None])
+    except np.linalg.LinAlgError:  # one of them is a pole, of which NumPy does not say which
+        if len(z) == 1:
+            return np.full((1, len(C), B.shape[1]), complex(np.nan, np.nan))
+        return np.concatenate([response_at(A, B, C, half) for half in np.array_split(z, 2)])
 
 
 @jax.jit

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from lqrlab.dataset.data_config import DataConfig, fold
     from lqrlab.dataset.generation import Report, generate, verify
     from lqrlab.dataset.random_linear import random_systems
-    from lqrlab.dataset.shards import BadFile, read_arrays
+    from lqrlab.dataset.shards import BadFile
     from lqrlab.dataset.sources import Source, source
     from lqrlab.dataset.store import SPLITS, Dataset, Recorded, VariantTable, open
     from lqrlab.dataset.windows import Batch, Windows, WindowSet

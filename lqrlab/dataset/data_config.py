@@ -15,8 +15,7 @@ FAMILIES = (
 )
 """Families of the default data set."""
 
-HELD_OUT = ("furuta_pendulum", "dc_motor")
-"""Families that are held out by default, where the data set has them all."""
+HELD_OUT = ("furuta_pendulum", "dc_motor")  # families that are held out by default, where the data set has them all
 
 
 def fold(families: Sequence[str], which: str) -> tuple[str, ...]:
@@ -39,8 +38,7 @@ def fold(families: Sequence[str], which: str) -> tuple[str, ...]:
 
 _SEGMENT = 64
 _MOST_FILES = 20_000
-MOST_BYTES = 1 << 17
-"""Of a config as JSON: a longer text is not one, and reading it would take its time."""
+MOST_BYTES = 1 << 17  # of a config as JSON: a longer text is not one, and reading it would take its time
 
 _Counted = Annotated[int, Range(1, 10**7)]  # so that what is counted in a foreign manifest fits into memory
 _Deviation = Annotated[float, Range(0, words="a standard deviation ≥ 0 in units of the signal's scale")]

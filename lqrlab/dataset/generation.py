@@ -51,8 +51,8 @@ def generate(
         The data set, opened.
 
     Raises:
-        ValueError: an unknown family; a folder that holds something else, with the differing keys, or that is locked by
-            another process.
+        ValueError: an unknown family; a folder that holds something else, with the differing keys; a folder or a file
+            in it that another process has locked.
     """
     checks.instance("config", config, DataConfig, "a DataConfig")
     config.check_registered()
@@ -75,12 +75,9 @@ def generate(
 
 
 def _report(progress: Progress | None, todo: Sequence[Shard], done: int) -> None:
-    words = "all shards written"
-    if done < len(todo):
-        shard = todo[done]
-        words = f"{shard.family}, variants {shard.first} to {shard.first + shard.count - 1}"
     if progress:
-        progress(done, len(todo), words)
+        words = [f"{shard.family}, variants {shard.first} to {shard.first + shard.count - 1}" for shard in todo]
+        progress(done, len(todo), [*words, "all shards written"][done])
 
 
 def _threads(make: Callable[[Shard], Record], todo: Sequence[Shard]) -> Iterable[Record]:
@@ -104,15 +101,14 @@ def produce(config: DataConfig, folder: Path, shard: Shard) -> Record:
     if os.path.lexists(path):
         try:
             return examine(path, config, shard)
+        except shards.Busy:
+            raise
         except BadFile as error:
             why = error.why
     content = trajectories.make(config, shard)
     shards.write(path, content)
     record = manifest.record(path, content)
     return record | {_MADE_AGAIN: why} if why else record
-
-
-# Verification -----------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)

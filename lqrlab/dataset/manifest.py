@@ -1,11 +1,9 @@
 """The files that a config makes, and the manifest of a folder: a config claims it, the entries of its files seal it."""
 
-import contextlib
 import dataclasses
 import functools
 import json
 import re
-import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,8 +25,7 @@ CARD = "card.md"
 _CONFIG, _MANIFEST = "config.json", "manifest.json"
 _GROUPS = ("variants", "trajectories")
 
-Record = dict[str, Any]
-"""The manifest, or its entry of a file."""
+Record = dict[str, Any]  # the manifest, or its entry of a file
 
 REASONS = {
     "no_stabilizing_design": "variants without a stabilizing optimal gain, and all their trajectories",
@@ -123,9 +120,6 @@ def units(config: DataConfig, plants: Plant) -> dict[str, str]:
     return found | {f"{_PARAMETERS}{name}": field.metadata["unit"] for name, field in parameters}
 
 
-# The entry of a file ----------------------------------------------------------------------------------------
-
-
 def record(path: Path, content: Content) -> Record:
     """The manifest's entry of one file."""
     return {
@@ -191,9 +185,6 @@ def changed(found: Headers, listed: Headers) -> str:
     return f"{', '.join(odd[:5])} {'is' if len(odd) == 1 else 'are'} not what the manifest lists" if odd else ""
 
 
-# The folder -------------------------------------------------------------------------------------------------
-
-
 def check_folder(folder: Path, config: DataConfig) -> None:
     """Refuse a folder in which this config's data set cannot be made.
 
@@ -254,9 +245,8 @@ def read(folder: Path) -> tuple[DataConfig, Record]:
     """
     path = folder / _MANIFEST
     if not path.is_file():
-        why = "is no data set"
-        if (folder / _CONFIG).is_file():
-            why = "was begun but not finished; call generate() again with the same config"
+        begun = "was begun but not finished; call generate() again with the same config"
+        why = begun if (folder / _CONFIG).is_file() else "is no data set"
         raise BadFile(folder, f"has no {_MANIFEST}: it {why}")
     try:
         manifest = read_object(path)
@@ -289,16 +279,14 @@ def _check(manifest: Record, config: DataConfig) -> None:
 
 def glance(file: Path, entry: Record) -> str:
     """Faults of a file that the manifest lists, in words, as far as they are seen before an array of it is read."""
-    why = ""
-    with contextlib.suppress(OSError):  # told below
-        about = file.stat()
-        if stat.S_ISREG(about.st_mode) and about.st_size != entry["bytes"]:
-            why = f"has {about.st_size} bytes where the manifest says {entry['bytes']}"
     try:
-        if not why:
-            with shards.opened(file) as arrays:
-                found = {name: shards.header(array) for name, array in arrays.items()}
-            why = changed(found, {name: header | {"sha256": ""} for name, header in entry["arrays"].items()})
+        with shards.opened(file) as arrays:
+            found = {name: shards.header(array) for name, array in arrays.items()}
+        why = changed(found, {name: header | {"sha256": ""} for name, header in entry["arrays"].items()})
+    except shards.Busy as error:
+        return error.why
     except BadFile as error:
         why = error.why
+    if file.is_file() and (size := file.stat().st_size) != entry["bytes"]:
+        why = f"has {size} bytes where the manifest says {entry['bytes']}"
     return f"{why}; generate() with the same config makes it again" if why else ""

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import hashlib
 import io
@@ -18,14 +19,12 @@ import numpy as np
 from lqrlab.compute.files import write_atomic
 
 _KINDS = "iufS"  # plain numbers and texts: no references, no variable lengths, no Python objects
-_SHRINKS = 64  # largest believable ratio of compression
 _CHUNK = 1 << 18
 _MOST = 200  # arrays of a file
 _GROUPS = ("variants", "variants/parameters", "trajectories")
 _PARTED = ("trajectories/states", "trajectories/controls")  # read in parts, so kept in chunks
 
-Headers = Mapping[str, dict[str, Any]]
-"""Name of an array → its shape, type and digest."""
+Headers = Mapping[str, dict[str, Any]]  # name of an array → its shape, type and digest
 
 
 class BadFile(ValueError):
@@ -37,6 +36,13 @@ class BadFile(ValueError):
 
     def __reduce__(self) -> tuple[type, tuple[Path, str]]:  # it may come from another process
         return type(self), (self.path, self.why)
+
+
+class Busy(BadFile):
+    """A file that cannot be read now, of which it is not known that anything is wrong with it: nothing replaces it."""
+
+
+_NOT_NOW = {errno.EAGAIN, errno.EACCES, errno.EPERM, errno.ENOLCK, errno.EMFILE, errno.ENFILE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,10 +125,8 @@ def opened(path: Path) -> Iterator[dict[str, h5py.Dataset]]:
         BadFile: missing, cut off, not HDF5; something that points out of the file or at nothing; an array that
             claims more bytes than the file has.
     """
-    try:
+    with damage(path, "cannot be read"):
         about = path.stat()
-    except OSError as error:
-        raise BadFile(path, f"cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(about.st_mode):  # a pipe would be waited for
         raise BadFile(path, "is no regular file")
     with damage(path, "is no HDF5 file, or is cut off or damaged"):
@@ -141,7 +145,11 @@ def damage(path: Path, what: str) -> Iterator[None]:
     except BadFile:
         raise
     except Exception as error:
-        raise BadFile(path, f"{what}: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        if (number := getattr(error, "errno", None)) in _NOT_NOW:
+            locked = "is locked: another process has it open and may be writing; wait for it, or end it"
+            raise Busy(path, locked if number == errno.EAGAIN else f"cannot be read now: {why}") from None
+        raise BadFile(path, f"{what}: {why}") from None
 
 
 def _checked(path: Path, file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
@@ -169,46 +177,17 @@ def _refused(item: Any, size: int) -> str:
     """Why an item of a file of so many bytes is not read; empty if nothing is wrong."""
     if not isinstance(item, h5py.Dataset):
         return f"is a {type(item).__name__}, not an array"
-    if item.is_virtual or item.external:
-        return "keeps its values in another file, which is not read"
     if item.shape is None or item.dtype.kind not in _KINDS:
         return f"holds {item.dtype}, not plain numbers"
-    compressed = item.id.get_create_plist().get_nfilters() > item.fletcher32
-    if item.nbytes > size * (_SHRINKS if compressed else 1):
-        return f"claims {item.nbytes} bytes of shape {item.shape}, but the file has {size}"
-    return ""
+    from lqrlab.compute.array_files import unbelievable  # not needed to make a data set
+
+    return unbelievable(item, size)
 
 
 def rows(path: Path, arrays: Mapping[str, h5py.Dataset | np.ndarray], name: str, first: int, last: int) -> np.ndarray:
     """Rows first … last − 1 of an array of an opened file; HDF5 tests the checksums of their chunks."""
     with damage(path, f"{name}, rows {first} to {last}, is damaged"):
         return arrays[name][first:last]
-
-
-def read_arrays(path: str | Path, most: float = math.inf, *, units: bool = False) -> dict[str, np.ndarray]:
-    """The arrays of an HDF5 file of anyone's, such as a log: numbers in its root, no links, nothing outside of it.
-
-    Args:
-        path: the file.
-        most: bytes of numbers that are believed.
-        units: whether names say the unit that is in an array's attribute, as ``"angle [deg]"``.
-
-    Raises:
-        BadFile: see :func:`opened`; or more than ``most`` bytes of numbers.
-    """
-    path = Path(path)
-    with opened(path) as arrays, damage(path, "is damaged"):
-        if (held := sum(item.nbytes for item in arrays.values())) > most:
-            raise BadFile(path, f"unpacks to {held / 2**20:.0f} MiB, of which {most / 2**20:.0f} are believed")
-        return {name + _unit(item) * units: item[...] for name, item in arrays.items()}
-
-
-def _unit(item: h5py.Dataset) -> str:
-    """``" [deg]"`` of an array that says so in an attribute; ``" [s]"`` of ``"s since 2026-01-01"``."""
-    said = next((item.attrs[name] for name in ("unit", "units") if name in item.attrs), "")
-    said = said.decode(errors="replace") if isinstance(said, bytes) else said
-    said = said.partition(" since ")[0].strip() if isinstance(said, str) else ""
-    return f" [{said}]" if said and "[" not in item.name else ""
 
 
 def read(path: Path) -> Content:

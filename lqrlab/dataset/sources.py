@@ -9,7 +9,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -211,8 +211,7 @@ class ResidentSource(Source):
         return _shuffled_windows(self.held, start, epoch, count, np.uint32(self.spec.seed))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Pool:
+class _Pool(NamedTuple):
     """Trajectories that are in memory together, and their windows in shuffled order.
 
     Attributes:
@@ -227,8 +226,7 @@ class _Pool:
     t: Int32[np.ndarray, " N*T"]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Epoch:
+class _Epoch(NamedTuple):
     """The blocks of each pool of an epoch, and the positions in the epoch at which the pools begin, and its end."""
 
     pools: list[Blocks]

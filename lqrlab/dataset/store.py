@@ -22,8 +22,7 @@ from lqrlab.systems import M_MAX, N_MAX, Coordinates, Linear, Plant, pad_matrix
 
 SPLITS = ("train", "validation", "held_out")
 
-Columns = dict[str, np.ndarray]
-"""Group ``variants`` of a file: name → array with one row a plant, in SI units."""
+Columns = dict[str, np.ndarray]  # group ``variants`` of a file: name → array with one row a plant, in SI units
 
 
 @pytree
@@ -166,8 +165,7 @@ class Dataset:
         names = ("family", "split", "variant")
         family, split, variant = (np.concatenate([t[name] for t in self.tables]) for name in names)
         columns = [family.astype(str), split.astype(str), variant]
-        kinds = np.dtype([(name, a.dtype) for name, a in zip(names, columns)])
-        return np.rec.fromarrays(columns, dtype=kinds)
+        return np.rec.fromarrays(columns, dtype=[(name, a.dtype) for name, a in zip(names, columns)])
 
     def table(self) -> VariantTable:
         """All plants in scaled, padded coordinates, in the order of :attr:`variants`."""

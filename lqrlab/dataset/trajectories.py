@@ -15,8 +15,7 @@ from lqrlab.simulation import Keep, LinearPolicy, Problem, verdict
 from lqrlab.simulation.recording import largest_sizes, paid
 from lqrlab.systems import N_MAX, Plant
 
-Runs = dict[str, np.ndarray]
-"""Name → array ``[v, s, …]``: s loops of each of v plants."""
+Runs = dict[str, np.ndarray]  # name → array ``[v, s, …]``: s loops of each of v plants
 
 
 def drawn(config: DataConfig, shard: Shard) -> Problem:
@@ -105,9 +104,6 @@ def kept(config: DataConfig, problem: Problem, runs: Runs) -> tuple[Bool[np.ndar
     optimal = np.asarray(problem.has_optimum)
     left_out = (~optimal).sum(), (optimal[:, None] & ~stays).sum(), 0
     return optimal[:, None] & stays, dict(zip(REASONS, map(int, left_out)))
-
-
-# What is written --------------------------------------------------------------------------------------------
 
 
 def make(config: DataConfig, shard: Shard) -> Content:

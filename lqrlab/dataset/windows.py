@@ -1,6 +1,7 @@
 """Windows of trajectories for a learner: cut when read, scaled, padded, masked."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +15,7 @@ from lqrlab.dataset import shards, shuffling
 from lqrlab.dataset.store import Dataset, VariantTable
 from lqrlab.systems import M_MAX, N_MAX, Coordinates
 
-CHANNELS = N_MAX + M_MAX
-"""Of a state and the input before it, padded."""
+CHANNELS = N_MAX + M_MAX  # of a state and the input before it, padded
 
 
 @pytree
@@ -119,6 +119,7 @@ class WindowSet:
         pieces = jax.vmap(lambda i, at: jax.lax.dynamic_slice(rows, (i, at), size)[0])(trajectory, start)
         return Windows(pieces.reshape(-1, self.window, CHANNELS), t, self.variant[trajectory])
 
+    @functools.partial(jax.jit, static_argnames="count")
     def shuffled(self, first: ArrayLike, epoch: ArrayLike, count: int, seed: ArrayLike) -> Windows:
         """The ``count`` windows from position ``first`` of a shuffled epoch on, and on into the epochs after it.
 
@@ -134,12 +135,9 @@ class WindowSet:
         return self.gather(indices)
 
 
-# In host memory ----------------------------------------------------------------------------------------------
-
 _FEW = 256  # windows that are not worth a second thread
 
-Rows = Float[np.ndarray, "N times 18"]
-"""Trajectories as a :class:`WindowSet` has them, in host memory."""
+Rows = Float[np.ndarray, "N times 18"]  # trajectories as a :class:`WindowSet` has them, in host memory
 
 
 def cut(rows: Rows, at: Int[np.ndarray, " b"], out: Float[np.ndarray, "b W 18"]) -> None:

@@ -14,8 +14,7 @@ from lqrlab.compute import checks
 from lqrlab.simulation import LinearPolicy, Policy, Problem, Verdict, bind, verdict
 from lqrlab.systems import Plant
 
-CONFIDENCE = 0.95
-"""Of the bound on the share of loops that do not converge."""
+CONFIDENCE = 0.95  # of the bound on the share of loops that do not converge
 
 
 @dataclasses.dataclass(frozen=True)

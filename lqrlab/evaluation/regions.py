@@ -71,9 +71,7 @@ def attraction(
     [True, False]
     """
     problem = _problem(plant, dt, limits)
-    starts = np.asarray(checks.real("x0", x0))
-    if not np.isfinite(starts).all():
-        raise ValueError("x0: expected finite numbers, but found inf or NaN")
+    starts = np.asarray(checks.real("x0", x0, finite=True))
     if starts.shape[-1:] != (problem.n,):
         raise ValueError(f"x0: expected states [..., {problem.n}] of {problem.name}, but found {starts.shape}")
     if not starts.size:

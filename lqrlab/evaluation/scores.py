@@ -15,10 +15,8 @@ from lqrlab.simulation import Keep, LinearPolicy, Policy, Problem, Verdict, bind
 from lqrlab.simulation.recording import largest_sizes, paid
 from lqrlab.systems import Plant
 
-Sizes = tuple[Array, ...]
-"""Largest sizes of states in all, in the last quarter but one, and in the last ``[*loops]``."""
-_MANY = 64
-"""From so many loops on the engine of constant gains is worth its compilation."""
+Sizes = tuple[Array, ...]  # largest sizes of states in all, in the last quarter but one, and in the last ``[*loops]``
+_MANY = 64  # from so many loops on the engine of constant gains is worth its compilation
 
 
 @pytree

@@ -18,8 +18,7 @@ from lqrlab.learning.train_config import ModelConfig, TrainConfig
 
 T = TypeVar("T")
 
-SETTINGS = "settings.json"
-"""The file beside the checkpoints that says what the run was made with."""
+SETTINGS = "settings.json"  # the file beside the checkpoints that says what the run was made with
 
 _KEPT = {"last": 2, "best": 1}
 _ENDING = ".safetensors"

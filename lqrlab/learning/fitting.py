@@ -26,8 +26,7 @@ from lqrlab.learning.checkpoints import Checkpoint
 from lqrlab.learning.train_config import ModelConfig, TrainConfig
 from lqrlab.learning.training_step import Metrics, Recipe, TrainState, initial, learning_rate
 
-METRICS = "metrics.jsonl"
-"""The file of a run's metrics, one JSON object a line."""
+METRICS = "metrics.jsonl"  # the file of a run's metrics, one JSON object a line
 _WINDOWS, _PLANTS = 4096, 128  # of a validation
 
 Progress = Callable[[dict[str, Any]], None]

@@ -58,9 +58,6 @@ def masked_mse(given: Predictions) -> Array:
     return jnp.sum(given.weight * error**2) / jnp.maximum(jnp.sum(exists, dtype=error.dtype), 1)
 
 
-# In closed loop ---------------------------------------------------------------------------------------------
-
-
 def gain_excess(gain: Array, problem: Problem) -> tuple[Array, Array]:
     """Excess cost of gains relative to the optimum, over all directions of x0 alike: J/J* − 1.
 

@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from lqrlab import control, systems
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import checks, one_program, pytree
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.learning import checkpoints, models
 from lqrlab.simulation import LinearPolicy, Policy, Problem, Told, bind, measured_or
@@ -65,6 +65,7 @@ class NetworkPolicy:
         xs, us, mask = (jnp.zeros(size, dtype) for size in ((*shape, N_MAX), (*shape, M_MAX), shape))
         return xs, us, mask
 
+    @one_program
     def __call__(self, carry: History, x: Array) -> tuple[History, Array]:
         """Take x ``[*batch, *extra, n]`` into the history and answer with u ``[*batch, *extra, m]``."""
         require_states(x, self.n)

@@ -147,10 +147,7 @@ def train_step(
     return step
 
 
-# Compiled, on one device or several -------------------------------------------------------------------------
-
-VALIDATION_STEPS = 128
-"""Of the closed loops that a policy is validated on."""
+VALIDATION_STEPS = 128  # of the closed loops that a policy is validated on
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,7 +38,7 @@ def _bound(controller: Any, problem: Problem) -> Policy:
         return _function(controller, problem)
     policy = controller.as_gain() if hasattr(controller, "as_gain") else controller
     _check_steps(policy, problem.dt)
-    return _gain(policy.K, problem, policy) if type(policy) is LinearPolicy else policy
+    return _gain(policy.K, problem) if type(policy) is LinearPolicy else policy
 
 
 class Bind(Protocol):
@@ -131,17 +131,13 @@ def check_controller(controller: object) -> None:
 def _is_gain(controller: object) -> bool:
     """An array, or nested lists of numbers."""
     if isinstance(controller, list | tuple):
-        if checks.traced(controller):
-            return True
-        try:
-            return bool(controller) and np.asarray(controller).dtype.kind in "fiu"
-        except ValueError:  # rows of several lengths
-            return False
+        leaves = jax.tree.leaves(controller)
+        return bool(leaves) and all(isinstance(a, int | float | np.number | jax.Array) for a in leaves)
     return isinstance(controller, jax.Array | np.ndarray)
 
 
-def _gain(K: object, problem: Problem, policy: LinearPolicy | None = None) -> LinearPolicy:
-    """The policy of a gain, or the one that has it already, if it is one for the problem's states and inputs."""
+def _gain(K: object, problem: Problem) -> LinearPolicy:
+    """The policy of a gain, if it is one for the problem's states and inputs."""
     K = jnp.asarray(checks.real("controller", K), float if isinstance(K, list | tuple) else None)
     if K.shape[-2:] != (problem.m, problem.n):
         late = (K.shape[-1:] or (0,))[0] - problem.n
@@ -150,7 +146,7 @@ def _gain(K: object, problem: Problem, policy: LinearPolicy | None = None) -> Li
             f"controller: expected a gain K of shape [..., {problem.m}, {problem.n}], inputs by states of "
             f"{problem.name}, but found {K.shape}{hint if late > 0 and late % problem.m == 0 else ''}"
         )
-    return LinearPolicy(K) if policy is None else policy
+    return LinearPolicy(K)
 
 
 def _function(make: Callable[[Problem], object], problem: Problem) -> Policy:

@@ -29,16 +29,12 @@ from lqrlab.simulation.recording import Arrays, Keep, evaluate, segmented, shape
 from lqrlab.systems import Plant
 
 # measured on a CPU with 1 MiB of second-level cache a core
-CACHE = 80_000
-"""Bytes of plants' matrices in a block."""
+CACHE = 80_000  # bytes of plants' matrices in a block
 CALL = 4_000_000
 """Bytes of trajectories that one call of the program makes, and a fourth of what makes a block narrower."""
-WIDEST = 800, 200
-"""Loops in a block, of linear plants and of others, which have more intermediate results."""
-CHUNK = 16
-"""Samples whose states are in the cache together until what is kept of them has its loops in front."""
-SHARED = 64
-"""Loops of one plant that fill a block: its matrices are then numbers that all of them share."""
+WIDEST = 800, 200  # loops in a block, of linear plants and of others, which have more intermediate results
+CHUNK = 16  # samples whose states are in the cache together until what is kept of them has its loops in front
+SHARED = 64  # loops of one plant that fill a block: its matrices are then numbers that all of them share
 
 
 class NonlinearModel(NamedTuple):
@@ -231,18 +227,10 @@ def simulate(
     substeps: int = 1,
     quick: bool = False,
 ) -> Mapping[str, np.ndarray | Array]:
-    """Run all loops.
+    """Run all loops: what :func:`lqrlab.simulation.record` returns, on a CPU as NumPy arrays that a device takes over.
 
-    Args:
-        loops: p plants with their gains.
-        x0: initial states ``[p·s, n]``, the s of one plant one after another; or any number with p = 1.
-        num_steps, keep: T, and what is kept.
-        key: each loop's noise follows from this and its position in x0.
-        substeps: Runge-Kutta steps in a sample time.
-        quick: compile quickly a program that then runs some times slower.
-
-    Returns:
-        As of :func:`lqrlab.simulation.record`; on a CPU NumPy arrays that a device takes over without a copy.
+    Of p plants x0 has s states each, one plant after another ``[p·s, n]``, or any number with p = 1. Each loop's noise
+    follows from ``key`` and its position in x0. A ``quick`` program is compiled quickly and runs some times slower.
     """
     # a default device that a caller has set holds in the caller's thread only
     device = next(iter(jnp.zeros(()).devices()))

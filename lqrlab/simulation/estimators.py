@@ -3,10 +3,11 @@
 import dataclasses
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lqrlab import control
-from lqrlab.compute import checks, linalg, pytree
+from lqrlab.compute import checks, linalg, one_program, pytree
 from lqrlab.compute.calculus import derivative
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.control.estimation import measurement_update, time_update
@@ -15,6 +16,7 @@ from lqrlab.simulation.memory_policies import Measured, Outputs, measure
 from lqrlab.simulation.noise import root
 from lqrlab.simulation.policies import Policy
 from lqrlab.simulation.problem import Problem
+from lqrlab.systems.declaration import check_slopes
 
 Memory = tuple[PyTree, Array, Array]
 """What the policy remembers; the estimate of the state and its covariance, before the next measurement."""
@@ -51,6 +53,7 @@ class ExtendedKalmanFilter:
         nothing = jnp.zeros((*batch_shape, n), P0.dtype)
         return self.policy.init(batch_shape), nothing, jnp.broadcast_to(P0, (*batch_shape, n, n))
 
+    @one_program
     def __call__(self, carry: Memory, x: Array) -> tuple[Memory, Array]:
         """The policy's input for the estimate that the outputs ``x`` lead to; those not finite say nothing."""
         own, guess, P = carry
@@ -154,6 +157,8 @@ def _filtered(
     sensor = (
         sensor if isinstance(sensor, Outputs) else control.matrix_checks.matrices(C=(sensor, "pn"), I=(eye, "nn"))[0]
     )
+    if isinstance(sensor, Outputs) and kind is ExtendedKalmanFilter and not checks.traced(sensor):
+        check_slopes("sensor", np.asarray(sensor.plant.output_matrix()), sensor.plant.outputs)
     p = sensor.shape[-2]
     covariances = {}
     for name, a, size in zip(("W", "V", "P0"), noise, (problem.n, p, problem.n)):

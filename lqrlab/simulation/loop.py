@@ -19,13 +19,12 @@ from lqrlab.simulation.policies import LinearPolicy, Policy, check_policy
 from lqrlab.simulation.problem import Problem
 from lqrlab.simulation.recording import Arrays, Keep
 from lqrlab.systems import Plant, check_plant
+from lqrlab.systems.plant import is_linear
 
 FIELDS = ("xs", "us", "costs")
 KEEPABLE = (*FIELDS, "memory")
-MANY = 64
-"""Fewer loops are the reference scan's."""
-MUCH = 1_000_000
-"""Steps of all loops from which on the batch-last engine gains more than its compilation costs."""
+MANY = 64  # fewer loops are the reference scan's
+MUCH = 1_000_000  # steps of all loops from which on the batch-last engine gains more than its compilation costs
 
 
 @pytree
@@ -59,7 +58,7 @@ class Trajectory:
 
     @property
     def cost(self) -> Float[Array, "*lead"]:
-        """Total cost."""
+        """Total cost of the steps; what remains after them costs ``problem.optimal_cost(xs[..., -1, :])`` at least."""
         if self.costs is None:
             raise ValueError("cost: the costs were not kept; rollout(..., keep=(..., 'costs')) keeps them")
         return jnp.sum(self.costs, axis=-1)
@@ -128,7 +127,7 @@ def rollout(
         num_steps: T.
         dt: sample time [s], or several, one for each of x0's first axes; the plant's if left out.
         linear: simulate the linearised plant by exact zero-order hold; else, and if left out for a plant, Runge-Kutta
-            4 on the nonlinear one.
+            4 on the nonlinear one. A plant whose equations are linear is held exactly in either case.
         key: random key; needed if any of the three noises is not zero.
         limits, noise, sensor_noise, excitation, substeps: see :meth:`Problem.of`.
         keep: which of ``xs``, ``us``, ``costs`` and the policy's ``memory`` are wanted; what is not kept need not be
@@ -179,9 +178,9 @@ def _needed(key: PRNGKeyArray | None, noise: Noise) -> PRNGKeyArray | None:
 def _problem(plant: Any, x0: Array, settings: Mapping[str, Any], disturbances: Mapping[str, Any]) -> Problem:
     """The problem with its settings; refuses initial states of other plants."""
     if isinstance(plant, Problem):
-        given = [
-            name for name, value in settings.items() if value is not None and (name, value) != ("linear", plant.linear)
-        ]
+        either = plant.plant is not None and is_linear(plant.plant)  # then linear or not is the same
+        own = settings["linear"] if either else plant.linear
+        given = [name for name, value in settings.items() if value is not None and (name, value) != ("linear", own)]
         if given:
             raise ValueError(
                 f"{given[0]}: the Problem already has its own; set it in Problem.of, or by problem.limited(…)"
@@ -192,7 +191,7 @@ def _problem(plant: Any, x0: Array, settings: Mapping[str, Any], disturbances: M
     else:
         check_plant(plant)
         _check_shape(x0, plant.batch_shape, plant.n, plant.name)
-        linear = bool(settings["linear"])
+        linear = settings["linear"] is not None and checks.flag("linear", settings["linear"])
         problem = Problem.of(plant, optimum=False, **{**settings, "linear": linear}, **disturbances)
     batch = problem.batch_shape
     if np.ndim(settings["dt"]) and x0.shape[: len(batch)] != batch:
@@ -297,10 +296,8 @@ def record(
 
 
 def _states(x0: ArrayLike) -> Array:
-    x0 = jnp.asarray(checks.real("x0", x0))
+    x0 = jnp.asarray(checks.real("x0", x0, finite=True))
     x0 = x0 if jnp.issubdtype(x0.dtype, jnp.floating) else x0.astype(float)
-    if not checks.traced(x0) and not np.all(np.isfinite(x0)):
-        raise ValueError("x0: expected finite numbers, but found inf or NaN")
     return x0
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from lqrlab.compute import checks, linalg, pytree
+from lqrlab.compute import checks, linalg, one_program, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.control import LQG, LQR, Integral, StateSpace
 from lqrlab.simulation.policies import DelayedPolicy, LinearPolicy, Policy, measured_or
@@ -70,10 +70,15 @@ class Measured:
     policy: Policy
     sensor: Array | Outputs
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.sensor, Outputs):
+            checks.real("sensor", self.sensor, finite=True)
+
     def init(self, batch_shape: tuple[int, ...]) -> PyTree:
         """The policy's memory."""
         return self.policy.init(batch_shape)
 
+    @one_program
     def __call__(self, carry: PyTree, x: Array) -> tuple[PyTree, Array]:
         """The policy's input for what the sensors show of x."""
         return self.policy(carry, measure(self.sensor, x))
@@ -134,6 +139,7 @@ class LinearController:
         z = jnp.zeros((*batch_shape, A.shape[-1]), A.dtype)
         return z if self.start is None else jnp.broadcast_to(expand_batch(self.start, z.ndim), z.shape)
 
+    @one_program
     def __call__(self, carry: Array, x: Array) -> tuple[Array, Array]:
         """v of the outputs (or states) that it is given."""
         y = x.astype(carry.dtype)
@@ -204,7 +210,7 @@ def integrating(plant: Plant | Problem, design: Integral, r: ArrayLike | None = 
     _check_sampled(design.discrete)
     check_sizes(problem, design.K.shape[-1], design.K.shape[-2])
     Ki, p, n = design.Ki, design.C.shape[-2], problem.n
-    set_point = jnp.zeros(p) if r is None else jnp.asarray(checks.real("r", r), Ki.dtype)
+    set_point = jnp.zeros(p) if r is None else jnp.asarray(checks.real("r", r, finite=True), Ki.dtype)
     if set_point.shape[-1:] != (p,):
         raise ValueError(f"r: expected {p} numbers, one for each output, but found shape {set_point.shape}")
     # Ki times this is the identity on what the integrals can do to the inputs
@@ -273,7 +279,10 @@ def delayed(
         )
     memory = int(np.ceil(waits.max()))
     check_sizes(problem, design.K.shape[-1] - memory * problem.m, design.K.shape[-2])
-    cut = jnp.broadcast_to(jnp.asarray(checks.real("limit", limit), design.K.dtype), (problem.m,))
+    cut = jnp.asarray(checks.real("limit", limit, low=0), design.K.dtype)
+    if cut.shape not in ((), (1,), (problem.m,)):
+        raise ValueError(f"limit: expected one number or {problem.m}, one an input, but found shape {cut.shape}")
+    cut = jnp.broadcast_to(cut, (problem.m,))
     step = problem.dt / ticks
     late = jnp.asarray(np.round(steps).astype(int))
     return DelayedPolicy(LinearPolicy(design.K), jnp.asarray(ticks), late, cut, memory, True, step)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import checks, one_program, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.simulation.problem import Problem, check_step
 from lqrlab.systems import Plant, check_plant
@@ -53,6 +53,7 @@ class LinearPolicy:
     def init(self, batch_shape: tuple[int, ...]) -> None:
         """Nothing to remember."""
 
+    @one_program
     def __call__(self, carry: None, x: Array) -> tuple[None, Array]:
         """−K x."""
         return None, -matvec(self.K.astype(x.dtype), x)
@@ -74,6 +75,7 @@ class TrackingPolicy:
         """No step taken."""
         return jnp.zeros((), int)
 
+    @one_program
     def __call__(self, carry: Array, x: Array) -> tuple[Array, Array]:
         """One step along the trajectory."""
         at = jnp.minimum(carry, self.us.shape[-2] - 1)
@@ -139,9 +141,7 @@ def check_policy(policy: Policy, x: Array, m: int) -> None:
             f"but found {type(policy).__name__}"
         )
     if type(policy) is LinearPolicy:
-        if not isinstance(policy.K, jax.Array | np.ndarray):
-            raise ValueError(f"policy: expected a gain K that is an array, but found {type(policy.K).__name__}")
-        *lead, rows, columns = policy.K.shape
+        *lead, rows, columns = checks.real("policy", policy.K).shape
         if (rows, columns) == (m, x.shape[-1]) and tuple(lead) == x.shape[: len(lead)]:
             return  # seen without a trace, which would take longer than many a simulation
         if set(lead) - {1} and tuple(lead) != x.shape[:-1][: len(lead)]:
@@ -201,6 +201,7 @@ class DelayedPolicy:
         sent = jnp.zeros((*batch_shape, self.memory + 1, len(self.limit)), self.limit.dtype)
         return jnp.zeros((), int), self.policy.init(batch_shape), sent
 
+    @one_program
     def __call__(self, carry: tuple[Array, PyTree, Array], x: Array) -> tuple[tuple[Array, PyTree, Array], Array]:
         """The input that acts now."""
         step, *before = carry
@@ -215,10 +216,7 @@ class DelayedPolicy:
             return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), after, tuple(before))
 
         due, held = step % self.every == 0, tuple(before)
-        if checks.traced(due):
-            memory, sent = jax.lax.cond(due, sampled, lambda: held)
-        else:  # sample by sample each call would compile two new closures
-            memory, sent = sampled() if due else held
+        memory, sent = jax.lax.cond(due, sampled, lambda: held)
         age = step // self.every - (step - self.delay) // self.every
         acts = jnp.arange(self.memory + 1)[:, None] == jnp.broadcast_to(age, (1, sent.shape[-1]))
         acting = jnp.where(jnp.broadcast_to(acts, sent.shape), sent, 0).sum(axis=-2)

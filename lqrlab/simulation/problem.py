@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from lqrlab import control
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import as_jax, checks, one_program, pytree
 from lqrlab.compute.calculus import derivative, rk4
 from lqrlab.compute.linalg import expand_batch, matvec, quadratic
 from lqrlab.simulation import sampling, scaling
@@ -20,7 +20,8 @@ from lqrlab.simulation.quadratic_regulator import QuadraticRegulator
 from lqrlab.simulation.sampling import Continuous, Part
 from lqrlab.simulation.scaling import Told
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant, check_plant
-from lqrlab.systems.plant import typical
+from lqrlab.systems.coordinates import widened
+from lqrlab.systems.plant import is_linear, typical
 
 
 @pytree
@@ -83,7 +84,8 @@ class Problem(QuadraticRegulator):
                 its covariance ``[*batch, n, n]``, as :func:`lqrlab.control.sampled_noise` makes it.
             sensor_noise: the same of what a policy sees of the state.
             excitation: the same of what is added to its input, scalar, ``[m]`` or ``[*batch, m]``.
-            linear: the linearised plant under exact zero-order hold, instead of the nonlinear one by Runge-Kutta 4.
+            linear: the linearised plant under exact zero-order hold, instead of the nonlinear one by Runge-Kutta 4. A
+                plant whose equations are linear is held exactly in either case.
             substeps: Runge-Kutta steps in a sample time; if left out, enough for the plant's fastest mode. Inside
                 ``jit`` or ``vmap`` over the plant's parameters or dt that mode is not known, so they have to be given.
             weights: Q and R of ∫ xᵀQx + uᵀRu dt instead of the plant's.
@@ -103,9 +105,10 @@ class Problem(QuadraticRegulator):
         checks.flag("linear", linear)
         (plant, part), (x_eq, u_eq) = sampling.linearised(plants, dt, weights, N)
         found, best = sampling.sample(part, design=optimum)
+        linear = is_linear(plants) or linear
         if not linear and N is not None:
             raise ValueError("N: a cross weight is paid by the linearised plant; give linear=True")
-        steps = 1 if linear else sampling.substeps_of(plants, part.plant.A, plants.dt if dt is None else dt, substeps)
+        steps = sampling.substeps_of(plants, part.plant.A, plants.dt if dt is None else dt, substeps, linear)
         K, P = best or (None, None)
         problem = cls(
             part.coordinates,
@@ -128,7 +131,8 @@ class Problem(QuadraticRegulator):
     ) -> Self:
         made = [sampling.linearised(plant, dt, model=at) for plant, at in zip(plants, sampling.models(list(plants)))]
         problem = cls.together([part for (_, part), _ in made], optimum=optimum)
-        held = sampling.inputs_in_a_row([u_eq for _, (_, u_eq) in made])  # absolute limits are around these
+        inputs = [widened(np.asarray(u).reshape(-1, u.shape[-1]), M_MAX, 0.0) for _, (_, u) in made]
+        held = as_jax(np.concatenate(inputs))  # absolute limits are around these
         limited = dataclasses.replace(problem, u_eq=held).limited(limits)
         return dataclasses.replace(limited, u_eq=None)  # type: ignore[arg-type]
 
@@ -160,13 +164,15 @@ class Problem(QuadraticRegulator):
             limits: as in :meth:`of`, deviations here.
             optimum: whether K and P are designed.
         """
-        N = jnp.zeros_like(jnp.asarray(B, float)) if N is None else N
         sampled = control.Sampled(*control.matrix_checks.arguments(A, B, Q, R, N))
         *lead, n, m = sampled.B.shape
         dtype = sampled.A.dtype
         ones = jnp.ones((*lead, n), dtype), jnp.ones((*lead, m), dtype)
         coordinates = Coordinates.from_scales(*ones, n_max=max(n, N_MAX), m_max=max(m, M_MAX))
-        times = jnp.broadcast_to(jnp.asarray(dt, dtype), lead)
+        times = control.matrix_checks.sample_time(dt, dtype, *sampled)
+        if times.ndim > len(lead):
+            raise ValueError(f"dt: expected one sample time, or one for each of {tuple(lead)}, but found {times.shape}")
+        times = jnp.broadcast_to(times, lead)
         problem = cls(coordinates, times, *sampled).limited(limits)
         return problem.solved(check=False) if optimum else problem
 
@@ -250,6 +256,7 @@ class Problem(QuadraticRegulator):
         low, high = (expand_batch(a, u.ndim).astype(u.dtype) for a in (self.low, self.high))
         return jnp.clip(u, low, high)
 
+    @one_program
     def step(
         self, x: Float[Array, "*loops n"], u: Float[Array, "*loops m"], *, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "*loops n"], Float[Array, "*loops"]]:
@@ -269,6 +276,7 @@ class Problem(QuadraticRegulator):
             after = after + drawn(key, self.noise.state, x)
         return after.astype(x.dtype), cost.astype(x.dtype)
 
+    @one_program
     def linearised(
         self, x: Float[Array, "*loops n"], u: Float[Array, "*loops m"]
     ) -> tuple[Float[Array, "*loops n n"], Float[Array, "*loops n m"], Float[Array, "*loops n"]]:
@@ -280,6 +288,7 @@ class Problem(QuadraticRegulator):
         move = self._hold if self.linear else self._integrate
         return (derivative(lambda x: move(x, u)[0], x), derivative(lambda u: move(x, u)[0], u), move(x, u)[0])
 
+    @one_program
     def cost_gradient(
         self, x: Float[Array, "*loops n"], u: Float[Array, "*loops m"]
     ) -> tuple[Float[Array, "*loops n"], Float[Array, "*loops m"]]:

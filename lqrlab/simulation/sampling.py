@@ -19,11 +19,12 @@ from lqrlab.compute import as_jax, checks, jit_by_function, quick_jit
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Linear, Plant, check_plant, pad, pad_matrix
 from lqrlab.systems.coordinates import SHAPES
+from lqrlab.systems.declaration import check_slopes
 
 Pair = tuple[Array, Array]
-MOST_SUBSTEPS = 10_000
-"""Runge-Kutta steps in a sample time, at most: a mode 2500 times as fast as the sampling."""
+MOST_SUBSTEPS = 10_000  # Runge-Kutta steps in a sample time, at most: a mode 2500 times as fast as the sampling
 _ANGLE = 0.25  # rad that the fastest mode turns or decays by in a Runge-Kutta step
+_LONG, _ERROR = 1e6, 120 * 0.01  # samples of a run, and its largest error: a step of θ rad is off by θ⁵/120
 _FEW, _MANY = (
     16,
     20_000,
@@ -155,6 +156,8 @@ def linearised(
         N = None if N is None else given
 
     inside = checks.traced(A, B, Q, R, N, step, at_rest, jnp.zeros(()))
+    if not checks.traced(A, B, at_rest) and all(np.isfinite(a).all() for a in at_rest):
+        check_slopes(f"plant: {plant.name}", np.concatenate([A, B], axis=-1), plant.states)
 
     def full(a: ArrayLike, core: int) -> Array:
         """With all axes of the batch: the plants' own lead, an axis of sample times follows them."""
@@ -188,12 +191,6 @@ def _batch(plants: tuple[int, ...], times: tuple[int, ...]) -> tuple[int, ...]:
     return batch
 
 
-def inputs_in_a_row(inputs: Sequence[Array]) -> Float[Array, "plants inputs"]:
-    """Inputs ``[*batch, m]`` of several families' plants one after another, padded with zeros."""
-    flat = [np.asarray(u).reshape(-1, u.shape[-1]) for u in inputs]
-    return as_jax(np.concatenate([np.pad(u, [(0, 0), (0, M_MAX - u.shape[-1])]) for u in flat]))
-
-
 def input_limits(limits: tuple[ArrayLike, ArrayLike], u_eq: Array, exists: Array | np.ndarray) -> tuple[Any, Any]:
     """Limits as deviations from the equilibrium input ``[*batch, m]``, NumPy's outside a trace.
 
@@ -218,11 +215,12 @@ def input_limits(limits: tuple[ArrayLike, ArrayLike], u_eq: Array, exists: Array
     return low, high
 
 
-def substeps_of(plant: Plant, A: Array, dt: ArrayLike, given: int | None) -> int:
+def substeps_of(plant: Plant, A: Array, dt: ArrayLike, given: int | None, linear: bool) -> int:
     """Runge-Kutta steps in a sample time: those given, or so many that the fastest mode turns or decays by at most a
-    quarter radian in each."""
-    if given is not None:
-        return checks.whole("substeps", given, 1, MOST_SUBSTEPS)
+    quarter radian in each, and that after a million samples no mode is off by a hundredth of what is left of it."""
+    given = given if given is None else checks.whole("substeps", given, 1, MOST_SUBSTEPS)
+    if linear or given is not None:
+        return 1 if linear or given is None else given
     if checks.traced(A) and not checks.traced(plant):  # a known plant in the trace of something else
         with jax.ensure_compile_time_eval():
             A = plant.matrices()[0]
@@ -236,10 +234,13 @@ def substeps_of(plant: Plant, A: Array, dt: ArrayLike, given: int | None) -> int
         )
     if not np.all(np.isfinite(A)):
         raise ValueError(f"plant: expected a finite linearisation, but found A = {np.asarray(A)}")
-    turns = float(np.max(np.abs(np.linalg.eigvals(np.asarray(A))).max(-1) * np.asarray(dt)))
-    if turns > MOST_SUBSTEPS * _ANGLE:
+    modes = np.linalg.eigvals(np.asarray(A)) * np.asarray(dt)[..., None]
+    turns, lasts = abs(modes), 1 / np.maximum(abs(modes.real), 1 / _LONG)  # a sample, and in samples
+    steps = float(np.max(turns / np.minimum(_ANGLE, (_ERROR / np.maximum(turns * lasts, 1.0)) ** 0.25)))
+    if steps > MOST_SUBSTEPS:
         raise ValueError(
-            f"dt: the fastest mode of the plant turns or decays by {turns:.3g} rad in a sample time, and Runge-Kutta "
-            f"would need more than {MOST_SUBSTEPS} steps for that; take a shorter dt, or linear=True, which is exact"
+            f"dt: the fastest mode of the plant turns or decays by {turns.max():.3g} rad in a sample time, and Runge-"
+            f"Kutta would need more than {MOST_SUBSTEPS} steps for that; take a shorter dt, or linear=True, which is "
+            "exact"
         )
-    return max(2, math.ceil(turns / _ANGLE))
+    return max(2, math.ceil(steps))

@@ -34,10 +34,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int8
 
 from lqrlab.compute.linalg import expand_batch
 
-FAR = 1e3
-"""A state so many scales, and so many times the initial size, from the equilibrium has left the model."""
-AT_REST = 1e-4
-"""Share of a run's largest size below which a loop is at rest."""
+FAR = 1e3  # a state so many scales, and so many times the initial size, from the equilibrium has left the model
+AT_REST = 1e-4  # share of a run's largest size below which a loop is at rest
 _CHANGE = 0.01  # from one quarter to the next, that is more than the sampling of a limit cycle makes
 _FEWEST = 8  # samples in a run that shows growth
 _EVENED = 8  # sweeps of :func:`_even`, each of which about halves what is uneven (of its logarithm)

@@ -11,7 +11,7 @@ from jax import Array
 from jaxtyping import Float
 
 from lqrlab.compute.checks import real, traced
-from lqrlab.systems.declaration import Signal
+from lqrlab.systems.declaration import Signal, check_slopes
 from lqrlab.systems.plant import Arrays, Input, Numbers, Output, Plant, State, check_plant
 
 Labels = tuple[tuple[str, ...], tuple[str, ...]]
@@ -137,10 +137,8 @@ def _require(good: object, name: str, why: str) -> None:
 
 def _finite(name: str, value: Numbers, ndim: int, what: str) -> Array:
     _require(not traced(value), name, "expected numbers, but found a traced array: make the plant outside jit")
-    array = np.asarray(real(name, value), dtype=float)
+    array = np.asarray(real(name, value, finite=True), dtype=float)
     _require(array.ndim >= ndim and array.size, name, f"expected {what}, but found shape {array.shape}")
-    strange = array[~np.isfinite(array)]
-    _require(not strange.size, name, f"expected finite numbers, but found {strange[:1].sum()}")
     return jnp.asarray(array)
 
 
@@ -171,7 +169,7 @@ def _declared(
     _require(jnp.all(step > 0), "dt", f"expected a sample time above 0 s, but found {dt!r}")
     for kind, given, count in (("states", states, n), ("inputs", inputs, m)):
         listed = isinstance(given, Sequence) and not isinstance(given, str)
-        texts = listed and all(isinstance(label, str) for label in given)
+        texts = listed and all(isinstance(label, str) and label.isprintable() for label in given)  # on one line
         _require(texts, kind, f"expected a list of {count} names, such as 'angle [rad]', but found {given!r}")
         wrong = f"expected {count} names, but found {len(given)}: {', '.join(given)}"
         _require(len(given) in (0, count), kind, wrong)
@@ -242,7 +240,7 @@ def from_dynamics(
         Q, R, dt, name, states, inputs: as of :func:`from_matrices`.
 
     Raises:
-        ValueError: f has the wrong shape or x_eq, u_eq is no equilibrium.
+        ValueError: f has the wrong shape, or no derivative at x_eq, u_eq, or these are no equilibrium.
 
     >>> plant = systems.from_dynamics(lambda x, u: -x + u, x_eq=[0.0], u_eq=[0.0], Q=[[1]], R=[[1]], dt=0.1)
     >>> plant.matrices()
@@ -262,7 +260,9 @@ def from_dynamics(
     moves = f"expected an equilibrium, but f(x_eq, u_eq) = {np.asarray(dx)}: the plant would drift away from it"
     _require(jnp.max(jnp.abs(dx)) < 1e-6, "x_eq, u_eq", moves)
     step, labels, called = _declared("function", len(x), len(u), dt, name, states, inputs)
-    return Function(f=f, x_eq=x, u_eq=u, dt=step, labels=labels, name=called, **_weights(Q, R, len(x), len(u)))
+    plant = Function(f=f, x_eq=x, u_eq=u, dt=step, labels=labels, name=called, **_weights(Q, R, len(x), len(u)))
+    check_slopes("f", np.hstack(plant.matrices()), plant.states)
+    return plant
 
 
 def linearise(plant: Plant) -> Linear:

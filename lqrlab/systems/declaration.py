@@ -3,7 +3,10 @@
 import dataclasses
 import inspect
 import re
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from lqrlab.compute import checks
 from lqrlab.compute.checks import number
@@ -108,3 +111,13 @@ def complete(declared: dataclasses.Field, inherited: dataclasses.Field | None) -
         for key, value in declared.metadata.items()
     }
     return dataclasses.field(default=declared.default, metadata=given)
+
+
+def check_slopes(what: str, slopes: np.ndarray, rows: Sequence[Signal]) -> None:
+    """Refuse derivatives ``[*batch, rows, …]`` at an equilibrium that are not finite, naming the first row at fault."""
+    if len(bad := np.argwhere(~np.isfinite(slopes).all(-1))):
+        raise ValueError(
+            f"{what}: expected a derivative at the equilibrium, but that of {rows[bad[0][-1]].name!r} is not a finite "
+            "number: norm(v), sqrt(v) and v / |v| have none where v is zero, also multiplied by zero; write jnp.abs(v) "
+            "of a number, jnp.sqrt(v @ v + 1e-12) of a vector"
+        )

@@ -12,7 +12,7 @@ import numpy as np
 
 from lqrlab.compute import quick_jit
 from lqrlab.systems import drawing
-from lqrlab.systems.declaration import Signal
+from lqrlab.systems.declaration import Signal, check_slopes
 from lqrlab.systems.plant import Plant, parameter_fields
 
 T = TypeVar("T")
@@ -33,8 +33,10 @@ def check(cls: type[Plant]) -> None:
     declaration.check_shapes(plant)
     for method in ("equilibrium", "matrices", "weights"):  # each traced alone, to name the one that fails
         declaration.trace(plant, method)
-    (x, u, rate), matrices, weights = jax.tree.map(np.asarray, _numbers(plant))
-    declaration.check_equilibrium(x, u, rate, pace=max(1.0, *(float(np.abs(a).max()) for a in matrices)))
+    (x, u, rate), matrices, (C,), weights = jax.tree.map(np.asarray, _numbers(plant))
+    declaration.check_equilibrium(x, u, rate, max(1.0, *(float(np.nan_to_num(abs(a)).max()) for a in matrices)))
+    check_slopes(f"{cls.__name__}: dynamics", np.hstack(matrices), plant.states)
+    check_slopes(f"{cls.__name__}: output", C, plant.outputs)
     declaration.check_weights(weights)
     declaration.attempt("draw", lambda: drawing.bounds(plant.drawing(x, u)))
 
@@ -170,9 +172,9 @@ class _Declaration:
 
 @quick_jit
 def _numbers(plant: Plant) -> list[tuple[jax.Array, ...]]:
-    """Equilibrium, rate of the states there, A and B, Q and R: one program, so that a check takes little time."""
+    """Equilibrium, rate of the states there, A and B, C, Q and R: one program, so that a check takes little time."""
     x, u = plant.equilibrium()
-    return [(x, u, plant.dynamics(x, u)), plant.matrices(), plant.weights()]
+    return [(x, u, plant.dynamics(x, u)), plant.matrices(), (plant.output_matrix(),), plant.weights()]
 
 
 def _line(cls: type, where: str) -> str:

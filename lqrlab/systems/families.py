@@ -179,12 +179,10 @@ def check_parameter(cls: type[Plant], key: str, value: Numbers) -> Array:
         hint = did_you_mean(key, fields) or f"; it has {', '.join(fields)}"
         raise ValueError(f"{key or 'key'}: {cls.name} has no such parameter{hint}")
     f = fields[key]
-    value = real(key, value)
+    value = real(key, value, finite=True)
     if traced(value):
         return jnp.asarray(value)
     array = np.asarray(value, dtype=float)
-    if not np.all(np.isfinite(array)):
-        raise ValueError(f"{key}: expected a finite number, but found {value!r}")
     outside = np.maximum(f.metadata["low"] - array, array - f.metadata["high"])
     if np.any(outside > 0):
         expected = f"{key}: expected {cls.name}'s {f.metadata['about']} within {range_and_unit(f)}"

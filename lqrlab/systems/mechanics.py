@@ -13,14 +13,10 @@ from lqrlab.compute import linalg
 from lqrlab.systems.declaration import Signal
 from lqrlab.systems.plant import Input, Plant, State
 
-Position = Float[Array, "q"]
-"""Generalised coordinates of one mechanism."""
-Velocity = Float[Array, "q"]
-"""Their rates."""
-Force = Float[Array, "q"]
-"""Generalised forces."""
-Energy = Float[Array, ""]
-"""An energy [J]."""
+Position = Float[Array, "q"]  # generalised coordinates of one mechanism
+Velocity = Float[Array, "q"]  # their rates
+Force = Float[Array, "q"]  # generalised forces
+Energy = Float[Array, ""]  # an energy [J]
 
 
 class Mechanical(Plant):
@@ -97,9 +93,6 @@ class Mechanical(Plant):
         """Total energy T + V [J], conserved when no generalised force acts."""
         q, v = jnp.split(x, 2)
         return self.kinetic(q, v) + self.potential(q)
-
-
-# Bodies ----------------------------------------------------------------------------------------------------
 
 
 class PlanarBody(Mechanical):

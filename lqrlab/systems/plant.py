@@ -17,25 +17,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.tree_util import PyTreeDef
 from jax.typing import ArrayLike
 from jaxtyping import Float, PRNGKeyArray
 
 from lqrlab.compute import as_jax, jit_by_function, linalg, pytrees, quick_jit
 from lqrlab.compute.checks import did_you_mean, random_key, traced, whole
 from lqrlab.compute.configuration import snake_case
+from lqrlab.compute.jaxprs import degrees
 from lqrlab.systems.declaration import Signal, complete, documented, param
 from lqrlab.systems.drawing import Drawing, gauges
 
-State = Float[Array, "n"]
-"""A state, or its rate, of one plant."""
-Input = Float[Array, "m"]
-"""An input of one plant."""
-Output = Float[Array, "p"]
-"""The measurements of one plant."""
-Numbers = ArrayLike | Sequence
-"""What NumPy makes an array of: numbers, arrays, lists of them."""
-Path = tuple[jax.tree_util.GetAttrKey, ...]
-"""Where a plant's array is in it."""
+State = Float[Array, "n"]  # a state, or its rate, of one plant
+Input = Float[Array, "m"]  # an input of one plant
+Output = Float[Array, "p"]  # the measurements of one plant
+Numbers = ArrayLike | Sequence  # what NumPy makes an array of: numbers, arrays, lists of them
+Path = tuple[jax.tree_util.GetAttrKey, ...]  # where a plant's array is in it
 if TYPE_CHECKING:
     Arrays = Array
 else:  # on the host, plants and coordinates hold NumPy arrays
@@ -366,6 +363,22 @@ def check_plant(plant: object, *, one: bool = False) -> None:
         )
     if one and plant.batch_shape:
         raise ValueError(f"plant: expected one plant, but found a batch of shape {plant.batch_shape}")
+
+
+def is_linear(plant: Plant) -> bool:
+    """True if ẋ is a sum of multiples of states, inputs and one, by its equations: nothing is tried out."""
+    one = plant[(0,) * len(plant.batch_shape)] if plant.batch_shape else plant
+    fields, structure = jax.tree.flatten(one)
+    return _is_linear(structure, tuple(map(jax.typeof, fields)), plant.n, plant.m)
+
+
+@functools.lru_cache(64)
+def _is_linear(structure: PyTreeDef, fields: tuple[Any, ...], n: int, m: int) -> bool:
+    def rates(fields: Sequence[Array], x: Array, u: Array) -> Array:
+        return jax.tree.unflatten(structure, fields).dynamics(x, u)
+
+    closed = jax.make_jaxpr(rates)(fields, np.zeros(n), np.zeros(m))
+    return max(degrees(closed, [0] * len(fields) + [1, 1])) <= 1
 
 
 def parameter_fields(cls: type[Plant]) -> dict[str, dataclasses.Field]:

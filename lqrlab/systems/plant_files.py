@@ -31,6 +31,7 @@ _MATRICES = (".npz", ".mat", ".json")
 _LIMIT = 64 * 2**20
 _JSON_LIMIT = 4 * 2**20  # an empty list takes two bytes of it, and thirty times as many in memory
 _KEYS = ("A", "B", "C", "Q", "R", "dt", "states", "inputs")
+_CASES = {key.lower(): key for key in (*_KEYS, "D", "K", "Ts")}
 GROUP = "lqrlab.plants"
 """Entry points of installed packages: each names a module that registers plants, a plant class, or a plant."""
 _MOST_BYTES = 1 << 20  # of TOML: some plants' matrices are a thousandth of it
@@ -50,9 +51,9 @@ def load(
     """A plant from a file: A and B, and perhaps C, Q, R, dt, states, inputs; a family and its parameters; or a robot.
 
     Args:
-        path: ``.npz`` (NumPy), ``.mat`` (MATLAB up to version 7) or ``.json`` (lists of rows, or
-            ``{"family": …, "parameters": {…}}`` as ``lqrlab identify`` writes it); or what an extension reads, as
-            ``lqrlab.robots`` a robot's file. Nothing in it is executed: pickled objects are refused.
+        path: ``.npz`` (NumPy), ``.mat`` (MATLAB; also a structure in it, ``sys.A`` or ``sys.a``) or ``.json`` (lists of
+            rows, or ``{"family": …, "parameters": {…}}`` as ``lqrlab identify`` writes it); or what an extension reads,
+            as ``lqrlab.robots`` a robot's file. Nothing in it is executed: pickled objects are refused.
         dt: sample time [s]; the file's, or 0.01 s, if left out.
         name: what the plant is called.
         states, inputs: names with units, as ``"angle [rad]"``; the file's if left out.
@@ -75,6 +76,9 @@ def load(
         if matrix not in content:
             held = ", ".join(sorted(content)) or "nothing"
             raise ValueError(f"{file}: expected the matrices A and B, but {matrix} is missing; it holds {held}")
+    if np.any(content.get("Ts")):
+        ts = np.ravel(content["Ts"])[0]
+        raise ValueError(f"{file}: expected ẋ = Ax + Bu, but Ts = {ts} says a sampled model; save the continuous one")
     step = content.get("dt", 0.01) if dt is None else dt
     names: Contents = {
         key: given if len(given) else [str(s).strip() for s in np.ravel(content.get(key, []))]
@@ -86,18 +90,13 @@ def load(
         matrices: Contents = {
             key: checks.real(key, content[key]) for key in ("A", "B", "C", "Q", "R") if key in content
         }
-        return from_matrices(**matrices, **names, dt=_scalar(step), name=name)
+        return from_matrices(**matrices, **names, dt=scalar(step), name=name)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 
 
-def contents(file: Path, keys: Collection[str] | None = _KEYS) -> Contents:
-    """Contents of a file with matrices, or with a family's parameters.
-
-    Args:
-        file: ``.npz``, ``.mat`` or ``.json``.
-        keys: names of what is read of a MATLAB file; all full arrays, if None.
-    """
+def contents(file: Path) -> Contents:
+    """Contents of a ``.npz``, ``.mat`` or ``.json`` file with matrices, or with a family's parameters."""
     suffix = file.suffix.lower()
     if suffix not in _MATRICES:
         known = ", ".join(suffixes())
@@ -107,12 +106,24 @@ def contents(file: Path, keys: Collection[str] | None = _KEYS) -> Contents:
     if file.stat().st_size > _LIMIT:
         raise ValueError(f"{file}: expected some matrices, but found {file.stat().st_size / 2**20:.0f} MiB")
     try:
-        return read_object(file, _JSON_LIMIT) if suffix == ".json" else read_arrays(file, _LIMIT, keys)
+        return read_object(file, _JSON_LIMIT) if suffix == ".json" else _outermost(read_arrays(file, _LIMIT))
     except MemoryError:
         raise
     except Exception as error:
         why = f"({type(error).__name__}: {error}); it is truncated, damaged or of another kind"
         raise ValueError(f"{file}: cannot be read as {file.suffix} {why}") from error
+
+
+def _outermost(arrays: Contents) -> Contents:
+    """The arrays of a file without A or K: those of the one structure in it that has them, perhaps in lower case."""
+    if arrays.keys() & {"A", "K", "kind"}:
+        return arrays
+    inside: dict[str, Contents] = {}
+    for name, array in arrays.items():
+        where, _, field = name.rpartition(".")
+        inside.setdefault(where, {})[_CASES.get(field.lower(), field)] = array
+    found = [fields for fields in inside.values() if fields.keys() >= {"A", "B"} or "K" in fields]
+    return found[0] if len(found) == 1 else arrays
 
 
 def _of_family(file: Path, content: Contents) -> Plant:
@@ -143,7 +154,7 @@ def _check_fields(content: Contents, known: Sequence[str], parameters: Collectio
             raise ValueError(f"{field!r} is no field of a plant{hint}")
 
 
-def _scalar(step: object) -> float:
+def scalar(step: object) -> float:
     """A sample time, of which MATLAB makes a matrix."""
     array = checks.real("dt", step)
     if array.size != 1:

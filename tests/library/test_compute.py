@@ -11,14 +11,16 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.linalg
+import scipy.sparse
 import scipy.stats
 from flax import nnx
 from refusals import refused
 
 from lqrlab import compute, dataset, learning, simulation, systems
-from lqrlab.compute import debugging, pytree
+from lqrlab.compute import checks, debugging, pytree
 from lqrlab.compute.elementwise import normals, words
 from lqrlab.compute.linalg import batch_last
 from lqrlab.evaluation import regions
@@ -322,6 +324,22 @@ def test_pytrees_are_put_together_without_their_constructor_and_know_their_class
     assert jax.tree_util.keystr(path) == ".a"
 
 
+def test_a_dataclass_that_jax_registered_is_not_taken_for_another():
+    def factor(k):  # as a notebook's cell that is run again
+        @jax.tree_util.register_dataclass
+        @dataclasses.dataclass(frozen=True)
+        class Factor:
+            a: float
+
+            def __call__(self, x):
+                return k * self.a * x
+
+        return Factor(1.0)
+
+    call = compute.jit_by_function(lambda factor, x: factor(x))
+    assert [float(call(factor(k), 1.0)) for k in range(120)] == [*range(120)]
+
+
 def test_quick_programs_compute_the_same_also_inside_others():
     def f(x, power):
         return jnp.sin(x) ** power
@@ -436,3 +454,27 @@ def test_cholesky_of_many_is_scipys_with_pivots_that_are_none_left_out_or_raised
     W = np.array([[4.0, 1e-3, 0.0], [1e-3, -1e-3, 0.0], [0.0, 0.0, 0.0]])
     L = cholesky(jnp.asarray(W, jnp.float32)[..., None], jnp.full((1, 1), 2.5e-3, jnp.float32))
     np.testing.assert_allclose(L[..., 0], [[2, 0, 0], [5e-4, 0.05, 0], [0, 0, 0.05]], rtol=1e-6)
+
+
+def test_one_place_says_what_a_number_is():
+    table, second = np.array([[1.0, 2.0], [3.0, 4.0]]), np.timedelta64(1, "s")
+    frame = pd.DataFrame(table)
+    same = table.astype(">f8"), table.astype(">i4"), table.astype(np.longdouble), table.astype(np.float16)
+    for good in (*same, frame, np.ma.array(table), table.tolist(), jnp.asarray(table)):
+        found = checks.real("A", good)
+        assert found.dtype.isnative
+        assert found.dtype.itemsize <= 8
+        np.testing.assert_array_equal(jnp.asarray(found), table)
+    rows = [np.ma.array([1.0, 2.0], mask=[False, True]), [3.0, 4.0]]
+    refused("A: expected numbers, but found 1 masked", checks.real, "A", rows)
+    objects = frame.astype("Float64").mask(frame > 3), scipy.sparse.eye(2), [1.0, True], [[1], []]
+    for bad in (*objects, second, [second], b"1"):
+        refused("A: expected real numbers, but found", checks.real, "A", bad)
+    for check, value in ((checks.number, second), (checks.whole, second), (checks.number, "1"), (checks.whole, True)):
+        refused("A: expected a", check, "A", value)
+    refused("A: expected finite numbers ≥ 0, but found nan", checks.real, "A", [0.0, np.nan], finite=True, low=0)
+    refused("A: expected finite numbers, but found -inf", checks.real, "A", [0.0, -np.inf], finite=True)
+    refused("A: expected numbers ≥ 0, but found -1.0", checks.real, "A", [0.0, -1.0], low=0)
+    refused("A: expected numbers ≥ 0, but found nan", checks.real, "A", np.nan, low=0)
+    assert checks.real("A", [np.inf, 0], low=0).tolist() == [np.inf, 0]
+    assert jax.jit(lambda a: checks.real("A", a, finite=True, low=0))(np.nan).dtype == float

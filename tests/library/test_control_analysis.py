@@ -96,6 +96,27 @@ def test_the_hinf_norm_of_random_systems_is_the_peak_of_a_fine_grid(dt):
             assert np.isclose(np.linalg.norm(there, 2), gain, rtol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("n", "mode", "step", "b", "c", "dt"),
+    [
+        (9, -1.0, 10.0, 31.6228, -10.0, None), (9, -1.0, 20.0, 3.3732, -16.332, None),
+        (12, -1.0, 3.0, 37.86, -4.0849, None), (12, 0.8, 1.0, 77.012, -6.3259, 0.1),
+    ],
+)  # fmt: skip
+def test_the_hinf_norm_of_a_defective_matrix_whose_level_has_eigenvalues_off_the_axis_is_that_of_a_grid(
+    n, mode, step, b, c, dt
+):
+    """A chain of equal modes: rounding moves the eigenvalues of a level by a hundredth and more."""
+    a, B, C = mode * np.eye(n) + step * np.eye(n, k=1), np.zeros((n, 1)), np.zeros((1, n))
+    B[-2:, 0], C[0, :2] = (b, 1.0), (1.0, c)
+    w = np.linspace(1e-3, 3, 20001) if dt is None else np.linspace(0, np.pi / dt, 20001)
+    z = (1j * w if dt is None else np.exp(1j * w * dt)) - mode
+    # C (z − A)⁻¹B by the powers of step / (z − mode)
+    powers = step ** np.arange(n) / z[:, None] ** (np.arange(n) + 1)
+    response = sum(C[0, i] * B[k, 0] * powers[:, k - i] for i in (0, 1) for k in (n - 2, n - 1))
+    assert control.hinf_norm(a, B, C, dt=dt)[0] == pytest.approx(np.abs(response).max(), rel=1e-5)
+
+
 def test_the_hinf_norm_is_approached_at_high_frequencies_or_is_zero():
     assert control.hinf_norm([[-1.0]], [[1.0]], [[-1.0]], [[1.0]]) == (1.0, np.inf)  # s / (s + 1)
     assert control.hinf_norm([[-1.0]], [[0.0]], [[1.0]]) == (0.0, 0.0)

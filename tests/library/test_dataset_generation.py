@@ -490,6 +490,24 @@ def test_progress_and_lock(tmp_path):
     assert seen == [(i, 6) for i in range(7)]
 
 
+def test_a_file_that_another_process_writes_is_locked_and_not_made_again(copy, monkeypatch):
+    hold = "import sys, h5py; file = h5py.File(sys.argv[1], 'r+'); file['more'] = [1] * 9999; file.flush(); print()"
+    command = [sys.executable, "-c", f"{hold}; sys.stdout.flush(); sys.stdin.read()", copy / SHARD]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        writer.stdout.readline()
+        before = files(copy)
+        refused(f"{SHARD}: is locked: .* wait for it, or end it$", dataset.generate, CONFIG, copy)
+        refused(f"{SHARD}: is locked: .* wait for it, or end it$", dataset.open, copy)
+        assert str(dataset.verify(copy)).endswith("wait for it, or end it")
+        assert files(copy) == before
+        writer.stdin.close()
+    with pytest.warns(UserWarning, match=f"{SHARD} was made again"):
+        dataset.generate(CONFIG, copy)
+    error = PermissionError(13, "Permission denied")
+    monkeypatch.setattr(h5py, "File", lambda *_, **__: (_ for _ in ()).throw(error))
+    refused("cannot be read now: Permission denied$", dataset.generate, CONFIG, copy)
+
+
 # What is not what it should be ----------------------------------------------------------------------------
 
 
@@ -498,41 +516,13 @@ def test_whatever_lies_in_the_folder_is_refused_in_words_and_soon(case, made, tm
     hostile_files.met("data set", case, tmp_path / "place", made)
 
 
-@pytest.mark.parametrize("keep", [0, -1])
-def test_a_truncated_file_is_refused(keep, copy):
-    path = copy / SHARD
-    data = path.read_bytes()[:keep]
-    path.write_bytes(data)
-    refused(rf"{SHARD}: has {len(data)} bytes where the manifest says", dataset.open, copy)
-    # a manifest that agrees with it does not help
-    grown_manifest = json.loads((copy / "manifest.json").read_text())
-    next(s for s in grown_manifest["shards"] if s["file"] == SHARD)["bytes"] = len(data)
-    (copy / "manifest.json").write_text(json.dumps(grown_manifest))
-    refused("cut off or damaged", dataset.open, copy)
-
-
 def test_what_is_not_there_is_refused(copy, tmp_path):
+    for keep in (-1, 0):
+        (copy / SHARD).write_bytes(data := (copy / SHARD).read_bytes()[:keep])
+        refused(rf"{SHARD}: has {len(data)} bytes where the manifest says", dataset.open, copy)
     refused(r"has no manifest\.json: it is no data set", dataset.open, tmp_path / "nowhere")
     (copy / SHARD).unlink()
     refused(f"{SHARD}: cannot be read: No such file", dataset.open, copy)
-
-
-def test_arrays_of_anyones_file_are_read_where_they_are_plain(tmp_path):
-    path = tmp_path / "strange.h5"
-    with h5py.File(path, "w") as file:
-        file["text"], file["whole"] = np.array([b"ab", b"c"]), np.array([[1, 2]], "<i4")
-        file.create_dataset("small", data=np.zeros(1000), chunks=(1000,), compression="gzip")
-    found = dataset.shards.read_arrays(path)
-    assert found["text"].tolist() == [b"ab", b"c"]
-    assert found["whole"].tolist() == [[1, 2]]
-    assert found["small"].shape == (1000,)
-    for name, how, words in (
-        ("large", {"shape": (10**7,), "chunks": (10**6,), "compression": "gzip"}, "claims 80000000 bytes of shape"),
-        ("complex", {"shape": (2,), "dtype": "<c16"}, "holds complex128, not plain numbers"),
-    ):
-        with h5py.File(path, "w") as file:
-            file.create_dataset(name, **{"dtype": "<f8"} | how)
-        refused(f"strange.h5: {name} {words}", dataset.shards.read_arrays, path)
 
 
 def test_arrays_of_wrong_shapes_and_types_are_named(made):

@@ -54,23 +54,63 @@ def test_margins_with_dead_time_of_an_integrator():
         control.margins([[0.0]], [[1.0]], [[k]], delay=-0.1)
 
 
-def test_a_delay_of_a_whole_sample_is_that_of_a_longer_plant():
-    A, B = (np.asarray(a) for a in control.c2d([[0.0, 1.0], [0.0, -1.0]], [[0.0], [1.0]], 0.1))
-    K = np.array([[2.0, 1.0]])
-    (late,) = control.margins(A, B, K, 0.1, delay=0.1)
-    longer = np.block([[A, B], [np.zeros((1, 3))]]), np.array([[0.0], [0], [1]])
-    F, G = longer
-    (exact,) = control.margins(F, G, np.array([[2.0, 1.0, 0.0]]) @ np.eye(3), 0.1)
-    for name in ("gain_up", "phase", "modulus_margin", "delay_margin"):
+SAMPLED = tuple(np.asarray(a) for a in control.c2d([[0.0, 1.0], [0.0, -1.0]], [[0.0], [1.0]], 0.1))
+FLEXIBLE = scipy.linalg.block_diag([[0, 1], [0, -1]], [[0, 1], [-28.09, -0.00106]]), np.array([[0, 1.0, 0, 1]]).T
+AXIS = np.array([[0.0, 1.0], [-4.0, 0.0]]), np.array([[0.0], [1.0]])
+
+
+@pytest.mark.parametrize(
+    ("A", "B", "K", "samples"),
+    [
+        (*SAMPLED, [[2.0, 1.0]], 1),
+        ([[1.05]], [[1.0]], [[0.2]], 1),  # lost at ω = 0 where the gain falls to a quarter,
+        ([[-0.5]], [[1.0]], [[0.2]], 2),  # and at half the sampling frequency where it grows to 2.5
+        (*control.c2d(*AXIS, 0.1), [[0.0, 0.5]], 1),  # a pole on the circle
+        (*control.c2d(*FLEXIBLE, 0.1), [[0.7, 0.5, 0, -0.0004]], 1),
+    ],
+)
+def test_a_delay_of_whole_samples_is_that_of_a_longer_plant(A, B, K, samples):
+    A, B, K = (np.asarray(a, float) for a in (A, B, K))
+    (late,) = control.margins(A, B, K, 0.1, delay=0.1 * samples)
+    n = len(A)
+    F = np.eye(n + samples, k=1)
+    F[:n, :n], F[:n, n:] = A, np.eye(1, samples) * B
+    G, gain = np.eye(n + samples)[:, -1:], np.pad(K, ((0, 0), (0, samples)))
+    (exact,) = control.margins(F, G, gain, 0.1)
+    for name in ("gain_down", "gain_up", "phase", "modulus_margin", "delay_margin"):
         assert np.isclose(getattr(late, name), getattr(exact, name), rtol=1e-6), name
     assert np.isclose(late.disk.alpha, exact.disk.alpha, rtol=1e-6)
+    for factor in (late.gain_down, late.gain_up):  # the poles there are on the circle
+        if 0 < factor < np.inf:
+            assert np.abs(np.linalg.eigvals(F - factor * G @ gain)).max() == pytest.approx(1, abs=1e-6)
+
+
+def test_plants_with_poles_on_the_axis_have_margins_with_and_without_dead_time():
+    (late,) = control.margins(*AXIS, [[0.0, 0.5]], delay=0.1)  # L = 0.5 s exp(−0.1 s) / (s² + 4) is real at π/2T
+    w = np.pi / 0.2
+    assert late.gain_up == pytest.approx((w**2 - 4) / (0.5 * w), rel=1e-9)
+    one, two = control.margins(*(scipy.linalg.block_diag(*[a] * 2) for a in (*AXIS, [[0.0, 0.5]])), delay=[0.1, 0.2])
+    assert (one.gain_up, one.disk.alpha) == pytest.approx((late.gain_up, late.disk.alpha), rel=1e-9)
+    assert two.gain_up == pytest.approx((w**2 / 4 - 4) / (0.25 * w), rel=1e-9)
+    # both poles of A at zero in one block: K (sI − A)⁻¹B = (2.9409 s + α) / s²
+    A, B, K = (
+        np.array([[-0.1, 0.1], [-0.1, 0.1]]),
+        np.array([[-2.4], [0.4]]),
+        np.array([[-0.8209974691645815, 2.4263745]]),
+    )
+    linear, constant = (K @ B).item(), (K @ A @ B).item()
+    (found,) = control.margins(A, B, K)
+    square = (linear**2 + np.sqrt(linear**4 + 4 * constant**2)) / 2  # of the frequency at which |L| is one
+    assert found.phase == pytest.approx(np.arctan(linear * np.sqrt(square) / constant), rel=1e-9)
+    assert (found.gain_down, found.gain_up) == (0, np.inf)
+    # an unstable plant late at its input is lost where its gain falls to a half
+    (down,) = control.margins([[1.0]], [[1.0]], [[2.0]], delay=0.1)
+    assert down.gain_down == pytest.approx(0.5, rel=1e-9)
 
 
 def test_a_narrow_resonance_beside_one_late_input_is_not_missed():
     """Damping 1e-4: L turns within a hundredth of a rad/s; against a grid as fine as that around it."""
-    A = scipy.linalg.block_diag([[0, 1], [0, -1]], [[0, 1], [-28.09, -0.00106]])
-    B, K = np.array([[0], [1.0], [0], [1]]), np.array([[0.7, 0.5, 0, -0.000848]])
-    (late,) = control.margins(A, B, K, delay=0.05)
+    (late,) = control.margins(*FLEXIBLE, [[0.7, 0.5, 0, -0.000848]], delay=0.05)
     s = 1j * (5.3 + np.linspace(-0.01, 0.01, 200_001))
     L = ((0.5 * s + 0.7) / (s * (s + 1)) - 0.000848 * s / (s**2 + 0.00106 * s + 28.09)) * np.exp(-0.05 * s)
     real = L.real[:-1][np.diff(np.sign(L.imag)) != 0]

@@ -141,6 +141,9 @@ def test_what_is_told_is_all_or_units_and_noise():
         (lambda p: Problem.of(p, weights=(-np.eye(2), np.eye(1))), "Q: expected .*positive semidefinite"),
         (lambda p: jax.jit(lambda p: Problem.of([p]).A)(p), "plants: a list of plants is padded"),
         (lambda p: len(Problem.of(p)), "one problem has no length"),
+        *((lambda p, dt=dt: Problem.from_matrices(*SAMPLED[:4], dt=dt), "dt: expected") for dt in (np.nan, 0, [1, 2])),
+        (lambda p: Problem.from_matrices(*SAMPLED[:4], limits=(np.nan, 1.0)), "limits: expected"),
+        (lambda p: Problem.from_matrices(*SAMPLED[:4], limits=(-1.0, np.nan)), "limits: expected"),
     ],
 )
 def test_what_makes_no_problem_is_refused_in_words(make, words):
@@ -367,4 +370,9 @@ def test_limits_of_a_list_of_plants_are_absolute_and_those_that_do_not_exist_hav
 
 
 def test_rows_of_several_lengths_are_no_gain():
-    refused("controller: expected a policy, a gain K", bind, [[1.0, 2.0], [3.0]], systems.make("pendulum"))
+    refused(
+        "controller: expected real numbers, but found rows of different lengths",
+        bind,
+        [[1.0, 2.0], [3.0]],
+        systems.make("pendulum"),
+    )

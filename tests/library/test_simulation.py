@@ -11,7 +11,7 @@ import pytest
 import scipy.linalg
 from refusals import refused
 
-from lqrlab import compute, control, simulation, systems
+from lqrlab import compute, control, environments, simulation, systems
 from lqrlab.simulation.constant_gain import loops_of
 
 KEY = jax.random.key(3)
@@ -169,7 +169,7 @@ def test_noises_that_are_given_take_the_place_of_a_problems_own():
         ({"x0": np.zeros(3)}, r"x0: expected shape \[…, 2\] for pendulum, but found \(3,\)"),
         ({"num_steps": 0}, "num_steps: expected a whole number ≥ 1"),
         ({"noise": 0.1}, "key: noise"),
-        ({"noise": -0.1, "key": KEY}, "noise: expected a standard deviation"),
+        ({"noise": -0.1, "key": KEY}, "noise: expected finite numbers ≥ 0"),
         ({"dt": -1.0}, "dt: expected a sample time above 0 s"),
         ({"x0": np.array([0.0, np.nan])}, "x0: expected finite numbers"),
         ({"substeps": 0}, r"substeps: expected a whole number in \[1, 10000\]"),
@@ -191,7 +191,7 @@ def test_noises_that_are_given_take_the_place_of_a_problems_own():
             {"controller": simulation.LinearPolicy(jnp.full((1, 2), 1j))},
             "controller: expected real numbers, but found complex",
         ),
-        ({"controller": simulation.LinearPolicy([[1.0, 2.0]])}, "policy: expected a gain K that is an array"),
+        ({"controller": simulation.LinearPolicy([["1", "2"]])}, "controller: expected real numbers"),
         ({"controller": simulation.LinearPolicy(jnp.ones(2))}, r"inputs by states of pendulum, but found \(2,\)"),
     ],
 )
@@ -258,7 +258,10 @@ def test_noises_are_independent_of_each_other():
 
 def test_a_fast_plant_takes_the_same_substeps_inside_a_trace_as_outside():
     plant = systems.from_dynamics(
-        lambda x, u: jnp.array([2000 * (u[0] - x[0]) - x[1], x[0] - x[1]]), x_eq=[0.0, 0.0], u_eq=[0.0], dt=0.02
+        lambda x, u: jnp.array([2000 * (u[0] - x[0]) - x[1], x[0] - jnp.sin(x[1])]),
+        x_eq=[0.0, 0.0],
+        u_eq=[0.0],
+        dt=0.02,
     )
     policy, x0 = simulation.LinearPolicy(jnp.array([[0.1, 0.1]])), jnp.ones((2, 2))
 
@@ -304,3 +307,85 @@ def test_inside_a_trace_a_known_plant_whose_linearisation_is_not_finite_is_refus
 def test_the_name_of_a_plant_is_no_plant():
     with pytest.raises(ValueError, match=r"plants: expected a plant, or a list of at least one, but found 'cart_"):
         inspect.unwrap(simulation.Problem.of.__func__)(simulation.Problem, "cart_pole")
+
+
+def linear_plants():
+    """Stiff, undamped, hardly damped, unstable, chains of integrators: A, B, Q, R of 1 to 12 states."""
+    rng = np.random.default_rng(51)
+    for n in range(1, 13):
+        m = int(rng.integers(1, n // 3 + 2))
+        A, B = rng.normal(size=(n, n)) / np.sqrt(n), rng.normal(size=(n, m))
+        springs = np.diag(np.ones(n - 1), 1)
+        for i in range(1, n, 2):
+            w = 10 ** rng.uniform(-1, 3)
+            springs[i, i - 1 : i + 1] = -w * w, -2e-6 * w
+        kinds = (np.triu(A, 1) - np.diag(10 ** rng.uniform(-3, 6, n)), A - A.T, springs, A + np.eye(n))
+        yield kinds[n % 4], B, np.diag(10 ** rng.uniform(-2, 2, n)), np.diag(10 ** rng.uniform(-2, 2, m))
+
+
+def test_no_loop_of_a_linear_plant_costs_less_than_its_optimum_and_its_own_gain_just_that():
+    rng = np.random.default_rng(0)
+    for k, (A, B, Q, R) in enumerate(linear_plants()):
+        fastest = np.abs(np.linalg.eigvals(A)).max()
+        for dt in (1e-6, 10 ** rng.uniform(-5, 2), min(1e2, 30 / max(fastest, 1))):
+            if k % 4 == 2 and fastest * dt > 9:
+                continue  # an unstable plant grows by more than 1e4 in a sample time
+            plant = systems.from_matrices(A, B, Q=Q, R=R, dt=dt)
+            problem, x0 = simulation.Problem.of(plant), jnp.asarray(rng.normal(size=(2, len(A))))
+            worse = 1.0 + 0.3 * rng.normal(size=problem.K.shape)
+            for own, gain in ((True, problem.K), (False, 0 * problem.K), (False, worse * problem.K)):
+                run = simulation.rollout(plant, gain, x0, 7)
+                ratio = (run.cost + problem.optimal_cost(run.xs[:, -1])) / problem.optimal_cost(x0)
+                assert float(ratio.min()) > 1 - 1e-9, (k, dt)
+                assert not own or float(ratio.max()) < 1 + 1e-9, (k, dt)
+
+
+def test_the_optimum_of_what_grows_fast_or_is_hardly_held_is_what_its_loop_costs():
+    """P is wrong by less than its residual's worth: of a state that grows by 6e5 in a sample time by 3 % otherwise."""
+    A, B = np.array([[0.09, -1.1, 0.44], [-0.1, 0.58, -0.33], [0.55, -0.49, 1.61]]), np.eye(3) + 0.3 * np.eye(3, k=1)
+    R = np.array([[4.1, -2.4, 0.6], [-2.4, 5.0, -2.3], [0.6, -2.3, 4.6]])
+    rng = np.random.default_rng(3)
+    hardly = rng.normal(size=(12, 12)) / np.sqrt(12) + np.eye(12), rng.normal(size=(12, 2)), np.eye(12), np.eye(2)
+    for matrices, dt, off in (((A, B, np.diag([0.017, 0.27, 0.05]), R), 6.8, 1e-6), (hardly, 0.02, 1e-9)):
+        problem = simulation.Problem.of(systems.from_matrices(*matrices[:2], Q=matrices[2], R=matrices[3], dt=dt))
+        x0 = jnp.asarray(rng.normal(size=(4, problem.n)))
+        run = simulation.rollout(problem, problem.K, x0, 7)
+        paid = run.cost + problem.optimal_cost(run.xs[:, -1])
+        np.testing.assert_allclose(paid, problem.optimal_cost(x0), rtol=off)
+
+
+SPRING = np.array([[0.0, 1.0], [-1e6, 0.0]])  # without damping, 1000 rad/s
+
+
+def rates(A, sine=lambda q: q):
+    return lambda x, u: jnp.array([x[1], A[1, 0] * sine(x[0] - 2.0) + A[1, 1] * x[1] + u[0]])
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        systems.from_matrices(SPRING, [[0.0], [1.0]], dt=1e-3),
+        systems.from_dynamics(rates(SPRING), x_eq=[2.0, 0.0], u_eq=[0.0], dt=1e-3),
+        dataclasses.replace(systems.make("mass_spring_damper", mass=1.0, damping=0.0), stiffness=jnp.array(1e6)),
+    ],
+)
+@pytest.mark.parametrize("linear", [None, False, True])
+def test_a_plant_whose_equations_are_linear_is_held_exactly_whatever_is_asked(plant, linear):
+    dt, x0 = float(plant.dt), np.array([1.0, 0.0])
+    problem = simulation.Problem.of(plant, linear=bool(linear))
+    assert problem.linear
+    for given in (plant, problem):
+        run = simulation.rollout(given, simulation.no_control(plant), x0, 20_000, linear=linear)
+        turned = 1e3 * dt * np.arange(20_001)
+        np.testing.assert_allclose(run.xs, np.stack([np.cos(turned), -1e3 * np.sin(turned)], -1), atol=1e-5)
+    assert environments.make(plant, linear=bool(linear)).linear
+
+
+def test_runge_kutta_follows_a_mode_without_damping_for_as_long_as_a_run_may_take():
+    """Turned through so small an angle that its closed form is known."""
+    plant = systems.from_dynamics(rates(SPRING, jnp.sin), x_eq=[2.0, 0.0], u_eq=[0.0], dt=1e-3)
+    policy, x0 = simulation.no_control(plant), np.array([1e-4, 0.0])
+    run = simulation.rollout(plant, policy, x0, 30_000)
+    np.testing.assert_allclose(run.xs[:, 0], 1e-4 * np.cos(np.arange(30_001)), atol=1e-4 * 0.01 * 0.03)
+    damped = systems.from_dynamics(rates(SPRING - np.diag([0, 100.0]), jnp.sin), x_eq=[2.0, 0.0], u_eq=[0.0], dt=1e-3)
+    assert simulation.Problem.of(damped).substeps < simulation.Problem.of(plant).substeps

@@ -7,6 +7,7 @@ import os
 import re
 from types import SimpleNamespace
 
+import h5py
 import hostile_files
 import jax
 import jax.numpy as jnp
@@ -17,8 +18,9 @@ import sympy
 from refusals import refused
 from sympy.polys.matrices import DomainMatrix
 
-from lqrlab import control, simulation, systems
+from lqrlab import control, predictive, simulation, systems
 from lqrlab.systems import Plant, Signal, drawing, families, param, plant_files
+from lqrlab.systems.plant import is_linear
 
 A = np.array([[0.0, 1.0], [2.0, -0.1]])
 B = np.array([[0.0], [3.0]])
@@ -98,14 +100,24 @@ def test_one_plant_becomes_a_family_whose_variants_differ_in_speed_and_strength(
     refused("is in the catalogue already", systems.register, given, name="pendulum")
 
 
-@pytest.mark.parametrize("kind", ["npz", "mat", "json"])
+@pytest.mark.parametrize("kind", ["npz", "mat", "json", "structure", "7.3"])
 def test_a_file(tmp_path, kind):
-    path = tmp_path / f"plant.{kind}"
+    path = tmp_path / f"plant.{'mat' if kind in ('structure', '7.3') else kind}"
     content = {"A": A, "B": B, "C": C, "Q": np.diag([4.0, 1.0]), "R": np.eye(1), "dt": 0.05}
     if kind == "npz":
         np.savez(path, **content, states=["angle [rad]", "rate [rad/s]"])
     elif kind == "mat":
         scipy.io.savemat(path, {**content, "states": ["angle [rad]", "rate [rad/s]"]})
+    elif kind == "structure":  # in lower case, beside a text
+        inside = {key.lower(): value for key, value in content.items()} | {"states": ["angle [rad]", "rate [rad/s]"]}
+        scipy.io.savemat(path, {"sys": inside, "author": "me"})
+    elif kind == "7.3":  # transposed, with a head of 512 bytes
+        with h5py.File(path, "w", userblock_size=512) as file:
+            for key, value in content.items():
+                file[f"sys/{key}"] = np.atleast_2d(value).T
+            file["sys/states"] = np.array([list(map(ord, text)) for text in ("angle [rad]", "rate [1]   ")], "u2").T
+            file["sys/states"].attrs["MATLAB_class"] = np.bytes_("char")
+        path.write_bytes(b"MATLAB 7.3 MAT-file" + path.read_bytes()[19:])
     else:
         plain = {key: np.asarray(value).tolist() for key, value in content.items()}
         path.write_text(json.dumps({**plain, "states": ["angle [rad]", "rate [rad/s]"]}))
@@ -118,7 +130,7 @@ def test_a_file(tmp_path, kind):
 
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    refused(rf"plant\.{kind}: cannot be read as \.{kind} .*truncated", systems.load, path)
+    refused(rf"plant{path.suffix}: cannot be read as {path.suffix} .*truncated", systems.load, path)
 
 
 @pytest.mark.parametrize("case", hostile_files.PLANTS, ids=lambda case: f"{case.file} {case.name}")
@@ -164,6 +176,11 @@ MISTAKES = [
     (dict(mass=param(2.0, "kg", "mass", 3.0, 1.0)), "parameter 'mass' has no range"),
     (dict(mass=param(20.0, "kg", "mass", 0.1, 10.0)), r"'mass': default 20 is outside \[0\.1, 10\] kg"),
     (dict(mass=2.0), "field 'mass': write mass: Array = systems.param"),
+    (dict(dynamics=lambda self, x, u: drag(x, u)), "dynamics: expected a derivative .* that of 'velocity' is not"),
+    (
+        dict(outputs=(Signal("range", "m", 1.0),), output=lambda self, x: jnp.linalg.norm(x)[None]),
+        "output: expected a derivative .* that of 'range' is not",
+    ),
     (dict(states=None), "declares no states"),
     (dict(inputs=()), "declares no inputs"),
     (dict(inputs=Signal("force", "N", 1.0)), "inputs: expected a tuple of Signal"),
@@ -255,6 +272,29 @@ def test_functions_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="states: expected 1 names, but found 2"):
         systems.from_dynamics(lambda x, u: u, x_eq=[0.0], u_eq=[0.0], states=("a", "b"))
     refused("x_eq, u_eq: expected an equilibrium", systems.from_dynamics, lambda x, u: u, x_eq=[0.0], u_eq=[1.0])
+    for label in ("a\nb", "\u202erad"):  # the first was no state at all
+        refused("states: expected a list of 2 names", systems.from_matrices, A, B, states=[label, "b"])
+
+
+def drag(x, u):
+    """Right, but without a derivative at rest: that of the norm is 0/0."""
+    return jnp.stack([x[1], u[0] - x[0] - x[1] * jnp.linalg.norm(x[1:])])
+
+
+@pytest.mark.parametrize(
+    ("f", "x_eq", "row"),
+    [
+        (drag, [0.0, 0.0], "x2"),
+        (lambda x, u: jnp.stack([u[0] - jnp.sqrt(x[0]), x[0] - x[1]]), [0.0, 0.0], "x1"),
+        (lambda x, u: jnp.stack([u[0] - x[0], -x[1] * jnp.arccos(1 - x[1] ** 2)]), [0.0, 0.0], "x2"),
+    ],
+)
+def test_a_function_without_a_derivative_at_its_equilibrium_is_refused(f, x_eq, row):
+    words = f"f: expected a derivative at the equilibrium, but that of '{row}' is not a finite number: .*jnp.abs"
+    refused(words, systems.from_dynamics, f, x_eq=x_eq, u_eq=[0.0])
+    given = {"f": f, "x_eq": jnp.asarray(x_eq), "u_eq": jnp.zeros(1), "Q": jnp.eye(2), "R": jnp.eye(1), "dt": 0.1}
+    refused(f"plant: function: .* that of '{row}'", simulation.Problem.of, systems.custom.Function(**given))
+    refused("f: its derivative along", predictive.ilqr, f, x_eq, np.eye(2), np.eye(1), 3, dt=0.1)
 
 
 # Plants as arrays -----------------------------------------------------------------------------------------
@@ -372,7 +412,7 @@ def test_a_parameter_is_checked_by_name():
     refused(
         r"expected pendulum's mass of the bob within \[0\.01, 50\] kg, but found 90", check, cls, "mass", [1.0, 90.0]
     )
-    refused("mass: expected a finite number", check, cls, "mass", float("nan"))
+    refused("mass: expected finite numbers", check, cls, "mass", float("nan"))
     refused("mass: expected real numbers, but found 'heavy'", check, cls, "mass", "heavy")
     words = r"spread: expected a relative half-width in \[0, 1\), but found 1\.0"
     refused(words, systems.sample, "pendulum", key=key, num=2, spread=1.0)
@@ -579,3 +619,28 @@ def test_plants_given_by_the_caller_have_names_and_units(tmp_path):
 def test_a_naive_class_is_told_what_to_write(tank, line, message):
     tank.write_text(re.sub(r"area: Array = .*", line, TANK))
     refused(message, systems.register_file, tank)
+
+
+M = np.array([[2.0, 1.0], [1.0, 3.0]])
+
+
+@pytest.mark.parametrize(
+    ("linear", "f"),
+    [
+        (True, lambda x, u: jnp.linalg.solve(M, x) / 3 - 2 * x + u),
+        (True, lambda x, u: jnp.zeros(2).at[0].set(x[1]).at[1].add(jnp.cos(0.3) * u[0]) + jax.vmap(lambda a: 2 * a)(x)),
+        (True, lambda x, u: jnp.where(M[0, 0] > 1, jnp.einsum("ij,j->i", M, x), x) + jnp.roll(x, 1) + x.mean()),
+        (False, lambda x, u: jnp.stack([x[1], u[0] - jnp.sign(x[1])])),
+        (False, lambda x, u: jnp.where(x > 0, x, 2 * x) + u),
+        (False, lambda x, u: (x > 0).astype(float) + x.astype(int).astype(float) - u),
+        (False, lambda x, u: u - x[jnp.argsort(x)]),
+        (False, lambda x, u: x * u[0]),
+        (False, lambda x, u: u - jax.lax.stop_gradient(x)),
+        (False, lambda x, u: u - jnp.linalg.solve(M + jnp.diag(x), x)),
+    ],
+)
+def test_linear_equations_are_told_from_others_by_their_form(linear, f):
+    """Most of the others have the derivative of a linear one almost everywhere."""
+    plant = systems.Linear(A=M, B=M[:, :1], Q=M, R=M[:1, :1], dt=0.1)
+    assert is_linear(plant)
+    assert is_linear(systems.custom.Function(f=f, x_eq=M[0], u_eq=M[0, :1], Q=M, R=M[:1, :1], dt=0.1)) is linear

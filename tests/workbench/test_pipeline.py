@@ -439,6 +439,7 @@ def test_what_was_made_by_hand_is_gone_on_with(tmp_path):
     """A data set, a training or notebooks run by hand: a run may follow in their folder."""
     (tmp_path / "dataset").mkdir()
     (tmp_path / "dataset" / "manifest.json").touch()
+    (tmp_path / "designs.json").write_text("{}")  # of a panel
     run_folder.refuse_foreign(tmp_path)
     (tmp_path / "notebooks").mkdir()
     refused("but found dataset there", run_folder.refuse_foreign, tmp_path)

@@ -23,10 +23,8 @@ from jaxtyping import Bool, Float, PyTree
 
 from lqrlab.compute.linalg.dense import eliminate, stored
 
-Solve = Callable[..., PyTree[Array]]
-"""A solver: arrays with the batch on the last axis in and out."""
-Arrays = Any
-"""JAX's arrays, or NumPy's."""
+Solve = Callable[..., PyTree[Array]]  # a solver: arrays with the batch on the last axis in and out
+Arrays = Any  # JAX's arrays, or NumPy's
 Rescue = Callable[[tuple[Array, ...], PyTree[Array]], PyTree[Array]]
 """Another one, for what a solver could not do: of its arguments and its answer."""
 
@@ -246,9 +244,6 @@ def cholesky(a: Float[Array, "n n width"], least: ArrayLike | None = None) -> Fl
         return a - c[:, None] * c[None], jax.lax.dynamic_update_index_in_dim(L, c, k, 1)
 
     return jax.lax.fori_loop(0, n, column, (a, jnp.zeros_like(a)))[1]
-
-
-# Solvers for any leading axes -------------------------------------------------------------------------------
 
 
 def enough(dtype: np.dtype) -> float:

@@ -10,11 +10,14 @@ from jaxtyping import ArrayLike, Complex, Float
 
 from lqrlab.compute.checks import number
 from lqrlab.control import matrix_checks
-from lqrlab.control.analysis.system_norms import hinf_norm, stable
+from lqrlab.control.analysis.eigenmodes import zeros
+from lqrlab.control.analysis.system_norms import beside, boundary, hinf_norm, stable, tops
 from lqrlab.control.state_space import response_at
 
 _FINER, _TURN = 30, 0.5  # rounds of bisection of a grid of frequencies, until it has no larger turn [rad]
-_TOUCH = 1e-8  # a peak of |L| so near to one has its eigenvalues off the axis by the root of it, within 1e-4
+_TOUCH = 1e-8  # a logarithm of |L|, or an angle [rad], so small is zero
+_PEAKS, _TURNS = 8, 16  # local extremes that are searched between the frequencies of a grid
+_EQUAL = 1e-11  # frequencies so near to each other, relative, are one: rounding makes no peaks of them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,47 +108,17 @@ def margins(
             "delay: expected one number in discrete time; a plant sampled with a dead time for each input is another "
             "one, which control.delayed makes, and its margins need no delay"
         )
-    ports = [(B[:, [i]], K[[i]]) for i in range(B.shape[1])]
-    inner = [A - np.delete(B, i, 1) @ np.delete(K, i, 0) for i in range(len(ports))]
-    crossings = [_crossings(a, b, k, dt) for a, (b, k) in zip(inner, ports)]
-    if any(delays):
-        loop, known = _Late(A, B, K, dt), np.concatenate([w for _, (w, _) in crossings])
-        grid = _grid([A, closed, *inner], dt, known, np.array([d for d in delays if d]))
-        if len(delays) > 1:
-            grid = loop.stable_on(grid, np.array(delays))
-            return [loop.margins(i, np.array(delays), grid) for i in range(len(ports))]
-        for i, (_, crossed) in enumerate(crossings):
-            late, at = _delay_margin(*crossed)
-            if delays[0] >= late:
-                raise ValueError(
-                    f"delay: expected less than the delay margin of input {i}, {late:.4g} s, at which the loop begins "
-                    f"to oscillate at {at:.4g} rad/s, but found {delays[0]:g} s"
-                )
-        alone = delays[0] * np.eye(len(ports))
-        return [loop.margins(i, alone[i], grid, crossed) for i, (_, (crossed, _)) in enumerate(crossings)]
-    at_inputs = []
-    for (b, k), (gains, (w, unity)) in zip(ports, crossings):
-        # 1/(1 + L) and the half of (1 − L)/(1 + L): their peaks are H∞ norms
-        peak, frequency = hinf_norm(closed, b, -k, np.ones((1, 1)), dt)
-        half, worst = hinf_norm(closed, b, -k, np.full((1, 1), 0.5), dt)
-        late, _ = _delay_margin(w, unity)
-        at_inputs.append(_gathered(gains, unity, (1 / peak, frequency), Disk(1 / half, worst), late))
-    return at_inputs
-
-
-def _gathered(
-    factors: np.ndarray, unity: np.ndarray, nearest: tuple[float, float], disk: Disk, delay_margin: float
-) -> Margins:
-    """Margins from what brings the loop gain to −1: factors, values of size one, the distance and where it is."""
-    return Margins(
-        gain_down=float(factors[factors < 1].max(initial=0.0)),
-        gain_up=float(factors[factors > 1].min(initial=np.inf)),
-        phase=float(np.abs(np.angle(-unity)).min(initial=np.inf)),
-        modulus_margin=nearest[0],
-        frequency=nearest[1],
-        disk=disk,
-        delay_margin=delay_margin,
-    )
+    loop, one = _LoopGains(A, B, K, dt), np.eye(B.shape[1])
+    if len(delays) > 1 and any(delays):
+        return [loop.margins(i, np.array(delays)) for i in range(len(one))]
+    for i in range(len(one)):
+        late, at = _delay_margin(*loop.unity(i, 0 * one[i], loop.grid(i, 0 * one[i]))) if any(delays) else (np.inf, 0)
+        if delays[0] >= late:
+            raise ValueError(
+                f"delay: expected less than the delay margin of input {i}, {late:.4g} s, at which the loop begins "
+                f"to oscillate at {at:.4g} rad/s, but found {delays[0]:g} s"
+            )
+    return [loop.margins(i, delays[0] * one[i]) for i in range(len(one))]
 
 
 def _delay_margin(w: np.ndarray, unity: np.ndarray) -> tuple[float, float]:
@@ -159,24 +132,56 @@ def _delay_margin(w: np.ndarray, unity: np.ndarray) -> tuple[float, float]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Late:
-    """The loop u = −Kx, whose inputs may come late: its margins, searched in frequency."""
+class _LoopGains:
+    """The loop u = −Kx, whose inputs may come late: margins, searched in frequency ω as of :func:`boundary`."""
 
     A: np.ndarray
     B: np.ndarray
     K: np.ndarray
     dt: float | None
 
+    def inner(self, i: int) -> np.ndarray:
+        """The plant that input i drives, the others closed."""
+        return self.A - np.delete(self.B, i, 1) @ np.delete(self.K, i, 0)
+
+    def late(self, delay: float | np.ndarray, w: np.ndarray) -> np.ndarray:
+        """exp(−jω delay)."""
+        return np.exp(-1j * self.rad(np.where(np.isinf(w) & (self.dt is None), 0.0, w)) * delay)
+
+    def rad(self, w: np.ndarray) -> np.ndarray:
+        """In rad/s."""
+        return w if self.dt is None else 2 * np.arctan(w) / self.dt
+
     def joint(self, w: np.ndarray, delays: Float[np.ndarray, " m"]) -> Complex[np.ndarray, "f m m"]:
         """K (zI − A)⁻¹B exp(−jω delay)."""
-        z = 1j * w if self.dt is None else np.exp(1j * w * self.dt)
-        return response_at(self.A, self.B, self.K, z) * np.exp(-1j * w[:, None, None] * delays)
+        T = response_at(self.A, self.B, self.K, boundary(w, self.dt)) * self.late(delays, w[:, None, None])
+        return T * (np.isfinite(w) | (self.dt is not None))[:, None, None]
 
     def gain(self, i: int, delays: Float[np.ndarray, " m"], w: np.ndarray) -> Complex[np.ndarray, " f"]:
-        """The loop gain at input i, the others closed."""
-        T, others = self.joint(w, delays), np.arange(len(delays)) != i
+        """The loop gain at input i, the others closed; not finite at a pole."""
+        others = np.arange(len(delays)) != i
+        if not delays[others].any():
+            L = response_at(self.inner(i), self.B[:, [i]], self.K[[i]], boundary(w, self.dt))[:, 0, 0]
+            return np.where(np.isinf(w) & (self.dt is None), 0.0, L * self.late(delays[i], w))
+        T = self.joint(w, delays)
         closed = np.eye(len(delays) - 1) + T[:, others][:, :, others]
         return T[:, i, i] - (T[:, [i]][:, :, others] @ np.linalg.solve(closed, T[:, others][:, :, [i]]))[:, 0, 0]
+
+    def grid(self, i: int, delays: Float[np.ndarray, " m"]) -> Float[np.ndarray, " f"]:
+        """Frequencies fine enough beside each pole and zero of the loop gain at input i, and for dead times."""
+        a, several = self.inner(i), bool(np.delete(delays, i).any())
+        poles = [np.linalg.eigvals(x) for x in (self.A - self.B @ self.K, a, *([self.A] if several else []))]
+        w = beside(np.concatenate([*poles, zeros(a, self.B[:, [i]], self.K[[i]])]), self.dt)
+        w = w[np.isfinite(self.gain(i, delays, w))]
+        top, _ = tops(lambda w: np.abs(self.gain(i, delays, w)), w, np.abs(self.gain(i, delays, w)), _PEAKS)
+        for delay in delays[delays > 0]:  # turns, from the first on, and where the gain is large
+            turns = self.rad(top[np.isfinite(top)])[:, None] + np.arange(-10, 10, 0.05) / delay
+            turns = np.concatenate([np.arange(0.05, 200, 0.05) / delay, turns.ravel()])
+            turns = turns[turns > 0]
+            w = np.append(w, turns if self.dt is None else np.tan(turns[turns < np.pi / self.dt] * self.dt / 2))
+        w = np.sort(w)
+        w = w[np.append(True, w[1:] > w[:-1] * (1 + _EQUAL)) & np.isfinite(self.gain(i, delays, w))]
+        return self.stable_on(w, delays) if several else w
 
     def stable_on(self, grid: np.ndarray, delays: Float[np.ndarray, " m"]) -> np.ndarray:
         """The grid, finer, so that no turn of the determinant can hide in it; refuses delays that destabilise."""
@@ -185,124 +190,80 @@ class _Late:
         def turns(w: np.ndarray) -> np.ndarray:
             return np.angle(np.linalg.det(one + self.joint(w, delays)) / np.linalg.det(one + self.joint(w, 0 * delays)))
 
+        inside = grid[(grid > 0) & (grid < np.inf)]
         for _ in range(_FINER):
-            steps = np.abs(np.angle(np.exp(1j * np.diff(turns(grid)))))
+            steps = np.abs(np.angle(np.exp(1j * np.diff(turns(inside)))))
             coarse = np.flatnonzero(steps > _TURN)
             if not len(coarse):
                 break
-            grid = np.sort(np.concatenate([grid, np.sqrt(grid[coarse] * grid[coarse + 1])]))
-        if abs(np.unwrap(turns(grid))[-1]) > 1:  # it is one at both ends
+            inside = np.sort(np.concatenate([inside, np.sqrt(inside[coarse] * inside[coarse + 1])]))
+        if abs(np.unwrap(turns(inside))[-1]) > 1:  # it is one at both ends
             raise ValueError(f"delay: expected dead times at which the loop is stable, but found {delays.tolist()} s")
-        return grid
+        return np.union1d(grid, inside)
 
-    def margins(
-        self, i: int, delays: Float[np.ndarray, " m"], w: np.ndarray, crossed: np.ndarray | None = None
-    ) -> Margins:
-        """Margins at input i, searched on a grid of frequencies; ``crossed``: those of a loop gain of size one."""
-        gain = partial(self.gain, i, delays)
-        crossed = _zeros(lambda w: np.log(np.abs(gain(w))), w) if crossed is None else crossed
-        unity, real = gain(crossed), gain(_zeros(lambda w: gain(w).imag, w, gain(w[:-1]).real < 0))
+    def unity(
+        self, i: int, delays: Float[np.ndarray, " m"], grid: np.ndarray
+    ) -> tuple[Float[np.ndarray, " k"], Complex[np.ndarray, " k"]]:
+        """Frequencies [rad/s] at which the loop gain at input i has size one, and the loop gain there."""
+        w = _crossings(lambda w: np.log(np.maximum(np.abs(self.gain(i, delays, w)), 1e-300)), grid)
+        return self.rad(w), self.gain(i, delays, w)
 
-        def least(distance: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
-            at = w
-            for _ in range(6):
-                i = int(np.argmin(distance(gain(at))))
-                best = float(at[i])
-                at = np.linspace(at[max(i - 1, 0)], at[min(i + 1, len(at) - 1)], 41)
-            return float(distance(gain(np.array([best])))[0]), best
+    def margins(self, i: int, delays: Float[np.ndarray, " m"]) -> Margins:
+        """Margins at input i."""
+        gain, grid = partial(self.gain, i, delays), self.grid(i, delays)
+        w, unity = self.unity(i, delays, grid)
+        real = gain(_crossings(lambda w: np.angle(-gain(w)), grid, np.pi)).real
+        # beyond these sizes a zero or a pole of L lies on the boundary itself
+        factors = -1 / real[(np.abs(real) > 1e-8) & (np.abs(real) < 1e8)]
+        if delays.any():
+            nearest = self.least(lambda L: np.abs(1 + L), gain, grid)
+            disk = self.least(lambda L: 2 * np.abs(1 + L) / np.maximum(np.abs(1 - L), 1e-300), gain, grid)
+        else:  # 1/(1 + L) and the half of (1 − L)/(1 + L): their peaks are H∞ norms
+            closed, b, k = self.A - self.B @ self.K, self.B[:, [i]], self.K[[i]]
+            (peak, at), (half, worst) = (hinf_norm(closed, b, -k, np.full((1, 1), d), self.dt) for d in (1.0, 0.5))
+            nearest, disk = (1 / peak, at), (1 / half, worst)
+        down, up = factors[factors < 1].max(initial=0.0), factors[factors > 1].min(initial=np.inf)
+        phase = np.abs(np.angle(-unity)).min(initial=np.inf)
+        return Margins(float(down), float(up), float(phase), *nearest, Disk(*disk), _delay_margin(w, unity)[0])
 
-        alpha, worst = least(lambda L: 2 * np.abs(1 + L) / np.maximum(np.abs(1 - L), 1e-300))
-        factors = 1 / np.abs(real[real.real < 0])
-        late, _ = _delay_margin(crossed, unity)
-        return _gathered(factors, unity, least(lambda L: np.abs(1 + L)), Disk(alpha, worst), late)
-
-
-def _grid(systems: list[np.ndarray], dt: float | None, crossed: np.ndarray, delays: np.ndarray) -> np.ndarray:
-    """Frequencies [rad/s] fine enough for dead times, for known crossings, and beside each mode of the systems."""
-    modes = np.concatenate([np.linalg.eigvals(a) for a in systems]).astype(complex)
-    if dt is not None:
-        modes = np.log(modes + 1e-300) / dt
-    sizes = np.abs(np.concatenate([modes, crossed, 1 / delays]))
-    sizes = sizes[sizes > 0]
-    top = 1e3 * sizes.max() if dt is None else np.pi / dt
-    low = 1e-4 * min(sizes.min(), top)
-    beside = np.geomspace(1e-2, 30, 60)
-    near = modes.imag[:, None] + np.abs(modes.real)[:, None] * np.concatenate([-beside, [0.0], beside])
-    late = (np.arange(0.05, 200, 0.05) / delay for delay in delays)
-    w = np.unique(np.concatenate([np.geomspace(low, top, 4000), near.ravel(), *late]))
-    return w[(w >= low) & (w <= top)]
+    def least(self, distance: Callable, gain: Callable, grid: np.ndarray) -> tuple[float, float]:
+        """The least distance of the loop gain, and where [rad/s]."""
+        at, height = tops(lambda w: -distance(gain(w)), grid, -distance(gain(grid)), _PEAKS)
+        best = int(np.argmax(height))
+        return -float(height[best]), float(self.rad(at[[best]])[0])
 
 
-def _zeros(f: Callable[[np.ndarray], np.ndarray], w: np.ndarray, which: np.ndarray | bool = True) -> np.ndarray:
-    """Zeros of f between those neighbours of a grid at which its signs differ, and ``which`` is true."""
+def _crossings(f: Callable[[np.ndarray], np.ndarray], grid: np.ndarray, turn: float = np.inf) -> np.ndarray:
+    """Frequencies at which f crosses zero, or touches it as far as 1e-8 can tell; a jump by a ``turn`` is none.
 
-    def one(at: float) -> float:
-        return float(f(np.array([at]))[0])
-
+    Where f nears zero and turns, between neighbours of the grid, it is searched whether it crosses it twice.
+    """
+    values = f(grid)
+    above, below = (np.where(sign * values >= 0, -sign * values, -np.inf) for sign in (1, -1))
+    more = tops(lambda w: -f(w), grid, above, _TURNS)[0], tops(f, grid, below, _TURNS)[0]
+    w = np.union1d(grid, np.concatenate(more))
     values, found = f(w), []
-    for i in np.flatnonzero((values[:-1] * values[1:] <= 0) & which):
-        low, high = w[i], w[i + 1]
-        if one(low) * one(high) < 0:
-            found.append(scipy.optimize.brentq(one, low, high, xtol=1e-300, rtol=1e-13))
-        else:  # one of them is zero but for rounding
-            found.append(min(low, high, key=lambda at: abs(one(at))))
+    small = np.flatnonzero(np.abs(values) < _TOUCH)
+    for run in np.split(small, np.flatnonzero(np.diff(small) > 1) + 1):
+        # what only comes near to zero at the ends of the grid does not touch it
+        if len(run) and (run[0] > 0 or w[0] == 0) and (run[-1] < len(w) - 1 or np.isinf(w[-1])):
+            inside = (w[run] > 0) & (w[run] < np.inf)
+            found.append(w[run[np.lexsort((np.abs(values[run]), inside))[0]]])
+    for i in np.flatnonzero((values[:-1] * values[1:] < 0) & (np.abs(np.diff(values)) < turn)):
+        found.append(_zero(f, w[i], w[i + 1], values[i]))
     return np.array(found, float)
 
 
-def _crossings(
-    A: np.ndarray, b: np.ndarray, k: np.ndarray, dt: float | None
-) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Factors g > 0 of the gain that bring L = k (zI − A)⁻¹b through −1; frequencies at which |L| = 1, and L there.
+def _zero(f: Callable[[np.ndarray], np.ndarray], low: float, high: float, at_pole: float) -> float:
+    """The zero of f between two frequencies, of which one may be zero or infinite, or a pole."""
+    unit = low or high
 
-    On the boundary of stability L is real where L = L~, and of size one where L L~ = 1, with L~(z) = L(1/z), or
-    L(−s) in continuous time. Both are generalised eigenvalue problems, which give all crossings, also that at
-    z = −1, where a grid of frequencies might miss one: L − L~ and L L~ − 1 are the Schur complements of
+    def of_angle(x: float) -> float:
+        return float(np.nan_to_num(f(unit * np.tan(np.array([x]))), nan=at_pole)[0])
 
-        [A − zI      0          b]            [A − zI   b k          0]
-        [0           A~(z)      b~]    and    [0        A~(z)       b~]
-        [k           −k         0]            [−k       0            1]
-    """
-    discrete = dt is not None
-    size = (np.linalg.norm(b) / (np.linalg.norm(k) or 1.0)) ** 0.5 or 1.0
-    b, k = b / size, k * size  # L is the same in any units of input and states
-    d = matrix_checks.even_units(A, b, k)
-    A, b, k = A * d / d[:, None], b / d[:, None], k * d
-    n = len(A)
-    one, zero, column, row = np.eye(n), np.zeros((n, n)), np.zeros((n, 1)), np.zeros((1, n))
-    mirrored = ([zero, one, column], [zero, A, b]) if discrete else ([zero, -A, -b], [zero, one, column])
-    right = np.block([[one, zero, column], mirrored[1], [row, row, np.zeros((1, 1))]])
-
-    def on_boundary(*rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Eigenvalues of the matrix with these first and last rows, with the ends of the axis; loop gains there."""
-        try:
-            z = scipy.linalg.eigvals(np.block([rows[0], mirrored[0], rows[1]]), right)
-        except np.linalg.LinAlgError as error:
-            why = "expected numbers nearer to one: where the loop crosses the boundary of stability cannot be computed"
-            raise ValueError(f"A, B, K: {why} ({error}); choose other units") from error
-        z = z[np.isfinite(z)]
-        off, size = (np.abs(z) - 1, 1.0) if discrete else (z.real, np.maximum(np.abs(z), 1e-9))
-        z = z[np.abs(off) < 1e-4 * size]  # a double one is off by the root of the rounding
-        z = z / np.abs(z) if discrete else 1j * z.imag
-        z = np.concatenate([z, [1.0, -1.0] if discrete else [0.0]])
-        return z, _loop_gains(A, b, k, z)
-
-    _, L = on_boundary([A, zero, b], [k, -k, np.zeros((1, 1))])
-    # beyond these sizes a zero or a pole of L lies on the boundary itself
-    moderate = (np.abs(L) > 1e-8) & (np.abs(L) < 1e8)
-    L = L[moderate & (np.abs(L.imag) < 1e-3 * np.abs(L)) & (L.real < 0)]
-    z, unity = on_boundary([A, b @ k, column], [-k, row, np.ones((1, 1))])
-    # that |L| is one at an eigenvalue is known but for rounding, at the ends of the axis it is not
-    close = np.full(len(unity), 1e-3)
-    close[len(unity) - (2 if discrete else 1) :] = _TOUCH
-    touching = np.abs(np.abs(unity) - 1) < close
-    w = z.imag if dt is None else np.angle(z) / dt
-    return -1 / L.real, (w[touching], unity[touching])
-
-
-def _loop_gains(A: np.ndarray, b: np.ndarray, k: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """k (zI − A)⁻¹b at each z; where A has one of them as its eigenvalue, close to it."""
-    with np.errstate(all="ignore"):
-        try:
-            return response_at(A, b, k, z)[:, 0, 0]
-        except np.linalg.LinAlgError:
-            return response_at(A, b, k, z * (1 + 1e-9) + 1e-12)[:, 0, 0]
+    ends = float(np.arctan(low / unit)), float(np.arctan(high / unit))
+    if of_angle(ends[0]) * of_angle(ends[1]) < 0:
+        angle = scipy.optimize.brentq(of_angle, *ends, xtol=1e-300, rtol=1e-15)
+    else:  # one of them is zero but for rounding
+        angle = min(ends, key=lambda x: abs(of_angle(x)))
+    return unit * np.tan(angle)

@@ -1,14 +1,20 @@
 """H2 and H∞ norms of linear systems."""
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.diagnosis import gram
+from lqrlab.control.state_space import response_at
 
 _ABOVE = 1e-6, 1e-9  # by how much a peak has to be higher than the best one known, relative, to be looked for
-_GRID = np.geomspace(1e-3, 1e3, 25)  # times the size of each pole
+_APART = 10 ** np.linspace(3, -12, 91)  # times its size: how far from a pole frequencies are looked at,
+_CLOSE, _STEP = 0.1, 0.1  # but no nearer than this times its distance from the boundary; steps, relative to it
+_PEAKS, _ROUNDS, _SAME = 4, 30, 1e-13
+_SHARES = np.array([[1.0], [0.75], [0.5], [0.25], [0.0]])
 
 
 def h2_norm(A: ArrayLike, B: ArrayLike, C: ArrayLike, *, discrete: bool = False) -> Float[Array, "*batch"]:
@@ -75,28 +81,88 @@ def _peak(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, dt: float 
     A level is the gain at a frequency exactly where the Hamiltonian matrix of the level has that frequency on the
     imaginary axis. Between two crossings of a level just above the best gain known lies a better one, at which the
     search goes on. What the eigenvalues suggest counts only by the gain that is there, computed from the system
-    itself, so no tolerance decides whether an eigenvalue is on the axis.
+    itself, so no tolerance decides whether an eigenvalue is on the axis; what they miss, where rounding moves them,
+    is found from a grid that is fine beside each pole.
     """
     # a discrete system as the continuous one with the same gains, z = (1 + s) / (1 − s), so ω = tan(θ / 2)
     A, B, C, D = (a, b, c, d) if dt is None else bilinear(a, b, c, d)
-    poles = np.linalg.eigvals(A)
-    first = np.concatenate([[0.0, np.inf], np.abs(poles.imag), np.outer(np.abs(poles), _GRID).ravel()])
-    w, best = _better(a, b, c, d, dt, first, (np.inf, 0.0))
-    if not best:
+
+    def gains(w: np.ndarray) -> np.ndarray:
+        response = response_at(a, b, c, boundary(w, dt))
+        response = (np.where(np.isinf(w)[:, None, None], 0.0, response) if dt is None else response) + d
+        if not np.isfinite(response).all():
+            raise np.linalg.LinAlgError("the response overflows")
+        return np.linalg.norm(response, 2, axis=(-2, -1))
+
+    w = beside(np.linalg.eigvals(a), dt)
+    found = gains(w)
+    if not found.any():
         return 0.0, 0.0
+    best, most = w[found.argmax()], found.max()
     for above in _ABOVE:
         for _ in range(50):
-            level = best * (1 + above)
-            values = np.linalg.eigvals(_hamiltonian(A, B, C / level, D / level))
-            near = np.sort(np.abs(values.imag[np.abs(values.real) <= 1e-3 * np.abs(values)]))
-            near = np.concatenate([[0.0], near])
-            between = np.concatenate([(near[1:] + near[:-1]) / 2, np.sqrt(near[1:] * near[:-1])])
-            found = _better(a, b, c, d, dt, np.concatenate([near, between, 2 * near[-1:]]), (w, best))
-            if found[1] <= level:
+            level = most * (1 + above)
+            near = np.unique(np.abs(np.append(0.0, np.linalg.eigvals(_hamiltonian(A, B, C / level, D / level)).imag)))
+            near = np.concatenate([near, (near[1:] + near[:-1]) / 2, np.sqrt(near[1:] * near[:-1]), 2 * near[-1:]])
+            there = gains(near)
+            if there.max() <= level:
                 break
-            w, best = found
-    w, best = _refined(a, b, c, d, dt, (w, best))
-    return float(best), float(w if dt is None else 2 * np.arctan(w) / dt)
+            best, most = near[there.argmax()], there.max()
+    if best not in w:
+        i = np.searchsorted(w, best)
+        w, found = np.insert(w, i, best), np.insert(found, i, most)
+    at, height = tops(gains, w, found, _PEAKS)
+    i = int(np.argmax(height))
+    return float(height[i]), float(at[i] if dt is None else 2 * np.arctan(at[i]) / dt)
+
+
+def boundary(w: np.ndarray, dt: float | None) -> np.ndarray:
+    """Points at the boundary of stability: jω (0 of an infinite one), or (1 + jω) / (1 − jω) of a discrete system."""
+    finite = np.where(np.isinf(w), 0.0, w)
+    return 1j * finite if dt is None else np.where(np.isinf(w), -1.0, (1 + 1j * finite) / (1 - 1j * finite))
+
+
+def beside(values: np.ndarray, dt: float | None) -> np.ndarray:
+    """Frequencies ω as of :func:`boundary`, zero and infinity among them, fine enough beside each pole or zero."""
+    if dt is not None:
+        values = values[np.abs(values + 1) > 1e-300]
+        values = (values - 1) / (values + 1)
+    size, at = np.abs(values)[:, None], np.abs(values.imag)[:, None]
+    apart = np.where(_APART * size >= _CLOSE * np.abs(values.real)[:, None], _APART * size, 0.0)
+    w = np.concatenate([(at + apart).ravel(), (at - apart).ravel()])
+    w = np.unique(w[(w > 0) & (w < np.inf)])
+    if not len(w):
+        return np.array([0.0, np.inf])
+    # between neighbours some part of the way to the nearest pole: rounding makes no peaks of what is closer together
+    nearest = np.abs(1j * w[1:, None] - (np.abs(values.real) + 1j * np.abs(values.imag))).min(axis=1)
+    steps = np.cumsum(np.minimum(np.diff(w) / np.maximum(nearest, 1e-300), 1.0)) // _STEP
+    return np.concatenate([[0.0], w[:1], w[1:][np.diff(steps, prepend=0.0) > 0], [np.inf]])
+
+
+def tops(
+    f: Callable[[np.ndarray], np.ndarray], w: np.ndarray, values: np.ndarray, most: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The highest local maxima of f, each searched between its neighbours on a grid: where they are, and f there."""
+    beyond = np.concatenate([[-np.inf], values, [-np.inf]])
+    at = np.flatnonzero((values >= beyond[:-2]) & (values >= beyond[2:]) & (values > -np.inf))
+    at = at[np.argsort(-values[at], kind="stable")[:most]]
+    best, height = w[at], values[at]
+    ends = w[np.maximum(at - 1, 0)], w[np.minimum(at + 1, len(w) - 1)]
+    unit = np.where((best > 0) & (best < np.inf), best, np.where(best > 0, *ends))
+    unit = np.where((unit > 0) & (unit < np.inf), unit, 1.0)
+    low, middle, high = (np.arctan(x / unit) for x in (ends[0], best, ends[1]))  # of an infinite one as well
+    each = np.arange(len(at))
+    for _ in range(_ROUNDS):
+        angles = np.concatenate([middle + _SHARES * (low - middle), middle + _SHARES[-2::-1] * (high - middle)])
+        there = unit * np.tan(angles)
+        found = f(there.ravel()).reshape(there.shape)
+        i = np.argmax(found, axis=0)
+        better = found[i, each] > height + _SAME * np.abs(height)
+        best, height = np.where(better, there[i, each], best), np.where(better, found[i, each], height)
+        low, middle, high = (angles[np.clip(i + k, 0, len(angles) - 1), each] for k in (-1, 0, 1))
+        if (np.ptp(found, axis=0) <= _SAME * np.abs(height)).all():
+            break
+    return best, height
 
 
 def bilinear(
@@ -113,41 +179,3 @@ def _hamiltonian(A: np.ndarray, B: np.ndarray, C: np.ndarray, D: np.ndarray) -> 
     R = np.linalg.inv(np.eye(B.shape[1]) - D.T @ D)
     F = A + B @ R @ D.T @ C
     return np.block([[F, B @ R @ B.T], [-C.T @ (C + D @ R @ D.T @ C), -F.T]])
-
-
-def _gains(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, dt: float | None, w: np.ndarray) -> np.ndarray:
-    """Largest singular values of the response at frequencies, those of the bilinear transform if discrete."""
-    finite = np.where(np.isinf(w), 0.0, w)
-    z = 1j * finite if dt is None else np.where(np.isinf(w), -1.0, (1 + 1j * finite) / (1 - 1j * finite))
-    inside = np.linalg.solve(z[:, None, None] * np.eye(len(a)) - a, b.astype(complex)[None])
-    if dt is None:
-        inside = np.where(np.isinf(w)[:, None, None], 0.0, inside)
-    return np.linalg.norm(c @ inside + d, 2, axis=(-2, -1))
-
-
-def _better(
-    a: np.ndarray,
-    b: np.ndarray,
-    c: np.ndarray,
-    d: np.ndarray,
-    dt: float | None,
-    frequencies: np.ndarray,
-    known: tuple[float, float],
-) -> tuple[float, float]:
-    """The best of some frequencies and its gain, or what is known if none is better."""
-    gains = _gains(a, b, c, d, dt, frequencies)
-    if not np.isfinite(gains).all():
-        raise np.linalg.LinAlgError("the response overflows")
-    i = int(np.argmax(gains))
-    return (frequencies[i], float(gains[i])) if gains[i] > known[1] else known
-
-
-def _refined(
-    a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, dt: float | None, best: tuple[float, float]
-) -> tuple[float, float]:
-    """The top of the peak, by ever finer grids around the best frequency."""
-    width = 1e-2
-    while 0 < best[0] < np.inf and width > 1e-9:
-        best = _better(a, b, c, d, dt, best[0] * (1 + width * np.linspace(-1, 1, 21)), best)
-        width /= 5
-    return best

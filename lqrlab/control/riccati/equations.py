@@ -99,9 +99,6 @@ def _inside_a_trace(args: tuple[Array | np.ndarray, ...], *, continuous: bool) -
     return _SOLVERS[continuous](*matrix_checks.together(*args))
 
 
-# Outside a trace ---------------------------------------------------------------------------------------------
-
-
 def _program(solve: Callable[..., tuple[Solution, Array]], num_args: int = 5) -> Callable:
     """A batch-last solver as a compiled function of A, B, Q, R, N (and dt) whose leading axes broadcast."""
     cores = _CORES[:num_args]

@@ -1,6 +1,7 @@
 """A compensator shaped by hand: gain, zeros and poles, sampled by Tustin's rule."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from lqrlab.simulation import LinearController, Measured, Problem, bind
 from lqrlab.simulation.memory_policies import check_sizes
 
 _INSIDE = 1 - 1e-6  # a zero this near the unit circle would keep what it was told of the limits for ever
+_AT_INFINITY = 1e-9  # a pole that is sent beyond z = 2e9 is sent to infinity but for rounding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,14 +42,15 @@ class Compensator:
     m: int = 1
 
     def __post_init__(self) -> None:
-        C = np.atleast_2d(np.array(checks.real("C", self.C), float))
+        C = np.atleast_2d(np.array(checks.real("C", self.C, finite=True), float))
         object.__setattr__(self, "C", C)
         checks.number("gain", self.gain, "a finite number")
         checks.number("prewarp", self.prewarp, "a frequency [rad/s] ≥ 0", low=0)
         for name in ("zeros", "poles"):
-            roots = np.atleast_1d(np.array(getattr(self, name), complex))
+            roots = np.atleast_1d(np.array(checks.real(name, getattr(self, name), or_complex=True), complex))
+            roots = np.where(np.abs(roots.imag) <= 1e-9 * np.abs(roots), roots.real, roots)
             pairs = roots.ndim == 1 and np.isfinite(roots).all()
-            if not pairs or not np.allclose(np.sort_complex(roots), np.sort_complex(roots.conj()), rtol=1e-9):
+            if not pairs or not np.allclose(np.sort_complex(roots), np.sort_complex(roots.conj()), rtol=1e-9, atol=0):
                 raise ValueError(
                     f"{name}: expected finite roots [rad/s], complex ones with their conjugates, but found {roots}: "
                     "else the input would not be real"
@@ -58,57 +61,57 @@ class Compensator:
                 f"zeros: expected at most as many as poles, {np.size(self.poles)}, but found {np.size(self.zeros)}: "
                 "the gain would grow with frequency without end; add a fast pole"
             )
-        if len(C) != 1 or not 0 <= self.input < self.m:
+        checks.whole("m", self.m)
+        if len(C) != 1 or not 0 <= checks.whole("input", self.input, 0) < self.m:
             raise ValueError(
                 f"input: expected one output and an input from 0 to {self.m - 1}, but found C of shape "
                 f"{C.shape} and input {self.input}"
             )
-
-    def as_pid(self) -> tuple[float, float, float, float] | None:
-        """kp, ki, kd, filter time [s] of kp + ki/s + kd s/(1 + filter_time s) if it is such a one; else None."""
-        zeros, poles = np.asarray(self.zeros), np.asarray(self.poles)
-        fast = poles[poles != 0]
-        if np.sum(poles == 0) > 1 or len(fast) > 1 or np.any(fast.imag) or np.any(fast.real > 0):
-            return None
-        ki = float(np.real(self.gain * np.prod(-zeros) / np.prod(-fast))) if 0 in poles else 0.0
-        direct = self.gain if len(zeros) == len(poles) else 0.0
-        if not len(fast):
-            return direct, ki, 0.0, 0.0
-        p = float(fast[0].real)
-        residue = float(np.real(self.gain * np.prod(p - zeros))) / (p if 0 in poles else 1.0)
-        kd = -residue / p**2
-        return direct + kd * p, ki, kd, -1 / p
-
-    def sampled_roots(self, dt: float) -> tuple[Complex[np.ndarray, " k"], Complex[np.ndarray, " k"], float]:
-        """Zeros, poles and gain in z at a sample time dt [s]; a ``ValueError`` for a prewarp beyond Nyquist's."""
-        if not 0 <= self.prewarp * dt < np.pi:
-            raise ValueError(
-                f"prewarp: expected a frequency from 0 to Nyquist's, {np.pi / dt:.4g} rad/s, but found {self.prewarp:g}"
-            )
-        rate = self.prewarp / (2 * np.tan(self.prewarp * dt / 2)) if self.prewarp else 1 / dt
-        z, p, k = scipy.signal.bilinear_zpk(self.zeros, self.poles, self.gain, rate)
-        return z, p, float(np.real(k))
 
     def sampled(self, dt: float) -> tuple[StateSpace, Float[np.ndarray, "k m"]]:
         """K and E of z[t+1] = Az + By + E(v − u), u = Cz + Dy, for v that the actuator could do of u.
 
         E is that of Hanus, with which K starts again from v (M. Kinnaert, R. Hanus, J.-L. Henrotte, Automatica 23,
         1987); zero where K's zeros do not decay, for then it would not forget.
+
+        Raises:
+            ValueError: a prewarp beyond Nyquist's; a pole that the rule sends to z = ∞.
         """
-        zeros, poles, gain = self.sampled_roots(dt)
-        A, B, C, D = np.zeros((0, 0)), np.zeros((0, 1)), np.zeros((1, 0)), np.ones((1, 1))
+        dt = checks.number("dt", dt, "a sample time above 0 s", above=0)
+        if not 0 <= self.prewarp * dt < np.pi:
+            raise ValueError(
+                f"prewarp: expected a frequency from 0 to Nyquist's, {np.pi / dt:.4g} rad/s, but found {self.prewarp:g}"
+            )
+        half = np.tan(self.prewarp * dt / 2) / self.prewarp if self.prewarp else dt / 2  # s = (z − 1)/(z + 1)/half
+        zeros, poles = np.asarray(self.zeros), np.asarray(self.poles)
+        if (np.abs(1 - half * poles) < _AT_INFINITY).any():
+            raise ValueError(
+                f"poles: expected none at {1 / half:.6g} rad/s, which Tustin's rule sends to z = ∞, where u would need "
+                "a measurement to come; choose another sample time, or a prewarp"
+            )
+        A, B, C, D = np.zeros((0, 0)), np.zeros((0, 1)), np.zeros((1, 0)), np.full((1, 1), float(self.gain))
         # sections in series: one companion matrix of all poles near z = 1 would lose them to rounding
-        for section in scipy.signal.zpk2sos(zeros, poles, gain) if len(poles) else []:
-            a, b, c, d = scipy.signal.tf2ss(section[:3], section[3:])
+        for of_zeros, of_poles in itertools.zip_longest(_in_twos(zeros), _in_twos(poles)):
+            num, den = np.atleast_1d(np.poly(of_zeros or [])), np.poly(of_poles)
+            num = np.pad(num, (len(den) - len(num), 0))[None]
+            # ẋ = ax + bu is transformed, not its roots: a zero at 2/dt goes to z = ∞
+            a, c, d = scipy.linalg.companion(den), num[:, 1:] - num[:, :1] * den[None, 1:], num[:, :1]
+            system = a, np.eye(len(a), 1), c, d
+            a, b, c, d, _ = scipy.signal.cont2discrete(system, 2 * half, "bilinear")
             A = np.block([[A, np.zeros((len(A), len(a)))], [b @ C, a]])
             B, C, D = np.vstack([B, b @ D]), np.hstack([d @ C, c]), d @ D
-        if not len(poles):
-            D = D * gain
         C, D = -C, -D
-        forgets = D[0, 0] and np.all(np.abs(zeros) < _INSIDE)
+        inside = np.abs(1 + half * zeros) < _INSIDE * np.abs(1 - half * zeros)  # of the unit circle
+        forgets = D[0, 0] and len(zeros) == len(poles) and inside.all()
         E = B / D if forgets else np.zeros_like(B)
         one = np.eye(self.m)[:, [self.input]]
         return StateSpace(A, B, one @ C, one @ D, dt), E @ one.T
+
+
+def _in_twos(roots: Complex[np.ndarray, " k"]) -> list[list[complex]]:
+    """Conjugates together, then real roots two by two: only the last part may be of one."""
+    real = [r for r in roots if not r.imag]
+    return [[r, r.conjugate()] for r in roots if r.imag > 0] + [real[i : i + 2] for i in range(0, len(real), 2)]
 
 
 @bind.register

@@ -11,6 +11,7 @@ from lqrlab.compute.checks import real
 from lqrlab.compute.linalg import matvec
 from lqrlab.control import StateSpace
 from lqrlab.control.discretization import Sampled
+from lqrlab.control.matrix_checks import sample_time
 from lqrlab.simulation import Measured, Policy, Problem, bind
 from lqrlab.simulation.memory_policies import LinearController, check_sizes, limits_of, problem_of
 from lqrlab.systems import Plant
@@ -72,7 +73,7 @@ class PID:
         """
         if dt is None and self.dt is None:
             raise ValueError("dt: expected a sample time [s], for the controller was tuned in continuous time")
-        step = jnp.asarray(self.dt if dt is None else real("dt", dt), self.kp.dtype)
+        step = jnp.asarray(self.dt if dt is None else sample_time(dt, self.kp.dtype))
         gains = (self.kp, self.ki, self.kd, self.filter_time, self.tracking_time)
         selection = jnp.asarray(self.selection, self.kp.dtype)
 
@@ -115,13 +116,13 @@ class PID:
         """
         if u0 is not None and not np.all(np.asarray(self.ki)):
             raise ValueError("u0: expected integral gain in each loop, whose integral takes up what is handed over")
-        r, y0 = (self.per_loop(jnp.asarray(real(n, a), self.kp.dtype)) for n, a in (("r", r), ("y0", y0)))
+        r, y0 = (self.per_loop(real(n, a, finite=True)) for n, a in (("r", r), ("y0", y0)))
         kp, b, c = (self.per_loop(a) for a in (self.kp, self.b, self.c))
         lead = jnp.broadcast_shapes(kp.shape, r.shape, y0.shape)
         kp, b, c, r, y0 = (jnp.broadcast_to(a, lead) for a in (kp, b, c, r, y0))
         if u0 is None:
             return jnp.concatenate([kp * b * r, y0 + c * r], axis=-1)
-        first = jnp.broadcast_to(self.per_loop(jnp.asarray(real("u0", u0), kp.dtype)), lead)
+        first = jnp.broadcast_to(self.per_loop(real("u0", u0, finite=True)), lead)
         return jnp.concatenate([first + kp * y0, y0], axis=-1)
 
     def response(self, frequencies: ArrayLike, dt: float | None = None) -> Array:
@@ -146,16 +147,9 @@ def parts(w: np.ndarray, filter_time: np.ndarray | float, dt: float | None) -> t
 
 
 def controller_matrices(
-    kp: Array,
-    ki: Array,
-    kd: Array,
-    filter_time: Array,
-    tracking_time: Array,
-    dt: Array,
-    selection: Array,
-    *,
+    kp: Array, ki: Array, kd: Array, filter_time: Array, tracking_time: Array, dt: Array, selection: Array, *,
     leak: bool = True,
-) -> tuple[Array, Array, Array, Array, Array]:
+) -> tuple[Array, Array, Array, Array, Array]:  # fmt: skip
     """:meth:`PID.sampled` for one plant: gains ``[loops]``, the inputs that the loops drive ``[m, loops]``."""
     positive = filter_time > 0
     a = jnp.where(positive, jnp.exp(-dt / jnp.where(positive, filter_time, 1.0)), 0.0)
@@ -205,7 +199,7 @@ def pid_loops(
     A, B = jnp.asarray(K.A), jnp.asarray(K.B)
     k = len(design.inputs)
     kept = jnp.broadcast_to(design.start(r, u0, y0), (*A.shape[:-2], 2 * k))
-    set_point = jnp.broadcast_to(design.per_loop(jnp.asarray(checks.real("r", r), A.dtype)), (*A.shape[:-2], k))
+    set_point = jnp.broadcast_to(design.per_loop(r), (*A.shape[:-2], k)).astype(A.dtype)
     b = -matvec(B, set_point) * (jnp.arange(2 * k) < k).astype(A.dtype).reshape(*(1,) * (A.ndim - 2), 2 * k)
     H = jnp.broadcast_to(jnp.eye(k, 2 * k, k, dtype=A.dtype), (*A.shape[:-2], k, 2 * k))
     return Measured(LinearController(K, E, b, *limits_of(problem), H, kept), C)

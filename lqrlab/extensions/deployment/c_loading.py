@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import checks, one_program, pytree
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.simulation import Measured, Outputs, Policy, Problem, bind, outputs
 
@@ -116,6 +116,7 @@ class ExportedPolicy:
         memory = self.controller.start()
         return jnp.broadcast_to(jnp.asarray(memory), (*batch_shape, len(memory)))
 
+    @one_program
     def __call__(self, carry: Array, x: Float[Array, "*loops p"]) -> tuple[Array, Float[Array, "*loops m"]]:
         """One call of ``controller_step`` for each loop."""
         shapes = (

@@ -3,8 +3,10 @@
 A file holds named arrays and says in ``kind`` what they are. Names of signals stand there with their units.
 """
 
+import dataclasses
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ from lqrlab.systems import Plant, Signal, families, plant_files
 _NO_LIMIT = 1e300  # what stands for infinity in a file: JSON has none
 _PAUSE = 10  # sample times between two records: whoever reads the file sees that they are two
 _RESERVED = ("kind", "t", "inputs", "outputs")
+_BESIDE = ("E", "b", "low", "high", "H", "start")
+"""A controller's arrays beside its system."""
 Fields = dict[str, Any]
 """Arrays, numbers, texts, and lists of texts by name."""
 
@@ -40,8 +44,11 @@ def save(thing: object, path: str | Path) -> Path:
         ValueError: what is none of these, or is a batch; another ending.
     """
     file = _checked(path)
-    described = _family(thing) if file.suffix == ".json" else None
-    return _WRITERS[file.suffix](file, described or _fields(thing))
+    fields = (_family(thing) if file.suffix == ".json" else None) or _fields(thing)
+    for name, value in fields.items():
+        if fields.get("kind") != "log" and isinstance(value, np.ndarray) and not np.isfinite(value).all():
+            raise ValueError(f"thing: expected finite numbers, but {name} holds NaN or infinity; no plant takes that")
+    return _WRITERS[file.suffix](file, fields)
 
 
 def load(path: str | Path) -> Any:
@@ -55,10 +62,11 @@ def load(path: str | Path) -> Any:
         system if it holds D, else a plant.
 
     Raises:
-        ValueError: naming the file and what is wrong with it.
+        ValueError: naming the file and what is wrong with it: a field that is missing, of another shape or misspelt,
+            numbers that are not finite, limits of which the lower one is above.
     """
     file = _checked(path)
-    fields = plant_files.contents(file, keys=None)
+    fields = plant_files.contents(file)
     kind = next(iter(_texts(fields["kind"])), "") if "kind" in fields else _guessed(fields)
     try:
         return _KINDS[checks.choice("kind", kind, _KINDS)](fields, file)
@@ -91,16 +99,16 @@ def _fields(thing: Any) -> Fields:
         return _of_plant(plant)
     if isinstance(thing, TimedRun) or all(hasattr(thing, k) for k in ("us", "ys", "dt", "inputs", "outputs")):
         return _of_log(thing)
-    if isinstance(thing, control.LQG | control.StateSpace | LinearController) or hasattr(thing, "nstates"):
+    if isinstance(thing, LinearController) or all(hasattr(thing, k) for k in "ABCD"):
         return _of_system(thing)
-    if isinstance(thing, control.LQR | LinearPolicy) or not callable(thing):
+    if isinstance(thing, control.LQR | LinearPolicy) or not (callable(thing) or dataclasses.is_dataclass(thing)):
         K = np.asarray(checks.real("thing", getattr(thing, "K", thing)), float)
-        if K.ndim != 2:
+        if K.ndim != 2 or not K.size:
             raise ValueError(f"thing: expected one gain K [m, n], but found shape {K.shape}; take one of the batch")
         return {"kind": "gain", "K": K}
     raise ValueError(
-        f"thing: expected a gain, a plant, a linear controller or a log, but found {type(thing).__name__}; any "
-        "controller is written as C code by deployment.to_c"
+        f"thing: expected a gain, a plant, a linear controller or a log, but found {type(thing).__name__}; "
+        "simulation.bind makes linear controllers of designs, and deployment.to_c writes any controller as C code"
     )
 
 
@@ -119,12 +127,12 @@ def _of_system(thing: Any) -> Fields:
     arrays = {k: np.asarray(getattr(system, k), float) for k in "ABCD"}
     if arrays["A"].ndim != 2:
         raise ValueError(f"thing: expected one controller, but found a batch {arrays['A'].shape[:-2]}; take one of it")
-    if isinstance(thing, control.StateSpace) or hasattr(thing, "nstates"):  # of python-control
-        return {"kind": "system", **arrays, "dt": float(thing.dt or 0)}
+    if not isinstance(thing, LinearController | control.LQG):  # or python-control's, whose dt may be True
+        dt = 0.0 if thing.dt is None else checks.number("thing: its dt", np.asarray(thing.dt).item(), "seconds", low=0)
+        return {"kind": "system", **arrays, "dt": dt}
     if isinstance(thing, LinearController):
         arrays |= {} if system.dt is None else {"dt": np.asarray(system.dt, float)}
-        more = {k: getattr(thing, k) for k in ("E", "b", "low", "high", "H")}
-        given = {k: np.asarray(a, float) for k, a in more.items() if a is not None}
+        given = {k: np.asarray(a, float) for k in _BESIDE if (a := getattr(thing, k)) is not None}
         arrays |= {k: np.clip(a, -_NO_LIMIT, _NO_LIMIT) for k, a in given.items() if not np.isinf(a).all()}
     elif not thing.discrete:
         raise ValueError("thing: expected a sampled LQG design, but found a continuous one; design with discrete=True")
@@ -153,8 +161,8 @@ def _heading(signal: Signal) -> str:
 
 
 def _variable(name: str) -> str:
-    """A signal's name as MATLAB and Julia call variables."""
-    return re.sub(r"\W|^(?=\d)", "_", name, flags=re.ASCII)
+    """A signal's name as MATLAB and Julia call variables: they begin with a letter."""
+    return re.sub(r"^(?![a-zA-Z])", "x", re.sub(r"\W", "_", name, flags=re.ASCII))
 
 
 # From fields to things ----------------------------------------------------------------------------------------
@@ -168,37 +176,59 @@ def _texts(value: Any) -> list[str]:
     return [v.decode() if isinstance(v, bytes) else str(v).strip() for v in np.ravel(np.asarray(value))]
 
 
-def _matrix(fields: Fields, name: str) -> np.ndarray:
-    return np.atleast_2d(np.asarray(checks.real(name, fields[name]), float))
+def _matrix(fields: Fields, name: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
+    """Finite numbers of a shape: a matrix is not turned; a vector may lie or stand, or be a list of numbers."""
+    a = np.asarray(checks.real(name, fields[name]), float)
+    a = np.where(np.abs(a) < _NO_LIMIT, a, np.sign(a) * np.inf) if name in ("low", "high") else a
+    if np.isnan(a).any() or (np.isinf(a).any() and name not in ("low", "high")):
+        raise ValueError(f"{name}: expected finite numbers, but found NaN or infinity")
+    if shape is None and not a.size:
+        raise ValueError(f"{name}: expected a matrix, but found shape {a.shape}")
+    shape = np.atleast_2d(a).shape[-2:] if shape is None else shape
+    vector = a.ndim < 2 or (len(shape) == 1 and max(a.shape) == a.size)
+    if not (a.shape == shape or (vector and a.size == math.prod(shape))):
+        raise ValueError(f"{name}: expected shape {shape}, but found {a.shape}")
+    return a.reshape(shape)
+
+
+def _arrays(fields: Fields, more: Collection[str] = ()) -> Fields:
+    """A, B, C, D of z' = Az + By, u = Cz + Dy, and what else is there of ``more``; D and A say the sizes."""
+    known = ("A", "B", "C", "D", "dt", *more)
+    for field in fields.keys() - set(known):
+        for name in set(known) - fields.keys():
+            if field.lower() == name.lower():
+                raise ValueError(f"{field!r} is no field of it; did you mean {name}?")
+    sizes = {name: np.size(checks.real(name, fields[name])) for name in "ABCD"}
+    (m, p), k = _matrix(fields, "D").shape, math.isqrt(sizes["A"])
+    shapes: dict[str, tuple[int, ...]] = {"A": (k, k), "B": (k, p), "C": (m, k), "D": (m, p)}
+    shapes |= {"E": (k, m), "b": (k,), "low": (m,), "high": (m,), "H": (p, k), "start": (k,)}
+    return {name: _matrix(fields, name, shapes[name]) for name in (*"ABCD", *more) if name in fields or name in "ABCD"}
 
 
 def _to_controller(fields: Fields, _: Path) -> LinearController:
-    A, B, C, D = (_matrix(fields, k) for k in "ABCD")
-    k, m = len(A), len(C)
-    found = tuple(a.shape for a in (A, B, C, D))
-    if found != ((k, k), (k, p := B.shape[1]), (m, k), (m, p)):
-        raise ValueError(f"A, B, C, D: expected matrices of z' = Az + By, u = Cz + Dy, but found shapes {found}")
-    shapes = {"E": (k, m), "b": (k,), "low": (m,), "high": (m,), "H": (B.shape[1], k)}
-    given = {name: jnp.asarray(_matrix(fields, name).reshape(shapes[name])) for name in shapes if name in fields}
-    for name in ("low", "high"):
-        if name in given:
-            given[name] = jnp.where(jnp.abs(given[name]) < _NO_LIMIT, given[name], jnp.sign(given[name]) * jnp.inf)
-    usual = {"E": jnp.zeros((k, m)), "b": jnp.zeros(k), "low": jnp.full(m, -jnp.inf), "high": jnp.full(m, jnp.inf)}
-    dt = jnp.asarray(float(np.ravel(fields["dt"])[0])) if "dt" in fields else None
-    system = control.StateSpace(jnp.asarray(A), jnp.asarray(B), jnp.asarray(C), jnp.asarray(D), dt)
-    return LinearController(system, **usual | given)
+    given = {name: jnp.asarray(a) for name, a in _arrays(fields, _BESIDE).items()}
+    A, B, C, D = (given.pop(name) for name in "ABCD")
+    (m, k), free = C.shape, jnp.full(len(D), jnp.inf)
+    given = {"E": jnp.zeros((k, m)), "b": jnp.zeros(k), "low": -free, "high": free} | given
+    if not jnp.all((given["low"] <= given["high"]) & (given["low"] < jnp.inf) & (given["high"] > -jnp.inf)):
+        raise ValueError(f"low, high: expected low ≤ high, but found {given['low']} and {given['high']}")
+    dt = jnp.asarray(plant_files.scalar(fields["dt"])) if "dt" in fields else None
+    return LinearController(control.StateSpace(A, B, C, D, dt), **given)
 
 
 def _to_system(fields: Fields, _: Path) -> control.StateSpace:
-    dt = float(np.ravel(fields.get("dt", 0))[0]) or None
-    A, B, C, D = (_matrix(fields, k) for k in "ABCD")
-    return control.StateSpace(A, B, C, D, dt)
+    return control.StateSpace(**_arrays(fields), dt=plant_files.scalar(fields.get("dt", fields.get("Ts", 0))) or None)
 
 
 def _to_log(fields: Fields, _: Path) -> dict[str, np.ndarray]:
     headings = [h for kind in ("inputs", "outputs") for h in _texts(fields[kind])]
-    named = {h: fields[_variable(h.partition(" [")[0])] for h in headings}
-    return {k: np.ravel(np.asarray(checks.real(k, a), float)) for k, a in ({"t": fields["t"]} | named).items()}
+    named = {"t": fields["t"]} | {h: fields[_variable(h.partition(" [")[0])] for h in headings}
+    given = {k: [np.nan if v is None else v for v in np.ravel(a).tolist()] for k, a in named.items()}
+    columns = {k: np.asarray(checks.real(k, a), float) for k, a in given.items()}
+    for name, column in columns.items():
+        if len(column) != len(columns["t"]):
+            raise ValueError(f"{name}: expected {len(columns['t'])} samples, one a time, but found {len(column)}")
+    return columns
 
 
 _KINDS: dict[str, Callable[[Fields, Path], Any]] = {
@@ -214,7 +244,10 @@ _KINDS: dict[str, Callable[[Fields, Path], Any]] = {
 
 
 def _json(file: Path, fields: Fields) -> Path:
-    return write_json(file, {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in fields.items()})
+    """In JSON there is no NaN: a sample that is missing is null."""
+    arrays = {k: v for k, v in fields.items() if isinstance(v, np.ndarray)}
+    lists = {k: np.where(np.isfinite(v), v, np.array(None)).tolist() for k, v in arrays.items()}
+    return write_json(file, fields | lists)
 
 
 _WRITERS: dict[str, Callable[[Path, Fields], Path]] = {".mat": write_arrays, ".json": _json, ".npz": write_arrays}

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from lqrlab import __version__
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import checks, one_program, pytree
 from lqrlab.compute.files import write_atomic
 from lqrlab.extensions.deployment import c_files
 from lqrlab.extensions.deployment.c_loading import compiler
@@ -45,6 +45,7 @@ class PlantPolicy:
         """At the equilibrium."""
         return {"x": jnp.zeros((*batch_shape, self.problem.n))}
 
+    @one_program
     def __call__(self, carry: dict[str, Array], x: Float[Array, "*loops m"]) -> tuple[dict[str, Array], Array]:
         """The input x, held for a sample time; all are deviations from the equilibrium."""
         after, _ = self.problem.step(carry["x"], x)

@@ -1,5 +1,6 @@
 """Functional mock-up units as plants and as devices: their binaries are executed, so they must be declared trusted."""
 
+import contextlib
 import ctypes
 import re
 import shutil
@@ -118,7 +119,7 @@ def described(file: Path, trusted: bool) -> Any:
     try:
         about = fmpy.read_model_description(str(file))
     except Exception as error:
-        raise ValueError(f"is no functional mock-up unit: {type(error).__name__}: {error}") from error
+        raise ValueError(f"is no functional mock-up unit: {type(error).__name__}: {error!s:.500}") from error
     if not about.fmiVersion.startswith("2"):
         raise ValueError(f"expected a unit of FMI 2.0, but found {about.fmiVersion}; export it for FMI 2.0")
     return about
@@ -129,9 +130,13 @@ def instantiated(owner: object, file: Path, about: Any, kind: str) -> Any:
     simulation = extras.load("fmpy.simulation", "deployment", "a functional mock-up unit")
     folder = tempfile.mkdtemp(prefix="lqrlab-fmu-")
     weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
-    extras.load("fmpy", "deployment", "a functional mock-up unit").extract(str(file), folder)
+    named = about.coSimulation if kind == "CoSimulation" else about.modelExchange
+    if not re.fullmatch(r"[A-Za-z_]\w*", named.modelIdentifier, re.ASCII):
+        raise ValueError(f"modelIdentifier: expected a name as C has them, but found {named.modelIdentifier!r:.100}")
     try:
-        return simulation.instantiate_fmu(folder, about, kind)
+        extras.load("fmpy", "deployment", "a functional mock-up unit").extract(str(file), folder)
+        with contextlib.chdir(Path.cwd()):  # FMPy goes to the binary, and comes back from one that it can load
+            return simulation.instantiate_fmu(folder, about, kind)
     except Exception as error:
         raise ValueError(f"cannot be started on this computer: {type(error).__name__}: {error}") from error
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import checks, one_program, pytree
 from lqrlab.compute.linalg import matvec
 from lqrlab.extensions.environments.actions import Action, input_of
 from lqrlab.extensions.environments.core import Environment, check_environment
@@ -65,6 +65,7 @@ class AgentPolicy:
         sizes = ((self.env.settings.memory, self.env.n + self.env.m), (self.env.m,))
         return tuple(jnp.zeros((*batch_shape, *size), self.env.dtype) for size in sizes)  # type: ignore[return-value]
 
+    @one_program
     def __call__(self, carry: tuple[Array, Array], x: ArrayLike) -> tuple[tuple[Array, Array], Array]:
         """The input at deviations x ``[..., n]``."""
         env, x = self.env, jnp.asarray(x)

@@ -86,10 +86,13 @@ def _check_levels(levels: int, pool: Problem, m: int) -> None:
 
 def _units(pool: Problem, plants: Plant, settings: Settings) -> tuple[np.ndarray, np.ndarray]:
     """Units of states (or outputs) and inputs."""
-    outputs, scaled = settings.observe == "outputs", settings.units == "scaled"
-    if not scaled:
+    outputs = settings.observe == "outputs"
+    if settings.units == "physical":
         return np.ones(len(plants.outputs) if outputs else plants.n), np.ones(plants.m)
     unit_u = np.asarray(plants.scales[1]).reshape(-1, plants.m)[0]
+    if settings.units == "limits":
+        far = np.abs([pool.low[0], pool.high[0]]).max(0)
+        unit_u = np.where(np.isfinite(far) & (far > 0), far, unit_u)
     return np.ones(len(plants.outputs)) if outputs else np.asarray(pool.scale_x[0]), unit_u
 
 

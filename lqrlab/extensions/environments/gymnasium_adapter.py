@@ -1,6 +1,7 @@
 """Gymnasium's interfaces: one environment, and thousands as one compiled program."""
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +42,11 @@ def _numbers(info: dict[str, Any]) -> dict[str, Any]:
 
 
 class PlantEnv(gymnasium.Env):
-    """A plant as a ``gymnasium.Env``; ``info["ratio"]`` is the episode's cost over the optimum."""
+    """A plant as a ``gymnasium.Env``; ``info["ratio"]`` is the episode's cost over the optimum.
+
+    Actions are within ±1, in the limits of the inputs, and observations in scales, unless ``units`` says otherwise; an
+    episode is truncated after ``horizon`` steps, 200 if left out.
+    """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012
 
@@ -99,7 +104,7 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
         autoreset_mode: ``NEXT_STEP`` (an episode that ended is reset by the step after it, whose action is not used),
             ``SAME_STEP`` (at once, with ``final_obs`` and ``final_info``), or ``DISABLED`` (``reset`` takes a
             ``reset_mask``).
-        settings: see :func:`make`.
+        settings: see :func:`make`; ``units`` as of :class:`PlantEnv`.
     """
 
     def __init__(
@@ -218,7 +223,14 @@ def _begun(over: Array, state: State, info: dict[str, Array]) -> dict[str, Array
 def _made(plant: Any, settings: dict[str, Any]) -> Environment:
     if plant is None:
         raise ValueError("plant: expected a family's name, a plant or a file; gymnasium.make(id, plant=...)")
-    return make(plant, **settings)
+    made = make(plant, **{"units": "limits"} | settings)
+    if not np.isfinite([made.action_low, made.action_high]).all():
+        warnings.warn(
+            "limits: actions without bounds, which most agents cannot draw or scale; leave limits='plant', or give "
+            "(low, high)",
+            stacklevel=4,
+        )
+    return made
 
 
 def _given(env: Environment, action: Any, lead: tuple[int, ...]) -> Any:

@@ -29,7 +29,8 @@ class Settings(Config):
         limits: of the actuators: ``"plant"`` (wide enough for the optimum from practically all starts), absolute
             ``(low, high)``, or None.
         observe: ``"state"``, ``"outputs"``, or ``"history:8"`` (the last eight states and the inputs before them).
-        units: ``"physical"``, or ``"scaled"``: states and inputs in their scales.
+        units: ``"physical"``; ``"scaled"``: states and inputs in their scales; ``"limits"``, the default of Gymnasium's
+            ids: states in their scales, inputs in their limits, so that actions are within ±1.
         reward: ``"cost"`` (minus the cost of the step), ``"excess"`` (minus what the action cost above the optimum's),
             ``"relative"`` (minus the cost over the whole optimum), or a function ``(x, u, x_next, cost)``.
         dt: sample time [s]; the plant's if left out.
@@ -58,7 +59,7 @@ class Settings(Config):
     spread: Share = 0.0
     limits: Any = "plant"
     observe: str = "state"
-    units: Annotated[str, OneOf("physical", "scaled")] = "physical"
+    units: Annotated[str, OneOf("physical", "scaled", "limits")] = "physical"
     reward: Any = "cost"
     dt: Positive | None = None
     variants: Count = 256

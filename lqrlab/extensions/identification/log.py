@@ -84,20 +84,23 @@ class Log:
         """Each signal with its samples ``[T]``."""
         return zip((*self.inputs, *self.outputs), np.concatenate([self.us, self.ys], 1).T)
 
-    def _each(self, change: Any) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
-        """``change(samples [T, k])`` of each record, joined again."""
-        us, ys = zip(*((change(u), change(y)) for u, y in self.records))
-        first = (0, *(int(i) for i in np.cumsum([len(u) for u in us])[:-1]))
-        return np.concatenate(us), np.concatenate(ys), first
-
-    def _changed(self, us: np.ndarray, ys: np.ndarray, first: tuple[int, ...], note: str, **more: Any) -> Self:
+    def _each(self, change: Any, note: str, least: int = 1, **more: Any) -> Self:
+        """``change(samples [T, k])`` of each record of ``least`` samples, joined again; shorter ones are left out."""
+        made = [(change(u), change(y)) for u, y in self.records if len(u) >= least]
+        if short := len(self.first) - len(made):
+            if not made:
+                longest = max(len(u) for u, _ in self.records)
+                raise ValueError(f"log: expected a record of {least} samples or more, but the longest has {longest}")
+            note += f"; {short} of {len(self.first)} records left out, which have fewer than {least} samples"
+        kept = list(zip(*(pair for pair in made if len(pair[0]))))
+        us, ys = (np.concatenate(parts) for parts in kept)
+        first = (0, *(int(i) for i in np.cumsum([len(u) for u in kept[0]])[:-1]))
         return dataclasses.replace(self, us=us, ys=ys, first=first, notes=(*self.notes, note), **more)
 
     def detrended(self, kind: str = "constant") -> Self:
         """Less the mean (``"constant"``) or a straight line (``"linear"``) of each signal in each record."""
-        checks.choice("kind", kind, ("constant", "linear"))
-        made = self._each(lambda a: scipy.signal.detrend(a, axis=0, type=kind))
-        return self._changed(*made, f"{kind} trend removed")
+        least = {"constant": 2, "linear": 3}[checks.choice("kind", kind, ("constant", "linear"))]
+        return self._each(lambda a: scipy.signal.detrend(a, axis=0, type=kind), f"{kind} trend removed", least)
 
     def filtered(self, cutoff: float, kind: str = "lowpass", order: int = 4) -> Self:
         """All signals through one Butterworth filter, forwards and backwards: no phase is lost.
@@ -111,11 +114,8 @@ class Log:
         checks.number("cutoff", cutoff, f"a frequency in (0, {nyquist:g}) Hz", above=0, below=nyquist)
         checks.choice("kind", kind, ("lowpass", "highpass"))
         sos = scipy.signal.butter(checks.whole("order", order), cutoff / nyquist, kind, output="sos")
-        shortest = min(len(u) for u, _ in self.records)
-        if shortest <= 6 * order:
-            raise ValueError(f"log: expected records of more than {6 * order} samples, but found {shortest}")
-        made = self._each(lambda a: scipy.signal.sosfiltfilt(sos, a, axis=0))
-        return self._changed(*made, f"{kind} filter at {cutoff:g} Hz, zero phase")
+        note = f"{kind} filter at {cutoff:g} Hz, zero phase"
+        return self._each(lambda a: scipy.signal.sosfiltfilt(sos, a, axis=0), note, 6 * order + 1)
 
     def resampled(self, dt: float) -> Self:
         """At another sample time [s], by polyphase filtering: nothing folds back."""
@@ -127,26 +127,25 @@ class Log:
         def change(a: np.ndarray) -> np.ndarray:
             return scipy.signal.resample_poly(a, ratio.numerator, ratio.denominator, axis=0, padtype="line")
 
-        return self._changed(*self._each(change), f"resampled from {self.dt:g} s to {dt:g} s", dt=dt)
+        return self._each(change, f"resampled from {self.dt:g} s to {dt:g} s", dt=dt)
 
     def split(self, share: float = 0.5) -> tuple[Self, Self]:
-        """Estimation and validation: the first ``share`` of each record, and the rest."""
+        """Estimation and validation: the first ``share`` of each record, to whole samples, and the rest."""
         checks.number("share", share, "a share in (0, 1)", above=0, below=1)
-        if any(round(share * len(u)) in (0, len(u)) for u, _ in self.records):
-            raise ValueError("share: one of the two parts would have a record without samples")
-        first = self._each(lambda a: a[: round(share * len(a))])
-        second = self._each(lambda a: a[round(share * len(a)) :])
-        return (self._changed(*first, f"first {share:.0%}"), self._changed(*second, f"last {1 - share:.0%}"))
+        if sum(round(share * len(u)) for u, _ in self.records) in (0, len(self)):
+            raise ValueError("share: one of the two parts would have no samples")
+        first = self._each(lambda a: a[: round(share * len(a))], f"first {share:.0%}")
+        return first, self._each(lambda a: a[round(share * len(a)) :], f"last {1 - share:.0%}")
 
     def cut(self, start: float = 0.0, stop: float | None = None) -> Self:
-        """Each record from ``start`` to ``stop`` [s] after it began."""
+        """Each record from ``start`` to ``stop`` [s] after it began; those that had ended before are left out."""
         low = round(checks.number("start", start, "a time ≥ 0 s", low=0) / self.dt)
         high = None if stop is None else round(checks.number("stop", stop, "a time after start", above=start) / self.dt)
-        if low >= min(len(u) for u, _ in self.records):
-            raise ValueError(f"start: a record has ended before {start:g} s")
+        if low >= max(len(u) for u, _ in self.records):
+            raise ValueError(f"start: all records have ended before {start:g} s")
         if high is not None and high <= low:
             raise ValueError(f"stop: expected a sample time of {self.dt:g} s or more after start, but found {stop!r}")
-        return self._changed(*self._each(lambda a: a[low:high]), f"cut to {start:g} s … {stop or 'end'}")
+        return self._each(lambda a: a[low:high], f"cut to {start:g} s … {stop or 'end'}", low + 1)
 
     def renamed(self, names: Mapping[str, str]) -> Self:
         """With other names: ``{"pos_mm": "position"}``."""
@@ -179,7 +178,8 @@ class Log:
         m, values = len(self.inputs), np.stack(columns, 1)
         note = f"converted: {', '.join(f'{name} to {unit}' for name, unit in to.items())}"
         inputs, outputs = tuple(signals[:m]), tuple(signals[m:])
-        return self._changed(values[:, :m], values[:, m:], self.first, note, inputs=inputs, outputs=outputs)
+        us, ys, notes = values[:, :m], values[:, m:], (*self.notes, note)
+        return dataclasses.replace(self, us=us, ys=ys, inputs=inputs, outputs=outputs, notes=notes)
 
     def chosen(self, inputs: Sequence[str], outputs: Sequence[str]) -> Self:
         """With these signals alone."""

@@ -2,19 +2,22 @@
 
 import contextlib
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab import control
 from lqrlab.compute import pytree
 from lqrlab.compute.calculus import rk4
 from lqrlab.extensions.identification.log import Log, select
 from lqrlab.systems import Plant, parameter_fields
+from lqrlab.systems.plant import is_linear
 
 T = TypeVar("T", np.ndarray, Array)
 
@@ -83,7 +86,7 @@ class Segments:
         which: the index of each of the log's outputs among the plant's states and outputs.
         us, ys: ``[S, L, m]``, ``[S, L, p]``; ``mask`` ``[S, L]`` says which samples are there.
         follows: whether a segment goes on where the one before it ends ``[S]``.
-        substeps: Runge-Kutta steps in a sample time.
+        substeps: Runge-Kutta steps in a sample time; a linear plant is held exactly.
         offsets: whether each output has a free constant offset ``[p]``.
         scale: of the states.
     """
@@ -117,19 +120,8 @@ class Segments:
         mask = np.stack([np.arange(size) < b - a for a, b, _ in pieces])
         follows = np.array([later for *_, later in pieces])
         coordinates = ScaledParameters.of(plant, names)
-        return cls(
-            plant,
-            coordinates,
-            tuple(which),
-            padded(all_us),
-            padded(log.ys),
-            mask,
-            follows,
-            np.asarray(log.dt),
-            substeps,
-            offsets,
-            np.asarray(plant.scales[0]),
-        )
+        signals, dt, scale = (padded(all_us), padded(log.ys)), np.asarray(log.dt), np.asarray(plant.scales[0])
+        return cls(plant, coordinates, tuple(which), *signals, mask, follows, dt, substeps, offsets, scale)
 
     def seen(self, plant: Plant, x: Float[Array, " n"]) -> Float[Array, " p"]:
         """The log's outputs at a state."""
@@ -141,11 +133,10 @@ class Segments:
     ) -> tuple[Float[Array, "L p"], Float[Array, " n"]]:
         """One segment: outputs, and the state after its end."""
         plant = self.coordinates.plant(self.plant, z)
-        h = jnp.asarray(self.dt, x0.dtype) / self.substeps
+        move = held(plant, jnp.asarray(self.dt), self.substeps)
 
         def step(x: Array, u: Array) -> tuple[Array, Array]:
-            after = rk4(lambda x: plant.dynamics(x, u), x, jnp.full_like(x, h), self.substeps)
-            return after, self.seen(plant, x)
+            return move(x, u), self.seen(plant, x)
 
         end, ys = jax.lax.scan(step, x0, us)
         return ys, end
@@ -238,36 +229,21 @@ def _finite(rows: Float[np.ndarray, "*batch r f"]) -> Float[np.ndarray, "*batch 
 
 
 def minimised(
-    segments: Segments,
-    free: np.ndarray,
-    sigma: np.ndarray,
-    iterations: int,
-    defect: float = DEFECT,
+    segments: Segments, free: np.ndarray, sigma: np.ndarray, iterations: int, defect: float = DEFECT,
     tolerance: float = 1e-8,
-) -> tuple[np.ndarray, float]:
+) -> tuple[np.ndarray, float]:  # fmt: skip
     """The unknowns that miss the log least, and half the sum of squares."""
-    kept: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
 
-    def both(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if v.tobytes() not in kept:
-            kept.clear()
-            kept[v.tobytes()] = segments.condensed(v, sigma, defect)
-        return kept[v.tobytes()]
+    @functools.lru_cache(maxsize=1)
+    def both(v: bytes) -> tuple[np.ndarray, np.ndarray]:
+        return segments.condensed(np.frombuffer(v), sigma, defect)
 
     c = segments.coordinates
     rest = len(free) - len(c.names)
     bounds = (np.append(c.low - 1e-9, np.full(rest, -np.inf)), np.append(c.high + 1e-9, np.full(rest, np.inf)))
-    found = scipy.optimize.least_squares(
-        lambda v: both(v)[0],
-        free,
-        lambda v: both(v)[1],
-        bounds=bounds,
-        x_scale="jac",
-        max_nfev=iterations,
-        xtol=1e-8,
-        ftol=tolerance,
-        gtol=1e-10,
-    )
+    until = {"max_nfev": iterations, "xtol": 1e-8, "ftol": tolerance, "gtol": 1e-10}
+    missed, slopes = (lambda v: both(v.tobytes())[0]), (lambda v: both(v.tobytes())[1])
+    found = scipy.optimize.least_squares(missed, free, slopes, bounds=bounds, x_scale="jac", **until)
     return found.x, float(found.cost)
 
 
@@ -305,3 +281,14 @@ def _filtered(segments: Segments, x_eq: np.ndarray, u_eq: np.ndarray) -> np.ndar
                 starts.append(x + x_eq)
             x = A @ x + B @ (u - u_eq)
     return np.stack(starts)
+
+
+def held(plant: Plant, dt: ArrayLike, substeps: int) -> Callable[[Array, Array], Array]:
+    """Steps of one plant's state by ``dt`` under a held input, both absolute: exact if the plant is linear."""
+    if not is_linear(plant):
+        return lambda x, u: rk4(
+            lambda x: plant.dynamics(x, u), x, jnp.full_like(x, jnp.asarray(dt, x.dtype) / substeps), substeps
+        )
+    A, _ = plant.matrices()
+    _, whole = control.c2d(A, jnp.eye(plant.n, dtype=A.dtype), dt)  # ∫ exp(At) of the sample
+    return lambda x, u: x + whole.astype(x.dtype) @ plant.dynamics(x, u)

@@ -58,17 +58,33 @@ class _Projection:
 
 
 def _horizon(log: Log, order: int, horizon: int | None) -> int:
-    p, m = log.ys.shape[1], log.us.shape[1]
-    least = -(-order // p) + 1
+    """Block rows: those asked for, or as many as the records are long enough for and their inputs rich enough."""
+    least = -(-order // log.ys.shape[1]) + 1
     i = checks.whole("horizon", max(2 * least, 10) if horizon is None else horizon, least)
-    columns = sum(max(len(u) - 2 * i + 1, 0) for u, _ in log.records)
-    require_excitation(log, 2 * i)
-    if columns < 2 * i * (m + p):
-        raise ValueError(
-            f"log: order {order} with horizon {i} needs records of {2 * i * (m + p) + 2 * i} samples, but found "
-            f"{len(log)} in {len(log.first)} records; record longer, or lower the order or the horizon"
-        )
+    require_excitation(log, 2 * least)
+    while (why := _unfit(log, i)) and horizon is None and i > least:
+        i -= 1
+    if why:
+        raise ValueError(f"log: order {order} with horizon {i} {why}")
     return i
+
+
+def _unfit(log: Log, i: int) -> str:
+    """Why nothing is found with this horizon; empty if nothing is wrong."""
+    (records, *_), columns = log.centred(), 2 * i * (log.us.shape[1] + log.ys.shape[1])
+    spread = np.maximum(log.us.std(0), 1e-300)
+    ahead = [hankel(u[i:] / spread, i) for u, _ in records if len(u) >= 2 * i]
+    if sum(a.shape[1] for a in ahead) < columns:
+        return (
+            f"needs records of {columns + 2 * i} samples, but found {len(log)} in {len(log.first)} records; record "
+            "longer, or lower the order or the horizon"
+        )
+    if np.linalg.cond(np.linalg.qr(np.concatenate(ahead, 1).T, mode="r")) > 1e10:
+        return (
+            "needs a richer input (identification.excitation), or a shorter horizon: its inputs do not excite so many "
+            "samples' worth of dynamics (too few frequencies in them)"
+        )
+    return ""
 
 
 def _project(log: Log, i: int, method: str) -> _Projection:
@@ -83,11 +99,6 @@ def _project(log: Log, i: int, method: str) -> _Projection:
     L = np.asarray(np.linalg.qr(np.concatenate(blocks, 1).T, mode="r")).T
     a, b = i * m, i * m + i * (m + p)
     # future outputs = (future inputs) + past · past inputs and outputs + noise
-    if np.linalg.cond(L[:a, :a]) > 1e10:
-        raise ValueError(
-            f"log: the inputs do not excite {i} samples' worth of dynamics (too few frequencies in them); use a richer "
-            "input (identification.excitation), or a shorter horizon"
-        )
     L22, L32 = L[a:b, a:b], L[b:, a:b]
     past = L32 @ np.linalg.pinv(L22, rcond=1e-10)
     if method == "n4sid":
@@ -146,20 +157,21 @@ def input_matrices(
     n, p, m = len(A), len(C), log.us.shape[1]
     units = np.eye(n)
     rows, targets = [], []
-    for r, (us, ys) in enumerate(log.records):
+    for us, ys in log.records:
         u, y = us - means[0], ys - means[1]
         by_entry = np.einsum("tj,ik->tkij", u, units).reshape(len(u), n, n * m)  # B[i, j] puts u_j into state i
         drive = np.concatenate([by_entry, (y @ K.T)[:, :, None]], 2)
         forced, free = responses(A - K @ C, C, drive)
-        starts = np.zeros((len(u), p, n * len(log.first)))
-        starts[:, :, r * n : (r + 1) * n] = free
-        parts = [forced[..., :-1], starts]
+        parts = [forced[..., :-1], (y - forced[..., -1])[..., None]]
         if feedthrough:
-            parts.append(np.einsum("tj,ik->tkij", u, np.eye(p)).reshape(len(u), p, p * m))
-        rows.append(np.concatenate(parts, 2).reshape(len(u) * p, -1))
-        targets.append((y - forced[..., -1]).ravel())
+            parts.insert(1, np.einsum("tj,ik->tkij", u, np.eye(p)).reshape(len(u), p, p * m))
+        each = np.concatenate(parts, 2).reshape(len(u) * p, -1)
+        free = free.reshape(len(u) * p, n)
+        each -= free @ np.linalg.lstsq(free, each, rcond=None)[0]  # what the best initial state leaves of each
+        rows.append(each[:, :-1])
+        targets.append(each[:, -1])
     z = np.linalg.lstsq(np.concatenate(rows), np.concatenate(targets), rcond=None)[0]
-    D = z[-p * m :].reshape(p, m) if feedthrough else np.zeros((p, m))
+    D = z[n * m :].reshape(p, m) if feedthrough else np.zeros((p, m))
     return z[: n * m].reshape(n, m) + K @ D, D
 
 
@@ -169,7 +181,7 @@ def orders(
     """One row an order: singular value, AIC, BIC, and how well a log that was held out is predicted and simulated.
 
     Args:
-        log: what models are estimated from; its last 30 % are held out.
+        log: what models are estimated from; its last 30 % are held out, but where no input moves before them.
         candidates: orders.
         method, feedthrough: as in :func:`subspace`.
     """
@@ -179,9 +191,11 @@ def orders(
         raise ValueError(f"candidates: expected orders, such as range(1, 11), but found {candidates!r}")
     candidates = tuple(dict.fromkeys(checks.whole("candidates", order) for order in candidates))
     estimation, held_out = log.split(0.7)
+    if not np.ptp(estimation.us, axis=0).all():  # a step at the end, say: nothing can be held out
+        estimation = held_out = log
     p, m = log.ys.shape[1], log.us.shape[1]
     i = max(2 * (-(-max(candidates) // p) + 1), 10)
-    while i > 2 and sum(max(len(u) - 2 * i + 1, 0) for u, _ in estimation.records) < 2 * i * (m + p):
+    while i > 2 and _unfit(estimation, i):
         i -= 1
     found = _project(estimation, _horizon(estimation, 1, i), method)
     rows = []
@@ -198,5 +212,10 @@ def orders(
                 "predicted [%]": model.fit_percent(held_out, predicted=True).mean(),
                 "simulated [%]": model.fit_percent(held_out).mean() if np.abs(model.poles).max() < 1 else np.nan,
             }
+        )
+    if not rows:
+        raise ValueError(
+            f"candidates: expected an order of at most {(i - 1) * p - 1}, for which the log is long and rich enough, "
+            f"but found {min(candidates)}; record longer"
         )
     return pd.DataFrame(rows).set_index("order")

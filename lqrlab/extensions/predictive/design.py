@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import checks, one_program, pytree
 from lqrlab.compute.linalg import matvec, quadratic
 from lqrlab.control import matrix_checks
 from lqrlab.control.estimation import dlqe
@@ -66,6 +66,7 @@ class MPC:
         """Those of the problem."""
         return self.problem.limits or Limits()
 
+    @one_program
     def plan(
         self,
         x: ArrayLike,

@@ -69,7 +69,8 @@ class Search(NamedTuple):
         tolerance: relative decrease of the cost below which the search has converged; 1e-8 in float64, 1e-6 in
             float32. A loose one takes a plateau on the way for the end.
         max_iterations: after so many it stops, not converged; with limits of states each of at most 15 searches does.
-        substeps: Runge-Kutta steps in a sample time.
+        substeps: Runge-Kutta steps in a sample time; ``Problem.of(plant).substeps`` is enough. A linear plant is held
+            exactly.
     """
 
     us: ArrayLike | None = None
@@ -131,6 +132,11 @@ def ilqr(
             f"us: along the first guess of the inputs the plant diverges within {num_steps} steps; start from "
             "inputs that keep it bounded, or with a shorter horizon"
         )
+    if not traced(plan.K) and plan.cost.ndim == 0 and not np.isfinite(plan.K).all():
+        raise ValueError(
+            "f: its derivative along the first guess of the inputs is not a finite number, as that of norm(v) or "
+            "sqrt(v) where v is zero; write jnp.abs(v) of a number, jnp.sqrt(v @ v + 1e-12) of a vector"
+        )
     return plan
 
 
@@ -162,7 +168,8 @@ def _optimum(
     x_limits: tuple[Array, Array] | None,
 ) -> ILQR:
     """The best trajectory; with limits on the states, that of the last of many searches."""
-    given, start = TrajectoryProblem(f, substeps, *problem), started(x0, us)
+    given, start = TrajectoryProblem._make((f, substeps, *problem, None)), started(x0, us)
+    given = given._replace(held=given.sampled())
     if x_limits is None:
         s, held = searched(given, None, start, tolerance, most), jnp.asarray(True)
         violation = jnp.zeros_like(x0)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import checks, one_program, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.control import matrix_checks
 from lqrlab.extensions.predictive import constrained
@@ -67,6 +67,7 @@ class NonlinearMPC:
         plan = self.improved(plan, x, u_last)
         return plan, plan.us, plan.xs
 
+    @one_program
     def improved(
         self, plan: NonlinearPlan, x: Float[Array, "*loops n"], u_last: Float[Array, "*loops m"]
     ) -> NonlinearPlan:

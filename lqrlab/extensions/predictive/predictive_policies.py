@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import checks, one_program, pytree
 from lqrlab.compute.linalg import expand_batch, matvec, quadratic
 from lqrlab.extensions.predictive import constrained
 from lqrlab.extensions.predictive.design import MPC
@@ -48,6 +48,7 @@ class PredictivePolicy:
         x, d, u = (jnp.zeros((*batch_shape, size), problem.A.dtype) for size in (problem.n, k, problem.m))
         return PlanMemory(jnp.zeros((), int), x, d, u, design.begin(batch_shape))
 
+    @one_program
     def __call__(self, carry: PlanMemory, x: Float[Array, "*loops p"]) -> tuple[PlanMemory, Float[Array, "*loops m"]]:
         """The input for what is measured: the state, or what the design's sensor shows of it."""
         (step, predicted, d, last, plan), design = carry, self.design
@@ -114,6 +115,7 @@ class FilteredPolicy:
         """The memory of the policy, and the last state that was seen."""
         return self.policy.init(batch_shape), jnp.zeros((*batch_shape, self.problem.n), self.problem.A.dtype)
 
+    @one_program
     def __call__(self, carry: PyTree, x: Float[Array, "*loops n"]) -> tuple[PyTree, Float[Array, "*loops m"]]:
         """The input nearest to the policy's, relative to what the inputs can do, that can be followed up."""
         memory, last = carry
@@ -201,6 +203,7 @@ class SwitchingPolicy:
         """Initial memory of both policies; not yet switched."""
         return self.first.init(batch_shape), self.then.init(batch_shape), jnp.zeros(batch_shape, bool)
 
+    @one_program
     def __call__(self, carry: tuple[PyTree, PyTree, Array], x: Array) -> tuple[tuple[PyTree, PyTree, Array], Array]:
         """The input of whichever is in charge; once handed over it stays so."""
         before, after, caught = carry

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from lqrlab import control
-from lqrlab.compute import pytree
+from lqrlab.compute import one_program, pytree
 from lqrlab.compute.linalg import expand_batch, matvec, quadratic
 from lqrlab.simulation import Problem
 
@@ -130,6 +130,7 @@ class RecoveryPolicy:
     def init(self, batch_shape: tuple[int, ...]) -> None:
         """Nothing to remember."""
 
+    @one_program
     def __call__(self, carry: None, x: Array) -> tuple[None, Array]:
         """The input within the limits, as a deviation from the equilibrium."""
         within = self.regulator.saturate(self.demand(x))

@@ -11,6 +11,8 @@ from jaxtyping import Array, Bool, Float
 
 from lqrlab.compute import linalg
 from lqrlab.compute.calculus import rk4
+from lqrlab.compute.jaxprs import degrees
+from lqrlab.control.discretization import Sampled, sample_many
 
 _ALPHAS = 1.1 ** -(np.arange(11.0) ** 2)  # step lengths tried at once, from 1 down to 7e-5
 _DAMPING = 1e-6, 1e10  # least and most; below the least there is none
@@ -21,7 +23,8 @@ _GROWTH = 10.0  # of the stiffness of limits on states that are not approached f
 class TrajectoryProblem(NamedTuple):
     """Minimise ∫ eᵀQe + vᵀRv dt + e(T)ᵀQf e(T) for ẋ = f(x, u), u held for dt at a time, low ≤ u ≤ high.
 
-    e = x − x_goal and v = u − u_goal. State and cost are integrated together by Runge-Kutta 4.
+    e = x − x_goal and v = u − u_goal. State and cost are integrated together by Runge-Kutta 4; of an affine f they are
+    exact.
     """
 
     f: Callable[[Array, Array], Array]
@@ -34,9 +37,25 @@ class TrajectoryProblem(NamedTuple):
     low: Float[Array, " m"]
     high: Float[Array, " m"]
     dt: Float[Array, ""]
+    held: Sampled | None = None
+
+    def sampled(self) -> Sampled | None:
+        """The sampled problem of (e, 1) and v if f is affine, for ``held``."""
+        f, n, m = self.f, self.x_goal.size, self.u_goal.size
+        if max(degrees(jax.make_jaxpr(f)(self.x_goal, self.u_goal), (1, 1))) > 1:
+            return None
+        A, B = jax.jacfwd(f, (0, 1))(self.x_goal, self.u_goal)
+        A = jnp.concatenate([A, f(self.x_goal, self.u_goal)[:, None]], axis=1)
+        zero = jnp.zeros((n, m), self.Q.dtype)
+        A, B, Q, N = (jnp.pad(a, ((0, 1), (0, k))) for a, k in ((A, 0), (B, 0), (self.Q, 1), (zero, 0)))
+        return sample_many(A, B, Q, self.R, N, self.dt)
 
     def step(self, x: Float[Array, " n"], u: Float[Array, " m"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
         """The next state, and the cost of the step."""
+        if (exact := self.held) is not None:
+            z, v = jnp.append(x - self.x_goal, 1.0), u - self.u_goal
+            cost = z @ (exact.Q @ z) + v @ (exact.R @ v) + 2 * z @ (exact.N @ v)
+            return self.x_goal + (exact.A @ z + exact.B @ v)[:-1], cost
 
         def rates(y: tuple[Array, Array]) -> tuple[Array, Array]:
             e = y[0] - self.x_goal
@@ -61,6 +80,12 @@ class TrajectoryProblem(NamedTuple):
         derivatives of :meth:`step`, because its stages commute with differentiation.
         """
         n, m = x.size, u.size
+        if (exact := self.held) is not None:
+            weight = 2 * jnp.block([[exact.Q, exact.N], [exact.N.T, exact.R]])
+            there = [*range(n), *range(n + 1, n + 1 + m)]
+            z = jnp.concatenate([x - self.x_goal, jnp.ones(1, x.dtype), u - self.u_goal])
+            hessian = weight[np.ix_(there, there)]
+            return exact.A[:-1, :-1], exact.B[:-1], (weight @ z)[np.array(there)], hessian
         z = jnp.eye(n + m, dtype=x.dtype)
         du = z[n:]
 

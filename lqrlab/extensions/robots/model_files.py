@@ -2,9 +2,9 @@
 
 import contextlib
 import copy
+import html
 import math
 import re
-import xml.parsers.expat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +19,9 @@ SUFFIXES = (".xml", ".mjcf", ".urdf")
 """Endings of robots' files."""
 _MOST_BYTES = 16 * 2**20
 _MOST_ELEMENTS = 20_000  # some kilobytes each in MuJoCo's memory; a robot with its scene has some hundreds
-_MOST_NUMBERS = 2_000_000
+_MOST_NUMBERS, _LONGEST_TAG, _MOST_PARTS = 2_000_000, 1 << 20, 100
+_TAG = re.compile(r"""<(/?[\w:.-]+)((?:[^<>"']|"[^"]*"|'[^']*')*+)>""")
+_ATTRIBUTE = re.compile(r"""([\w:.-]+)\s*=\s*(["'])(.*?)\2""", re.DOTALL)
 
 
 def library() -> ModuleType:
@@ -78,32 +80,79 @@ def read_model(
                 raise ValueError(f"{file}: {key}: its joints have no names; give them names in the file")
             checks.choice(f"{file}: {key}", name, names or [name], "a joint:")
     with _told(str(file)):
-        m = compiled(spec)
+        try:
+            m = compiled(spec)
+        except (ValueError, RuntimeError) as error:
+            with contextlib.suppress(ValueError, RuntimeError):
+                m = compiled(_without_shapes(mujoco.MjSpec.from_file(str(file))))
+                return m, file.name, lambda: m
+            raise error
     return m, file.name, lambda: _as_seen(file, m, compiled)
 
 
+def _without_shapes(spec: Any) -> Any:
+    """A model without meshes, height fields and pictures, where no mass depends on them: their files may be missing.
+
+    None does in bodies that have an inertial, or no joint above them.
+    """
+    by_shape = spec.compiler.inertiafromgeom == library().mjtInertiaFromGeom.mjINERTIAFROMGEOM_TRUE
+
+    def strip(body: Any, still: bool) -> None:
+        still = still and not body.joints
+        for geom in [g for g in body.geoms if g.meshname or g.hfieldname]:
+            if still or (body.explicitinertial and not by_shape):
+                _delete(spec, geom)
+        for child in body.bodies:
+            strip(child, still)
+
+    strip(spec.worldbody, True)
+    for material in spec.materials:
+        material.textures = [""] * len(material.textures)
+    left = {geom.meshname for geom in spec.geoms}
+    unused = [mesh for mesh in spec.meshes if mesh.name not in left]
+    for part in [*spec.textures, *spec.hfields, *spec.skins, *unused]:
+        _delete(spec, part)
+    return spec
+
+
+def _delete(spec: Any, part: Any) -> None:
+    part.delete() if hasattr(part, "delete") else spec.delete(part)  # older MuJoCo, newer
+
+
 def _check_elements(file: Path) -> None:
-    """Refuse a file of more elements than a robot has, those counted that it asks MuJoCo to repeat, before it does."""
-    above, found = [1.0], 0.0
+    """Refuse a robot of more elements than robots have, those counted that it asks MuJoCo to repeat, before it does.
 
-    def begin(name: str, attributes: dict[str, str]) -> None:
-        nonlocal found
-        times = 1.0
-        with contextlib.suppress(ValueError):  # <replicate count="100">, <composite count="10 10 1">
-            times = math.prod(map(float, attributes.get("count", "1").split()))
-        above.append(above[-1] * max(1.0, times))
-        found += above[-1]
-        sides = attributes.get("nrow", ""), attributes.get("ncol", "")
-        if all(side.isdecimal() for side in sides) and int(sides[0]) * int(sides[1]) > _MOST_NUMBERS:
-            raise ValueError(f"{file}: expected a height field of at most {_MOST_NUMBERS} numbers, but found more")
-        if found > _MOST_ELEMENTS:
-            raise ValueError(f"{file}: expected a robot of at most {_MOST_ELEMENTS} elements, but it has more")
-
-    parser = xml.parsers.expat.ParserCreate()
-    parser.StartElementHandler = begin
-    parser.EndElementHandler = lambda name: above.pop()
-    with contextlib.suppress(xml.parsers.expat.ExpatError), file.open("rb") as opened:  # MuJoCo says where
-        parser.ParseFile(opened)
+    MuJoCo takes more than what is well-formed, so the tags are counted as they stand, also those of included files.
+    """
+    found, places = 0.0, [(file, 1.0)]
+    for place, times in places:
+        above, (text, *more) = [times], place.read_text(errors="replace").split("<!--")
+        for tag in _TAG.finditer("".join([text, *(part.partition("-->")[2] for part in more)])):
+            name, inside = tag.groups()
+            if name[0] == "/":
+                above.pop() if len(above) > 1 else None
+                continue
+            values = {key: html.unescape(value) for key, _, value in _ATTRIBUTE.findall(inside)}
+            times = above[-1]
+            with contextlib.suppress(ValueError):  # <replicate count="100">, <composite count="10 10 1">
+                times *= max(1.0, math.prod(map(float, values.get("count", "1").split())))
+            above += [] if inside.endswith("/") else [times]
+            found += times
+            sides = values.get("nrow", ""), values.get("ncol", "")
+            if all(side.isdecimal() for side in sides) and int(sides[0]) * int(sides[1]) > _MOST_NUMBERS:
+                raise ValueError(f"{file}: expected a height field of at most {_MOST_NUMBERS} numbers, but found more")
+            if found > _MOST_ELEMENTS:
+                raise ValueError(f"{file}: expected a robot of at most {_MOST_ELEMENTS} elements, but it has more")
+            if len(inside) > _LONGEST_TAG:
+                raise ValueError(
+                    f"{file}: expected elements of at most {_LONGEST_TAG} letters, but <{name} …> has more"
+                )
+            if name in ("include", "model") and "file" in values:
+                for part in {place.parent / values["file"], file.parent / values["file"]}:
+                    if part.exists() and not (part.is_file() and part.stat().st_size <= _MOST_BYTES):
+                        raise ValueError(f"{file}: names {part}, which is no file that a robot has")
+                    if part.exists() and len(places) < _MOST_PARTS:
+                        places.append((part, times))
 
 
 def _check_sizes(spec: Any) -> None:
@@ -122,7 +171,8 @@ def _check_sizes(spec: Any) -> None:
 
 
 _WAYS = {
-    "Error opening file": "put that file where this one names it, or take the element out that does",
+    "Error opening file": "put that file where this one names it, take the element out that does, or give the body an "
+    "<inertial>",
     "mass and inertia of moving bodies": "give that body a mass: an <inertial>, or geometry with a mass or density",
 }
 
@@ -193,7 +243,7 @@ def _fix(mujoco: ModuleType, spec: Any, names: Sequence[str]) -> None:
     parts = [(spec.equalities, equalities), (spec.actuators, actuators), (spec.tendons, tendons)]
     parts += [(spec.joints, gone), (spec.sensors, set(range(m.nsensor)))]  # sensors measure no plant
     for part in [listed[i] for listed, numbers in parts for i in sorted(numbers)]:
-        part.delete() if hasattr(part, "delete") else spec.delete(part)  # older MuJoCo, newer
+        _delete(spec, part)
     for key, at in zip(spec.keys, positions):
         key.qpos, key.qvel, key.ctrl, key.act = at, [], [], []
 

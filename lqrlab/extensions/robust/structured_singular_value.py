@@ -57,10 +57,7 @@ def mu(M: ArrayLike, blocks: Any) -> StructuredSingularValue:
     (2.0, 2.0)
     """
     matrix_checks.on_host("mu", M)
-    try:
-        array = np.asarray(M, complex)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"M: expected numbers, real or complex, but found {M!r}") from error
+    array = np.asarray(matrix_checks.real("M", M, or_complex=True), complex)
     if array.ndim < 2:
         raise ValueError(f"M: expected a matrix [z, w], or a batch of them, but found shape {array.shape}")
     structure = uncertainty_structure(blocks, *array.shape[-2:])

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import scipy  # its modules load when they are first used
@@ -42,6 +43,8 @@ class NormRequirement:
     def __post_init__(self) -> None:
         choice("norm", self.norm, ("hinf", "h2"))
         number("at_most", self.at_most, "a number above 0", above=0)
+        for name, given in (("outputs", self.outputs), ("inputs", self.inputs)):
+            _chosen(name, given, 0 if given is None else 2**63)
 
     def of(self, plant: GeneralizedPlant) -> GeneralizedPlant:
         """The plant with these outputs and disturbances alone."""
@@ -63,9 +66,10 @@ class NormRequirement:
         return h2(loop, dt)[0] / self.at_most
 
 
-def _chosen(name: str, given: Sequence[int] | None, count: int) -> list[int]:
-    found = list(range(count)) if given is None else [int(i) for i in given]
-    if not found or min(found) < 0 or max(found) >= count:
+def _chosen(name: str, given: Any, count: int) -> list[int]:
+    numbers = range(count) if given is None else given if np.ndim(given) else [given]
+    found = [whole(name, i, 0) for i in numbers]
+    if max(found, default=count) >= count and given is not None:
         raise ValueError(f"{name}: expected numbers from 0 to {count - 1}, at least one, but found {given!r}")
     return found
 
@@ -188,7 +192,7 @@ def _plants(systems: tuple[ArrayLike, ...], nmeas: int, ncon: int, dt: float | N
 def _pattern(free: ArrayLike | None, size: tuple[int, int]) -> Bool[np.ndarray, "r c"]:
     if free is None:
         return np.ones(size, bool)
-    allowed = np.asarray(free)
+    allowed = np.asarray(matrix_checks.real("free", np.multiply(free, 1)))  # truth values too
     if allowed.shape != size or not np.isin(allowed, (0, 1)).all() or not allowed.any():
         raise ValueError(
             f"free: expected {size[0]} by {size[1]} entries, true where [[D, C], [B, A]] of the controller may differ "

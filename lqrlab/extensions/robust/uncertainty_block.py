@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from lqrlab.compute import checks
+
 
 @dataclasses.dataclass(frozen=True)
 class UncertaintyBlock:
@@ -45,9 +47,10 @@ def uncertainty_structure(blocks: Any, z: int, w: int) -> tuple[UncertaintyBlock
         raise ValueError(f"blocks: expected a list of the blocks of Δ, but found {blocks!r}")
     found, i, j = [], 0, 0
     for given in blocks:
-        pair = (given, 0 if given < 0 else given) if isinstance(given, int | np.integer) else given
-        whole = isinstance(pair, tuple | list) and len(pair) == 2 and all(isinstance(x, int | np.integer) for x in pair)
-        if not whole or pair[0] == 0 or pair[1] < 0 or (pair[0] < 0 < pair[1]):
+        several = isinstance(given, tuple | list)
+        pair = [checks.whole("blocks", x, None) for x in (given if several else [given])]
+        pair = pair if several else [*pair, max(*pair, 0)]
+        if len(pair) != 2 or pair[0] == 0 or pair[1] < 0 or (pair[0] < 0 < pair[1]):
             wanted = "(r, c), (r, 0) or (-r, 0) with whole numbers"
             raise ValueError(f"blocks: expected {wanted}, but found {given!r}")
         rows, columns = abs(int(pair[0])), int(pair[1]) or abs(int(pair[0]))

@@ -54,9 +54,10 @@ def pareto(
     if K.ndim != 3:
         raise ValueError(f"Qs, Rs: expected a batch of weights [N, …], but found {K.shape[:-2]}")
     problem = discretize(A, B, Q, R, dt)
-    held = jnp.asarray(dt) * jnp.broadcast_to(jnp.asarray(R), problem.R.shape)  # ∫ R over a held input
+    *_, own, _ = matrix_checks.arguments(A, B, Q, R)
+    held = matrix_checks.sample_time(dt, own.dtype) * own  # ∫ R over a held input
     effort = problem._replace(Q=jnp.zeros_like(problem.Q), R=held, N=jnp.zeros_like(problem.N))
-    start = jnp.eye(len(problem.Q)) if X0 is None else jnp.asarray(matrix_checks.real("X0", X0))
+    start = jnp.eye(len(problem.Q)) if X0 is None else jnp.asarray(matrix_checks.real("X0", X0), own.dtype)
     if start.shape != problem.Q.shape:
         raise ValueError(f"X0: expected a covariance of shape {problem.Q.shape}, but found {start.shape}")
     matrix_checks.weight("X0", start)

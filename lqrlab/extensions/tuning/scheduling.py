@@ -8,7 +8,7 @@ import numpy as np
 from jax.scipy.interpolate import RegularGridInterpolator
 from jaxtyping import Array, ArrayLike, Float
 
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import checks, one_program, pytree
 from lqrlab.compute.checks import traced
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.control import matrix_checks
@@ -156,6 +156,7 @@ class ScheduledPolicy:
     def init(self, batch_shape: tuple[int, ...]) -> None:
         """Nothing to remember."""
 
+    @one_program
     def __call__(self, carry: None, x: Array) -> tuple[None, Array]:
         """The gain of here and now."""
         at = x + expand_batch(self.x_eq.astype(x.dtype), x.ndim)

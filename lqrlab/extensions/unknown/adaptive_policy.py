@@ -2,20 +2,21 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from lqrlab.compute import pytree
+from lqrlab.compute import checks, one_program, pytree
 from lqrlab.compute.linalg import expand_batch, solve
 from lqrlab.extensions.unknown import belief as beliefs
 from lqrlab.extensions.unknown.belief import Belief, optimum
 from lqrlab.extensions.unknown.prior import Prior, Z
 from lqrlab.learning.network_policy import require_states
 from lqrlab.simulation import Problem, Told, measured_or
-from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
+from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant, check_plant
 
 _LARGEST_COST = 1e6  # of a belief that nothing stabilises; beyond it the design only keeps its direction
 _ITERATIONS = 60  # of four steps, fewer as exp(−t/4); as many more show whether a cost to go has settled
@@ -88,6 +89,7 @@ class AdaptivePolicy:
         memory = jax.vmap(lambda one: begin(self.prior, one))(told)
         return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), memory)
 
+    @one_program
     def __call__(self, carry: RegulatorMemory, x: Array) -> tuple[RegulatorMemory, Array]:
         """Learn from x ``[*batch, *extra, n]`` and answer with u ``[*batch, *extra, m]``."""
         require_states(x, self.n)
@@ -263,9 +265,20 @@ def adaptive(
     >>> bool(abs(run.xs[-1]).max() < 1e-3)
     True
     """
-    if isinstance(plants, Told):
-        return AdaptivePolicy(prior, plants, M_MAX, doublings)
-    if isinstance(plants, Problem):
+    checks.instance("prior", prior, Prior, "a prior, as unknown.wide or unknown.ridge makes")
+    checks.whole("doublings", doublings, 0, 30)
+    given: dict[str, Any] = {"noise": noise, "sensor_noise": sensor_noise, "limit": limit}
+    if isinstance(plants, Told | Problem):
+        for name, value in given.items():
+            if checks.traced(value) or not np.all(np.asarray(value) == (np.inf if name == "limit" else 0.0)):
+                raise ValueError(f"{name}: expected that of the problem alone, but found another; change the problem")
+        if isinstance(plants, Told):
+            return AdaptivePolicy(prior, plants, M_MAX, doublings)
         return AdaptivePolicy(prior, plants.told("units"), plants.m, doublings, plants.n)
-    told = Told.units(Coordinates.of(plants), plants.dt, noise=noise, sensor_noise=sensor_noise, limit=limit)
+    check_plant(plants)
+    for name, value in given.items():
+        given[name] = checks.real(name, value, finite=name != "limit", low=0)
+        if given[name].shape not in ((), plants.batch_shape):
+            raise ValueError(f"{name}: expected one number or one a plant, but found shape {given[name].shape}")
+    told = Told.units(Coordinates.of(plants), plants.dt, **given)
     return AdaptivePolicy(prior, told, plants.m, doublings, plants.n)

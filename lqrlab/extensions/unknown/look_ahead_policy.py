@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import checks, one_program, pytree
 from lqrlab.extensions.unknown import adaptive_policy as regulators
 from lqrlab.extensions.unknown import belief as beliefs
 from lqrlab.extensions.unknown.adaptive_policy import AdaptivePolicy, RegulatorMemory
@@ -57,6 +57,7 @@ class LookAheadPolicy:
         """As the regulator's."""
         return self.regulator.init(batch_shape)
 
+    @one_program
     def __call__(self, carry: RegulatorMemory, x: Array) -> tuple[RegulatorMemory, Array]:
         """Learn from x ``[*batch, *extra, n]`` and answer with u ``[*batch, *extra, m]``."""
         memory, u = self.regulator(carry, x)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from lqrlab.compute import pytree
+from lqrlab.compute import one_program, pytree
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.extensions.unknown import belief as beliefs
 from lqrlab.extensions.unknown import prior as prior_module
@@ -117,6 +117,7 @@ class SampledPolicy:
     def _regression(self) -> AdaptivePolicy:
         return AdaptivePolicy(self.prior, self.told, M_MAX, 0)
 
+    @one_program
     def __call__(self, carry: tuple[RegulatorMemory, Array], x: Array) -> tuple[tuple[RegulatorMemory, Array], Array]:
         """Learn from x ``[*batch, *extra, 12]``, draw if it is time, and answer with u ``[…, 6]``."""
         memory, K = carry

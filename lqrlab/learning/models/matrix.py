@@ -91,8 +91,6 @@ def _cost_ahead(F: Array, H: Array) -> Array:
     return batch_last.symmetric(H)
 
 
-# Sample times -----------------------------------------------------------------------------------------------
-
 _DOUBLINGS = (0, 1, 2, 4, 6, 8, 10)
 """Of the plant's sample time: 1, 2, 4, 16, 64, 256 and 1024 times that."""
 _AGAIN = tuple(b - a > 1 for a, b in zip(_DOUBLINGS, (*_DOUBLINGS[1:], 12)))
@@ -162,8 +160,6 @@ def _cost(d: Told, K: Array) -> Array:
     cost = jnp.trace(batch_last.symmetric(P))
     return jnp.where((reach < jnp.inf) & jnp.isfinite(cost), cost, jnp.inf)
 
-
-# The network ------------------------------------------------------------------------------------------------
 
 _STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 """Costs to go, times the identity, whose optimal inputs a network is shown."""

@@ -36,8 +36,7 @@ register = Registry("kind", "model")
   ``[b, W, 12]``, ``[b, W, 6]`` and of a mask ``[b, W]`` that is 0 before the episode began.
 """
 
-COMMON = ("kind", "window", "description", "seed")
-"""Settings that every kind of model has."""
+COMMON = ("kind", "window", "description", "seed")  # settings that every kind of model has
 
 
 def build(config: ModelConfig) -> Any:

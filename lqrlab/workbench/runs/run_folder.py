@@ -1,6 +1,7 @@
 """The folder of one run: its record, users and results, where a run may write, what it removes; and as one file."""
 
 import contextlib
+import errno
 import json
 import os
 import platform
@@ -8,14 +9,16 @@ import re
 import shutil
 import signal
 import stat
+import struct
 import subprocess
 import tempfile
 import threading
 import time
+import unicodedata
 import uuid
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,10 +32,13 @@ PRODUCTS = ("report", "notebooks", *_BY_HAND)
 """Things that runs make in their folder, next to their record."""
 USERS = ".in_use"
 
-_KEPT = ("notebooks", *_BY_HAND)  # pages are written anew from the notebooks
-_MOST_FILES = 100_000
+_OF_PERSONS = (session.BY_HAND, session.DESIGNS)  # who look at a run and work on it
+_KEPT = ("notebooks", *_BY_HAND, *_OF_PERSONS)  # pages are written anew from the notebooks
+_MOST_FILES, _DEEPEST, _LONGEST, _LONGEST_PART = 100_000, 32, 1000, 255
 _DENSEST, _UNSUSPICIOUS = 200, 1 << 30  # what is packed more tightly is refused, unless it is small
-_PART = r"""(?![. ]+(/|$))[^\\/:<>"|?*\0]+"""  # of a path, on any system, that does not lead out of its folder
+_SCRATCH, _YOUNG = ".lqrlab-", 60.0  # folders of archives in the making; how long one may be without its lock [s]
+_DEVICES = r"(?i:con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *(\.|/|$)"
+_PART = rf"""(?!{_DEVICES})[^\\/:<>"|?*\0]+(?<![. ])"""  # of a path, on any system, that stays in its folder
 _SINGLE, _FOLDERS = ("|".join(map(re.escape, names)) for names in ((RUN, files.DIGESTS), _KEPT))
 _NAME = rf"({_SINGLE}|({_FOLDERS})(/{_PART})*)"
 _ENTERED = contextlib.ExitStack()  # closed by the end of the process
@@ -114,7 +120,7 @@ def refuse_foreign(folder: Path, source: Path | None = None, record: str = RUN) 
     ours = (files.LOCK, USERS, record + files.PART)  # of a run that ended before it had a record
     found = sorted(p.name for p in folder.iterdir() if p.name not in ours) if folder.is_dir() else []
     results = [path for path in (folder / "results").glob("*.json") if read(path).get("notebook") == path.stem]
-    by_hand = {*found} <= {*_BY_HAND} and (results or (folder / "dataset" / "manifest.json").is_file())
+    by_hand = {*found} <= {*_BY_HAND, *_OF_PERSONS} and (results or (folder / "dataset" / "manifest.json").is_file())
     fault = ""
     if source is not None and any(source.is_relative_to(place) or place.is_relative_to(source) for place in places):
         fault = f"holds the notebooks themselves, or is inside of their folder {short(source)}"
@@ -225,64 +231,103 @@ def _in_use(place: Path) -> bool:
 
 
 def pack(folder: Path, file: Path | None = None) -> Path:
-    """Write a run to a zip archive, made whole or not at all: its record, notebooks, data, results, copies of plants.
+    """Write a run to a zip archive, made whole or not at all.
+
+    It holds the run's record, notebooks, data, results, copies of plants, kept designs, and files made by hand in
+    ``by_hand``; neither its pages, nor links, nor what else lies in its folder.
 
     Raises:
-        ValueError: no run, or one that something works in; a file that is there already.
+        ValueError: no run, or one that something works in; a file that is there already, or would be in the run; names
+            that not every system can hold.
     """
     require_record(folder)
     folder = folder.resolve()
     file = folder.with_name(folder.name + ".zip") if file is None else file
+    places = {top: (folder / top).resolve() for top in (RUN, *_KEPT)}  # a data set that it borrows is taken along
     if file.exists():
         raise ValueError(f"{short(file)}: is there already; give another name, or remove it")
-    with hold(folder), tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=".pack") as scratch:
-        part, digests = Path(scratch) / "archive", {}
-        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
-            for top in (RUN, *_KEPT):
-                place = (folder / top).resolve()  # a data set that it borrows from another run is taken along
-                for path in (place, *sorted(place.rglob("*"))):
-                    if path.is_file() and not path.is_symlink():
-                        name = (Path(top) / path.relative_to(place)).as_posix()
-                        archive.write(path, name)
-                        digests[name] = files.digest(path)
+    if any(file.resolve().is_relative_to(place) for place in (folder, *places.values())):
+        raise ValueError(f"{short(file)}: is inside of the run that it is to hold; give another place")
+    if not file.absolute().parent.is_dir():
+        raise ValueError(f"{short(file)}: there is no folder {short(file.absolute().parent)}; make it first")
+    with hold(folder), _scratch(file.absolute().parent) as scratch:
+        found = {
+            (Path(top) / path.relative_to(place)).as_posix(): path
+            for top, place in places.items()
+            for path in (place, *sorted(place.rglob("*")))
+            if path.is_file() and not path.is_symlink()
+        }
+        if fault := _unfit(found):
+            raise ValueError(f"{short(folder)}: {fault}; nothing was packed: rename or remove it")
+        with zipfile.ZipFile(scratch / "archive", "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
+            for name, path in found.items():
+                archive.write(path, name)
+            digests = {name: files.digest(path) for name, path in found.items()}
             archive.writestr(files.DIGESTS, json.dumps(digests))
-        part.replace(file)
+        (scratch / "archive").replace(file)
     return file
+
+
+@contextlib.contextmanager
+def _scratch(above: Path) -> Iterator[Path]:
+    """A folder for what is not whole yet; those that killed processes left beside it are removed."""
+    for left in above.glob(f"{_SCRATCH}*"):
+        with contextlib.suppress(OSError):  # another's, or gone by now
+            locked = (left / files.LOCK).exists() or time.time() - left.stat().st_mtime > _YOUNG
+            if locked and left.is_dir() and not left.is_symlink():
+                _in_use(left)
+    with tempfile.TemporaryDirectory(dir=above, prefix=_SCRATCH) as made, files.locked(made):
+        yield Path(made)
 
 
 def unpack(file: Path, folder: Path) -> list[str]:
     """Make a new folder, whole or not at all, of an untrusted file of :func:`pack`; nothing in it is executed.
+
+    Notebooks that ask for the latest run take one that was made here, where there is one.
 
     Returns:
         Differences between this installation and the one that made the run.
 
     Raises:
         ValueError: no such archive; files that are missing, changed or foreign; links; names that lead out of the
-            folder; more than fits on the disk, or is likely.
+            folder, or that not every system can hold; more than fits on the disk, or is likely.
+        OSError: the folder cannot be written.
     """
     refuse_filled(folder)
+    if not file.is_file():
+        raise ValueError(f"{short(file)}: there is no such file")
     above = folder.absolute().parent
-    above.mkdir(parents=True, exist_ok=True)
     try:
-        with zipfile.ZipFile(file) as archive, tempfile.TemporaryDirectory(dir=above, prefix=".unpack") as scratch:
-            place = Path(scratch) / "run"
-            fault = _hostile(archive, os.path.getsize(file), shutil.disk_usage(scratch).free)
-            if not fault:
-                archive.extractall(place)
-                fault = files.flaw(place) or ("" if recorded(place / RUN) else f"{RUN} is no record of a run")
-            if not fault and {*archive.namelist()} - {*files.read_object(place / files.DIGESTS)} != {files.DIGESTS}:
-                fault = f"holds files that are not in its list {files.DIGESTS}"
-            if fault:
-                raise ValueError(f"{short(file)}: {fault}; nothing was unpacked")
-            (place / files.DIGESTS).unlink()
-            if folder.is_dir():
-                folder.rmdir()
-            place.replace(folder)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        wrong = f"expected an archive of lqrlab pack, but it cannot be read ({error})"
-        raise ValueError(f"{short(file)}: {wrong}") from None
+        above.mkdir(parents=True, exist_ok=True)
+        with _scratch(above) as scratch, zipfile.ZipFile(file) as archive:
+            if not (fault := _extracted(archive, scratch / "run", os.path.getsize(file))):
+                if folder.is_dir():
+                    folder.rmdir()
+                (scratch / "run").replace(folder)
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, struct.error, ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # which a place before the archive's start is
+            raise OSError(error.errno, f"could not be unpacked: {error.strerror}", short(folder)) from None
+        fault = f"expected an archive of lqrlab pack, but it cannot be read ({error})"
+    if fault:
+        raise ValueError(f"{short(file)}: {fault}; nothing was unpacked")
     made, here = read(folder / RUN)["versions"], session.versions()
     return [f"{k} {made[k]!r:.40} there, {v!r} here" for k, v in here.items() if k in made and made[k] != v]
+
+
+def _extracted(archive: zipfile.ZipFile, place: Path, packed: int) -> str:
+    """Extract an archive of so many bytes whose table of contents is good; why what came of it is no run, or empty."""
+    if fault := _hostile(archive, packed, shutil.disk_usage(place.parent).free):
+        return fault
+    archive.extractall(place)
+    if fault := files.flaw(place) or ("" if recorded(place / RUN) else f"{RUN} is no record of a run"):
+        return fault
+    if {*archive.namelist()} - {*files.read_object(place / files.DIGESTS)} != {files.DIGESTS}:
+        return f"holds files that are not in its list {files.DIGESTS}"
+    (place / files.DIGESTS).unlink()
+    for mark in (place / RUN, place / "results"):  # older than any run that was made here
+        if mark.exists():
+            os.utime(mark, (0, 0))
+    return ""
 
 
 def _hostile(archive: zipfile.ZipFile, packed: int, room: int) -> str:
@@ -292,15 +337,32 @@ def _hostile(archive: zipfile.ZipFile, packed: int, room: int) -> str:
         packed: size of the archive [bytes].
         room: free on the disk [bytes].
     """
-    members, names, size = archive.infolist(), set[str](), 0
+    members = archive.infolist()
+    names, size = [member.filename for member in members], sum(member.file_size for member in members)
     for member in members:
-        name, kind = member.filename, stat.S_IFMT(member.external_attr >> 16)
-        if not re.fullmatch(_NAME, name) or kind not in (0, stat.S_IFREG):
-            return f"holds {name!r:.200}, which is no file of a run"
-        names.add(name.casefold())
-        size += member.file_size
-    if len(names) < len(members) or not {RUN, files.DIGESTS} <= names:
-        return f"found no {RUN}, no {files.DIGESTS}, or two files of one name in it"
-    if len(members) > _MOST_FILES or size > min(room, max(_UNSUSPICIOUS, _DENSEST * packed)):
+        regular = stat.S_IFMT(member.external_attr >> 16) in (0, stat.S_IFREG)
+        if not regular or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            return f"holds {member.filename!r:.200}, which is no file of a run"
+    if not {RUN, files.DIGESTS} <= {*names}:
+        return f"found no {RUN}, or no {files.DIGESTS} in it"
+    if size > min(room, max(_UNSUSPICIOUS, _DENSEST * packed)):
         return f"holds {len(members)} files of {size / 1e9:.1f} GB in all, more than fits here or than a run has"
+    return _unfit(names)
+
+
+def _unfit(names: Collection[str]) -> str:
+    """Why files of these names are not a run's, or not on every system; empty if they are."""
+    if len(names) > _MOST_FILES:
+        return f"holds {len(names)} files, more than a run has"
+    found, folders = set[str](), set[str]()
+    for name in names:
+        parts = name.split("/")
+        good = re.fullmatch(_NAME, name) and name.isprintable() and len(parts) <= _DEEPEST  # else it has no bytes
+        if not good or len(name.encode()) > _LONGEST or max(len(p.encode()) for p in parts) > _LONGEST_PART:
+            return f"holds {name!r:.200}, which is no file of a run, or no name of a file on every system"
+        same = unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
+        found.add(same)
+        folders |= {same.rsplit("/", i)[0] for i in range(1, len(parts))}
+    if len(found) < len(names) or found & folders:
+        return "holds two files of one name, but for capitals or accents, or one in the other"
     return ""

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import refused
 
 from lqrlab import classical, control, simulation, systems
 
@@ -17,6 +18,50 @@ def test_sampled_response_is_the_continuous_one_at_the_prewarped_frequency():
     s = 1j * w
     expected = 30 * np.prod(s - np.array(LEAD["zeros"])) / np.prod(s - np.array(LEAD["poles"]))
     np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def drawn(rng, num):
+    """Roots [rad/s], conjugates together."""
+    pairs = [r for a, b in 10 ** rng.uniform(-1, 2, (num // 3, 2)) for r in (-a + 1j * b, -a - 1j * b)]
+    return [*pairs, *rng.choice([-1.0, 0.0, 1.0], num - len(pairs)) * 10 ** rng.uniform(-1, 2, num - len(pairs))]
+
+
+def test_a_compensator_is_sampled_by_tustins_rule_also_with_zeros_that_go_to_infinity():
+    rng = np.random.default_rng(0)
+    for num in (*range(1, 7), 1, 2, 5):
+        dt, poles = 10 ** rng.uniform(-3, -1), drawn(rng, num)
+        zeros = [2 / dt, *drawn(rng, num - 1)][: rng.integers(1, num + 1)]
+        zeros = zeros if np.isreal(np.poly(zeros)).all() else zeros[:1]
+        A, B, C, D = classical.Compensator([[1.0]], 3.0, zeros, poles).sampled(dt)[0].matrices
+        assert len(A) == num
+        for angle in (0.3, 1.0, 3.0):
+            z = np.exp(1j * angle)
+            s = 2 / dt * (z - 1) / (z + 1)
+            expected = 3 * np.prod(s - np.array(zeros)) / np.prod(s - np.array(poles))
+            found = -(C @ np.linalg.solve(z * np.eye(num) - A, B) + D).item()
+            np.testing.assert_allclose(found, expected, rtol=1e-9)
+    # k (s − 20)/(s + 1) is −40 k / ((2 + dt) z − 2 + dt)/dt at dt = 0.1: strictly proper, not nothing
+    (A, B, C, D), E = (lambda K, E: (K.matrices, E))(*classical.Compensator([[1]], 1, [20], [-1]).sampled(0.1))
+    np.testing.assert_allclose([A.item(), -(C @ B).item(), D.item(), E.item()], [19 / 21, -40 / 21, 0, 0], atol=1e-14)
+
+
+@pytest.mark.parametrize(("poles", "prewarp", "dt"), [([20.0], 0.0, 0.1), ([1.0, 2 / 0.3], 0.0, 0.3),
+                                                      ([7 / np.tan(0.35)], 7.0, 0.1)])  # fmt: skip
+def test_a_pole_that_goes_to_infinity_is_refused(poles, prewarp, dt):
+    refused("poles: expected none at", classical.Compensator([[1.0]], poles=poles, prewarp=prewarp).sampled, dt)
+
+
+@pytest.mark.parametrize("zeros", [[5.0], [0.0], [], [3 + 2j, 3 - 2j], [20.0]])
+def test_a_compensator_whose_zeros_do_not_decay_forgets_its_past_by_its_poles_alone(zeros):
+    """With its input at a limit the memory would follow the zeros: away for ever, or nowhere."""
+    K, E = classical.Compensator([[1.0]], 10.0, zeros, [-1.0, -3.0]).sampled(0.1)
+    assert not E.any()
+    v, z = np.ones(1), np.zeros(2)
+    for _ in range(3000):
+        z = K.A @ z + K.B @ np.ones(1) + E @ (v - K.C @ z - K.D @ np.ones(1))
+    np.testing.assert_allclose(z, np.linalg.solve(np.eye(2) - K.A, K.B @ np.ones(1)), atol=1e-12)
+    E = classical.Compensator([[1.0]], 10.0, [-5.0], [-1.0]).sampled(0.1)[1]
+    assert abs(E).min() > 0
 
 
 def test_bound_loop_is_the_one_of_its_matrices():
@@ -39,11 +84,16 @@ def test_bound_loop_is_the_one_of_its_matrices():
         ({"poles": [1j, -1]}, "conjugates"),
         ({"zeros": [-1, -2]}, "fast pole"),
         ({"input": 1}, "from 0 to 0"),
+        ({"input": 0.5}, "input: expected a whole number"),
+        ({"C": [[np.nan]]}, "C: expected finite numbers"),
+        ({"poles": ["-1"]}, "poles: expected numbers"),
+        ({"poles": np.ma.array([-1.0], mask=True)}, "poles: expected numbers, but found 1 masked"),
+        ({"poles": np.array([1], "m8[s]")}, "poles: expected numbers"),
+        ({"gain": np.timedelta64(1, "s")}, "gain: expected a finite number"),
     ],
 )
 def test_bad_roots_are_refused_in_words(change, words):
-    with pytest.raises(ValueError, match=words):
-        classical.Compensator([[1.0, 0.0]], **({"zeros": [], "poles": [-1.0]} | change))
+    refused(words, classical.Compensator, **({"C": [[1.0, 0.0]], "zeros": [], "poles": [-1.0]} | change))
 
 
 def test_limited_integrator_does_not_wind_up():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from functools import partial
 
 import control as python_control
 import jax
@@ -67,6 +68,15 @@ def test_the_ultimate_gain_with_dead_time_is_python_controls_and_that_of_a_sampl
     outermost = poles[np.argmax(np.abs(poles))]
     assert np.isclose(abs(outermost), 1, rtol=1e-9)
     assert np.isclose(abs(np.angle(outermost)), 2 * np.pi * 0.1 / period, rtol=1e-8)
+
+
+def test_a_sampled_lag_has_its_ultimate_gain_at_nyquists_frequency():
+    """z − a + (1 − a) k = 0 at z = −1: the phase comes to −180° only there, whatever the sign of the gain."""
+    for gain, dt in ((1.0, 0.5), (-4.0, 0.02)):
+        a = np.exp(-dt / 2.0)
+        found, period = channel(*lags(2.0, gain=gain), dt=dt).ultimate()
+        assert found == pytest.approx((1 + a) / (1 - a) / gain, rel=1e-9)
+        assert period == pytest.approx(2 * dt, rel=1e-12)
 
 
 def test_half_rule_of_skogestads_example():
@@ -159,6 +169,35 @@ def test_a_record_gives_back_the_process():
 
 
 # The largest integral gain ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lag", "late", "sigma"), [(18.75, 0.0, 0.02), (18.75, 0.0, 0.0), (6.0, 0.05, 0.0), (30, 0, 0.1)]
+)
+def test_a_dead_time_that_a_record_does_not_tell_is_none_and_no_rule_divides_by_it(lag, late, sigma):
+    t = np.arange(61.0)
+    y = 3 - 3 * np.exp(-np.maximum(t - late, 0) / lag) + sigma * np.random.default_rng(3).normal(size=61)
+    model = classical.ProcessModel.of_record(np.ones(61), y, 1.0)
+    assert model.delay == 0
+    assert model.time_constant == pytest.approx(lag, rel=0.02 + 3 * sigma)
+    loop = [[-1.0, 1.0], [0.0, -2.0]], [[0.0], [1.0]], [[1.0, 0.0]]
+    tiny = [dataclasses.replace(model, delay=d, time_constant=T) for d in (3.5e-15, 1e-10) for T in (lag, np.inf)]
+    for rule in ("simc", "amigo", "ziegler_nichols", "max_ki", "cohen_coon"):
+        for process in (model, *tiny[: len(tiny) if rule != "cohen_coon" else 1]):
+            refused(
+                "no dead time|has none|no ultimate gain|none is the largest", classical.pid, process, rule, kind="pi"
+            )
+    refused("no ultimate gain", classical.pid, loop, "ziegler_nichols", delay=1e-12)
+    sampled = classical.pid(model, "simc", kind="pi", dt=1.0)  # by the formula, half a sample late
+    assert sampled.kp == pytest.approx(model.time_constant / (model.gain * 2 * 0.5))
+
+
+def test_a_record_of_an_integrator_gives_its_slope():
+    u = (np.arange(100) >= 10) * 1.5
+    y = np.concatenate([np.zeros(4), 0.2 * np.cumsum(u)[:-4]]) + 0.01 * np.random.default_rng(0).normal(size=100)
+    model = classical.ProcessModel.of_record(u, y, 2.0)
+    assert model.time_constant == np.inf
+    assert (model.gain, model.delay) == (pytest.approx(0.1, rel=1e-3), pytest.approx(6.0, abs=0.2))
 
 
 def sensitivity_peak(plant, kp, ki, kd=0.0, Tf=0.0, delay=0.0):
@@ -469,6 +508,12 @@ def test_a_continuous_loop_with_dead_time_is_judged_by_its_frequency_response():
 
 
 PENDULUM, PROBLEM = systems.make("pendulum"), simulation.Problem.of(MOTOR, optimum=False)
+
+
+def holding(**given):
+    return classical.pid_loops(MOTOR, classical.pid(MOTOR, tau_c=0.3), **given)
+
+
 BAD = [
     (lambda: classical.pid(CUBE, "zn"), "rule: expected one of simc, amigo"),
     (lambda: classical.pid(CUBE, kind="pdi"), "kind: expected one of pid, pi, pd, p"),
@@ -491,6 +536,14 @@ BAD = [
     (lambda: classical.pid(PROBLEM.scaled()), "process: expected the problem of one plant"),
     (lambda: classical.pid(CUBE, delay=-1.0), "delay: expected a dead time ≥ 0 s, but found -1.0"),
     (lambda: classical.pid((np.full((3, 3), np.nan), *CUBE[1:])), "A: expected finite numbers"),
+    *(
+        (partial(holding, **{"u0": 0.0} | {name: bad}), f"{name}: expected finite numbers")
+        for name in ("r", "u0", "y0")
+        for bad in (np.nan, [np.inf])
+    ),
+    (lambda: holding(r=np.ma.array([1.0], mask=True)), "r: expected numbers, but found 1 masked"),
+    (lambda: classical.pid(MOTOR, tau_c=0.3).sampled(-0.1), "dt: expected a sample time above 0 s"),
+    (lambda: classical.ProcessModel.of_record([1.0] * 9, [0.0] * 8 + [np.nan], 0.1), "y: expected finite numbers"),
     (lambda: classical.pid(CUBE, tau_c=np.nan), "tau_c: expected a finite number, but found nan"),
     (lambda: classical.pid((*CUBE[:2], np.zeros((1, 3))), "max_ki"), "the output does not react to the input"),
     (lambda: classical.pid(PENDULUM, "amigo"), "expected a stable one for a step experiment"),

@@ -1,5 +1,6 @@
 """Files of other tools: what is written is read back, by us and by who shares no code with us."""
 
+import dataclasses
 import json
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.linalg
+from refusals import refused
 
 from lqrlab import control, deployment, identification, simulation, systems
 from lqrlab.simulation import Problem
@@ -76,18 +78,6 @@ def test_a_bound_controller_keeps_its_limits_and_what_stands_in_for_lost_measure
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_limit_of_one_input_alone_comes_back(ending, tmp_path):
-    one = simulation.LinearController(
-        control.StateSpace(*(jnp.asarray(a) for a in ([[0.5]], [[1.0]], [[1.0], [2.0]], [[0.0], [0.0]]))),
-        E=jnp.zeros((1, 2)), b=jnp.zeros(1),
-        low=jnp.array([-1.0, -jnp.inf]), high=jnp.array([jnp.inf, 3.0]),
-    )  # fmt: skip
-    again = deployment.load(deployment.save(one, tmp_path / f"c{ending}"))
-    np.testing.assert_array_equal(again.low, one.low)
-    np.testing.assert_array_equal(again.high, one.high)
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
 def test_a_plant_of_the_catalogue(ending, tmp_path):
     """In JSON with its parameters, so that it stays nonlinear; else its linearisation."""
     plant = deployment.load(deployment.save(PLANT, tmp_path / f"plant{ending}"))
@@ -141,11 +131,6 @@ def test_files_that_others_wrote(tmp_path):
     K = RNG.normal(size=(1, 4))
     scipy.io.savemat(tmp_path / "k.mat", {"K": K, "note": "from MATLAB"})
     np.testing.assert_array_equal(deployment.load(tmp_path / "k.mat"), K)
-    A, B = RNG.normal(size=(2, 2)), RNG.normal(size=(2, 1))
-    scipy.io.savemat(tmp_path / "p.mat", {"A": A, "B": B, "dt": 0.05})
-    plant = deployment.load(tmp_path / "p.mat")
-    np.testing.assert_array_equal(plant.matrices()[0], A)
-    assert float(plant.dt) == 0.05
 
 
 def test_what_is_refused_in_words(tmp_path):
@@ -155,6 +140,14 @@ def test_what_is_refused_in_words(tmp_path):
         (lambda p: p.K, "k.mat", "expected a gain, a plant"),
         (systems.sample("pendulum", key=jax.random.key(0), num=2), "p.mat", "found a batch"),
         ("text", "k.json", "thing"),
+        (np.array([[1.0, np.nan]]), "k.json", "thing: expected finite numbers, but K holds"),
+        (np.ma.array([[1.0, 2.0]], mask=[[True, False]]), "k.mat", "thing: expected numbers, but found 1 masked"),
+        (np.zeros((0, 2)), "k.mat", "one gain"),
+        (
+            control.StateSpace([[np.inf]], [[1.0]], [[1.0]], [[0.0]], 0.1),
+            "s.npz",
+            "thing: expected finite numbers, but A holds",
+        ),
     ):
         with pytest.raises(ValueError, match=words):
             deployment.save(thing, tmp_path / name)
@@ -171,3 +164,72 @@ def test_what_is_refused_in_words(tmp_path):
     ):
         with pytest.raises(ValueError, match=words):
             deployment.load(tmp_path / name)
+
+
+FOUND = {"kind": "controller", "A": [[0.5, 0.0], [0.0, 0.4]], "B": [[1.0], [2.0]], "C": [[1.0, 1.0]], "D": [[0.0]]}
+SYSTEM, NAN = {"kind": "system"}, float("nan")
+REFUSED = [
+    ({"E": [[1.0, 2.0]]}, r"E: expected shape \(2, 1\), but found \(1, 2\)"),  # its transpose
+    ({"H": [[1.0], [2.0]]}, "H: expected shape"),
+    ({"start": [1.0]}, "start: expected shape"),
+    ({"B": [[1.0, 2.0]]}, "B: expected shape"),
+    (SYSTEM | {"C": [[1.0], [1.0]]}, "C: expected shape"),
+    *(({name: NAN * np.ones(np.shape(FOUND[name]))}, f"{name}: expected finite") for name in "ABCD"),
+    (SYSTEM | {"A": [[0.5, np.inf], [0.0, 0.4]]}, "A: expected finite"),
+    ({"kind": "gain", "K": [[NAN, 1.0]]}, "K: expected finite"),
+    ({"kind": "gain", "K": [[[1.0]]]}, "K: expected shape"),
+    ({"low": [NAN]}, "low: expected finite"),
+    ({"low": [1.0], "high": [-1.0]}, "low, high: expected low ≤ high"),
+    ({"low": [np.inf]}, "low, high: expected low ≤ high"),
+    ({"Low": [-1.0]}, "'Low' is no field"),
+    *((kind | {"dt": dt}, "dt: expected") for kind in (SYSTEM, {}) for dt in (None, "0.1", [], [0.1, 0.2], NAN, -1.0)),
+    ({"A": [[1.0, 0.0], [0.5]]}, "A: expected real numbers, but found rows of different lengths, 1 to 2"),
+    ({"kind": "log", "t": [0, 1], "inputs": ["u"], "outputs": ["y"], "u": [1, 2, 3], "y": [1, 2]}, "u: expected 2 sam"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), REFUSED)
+def test_fields_that_do_not_go_together_are_refused(change, words, tmp_path):
+    content = {k: np.asarray(v).tolist() if isinstance(v, np.ndarray) else v for k, v in (FOUND | change).items()}
+    (tmp_path / "c.json").write_text(json.dumps(content))
+    refused(f"c.json: {words}", deployment.load, tmp_path / "c.json")
+    if all(isinstance(v, np.ndarray) for v in change.values()):
+        np.savez(tmp_path / "c.npz", **(FOUND | change))
+        refused(f"c.npz: {words}", deployment.load, tmp_path / "c.npz")
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_odd_but_legal_things_come_back(ending, tmp_path):
+    """A controller with limits on one side and a memory to start from, a static one; a log with lost samples."""
+    file = tmp_path / f"c{ending}"
+    lag = control.StateSpace(*(jnp.asarray(a) for a in ([[0.5]], [[1.0]], [[1.0], [2.0]], [[0.0], [0.0]])), 0.1)
+    limits = jnp.array([-1.0, -jnp.inf]), jnp.array([jnp.inf, 3.0])
+    one = simulation.LinearController(lag, jnp.zeros((1, 2)), jnp.zeros(1), *limits, start=jnp.ones(1))
+    jax.tree.map(np.testing.assert_array_equal, one, deployment.load(deployment.save(one, file)))
+    static = control.StateSpace(np.zeros((0, 0)), np.zeros((0, 2)), np.zeros((3, 0)), RNG.normal(size=(3, 2)))
+    jax.tree.map(np.testing.assert_array_equal, static, deployment.load(deployment.save(static, file)))
+    signals = [systems.Signal("1st", "V"), systems.Signal("Δp", "Pa")]
+    ts, ys, us = np.arange(3.0), np.array([[1.0], [NAN], [3.0]]), np.ones((3, 1))
+    run = deployment.TimedRun(
+        0.1, np.arange(3), ts, ts, ys, us, ys[:, 0] > 0, (signals[1],), (signals[0],), None, "simulated", 3
+    )  # fmt: skip
+    columns = deployment.load(deployment.save(run, file))
+    np.testing.assert_array_equal(columns["Δp [Pa]"], [1, NAN, 3])
+    if ending == ".json":
+        assert json.loads(file.read_text(), parse_constant=pytest.fail)["x_p"] == [1, None, 3]
+
+
+def test_what_acts_on_no_plant_is_not_written(tmp_path):
+    pc = pytest.importorskip("control")
+    sampled = (PROBLEM.A, PROBLEM.B, np.eye(4)[:1], PROBLEM.Q, PROBLEM.R)
+    servo = control.lqi(*sampled, np.eye(1), discrete=True)
+    for thing, words in (
+        (servo, "found Integral; simulation.bind makes linear controllers"),  # its K alone would be half of it
+        (dataclasses.replace(PROBLEM, plant=None), "found Problem"),
+        (np.array([[1.0, np.nan]]), "K holds NaN or infinity"),
+        (np.zeros((0, 3)), "expected one gain"),
+        (pc.ss([[0.5]], [[1.0]], [[1.0]], [[0.0]], True), "its dt: expected seconds"),
+        (pc.tf([1.0], [1.0, 1.0]), "but found TransferFunction"),
+    ):
+        refused(words, deployment.save, thing, tmp_path / "x.json")
+    assert not list(tmp_path.iterdir())

@@ -1,6 +1,7 @@
 """Functional mock-up units as plants: a unit that is compiled here, and archives that are hostile."""
 
 import importlib.metadata
+import os
 import shutil
 import stat
 import subprocess
@@ -166,15 +167,36 @@ def test_systems_load_finds_the_reader(library, tmp_path):
 
 
 def test_nothing_is_executed_without_a_word(library, tmp_path):
+    before, (bomb, outside) = (
+        os.getcwd(),
+        (f"<!DOCTYPE m [{e}]>" for e in (LAUGHS, '<!ENTITY x SYSTEM "/etc/hostname">')),
+    )
+    (tmp_path / "foreign.so").write_bytes(b"\x7fELF" + bytes(100))
+    texts = {
+        "up": (DESCRIPTION.replace('modelIdentifier="', 'modelIdentifier="../../'), "modelIdentifier: expected a name"),
+        "bomb": (DESCRIPTION.replace("<fmi", f"{bomb}<fmi", 1).replace('Name="', 'Name="&g;', 1), "XMLSyntaxError"),
+        "outside": (
+            DESCRIPTION.replace("<fmi", f"{outside}<fmi", 1).replace('Name="', 'Name="&x;', 1),
+            "XMLSyntaxError",
+        ),
+        "half": (DESCRIPTION[:300], "XMLSyntaxError"),
+    }
     refused("trusted=True if you know who made it", deployment.from_fmu, packed(tmp_path / "a.fmu", library))
     for path, words, options in (
         (packed(tmp_path / "c.fmu", library, "CoSimulation"), "of one for co-simulation the states are not known", {}),
         (packed(tmp_path / "e.fmu", library, description=NEWER), r"expected a unit of FMI 2\.0, but found 3\.0", {}),
         (packed(tmp_path / "b.fmu", None), "cannot be started on this computer", {}),
+        (packed(tmp_path / "f.fmu", tmp_path / "foreign.so"), "cannot be started on this computer", {}),
+        *((packed(tmp_path / f"{k}.fmu", library, description=d), words, {}) for k, (d, words) in texts.items()),
         (packed(tmp_path / "d.fmu", library), "would drift away", {"at": ([0.3, 0.0], [0.0])}),
         (tmp_path / "none.fmu", "there is no such file", {}),
     ):
         refused(words, deployment.from_fmu, path, trusted=True, **options)
+    assert os.getcwd() == before  # to which FMPy does not come back from a binary that it cannot load
+
+
+LAUGHS = '<!ENTITY a "' + "ha" * 50 + '">'
+LAUGHS += "".join(f'<!ENTITY {b} "{f"&{a};" * 50}">' for a, b in zip("abcdef", "bcdefg"))
 
 
 def hostile(path, name, content=b"x", mode=0):

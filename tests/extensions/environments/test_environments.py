@@ -48,7 +48,9 @@ def one_step(env, action, key=KEY, **reset):
     return env.step_env(key, state, action)
 
 
-@pytest.mark.parametrize("settings", [{}, {"units": "scaled"}, {"delay": 0, "observe": "history:2"}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"units": "scaled"}, {"units": "limits"}, {"delay": 0, "observe": "history:2"}]
+)
 def test_the_optimum_scores_one_on_a_linear_task(settings):
     env = environments.make("pendulum", linear=True, horizon=40, **settings)
     played = environments.play(env, environments.optimal(env), key=KEY, num=5)
@@ -60,7 +62,7 @@ def test_the_optimum_scores_one_on_a_linear_task(settings):
 
 def test_the_optimum_scores_one_through_gymnasium_and_its_vectors(cart):
     K = np.asarray(environments.optimal(cart).K)
-    settings = {"linear": True, "horizon": 60}
+    settings = {"linear": True, "horizon": 60, "units": "physical"}
     with gymnasium.make("lqrlab.extensions.environments:lqrlab/CartPole-v0", **settings) as single:
         obs, _ = single.reset(seed=3)
         over = False
@@ -526,6 +528,24 @@ def test_gymnasium_finds_nothing_wrong(family):
         check_env(env, skip_render_check=family != "cart_pole")
 
 
+def test_actions_of_gymnasium_are_within_one_and_episodes_end():
+    """The input that an action of 1 is: the end of the limits, of each input."""
+    for make, many in ((gymnasium.make, ()), (functools.partial(gymnasium.make_vec, num_envs=2), (2,))):
+        env = make("lqrlab/Quadrotor-v0")
+        core, box = env.unwrapped.core, env.action_space
+        assert (box.low.min(), box.low.max(), box.high.min(), box.high.max()) == (-1, -1, 1, 1)
+        np.testing.assert_allclose(core.unit_u, core.pool.high[0], rtol=1e-6)
+        env.reset(seed=0)
+        for t in range(200):
+            *_, truncated, _ = env.step(np.zeros((*many, core.m), np.float32))
+            assert np.all(truncated) == (t == 199)
+        lift = make("lqrlab/MagneticLevitation-v0", limits=(0.0, 21.0)).unwrapped.core
+        low, high = (float(lift.pool.low[0, 0]), float(lift.pool.high[0, 0]))
+        np.testing.assert_allclose([lift.action_low[0], lift.action_high[0]], np.array([low, high]) / max(-low, high))
+        with pytest.warns(UserWarning, match="limits: actions without bounds"):
+            assert make("lqrlab/Pendulum-v0", limits=None).action_space.high.max() == np.inf
+
+
 def test_every_family_has_an_id():
     assert set(ids.FAMILIES) == set(BUILT_IN)
     assert all(ids.gymnasium_id(name) in gymnasium.registry for name in ids.FAMILIES)
@@ -562,7 +582,7 @@ def test_pictures_and_films_show_the_plant_moving(film, tmp_path):
 
 def vectors(mode, num=3, **settings):
     env = gymnasium.make_vec(
-        "lqrlab/Pendulum-v0", num_envs=num, autoreset_mode=mode, horizon=4, linear=True, **settings
+        "lqrlab/Pendulum-v0", num_envs=num, autoreset_mode=mode, horizon=4, linear=True, units="physical", **settings
     )
     return env, env.reset(seed=5)[0]
 
@@ -580,7 +600,7 @@ def test_vectors_reset_when_told_where_they_do_not_by_themselves():
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 def test_the_information_of_vectors_is_of_the_episode_that_is_shown(mode):
     """Against the plant's recursion in NumPy, SciPy's P and a sum of the rewards."""
-    env, obs = vectors(mode, dtype="float64", limits=None)
+    env, obs = vectors(mode, dtype="float64", limits=(-1e9, 1e9))
     A, B, Q, R, N = (np.asarray(a[0]) for a in env.unwrapped.core.pool.sampled)
     P = scipy.linalg.solve_discrete_are(A, B, Q, R, s=N)
     least = lambda x: np.einsum("si,ij,sj->s", x, P, x)  # noqa: E731

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy_oracle
 from calls import solved
+from refusals import refused
 
 from lqrlab import environments, evaluation, predictive, simulation, systems
 from lqrlab.extensions.predictive import least_cost
@@ -33,6 +34,17 @@ def test_the_part_of_a_start_that_is_held_is_that_of_a_scalar_plants_closed_form
             predictive.optimum(simulation.Problem.from_matrices([[a]], ONE, ONE, ONE, limits=(-1, 1)), [6.0])
         part = re.search(r"at most ([\d.]+) times", str(error.value))
         assert float(part[1]) == pytest.approx(1 / (a - 1) / 6, rel=2e-4)
+
+
+def test_a_start_just_outside_of_where_the_regulator_keeps_its_limit_pays_for_it():
+    """x+ = x + u, cost x² + u²: the gain is 0.618, so from 2.5 the input stays at −1 once, and no longer."""
+    golden = (1 + 5**0.5) / 2
+    problem = simulation.Problem.from_matrices(ONE, ONE, ONE, ONE, limits=(-1, 1))
+    refused("x0: expected finite numbers", predictive.optimum, problem, [[1.6], [np.nan]])
+    best = predictive.optimum(problem, [[1.6], [1.7], [2.5]])
+    paid = [x**2 + 1 + golden * (x - 1) ** 2 for x in (1.7, 2.5)]
+    np.testing.assert_allclose(best.cost, [golden * 1.6**2, *paid], rtol=1e-8)
+    np.testing.assert_allclose(best.u[:, 0], [-1.6 / golden, -1, -1], rtol=1e-8)
 
 
 def test_a_start_outside_the_limits_of_states_is_told_with_the_part_of_it_that_is_inside():

@@ -87,15 +87,15 @@ def test_a_linear_problem_takes_one_step_and_is_the_finite_horizon():
     rng = np.random.default_rng(0)
     A, B = jnp.asarray(rng.normal(size=(3, 3))), jnp.asarray(rng.normal(size=(3, 2)))
     Q, R, Qf, x0, T = (np.diag([1.0, 2.0, 0.5]), np.diag([1.0, 0.3]), 3 * np.eye(3), np.array([1.0, -2.0, 0.5]), 15)
-    plan = predictive.ilqr(lambda x, u: A @ x + B @ u, x0, Q, R, T, Qf, dt=0.1, search=predictive.Search(substeps=20))
+    plan = predictive.ilqr(lambda x, u: A @ x + B @ u, x0, Q, R, T, Qf, dt=0.1)
     A, B, Q, R, N = control.discretize(A, B, Q, R, 0.1)
     exact = control.finite_horizon(A, B, Q, R, T, Qf, N)
     assert int(plan.iterations) == 1
     assert bool(plan.converged)
-    np.testing.assert_allclose(plan.K, exact.K, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(plan.P, exact.P, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(plan.cost, x0 @ exact.P[0] @ x0, rtol=1e-8)
-    np.testing.assert_allclose(plan.us, -np.einsum("tij,tj->ti", exact.K, plan.xs[:-1]), atol=1e-7)
+    np.testing.assert_allclose(plan.K, exact.K, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(plan.P, exact.P, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(plan.cost, x0 @ exact.P[0] @ x0, rtol=1e-12)
+    np.testing.assert_allclose(plan.us, -np.einsum("tij,tj->ti", exact.K, plan.xs[:-1]), atol=1e-11)
 
 
 def test_a_step_is_expected_to_lower_a_quadratic_cost_by_what_it_does_lower_it():

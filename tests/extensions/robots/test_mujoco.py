@@ -193,6 +193,42 @@ def test_a_robot_in_urdf_gets_motors_at_the_joints_that_are_named(tmp_path):
     assert (low, high, plant.inputs[0].label) == (-8, 8, "pivot motor [N·m]")  # its effort
 
 
+MESHES = "".join(
+    f'<{use}><geometry><mesh filename="{name}"/></geometry></{use}>'
+    for use in ("visual", "collision")
+    for name in ("package://swing/meshes/bob.stl", "file:///nowhere/bob.dae", "bob.obj")
+)
+
+
+@pytest.mark.parametrize("old", ['<link name="bob">', '<link name="base"/>'])
+def test_meshes_may_be_missing_where_no_mass_depends_on_them(old, tmp_path):
+    file, listed = tmp_path / "swing.urdf", systems.make("hanging_pendulum", mass=1.0, length=0.5, friction=0.05)
+    file.write_text(SWING.replace(old, f"{old.replace('/>', '>')}{MESHES}{'</link>' if '/>' in old else ''}"))
+    (tmp_path / "bob.obj").write_text("no mesh")
+    for found, expected in zip(robots.from_mujoco(file, actuated=["pivot"]).matrices(), listed.matrices()):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    tool = f'<link name="tool">{MESHES}</link><joint name="grip" type="fixed"><parent link="bob"/><child link="tool"/>'
+    file.write_text(SWING.replace("</robot>", f"{tool}</joint></robot>"))  # its weight nobody knows
+    refused("bob.stl'; put that file where .* or give the body an <inertial>", robots.from_mujoco, file)
+
+
+def test_shapes_and_pictures_of_mjcf_may_be_missing_too(tmp_path):
+    asset = '<asset><mesh name="m" file="m.stl"/><hfield name="h" file="h.png" size="1 1 1 1"/><skin file="s.skn"/>'
+    asset += '<texture name="t" type="2d" file="t.png"/><material name="skin" texture="t"/></asset>'
+    weighed = '<inertial mass="2" pos="0.25 0 0" diaginertia="1e-9 1e-9 1e-9"/><geom type="mesh" mesh="m"'
+    head = f'<mujoco>{asset}<worldbody><geom type="hfield" hfield="h"/><body><geom type="mesh" mesh="m"/></body>'
+    (tmp_path / "lever.xml").write_text(
+        LEVER.replace("<mujoco>\n  <worldbody>", head).replace(
+            '<geom type="capsule" fromto="0 0 0 0.5 0 0" size="0.02" mass="2"', f'{weighed} material="skin"'
+        )
+    )
+    plant = robots.from_mujoco(tmp_path / "lever.xml")
+    np.testing.assert_allclose(plant.equilibrium()[1], [2 * 9.81 * 0.25 / 10])
+    odd = head.replace("<asset>", '<compiler inertiafromgeom="true"/><asset>')  # the inertial does not count
+    (tmp_path / "odd.xml").write_text((tmp_path / "lever.xml").read_text().replace(head, odd))
+    refused("Error opening file '[mh].(stl|png)'; put that file where", robots.from_mujoco, tmp_path / "odd.xml")
+
+
 def test_a_robot_is_drawn_in_the_plane_in_which_it_moves(cart_pole, arm):
     floor, cart, pole, *ends = cart_pole.drawing([0.3, np.pi / 2, 0, 0], [0.0])
     assert isinstance(floor, drawing.Line)

@@ -110,6 +110,7 @@ def test_slopes_are_those_of_finite_differences(name, dt):
 
 def test_what_is_wrong_is_said():
     system = plant(7)
+    refused("free: expected numbers", robust.hinfstruct, *system, 1, 1, free=np.ma.array([[1]], mask=True))
     refused("free: expected 1 by 1 entries", robust.hinfstruct, *system, 1, 1, free=[[1, 0]])
     with pytest.raises(ValueError, match="no controller of order 0 of this structure was found"):
         robust.hinfstruct(*plant(3, nmeas=2, ncon=2, unstable=3.0), 2, 2, free=[[1, 0], [0, 0]], starts=3)
@@ -122,6 +123,9 @@ def test_what_is_wrong_is_said():
     wanted = [robust.NormRequirement(outputs=[9])]
     refused("outputs: expected numbers from 0 to 2", robust.hinfstruct, *system, 1, 1, requirements=wanted)
     refused("norm", robust.NormRequirement, "h3")
+    for bad in ([-1], [True], []):
+        refused("inputs: expected", robust.NormRequirement, inputs=bad)
+    refused("at_most: expected a number above 0", robust.NormRequirement, at_most=np.nan)
     direct = [[-1.0]], [[1.0, 1.0]], [[1.0], [1.0]], [[0.5, 0.0], [0.0, 0.0]]
     wanted = [robust.NormRequirement("h2")]
     refused("no controller of order 0", robust.hinfstruct, *direct, 1, 1, requirements=wanted)

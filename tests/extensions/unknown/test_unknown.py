@@ -13,6 +13,7 @@ from refusals import refused
 from scipy_oracle import gain
 
 from lqrlab import learning, simulation, systems, unknown
+from lqrlab.compute import pytree
 from lqrlab.extensions.unknown import belief as beliefs
 from lqrlab.extensions.unknown.prior import Guess
 from lqrlab.extensions.unknown.regret import ConstantGain
@@ -533,6 +534,29 @@ def test_first_contact_is_the_loop_of_numpy_episode_by_episode(plants):
     assert contact.summary()["another plant"]["failed"] == 100
 
 
+@pytree
+@dataclasses.dataclass(frozen=True)
+class LateLearner:
+    """Inputs at random for ten steps, then the gain."""
+
+    K: jax.Array
+
+    def init(self, batch_shape):
+        return jnp.zeros(())
+
+    def __call__(self, t, x):
+        u = -(self.K @ x[..., None])[..., 0]
+        return t + 1, jnp.where(t < 10, u + 20.0 * jnp.cos(jnp.pi * t), u)
+
+
+def test_a_loop_that_failed_has_failed_even_if_it_recovers(plants):
+    met = unknown.first_contact(lambda _: LateLearner(plants.K), plants, plants, key=KEY)
+    assert met.failed.all()
+    assert np.isinf(met.ratio).all()
+    fine = unknown.first_contact(lambda _: ConstantGain(plants.K), plants, plants, key=KEY)
+    np.testing.assert_allclose(fine.ratio, 1.0, rtol=1e-9)
+
+
 def test_the_regulator_survives_a_push_another_plant_and_noise_of_which_it_was_told_nothing():
     quiet = unknown.problem_of([sampled(name, 4) for name in FAMILIES])
     regulator = partial(unknown.adaptive, prior=unknown.wide())
@@ -581,7 +605,7 @@ def contact(plants, then):
 
 WRONG = [
     (lambda: unknown.problem_of([]), "plants: expected a plant, or a list"),
-    (lambda: unknown.problem_of(PENDULUMS, noise=-1.0), "noise: expected a st"),
+    (lambda: unknown.problem_of(PENDULUMS, noise=-1.0), "noise: expected finite numbers ≥ 0"),
     (lambda: unknown.problem_of(PENDULUMS, noise=[[0.1]] * 3), r"noise: expected leading axes \(2,"),
     (lambda: unknown.problem_of(PENDULUMS, limit=0.0), "limit: expected a number > 0"),
     (
@@ -596,6 +620,16 @@ WRONG = [
         lambda: unknown.look_ahead(unknown.adaptive(PENDULUM, NO_PLANT_AT_LARGE)),
         "policy: its prior knows families alone",
     ),
+    *(
+        (partial(unknown.adaptive, PENDULUM, unknown.ridge(), **{name: bad}), f"{name}: expected {words}")
+        for name, bad, words in (
+            *((name, bad, "finite numbers ≥ 0") for name in ("noise", "sensor_noise") for bad in (np.nan, -1.0)),
+            *(("limit", bad, "numbers ≥ 0") for bad in (np.nan, -1.0)),
+            *((name, np.ones(3), "one number") for name in ("noise", "sensor_noise", "limit")),
+            ("doublings", -1, "a whole number"),
+        )
+    ),
+    (lambda: unknown.adaptive(Problem.of(PENDULUM), unknown.ridge(), noise=0.1), "noise: expected that of the problem"),
     *((partial(ahead, **{name: 0}), f"{name}: expected a whole number") for name in ("num", "steps", "until")),
 ]
 
