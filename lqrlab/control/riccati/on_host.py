@@ -143,7 +143,7 @@ def _started(problem: Problem, continuous: bool) -> np.ndarray:
     return P if np.isfinite(P).all() else _stable_graph(problem, continuous)
 
 
-def _pencil(problem: Problem, continuous: bool) -> tuple[np.ndarray, np.ndarray] | None:
+def optimality(problem: Problem, continuous: bool) -> tuple[np.ndarray, np.ndarray] | None:
     """L and M of the optimality conditions of x and Px, L − λM, without u; None if they are not finite."""
     A, B, Q, R, N = problem
     (n, m), one, zero = B.shape, np.eye(len(A)), np.zeros_like(A)
@@ -159,19 +159,12 @@ def _pencil(problem: Problem, continuous: bool) -> tuple[np.ndarray, np.ndarray]
     return rest @ left[:, : 2 * n], rest @ right
 
 
-def optimal_modes(problem: Problem, *, continuous: bool) -> np.ndarray:
-    """Modes of the optimality conditions of one problem, those of the optimal loop and their mirror images."""
-    pencil = _pencil(problem, continuous)
-    values = np.zeros(0) if pencil is None else scipy.linalg.eigvals(*pencil)
-    return values[np.isfinite(values)]
-
-
 def _stable_graph(problem: Problem, continuous: bool) -> np.ndarray:
     """P of the graph [I; P] of the stable deflating subspace of the optimality conditions.
 
     As in ``scipy.linalg.solve_*_are``, whose triangular solves take milliseconds on cores that others use.
     """
-    n, pencil = len(problem[0]), _pencil(problem, continuous)
+    n, pencil = len(problem[0]), optimality(problem, continuous)
     if pencil is None:
         return np.full_like(problem[0], np.nan)
     try:
