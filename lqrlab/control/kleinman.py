@@ -26,7 +26,8 @@ def _improved(A: Array, B: Array, Q: Array, R: Array, N: Array, K: Array) -> Sol
     problem = DoublingProblem(A, B, Q, R, N)
     closed = A - batch_last.mul(B, K)
     stage = stage_weight(Q, R, N, K, mul=batch_last.mul, t=batch_last.t)
-    P, stable = smith(batch_last.t(closed), stage, float(jnp.finfo(A.dtype).eps) ** 0.5 / 4)
+    P, reach = smith(batch_last.t(closed), stage, float(jnp.finfo(A.dtype).eps) ** 0.5 / 4)
+    stable = reach < jnp.inf
     P = jnp.where(stable[None, None], batch_last.symmetric(P), jnp.nan)
     return problem.finished(P, stable, continuous=False)[0]
 
@@ -53,7 +54,7 @@ def _tangent(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[S
     PD = B.mT @ P @ (dA - dB @ out.K)
     d_next = linalg.solve_many(S, dB.mT @ P @ after + B.mT @ dP @ after + PD + dN.mT - dR @ out.K)
     still = jnp.zeros_like(out.residual)
-    return out, Solution(d_next, dP, dA - dB @ out.K - B @ d_next, still, still)
+    return out, Solution(d_next, dP, dA - dB @ out.K - B @ d_next, *[still] * 3)
 
 
 def spectral_radius(A: ArrayLike, *, squarings: int = 20) -> Float[Array, "*batch"]:
@@ -120,8 +121,7 @@ def _stable_start(problem: tuple[Array, ...], K: Array) -> Array:
     """K, stabilised where it is not stabilizing; outside a trace only those members are worked on."""
     if arguments.traced(problem, K):
         return _stabilised(problem, K)
-    closed = np.asarray(problem[0]) - np.asarray(problem[1]) @ np.asarray(K)
-    bad = np.flatnonzero(~(np.asarray(spectral_radius(closed)) < 1))
+    bad = np.flatnonzero(~(np.asarray(_radius(problem, K)) < 1))
     if not len(bad):
         return K
     lead, core = K.shape[:-2], K.shape[-2:]
@@ -133,12 +133,17 @@ def _stable_start(problem: tuple[Array, ...], K: Array) -> Array:
     return jnp.asarray(whole.reshape(K.shape))
 
 
+@jax.jit
+def _radius(problem: tuple[Array, ...], K: Array) -> Array:
+    return spectral_radius(problem[0] - problem[1] @ K)
+
+
 @partial(jax.jit, static_argnames="steps")
 def _improve(problem: tuple[Array, ...], K: Array, steps: int) -> LQR:
     K, _ = jax.lax.scan(lambda K, _: (newton_step(*problem, K).K, None), K, length=steps)
     reached = newton_step(*problem, K)
     closed = problem[0] - problem[1] @ K
-    stable = (reached.stable > 0.5) & jnp.all(jnp.isfinite(K), axis=(-1, -2))
+    stable = (reached.stable > 0.5) & (reached.definite > 0.5) & jnp.all(jnp.isfinite(K), axis=(-1, -2))
     return LQR(K, reached.P, closed, reached.residual, stable & _is_cost(reached.P, closed, problem, K))
 
 

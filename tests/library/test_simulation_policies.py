@@ -372,6 +372,8 @@ def two_carts():
         (lambda p, d: simulation.estimated(p, dataclasses.replace(d, discrete=False)), "design: expected one for the"),
         (lambda p, d: simulation.delayed(p, d.regulator, 1.5), "ticks: expected so many"),
         (lambda p, d: simulation.delayed(p, d.regulator, 1.0), "design: expected 4 states .* found 3 and 1"),
+        (lambda p, d: simulation.Measured(d, np.full((1, 4), np.nan)), "sensor: expected finite numbers"),
+        (lambda p, d: simulation.Problem.of(p, limits=simulation.Limits(y=(-1, 1), C=np.nan * np.eye(4))), "C: exp"),
         (lambda p, d: simulation.delayed(p, d.regulator, 0.0, limit=np.nan), "limit: expected numbers ≥ 0"),
         (lambda p, d: simulation.delayed(p, d.regulator, 0.0, limit=-1.0), "limit: expected numbers ≥ 0"),
         (lambda p, d: simulation.delayed(p, d.regulator, 0.0, limit=np.ones(3)), "limit: expected one number or 1"),

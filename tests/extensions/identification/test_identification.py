@@ -253,6 +253,13 @@ def test_an_hdf5_files_attributes_say_units(tmp_path):
     refused("angle: expected V, but found", identification.read, tmp_path / "a.h5", ["force"], ["angle [V]"])
 
 
+def test_a_band_and_an_array_that_are_no_numbers_are_refused():
+    masked = np.ma.array(np.ones((9, 2)), mask=np.eye(9, 2))
+    refused("source: expected numbers, but found 2 masked", identification.read, masked, ["u"], ["y"])
+    for bad in (np.nan, np.inf):
+        refused("band: expected a finite number", identification.excitation, "chirp", 20, 0.1, band=(bad, 1.0))
+
+
 def stamped(form):
     """A record of 6 s about a midnight between two months, its times in this form."""
     times = pd.date_range("2026-01-31 23:59:57", periods=60, freq="100ms", tz="Europe/Berlin")
