@@ -120,8 +120,7 @@ def _stable_start(problem: tuple[Array, ...], K: Array) -> Array:
     """K, stabilised where it is not stabilizing; outside a trace only those members are worked on."""
     if arguments.traced(problem, K):
         return _stabilised(problem, K)
-    closed = np.asarray(problem[0]) - np.asarray(problem[1]) @ np.asarray(K)
-    bad = np.flatnonzero(~(np.asarray(spectral_radius(closed)) < 1))
+    bad = np.flatnonzero(~(np.asarray(_radius(problem, K)) < 1))
     if not len(bad):
         return K
     lead, core = K.shape[:-2], K.shape[-2:]
@@ -131,6 +130,11 @@ def _stable_start(problem: tuple[Array, ...], K: Array) -> Array:
     whole = np.array(K).reshape(-1, *core)
     whole[rows] = np.asarray(_stabilised(tuple(map(jnp.asarray, chosen[:-1])), jnp.asarray(chosen[-1])))
     return jnp.asarray(whole.reshape(K.shape))
+
+
+@jax.jit
+def _radius(problem: tuple[Array, ...], K: Array) -> Array:
+    return spectral_radius(problem[0] - problem[1] @ K)
 
 
 @partial(jax.jit, static_argnames="steps")

@@ -191,7 +191,7 @@ def _problem(plant: Any, x0: Array, settings: Mapping[str, Any], disturbances: M
     else:
         check_plant(plant)
         _check_shape(x0, plant.batch_shape, plant.n, plant.name)
-        linear = bool(settings["linear"])
+        linear = settings["linear"] is not None and checks.flag("linear", settings["linear"])
         problem = Problem.of(plant, optimum=False, **{**settings, "linear": linear}, **disturbances)
     batch = problem.batch_shape
     if np.ndim(settings["dt"]) and x0.shape[: len(batch)] != batch:

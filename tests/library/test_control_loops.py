@@ -365,6 +365,12 @@ def test_poles_are_numbers():
     for bad in (["-1", "-2"], [None, -1.0]):
         refused("poles: expected numbers, but found", control.place, A, B, np.asarray(bad))
         refused("poles: expected numbers, but found", control.settling_time, np.asarray(bad))
+    hidden = np.ma.array([0.9, 0.5], mask=[True, False])
+    refused("poles: expected numbers, but found 1 masked", control.settling_steps, hidden)
+    refused("poles: expected finite numbers, but found nan", control.settling_steps, [0.9, np.nan])
+    refused("xs: expected finite", control.lq_tracking, A, B, TWO, ONE, np.full((3, 2), np.nan))
+    refused("c: expected finite", control.lq_tracking, A, B, TWO, ONE, np.ones((3, 2)), c=np.full((2, 2), np.inf))
+    refused("B: expected finite", control.StateSpace, A, np.full((2, 1), np.inf), GAIN, ONE)
 
 
 @pytest.mark.parametrize("dt", [np.nan, np.inf, 0.0, -1.0])

@@ -152,7 +152,7 @@ def settling_time(
     """
     matrix_checks.on_host("settling_time", poles, dt)
     number("within", within, "a share between 0 and 1", above=0, below=1)
-    values = np.asarray(matrix_checks.real("poles", poles, or_complex=True))
+    values = np.asarray(matrix_checks.real("poles", poles, or_complex=True, finite=np.ndim(poles) < 2))
     if not values.ndim or not values.size:
         raise ValueError(f"poles: expected at least one, but found shape {values.shape}")
     with np.errstate(divide="ignore"):
@@ -189,7 +189,7 @@ def settling_steps(
     low, high = whole("shortest", shortest), whole("longest", longest)
     if low > high:
         raise ValueError(f"shortest, longest: expected shortest ≤ longest, but found {low} and {high}")
-    steps = times * settling_time(np.asarray(poles), 1.0, within=within).max()
+    steps = times * settling_time(poles, 1.0, within=within).max()
     return int(np.clip(np.ceil(steps / whole("multiple", multiple)) * multiple, low, high))
 
 

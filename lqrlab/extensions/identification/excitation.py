@@ -50,7 +50,7 @@ def excitation(
     if np.any(high <= 0):
         raise ValueError(f"amplitude: expected numbers above 0, but found {amplitude!r}")
     checks.whole("hold", hold)
-    low_f, high_f = (1 / (T * step), 0.2 / step) if band is None else band
+    low_f, high_f = (1 / (T * step), 0.2 / step) if band is None else (checks.number("band", f) for f in band)
     if not 0 < low_f < high_f <= 0.5 / step:
         raise ValueError(f"band: expected 0 < low < high ≤ {0.5 / step:g} Hz, but found {band!r}")
     random, t = np.random.default_rng(seed), step * np.arange(T)

@@ -78,7 +78,7 @@ def optimum(problem: Problem, x0: ArrayLike, *, longest: int = 512) -> Constrain
             f"problem: expected float64, but found {problem.A.dtype}, in which no plan is exact; call "
             "lqrlab.compute.setup() before the plant is made"
         )
-    x = jnp.asarray(checks.real("x0", x0), problem.A.dtype)
+    x = jnp.asarray(checks.real("x0", x0, finite=True), problem.A.dtype)
     extra = (1,) * (x.ndim - 1 - len(problem.batch_shape))
     x = jnp.broadcast_to(x, (*jnp.broadcast_shapes(x.shape[:-1], (*problem.batch_shape, *extra)), problem.n))
     design = mpc(problem, longest).for_loops(x.ndim)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy_oracle
 from calls import solved
+from refusals import refused
 
 from lqrlab import environments, evaluation, predictive, simulation, systems
 from lqrlab.extensions.predictive import least_cost
@@ -39,6 +40,7 @@ def test_a_start_just_outside_of_where_the_regulator_keeps_its_limit_pays_for_it
     """x+ = x + u, cost x² + u²: the gain is 0.618, so from 2.5 the input stays at −1 once, and no longer."""
     golden = (1 + 5**0.5) / 2
     problem = simulation.Problem.from_matrices(ONE, ONE, ONE, ONE, limits=(-1, 1))
+    refused("x0: expected finite numbers", predictive.optimum, problem, [[1.6], [np.nan]])
     best = predictive.optimum(problem, [[1.6], [1.7], [2.5]])
     paid = [x**2 + 1 + golden * (x - 1) ** 2 for x in (1.7, 2.5)]
     np.testing.assert_allclose(best.cost, [golden * 1.6**2, *paid], rtol=1e-8)
