@@ -81,9 +81,6 @@ def _of_arrays(where: str, arrays: Mapping[str, Any]) -> pd.DataFrame:
     columns: list[tuple[str, np.ndarray]] = []
     for name, value in arrays.items():
         checks.text(where, name, "the names of columns")
-        if isinstance(value, np.ma.MaskedArray):  # what a mask hides was not measured: a lost sample
-            times = value.dtype.kind in "mM"
-            value = np.ma.filled(value, "NaT") if times else np.ma.filled(value * 1.0, np.nan)
         try:
             a = np.ma.filled(np.ma.asarray(value, float), np.nan) if np.ma.is_masked(value) else np.asarray(value)
         except ValueError:
