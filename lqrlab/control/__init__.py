@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from lqrlab.compute.names import lazily
 
 if TYPE_CHECKING:
-    from lqrlab.control.analysis.diagnosis import Diagnosis, ctrb, diagnose, gram, obsv
-    from lqrlab.control.analysis.eigenmodes import Mode, modes, modes_in_words, settling_steps, settling_time, zeros
+    from lqrlab.control.analysis.diagnosis import Diagnosis, ctrb, diagnose, gram, obsv, zeros
+    from lqrlab.control.analysis.eigenmodes import Mode, modes, modes_in_words, settling_steps, settling_time
     from lqrlab.control.analysis.stability_margins import Disk, Margins, margins
     from lqrlab.control.analysis.system_norms import h2_norm, hinf_norm
     from lqrlab.control.delay import delay_cost, delayed, lqrd_delayed

@@ -117,9 +117,8 @@ def _design(args: tuple[Array | np.ndarray, ...], *, continuous: bool, singular_
     if design.P.ndim == 2 and not traced(design) and not bool(design.stabilizing):
         from lqrlab.control.analysis import diagnosis  # stands above; only a problem without an answer needs it
 
-        A, B, Q = (np.asarray(a) for a in args[:3])
         why = float(design.residual) if bool(design.uncertified) else None
-        raise ValueError(diagnosis.why_not(A, B, Q, continuous=continuous, residual=why))
+        raise ValueError(diagnosis.why_not([np.asarray(a) for a in args], continuous=continuous, residual=why))
     return design
 
 

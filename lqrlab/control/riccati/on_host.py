@@ -15,7 +15,7 @@ import scipy  # its modules load when they are first used
 from jaxtyping import Float
 
 from lqrlab.compute.linalg import batch_last
-from lqrlab.control.riccati.doubling import DoublingProblem, Solution, by_doubling
+from lqrlab.control.riccati.doubling import DoublingProblem, Solution, accepted, by_doubling
 
 _NEWTON = 20
 _EXACT = 1e-14  # relative residual that no Newton step makes smaller
@@ -106,7 +106,15 @@ def _by_pencil(problem: Problem, continuous: bool, enough: float) -> tuple[Solut
         now, left = _answered(equation, now.P + (step + step.T) / 2, continuous)
         if left < error:
             best, error = now, left
+    fine = error < np.inf and best.residual < accepted(best.P.dtype)  # no other is given out
+    if fine and not equation.determined(best.P[..., None], partial(_last, continuous), continuous=continuous):
+        best, error = best._replace(stable=np.array(0.0)), np.inf
     return best, error
+
+
+def _last(continuous: bool, a: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """:func:`_lyapunov` of one problem with the batch on the last axis."""
+    return _lyapunov(a[..., 0], q[..., 0], continuous)[..., None]
 
 
 def _answered(equation: DoublingProblem, P: np.ndarray, continuous: bool) -> tuple[Solution, float]:
@@ -135,11 +143,8 @@ def _started(problem: Problem, continuous: bool) -> np.ndarray:
     return P if np.isfinite(P).all() else _stable_graph(problem, continuous)
 
 
-def _stable_graph(problem: Problem, continuous: bool) -> np.ndarray:
-    """P of the graph [I; P] of the stable deflating subspace of the optimality conditions of x, Px and u.
-
-    As in ``scipy.linalg.solve_*_are``, whose triangular solves take milliseconds on cores that others use.
-    """
+def optimality(problem: Problem, continuous: bool) -> tuple[np.ndarray, np.ndarray] | None:
+    """L and M of the optimality conditions of x and Px, L − λM, without u; None if they are not finite."""
     A, B, Q, R, N = problem
     (n, m), one, zero = B.shape, np.eye(len(A)), np.zeros_like(A)
     if continuous:
@@ -149,21 +154,38 @@ def _stable_graph(problem: Problem, continuous: bool) -> np.ndarray:
         left = np.block([[A, zero, B], [-Q, one, -N], [N.T, np.zeros((m, n)), R]])
         right = np.block([[one, zero], [zero, A.T], [np.zeros((m, n)), -B.T]])
     if not np.isfinite(left).all():
-        return np.full_like(A, np.nan)
+        return None
     rest = scipy.linalg.qr(left[:, 2 * n :])[0][:, m:].T  # what is orthogonal to the columns of u
+    return rest @ left[:, : 2 * n], rest @ right
+
+
+def _stable_graph(problem: Problem, continuous: bool) -> np.ndarray:
+    """P of the graph [I; P] of the stable deflating subspace of the optimality conditions.
+
+    As in ``scipy.linalg.solve_*_are``, whose triangular solves take milliseconds on cores that others use.
+    """
+    n, pencil = len(problem[0]), optimality(problem, continuous)
+    if pencil is None:
+        return np.full_like(problem[0], np.nan)
     try:
-        *_, U = scipy.linalg.ordqz(rest @ left[:, : 2 * n], rest @ right, sort="lhp" if continuous else "iuc")
+        *_, U = scipy.linalg.ordqz(*pencil, sort="lhp" if continuous else "iuc")
         P = np.linalg.solve(U[:n, :n].T, U[n:, :n].T)
     except (np.linalg.LinAlgError, ValueError):  # no graph; an order that rounding does not allow
-        return np.full_like(A, np.nan)
+        return np.full_like(problem[0], np.nan)
     return (P + P.T) / 2
 
 
 def _lyapunov(a: np.ndarray, q: np.ndarray, continuous: bool) -> np.ndarray:
-    """X of a X + X aᵀ + q = 0 or, by a bilinear transform, of X = a X aᵀ + q; SciPy's would warn of what is checked."""
-    if not continuous:
-        one = np.eye(len(a))
-        moved = np.linalg.inv(a + one)
-        a, q = moved @ (a - one), 2 * moved @ q @ moved.T
-    T, Z = scipy.linalg.schur(a)
+    """X of a X + X aᵀ + q = 0 or, by a bilinear transform, of X = a X aᵀ + q; SciPy's would warn of what is checked.
+
+    NaN where a, or what its transform becomes, is none of a loop: a mode at −1, an overflow.
+    """
+    try:
+        if not continuous:
+            one = np.eye(len(a))
+            moved = np.linalg.inv(a + one)
+            a, q = moved @ (a - one), 2 * moved @ q @ moved.T
+        T, Z = scipy.linalg.schur(a)
+    except ValueError:  # LinAlgError is one
+        return np.full_like(q, np.nan)
     return Z @ scipy.linalg.lapack.dtrsyl(T, T, -Z.T @ q @ Z, tranb="T")[0] @ Z.T
