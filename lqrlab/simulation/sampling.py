@@ -6,6 +6,7 @@ matrices lose the fewest digits. Large batches and larger plants are solved with
 
 import functools
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -66,10 +67,28 @@ def sample(part: Part, *, design: bool) -> tuple[control.Sampled, tuple[Any, Any
         return jax.tree.map(lambda a: as_jax(a.reshape(*batch, *a.shape[1:])), flat)
     found = control.discretize(A, B, Q, R, part.dt, N)
     try:
-        return found, optimum(found) if design else None
+        best = optimum(found) if design else None
     except ValueError:
         control.lqrd(A, B, Q, R, part.dt, N)  # names the mode of the plant, not of its samples
         raise
+    if best and not batch and not checks.traced(best):
+        _remark_on_growth(np.asarray(found.Q), np.asarray(best[1]))
+    return found, best
+
+
+def _remark_on_growth(Q: np.ndarray, P: np.ndarray) -> None:
+    """Warn where a sample without input costs so much more than the optimum that their difference has few digits."""
+    try:
+        half = np.linalg.inv(np.linalg.cholesky(P))
+    except np.linalg.LinAlgError:  # a state that costs nothing
+        return
+    off = float(8 * np.finfo(float).eps * np.linalg.norm(half @ Q @ half.T, 2))
+    if off > 1e-9:
+        warnings.warn(
+            f"dt: the plant grows so much in a sample time that costs in double precision are right to about {off:.0e};"
+            " take a shorter dt",
+            stacklevel=4,
+        )
 
 
 def listed(plants: object) -> Sequence[Plant]:
