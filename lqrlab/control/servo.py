@@ -87,7 +87,9 @@ def lqi(
     try:
         design = (dlqr if discrete else lqr)(dynamics, inputs, weight, R, cross)
     except ValueError as error:  # of one problem, outside a trace; of an integral it speaks as of a state after the n
-        if A.ndim == B.ndim == C.ndim == 2 and (lost := _not_held(*map(np.asarray, (A, B, C)), discrete)):
+        if A.ndim == B.ndim == C.ndim == 2 and (
+            lost := _not_held(np.asarray(A), np.asarray(B), np.asarray(C), discrete)
+        ):
             raise ValueError(
                 f"C: output {', '.join(map(str, lost))} cannot be held: constant inputs do not move it, or not apart "
                 "from the others (a transmission zero at the origin); leave it out, or choose another one"

@@ -178,7 +178,7 @@ def of_gain(closed: Float[Array, "*batch n n"]) -> Int8[Array, "*batch"]:
 
     flat = jnp.zeros(F.shape[:-2], F.dtype)
     one = jnp.broadcast_to(jnp.eye(n, dtype=F.dtype) / n, F.shape)
-    start = (F, flat, one, flat, flat, jnp.int32(0))
+    start: tuple[Array, ...] = (F, flat, one, flat, flat, jnp.int32(0))
     state = jax.lax.while_loop(lambda state: jnp.any(undecided(state)), double, start)
     growth, last = state[4], size(state)
     bounded = (growth <= 1) & (last < jnp.inf)
