@@ -125,7 +125,7 @@ def test_where_an_eigenvalue_algorithm_fails_the_margins_say_so(monkeypatch):
         raise np.linalg.LinAlgError("no convergence")
 
     monkeypatch.setattr("lqrlab.control.analysis.system_norms._hamiltonian", fails)
-    with pytest.raises(ValueError, match="^A, B, C, D: expected numbers nearer to one.*no convergence"):
+    with pytest.raises(ValueError, match=r"^A, B, C, D: expected numbers nearer to one.*no convergence"):
         control.margins([[0.0]], [[1.0]], [[2.0]])
 
 
