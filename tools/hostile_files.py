@@ -6,6 +6,7 @@ words are a pattern of the sentence in which reading ends. Where they are empty,
 
 import contextlib
 import dataclasses
+import gzip
 import json
 import os
 import re
@@ -539,13 +540,15 @@ def packed_hdf5(path: Path) -> None:
 GOOD = "u,y\n" + "1,2\n" * 20
 TOO_MUCH = "unpacks to"
 NO_LOG = "cannot be read as|no HDF5 file"
-LOG_FORMATS = ("csv", "txt", "dat", "parquet", "h5", "mat", "npz")
+LOG_FORMATS = ("csv", "txt", "dat", "parquet", "h5", "mat", "npz", "xlsx", "csv.gz")
 LOGS = [
     *(Case(f"{kind}: {name}", make, "there is no such file", f"log.{kind}")
       for name, make in NO_FILE.items() for kind in ("csv", "mat", "parquet")),
     *(Case(f"{kind}: a terabyte", sparse, "at most 1 GiB", f"log.{kind}") for kind in LOG_FORMATS),
     *(Case(f"{kind}: a picture", text(b"\x89PNG\r\n" * 100), NO_LOG, f"log.{kind}") for kind in LOG_FORMATS),
     *(Case(f"{kind}: nothing", text(""), NO_LOG, f"log.{kind}") for kind in LOG_FORMATS),
+    Case("gz: fifty million rows", lambda path: path.write_bytes(gzip.compress(b"1,2\n" * 50_000_000, 1)), TOO_MUCH,
+         "log.csv.gz"),
     Case("csv: one endless row", text(b"1," * (1 << 21)), "more than 1 MiB", "log.csv"),
     Case("csv: a hundred thousand columns", text("a," * 100_000 + "u,y\n1,2\n"), "at most 10000 columns", "log.csv"),
     Case("csv: two million short rows of 10⁴ columns", text("u,y" + ",a" * 4000 + "\n" + "1\n" * 2_000_000),

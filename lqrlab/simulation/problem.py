@@ -165,6 +165,7 @@ class Problem(QuadraticRegulator):
             optimum: whether K and P are designed.
         """
         sampled = control.Sampled(*control.matrix_checks.arguments(A, B, Q, R, N))
+        sampled = sampled if N is not None else sampled._replace(N=jnp.zeros_like(sampled.B))
         *lead, n, m = sampled.B.shape
         dtype = sampled.A.dtype
         ones = jnp.ones((*lead, n), dtype), jnp.ones((*lead, m), dtype)

@@ -8,6 +8,7 @@ import numpy as np
 import scipy  # its modules load when they are first used
 from jaxtyping import Array, ArrayLike, Complex, Float
 
+from lqrlab.compute import broadcast, linalg
 from lqrlab.compute.checks import flag
 from lqrlab.control import discretization, matrix_checks
 from lqrlab.control.analysis.eigenmodes import Mode, dominant_states, modes
@@ -153,6 +154,30 @@ def _full_row_rank(system: tuple[np.ndarray, ...], small: float) -> tuple[np.nda
         c, d = np.vstack([c[:, :free], a[free:, :free]]), np.vstack([d, b[free:]])
         a, b = a[:free, :free], b[:free]
     return a, b, c, d
+
+
+def unsaturated_level(K: ArrayLike, P: ArrayLike, limit: ArrayLike) -> Float[Array, "*batch"]:
+    """The largest c such that u = −Kx stays within ±limit wherever xᵀPx ≤ c.
+
+    With P of an LQR design the linear loop never leaves that ellipsoid, so its inputs never saturate: a place to
+    hand over to it. Of a nonlinear plant nothing is proved.
+
+    Args:
+        K: ``[..., m, n]``.
+        P: ``[..., n, n]``, > 0.
+        limit: of the inputs' deviation from the equilibrium, a scalar or ``[..., m]``.
+
+    Returns:
+        c ``[...]`` = min over inputs of limit² / (K P⁻¹ Kᵀ).
+    """
+    K, P = matrix_checks.matrices(K=(K, "mn"), P=(P, "nn"))
+    limit = jnp.asarray(matrix_checks.real("limit", limit, low=0), K.dtype)
+    limit = jnp.broadcast_to(limit, jnp.broadcast_shapes(limit.shape, K.shape[-2:-1]))
+
+    def one(K: Array, P: Array, limit: Array) -> Array:
+        return jnp.min(limit**2 / jnp.sum(K * linalg.solve(P, K.T).T, axis=1))
+
+    return broadcast(one, (K, 2), (P, 2), (limit, 1))
 
 
 def why_not(problem: Sequence[np.ndarray], *, continuous: bool, residual: float | None = None) -> str:

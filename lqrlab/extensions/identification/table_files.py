@@ -135,7 +135,7 @@ def numeric(frame: pd.DataFrame) -> pd.DataFrame:
     fits, notes, frame = _fits(frame), list[str](), frame.copy(deep=False)
     sure = {marks for _, marks in fits.values() if len(marks) == 1}
     floats = (a.to_numpy(float, na_value=np.nan) for _, a in frame.items() if a.dtype.kind == "f")
-    sure |= {"." for a in floats if (np.abs(np.modf(a)[0]) > 0).any()}
+    sure |= {frame.attrs.get("decimal", ".") for a in floats if (np.abs(np.modf(a)[0]) > 0).any()}
     either = sure.pop() if len(sure) == 1 else "" if sure else frame.attrs.get("usual", "")
     for i, (words, marks) in fits.items():
         open_ = words[words.str.contains("[.,]", na=False)] if len(marks) > 1 else words[:0]
@@ -219,15 +219,18 @@ def _text(path: Path) -> pd.DataFrame:
     _check_columns(path, width)
     _check_size(path, 8 * width * max(content.count(b"\n"), content.count(b"\r")))
     remarks = content.count(b"\n#") + content.startswith(b"#") > sum(line[0] == "#" for line in lines[:first])
-    for kind in (None, str):  # words, where a column with a decimal comma says that a point may be one of thousands
-        frame = pd.read_csv(
+    for mark in _NUMBERS:  # with a decimal comma too where a column has one, and no other has a point
+        read = pd.read_csv(
             io.BytesIO(content), sep=separator, header=None, names=range(width), skiprows=first, index_col=False,
-            skipinitialspace=True, encoding=encoding, encoding_errors="replace", dtype=kind, low_memory=False,
+            skipinitialspace=True, encoding=encoding, encoding_errors="replace", decimal=mark, low_memory=False,
             comment="#" if remarks else None,
         )  # fmt: skip
-        if all(marks != "," for _, marks in _fits(frame).values()):
+        marks = {marks for _, marks in _fits(read[:: 1 + len(read) // _LOOKED_AT]).values()}
+        if mark == "." or "." not in marks:
+            frame, decimal = read, mark
+        if "," not in marks:
             break
-    frame.attrs["usual"] = "." if separator == "," else ","
+    frame.attrs.update(decimal=decimal, usual="." if separator == "," else ",")
     return _headed(path, frame, headings)
 
 

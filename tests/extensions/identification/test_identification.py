@@ -373,7 +373,8 @@ def test_words_that_may_mean_two_numbers_go_by_the_others_and_are_noted(tmp_path
     assert log(comma, "1,234", "1").us[0, 0] == 1.234 == log(comma, "1.234,0", "1").us[0, 0] / 1000
     assert log(comma, "1.234", "1").us[0, 0] == 1234
     assert log(comma, "0.5", "1").us[0, 0] == 0.5  # which no mark of thousands is
-    assert "u: 1,234 is taken as 1.234" in log(comma, "1,234", "1").notes
+    assert "u: 1,234 is taken as 1.234" in log(("1", "2", "3"), "1,234", "1").notes
+    assert "u: 1.234 is taken as 1234" in log(comma, "1.234", "1").notes
     refused("u: expected a column of numbers, but found '1,234'", log, point, "1,234", comma)
     refused("two rows of finite numbers, but found 1", log, point, missing, "1")
 
