@@ -175,7 +175,10 @@ class Problem(QuadraticRegulator):
             raise ValueError(f"dt: expected one sample time, or one for each of {tuple(lead)}, but found {times.shape}")
         times = jnp.broadcast_to(times, lead)
         problem = cls(coordinates, times, *sampled).limited(limits)
-        return problem.solved(check=False) if optimum else problem
+        if not optimum:
+            return problem
+        with sampling.or_without():
+            return problem.solved(check=False)
 
     @property
     def name(self) -> str:
