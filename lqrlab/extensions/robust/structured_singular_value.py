@@ -17,6 +17,7 @@ _EXACT = 2e-4  # relative decrease of λ after which no more is looked for,
 _RESTS, _GONE = 0.01, 1e-4  # unless an entry of D, above that share of the largest, still changes by more, relative
 _NOTHING = 1e-12  # λ relative to ‖M‖²: µ is zero
 _TURNS, _ITERATIONS, _STARTS = 80, 80, 4
+_FIRST, _FEW = 8, 20  # matrices that are looked at first, and turns, where µ below one is all that is asked
 _SWEEPS, _FACTOR = 12, 1e4  # of balancing: how often, and by how much at most
 _TOGETHER = 512  # matrices: what they need stays in the cache
 _ENTRIES = 2**21  # of an array that holds them all
@@ -77,6 +78,21 @@ def mu(M: ArrayLike, blocks: Any) -> StructuredSingularValue:
     found[lower == 0] = 0
     bounds = upper.reshape(lead), np.minimum(lower, upper).reshape(lead)
     return StructuredSingularValue(*bounds, found.reshape(*lead, *found.shape[1:]))
+
+
+def below_one(M: Complex[np.ndarray, "f z w"], blocks: Any, turns: int = _FEW) -> bool:
+    """True if a few turns certify that µ of all matrices is below one; the largest are looked at first."""
+    structure = uncertainty_structure(blocks, *M.shape[1:])
+    even = _balanced(np.moveaxis(M, 0, -1), structure)
+    size = np.abs(even).max(axis=(0, 1))
+    largest = np.argsort(-np.linalg.norm(even, axis=(0, 1)))
+    with np.errstate(all="ignore"):
+        for these in (largest[:_FIRST], largest[_FIRST:]):
+            scale = np.where(size[these] > 0, size[these], 1.0)
+            bounds = scale * _upper(even[..., these] / scale, structure, 1 / scale, turns)
+            if not (bounds < 1).all():
+                return False
+    return True
 
 
 def _balanced(M: np.ndarray, structure: tuple[UncertaintyBlock, ...]) -> np.ndarray:
@@ -265,15 +281,17 @@ def _direction(centers: _Centers, v: np.ndarray, level: np.ndarray) -> tuple[np.
     return newton, np.sqrt(np.maximum(-(gradient * newton).sum(0), 0.0)), -tangent
 
 
-def _upper(M: np.ndarray, structure: tuple[UncertaintyBlock, ...]) -> np.ndarray:
-    """The least bound that scalings certify, of matrices with the batch on the last axis."""
+def _upper(
+    M: np.ndarray, structure: tuple[UncertaintyBlock, ...], enough: np.ndarray | float = 0.0, turns: int = _TURNS
+) -> np.ndarray:
+    """The least bound that scalings certify, of matrices with the batch on the last axis; or one below ``enough``."""
     size = np.sqrt(np.sum(np.abs(M) ** 2, axis=(0, 1)))
     scalings = _scalings(structure)
     bound, left = np.full(M.shape[-1], 0.0), np.flatnonzero(size)
     centers = _Centers(M[..., left] / size[left], scalings)
     v = np.repeat((scalings.trace > 0).astype(float)[:, None], len(left), axis=1)
     level, fall = np.full(len(left), 1.2), np.full(len(left), 0.5)
-    for _ in range(_TURNS):
+    for _ in range(turns):
         if not len(left):
             break
         newton, far, tangent = _direction(centers, v, level)
@@ -286,6 +304,7 @@ def _upper(M: np.ndarray, structure: tuple[UncertaintyBlock, ...]) -> np.ndarray
         after = centers.diagonal(v)
         moves = ((np.abs(after - before) > _RESTS * before) & (after > _GONE * after.max(0))).any(0)
         on = ~(((far < 0.5) & (fall < _EXACT * level) & ~moves) | (level < _NOTHING)) & np.isfinite(far)
+        on &= bound[left] >= np.broadcast_to(enough, bound.shape)[left]
         if not on.all():
             left, v, level, fall = left[on], v[:, on], level[on], fall[on]
             centers.keep(on)
