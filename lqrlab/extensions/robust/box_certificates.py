@@ -1,7 +1,7 @@
 """Certificates of a gain over a box of parameters, from both sides: stability, and how much worse it may become."""
 
 import dataclasses
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -9,19 +9,14 @@ from lqrlab import control
 from lqrlab.compute import checks
 from lqrlab.control.state_space import response_at
 from lqrlab.extensions.robust.structured_singular_value import below_one
-from lqrlab.extensions.robust.uncertain_loop import Blocks, PulledOut, UncertainLoop, UncertainPlant
+from lqrlab.extensions.robust.uncertain_loop import UncertainLoop, UncertainPlant
 from lqrlab.systems import Plant
 
-_FINER, _MOST = 1.02, 1e6  # factors of the gain: to which it is bounded, and up to which it is looked for
+_FINER = 1.03, 1.1, 1.3, 2.0, 5.0, 50.0, 1e3  # times the largest gain that was found: bounds that are tried
 _PEAKS = 8  # loops of the largest gains whose frequencies are looked at
-_SHARE, _WHOLE = (
-    0.88,
-    1.001,
-)  # of the multiple that is refuted: up to which certificates are looked for; at least, above it
-_NEAR = 1.1  # times the largest gain found: the bound that is tried in parts of the box, before each has its own
+_SHARE, _WHOLE = 0.88, 1.001  # of the multiple that is refuted, to be certified; at least, where it is above that
 _BOXES, _LEAST, _WORK = 400, 12, 4e5  # boxes that a box is cut into, at most; times the cube of the blocks' size
-_LEVELS, _SMALLER, _HALVINGS = 7, 0.55, 3  # of the multiple that is certified at once
-_LONG = 60  # turns for it
+_AT_ONCE, _LONG = 0.83 ** np.arange(24), 60  # shares of the multiple that is looked for, tried at once; turns for it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +24,8 @@ class RobustStability:
     """Of a gain on one plant whose parameters are known to within a box.
 
     Attributes:
-        mu: one over the multiple of the box that is certified, inf if none is. Below 1 the loop is stable for all
-            parameters in the box, as far as the grids of frequencies and the remainders of the linear expansions,
-            which were sampled, can tell.
+        mu: one over the multiple of the box that is certified. Below 1 the loop is stable for all parameters in the
+            box, as far as grids of frequencies and the sampled remainders of linear expansions can tell.
         frequency: of the loop where it is refuted [rad/s]; inf if it is not.
         refuted: the least multiple of the box at which parameters were found that the gain does not stabilise, on
             the plant's own equations; inf if none was.
@@ -57,9 +51,8 @@ def robust_stability(
     """Bounds, from both sides, on how far a plant's parameters may be from their values before a gain loses it.
 
     From without, parameters are moved along random directions and to the corners of their box until the loop is
-    unstable. From within, nearly as large a box is cut into parts until µ of the sampled loop, expanded in the
-    parameters of each part (:meth:`UncertainLoop.pulled_out`), is below 1; or until there are too many parts, and what
-    is certified then counts.
+    unstable. From within, nearly as large a box is cut into parts, at most some hundred, until µ of the sampled loop,
+    expanded in the parameters of each part (:meth:`UncertainLoop.pulled_out`), is below 1.
 
     Args:
         controller: what :func:`lqrlab.simulation.bind` makes a gain of: a gain, a design, a network of matrices.
@@ -82,109 +75,56 @@ def robust_stability(
     loop = UncertainLoop.of(controller, plant, spread)
     tried = loop.tried(np.random.default_rng(seed))
     refuted, parameters, at = _refuted(loop, tried)
-    box = _Box.of(loop, num_frequencies, tried)
     most = _SHARE * min(refuted, loop.plants.beyond)
-    multiple, _ = _covered(box, max(most, _WHOLE) if refuted > _WHOLE else most)
-    with np.errstate(divide="ignore"):
-        return RobustStability(float(1 / np.float64(multiple)), at, refuted, parameters, box.parts().lost)
+    multiple = _covered(loop, max(most, _WHOLE) if refuted > _WHOLE else most, tried, num_frequencies)
+    *_, lost = loop.pulled_out(tried, np.zeros(tried.shape[1]), np.ones(tried.shape[1]))
+    return RobustStability(1 / multiple if multiple else np.inf, at, refuted, parameters, lost)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Box:
-    """A box of parameters of a loop: all with |d − center| ≤ half.
+def _halves(
+    loop: UncertainLoop, box: Any, tried: np.ndarray, count: int, performance: Any = None, *, long: bool = False
+) -> list[Any]:
+    """The box |d − center| ≤ half in two, across the direction that matters most; none if all within is certified.
 
-    Attributes:
-        count, tried: number of frequencies; points within [−1, 1] at which the expansion is checked.
-        peaks: more frequencies [rad a sample].
-        root: of the weight whose gain from the inputs' disturbances is to be below ``gain``; None for stability alone.
+    Performance is the root of a weight and the gain from the inputs' disturbances to it, and more frequencies.
+    ``long``: with a repeated block for a direction of several ranks, which takes longer and is true more often.
     """
-
-    loop: UncertainLoop
-    center: np.ndarray
-    half: np.ndarray
-    count: int
-    tried: np.ndarray
-    peaks: np.ndarray
-    root: np.ndarray | None = None
-    gain: float = np.inf
-
-    @classmethod
-    def of(cls, loop: UncertainLoop, count: int, tried: np.ndarray, peaks: Any = (), **more: Any) -> Self:
-        """The box of all that the plant may be."""
-        one = np.ones(loop.plants.directions)
-        return cls(loop, 0 * one, one, count, tried, np.array(peaks, float), **more)
-
-    def parts(self) -> PulledOut:
-        """What differs within the box."""
-        return self.loop.pulled_out(self.tried, self.center, self.half)
-
-    @property
-    def near(self) -> float:
-        """The multiple of the whole box at which this one begins."""
-        return float(np.maximum(np.abs(self.center) - self.half, 0).max())
-
-    def response(self) -> tuple[np.ndarray, Blocks, np.ndarray] | None:
-        """At the frequencies what the blocks see of what they do, the gain's as the last; blocks; whose they are.
-
-        None if the loop at the centre is not stable.
-        """
-        nominal, into, out, blocks, owners, _ = self.parts()
-        closed, n = self.loop.closed(nominal), len(nominal)
-        if not np.abs(np.linalg.eigvals(closed)).max() < 1:
-            return None
-        z = np.exp(1j * np.union1d(self.loop.frequencies(closed, self.count), self.peaks))
-        seen = out @ np.concatenate([np.eye(n), -self.loop.K])
-        if self.root is None:
-            return response_at(closed, into, seen, z), blocks, owners
-        response = response_at(closed, np.hstack([into, nominal[:, n:]]), np.vstack([seen, self.root]), z)
-        response[:, : len(out), into.shape[1] :] += out[:, n:]  # the blocks see the disturbed input
-        response[:, len(out) :] /= self.gain
-        return response, [*blocks, (nominal.shape[1] - n, n)], owners
-
-    def holds(self) -> bool:
-        """True if all within is certified; a direction of several ranks is one repeated block, which takes longer."""
-        if (found := self.response()) is None:
-            return False
-        response, blocks, owners = found
-        repeated: Blocks = [(-int(count), 0) for count in np.bincount(owners) if count]
-        return below_one(response, blocks) or below_one(response, [*repeated, *blocks[len(owners) :]], _LONG)
-
-    def halves(self) -> "list[_Box] | None":
-        """None if all within is certified; else the box in two, across the direction that matters most."""
-        found, across = self.response(), self.half
-        if found is not None:
-            response, blocks, owners = found
-            if below_one(response, blocks):
-                return None
-            each = np.arange(len(owners))
-            across = np.bincount(owners, np.abs(response[:, each, each]).max(0), len(self.half))
-        move = 0.5 * self.half * (np.arange(len(self.half)) == np.argmax(across))
-        half = self.half - move
-        return [dataclasses.replace(self, center=self.center + side * move, half=half) for side in (-1, 1)]
+    nominal, into, out, blocks, owners, _ = loop.pulled_out(tried, *box)
+    closed, n, (center, half) = loop.closed(nominal), len(nominal), box
+    across = half
+    if np.abs(np.linalg.eigvals(closed)).max() < 1:
+        w, seen = loop.frequencies(closed, count), out @ np.concatenate([np.eye(n), -loop.K])
+        if performance is None:
+            response = response_at(closed, into, seen, np.exp(1j * w))
+        else:
+            root, gain, peaks = performance
+            into, z = np.hstack([into, nominal[:, n:]]), np.exp(1j * np.union1d(w, peaks))
+            response = response_at(closed, into, np.vstack([seen, root / gain]), z)
+            response[:, : len(out), -len(loop.K) :] += out[:, n:]  # the blocks see the disturbed input
+            blocks = [*blocks, (len(loop.K), n)]
+        repeated = [(-int(k), 0) for k in np.bincount(owners) if k] + blocks[len(owners) :]
+        if below_one(response, blocks) or (long and below_one(response, repeated, _LONG)):
+            return []
+        across = np.bincount(owners, np.abs(np.diagonal(response, 0, 1, 2)).max(0)[: len(owners)], len(half))
+    move = 0.5 * half * (np.arange(len(half)) == np.argmax(across))
+    return [(center + side * move, half - move) for side in (-1, 1)]
 
 
-def _covered(box: _Box, most: float) -> tuple[float, list[_Box]]:
-    """The multiple of the box up to which boxes are certified that cover it, and those that are left to look at."""
-    budget = int(np.clip(_WORK / len(box.parts().out) ** 3, _LEAST, _BOXES))
-    core, fails = 0.0, most
-    if box.root is None:
-        for multiple in sorted([*most * _SMALLER ** np.arange(_LEVELS), min(most, _WHOLE)], reverse=True):
-            if dataclasses.replace(box, half=multiple * box.half).holds():
-                core = multiple
-                break
-            fails = multiple
-        for _ in range(_HALVINGS if core < most else 0):
-            middle = (core + fails) / 2
-            held = dataclasses.replace(box, half=middle * box.half).holds()
-            core, fails = (middle, fails) if held else (core, middle)
-    left = [dataclasses.replace(box, half=most * box.half)] if core < most else []
+def _covered(loop: UncertainLoop, most: float, tried: np.ndarray, *how: Any) -> float:
+    """The multiple of the box up to which boxes are certified that cover it."""
+    one = np.ones(loop.plants.directions)
+    budget = int(np.clip(_WORK / len(loop.pulled_out(tried, 0 * one, one)[2]) ** 3, _LEAST, _BOXES))
+    at_once = (m for m in _AT_ONCE * most if not _halves(loop, (0 * one, m * one), tried, *how, long=True))
+    core = float(next(at_once, 0.0))
+    left = [(0 * one, most * one)] if core < most else []
+    begins = [0.0] * len(left)
     while left and budget:
-        left.sort(key=lambda one: -one.near)
-        first = left.pop()
-        if (np.abs(first.center) + first.half).max() > core * (1 + 1e-9):
-            left += first.halves() or []
+        first = left.pop(int(np.argmin(begins)))
+        if np.add(np.abs(first[0]), first[1]).max() > core * (1 + 1e-9):
+            left += _halves(loop, first, tried, *how)
             budget -= 1
-    return max(core, min((one.near for one in left), default=most)), left
+        begins = [float(np.maximum(np.abs(center) - half, 0).max()) for center, half in left]
+    return max(core, min(begins, default=most))
 
 
 def _refuted(loop: UncertainLoop, tried: np.ndarray) -> tuple[float, dict[str, float], float]:
@@ -207,8 +147,8 @@ def _refuted(loop: UncertainLoop, tried: np.ndarray) -> tuple[float, dict[str, f
     first = int(np.argmin(np.where(ends, high, np.inf)))
     move = high[first] * directions[first]
     values = np.linalg.eigvals(np.nan_to_num(loop.closed(loop.joint(move[None]))[0]))
-    at = np.abs(np.angle(values[np.argmax(np.abs(values))])) / float(loop.plants.plant.dt)
-    return float(high[first]), loop.plants.parameters(move), float(at)
+    at = float(np.abs(np.angle(max(values, key=abs))) / loop.plants.plant.dt)
+    return float(high[first]), loop.plants.parameters(move), at
 
 
 # Worst case gain -----------------------------------------------------------------------------------------------
@@ -239,8 +179,7 @@ def worst_case_gain(
 
     From disturbances at the plant's inputs, in units of their scales, to z with zᵀz = xᵀQx + uᵀRu + 2xᵀNu, the sampled
     weights at the plant's own parameters. The gain enters µ as one more full block (main loop theorem): γ is a bound
-    where µ with z/γ is below 1 at all frequencies. The box is cut into parts until that is so at 1.1 times the largest
-    gain that was found, or there are too many; of those left the least γ counts, to within 2 %.
+    where µ with z/γ is below 1 in all parts of the box; some multiples of the largest gain found are tried.
 
     Source: K. Zhou, J. C. Doyle and K. Glover, Robust and Optimal Control (1996), chapter 11.
 
@@ -254,14 +193,10 @@ def worst_case_gain(
     tried, root = loop.tried(np.random.default_rng(seed)), _root(loop.stage)
     gains, peaks, moves = _found(loop, root, tried)
     most = int(np.argmax(gains))
-    upper = np.inf
-    if np.isfinite(gains[most]):
-        # where loops of the box have their peaks, or the bound might be below what was found
-        peaks = np.unique(peaks[np.isfinite(peaks)])
-        upper = _NEAR * float(gains[most])
-        box = _Box.of(loop, num_frequencies, tried, peaks, root=root, gain=upper)
-        for one in _covered(box, 1.0)[1]:
-            upper = _upper(one, upper)
+    # where loops of the box have their peaks, or the bound might be below what was found
+    peaks = np.unique(peaks[np.isfinite(peaks)])
+    bounds = (factor * float(gains[most]) for factor in (_FINER if np.isfinite(gains[most]) else ()))
+    upper = next((b for b in bounds if _covered(loop, 1.0, tried, num_frequencies, (root, b, peaks)) >= 1), np.inf)
     return WorstCaseGain(float(gains[0]), float(gains[most]), upper, loop.plants.parameters(moves[most]))
 
 
@@ -282,20 +217,3 @@ def _found(loop: UncertainLoop, root: np.ndarray, tried: np.ndarray) -> tuple[np
             gains[i], peaks[i] = control.hinf_norm(closed, B, root, np.zeros((n, B.shape[1])), dt=1.0)
     best = np.argsort(-gains, kind="stable")[:_PEAKS]
     return gains, np.where(np.isin(np.arange(len(gains)), best) | (np.arange(len(gains)) == 0), peaks, np.inf), moves
-
-
-def _upper(box: _Box, gain: float) -> float:
-    """The least gain ≥ ``gain``, to a factor of _FINER, with µ below 1 in the box; inf beyond _MOST times that."""
-
-    def held(gain: float) -> bool:
-        return dataclasses.replace(box, gain=gain).halves() is None
-
-    low, high, factor = gain, gain, _FINER
-    while not held(high):
-        low, high, factor = high, high * factor, factor**1.5
-        if not high <= _MOST * gain:
-            return np.inf
-    while high > low * _FINER:
-        middle = float(np.sqrt(low * high))
-        low, high = (low, middle) if held(middle) else (middle, high)
-    return high

@@ -84,15 +84,11 @@ def below_one(M: Complex[np.ndarray, "f z w"], blocks: Any, turns: int = _FEW) -
     """True if a few turns certify that µ of all matrices is below one; the largest are looked at first."""
     structure = uncertainty_structure(blocks, *M.shape[1:])
     even = _balanced(np.moveaxis(M, 0, -1), structure)
-    size = np.abs(even).max(axis=(0, 1))
-    largest = np.argsort(-np.linalg.norm(even, axis=(0, 1)))
+    order = np.argsort(-np.linalg.norm(even, axis=(0, 1)))
+    size = np.maximum(np.abs(even).max(axis=(0, 1)), 1e-300)
     with np.errstate(all="ignore"):
-        for these in (largest[:_FIRST], largest[_FIRST:]):
-            scale = np.where(size[these] > 0, size[these], 1.0)
-            bounds = scale * _upper(even[..., these] / scale, structure, 1 / scale, turns)
-            if not (bounds < 1).all():
-                return False
-    return True
+        parts = ((even[..., i] / size[i], size[i]) for i in (order[:_FIRST], order[_FIRST:]))
+        return all(bool((s * _upper(m, structure, 1 / s, turns) < 1).all()) for m, s in parts)
 
 
 def _balanced(M: np.ndarray, structure: tuple[UncertaintyBlock, ...]) -> np.ndarray:
@@ -282,7 +278,7 @@ def _direction(centers: _Centers, v: np.ndarray, level: np.ndarray) -> tuple[np.
 
 
 def _upper(
-    M: np.ndarray, structure: tuple[UncertaintyBlock, ...], enough: np.ndarray | float = 0.0, turns: int = _TURNS
+    M: np.ndarray, structure: tuple[UncertaintyBlock, ...], enough: Any = 0.0, turns: int = _TURNS
 ) -> np.ndarray:
     """The least bound that scalings certify, of matrices with the batch on the last axis; or one below ``enough``."""
     size = np.sqrt(np.sum(np.abs(M) ** 2, axis=(0, 1)))

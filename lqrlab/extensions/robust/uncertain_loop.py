@@ -2,11 +2,10 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from lqrlab import control
 from lqrlab.compute import checks
@@ -68,25 +67,6 @@ class UncertainPlant:
         """Names and values of the parameters of one of the plants."""
         (there,) = self.moved(move[None])
         return {name: float(getattr(there, name)) for name in self.names}
-
-
-class PulledOut(NamedTuple):
-    """Plants of a box: [A B] + into Δ out, Δ of the structure.
-
-    Attributes:
-        nominal: [A B].
-        into, out: what all blocks add to the state, what they see of [x; u].
-        blocks: real ones, the last a full one that is the remainder's.
-        owners: the direction of each real block.
-        lost: what the expansion lacks, relative to the effect of all directions together.
-    """
-
-    nominal: Float[np.ndarray, "n q"]
-    into: Float[np.ndarray, "n w"]
-    out: Float[np.ndarray, "z q"]
-    blocks: Blocks
-    owners: Int[np.ndarray, " blocks"]
-    lost: float
 
 
 _TRIED = 256  # directions of the parameters that are tried, corners of the box first
@@ -157,8 +137,8 @@ class UncertainLoop:
 
     def pulled_out(
         self, tried: Float[np.ndarray, "k d"], center: Float[np.ndarray, " d"], half: Float[np.ndarray, " d"]
-    ) -> "PulledOut":
-        """The plants of a box of parameters with what differs pulled out.
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Blocks, np.ndarray, float]:
+        """[A B], what all blocks add to the state, what they see of [x; u], the blocks, whose they are, the remainder.
 
         [A B] + Σ dᵢ Mᵢ by central differences over the whole box, |dᵢ| ≤ 1; each dᵢ is a real block for each rank of
         Mᵢ, and what the expansion lacks at the points that are ``tried`` is covered by a full block.
@@ -174,10 +154,10 @@ class UncertainLoop:
         moved = np.einsum("kr,ri,rj->kij", tried[:, owners], into, out)
         lacks = self.joint(center + half * tried) - nominal - moved
         before, behind, most = _cover(lacks)
-        sizes = [np.linalg.norm(a, axis=(-2, -1)).max() for a in (lacks, moved)]
-        lost = float(sizes[0] / max(sizes[1], 1e-300))
+        lost, all_moved = (float(np.linalg.norm(a, axis=(-2, -1)).max()) for a in (lacks, moved))
+        lost /= max(all_moved, 1e-300)
         blocks: Blocks = [*[(-1, 0)] * len(owners), nominal.shape]
-        return PulledOut(nominal, np.hstack([into.T, most * before]), np.vstack([out, behind]), blocks, owners, lost)
+        return (nominal, np.hstack([into.T, most * before]), np.vstack([out, behind]), blocks, owners, lost)
 
     def frequencies(self, loop: Float[np.ndarray, "n n"], count: int) -> Float[np.ndarray, " f"]:
         """Zero, a geometric grid up to half the sampling frequency, and those of the loop's modes [rad a sample]."""
