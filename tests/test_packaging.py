@@ -136,6 +136,7 @@ NOT_IMPORTED = {
     "jupyterlab": "what a person opens the notebooks in",
     "mujoco": "robots.from_mujoco asks for it when it is called",
     "moviepy": "Gymnasium makes films with it",
+    "openpyxl": "identification.read asks for it when a log is a workbook",
     "pyarrow": "pandas reads and writes Parquet with it",
     "pyserial": "deployment.realtime asks for it when a plant is at a serial line",
     "rejax": "notebook 16 trains agents with it",

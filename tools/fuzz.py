@@ -153,12 +153,12 @@ def make_calls(
 
 def outcome_of(function, valid: dict, given: dict, check, refusals) -> tuple[str, str]:
     """How a call ends, and in what words."""
-    from fuzz_damage import Made, mistaken
+    from fuzz_damage import Made, hidden_nan, mistaken
 
     given = {name: value.make() if isinstance(value, Made) else value for name, value in given.items()}
     try:
         found = function(**given)
-        words = mistaken(valid, given) or check(found, given)
+        words = mistaken(valid, given) or hidden_nan(found, given) or check(found, given)
     except refusals as error:
         return "refused", _words(error)
     except (ValueError, TypeError) as error:

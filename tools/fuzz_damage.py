@@ -32,6 +32,13 @@ ARRAYS = {
     "as objects": lambda a, _: a.astype(object),
     "as whole numbers": lambda a, _: np.round(a).astype(int),
     "as truth values": lambda a, _: a.astype(bool),
+    "as bytes": lambda a, _: a.astype("S"),
+    "as durations": lambda a, _: np.round(a).astype("m8[s]"),
+    "as dates": lambda a, _: np.round(a).astype("M8[s]"),
+    "in a structure": lambda a, _: a.astype([("x", float)]),
+    "behind a mask": lambda a, rng: np.ma.array(a, mask=rng.random(a.shape) < 0.9),
+    "big-endian": lambda a, _: a.astype(">f8"),
+    "in longdouble": lambda a, _: a.astype(np.longdouble),
     "in float32": lambda a, _: a.astype(np.float32),
     "as list": lambda a, _: a.tolist(),
     "of unequal rows": lambda a, _: [*a.tolist(), [1.0, [2.0]]],
@@ -54,6 +61,7 @@ ARRAYS = {
 NUMBERS = [
     *(0, -1, 0.5, 1e-300, 1e-12, 1e6, 1e300, np.nan, np.inf, -np.inf, 1j, 10**30, True, np.float32(0.1)),
     *(np.zeros(()), None, "x", "0.1", b"1", [], [0.1], {}, np.ones(3), object()),
+    *(np.timedelta64(1, "s"), np.datetime64(1, "s"), np.ma.masked),
 ]
 OTHERS = [None, 3, 0.5, "x", "", "cart_pole", object(), [], {}, np.ones((2, 2)), 1j, len]
 PLANTS = [
@@ -120,12 +128,23 @@ def mistaken(valid: dict, given: dict) -> str:
                 kind = np.asarray(value).dtype.kind
             if (
                 (kind == "c" and name not in COMPLEX)
-                or kind in "US"
+                or kind in "USmMV"
+                or np.ma.is_masked(value)
                 or (kind == "O" and not isinstance(value, np.ndarray))
             ):
                 return f"{name}: {str(value)[:40]!r} was taken for real numbers"
         if _is_number(expected) and isinstance(value, float) and np.isnan(value):
             return f"{name}: NaN was taken for a number"
+    return ""
+
+
+def hidden_nan(found, given: dict) -> str:
+    """That numbers are all finite although an array among the arguments had NaN; in words."""
+    names = [n for n, a in given.items() if isinstance(a, np.ndarray) and a.dtype.kind == "f" and np.isnan(a).any()]
+    arrays = [np.asarray(a) for a in jax.tree.leaves(found) if isinstance(a, float | np.ndarray | jax.Array)]
+    numbers = [a for a in arrays if a.dtype.kind in "fc" and a.size]
+    if names and numbers and all(np.isfinite(a).all() for a in numbers):
+        return f"{', '.join(names)}: NaN went in, and all that came out is finite"
     return ""
 
 

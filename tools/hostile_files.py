@@ -6,6 +6,7 @@ words are a pattern of the sentence in which reading ends. Where they are empty,
 
 import contextlib
 import dataclasses
+import gzip
 import json
 import os
 import re
@@ -140,6 +141,11 @@ def replaced(make: Callable[[h5py.Group], object]) -> Callable[[h5py.File], obje
     return fill
 
 
+def costs(*args: object, **options: object) -> Callable[[h5py.File], object]:
+    """Another array in the place of the costs."""
+    return replaced(lambda group: group.create_dataset("cost", *args, **options))
+
+
 def virtual(group: h5py.Group) -> None:
     """An array that is another file's."""
     layout = h5py.VirtualLayout((12,), np.float64)
@@ -205,6 +211,21 @@ SHARDS: list[tuple[str, Callable[[h5py.File], object], str]] = [
     ("5000 arrays", many("variants", "variants/dt", 5000), "more than a data set has"),
     ("a group in itself", lambda file: file.__setitem__("variants/again", file["/"]), "is no group of a data set"),
     ("groups in groups", nested, "is no group of a data set"),
+    ("arrays in an array", costs((12,), np.dtype(("f8", (1 << 20,)))), "claims|not plain"),
+    ("one text of a gigabyte", costs((1,), "S1073741824"), "claims 1073741824"),
+    ("the other byte order", costs(data=np.ones(12, ">f8")), "not what the manifest"),
+    ("truth values", costs(data=np.ones(12, bool)), "not plain numbers"),
+    ("bytes without a meaning", costs(data=np.zeros(12, "V8")), "not plain numbers"),
+    ("complex numbers", costs(data=np.ones(12, complex)), "not plain numbers"),
+    ("half the precision", costs(data=np.ones(12, "f2")), "not what the manifest"),
+    ("an unwritten array", costs((12,), "f8"), "cost|damaged"),
+    ("packed zeros", costs((1 << 20,), "f8", chunks=(1 << 18,), compression="gzip"), "claims|not what"),
+    ("31 axes too many", costs((12, *(1,) * 31), "f8"), "not what the manifest"),
+    ("a name that turns the line", lambda file: file.create_dataset("variants/\u202eK", data=1.0), "not what the"),
+    ("attributes of an array", lambda file: attributes(file["variants/K"]), ""),
+    ("a digest of numbers", lambda file: file["variants/K"].attrs.__setitem__("sha256", np.arange(9)), "K has changed"),
+    ("a unit of 60 kB", lambda file: file["variants/K"].attrs.create("unit", "a" * 60_000), "attribute or unit"),
+    ("an attribute of nothing", lambda file: file.attrs.__setitem__("family", h5py.Empty("S10")), "attribute|damaged"),
 ]  # fmt: skip
 """What an HDF5 file of a data set may hold: a name, a change of the opened file, the words."""
 
@@ -519,20 +540,22 @@ def packed_hdf5(path: Path) -> None:
 GOOD = "u,y\n" + "1,2\n" * 20
 TOO_MUCH = "unpacks to"
 NO_LOG = "cannot be read as|no HDF5 file"
-LOG_FORMATS = ("csv", "txt", "dat", "parquet", "h5", "mat", "npz")
+LOG_FORMATS = ("csv", "txt", "dat", "parquet", "h5", "mat", "npz", "xlsx", "csv.gz")
 LOGS = [
     *(Case(f"{kind}: {name}", make, "there is no such file", f"log.{kind}")
       for name, make in NO_FILE.items() for kind in ("csv", "mat", "parquet")),
     *(Case(f"{kind}: a terabyte", sparse, "at most 1 GiB", f"log.{kind}") for kind in LOG_FORMATS),
     *(Case(f"{kind}: a picture", text(b"\x89PNG\r\n" * 100), NO_LOG, f"log.{kind}") for kind in LOG_FORMATS),
     *(Case(f"{kind}: nothing", text(""), NO_LOG, f"log.{kind}") for kind in LOG_FORMATS),
+    Case("gz: fifty million rows", lambda path: path.write_bytes(gzip.compress(b"1,2\n" * 50_000_000, 1)), TOO_MUCH,
+         "log.csv.gz"),
     Case("csv: one endless row", text(b"1," * (1 << 21)), "more than 1 MiB", "log.csv"),
     Case("csv: a hundred thousand columns", text("a," * 100_000 + "u,y\n1,2\n"), "at most 10000 columns", "log.csv"),
     Case("csv: two million short rows of 10⁴ columns", text("u,y" + ",a" * 4000 + "\n" + "1\n" * 2_000_000),
          TOO_MUCH, "log.csv"),
     Case("csv: a value more than headings", text("u,y\n" + "1,2,3\n" * 20), "for each of 2 headings", "log.csv"),
     Case("csv: a row too long", text(GOOD + "1,2,3\n"), "cannot be read as .csv", "log.csv"),
-    Case("csv: two columns of one name", text("u,y,y\n" + "1,2,3\n" * 20), "two columns are called y", "log.csv"),
+    Case("csv: two columns of one name", text("u,y,y\n" + "1,2,3\n" * 20), "is the name of 2 columns", "log.csv"),
     Case("csv: a quote that never ends", text(GOOD + '"1,2\n' * 1000), "log.csv|u: expected|y: expected", "log.csv"),
     Case("csv: a formula", text(GOOD + "=cmd|'/C calc'!A0,1\n"), "u: expected a column of numbers", "log.csv"),
     Case("csv: zeros without an end of line", text(bytes(1 << 22)), "more than 1 MiB", "log.csv"),
@@ -863,6 +886,118 @@ PLANTS += [
         )
     ),
     Case("a family that is a list", text('{"family": ["pendulum"]}'), "family: expected", "plant.json"),
+]
+
+
+def hdf5(fill: Callable[[h5py.File], object]) -> Callable[[Path], None]:
+    """A MATLAB file of version 7.3 with a good A and B, and what else is put into it."""
+
+    def make(path: Path) -> None:
+        with h5py.File(path, "w", userblock_size=512, track_order=True) as file:
+            file["A"], file["B"] = np.eye(2), np.ones((1, 2))
+            fill(file)
+        with path.open("r+b") as opened:
+            opened.write(b"MATLAB 7.3 MAT-file")
+
+    return make
+
+
+def instead(make: Callable[[h5py.File], object]) -> Callable[[Path], None]:
+    """Something else in the place of A."""
+
+    def fill(file: h5py.File) -> None:
+        del file["A"]
+        make(file)
+
+    return hdf5(fill)
+
+
+def links(file: h5py.File) -> None:
+    """A that is an array of another file, a kilobyte of which is read as numbers."""
+    layout = h5py.VirtualLayout((2, 2), np.float64)
+    layout[:] = h5py.VirtualSource("/etc/hostname", "x", (2, 2))
+    file.create_virtual_dataset("A", layout)
+
+
+def deep_groups(depth: int) -> Callable[[h5py.File], None]:
+    """A structure in a structure in a structure."""
+
+    def fill(file: h5py.File) -> None:
+        group = file
+        for _ in range(depth):
+            group = group.create_group("s")
+
+    return fill
+
+
+def cells_in_themselves(file: h5py.File) -> None:
+    """A cell that holds itself."""
+    cell = file.create_dataset("c", (2, 1), h5py.ref_dtype)
+    cell[:] = [[cell.ref], [cell.ref]]
+
+
+def many_cells(file: h5py.File) -> None:
+    """A million cells that are one array."""
+    file["#refs#/a"] = np.zeros((1, 1000))
+    file.create_dataset("c", data=np.full((1, 1 << 16), file["#refs#/a"].ref, object), dtype=h5py.ref_dtype)
+
+
+PLANTS += [
+    Case(f"7.3: {name}", make, words, "plant.mat")
+    for name, make, words in (
+        ("good", hdf5(lambda file: None), ""),
+        (
+            "a link to a file",
+            instead(lambda f: f.__setitem__("A", h5py.ExternalLink("/etc/hostname", "x"))),
+            "is a link",
+        ),
+        ("a link", instead(lambda f: f.__setitem__("A", h5py.SoftLink("/B"))), "is a link"),
+        ("a link to itself", instead(lambda f: f.__setitem__("A", h5py.SoftLink("/A"))), "is a link"),
+        ("values of another file", instead(links), "in another file"),
+        (
+            "values that are another file's bytes",
+            instead(lambda f: f.create_dataset("A", (2, 2), "f8", external=[("/etc/hostname", 0, 32)])),
+            "in another file",
+        ),
+        (
+            "eight terabytes",
+            instead(lambda f: f.create_dataset("A", (1 << 20, 1 << 20), "f8", chunks=(64, 64))),
+            "claims",
+        ),
+        (
+            "65 MiB of zeros",
+            instead(lambda f: f.create_dataset("A", (1 << 10, 65 << 7), "f8", compression="gzip")),
+            "unpacks to|claims",
+        ),
+        ("nothing", instead(lambda f: f.create_dataset("A", data=h5py.Empty("f8"))), "A: expected|is missing"),
+        (
+            "words",
+            instead(lambda f: f.create_dataset("A", data=["a"] * 4, dtype=h5py.string_dtype())),
+            "A: expected|missing",
+        ),
+        (
+            "pairs",
+            instead(lambda f: f.create_dataset("A", (2, 2), [("x", "f8"), ("y", "f8")])),
+            "A: expected|is missing",
+        ),
+        ("a group", instead(lambda f: f.create_group("A")), "is missing"),
+        ("a type", instead(lambda f: f.__setitem__("A", np.dtype("f8"))), "A: expected|is missing"),
+        ("groups in groups", hdf5(deep_groups(3000)), ""),
+        ("a group in itself", hdf5(lambda f: f.__setitem__("again", f["/"])), "expected at most"),
+        ("5001 arrays", hdf5(lambda f: [f.__setitem__(f"n{k}", f["B"]) for k in range(5001)]), "expected at most"),
+        ("a cell in itself", hdf5(cells_in_themselves), "expected at most"),
+        ("a million cells", hdf5(many_cells), "expected at most"),
+        (
+            "a text of a cell that is none",
+            hdf5(lambda f: f["B"].attrs.__setitem__("MATLAB_class", np.bytes_("char"))),
+            CANNOT,
+        ),
+        ("attributes", hdf5(attributes), ""),
+        ("an unknown filter", instead(lambda f: unknown_filter(f)), CANNOT + "|is missing|claims"),
+        ("cut in half", lambda path: (hdf5(lambda f: None)(path), shortened(0.5)(path)), CANNOT),
+        ("cut at its head", lambda path: (hdf5(lambda f: None)(path), shortened(0.1)(path)), CANNOT),
+        ("no head", text(b"MATLAB 7.3 MAT-file".ljust(4096, b"\0")), CANNOT),
+    )
 ]
 
 

@@ -120,19 +120,12 @@ def test_what_a_call_cannot_take_is_refused_in_words(call, words):
         call()
 
 
-@pytest.mark.parametrize(
-    ("place", "words"),
-    [
-        ("lqrlab.control.analysis.system_norms._hamiltonian", "A, B, C, D: expected numbers nearer to one"),
-        ("scipy.linalg.eigvals", "A, B, K: expected numbers nearer to one"),
-    ],
-)
-def test_where_an_eigenvalue_algorithm_fails_the_margins_say_so(place, words, monkeypatch):
+def test_where_an_eigenvalue_algorithm_fails_the_margins_say_so(monkeypatch):
     def fails(*args):
         raise np.linalg.LinAlgError("no convergence")
 
-    monkeypatch.setattr(place, fails)
-    with pytest.raises(ValueError, match=f"^{words}.*no convergence"):
+    monkeypatch.setattr("lqrlab.control.analysis.system_norms._hamiltonian", fails)
+    with pytest.raises(ValueError, match=r"^A, B, C, D: expected numbers nearer to one.*no convergence"):
         control.margins([[0.0]], [[1.0]], [[2.0]])
 
 

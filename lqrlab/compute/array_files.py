@@ -14,7 +14,8 @@ import numpy as np
 from lqrlab.compute.files import write_atomic
 
 _MATRIX, _COMPRESSED = 14, 15  # MATLAB's numbers of a variable and of one that went through zlib
-_MOST_PARTS = 5_000  # variables, fields and cells of a file: each that holds others is read by a call within a call
+_TOO_MANY = 5_000, "expected at most 5000 variables, fields and cells, but found more"
+_UNREAD = "object", "function", "opaque", "unknown", "sparse"  # kinds of variables
 _SHRINKS = 64  # largest believable ratio of compression of HDF5
 
 
@@ -52,14 +53,9 @@ def read_arrays(path: Path, most: int) -> dict[str, Any]:
     return (_matlab if packed_in_zlib else _hdf5)(path, most)
 
 
-def _check_size(size: float, most: int) -> None:
+def _check_size(size: float, most: int, instead: str = "") -> None:
     if size > most:
-        raise ValueError(f"it unpacks to more than {most >> 20} MiB")
-
-
-def _check_parts(count: int) -> None:
-    if count > _MOST_PARTS:
-        raise ValueError(f"expected at most {_MOST_PARTS} variables, fields and cells, but found more")
+        raise ValueError(instead or f"it unpacks to more than {most >> 20} MiB")
 
 
 def _numpy(path: Path, most: int) -> dict[str, Any]:
@@ -77,7 +73,7 @@ def _named(content: Mapping[str, Any], inside: Callable[[Any], dict[str, Any] | 
     found, waiting, count = {}, list(content.items())[::-1], 0
     while waiting:
         name, value = waiting.pop()
-        _check_parts(count := count + 1)
+        _check_size(count := count + 1, *_TOO_MANY)
         parts = inside(value)
         if parts is not None:
             waiting += [(name + part, other) for part, other in parts.items()][::-1]
@@ -88,41 +84,31 @@ def _named(content: Mapping[str, Any], inside: Callable[[Any], dict[str, Any] | 
     return found
 
 
-def _numbered(parts: Sequence[Any]) -> dict[str, Any]:
-    return {str(k + 1) * (len(parts) > 1): part for k, part in enumerate(parts)}
-
-
 def _matlab(path: Path, most: int) -> dict[str, Any]:
     import scipy.io
 
     _check_unpacked(path, most)
-    there = {name: (kind, 8 * math.prod(shape)) for name, shape, kind in scipy.io.whosmat(path)}
-    wanted = [name for name, (kind, _) in there.items() if kind not in ("object", "function", "opaque", "unknown")]
-    _check_size(sum(size for name, (kind, size) in there.items() if kind != "sparse" and name in wanted), most)
-    unread: dict[str, Any] = dict.fromkeys(there)
-    read = scipy.io.loadmat(path, variable_names=wanted) if wanted else {}
-    return _named(unread | {name: read[name] for name in wanted}, lambda value: _inside(value, most))
+    there = scipy.io.whosmat(path)
+    sizes = {name: 8 * math.prod(shape) for name, shape, kind in there if kind not in _UNREAD}
+    _check_size(sum(sizes.values()), most)
+    read = scipy.io.loadmat(path, variable_names=[*sizes]) if sizes else {}
+    return _named({name: read.get(name) for name, *_ in there}, _inside)
 
 
-def _inside(value: Any, most: int) -> dict[str, Any] | None:
+def _inside(value: Any) -> dict[str, Any] | None:
     """Fields of a structure, and what is in a cell."""
-    import scipy.sparse
-
-    if scipy.sparse.issparse(value):
-        _check_size(8 * math.prod(value.shape), most)
-        return {"": value.toarray()}
     if type(value) is not np.ndarray or value.dtype.kind not in "OV":  # objects are arrays of their own kinds
         return None
-    if value.dtype.names:
-        return {f"{at}.{k}": one[k] for at, one in _numbered(list(value.ravel())).items() for k in value.dtype.names}
-    return _cells(list(value.ravel()))
+    if value.dtype.names and value.size == 1:
+        return {f".{name}": part for name, part in zip(value.dtype.names, value.item())}
+    return _cells([value.ravel()[[i]] if value.dtype.names else value.ravel()[i] for i in range(value.size)])
 
 
 def _cells(parts: Sequence[Any]) -> dict[str, Any]:
     """Cells by their number; texts as one array."""
     if all(isinstance(part, np.ndarray) and part.dtype.kind == "U" and part.size == 1 for part in parts):
         return {"": np.array([part.item() for part in parts], str)}
-    return _numbered(parts)
+    return {str(k + 1) * (len(parts) > 1): part for k, part in enumerate(parts)}
 
 
 def _check_unpacked(path: Path, most: int) -> None:
@@ -137,11 +123,11 @@ def _check_unpacked(path: Path, most: int) -> None:
                 content = zlib.decompressobj().decompress(content, most - size + 1)
             _check_size(size := size + len(content), most)
             at = 0
-            while at + 8 <= len(content):
+            while at + 8 <= len(content) and tags <= 6 * _TOO_MANY[0]:
                 kind, length = struct.unpack_from(order, content, at)
                 at += 8 if kind == _MATRIX or kind >> 16 else 8 + length + -length % 8  # a short one is its own tag
-                _check_parts((tags := tags + 1) // 6)
-            _check_parts((tags := tags + 1) // 6)
+                tags += 1
+            _check_size((tags := tags + 1) / 6, *_TOO_MANY)
 
 
 def _hdf5(path: Path, most: int) -> dict[str, Any]:
@@ -155,14 +141,14 @@ def _hdf5(path: Path, most: int) -> dict[str, Any]:
             if isinstance(item, np.ndarray):
                 return {f".{field}": item[field] for field in item.dtype.names or ()} or None
             if isinstance(item, h5py.Group):
-                _check_parts(len(item))
+                _check_size(len(item), *_TOO_MANY)
                 if linked := [key for key in item if not isinstance(item.get(key, getlink=True), h5py.HardLink)]:
                     raise ValueError(f"{linked[0]} is a link; links are not followed, as they can lead to other files")
                 return {f".{key}": item[key] for key in item if not key.startswith("#")}
             if item is None or not isinstance(item, h5py.Dataset) or "MATLAB_object_decode" in item.attrs:
                 return None
             if h5py.check_ref_dtype(item.dtype) is h5py.Reference:
-                _check_parts(item.size)
+                _check_size(item.size, *_TOO_MANY)
                 parts = [file[ref] for ref in values(item).ravel()]
                 return _cells([values(p) if p.attrs.get("MATLAB_class") == b"char" else p for p in parts])
             return {_unit(item): values(item) if item.shape is not None and item.dtype.kind in "iufcbSV" else None}

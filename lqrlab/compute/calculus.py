@@ -17,15 +17,9 @@ _ROLLED = contextvars.ContextVar("rolled", default=False)
 
 
 def rk4_step(rates: Callable[[Y], Y], y: Y, h: Y) -> Y:
-    """One step of ẏ = f(y) by the classical fourth-order Runge-Kutta method.
+    """The state h [s] later, of ẏ = f(y), by one step of the classical Runge-Kutta method: its local error is O(h⁵).
 
-    Args:
-        rates: f, from a pytree of arrays to one of the same structure.
-        y: the state.
-        h: the step [s], a pytree like y whose leaves broadcast against y's.
-
-    Returns:
-        The state h later; the local error is O(h⁵).
+    y, ``rates`` of y and h are pytrees alike, whose leaves broadcast.
 
     Source: E. Hairer, S. P. Nørsett, G. Wanner, Solving Ordinary Differential Equations I (1993), table II.1.2.
     """
@@ -85,13 +79,8 @@ def updates(
 ) -> tuple[Params, optax.OptState]:
     """Changes of the parameters along their gradient, and the new state of the optimiser.
 
-    Adam takes powers of its decay by a count of steps: numbers of two types, which are not promoted elsewhere.
-
-    Args:
-        optimizer: an optax transformation.
-        slope: the gradient.
-        state: the optimiser's.
-        params: where it looks at them, as for the decay of weights.
+    Adam takes powers of its decay by a count of steps: numbers of two types, which are not promoted elsewhere. Decay of
+    weights looks at ``params``.
     """
     with jax.numpy_dtype_promotion("standard"):
         return optimizer.update(slope, state, params)

@@ -105,7 +105,13 @@ def read_rows(path: str | Path, most: int = _MOST_BYTES) -> list[dict[str, Any] 
         lines = read_bytes(path, most).splitlines() if os.path.lexists(path) else []
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    return [_row(line) for line in lines]
+    found: list[dict[str, Any] | None] = []
+    for line in lines:
+        row = None
+        with contextlib.suppress(ValueError, RecursionError):
+            row = json.loads(line.decode())
+        found.append(row if isinstance(row, dict) else None)
+    return found
 
 
 def flaw(folder: Path) -> str:
@@ -131,14 +137,6 @@ def digest(path: Path) -> str:
     """SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _row(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line.decode())
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) else None
 
 
 @contextlib.contextmanager

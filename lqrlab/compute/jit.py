@@ -1,5 +1,6 @@
 """``jax.jit`` compiled quickly, or forgetting the functions that it compiled for; ``vmap`` over leading axes."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
@@ -55,7 +56,7 @@ def one_program(fn: Callable[P, R]) -> Callable[P, R]:
     hundreds of memory maps each time. Here it is made once, while the program is traced; the fields of an instance are
     data of the program. What cannot be traced, such as a policy of somebody's in NumPy, runs as it is.
     """
-    program = jit_by_function(fn, inline=True)
+    program = jit_by_function(fn)
 
     @functools.wraps(fn)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -74,10 +75,13 @@ def _is_function(value: object) -> bool:
     return callable(value) and not isinstance(value, type)
 
 
-def _static_functions(structure: PyTreeDef) -> Iterator[Callable]:
-    """The functions in the static data of a pytree."""
+def _static_functions(structure: PyTreeDef) -> Iterator[Any]:
+    """The functions in the static data of a pytree, and classes that JAX would take for one another: see ``pytree``."""
     if data := structure.node_data():
-        yield from filter(_is_function, data[1] if isinstance(data[1], tuple) else (data[1],))
+        kind, static = data[0], data[1] if isinstance(data[1], tuple) else (data[1],)
+        if dataclasses.is_dataclass(kind) and kind not in static[:1]:
+            yield kind
+        yield from filter(_is_function, static)
         for child in structure.children():
             yield from _static_functions(child)
 

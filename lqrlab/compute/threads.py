@@ -51,10 +51,7 @@ def on_all_cores(fn: Callable[..., PyTree[Array]], *args: tuple[Array, int]) -> 
 
     Only on a CPU and only where there is enough to do: the call is ``fn(*arrays)`` otherwise. ``fn`` must not call
     LAPACK. The pieces depend on the size of the batch alone, so the same numbers come out on any number of cores.
-
-    Args:
-        fn: a jitted function whose results all carry the broadcast leading axes.
-        args: pairs ``(array, core dimensions)``, all concrete.
+    ``args`` are pairs (array, core dimensions), all concrete.
     """
     arrays = [a for a, _ in args]
     lead = jnp.broadcast_shapes(*(a.shape[: a.ndim - core] for a, core in args))

@@ -65,13 +65,9 @@ def measurement_update(
     Y: Float[Array, "*batch p p"],
     innovation: Float[Array, "*batch p"],
 ) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch n n"]]:
-    """Estimate and covariance of a Kalman filter once y is known.
+    """Estimate and covariance of a Kalman filter once y is known, from those of the prediction and of the innovation.
 
-    Args:
-        x, P: of the prediction.
-        CP: covariance of the expected y with the state; of y = Cx + v it is CP.
-        Y: covariance of the innovation, CPCᵀ + V.
-        innovation: y less what was expected of it.
+    CP is the covariance of the expected y with the state, and Y of the innovation: of y = Cx + v they are CP, CPCᵀ + V.
 
     Source: Anderson and Moore, Optimal Filtering (1979), section 3.1, for this and :func:`time_update`.
     """

@@ -26,7 +26,8 @@ def _improved(A: Array, B: Array, Q: Array, R: Array, N: Array, K: Array) -> Sol
     problem = DoublingProblem(A, B, Q, R, N)
     closed = A - batch_last.mul(B, K)
     stage = stage_weight(Q, R, N, K, mul=batch_last.mul, t=batch_last.t)
-    P, stable = smith(batch_last.t(closed), stage, float(jnp.finfo(A.dtype).eps) ** 0.5 / 4)
+    P, reach = smith(batch_last.t(closed), stage, float(jnp.finfo(A.dtype).eps) ** 0.5 / 4)
+    stable = reach < jnp.inf
     P = jnp.where(stable[None, None], batch_last.symmetric(P), jnp.nan)
     return problem.finished(P, stable, continuous=False)[0]
 
@@ -53,7 +54,7 @@ def _tangent(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[S
     PD = B.mT @ P @ (dA - dB @ out.K)
     d_next = linalg.solve_many(S, dB.mT @ P @ after + B.mT @ dP @ after + PD + dN.mT - dR @ out.K)
     still = jnp.zeros_like(out.residual)
-    return out, Solution(d_next, dP, dA - dB @ out.K - B @ d_next, still, still)
+    return out, Solution(d_next, dP, dA - dB @ out.K - B @ d_next, *[still] * 3)
 
 
 def spectral_radius(A: ArrayLike, *, squarings: int = 20) -> Float[Array, "*batch"]:
@@ -68,8 +69,11 @@ def spectral_radius(A: ArrayLike, *, squarings: int = 20) -> Float[Array, "*batc
     0.9
     """
     (A,) = matrix_checks.matrices(A=(A, "nn"))
-    arguments.whole("squarings", squarings, 0, 50)
+    return _gelfand(A, arguments.whole("squarings", squarings, 0, 50))
 
+
+@partial(jax.jit, static_argnames="squarings")
+def _gelfand(A: Array, squarings: int) -> Array:
     def norm(A: Array) -> Array:
         return jnp.sqrt(jnp.sum(A * A, axis=(-1, -2)) + jnp.finfo(A.dtype).tiny)
 
@@ -139,7 +143,7 @@ def _improve(problem: tuple[Array, ...], K: Array, steps: int) -> LQR:
     K, _ = jax.lax.scan(lambda K, _: (newton_step(*problem, K).K, None), K, length=steps)
     reached = newton_step(*problem, K)
     closed = problem[0] - problem[1] @ K
-    stable = (reached.stable > 0.5) & jnp.all(jnp.isfinite(K), axis=(-1, -2))
+    stable = (reached.stable > 0.5) & (reached.definite > 0.5) & jnp.all(jnp.isfinite(K), axis=(-1, -2))
     return LQR(K, reached.P, closed, reached.residual, stable & _is_cost(reached.P, closed, problem, K))
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import Arrays, eye, mul, t
@@ -16,7 +16,8 @@ from lqrlab.control import matrix_checks
 from lqrlab.control.discretization import Sampled
 
 M = TypeVar("M", Array, np.ndarray)
-_SQUARINGS, _BALANCING = 48, 24
+_BALANCING = 24
+_UNCERTAIN = 4  # bits: a loop is stable if its powers halve before rounding has changed them by some 2⁻⁴
 _UNEVEN = 1e3  # a ratio of sums of a row and a column that costs digits
 
 
@@ -44,38 +45,42 @@ def even_units(a: Float[Array, "n n batch"], uneven: float) -> Float[Array, "n b
 
 def smith(
     a: Float[Arrays, "n n batch"], q: Float[Arrays, "n n #batch"], tolerance: float
-) -> tuple[Float[Arrays, "n n batch"], Bool[Arrays, " batch"]]:
-    """X = Σ aᵏ q (aᵀ)ᵏ, the solution of X = a X aᵀ + q, by squaring a; and whether a is stable.
+) -> tuple[Float[Arrays, "n n batch"], Float[Arrays, " batch"]]:
+    """X = Σ aᵏ q (aᵀ)ᵏ, the solution of X = a X aᵀ + q, by squaring a; and some Σ ‖aᵏ‖, infinite if unstable.
 
     Each squaring doubles the number of terms: X ← X + aXaᵀ, a ← a². It ends when the next terms are below the
-    square of ``tolerance``, relative, or after so many squarings that a slower loop is not stable in floating point.
+    square of ``tolerance``, relative, or after so many squarings that rounding moves a slower loop's modes to either
+    side of the boundary.
 
     Source: R. A. Smith, Matrix equation XA + BX = C, SIAM J. Appl. Math. 16 (1968).
     """
 
     beyond = float(jnp.finfo(a.dtype).max) ** (1 / 3)  # the sum of such terms overflows
 
+    most = jnp.finfo(a.dtype).nmant - _UNCERTAIN
+
     def more(state: tuple) -> Arrays:
-        a, _, k = state
-        # the norm of the power bounds the relative size of the next term by its square
-        change = batch_last.row_sum(a)
+        _, _, change, _, _, k = state
+        # the norm of the power bounds the relative size of the next term by its square;
         # a problem that has overflowed has its answer too: none
-        return ((change > tolerance) & (change < beyond)).any() & (k < _SQUARINGS)
+        return ((change > tolerance) & (change < beyond)).any() & (k < most)
 
     def double(state: tuple) -> tuple:
-        a, x, k = state
+        a, x, change, reach, samples, k = state
         x = x + mul(mul(a, x), t(a))
         a = mul(a, a)
-        return a, x, k + 1
+        return a, x, batch_last.row_sum(a), reach + samples * change, 2 * samples, k + 1
 
-    a, x, _ = batch_last.repeat_while(more, double, (a, q, 0))
-    return x, batch_last.row_sum(a) < 0.5
+    change = batch_last.row_sum(a)
+    one = 0 * change + 1
+    _, x, change, reach, *_ = batch_last.repeat_while(more, double, (a, q, change, one, one, 0))
+    return x, batch_last.library(x).where(change < 0.5, reach, jnp.inf)
 
 
 def smith_continuous(
     a: Float[Arrays, "n n batch"], q: Float[Arrays, "n n batch"], tolerance: float, *, pivoted: bool = False
-) -> tuple[Float[Arrays, "n n batch"], Bool[Arrays, " batch"]]:
-    """The solution of a X + X aᵀ + q = 0, and whether a is stable: :func:`smith` on a Cayley transform.
+) -> tuple[Float[Arrays, "n n batch"], Float[Arrays, " batch"]]:
+    """The solution of a X + X aᵀ + q = 0, and the sum of :func:`smith`, which this is of a Cayley transform.
 
     The transform (s + a)(s − a)⁻¹, its shift s of the size of a's modes, lies inside the unit circle exactly if a
     is stable in continuous time.
@@ -97,8 +102,8 @@ def _bounded(a: Array, q: Array, *, continuous: bool) -> Array:
     d = 2.0 ** jnp.round(jnp.log2(even_units(a, _UNEVEN)))  # powers of two: exact
     both = d[:, None] * d[None]
     a, q = a * d[None] / d[:, None], q / both
-    x, stable = smith_continuous(a, q, tolerance, pivoted=True) if continuous else smith(a, q, tolerance)
-    return jnp.where(stable[None, None], x * both, jnp.nan)
+    x, reach = smith_continuous(a, q, tolerance, pivoted=True) if continuous else smith(a, q, tolerance)
+    return jnp.where((reach < jnp.inf)[None, None], x * both, jnp.nan)
 
 
 _SOLVERS = {c: batch_last.solver(2, 2)(partial(_bounded, continuous=c)) for c in (True, False)}

@@ -79,7 +79,7 @@ def matrices(**given: tuple[ArrayLike, str]) -> list[Array]:
     for name, a in arrays.items():
         if 0 in a.shape[-2:]:
             raise ValueError(f"{name}: expected at least one row and column, but found shape {a.shape}")
-    _finite(arrays)
+    finite(arrays)
     dtype = floating(*arrays.values())
     return list(together(*(a.astype(dtype) for a in arrays.values())))
 
@@ -97,7 +97,7 @@ def host_matrices(function: str, **given: tuple[ArrayLike, str]) -> list[np.ndar
     for name, a in arrays.items():
         if a.ndim > 2:
             raise ValueError(f"{name}: expected a matrix, but found shape {a.shape}: {function} takes one problem")
-    _finite(arrays)
+    finite(arrays)
     return list(arrays.values())
 
 
@@ -162,7 +162,7 @@ def design_arguments(
     if not n or not m:
         raise ValueError(f"B: expected at least one state and one input, but found shape {(n, m)}")
     arrays.setdefault("N", np.zeros((n, m), dtype))
-    if single := _finite(arrays):
+    if single := finite(arrays):
         for name in "QR":
             _symmetric(name, single[name])
         if weights:
@@ -190,7 +190,7 @@ def _warn_of_float32() -> None:
     )
 
 
-def _finite(arrays: Mapping[str, Array | np.ndarray]) -> dict[str, np.ndarray]:
+def finite(arrays: Mapping[str, Array | np.ndarray]) -> dict[str, np.ndarray]:
     """The finite matrices of one problem outside a trace; none of a batch, where a bad member's answer is marked."""
     if traced(*arrays.values()) or any(a.ndim != 2 for a in arrays.values()):
         return {}
@@ -231,7 +231,7 @@ def _refuse_negative(name: str, low: float) -> None:
 
 def weight(name: str, a: Array) -> None:
     """Refuse a weight of one problem, outside a trace, that is not finite, symmetric and semidefinite."""
-    for W in _finite({name: a}).values():
+    for W in finite({name: a}).values():
         _symmetric(name, W)
         if (low := float(_least(W))) < -tolerance(W.dtype) * float(_largest(W)):
             _refuse_negative(name, low)
@@ -248,7 +248,8 @@ def terminal_weight(Qf: ArrayLike | None, Q: Array, default: Array) -> Array:
 
 def trailing(name: str, value: ArrayLike, shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """``value`` as an array of real numbers with this shape after its leading axes, or a ``ValueError``."""
-    a = as_jax(real(name, value).astype(dtype))
+    given = real(name, value)
+    a = as_jax(real(name, given, finite=given.ndim == len(shape)).astype(dtype))  # of a batch a member's answer is NaN
     if a.shape[max(a.ndim - len(shape), 0) :] != shape:
         raise ValueError(f"{name}: expected shape (…, {', '.join(map(str, shape))}), but found {a.shape}")
     return a

@@ -84,8 +84,27 @@ def lqi(
     inputs = jnp.block([[B], [_zeros(B, p, m)]])
     weight = jnp.block([[Q, _zeros(Q, n, p)], [_zeros(Q, p, n), Qi]])
     cross = None if N is None else jnp.block([[jnp.asarray(matrix_checks.real("N", N), A.dtype)], [_zeros(B, p, m)]])
-    design = (dlqr if discrete else lqr)(dynamics, inputs, weight, R, cross)
+    try:
+        design = (dlqr if discrete else lqr)(dynamics, inputs, weight, R, cross)
+    except ValueError as error:  # of one problem, outside a trace; of an integral it speaks as of a state after the n
+        if A.ndim == B.ndim == C.ndim == 2 and (
+            lost := _not_held(np.asarray(A), np.asarray(B), np.asarray(C), discrete)
+        ):
+            raise ValueError(
+                f"C: output {', '.join(map(str, lost))} cannot be held: constant inputs do not move it, or not apart "
+                "from the others (a transmission zero at the origin); leave it out, or choose another one"
+            ) from error
+        raise
     return Integral(design.K[..., :n], design.K[..., n:], design, C, discrete)
+
+
+def _not_held(A: np.ndarray, B: np.ndarray, C: np.ndarray, discrete: bool) -> list[int]:
+    """Outputs of which a combination is the same at rest whatever the input."""
+    rows = np.block([[A - discrete * np.eye(len(A)), B], [C, np.zeros((len(C), B.shape[1]))]])
+    size = np.linalg.norm(rows, axis=1, keepdims=True)
+    left, sizes, _ = np.linalg.svd(rows / np.where(size > 0, size, 1.0))
+    last = np.abs(left[len(A) :, -1])
+    return list(map(int, np.flatnonzero(last > 0.1 * last.max()))) if sizes[-1] < 1e-9 < last.max() else []
 
 
 def feedforward(

@@ -43,6 +43,7 @@ class StateSpace:
     def __post_init__(self) -> None:
         found = {name: matrix_checks.real(name, getattr(self, name)) for name in "ABCD"}
         matrix_checks.shapes(found, {"A": "nn", "B": "nm", "C": "pn", "D": "pm"})
+        matrix_checks.finite(found)
         for name, a in found.items():
             # a copy of NumPy's: what the caller writes there later is not this system
             object.__setattr__(self, name, np.array(a) if isinstance(a, np.ndarray) else a)

@@ -7,6 +7,7 @@ Source: J. Black and P. Rogaway, Ciphers with arbitrary finite domains, CT-RSA 2
 over a balanced Feistel network; the round function is the finaliser of MurmurHash3 (A. Appleby, 2011).
 """
 
+import functools
 from typing import TypeVar
 
 import jax
@@ -43,6 +44,7 @@ def _half(num: int) -> int:
     return max((int(num - 1).bit_length() + 1) // 2, 1)
 
 
+@functools.partial(jax.jit, static_argnames="num")
 def shuffled(positions: ArrayLike, num: int, seed: ArrayLike, epoch: ArrayLike) -> Array:
     """The indices at some positions of a shuffled epoch; can be called inside ``jit``.
 

@@ -1,6 +1,7 @@
 """Windows of trajectories for a learner: cut when read, scaled, padded, masked."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -118,6 +119,7 @@ class WindowSet:
         pieces = jax.vmap(lambda i, at: jax.lax.dynamic_slice(rows, (i, at), size)[0])(trajectory, start)
         return Windows(pieces.reshape(-1, self.window, CHANNELS), t, self.variant[trajectory])
 
+    @functools.partial(jax.jit, static_argnames="count")
     def shuffled(self, first: ArrayLike, epoch: ArrayLike, count: int, seed: ArrayLike) -> Windows:
         """The ``count`` windows from position ``first`` of a shuffled epoch on, and on into the epochs after it.
 

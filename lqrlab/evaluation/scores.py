@@ -165,7 +165,10 @@ def _scored(
         raise ValueError(f"reference: expected costs of {x0.shape[:-1]} starts, but found {start.shape}")
     ratio, remaining, lowest = _compared(judged, cost, start, rest, problem.linear)
     if problem.linear and float(lowest) < 1 - 1e-6:
-        raise AssertionError(f"a loop cost {float(lowest):.9f} of the optimum: reference or simulation is wrong")
+        raise ValueError(
+            f"plants: a loop cost {float(lowest):.9f} of the optimum, less than any can: a plant grows so much in a "
+            "sample time that double precision does not hold what the sample costs; take a shorter dt"
+        )
     return Score(ratio, judged, remaining, "unconstrained" if free else "constrained")
 
 

@@ -227,18 +227,10 @@ def simulate(
     substeps: int = 1,
     quick: bool = False,
 ) -> Mapping[str, np.ndarray | Array]:
-    """Run all loops.
+    """Run all loops: what :func:`lqrlab.simulation.record` returns, on a CPU as NumPy arrays that a device takes over.
 
-    Args:
-        loops: p plants with their gains.
-        x0: initial states ``[p·s, n]``, the s of one plant one after another; or any number with p = 1.
-        num_steps, keep: T, and what is kept.
-        key: each loop's noise follows from this and its position in x0.
-        substeps: Runge-Kutta steps in a sample time.
-        quick: compile quickly a program that then runs some times slower.
-
-    Returns:
-        As of :func:`lqrlab.simulation.record`; on a CPU NumPy arrays that a device takes over without a copy.
+    Of p plants x0 has s states each, one plant after another ``[p·s, n]``, or any number with p = 1. Each loop's noise
+    follows from ``key`` and its position in x0. A ``quick`` program is compiled quickly and runs some times slower.
     """
     # a default device that a caller has set holds in the caller's thread only
     device = next(iter(jnp.zeros(()).devices()))

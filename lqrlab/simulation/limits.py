@@ -97,7 +97,7 @@ def carried(limits: Limits | Pair, problem: Any) -> Limits:
     rest = {"x": x_eq, "du": jnp.zeros_like(u_eq)}
     if others.y is not None:
         outputs = ("C", limits.C, x_eq), ("D", limits.D, u_eq)
-        given = {name: jnp.asarray(checks.real(name, a), dtype) for name, a, _ in outputs if a is not None}
+        given = {name: jnp.asarray(checks.real(name, a, finite=True), dtype) for name, a, _ in outputs if a is not None}
         found = {name: jnp.broadcast_to(a, (*batch, *a.shape[-2:])) for name, a in given.items()}
         rest["y"] = sum(jnp.einsum("...pk,...k->...p", found[name], at) for name, _, at in outputs if name in found)
     for name, pair in others.signals().items():

@@ -70,6 +70,10 @@ class Measured:
     policy: Policy
     sensor: Array | Outputs
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.sensor, Outputs):
+            checks.real("sensor", self.sensor, finite=True)
+
     def init(self, batch_shape: tuple[int, ...]) -> PyTree:
         """The policy's memory."""
         return self.policy.init(batch_shape)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from lqrlab import control
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import checks, one_program, pytree
 from lqrlab.compute.elementwise import normals
 from lqrlab.compute.linalg import batch_last, expand_batch
 
@@ -60,6 +60,7 @@ def drawn(
     return normal * expand_batch(spread, like.ndim).astype(like.dtype)
 
 
+@one_program
 def root(P: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
     """Lower triangular L with LLᵀ = P, without LAPACK; a direction without uncertainty has a column of zeros."""
     last = jnp.moveaxis(P.reshape(-1, *P.shape[-2:]), 0, -1)

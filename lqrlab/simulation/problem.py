@@ -165,6 +165,7 @@ class Problem(QuadraticRegulator):
             optimum: whether K and P are designed.
         """
         sampled = control.Sampled(*control.matrix_checks.arguments(A, B, Q, R, N))
+        sampled = sampled if N is not None else sampled._replace(N=jnp.zeros_like(sampled.B))
         *lead, n, m = sampled.B.shape
         dtype = sampled.A.dtype
         ones = jnp.ones((*lead, n), dtype), jnp.ones((*lead, m), dtype)
@@ -174,7 +175,10 @@ class Problem(QuadraticRegulator):
             raise ValueError(f"dt: expected one sample time, or one for each of {tuple(lead)}, but found {times.shape}")
         times = jnp.broadcast_to(times, lead)
         problem = cls(coordinates, times, *sampled).limited(limits)
-        return problem.solved(check=False) if optimum else problem
+        if not optimum:
+            return problem
+        with sampling.or_without():
+            return problem.solved(check=False)
 
     @property
     def name(self) -> str:

@@ -4,9 +4,11 @@ In scaled coordinates, padded to one size, all plants look alike, so few numbers
 matrices lose the fewest digits. Large batches and larger plants are solved without padding.
 """
 
+import contextlib
 import functools
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -48,6 +50,17 @@ def optimum(sampled: control.Sampled) -> Pair:
     return design.K, design.P
 
 
+@contextlib.contextmanager
+def or_without() -> Iterator[None]:
+    """Add to a refusal of the optimum that a problem may do without."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; what needs no regulator (MPC with a Qf) takes a problem of optimum=False"
+        ) from error
+
+
 class Part(NamedTuple):
     """Plants of one family, in SI units, each array with the axes of the batch in front."""
 
@@ -65,11 +78,30 @@ def sample(part: Part, *, design: bool) -> tuple[control.Sampled, tuple[Any, Any
         flat = _on_host(*_in_si_units(part), n, m, design=design)
         return jax.tree.map(lambda a: as_jax(a.reshape(*batch, *a.shape[1:])), flat)
     found = control.discretize(A, B, Q, R, part.dt, N)
+    with or_without():
+        try:
+            best = optimum(found) if design else None
+        except ValueError:
+            control.lqrd(A, B, Q, R, part.dt, N)  # names the mode of the plant, not of its samples
+            raise
+    if best and not batch and not checks.traced(best):
+        _remark_on_growth(np.asarray(found.Q), np.asarray(best[1]))
+    return found, best
+
+
+def _remark_on_growth(Q: np.ndarray, P: np.ndarray) -> None:
+    """Warn where a sample without input costs so much more than the optimum that their difference has few digits."""
     try:
-        return found, optimum(found) if design else None
-    except ValueError:
-        control.lqrd(A, B, Q, R, part.dt, N)  # names the mode of the plant, not of its samples
-        raise
+        half = np.linalg.inv(np.linalg.cholesky(P))
+    except np.linalg.LinAlgError:  # a state that costs nothing
+        return
+    off = float(8 * np.finfo(float).eps * np.linalg.norm(half @ Q @ half.T, 2))
+    if off > 1e-9:
+        warnings.warn(
+            f"dt: the plant grows so much in a sample time that costs in double precision are right to about {off:.0e};"
+            " take a shorter dt",
+            stacklevel=4,
+        )
 
 
 def listed(plants: object) -> Sequence[Plant]:
@@ -203,6 +235,12 @@ def input_limits(limits: tuple[ArrayLike, ArrayLike], u_eq: Array, exists: Array
     u_eq, exists = library.asarray(u_eq), library.asarray(exists)
     if any(a.ndim and a.shape[-1] not in (1, u_eq.shape[-1]) for a in ends):
         raise ValueError(f"limits: expected numbers, or one for each of {u_eq.shape[-1]} inputs, but found {limits!r}")
+    for a in ends:
+        if a.ndim > u_eq.ndim or any(k not in (1, own) for k, own in zip(a.shape[::-1], u_eq.shape[::-1])):
+            raise ValueError(
+                f"limits: expected those of actuators, {u_eq.shape} or less, the same at each step, but found shape "
+                f"{a.shape}; predictive.constrained_lqr takes limits for each step"
+            )
     low, high = (
         library.where(exists, library.broadcast_to(a, u_eq.shape) - u_eq, end)
         for a, end in zip(ends, (-np.inf, np.inf))

@@ -25,6 +25,7 @@ Noise keeps a loop moving, so growth and rest say nothing: a disturbed loop that
 """
 
 import enum
+import math
 from typing import Any, TypeVar
 
 import jax
@@ -133,8 +134,9 @@ def of_gain(closed: Float[Array, "*batch n n"]) -> Int8[Array, "*batch"]:
 
     With E(N) = Σ ‖Fᵗ‖² over t < N, the second half of a long run has E(2N) − E(N) of it. That is nothing in a loop
     that decays, as much as the first half in one that goes on moving, seven times as much or more in a chain of
-    integrators, and beyond all bounds in one that grows. Doubling computes both: E(2N) = E(N) + ‖.‖ of Fᴺ. In double
-    precision N is 2²⁶ samples, in single 2¹¹: half the digits are then left. The units of the states do not matter.
+    integrators, and more than in any such chain in one that grows. Doubling computes both: E(2N) = E(N) + ‖.‖ of Fᴺ;
+    sizes are kept as logarithms, so none is too large. N is 2²⁶ samples, in single precision 2¹¹, or more where
+    rounding has changed E by less than a hundredth. The units of the states do not matter.
 
     Args:
         closed: F = A − BK.
@@ -147,35 +149,40 @@ def of_gain(closed: Float[Array, "*batch n n"]) -> Int8[Array, "*batch"]:
     ['CONVERGED', 'BOUNDED', 'DIVERGED']
     """
     F = jax.lax.stop_gradient(closed)
-    limits = jnp.finfo(F.dtype)
-    most = 1 / limits.eps
-    F = _even(jnp.clip(F, -most, most))
+    limits, n = jnp.finfo(F.dtype), F.shape[-1]
+    F = _even(jnp.clip(F, -1 / limits.eps, 1 / limits.eps))
 
-    def undecided(power: Array) -> Array:
-        squared = jnp.sum(power * power, axis=(-1, -2))
-        return (squared > 0.25) & (squared < most)
+    def size(state: tuple[Array, ...]) -> Array:
+        power, scale = state[:2]
+        return scale + jnp.log2(jnp.sum(power * power, axis=(-1, -2)) + limits.tiny) / 2
 
-    def double(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
-        power, energy, growth, k = state
-        second = jnp.swapaxes(power, -1, -2) @ energy @ power  # of the run's second half
-        go = undecided(power)
-        ratio = jnp.trace(second, axis1=-2, axis2=-1) / jnp.trace(energy, axis1=-2, axis2=-1)
-        growth = jnp.where(go, ratio, growth)
-        power, energy = (
-            jnp.where(go[..., None, None], new, old) for new, old in ((power @ power, power), (energy + second, energy))
-        )
-        return power, energy, growth, k + 1
+    def undecided(state: tuple[Array, ...]) -> Array:
+        *_, length, growth, k = state
+        exact = (k <= limits.nmant // 2) | (length < limits.nmant - 7)
+        chain = (growth < 2 * n + 4) | (k < (8 * n).bit_length())  # n states multiply E by 2²ⁿ⁻¹, at first by more
+        return (size(state) > -1) & exact & chain
 
-    def go_on(state: tuple[Array, Array, Array, Array]) -> Array:
-        return jnp.any(undecided(state[0])) & (state[3] <= limits.nmant // 2)
+    def double(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        power, scale, energy, length, _, k = state
+        second = jnp.swapaxes(power, -1, -2) @ energy @ power  # of the run's second half, over 4 ** scale
+        trace = jnp.trace(second, axis1=-2, axis2=-1) + limits.tiny
+        growth = jnp.log2(trace) + 2 * scale
+        share = jax.nn.sigmoid(math.log(2) * growth)[..., None, None]
+        energy = (1 - share) * energy + share * second / trace[..., None, None]  # over its trace
+        squared = power @ power
+        exponent = jnp.round(jnp.log2(jnp.max(jnp.abs(squared), axis=(-1, -2)) + limits.tiny))
+        length = length + jnp.logaddexp2(jnp.zeros_like(growth), growth)
+        new = squared * jnp.exp2(-exponent)[..., None, None], 2 * scale + exponent, energy, length, growth
+        go = undecided(state)
+        return *(jnp.where(go.reshape(*go.shape, *(1,) * (a.ndim - go.ndim)), a, b) for a, b in zip(new, state)), k + 1
 
-    one = jnp.broadcast_to(jnp.eye(F.shape[-1], dtype=F.dtype), F.shape)
-    start = (F, one, jnp.ones(F.shape[:-2], F.dtype), jnp.int32(0))
-    power, _, growth, _ = jax.lax.while_loop(go_on, double, start)
-    squared = jnp.sum(power * power, axis=(-1, -2))
-    converged = (squared <= 0.25) | ((growth < 0.5) & (squared < most))
-    bounded = (growth <= 2) & (squared < most)
-    return jnp.where(converged, 0, jnp.where(bounded, 1, 2)).astype(jnp.int8)
+    flat = jnp.zeros(F.shape[:-2], F.dtype)
+    one = jnp.broadcast_to(jnp.eye(n, dtype=F.dtype) / n, F.shape)
+    start: tuple[Array, ...] = (F, flat, one, flat, flat, jnp.int32(0))
+    state = jax.lax.while_loop(lambda state: jnp.any(undecided(state)), double, start)
+    growth, last = state[4], size(state)
+    bounded = (growth <= 1) & (last < jnp.inf)
+    return jnp.where((last <= -1) | (bounded & (growth < -1)), 0, jnp.where(bounded, 1, 2)).astype(jnp.int8)
 
 
 def _even(F: Array) -> Array:

@@ -169,7 +169,7 @@ def _declared(
     _require(jnp.all(step > 0), "dt", f"expected a sample time above 0 s, but found {dt!r}")
     for kind, given, count in (("states", states, n), ("inputs", inputs, m)):
         listed = isinstance(given, Sequence) and not isinstance(given, str)
-        texts = listed and all(isinstance(label, str) for label in given)
+        texts = listed and all(isinstance(label, str) and label.isprintable() for label in given)  # on one line
         _require(texts, kind, f"expected a list of {count} names, such as 'angle [rad]', but found {given!r}")
         wrong = f"expected {count} names, but found {len(given)}: {', '.join(given)}"
         _require(len(given) in (0, count), kind, wrong)

@@ -87,9 +87,7 @@ def load(
     try:
         if file.suffix.lower() == ".json":
             _check_fields(content, _KEYS)
-        matrices: Contents = {
-            key: checks.real(key, content[key]) for key in ("A", "B", "C", "Q", "R") if key in content
-        }
+        matrices: Contents = {key: checks.real(key, content[key]) for key in "ABCQR" if key in content}
         return from_matrices(**matrices, **names, dt=scalar(step), name=name)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None

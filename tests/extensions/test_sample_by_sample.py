@@ -13,7 +13,21 @@ import numpy as np
 import pytest
 
 import lqrlab
-from lqrlab import classical, control, deployment, learning, predictive, simulation, systems, tuning, unknown
+from lqrlab import (
+    classical,
+    control,
+    deployment,
+    environments,
+    evaluation,
+    identification,
+    learning,
+    predictive,
+    simulation,
+    systems,
+    tuning,
+    unknown,
+)
+from lqrlab.dataset.shuffling import shuffled
 from lqrlab.extensions.deployment.fmu_export import PlantPolicy
 from lqrlab.extensions.environments import agents, gymnasium_adapter
 from lqrlab.extensions.predictive.recovery_policy import RecoveryPolicy, Regulator
@@ -104,6 +118,10 @@ def bound(name, folder):
     return simulation.bind(ROWS[name](folder), PROBLEM) if name in ROWS else MADE[name]()
 
 
+def compiled(caplog):
+    return [record for record in caplog.records if "Compiling" in record.getMessage()]
+
+
 @pytest.mark.parametrize("name", [*ROWS, *MADE])
 def test_after_the_second_call_nothing_is_compiled(name, tmp_path, caplog):
     policy = bound(name, tmp_path)
@@ -113,7 +131,57 @@ def test_after_the_second_call_nothing_is_compiled(name, tmp_path, caplog):
         with jax.log_compiles(i >= 2):
             carry, u = policy(carry, jnp.asarray(x))
     assert np.isfinite(u).all()
-    assert not [record for record in caplog.records if "Compiling" in record.getMessage()]
+    assert not compiled(caplog)
+
+
+ENV = environments.make("pendulum", horizon=9)
+STATE = ENV.reset(jax.random.key(0))[1]
+
+
+def again(size, folder):
+    """A state of one's own plant, saved and read."""
+    _, state = ENV.reset(jax.random.key(0), systems.make("pendulum", length=size))
+    return environments.load(environments.save(state, folder / "state"), ENV)
+
+
+def plan(size, _):
+    return predictive.mpc(PROBLEM, 4).plan(jnp.array([0.1, size]))
+
+
+def scored(size, _):
+    plant = systems.make("pendulum", length=size)
+    return evaluation.evaluate(size * PROBLEM.K, plant, key=jax.random.key(0), num_steps=9)
+
+
+AGAIN = {
+    "Problem.step": lambda size, _: PROBLEM.step(jnp.array([0.1, size]), jnp.ones(1)),
+    "its gradient": lambda size, _: jax.grad(lambda u: PROBLEM.step(jnp.array([0.1, size]), u)[1])(jnp.ones(1)),
+    "linearised": lambda size, _: PROBLEM.linearised(jnp.array([0.1, size]), jnp.ones(1)),
+    "correlated noise": lambda size, _: PROBLEM.disturbed(noise=size * np.eye(2)),
+    "spectral radius": lambda size, _: control.spectral_radius(size * np.eye(2)),
+    "plan": plan,
+    "env.step": lambda size, _: ENV.step(jax.random.key(0), STATE, size * jnp.ones(1)),
+    "gradient of env.step": lambda size, _: jax.grad(lambda u: ENV.step(jax.random.key(0), STATE, u)[2])(jnp.ones(1)),
+    "environments.load": again,
+    "evaluate": scored,
+    "rollout": lambda size, _: simulation.rollout(PLANT, size * PROBLEM.K, size * np.ones(2), 9),
+    "shuffled": lambda size, _: shuffled(jnp.arange(9), 100, int(10 * size), 1),
+    "experiment": lambda size, _: identification.design(
+        systems.make("pendulum", length=size), 20, 0.01, amplitude=size, iterations=2
+    ),
+    "robust gain": lambda size, _: identification.robust_gain(
+        systems.make("pendulum", length=size * np.ones(3)), iterations=2
+    ),
+}
+"""Calls of a size, which no shape follows from."""
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_other_numbers_of_the_same_shapes_are_no_other_program(name, tmp_path, caplog):
+    for i, size in enumerate((0.5, 0.6, 0.7, 0.8)):
+        with jax.log_compiles(i >= 2):
+            jax.block_until_ready(AGAIN[name](size, tmp_path))
+    assert not compiled(caplog)
 
 
 def test_no_kind_of_controller_and_no_policy_is_left_out():

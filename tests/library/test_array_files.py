@@ -4,7 +4,6 @@ import h5py
 import numpy as np
 import pytest
 import scipy.io
-import scipy.sparse
 from refusals import refused
 
 from lqrlab import deployment, systems
@@ -98,14 +97,11 @@ def test_what_is_no_plant_of_a_matlab_file_is_said(write, tmp_path):
     refused("more than 1 MiB", read_arrays, write(tmp_path / "c.mat", {"x": {"y": np.zeros(1 << 17 | 1)}}), MOST)
 
 
-def test_a_structure_for_each_sample_and_a_sparse_matrix_of_version_5_are_read(tmp_path):
-    content = {"s": np.array([(1.0, A), (2.0, B)], [("u", "O"), ("v", "O")]), "E": scipy.sparse.eye_array(3).tocsc()}
-    scipy.io.savemat(tmp_path / "a.mat", content)
+def test_a_structure_for_each_sample_is_read(tmp_path):
+    scipy.io.savemat(tmp_path / "a.mat", {"s": np.array([(1.0, A), (2.0, B)], [("u", "O"), ("v", "O")])})
     found = read_arrays(tmp_path / "a.mat", MOST)
-    assert found.keys() == {"s1.u", "s1.v", "s2.u", "s2.v", "E"}
+    assert found.keys() == {"s1.u", "s1.v", "s2.u", "s2.v"}
     np.testing.assert_array_equal(found["s2.v"], B)
-    np.testing.assert_array_equal(found["E"], np.eye(3))
-    refused("more than 0 MiB", read_arrays, tmp_path / "a.mat", 8 * 8)
 
 
 def test_hdf5_of_anyone_is_read_where_it_is_plain_and_does_not_lead_out_of_itself(tmp_path):

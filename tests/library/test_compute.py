@@ -324,6 +324,22 @@ def test_pytrees_are_put_together_without_their_constructor_and_know_their_class
     assert jax.tree_util.keystr(path) == ".a"
 
 
+def test_a_dataclass_that_jax_registered_is_not_taken_for_another():
+    def factor(k):  # as a notebook's cell that is run again
+        @jax.tree_util.register_dataclass
+        @dataclasses.dataclass(frozen=True)
+        class Factor:
+            a: float
+
+            def __call__(self, x):
+                return k * self.a * x
+
+        return Factor(1.0)
+
+    call = compute.jit_by_function(lambda factor, x: factor(x))
+    assert [float(call(factor(k), 1.0)) for k in range(120)] == [*range(120)]
+
+
 def test_quick_programs_compute_the_same_also_inside_others():
     def f(x, power):
         return jnp.sin(x) ** power

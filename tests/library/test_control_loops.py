@@ -71,6 +71,8 @@ def test_whole_numbers_are_numbers():
         (lambda: control.ctrb(A, np.ones((3, 1))), r"B: expected shape \(2, 1\)"),
         (lambda: control.lqi(A, B, [1.0, 0.0], Q, R, R), r"C: expected a matrix \[p, n\]"),
         (lambda: control.lqi(A, B, np.eye(2), Q, R, np.eye(2)), "^C: 1 inputs cannot hold 2 outputs .* at most 1"),
+        (lambda: control.lqi(A, B, [[0.0, 0.0]], Q, R, [[1.0]]), "^C: output 0 cannot be held"),
+        (lambda: control.lqi(np.eye(2), np.eye(2), [[1, 2], [2, 4]], Q, Q, Q, discrete=True), "^C: output 0, 1 cannot"),
         (lambda: control.margins(A * np.nan, B, [[8.0, 4.0]]), "A: expected finite numbers"),
         (lambda: control.lqr(A, np.zeros((2, 0)), Q, np.zeros((0, 0))), "at least one state and one input"),
         (lambda: tuning.step_info(np.ones(5), 0.1, 1.0), "ys: expected outputs"),
@@ -365,6 +367,12 @@ def test_poles_are_numbers():
     for bad in (["-1", "-2"], [None, -1.0]):
         refused("poles: expected numbers, but found", control.place, A, B, np.asarray(bad))
         refused("poles: expected numbers, but found", control.settling_time, np.asarray(bad))
+    hidden = np.ma.array([0.9, 0.5], mask=[True, False])
+    refused("poles: expected numbers, but found 1 masked", control.settling_steps, hidden)
+    refused("poles: expected finite numbers, but found nan", control.settling_steps, [0.9, np.nan])
+    refused("xs: expected finite", control.lq_tracking, A, B, TWO, ONE, np.full((3, 2), np.nan))
+    refused("c: expected finite", control.lq_tracking, A, B, TWO, ONE, np.ones((3, 2)), c=np.full((2, 2), np.inf))
+    refused("B: expected finite", control.StateSpace, A, np.full((2, 1), np.inf), GAIN, ONE)
 
 
 @pytest.mark.parametrize("dt", [np.nan, np.inf, 0.0, -1.0])

@@ -78,27 +78,6 @@ def test_output_feedback_predicts_where_measurements_are_missing(cart, form):
     assert np.abs(x).max() < 1e-2
 
 
-@pytest.mark.parametrize("make", [simulation.extended_kalman, simulation.unscented_kalman])
-def test_kalman_filters_take_the_outputs_that_come_and_know_what_was_cut_off(cart, make):
-    """Against NumPy's filter, whose C and V have the rows of these outputs alone."""
-    plant, A, B, C = cart[:4]
-    W, V, P = 1e-4 * np.eye(4), 1e-4 * np.array([[1.0, 0.5], [0.5, 1.0]]), 1e-2 * np.eye(4)
-    problem = simulation.Problem.of(plant, linear=True, limits=(-2.0, 2.0), optimum=False)
-    K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
-    ask = asked(make(simulation.LinearPolicy(jnp.asarray(K)), problem, C, W, V, P).policy)
-    x, guess, cut = np.array([0.1, 0.05, 0.0, 0.0]), np.zeros(4), 0
-    for there in GAPS[:80]:
-        H, S = C[there], C[there] @ P @ C[there].T + V[np.ix_(there, there)]
-        gain = P @ H.T @ np.linalg.inv(S)
-        guess, P = guess + gain @ H @ (x - guess), P - gain @ H @ P
-        u = -K @ guess
-        np.testing.assert_allclose(ask(np.where(there, C @ x, np.nan)), u, rtol=1e-5, atol=1e-7)
-        v, cut = np.clip(u, -2.0, 2.0), cut + (np.abs(u) > 2.0)
-        x, guess, P = A @ x + B @ v, A @ guess + B @ v, A @ P @ A.T + W
-    assert cut > 0
-    assert np.abs(x).max() < 0.1
-
-
 def test_integral_action_goes_on_with_the_state_that_its_model_expects(cart):
     plant, A, B, _, Q, R, N = cart[:7]
     design = control.lqi(A, B, np.eye(4)[:1], Q, R, Q[:1, :1], N, discrete=True)
@@ -142,6 +121,12 @@ def test_policies_without_a_model_send_their_last_input_again():
     np.testing.assert_allclose([ask(x) for x in seen], [*np.zeros((2, 1)), *answers[:7]], rtol=1e-9)
     ask = asked(slower(gain, 2))
     np.testing.assert_allclose([ask(x) for x in seen], [answers[2 * (t // 2)] for t in range(9)], rtol=1e-9)
+
+
+def test_a_gain_is_not_cut_to_the_type_of_a_state_of_whole_numbers():
+    policy = simulation.LinearPolicy(jnp.array([[0.6, 1.7]]))
+    for x in (np.array([1, 2]), jnp.array([1, 2])):
+        np.testing.assert_allclose(policy(None, x)[1], [-4.0])
 
 
 @pytest.mark.parametrize("late", [lambda gain: later(gain, 2), lambda gain: slower(gain, 3)])
@@ -308,7 +293,7 @@ def kalman(kind, x, P, y, move, see, W, V, control):
 @pytest.mark.parametrize("linear", [False, True])
 @pytest.mark.parametrize("kind", ["extended", "unscented"])
 def test_nonlinear_filters_are_an_independent_filter_to_rounding(kind, linear):
-    """Measurements at random, so that the estimates go far; covariances that are not diagonal; inputs at limits."""
+    """Measurements at random, some missing, so that estimates go far; full covariances; inputs at their limits."""
     plant, K, rng = Swing(length=jnp.array(0.7)), np.array([[30.0, 7.0]]), np.random.default_rng(2)
     W, V, P = (
         a @ a.T for a in (0.05 * rng.normal(size=(2, 2)), 0.1 * rng.normal(size=(2, 2)), rng.normal(size=(2, 2)))
@@ -332,9 +317,10 @@ def test_nonlinear_filters_are_an_independent_filter_to_rounding(kind, linear):
         return C @ x if linear else shown(x + x_eq, 0.7) - shown(x_eq, 0.7)
 
     ask, carry, x, cut = jax.jit(policy.__call__), policy.init((2,)), np.zeros(2), 0
-    for y in rng.normal(size=(40, 2)) * [0.05, 0.3]:
-        carry, u = ask(carry, jnp.stack([y, -y]))
-        _, expected, x, P = kalman(kind, x, P, y, move, see, W, V, lambda x: -K @ x)
+    for y, there in zip(rng.normal(size=(40, 2)) * [0.05, 0.3], GAPS):
+        carry, u = ask(carry, jnp.stack([np.where(there, y, np.nan), y]))
+        seen = y[there], move, lambda x, there=there: see(x)[there], W, V[np.ix_(there, there)]
+        _, expected, x, P = kalman(kind, x, P, *seen, lambda x: -K @ x)
         cut += np.clip(expected, -12.0 - u_eq, 8.0 - u_eq) != expected
         for ours, theirs in ((u, expected), (carry[1], x), (carry[2], P)):
             np.testing.assert_allclose(ours[0], theirs, rtol=1e-9, atol=1e-10)
@@ -392,6 +378,8 @@ def two_carts():
         (lambda p, d: simulation.estimated(p, dataclasses.replace(d, discrete=False)), "design: expected one for the"),
         (lambda p, d: simulation.delayed(p, d.regulator, 1.5), "ticks: expected so many"),
         (lambda p, d: simulation.delayed(p, d.regulator, 1.0), "design: expected 4 states .* found 3 and 1"),
+        (lambda p, d: simulation.Measured(d, np.full((1, 4), np.nan)), "sensor: expected finite numbers"),
+        (lambda p, d: simulation.Problem.of(p, limits=simulation.Limits(y=(-1, 1), C=np.nan * np.eye(4))), "C: exp"),
         (lambda p, d: simulation.delayed(p, d.regulator, 0.0, limit=np.nan), "limit: expected numbers ≥ 0"),
         (lambda p, d: simulation.delayed(p, d.regulator, 0.0, limit=-1.0), "limit: expected numbers ≥ 0"),
         (lambda p, d: simulation.delayed(p, d.regulator, 0.0, limit=np.ones(3)), "limit: expected one number or 1"),

@@ -62,6 +62,24 @@ def test_a_gain_is_judged_by_the_poles_and_chains_of_its_closed_loop(name, dtype
     assert judged.tolist() == [expected] * 3
 
 
+@pytest.mark.parametrize(("n", "dtype"), [(2, np.float32), (6, np.float32), (6, np.float64), (12, np.float64)])
+def test_a_transients_size_is_no_divergence(n, dtype):
+    """Triangular, so its poles are its diagonal: 0.99 with states of some 1e9 on the way for six, 1e19 for twelve."""
+    for pole, coupling, expected in ((0.99, 1.0, CONVERGED), (-0.95, 5.0, CONVERGED), (1.01, 1.0, DIVERGED)):
+        F = pole * np.eye(n) + coupling * np.eye(n, k=1)
+        assert verdict.of_gain(jnp.asarray(np.stack([F, F.T]), dtype)).tolist() == [expected] * 2
+    assert int(verdict.of_gain(jnp.asarray(1e6 * np.eye(n, k=1), dtype))) == CONVERGED  # at rest after n samples
+
+
+@pytest.mark.parametrize("gap", [1e-6, 1e-9, 1e-12])
+def test_slow_loops_are_judged_as_designs_certify_them(gap):
+    with jax.enable_x64(True):
+        design = control.dlqr(np.diag([1 - gap, 0.5]), [[0.0], [1.0]], np.eye(2), [[1.0]])
+        assert bool(design.stabilizing)
+        assert int(verdict.of_gain(design.closed_loop)) == CONVERGED
+        assert verdict.of_gain(jnp.array([[[1.0 + gap]], [[1.0]]])).tolist() == [DIVERGED, BOUNDED]
+
+
 @pytest.mark.parametrize(
     ("A", "expected"),
     [

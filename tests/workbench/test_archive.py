@@ -87,8 +87,11 @@ def test_what_a_killed_process_left_is_removed_by_the_next(run: Path, tmp_path: 
         killed = subprocess.run([sys.executable, "-c", KILLED, call, source, place / "x"], check=False)
         assert killed.returncode == -signal.SIGKILL
         assert [path.name[:8] for path in place.iterdir()] == [".lqrlab-"]
+    (place / ".lqrlab-part-thesis").mkdir()
+    (place / ".lqrlab-part-thesis" / "thesis.tex").touch()  # of a person
+    (place / ".lqrlab-part-link").symlink_to(run)
     run_folder.unpack(good, place / "x")
-    assert [path.name for path in place.iterdir()] == ["x"]
+    assert {path.name for path in place.iterdir()} == {"x", ".lqrlab-part-thesis", ".lqrlab-part-link"}
 
 
 def test_an_unpacked_run_is_not_the_latest(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

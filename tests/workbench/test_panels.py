@@ -3,6 +3,8 @@
 import gc
 import json
 import re
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -41,6 +43,45 @@ def person(monkeypatch):
     """Somebody who looks at the panels of a test."""
     monkeypatch.setenv("JPY_SESSION_NAME", "x")
     monkeypatch.delenv("LQRLAB_HEADLESS", raising=False)
+
+
+BARE = """
+import jax, numpy as np
+from lqrlab import predictive, simulation, systems
+from lqrlab.workbench import widgets
+from lqrlab.workbench.figures import loop_design
+plant = systems.make("cart_pole")
+assert not jax.config.jax_enable_x64 and plant.pole_length.dtype == np.float32
+try:
+    predictive.optimum(simulation.Problem.of(plant, linear=True), [[0.1, 0.0, 0.0, 0.0]])
+except ValueError as error:
+    assert "expected float64" in str(error), error
+else:
+    raise AssertionError("an optimum in single precision")
+made = {
+    "mpc_designer": lambda: widgets.mpc_designer(plant, num_steps=40),
+    "lqr_designer": lambda: widgets.lqr_designer(plant, num_steps=20),
+    "attraction_map": lambda: widgets.attraction_map(plant, num=100, num_steps=20),
+    "policy_inspector": lambda: widgets.policy_inspector(lambda problem: 0.9 * problem.K, plant, num_steps=20),
+    "loop_shaper": lambda: widgets.loop_shaper("dc_motor"),
+    "live_figure": lambda: widgets.live_figure(lambda a: __import__("matplotlib.figure").figure.Figure(), a=(0, 1, 2)),
+}
+for name, make in made.items():
+    jax.config.update("jax_enable_x64", False)
+    picture = make()
+    assert jax.config.jax_enable_x64, name
+    assert "not solved" not in picture.html, name
+    print(name, picture.words)
+assert loop_design.one_plant(plant).pole_length.dtype == np.float64
+"""
+
+
+def test_panels_in_a_bare_process_compute_in_double_precision(tmp_path):
+    """In a notebook of one's own nobody has called compute.setup(), as the settings of these tests do."""
+    done = subprocess.run([sys.executable, "-c", BARE], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert not done.returncode, done.stderr
+    with_setup = widgets.mpc_designer("cart_pole", num_steps=40)
+    assert with_setup.words.strip() in done.stdout
 
 
 def test_slow_work_is_done_once_for_the_settled_value():

@@ -1,19 +1,23 @@
-"""Controllability and diagnosis: matrices, Gramians, the distance mode by mode, and in words what can be controlled."""
+"""Controllability, transmission zeros, diagnosis: Gramians, distances mode by mode, in words what can be controlled."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+import scipy  # its modules load when they are first used
+from jaxtyping import Array, ArrayLike, Complex, Float
 
+from lqrlab.compute import broadcast, linalg
 from lqrlab.compute.checks import flag
-from lqrlab.control import matrix_checks
+from lqrlab.control import discretization, matrix_checks
 from lqrlab.control.analysis.eigenmodes import Mode, dominant_states, modes
 from lqrlab.control.lyapunov import dlyap, lyap
 from lqrlab.control.regulator import dlqr, lqr
 from lqrlab.control.riccati import on_host
 
 _ZERO = 1e-14  # an input so much weaker than the others, in whatever units, is rounding
+_NEAR = 1e-5  # the boundary: rounding moves a double pole by the root of its size
 
 
 def ctrb(A: ArrayLike, B: ArrayLike) -> Float[Array, "*batch n nm"]:
@@ -79,19 +83,122 @@ def controllability_distance(A: np.ndarray, B: np.ndarray, value: complex) -> fl
     return float(sizes[-1] / max(sizes[0], 1e-300))
 
 
-def why_not(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool, residual: float | None = None) -> str:
-    """Why one problem has no stabilizing optimum: the mode at fault, and a remedy.
+def zeros(
+    A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike | None = None, dt: float | None = None
+) -> Complex[np.ndarray, " zeros"]:
+    """Invariant (transmission) zeros of one system, on the host, the least stable first.
+
+    At a zero the inputs can move the plant permanently without any effect on y = Cx + Du. A zero in the right
+    half-plane (outside the unit circle if ``dt`` is given) makes y start the wrong way and bounds how fast any
+    controller can be; one at the origin (at 1) means that no constant input holds y.
+
+    Args:
+        A, B, C, D: ``[n, n]``, ``[n, m]``, ``[p, n]``, ``[p, m]`` (zero if left out).
+        dt: sample time [s] of a discrete system.
+
+    Source: A. Emami-Naeini and P. Van Dooren, Computation of zeros of linear multivariable systems, Automatica 18
+    (1982).
+
+    >>> control.zeros([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], [[-1.0, 1.0]]).real  # (s − 1) / s²
+    array([1.])
+    """
+    dt = matrix_checks.host_sample_time("zeros", dt)
+    given = {"A": (A, "nn"), "B": (B, "nm"), "C": (C, "pn")} | ({} if D is None else {"D": (D, "pm")})
+    matrix_checks.on_host("zeros", A, B, C, D)
+    a, b, c, *rest = matrix_checks.host_matrices("zeros", **given)
+    d = rest[0] if rest else np.zeros((len(c), b.shape[1]))
+    for _ in range(3):  # units of states, inputs and outputs change no zero, and make each other's uneven
+        x = matrix_checks.even_units(a, b, c)
+        a, b, c = a * x / x[:, None], b / x[:, None], c * x
+        size = np.linalg.norm(a) or 1.0
+        b, d = (y * (size / _sizes(np.vstack([b, d]), 0)) for y in (b, d))
+        c, d = (y * (size / _sizes(np.hstack([c, d]), 1)) for y in (c, d))
+    small = 100 * np.finfo(float).eps * max(a.shape[0] + c.shape[0], b.shape[1]) * size
+    a, b, c, d = _full_row_rank((a, b, c, d), small)
+    a, c, b, d = (x.T for x in _full_row_rank((a.T, c.T, b.T, d.T), small))
+    if not len(a):
+        return np.zeros(0, complex)
+    # d is square and regular now: what the outputs do not see of (x, u), and how that moves x
+    hidden = scipy.linalg.null_space(np.hstack([c, d]), rcond=1e-15)[:, : len(a)] if len(d) else np.eye(len(a))
+    values = scipy.linalg.eigvals(np.hstack([a, b]) @ hidden, hidden[: len(a)])
+    values = values[np.isfinite(values)].astype(complex)
+    return values[np.argsort(-(values.real if dt is None else np.abs(values)), kind="stable")]
+
+
+def _sizes(a: np.ndarray, axis: int) -> np.ndarray:
+    """Norms of columns or rows; one for a column or row of zeros."""
+    size = np.linalg.norm(a, axis=axis, keepdims=True)
+    return np.where(size > 0, size, 1.0)
+
+
+def _full_row_rank(system: tuple[np.ndarray, ...], small: float) -> tuple[np.ndarray, ...]:
+    """A system with the same zeros whose D has full row rank.
+
+    Outputs that no input acts on directly hold some states at zero; that these stay there is an output instead.
+    """
+    a, b, c, d = system
+    while len(d):
+        left, values, _ = np.linalg.svd(d) if d.shape[1] else (np.eye(len(d)), np.zeros(0), None)
+        rank = int(np.sum(values > small))
+        c, d = left.T @ c, left.T @ d
+        rest, c, d = c[rank:], c[:rank], d[:rank]
+        if not len(rest) or not len(a):
+            break
+        _, values, right = np.linalg.svd(rest)
+        held = int(np.sum(values > small))
+        if not held:
+            break
+        basis = np.vstack([right[held:], right[:held]]).T  # free states first, then those that are held
+        a, b, c = basis.T @ a @ basis, basis.T @ b, c @ basis
+        free = len(a) - held
+        c, d = np.vstack([c[:, :free], a[free:, :free]]), np.vstack([d, b[free:]])
+        a, b = a[:free, :free], b[:free]
+    return a, b, c, d
+
+
+def unsaturated_level(K: ArrayLike, P: ArrayLike, limit: ArrayLike) -> Float[Array, "*batch"]:
+    """The largest c such that u = −Kx stays within ±limit wherever xᵀPx ≤ c.
+
+    With P of an LQR design the linear loop never leaves that ellipsoid, so its inputs never saturate: a place to
+    hand over to it. Of a nonlinear plant nothing is proved.
+
+    Args:
+        K: ``[..., m, n]``.
+        P: ``[..., n, n]``, > 0.
+        limit: of the inputs' deviation from the equilibrium, a scalar or ``[..., m]``.
+
+    Returns:
+        c ``[...]`` = min over inputs of limit² / (K P⁻¹ Kᵀ).
+    """
+    K, P = matrix_checks.matrices(K=(K, "mn"), P=(P, "nn"))
+    limit = jnp.asarray(matrix_checks.real("limit", limit, low=0), K.dtype)
+    limit = jnp.broadcast_to(limit, jnp.broadcast_shapes(limit.shape, K.shape[-2:-1]))
+
+    def one(K: Array, P: Array, limit: Array) -> Array:
+        return jnp.min(limit**2 / jnp.sum(K * linalg.solve(P, K.T).T, axis=1))
+
+    return broadcast(one, (K, 2), (P, 2), (limit, 1))
+
+
+def why_not(problem: Sequence[np.ndarray], *, continuous: bool, residual: float | None = None) -> str:
+    """Why one problem A, B, Q, R, N has no stabilizing optimum: the mode at fault, and a remedy.
 
     Or why its optimum cannot be given, where a stable loop was found whose equation leaves too large a ``residual``.
+    A sixth number is the sample time [s] of the discrete problem that is asked for.
     """
-    for name, a in (("A", A), ("B", B), ("Q", Q)):
+    A = problem[0]
+    for name, a in zip("ABQ", problem):
         if (largest := float(np.abs(a).max())) > float(np.finfo(a.dtype).max) ** (1 / 3):
             return (
                 f"{name}: its entry of size {largest:.3g} is too large: products with it overflow in {a.dtype}; "
                 "rescale states and inputs to deviations of order one"
             )
-    if (found := fault(A, B, Q, continuous=continuous)) is not None:
+    if (found := fault(problem[:5], continuous=continuous)) is not None:
         return found
+    if len(problem) == 6:
+        sampled = [a[0] for a in discretization.sampled_on_host(*(np.asarray(a, float)[None] for a in problem))]
+        if (found := fault(sampled, continuous=False)) is not None:
+            return f"sampled every {float(problem[5]):.6g} s, the {found}, or choose another sample time"
     if residual is not None:
         return (
             f"a stable loop was found, but its Riccati equation leaves a relative {residual:.1g}: an unstable mode is "
@@ -104,27 +211,40 @@ def why_not(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool, re
     )
 
 
-def fault(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool) -> str | None:
-    """The mode, in words, because of which one problem has no stabilizing optimum; None if there is no such mode."""
+def fault(problem: Sequence[np.ndarray], *, continuous: bool) -> str | None:
+    """The mode, in words, because of which A, B, Q, R, N have no stabilizing optimum; None if there is no such mode."""
+    A, B, Q = problem[:3]
     values, vectors = np.linalg.eig(A)
     margin = values.real if continuous else np.abs(values) - 1
     size = max(float(np.linalg.norm(A, 2)), 1e-300)
 
-    for i in np.argsort(-margin):
-        value, pair = values[i], abs(values[i].imag) > 1e-9 * size
+    def named(value: complex) -> str:
+        pair = abs(value.imag) > 1e-9 * size
         where = f"{value.real:+.3g}" + (f" ± {abs(value.imag):.3g}j" if pair else "")
-        mode = f"mode at {where}{' rad/s' if continuous else ' (discrete)'}"
+        return f"mode at {where}{' rad/s' if continuous else ' (discrete)'}"
+
+    for i in np.argsort(-margin):
+        value = values[i]
         if margin[i] >= -1e-9 * size and controllability_distance(A, B, value) < 1e-9:
             states = ", ".join(map(str, dominant_states(vectors[:, i])))
             return (
-                f"{mode} is not stabilizable: no input moves it (it is dominated by state {states}); "
+                f"{named(value)} is not stabilizable: no input moves it (it is dominated by state {states}); "
                 "give the plant an input that reaches it, or leave the mode out"
             )
         if abs(margin[i]) <= 1e-6 * size and controllability_distance(A.T, Q.T, value) < 1e-9:
             return (
-                f"{mode} lies on the stability boundary and Q does not see it (not detectable): the "
+                f"{named(value)} lies on the stability boundary and Q does not see it (not detectable): the "
                 "optimum leaves it alone and the loop is not stable; give the states it moves some weight"
             )
+    pencil = on_host.optimality(problem, continuous)
+    best = np.zeros(0) if pencil is None else scipy.linalg.eigvals(*pencil)  # of the optimal loop, and their images
+    best = best[np.isfinite(best)]
+    edge = np.abs(best.real) / size if continuous else np.abs(np.abs(best) - 1)
+    if len(edge) and edge[k := int(np.argmin(edge))] < _NEAR:
+        return (
+            f"{named(best[k])} of the optimal loop lies on the stability boundary, as near as rounding tells: a motion "
+            "in it costs nothing and does not decay; give its states, or each input, some weight"
+        )
     return None
 
 

@@ -14,6 +14,7 @@ Algebra Appl. 85 (1987), section 4 (scaling) [sign function].
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +28,8 @@ from lqrlab.control.lyapunov import even_units, smith, smith_continuous, stage_w
 _DOUBLINGS = 12  # problems that have not converged by then go to the sign function
 _STEPS, _NEWTON = 60, 8  # of the sign function, and after it
 _PATIENT = 2  # Newton steps after which a digit less is enough
+_DECIDES = 0.2  # share of a Newton step in its second; at a double root a quarter
+_SAMPLED = 16  # times as much rounding have the matrices of a sampled plant: an exponential made them
 CORRECTION = 1e-3  # six digits of a Newton step are enough
 
 
@@ -36,10 +39,11 @@ def accepted(dtype: Any) -> float:
 
 
 class Solution(NamedTuple):
-    """Gain, cost to go, closed loop A − BK, relative residual and whether the loop is stable (1.0 or 0.0).
+    """Gain, cost to go, closed loop A − BK, relative residual, whether the loop is stable (1.0 or 0.0), and definite.
 
-    Here with the batch on the last axis; from :mod:`lqrlab.control.riccati.equations` on with leading axes, JAX's
-    arrays or NumPy's.
+    Definite (1.0 or 0.0) says that R + BᵀPB > 0, or in continuous time R > 0: else P is no cost's minimum, but may be
+    the value of a game. Here with the batch on the last axis; from :mod:`lqrlab.control.riccati.equations` on with
+    leading axes, JAX's arrays or NumPy's.
     """
 
     K: Any
@@ -47,6 +51,7 @@ class Solution(NamedTuple):
     closed: Any
     residual: Any
     stable: Any
+    definite: Any
 
 
 def doubled(
@@ -126,11 +131,19 @@ class DoublingProblem(NamedTuple):
         wrong = PD + t(PD) + stage
         return closed, symmetric(wrong if continuous else wrong + mul(t(D), PD))
 
-    def newton_step(self, P: Arrays, *, continuous: bool) -> tuple[Arrays, Bool[Arrays, " batch"]]:
-        """P after a step by Kleinman (continuous) or Hewer (discrete), and whether the loop of P is stable."""
+    def newton_step(self, P: Arrays, *, continuous: bool) -> tuple[Arrays, Float[Arrays, " batch"]]:
+        """P after a step by Kleinman (continuous) or Hewer (discrete), and how long the loop of P takes to forget.
+
+        In samples, in continuous time in units of the plant's fastest motion: :func:`smith`'s sum.
+        """
         closed, wrong = self.newton_equation(P, continuous=continuous)
-        step, stable = (smith_continuous if continuous else smith)(t(closed), wrong, CORRECTION)
-        return P + symmetric(step), stable
+        size = _size(P)
+        to, both = size[None] / size[:, None], size[:, None] * size[None]
+        even = t(closed) * to
+        step, reach = (smith_continuous if continuous else smith)(even, wrong / both, CORRECTION)
+        if continuous:
+            reach = reach * (1 + batch_last.largest(t(self.A) * to) / batch_last.largest(even))
+        return P + symmetric(step * both), reach
 
     def finished(self, P: Arrays, stable: Arrays, *, continuous: bool) -> tuple[Solution, Arrays]:
         """Gain and certificate of P, and its error: infinite where the loop is not stable.
@@ -141,13 +154,57 @@ class DoublingProblem(NamedTuple):
         S, M, K = self.gain(P, continuous=continuous)
         PA = mul(P, self.A)
         terms = (*((PA, t(PA)) if continuous else (mul(t(self.A), PA), -P)), -mul(M, K), self.Q)
-        residual, size = _relative(*terms), abs(_diagonal(P)) ** 0.5
-        size = batch_last.library(P).where((size > 0) & (size < jnp.inf), size, 1.0)
-        stable = stable & batch_last.positive(S)
+        residual, size = _relative(*terms), _size(P)
         even = _relative(*(term / (size[:, None] * size[None]) for term in terms))
         even = even + (residual >= accepted(P.dtype)).astype(P.dtype)  # none that is given out is worse
         error = batch_last.library(P).where(stable & (even < jnp.inf), even, jnp.inf)
-        return Solution(K, P, self.A - mul(self.B, K), residual, stable.astype(P.dtype)), error
+        marks = (mark.astype(P.dtype) for mark in (stable, batch_last.positive(S)))
+        return Solution(K, P, self.A - mul(self.B, K), residual, *marks), error
+
+    def determined(
+        self, P: Arrays, lyapunov: Callable[[Arrays, Arrays], Arrays], *, continuous: bool
+    ) -> Bool[Arrays, " batch"]:
+        """True where no rounding of the matrices decides on P or on the stability of its loop F = A − BK.
+
+        Rounding changes F by a few ε of J = |A| + |B||K|, and the right-hand side of Newton's equation by up to E.
+        With Δ of FᵀΔF − Δ + diag(v) = 0 (continuous: FᵀΔ + ΔF + diag(v) = 0), v the sums of E's rows in units in which
+        P has ones on its diagonal, P is wrong by Δ at most, and K by S⁻¹BᵀΔF (R⁻¹BᵀΔ). Δ is a Lyapunov function of the
+        loops near F if the few ε of J change FᵀΔF by less than v. Newton's second step, of Δ, is small beside the first
+        where a stabilizing solution is near (L. Kantorovich's condition); where the closed loop should have a pole on
+        the boundary, it is a quarter or more. And S is what it seems if BᵀΔB is small beside it.
+
+        Args:
+            P: of an answer.
+            lyapunov: solves X = a X aᵀ + q (continuous: a X + X aᵀ + q = 0).
+        """
+        A, B, Q, R, N = self
+        few = 4 * float(jnp.finfo(P.dtype).eps)
+        S, _, K = self.gain(P, continuous=continuous)
+        F, wrong = self.newton_equation(P, continuous=continuous)
+        J = abs(A) + mul(abs(B), abs(K))
+        E = mul(t(abs(P if continuous else mul(P, F))), J) + mul(abs(N), abs(K))
+        E = few * (E + t(E) + abs(Q) + mul(t(abs(K)), mul(abs(R), abs(K)))) + abs(wrong)
+        size = _size(P)
+        to, both = size[:, None] / size[None], size[:, None] * size[None]
+        F, B, J, v = F * to, B * size[:, None], J * to, (E / both).sum(1)
+        v = v + few * (_diagonal(J) + float(not continuous)) + few**2 * v.max(0, keepdims=True)  # where P is zero
+        v = v + float(jnp.finfo(P.dtype).tiny) ** 0.5
+        delta = lyapunov(t(F), v[None] * batch_last.eye(len(F), F))
+        moved = delta if continuous else mul(t(F), delta)
+        change = few * (1 if continuous else _SAMPLED) * mul(abs(moved), J)
+        kept = (change + t(change)).sum(1) < v
+        inward = mul(t(B), t(moved))
+        second = lyapunov(t(F), symmetric(mul(t(inward), batch_last.quotient(S, inward))))
+        converges = batch_last.positive(_DECIDES * delta - second) & batch_last.positive(delta)
+        wrong = few * abs(R) + (0 if continuous else abs(mul(t(B), mul(delta, B))))
+        inverse = batch_last.quotient(S, batch_last.eye(len(S), S) + 0 * S)
+        return kept.all(0) & converges & ((abs(inverse) * wrong).sum((0, 1)) < _DECIDES)
+
+
+def _size(P: Float[Arrays, "n n batch"]) -> Float[Arrays, "n batch"]:
+    """Units in which P has ones on its diagonal; one where it has a zero."""
+    size = abs(_diagonal(P)) ** 0.5
+    return batch_last.library(P).where((size > 0) & (size < jnp.inf), size, 1.0)
 
 
 def _diagonal(a: Float[Arrays, "n n batch"]) -> Float[Arrays, "n batch"]:
@@ -161,12 +218,16 @@ def _relative(*terms: Arrays) -> Arrays:
 
 
 def by_doubling(*matrices: Arrays, continuous: bool) -> tuple[Solution, Arrays]:
-    """The solution of A, B, Q, R, N by doubling; and its error, infinite where the loop is not stable."""
+    """The solution of A, B, Q, R, N by doubling; and its error, infinite where the loop is not stable.
+
+    So it is too where the loop is so slow that rounding might decide, of which another method asks.
+    """
     problem = DoublingProblem(*matrices)
     F, G, H = problem.reduced()
     P = doubled(*(_transformed(F, G, H) if continuous else (F, G, H)))
-    P, stable = problem.newton_step(P, continuous=continuous)
-    return problem.finished(P, stable, continuous=continuous)
+    P, reach = problem.newton_step(P, continuous=continuous)
+    found, error = problem.finished(P, reach < jnp.inf, continuous=continuous)
+    return _only(reach * reach * (error + 4 * float(jnp.finfo(P.dtype).eps)) < _DECIDES**2, found, error)
 
 
 def scales(
@@ -229,14 +290,28 @@ def by_sign_function(
 
     def step(state: tuple) -> tuple:
         P, best, k = state
-        P, stable = balanced.newton_step(P, continuous=continuous)
+        P, reach = balanced.newton_step(P, continuous=continuous)
+        stable = reach < jnp.inf
         found = problem.finished(P / both, stable, continuous=continuous)
         which = found[1] < best[1]
         P = jnp.where(stable, P, fallback)
         return P, jax.tree.map(lambda a, b: jnp.where(which, b, a), best, found), k + 1
 
     S = _hamiltonian(*balanced.reduced(), continuous=continuous)
-    return jax.lax.while_loop(more, step, (symmetric(stable_subspace(S)), best, 0))[1]
+    found, error = jax.lax.while_loop(more, step, (symmetric(stable_subspace(S)), best, 0))[1]
+
+    def lyapunov(a: Array, q: Array) -> Array:
+        X, reach = (smith_continuous if continuous else smith)(a, q, _DECIDES)
+        return jnp.where(reach < jnp.inf, X, jnp.nan)
+
+    return _only(problem.determined(found.P, lyapunov, continuous=continuous), found, error)
+
+
+def _only(sure: Arrays, found: Solution, error: Arrays) -> tuple[Solution, Arrays]:
+    """An answer whose loop counts as stable only where that is ``sure``, or where it is too coarse to be given out."""
+    sure = sure | (found.residual >= accepted(found.P.dtype))
+    stable = found.stable * sure.astype(found.P.dtype)
+    return found._replace(stable=stable), batch_last.library(found.P).where(sure, error, jnp.inf)
 
 
 def _balanced(problem: DoublingProblem) -> tuple[DoublingProblem, Array]:

@@ -29,7 +29,7 @@ _CORES = (2, 2, 2, 2, 2, 0)  # core dimensions of A, B, Q, R, N and a sample tim
 
 
 def certain(solution: Solution) -> Any:
-    """True where the equation holds to a small relative residual and the loop is stable ``[...]``; NumPy's or JAX's."""
+    """True where the equation holds to a small relative residual, the loop is stable and P a minimum ``[...]``."""
     return (_certain if isinstance(solution.P, np.ndarray) else _CERTAIN)(solution)
 
 
@@ -41,7 +41,7 @@ def certified(solution: Solution, good: Any) -> Solution:
 def _certain(solution: Solution) -> Any:
     P = solution.P
     holds = (abs(P) < np.inf).all((-1, -2)) & (solution.residual < accepted(P.dtype))
-    return holds & (solution.stable > 0.5)
+    return holds & (solution.stable > 0.5) & (solution.definite > 0.5)
 
 
 def _certified(solution: Solution, good: Any, library: Any = jnp) -> Solution:
@@ -84,7 +84,7 @@ def _differentiable(*, continuous: bool) -> Callable[..., Solution]:
         right = dB.mT @ PE + B.mT @ (dP if continuous else dP @ F) + dN.mT - dR @ K
         dK = linalg.solve_many(S, right if continuous else right + B.mT @ P @ D)
         still = jnp.zeros_like(out.residual)
-        return out, Solution(dK, dP, D - B @ dK, still, still)
+        return out, Solution(dK, dP, D - B @ dK, *[still] * 3)
 
     return solve
 
@@ -181,6 +181,7 @@ def solution(args: tuple[Array | np.ndarray, ...], *, continuous: bool) -> Solut
 def _stabilizing(args: tuple[Array, ...], *, continuous: bool) -> Array:
     with jax.debug_nans(False):  # NaN is the answer where there is none
         found = solution(args, continuous=continuous)
+        found = found._replace(definite=found.stable)  # the value of a game is no minimum
         return as_jax(certified(found, certain(found)).P)
 
 

@@ -15,11 +15,12 @@ import scipy  # its modules load when they are first used
 from jaxtyping import Float
 
 from lqrlab.compute.linalg import batch_last
-from lqrlab.control.riccati.doubling import DoublingProblem, Solution, by_doubling
+from lqrlab.control.riccati.doubling import DoublingProblem, Solution, accepted, by_doubling
 
 _NEWTON = 20
 _EXACT = 1e-14  # relative residual that no Newton step makes smaller
 _DOUBLED = 1e-13  # that doubling and its Newton step leave, at most
+_TOLD = 1e-11  # of any state's cost that an answer may be wrong by before it is polished
 
 Problem = Sequence[np.ndarray]
 """A, B, Q, R, N."""
@@ -30,10 +31,7 @@ def solved(
 ) -> tuple[Solution, Float[np.ndarray, " batch"]]:
     """Solutions of A, B, Q, R, N ``[batch, …]``, and their errors: infinite where no stabilizing one is found.
 
-    Args:
-        problems: of double precision.
-        continuous: which equation.
-        enough: the relative residual above which a second Newton step is tried.
+    From a relative residual above ``enough`` on a second Newton step is tried.
     """
     answer, error = batch_last.on_host(partial(by_doubling, continuous=continuous), (2,) * 5, problems)
     for i in np.flatnonzero(~(error <= _DOUBLED * _moved(answer.closed, continuous))):
@@ -42,7 +40,48 @@ def solved(
         if left < error[i] or not error[i] < np.inf:
             for old, new in zip((*answer, error), (*found, left)):
                 old[i] = new
+    known = np.flatnonzero(error < np.inf)
+    with np.errstate(all="ignore"):
+        for i in known[error[known] > _TOLD * _cheapest(problems[0][known], answer.P[known], continuous)]:
+            for old, new in zip(answer, _polished(tuple(a[i] for a in problems), answer.P[i], continuous)):
+                old[i] = new
     return answer, error
+
+
+def _cheapest(A: np.ndarray, P: np.ndarray, continuous: bool) -> Float[np.ndarray, " batch"]:
+    """The least cost of any direction, as a share of the largest term of the equation, whose errors are relative."""
+    size = np.sqrt(np.maximum(np.diagonal(P, axis1=1, axis2=2), np.finfo(float).tiny))
+    even, grown = (a / size[:, None] / size[:, :, None] for a in (P, P if continuous else A.mT @ P @ A))
+    return np.linalg.eigvalsh(even)[:, 0] / np.abs(grown).max((1, 2))
+
+
+def _polished(problem: Problem, P: np.ndarray, continuous: bool) -> Sequence[np.ndarray]:
+    """K, P and loop after Newton's steps in coordinates x̃ = Lᵀx, LLᵀ = P, in which P is nearly one.
+
+    No direction that costs little beside others loses its digits there: of three states of which one grows by 6e5 in a
+    sample time P was off by 4 %, of twelve unstable modes by 5e-4, at residuals of 3e-16 and 6e-9.
+    """
+    try:
+        L = np.linalg.cholesky(P).astype(np.longdouble)  # what cancels on the way there is not in double's digits
+    except np.linalg.LinAlgError:  # a state that costs nothing
+        return ()
+    back = np.linalg.inv(L.astype(float)).T.astype(np.longdouble)
+    back = back + back @ (np.eye(len(P)) - L.T @ back)
+    A, B, Q, R, N = problem
+    matrices = L.T @ A @ back, L.T @ B, back.T @ Q @ back, R, back.T @ N
+    even = DoublingProblem(*(a.astype(float)[..., None] for a in matrices))
+    best = after = np.eye(len(P))
+    least = np.inf
+    for _ in range(4):
+        closed, wrong = even.newton_equation(after[..., None], continuous=continuous)
+        if not np.abs(wrong).max() < least:
+            break
+        best, least = after, np.abs(wrong).max()
+        step = _lyapunov(closed[..., 0].T, wrong[..., 0], continuous)
+        after = after + (step + step.T) / 2
+    found, error = _answered(even, best, continuous)
+    K, P = found.K @ L.T, L @ best @ L.T
+    return (K, (P + P.T) / 2, A - B @ K) if error < np.inf else ()  # whether it is given out is decided before
 
 
 def scales(problem: Problem) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " m"]]:
@@ -67,7 +106,15 @@ def _by_pencil(problem: Problem, continuous: bool, enough: float) -> tuple[Solut
         now, left = _answered(equation, now.P + (step + step.T) / 2, continuous)
         if left < error:
             best, error = now, left
+    fine = error < np.inf and best.residual < accepted(best.P.dtype)  # no other is given out
+    if fine and not equation.determined(best.P[..., None], partial(_last, continuous), continuous=continuous):
+        best, error = best._replace(stable=np.array(0.0)), np.inf
     return best, error
+
+
+def _last(continuous: bool, a: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """:func:`_lyapunov` of one problem with the batch on the last axis."""
+    return _lyapunov(a[..., 0], q[..., 0], continuous)[..., None]
 
 
 def _answered(equation: DoublingProblem, P: np.ndarray, continuous: bool) -> tuple[Solution, float]:
@@ -96,11 +143,8 @@ def _started(problem: Problem, continuous: bool) -> np.ndarray:
     return P if np.isfinite(P).all() else _stable_graph(problem, continuous)
 
 
-def _stable_graph(problem: Problem, continuous: bool) -> np.ndarray:
-    """P of the graph [I; P] of the stable deflating subspace of the optimality conditions of x, Px and u.
-
-    As in ``scipy.linalg.solve_*_are``, whose triangular solves take milliseconds on cores that others use.
-    """
+def optimality(problem: Problem, continuous: bool) -> tuple[np.ndarray, np.ndarray] | None:
+    """L and M of the optimality conditions of x and Px, L − λM, without u; None if they are not finite."""
     A, B, Q, R, N = problem
     (n, m), one, zero = B.shape, np.eye(len(A)), np.zeros_like(A)
     if continuous:
@@ -110,21 +154,38 @@ def _stable_graph(problem: Problem, continuous: bool) -> np.ndarray:
         left = np.block([[A, zero, B], [-Q, one, -N], [N.T, np.zeros((m, n)), R]])
         right = np.block([[one, zero], [zero, A.T], [np.zeros((m, n)), -B.T]])
     if not np.isfinite(left).all():
-        return np.full_like(A, np.nan)
+        return None
     rest = scipy.linalg.qr(left[:, 2 * n :])[0][:, m:].T  # what is orthogonal to the columns of u
+    return rest @ left[:, : 2 * n], rest @ right
+
+
+def _stable_graph(problem: Problem, continuous: bool) -> np.ndarray:
+    """P of the graph [I; P] of the stable deflating subspace of the optimality conditions.
+
+    As in ``scipy.linalg.solve_*_are``, whose triangular solves take milliseconds on cores that others use.
+    """
+    n, pencil = len(problem[0]), optimality(problem, continuous)
+    if pencil is None:
+        return np.full_like(problem[0], np.nan)
     try:
-        *_, U = scipy.linalg.ordqz(rest @ left[:, : 2 * n], rest @ right, sort="lhp" if continuous else "iuc")
+        *_, U = scipy.linalg.ordqz(*pencil, sort="lhp" if continuous else "iuc")
         P = np.linalg.solve(U[:n, :n].T, U[n:, :n].T)
     except (np.linalg.LinAlgError, ValueError):  # no graph; an order that rounding does not allow
-        return np.full_like(A, np.nan)
+        return np.full_like(problem[0], np.nan)
     return (P + P.T) / 2
 
 
 def _lyapunov(a: np.ndarray, q: np.ndarray, continuous: bool) -> np.ndarray:
-    """X of a X + X aᵀ + q = 0 or, by a bilinear transform, of X = a X aᵀ + q; SciPy's would warn of what is checked."""
-    if not continuous:
-        one = np.eye(len(a))
-        moved = np.linalg.inv(a + one)
-        a, q = moved @ (a - one), 2 * moved @ q @ moved.T
-    T, Z = scipy.linalg.schur(a)
+    """X of a X + X aᵀ + q = 0 or, by a bilinear transform, of X = a X aᵀ + q; SciPy's would warn of what is checked.
+
+    NaN where a, or what its transform becomes, is none of a loop: a mode at −1, an overflow.
+    """
+    try:
+        if not continuous:
+            one = np.eye(len(a))
+            moved = np.linalg.inv(a + one)
+            a, q = moved @ (a - one), 2 * moved @ q @ moved.T
+        T, Z = scipy.linalg.schur(a)
+    except ValueError:  # LinAlgError is one
+        return np.full_like(q, np.nan)
     return Z @ scipy.linalg.lapack.dtrsyl(T, T, -Z.T @ q @ Z, tranb="T")[0] @ Z.T

@@ -68,21 +68,6 @@ class Compensator:
                 f"{C.shape} and input {self.input}"
             )
 
-    def as_pid(self) -> tuple[float, float, float, float] | None:
-        """kp, ki, kd, filter time [s] of kp + ki/s + kd s/(1 + filter_time s) if it is such a one; else None."""
-        zeros, poles = np.asarray(self.zeros), np.asarray(self.poles)
-        fast = poles[poles != 0]
-        if np.sum(poles == 0) > 1 or len(fast) > 1 or np.any(fast.imag) or np.any(fast.real > 0):
-            return None
-        ki = float(np.real(self.gain * np.prod(-zeros) / np.prod(-fast))) if 0 in poles else 0.0
-        direct = self.gain if len(zeros) == len(poles) else 0.0
-        if not len(fast):
-            return direct, ki, 0.0, 0.0
-        p = float(fast[0].real)
-        residue = float(np.real(self.gain * np.prod(p - zeros))) / (p if 0 in poles else 1.0)
-        kd = -residue / p**2
-        return direct + kd * p, ki, kd, -1 / p
-
     def sampled(self, dt: float) -> tuple[StateSpace, Float[np.ndarray, "k m"]]:
         """K and E of z[t+1] = Az + By + E(v − u), u = Cz + Dy, for v that the actuator could do of u.
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Complex, Float
 
-from lqrlab.extensions.classical.pid_controller import PID
 from lqrlab.extensions.classical.shaped_loop import LoopRequirements, ShapedLoop
 from lqrlab.workbench.figures import charts, svg
 from lqrlab.workbench.figures.charts import Axes
@@ -31,10 +30,6 @@ def words(loop: ShapedLoop, wanted: LoopRequirements) -> str:
         f"{1 / m.modulus_margin:.3g}, delay margin {charts.duration(m.delay_margin)}. "
         f"Cost <b>{loop.cost:.3g} times</b> the optimum of a regulator that sees all states."
     )
-    gains = None if isinstance(loop.compensator, PID) else loop.compensator.as_pid()
-    if gains:
-        kp, ki, kd, late = gains
-        said += f" As a PID: kp {kp:.3g}, ki {ki:.3g}, kd {kd:.3g}, filter time {charts.duration(late)}."
     return f"{said}<br>{broken or 'All requirements are kept.'}"
 
 

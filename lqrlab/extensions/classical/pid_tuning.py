@@ -16,7 +16,7 @@ from lqrlab.extensions.classical import tuning_rules
 from lqrlab.extensions.classical.channels import Channel
 from lqrlab.extensions.classical.optimal_pid import Bounds, optimal
 from lqrlab.extensions.classical.pid_controller import PID
-from lqrlab.extensions.classical.process_models import ProcessModel, half_rule, of_step
+from lqrlab.extensions.classical.process_models import NEGLIGIBLE, ProcessModel, half_rule, of_step
 from lqrlab.extensions.classical.tuning_rules import KINDS, Gains, max_ki
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
@@ -63,18 +63,10 @@ class _PairedPlant:
 
 
 def pid(
-    process: Any,
-    rule: str = "simc",
-    *,
-    kind: str = "pid",
-    pairs: Sequence[tuple[int, int]] | None = None,
-    dt: float | None = None,
-    delay: float = 0.0,
-    filter_time: float | None = None,
-    b: float | None = None,
-    tracking_time: float | None = None,
-    **settings: Any,
-) -> PID:
+    process: Any, rule: str = "simc", *, kind: str = "pid", pairs: Sequence[tuple[int, int]] | None = None,
+    dt: float | None = None, delay: float = 0.0, filter_time: float | None = None, b: float | None = None,
+    tracking_time: float | None = None, **settings: Any,
+) -> PID:  # fmt: skip
     """A PID controller tuned by a rule or by optimisation.
 
     Args:
@@ -154,7 +146,7 @@ def _members(process: Any, pairs: Any, dt: Any, delay: float) -> tuple[list[_Pai
     if isinstance(process, ProcessModel):
         channel = process.channel()
         member = _one(channel.A, channel.b, channel.c, pairs, step, delay + process.delay)
-        model = dataclasses.replace(process, delay=process.delay + delay + (step or 0.0) / 2)
+        model = dataclasses.replace(process, delay=member.delay + (step or 0.0) / 2)
         return [dataclasses.replace(member, model=model)], ()
     if isinstance(process, Problem | Plant):
         return _of_problem(process, pairs, step, delay)
@@ -213,6 +205,8 @@ def _one(
     if len(set(zip(outputs, inputs))) < len(outputs):
         raise ValueError(f"pairs: expected each pair of output and input once, but found {pairs!r}")
     Q, R, N = [*(weights or (C[outputs].T @ C[outputs], np.eye(m))), None][:3]
+    fastest = np.abs(np.linalg.eigvals(A)).max() or 1.0
+    delay = 0.0 if dt is None and delay * fastest <= NEGLIGIBLE else delay
     W = np.eye(n) if scale is None else np.diag(np.asarray(scale, float) ** 2)
     return _PairedPlant(A, B, C[outputs], inputs, delay, dt, (Q, R, N), W)
 

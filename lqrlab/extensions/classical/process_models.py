@@ -12,6 +12,9 @@ from lqrlab.compute import checks
 from lqrlab.extensions.classical.channels import Channel, real_lags
 
 _STEPS = 4000  # of a step experiment
+NEGLIGIBLE = 1e-9  # a dead time this much shorter than the lags is none
+_INTEGRATES = 100  # times the record: a lag that is longer is an integrator in it
+_TOLD = 0.1  # of a sample: a dead time that is shorter is none in a record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +73,9 @@ class ProcessModel:
     def of_record(cls, u: ArrayLike, y: ArrayLike, dt: float) -> Self:
         """The model of one lag whose output is nearest to a record of a step, a relay or any other experiment.
 
+        A dead time that the record does not tell from none (below a tenth of a sample, or of a fit that is no worse
+        without it than noise makes it) is 0; :func:`lqrlab.classical.pid` with the sample time counts half of that.
+
         Args:
             u: inputs ``[T]`` as deviations from where the process rested before, each held for dt.
             y: outputs ``[T]`` or ``[T + 1]``, the first one measured when the first input begins; their rest is fitted.
@@ -82,7 +88,12 @@ class ProcessModel:
         if not u.any() or np.ptp(y) == 0:
             raise ValueError("u, y: expected an input and an output that move, but found constant ones")
         K, T, L = _nearest(u, y)
-        return cls(K, T * dt, L * dt)
+        return cls(K, T * dt, L * dt) if _INTEGRATES * len(u) > T else cls(K / (T * dt), math.inf, L * dt)
+
+
+def is_prompt(model: ProcessModel) -> bool:
+    """True if there is no dead time, or one that is rounding beside the lag: its inverse is no gain."""
+    return bool(model.delay * abs(model.slope / model.gain) <= NEGLIGIBLE)
 
 
 # From a transfer function ------------------------------------------------------------------------------------
@@ -217,4 +228,7 @@ def _nearest(u: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
     scale = [1.0, horizon / 100]
     found = [scipy.optimize.least_squares(error, s, x_scale=scale, xtol=1e-14, ftol=1e-14) for s in starts]
     best = min(found, key=lambda f: f.cost)
-    return float(fit(best.x)[0][0]), math.exp(best.x[0]), abs(float(best.x[1]))
+    none = scipy.optimize.least_squares(lambda lag: error(np.append(lag, 0.0)), best.x[:1], xtol=1e-14, ftol=1e-14)
+    free = abs(best.x[1]) >= _TOLD and none.cost > (1 + 9 / len(u)) * best.cost  # three standard errors
+    at = best.x if free else np.append(none.x, 0.0)
+    return float(fit(at)[0][0]), math.exp(at[0]), abs(float(at[1]))

@@ -10,7 +10,6 @@ import scipy  # its modules load when they are first used
 from jaxtyping import Complex, Float
 
 from lqrlab import control
-from lqrlab.control.analysis import eigenmodes
 from lqrlab.control.state_space import response_at
 from lqrlab.extensions import classical
 from lqrlab.extensions.classical.channels import Channel
@@ -128,7 +127,7 @@ class ShapedLoop:
     def zeros(self) -> Complex[np.ndarray, " z"]:
         """Zeros s = log(z)/dt [rad/s] of the open loop, which the poles end in."""
         A, b, K = self.joint
-        z = eigenmodes.zeros(A, b, K)
+        z = control.zeros(A, b, K)
         return np.log(z[np.abs(z) > 1e-12].astype(complex)) / float(self.plant.dt)
 
     @property

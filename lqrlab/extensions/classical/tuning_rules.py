@@ -9,7 +9,7 @@ import scipy  # its modules load when they are first used
 from lqrlab.compute import checks
 from lqrlab.extensions.classical.channels import Channel
 from lqrlab.extensions.classical.pid_controller import parts
-from lqrlab.extensions.classical.process_models import ProcessModel
+from lqrlab.extensions.classical.process_models import ProcessModel, is_prompt
 
 KINDS = ("pid", "pi", "pd", "p")
 
@@ -41,7 +41,7 @@ def _check(rule: str, kind: str, kinds: tuple[str, ...], model: ProcessModel) ->
 def _dead_time(rule: str, model: ProcessModel, *, integrating: bool = True) -> tuple[float, float, float]:
     """Slope, time constant and dead time of the model of one lag, for a rule that divides by the dead time."""
     model = model.first_order
-    if not model.delay:
+    if is_prompt(model):
         raise ValueError(
             f'plant: rule="{rule}" is for processes with dead time, and this one has none, so its gain is unbounded; '
             'give delay= (half a sample time where the loop is sampled), or use rule="simc" with tau_c'
@@ -66,7 +66,7 @@ def simc(model: ProcessModel, kind: str = "pid", tau_c: float | None = None) -> 
     if tau_c is not None:
         checks.number("tau_c", tau_c)
     model = model.first_order if kind == "pi" else model
-    if tau_c is None and not model.delay:
+    if tau_c is None and is_prompt(model):
         raise ValueError("tau_c: expected the time constant of the closed loop [s], for the model has no dead time")
     late = (model.delay if tau_c is None else tau_c) + model.delay
     if late <= 0:

@@ -3,6 +3,7 @@
 A file holds named arrays and says in ``kind`` what they are. Names of signals stand there with their units.
 """
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Collection
@@ -100,14 +101,14 @@ def _fields(thing: Any) -> Fields:
         return _of_log(thing)
     if isinstance(thing, LinearController) or all(hasattr(thing, k) for k in "ABCD"):
         return _of_system(thing)
-    if isinstance(thing, control.LQR | LinearPolicy) or not callable(thing):
+    if isinstance(thing, control.LQR | LinearPolicy) or not (callable(thing) or dataclasses.is_dataclass(thing)):
         K = np.asarray(checks.real("thing", getattr(thing, "K", thing)), float)
         if K.ndim != 2 or not K.size:
             raise ValueError(f"thing: expected one gain K [m, n], but found shape {K.shape}; take one of the batch")
         return {"kind": "gain", "K": K}
     raise ValueError(
-        f"thing: expected a gain, a plant, a linear controller or a log, but found {type(thing).__name__}; any "
-        "controller is written as C code by deployment.to_c"
+        f"thing: expected a gain, a plant, a linear controller or a log, but found {type(thing).__name__}; "
+        "simulation.bind makes linear controllers of designs, and deployment.to_c writes any controller as C code"
     )
 
 
@@ -181,6 +182,8 @@ def _matrix(fields: Fields, name: str, shape: tuple[int, ...] | None = None) -> 
     a = np.where(np.abs(a) < _NO_LIMIT, a, np.sign(a) * np.inf) if name in ("low", "high") else a
     if np.isnan(a).any() or (np.isinf(a).any() and name not in ("low", "high")):
         raise ValueError(f"{name}: expected finite numbers, but found NaN or infinity")
+    if shape is None and not a.size:
+        raise ValueError(f"{name}: expected a matrix, but found shape {a.shape}")
     shape = np.atleast_2d(a).shape[-2:] if shape is None else shape
     vector = a.ndim < 2 or (len(shape) == 1 and max(a.shape) == a.size)
     if not (a.shape == shape or (vector and a.size == math.prod(shape))):
@@ -200,12 +203,6 @@ def _arrays(fields: Fields, more: Collection[str] = ()) -> Fields:
     shapes: dict[str, tuple[int, ...]] = {"A": (k, k), "B": (k, p), "C": (m, k), "D": (m, p)}
     shapes |= {"E": (k, m), "b": (k,), "low": (m,), "high": (m,), "H": (p, k), "start": (k,)}
     return {name: _matrix(fields, name, shapes[name]) for name in (*"ABCD", *more) if name in fields or name in "ABCD"}
-
-
-def _to_gain(fields: Fields, _: Path) -> np.ndarray:
-    if not (K := _matrix(fields, "K")).size:
-        raise ValueError(f"K: expected a gain [m, n], but found shape {K.shape}")
-    return K
 
 
 def _to_controller(fields: Fields, _: Path) -> LinearController:
@@ -235,7 +232,7 @@ def _to_log(fields: Fields, _: Path) -> dict[str, np.ndarray]:
 
 
 _KINDS: dict[str, Callable[[Fields, Path], Any]] = {
-    "gain": _to_gain,
+    "gain": lambda fields, _: _matrix(fields, "K"),
     "plant": lambda _, file: plant_files.load(file),
     "controller": _to_controller,
     "system": _to_system,

@@ -145,14 +145,16 @@ def stop_if(bad: Array) -> None:
 
     A condition stays one under ``vmap``, so that good actions never call the host.
     """
+    _watch(jax.lax.stop_gradient(bad))
 
-    @jax.custom_batching.custom_vmap
-    def watch(bad: Array) -> Array:
-        jax.lax.cond(bad, lambda: jax.debug.callback(refuse), lambda: None)
-        return bad
 
-    @watch.def_vmap
-    def _(size: int, batched: list[bool], bad: Array) -> tuple[Array, bool]:
-        return watch(jnp.any(bad)), False
+@jax.custom_batching.custom_vmap
+@jax.jit
+def _watch(bad: Array) -> Array:
+    jax.lax.cond(bad, lambda: jax.debug.callback(refuse), lambda: None)
+    return bad
 
-    watch(jax.lax.stop_gradient(bad))
+
+@_watch.def_vmap
+def _(size: int, batched: list[bool], bad: Array) -> tuple[Array, bool]:
+    return _watch(jnp.any(bad)), False

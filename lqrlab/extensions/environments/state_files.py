@@ -1,6 +1,7 @@
 """Environments' states on disk: only what cannot be rebuilt, with a checksum."""
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 from lqrlab.compute import checks
 from lqrlab.extensions.environments.core import Environment, State, check_environment
 from lqrlab.learning.weight_files import load_arrays, save_arrays
+from lqrlab.simulation import Problem
+from lqrlab.systems import Plant
 
 _FIELDS = tuple(f.name for f in dataclasses.fields(State) if f.name not in ("problem", "owner"))
 
@@ -61,10 +64,16 @@ def load(path: str | Path, env: Environment) -> tuple[State, Any]:
     problem = None
     if "plant0" in arrays:
         leaves, tree = jax.tree.flatten(env.pool.plant)
-        build = env.problem  # as resetting environments make them
-        for _ in range(fields["time"].ndim):
-            build = jax.vmap(build)
         plant = jax.tree.unflatten(tree, [jnp.asarray(arrays[f"plant{i}"]) for i in range(len(leaves))])
-        problem = jax.jit(build)(plant)
+        problem = _problems(env, fields["time"].ndim, plant)
     key = jax.random.wrap_key_data(jnp.asarray(arrays["key"])) if "key" in arrays else None
     return State(**fields, problem=problem, owner=env.digest), key
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _problems(env: Environment, axes: int, plants: Plant) -> Problem:
+    """Those of plants with so many leading axes, as resetting environments make them."""
+    build = env.problem
+    for _ in range(axes):
+        build = jax.vmap(build)
+    return build(plants)

@@ -31,19 +31,10 @@ def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> l
 @click.option("-o", "target", type=PATH, help="Write the plant as JSON, for systems.load and lqrlab systems.")
 @as_json
 def identify(
-    file: Path,
-    inputs: list[str],
-    outputs: list[str],
-    family: str | None,
-    parameters: list[str],
-    order: int | None,
-    dt: float | None,
-    time: str | None,
-    validation: float,
-    target: Path | None,
-    as_json: bool,
-) -> None:
-    """Find a plant from a LOG (CSV, Parquet, HDF5, .mat, whitespace table), and say how sure it is.
+    file: Path, inputs: list[str], outputs: list[str], family: str | None, parameters: list[str], order: int | None,
+    dt: float | None, time: str | None, validation: float, target: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Find a plant from a LOG (CSV, Excel, Parquet, HDF5, .mat, whitespace table), and say how sure it is.
 
     With --plant, that plant's physical parameters; else a linear model by subspace and prediction error:
     lqrlab identify log.csv --input force --output position,angle --plant cart_pole -o plant.json

@@ -12,7 +12,7 @@ import scipy.signal
 from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab import simulation
-from lqrlab.compute import checks
+from lqrlab.compute import checks, jit_by_function, one_program, pytree
 from lqrlab.extensions.identification.fitted_plant import in_words
 from lqrlab.extensions.identification.physical import free_parameters
 from lqrlab.extensions.identification.shooting import ScaledParameters, held
@@ -22,15 +22,9 @@ KINDS = ("prbs", "multisine", "chirp", "steps")
 
 
 def excitation(
-    kind: str,
-    num_steps: int,
-    dt: float,
-    *,
-    amplitude: ArrayLike = 1.0,
-    band: tuple[float, float] | None = None,
-    hold: int = 1,
-    seed: int = 0,
-) -> Float[np.ndarray, "T m"]:
+    kind: str, num_steps: int, dt: float, *, amplitude: ArrayLike = 1.0, band: tuple[float, float] | None = None,
+    hold: int = 1, seed: int = 0,
+) -> Float[np.ndarray, "T m"]:  # fmt: skip
     """An input that moves a plant in many ways: add it to the operating point, or to a regulator's input.
 
     Args:
@@ -56,7 +50,7 @@ def excitation(
     if np.any(high <= 0):
         raise ValueError(f"amplitude: expected numbers above 0, but found {amplitude!r}")
     checks.whole("hold", hold)
-    low_f, high_f = (1 / (T * step), 0.2 / step) if band is None else band
+    low_f, high_f = (1 / (T * step), 0.2 / step) if band is None else (checks.number("band", f) for f in band)
     if not 0 < low_f < high_f <= 0.5 / step:
         raise ValueError(f"band: expected 0 < low < high ≤ {0.5 / step:g} Hz, but found {band!r}")
     random, t = np.random.default_rng(seed), step * np.arange(T)
@@ -114,14 +108,9 @@ class Experiment:
 
 
 def experiment(
-    plant: Plant,
-    us: ArrayLike,
-    noise: ArrayLike,
-    *,
-    parameters: Sequence[str] | None = None,
-    outputs: Sequence[str] | None = None,
-    gain: ArrayLike | None = None,
-) -> Experiment:
+    plant: Plant, us: ArrayLike, noise: ArrayLike, *, parameters: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None, gain: ArrayLike | None = None,
+) -> Experiment:  # fmt: skip
     """Information that a log of these inputs will hold on a plant's parameters: Fisher's, by exact differentiation.
 
     Args:
@@ -141,18 +130,10 @@ def experiment(
 
 
 def design(
-    plant: Plant,
-    num_steps: int,
-    noise: ArrayLike,
-    *,
-    amplitude: ArrayLike,
-    num_lines: int = 12,
-    state_limits: ArrayLike | None = None,
-    parameters: Sequence[str] | None = None,
-    outputs: Sequence[str] | None = None,
-    gain: ArrayLike | None = None,
-    iterations: int = 40,
-) -> Experiment:
+    plant: Plant, num_steps: int, noise: ArrayLike, *, amplitude: ArrayLike, num_lines: int = 12,
+    state_limits: ArrayLike | None = None, parameters: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None, gain: ArrayLike | None = None, iterations: int = 40,
+) -> Experiment:  # fmt: skip
     """The multisine of so many lines, within limits, whose log tells most: D-optimal.
 
     Args:
@@ -176,51 +157,52 @@ def design(
     turns = 2 * np.pi * np.outer(np.arange(T), lines) / T
     waves = jnp.asarray(np.concatenate([np.cos(turns), np.sin(turns)], 1))
 
-    def inputs(v: Array) -> Array:
-        s = waves @ v.reshape(-1, m)
-        peak = jnp.max(jnp.abs(s), axis=0, keepdims=True)
-        return s / jnp.maximum(peak, 1e-12) * high[None]
-
-    @jax.jit
-    def loss(v: Array) -> Array:
-        H, xs = probe.information(inputs(v))
-        scale = jax.lax.stop_gradient(jnp.trace(H)) * 1e-12
-        over = jnp.maximum(jnp.abs(xs) / limits[None] - 1, 0)
-        values = H + scale * jnp.eye(len(H))
-        return -jnp.linalg.slogdet(values)[1] + 1e3 * jnp.mean(over**2)
-
-    slope = jax.jit(jax.value_and_grad(loss))
-
     def flat(v: np.ndarray) -> tuple[float, np.ndarray]:
-        value, g = slope(jnp.asarray(v))
+        value, g = _sloped(jnp.asarray(v), probe, waves, high, limits)
         return (float(value) if np.isfinite(value) else 1e9), np.nan_to_num(np.asarray(g))
 
     begin = np.random.default_rng(0).normal(size=2 * len(lines) * m)
     found = scipy.optimize.minimize(flat, begin, jac=True, method="L-BFGS-B", options={"maxiter": iterations})
-    return probe.experiment(inputs(jnp.asarray(found.x)))
+    return probe.experiment(_scaled(jnp.asarray(found.x), waves, high))
 
 
+def _scaled(v: Array, waves: Array, high: Array) -> Array:
+    """Inputs of waves with coefficients v, as large as they may be."""
+    s = waves @ v.reshape(-1, len(high))
+    peak = jnp.max(jnp.abs(s), axis=0, keepdims=True)
+    return s / jnp.maximum(peak, 1e-12) * high[None]
+
+
+def _loss(v: Array, probe: "_Probe", waves: Array, high: Array, limits: Array) -> Array:
+    """Minus the logarithm of the information's determinant, and what states beyond their limits add."""
+    H, xs = probe.information(_scaled(v, waves, high))
+    scale = jax.lax.stop_gradient(jnp.trace(H)) * 1e-12
+    over = jnp.maximum(jnp.abs(xs) / limits[None] - 1, 0)
+    values = H + scale * jnp.eye(len(H))
+    return -jnp.linalg.slogdet(values)[1] + 1e3 * jnp.mean(over**2)
+
+
+_sloped = jit_by_function(jax.value_and_grad(_loss))
+
+
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Probe:
     """A plant about its equilibrium, perhaps under a regulator, with noisy outputs and parameters to be found."""
 
     plant: Plant
     coordinates: ScaledParameters
-    which: tuple[int, ...]
+    which: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     sigma: Array
     K: Array
     point: tuple[Array, Array]
-    substeps: int
+    substeps: int = dataclasses.field(metadata={"static": True})
 
     @classmethod
     def of(
-        cls,
-        plant: Plant,
-        noise: ArrayLike,
-        parameters: Sequence[str] | None,
-        outputs: Sequence[str] | None,
+        cls, plant: Plant, noise: ArrayLike, parameters: Sequence[str] | None, outputs: Sequence[str] | None,
         gain: ArrayLike | None,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """The arguments of :func:`experiment`, checked."""
         check_plant(plant)
         known = [s.name for s in (*plant.states, *plant.outputs)]
@@ -240,6 +222,7 @@ class _Probe:
         c = self.coordinates
         return Experiment(np.asarray(us), c.names, np.asarray(information), np.asarray(c.span) == 0)
 
+    @one_program
     def information(self, us: Float[Array, "T m"]) -> tuple[Float[Array, "k k"], Float[Array, "T n"]]:
         """Fisher's information of the scaled parameters, the initial state unknown too; and the states' deviations."""
         x_eq, u_eq = self.point

@@ -85,18 +85,10 @@ def _finding(
     away = np.take_along_axis(drawn, near, 1) - poles
     parts = np.stack([away.real, away.imag], -1)
     num = _samples(np.abs(poles), len(validation))
-    low, high = np.nanquantile(_steps(many, num), (0.025, 0.975), axis=0)
-    residuals = Residuals.of(validation, validation.ys - ys)
-    return FitSummary(
-        validation,
-        ys,
-        fit_percent(validation.ys, ys),
-        residuals.auto,
-        poles,
-        np.einsum("dni,dnj->nij", parts, parts) / len(parts),
-        np.stack([_steps(one, num), low, high]),
-        tuple(said),
-    )
+    steps = np.stack([_steps(one, num), *np.nanquantile(_steps(many, num), (0.025, 0.975), axis=0)])
+    percent, residuals = fit_percent(validation.ys, ys), Residuals.of(validation, validation.ys - ys)
+    spreads = np.einsum("dni,dnj->nij", parts, parts) / len(parts)
+    return FitSummary(validation, ys, percent, residuals.auto, poles, spreads, steps, tuple(said))
 
 
 def _samples(sizes: Float[np.ndarray, " n"], most: int) -> int:

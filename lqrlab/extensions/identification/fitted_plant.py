@@ -74,10 +74,6 @@ class FittedPlant:
         return 1 - (1 - self.fit_percent / 100) ** 2
 
     @property
-    def _slopes(self) -> np.ndarray:
-        return self.segments.coordinates.slopes(self.z)
-
-    @property
     def eigen(self) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, "k k"]]:
         """Eigenvalues of :attr:`information`, the least first, and the combinations of parameters as columns."""
         values, vectors = np.linalg.eigh(self.information)
@@ -96,7 +92,8 @@ class FittedPlant:
     @property
     def covariance(self) -> Float[np.ndarray, "k k"]:
         """Covariance of the parameters, in SI units."""
-        return self._covariance() * np.outer(self._slopes, self._slopes)
+        slopes = self.segments.coordinates.slopes(self.z)
+        return self._covariance() * np.outer(slopes, slopes)
 
     @property
     def std(self) -> Float[np.ndarray, " k"]:

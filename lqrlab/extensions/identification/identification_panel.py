@@ -83,30 +83,16 @@ class Identifier(Panel[FitRequest, FitSummary]):
             {s.name: _box(s.name, True) for s in signals} for signals in (log.inputs, log.outputs)
         )
         span = max(len(u) for u, _ in log.records) * log.dt
+        limits, late = {"min": 0.0, "max": span, "step": span / 200}, {"continuous_update": False, **controls.WIDE}
         self.estimation, self.validation = (
-            ipywidgets.FloatRangeSlider(
-                value=ends,
-                min=0.0,
-                max=span,
-                step=span / 200,
-                readout_format=".3g",
-                description=f"{name} [s]",
-                continuous_update=False,
-                **controls.WIDE,
-            )
+            ipywidgets.FloatRangeSlider(value=ends, description=f"{name} [s]", readout_format=".3g", **limits, **late)
             for name, ends in (("estimation", (0.0, _SHARE * span)), ("validation", (_SHARE * span, span)))
         )
         fields = {} if self._plant is None else parameter_fields(type(self._plant))
         models = [_LINEAR] if self._plant is None else [_LINEAR, self._plant.name]
         self.model = ipywidgets.ToggleButtons(options=models, description="model", **controls.WIDE)
-        self.order = ipywidgets.IntSlider(
-            value=min(self._plant.n if self._plant else 2, _ORDERS),
-            min=1,
-            max=_ORDERS,
-            description="order",
-            continuous_update=False,
-            **controls.WIDE,
-        )
+        order = min(self._plant.n if self._plant else 2, _ORDERS)
+        self.order = ipywidgets.IntSlider(value=order, min=1, max=_ORDERS, description="order", **late)
         self.parameters = {name: _box(name, bool(f.metadata["vary"])) for name, f in fields.items()}
         pages = {
             "model": [self.model, self.order, ipywidgets.HTML("free parameters:" * bool(fields))],
@@ -125,14 +111,9 @@ class Identifier(Panel[FitRequest, FitSummary]):
         self.order.disabled = not linear
         for box in self.parameters.values():
             box.disabled = linear
-        return FitRequest(
-            _ticked(self.inputs),
-            _ticked(self.outputs),
-            self.estimation.value,
-            self.validation.value,
-            self.order.value if linear else None,
-            () if linear else _ticked(self.parameters),
-        )
+        asked = (self.order.value, ()) if linear else (None, _ticked(self.parameters))
+        records = self.estimation.value, self.validation.value
+        return FitRequest(_ticked(self.inputs), _ticked(self.outputs), *records, *asked)
 
     def _compute(self, question: FitRequest, check: Check) -> FitSummary:
         return find(self._log, self._plant, question, check)

@@ -1,5 +1,6 @@
 """Physical parameters of a plant from a log: output error by single or multiple shooting, from many starts."""
 
+import bisect
 import itertools
 from collections.abc import Iterable, Sequence
 
@@ -25,18 +26,10 @@ _LOOSE = 1e-2  # by which segments may fail to meet at first, relative to the st
 
 
 def fit(
-    plant: Plant,
-    log: Log,
-    parameters: Sequence[str] | None = None,
-    *,
-    method: str = "auto",
-    starts: int = 8,
-    offsets: bool | Sequence[str] = False,
-    defect: float = DEFECT,
-    segment: int | None = None,
-    substeps: int | None = None,
-    iterations: int = 100,
-) -> FittedPlant:
+    plant: Plant, log: Log, parameters: Sequence[str] | None = None, *, method: str = "auto", starts: int = 8,
+    offsets: bool | Sequence[str] = False, defect: float = DEFECT, segment: int | None = None,
+    substeps: int | None = None, iterations: int = 100,
+) -> FittedPlant:  # fmt: skip
     """Physical parameters of a plant from a log of its inputs and (some) outputs, named as the plant names them.
 
     Minimised is the sum of squares of the outputs' errors in units of their noise, which is estimated along, over the
@@ -116,14 +109,9 @@ def _offset(log: Log, offsets: bool | Sequence[str]) -> np.ndarray:
 
 
 def _cut(
-    plant: Plant,
-    log: Log,
-    names: tuple[str, ...],
-    method: str,
-    segment: int | None,
-    offsets: np.ndarray,
-    substeps: int | None = None,
-) -> Segments:
+    plant: Plant, log: Log, names: tuple[str, ...], method: str, segment: int | None, offsets: np.ndarray,
+    substeps: int | None,
+) -> Segments:  # fmt: skip
     """The log in one go, or in segments in which errors do not grow too much."""
     longest = max(len(u) for u, _ in log.records)
     segment = None if segment is None else min(checks.whole("segment", segment), longest)
@@ -161,18 +149,11 @@ def _bounded_growth(plant: Plant, dt: float, longest: int) -> int:
     rate = np.asarray(plant.matrices()[0]) / scale[:, None] * scale * dt
 
     def grows(samples: int) -> bool:
-        return bool(np.linalg.norm(scipy.linalg.expm(rate * samples), 2) > _GROWTH)
+        with np.errstate(all="ignore"):
+            flow = scipy.linalg.expm(rate * samples)
+        return not (np.isfinite(flow).all() and np.linalg.norm(flow, 2) <= _GROWTH)
 
-    low, high = 1, 2
-    while high < longest and not grows(high):
-        low, high = high, 2 * high
-    if high >= longest and not grows(longest):
-        return longest
-    high = min(high, longest)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if grows(middle) else (middle, high)
-    return low
+    return max(bisect.bisect_left(range(1, longest + 1), True, key=grows), 1)
 
 
 def _plausible(segments: Segments, log: Log) -> None:
@@ -203,13 +184,9 @@ def _candidates(segments: Segments, starts: int) -> tuple[np.ndarray, np.ndarray
 
 
 def _best_of_starts(
-    segments: Segments,
-    candidates: tuple[np.ndarray, np.ndarray],
-    begin: np.ndarray,
-    sigma: np.ndarray,
-    iterations: int,
-    gap: float,
-) -> tuple[np.ndarray, np.ndarray]:
+    segments: Segments, candidates: tuple[np.ndarray, np.ndarray], begin: np.ndarray, sigma: np.ndarray,
+    iterations: int, gap: float,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """End of the search from the most promising parameter values, and the costs that they lead to.
 
     Those near the plant's own values and those all over the ranges take turns: the former alone may all lie in the
@@ -262,14 +239,5 @@ def _finished(
     J = segments.condensed(free, sigma, defect, 0.0)[1]
     # all but the parameters eliminated
     R = np.asarray(np.linalg.qr(np.concatenate([J[:, k:], J[:, :k]], 1), mode="r"))[-k:, -k:]
-    return FittedPlant.of(
-        segments,
-        z,
-        information=R.T @ R,
-        noise=sigma,
-        offsets=offsets,
-        x0=starts,
-        predicted=_outputs(segments, free),
-        starts=costs,
-        log=log,
-    )
+    found = {"information": R.T @ R, "noise": sigma, "offsets": offsets, "x0": starts, "starts": costs}
+    return FittedPlant.of(segments, z, predicted=_outputs(segments, free), log=log, **found)

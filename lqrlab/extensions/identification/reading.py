@@ -1,11 +1,13 @@
 """Logs from files, tables, arrays and our own trajectories; times, gaps and units are looked at."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy.signal
 
 from lqrlab.compute import checks
 from lqrlab.compute.linalg import expand_batch
@@ -15,9 +17,10 @@ from lqrlab.extensions.identification.table_files import table
 from lqrlab.simulation import Trajectory
 from lqrlab.systems import Plant, Signal, check_plant
 
-_CLOCKS = ("time", "t")
+_CLOCKS = ("time", "t", "timestamp", "datetime")
 _BLOCK = 8  # steps in a row of another length are another sample time
-_BLANK = ("", "nan", "none", "<na>", "nat")
+_CLOCK_UNITS = {"ms": 1e3, "µs": 1e6, "ns": 1e9}
+_SHORT = 20  # samples of which most models make nothing
 _GAP = 1.5  # a step of the time column above so many sample times begins a new record
 
 
@@ -31,26 +34,25 @@ class Column(NamedTuple):
 
 
 def read(
-    source: Any,
-    inputs: Sequence[str] = (),
-    outputs: Sequence[str] = (),
-    dt: float | None = None,
-    time: str | None = None,
-    *,
-    plant: Plant | None = None,
-) -> Log:
+    source: Any, inputs: Sequence[str] = (), outputs: Sequence[str] = (), dt: float | None = None,
+    time: str | None = None, *, plant: Plant | None = None,
+) -> Log:  # fmt: skip
     """A log from a file, a table, arrays, or a trajectory; or one log of several records from a list of them.
 
-    Values are converted to SI units; a unit that is not known is remarked on. Where the time column jumps, or a row is
-    not a number, a new record begins: nothing is filled in.
+    Values are converted to SI units; a unit that is not known is remarked on, as are outputs that drift. Where the time
+    column jumps, or a row is not a number, a new record begins: nothing is filled in.
 
     Args:
-        source: a path (.csv, .parquet, .h5, .hdf5, .mat, .txt, .dat, .npz), a DataFrame, a dictionary of columns, an
-            array ``[T, m + p]``, a :class:`~lqrlab.simulation.Trajectory` (what its controller saw), or a list of them.
+        source: a path (.csv, .txt, .dat, .tsv, packed as .gz or .zip or not; .xlsx; .parquet; .h5; .mat; .npz), a
+            DataFrame, a dictionary of columns, an array ``[T, m + p]``, a :class:`~lqrlab.simulation.Trajectory` (what
+            its controller saw), or a list of them. Text may have comments, a heading and a row of units above the
+            numbers, any separator, a decimal comma; of a workbook, the sheet with the most rows is read.
         inputs, outputs: names of columns, in their order if they have no headings. ``"angle [deg]"`` is the column of
             that heading; else it says the unit of a column ``angle`` that has none. The file's own unit counts.
         dt: sample time [s]; from the time column if left out.
-        time: name of the time column, with its unit where the file has none; ``"time"`` or ``"t"`` if there is one.
+        time: name of the time column, with its unit where the file has none; if left out, ``"time"``, ``"t"``,
+            ``"timestamp"``, ``"datetime"`` or the only one of dates. Seconds; ms, µs or ns if they then began in 1970;
+            dates, or times of day.
         plant: names inputs and outputs that are left out, and turns a trajectory's deviations into absolute values.
 
     Raises:
@@ -84,7 +86,7 @@ def read(
     columns = [
         Column(h, s.name, s.unit, frame.iloc[:, i]) for i, (h, s) in enumerate(zip(headings, signals_of(headings)))
     ]
-    asked, notes = [_found(where, columns, text) for text in wanted], list[str]()
+    asked, notes = [_found(where, columns, text) for text in wanted], list[str](frame.attrs.get("notes", ()))
     signals, arrays = zip(*(_in_si(c, s.unit, notes) for c, s in zip(asked, signals_of(wanted))))
     names = [column.name for column in asked]
     clock = _clock(where, [c for c in columns if time is not None or c.name not in names], time)
@@ -92,6 +94,11 @@ def read(
     values, m = np.stack(arrays, 1), len(inputs)
     step, first, rows = _sampling(where, values, times, dt, notes)
     values = values[rows]
+    sizes = np.diff([*first, len(values)])
+    if short := sizes[sizes < _SHORT].tolist():
+        few = f"{len(short)} of {len(sizes)} records have fewer than {_SHORT} samples, {sum(short)} in all"
+        notes.append(f"{few}: too short for most models")
+    notes += _drifts(signals, values, m)
     return Log(values[:, :m], values[:, m:], step, signals[:m], signals[m:], first, tuple(notes))
 
 
@@ -138,6 +145,19 @@ def _of_trajectory(run: Trajectory, plant: Plant | None) -> Log:
     return Log(us, xs, float(steps.mean()), tuple(plant.inputs), tuple(plant.states), first)
 
 
+def _drifts(signals: Sequence[Signal], values: np.ndarray, m: int) -> list[str]:
+    """Remarks on outputs whose means of ten parts follow a straight line while those of the m inputs stay."""
+    if len(values) < 10 * _BLOCK:
+        return []
+    means, spread = np.stack([part.mean(0) for part in np.array_split(values, 10)]), values.std(0)
+    if (means[:, :m].std(0) > 0.3 * spread[:m]).any():
+        return []
+    rises, rest = 9 * np.polyfit(np.arange(10), means, 1)[0], scipy.signal.detrend(means, axis=0).var(0)
+    drift = map(int, np.flatnonzero((rest < 0.2 * means.var(0)) & (np.abs(rises) > spread)))
+    said = (f"{signals[i].name}: drifts by {rises[i]:.3g} {signals[i].unit}".rstrip() for i in drift if i >= m)
+    return [f"{drifts}, though the inputs keep their mean: log.detrended('linear')" for drifts in said]
+
+
 # Columns ------------------------------------------------------------------------------------------------------
 
 
@@ -145,7 +165,8 @@ def _clock(where: str, columns: Sequence[Column], time: str | None) -> Column | 
     """The time column, if there is one: ``"time"`` before ``"t"``, which may be another signal."""
     if time is not None:
         return _found(where, columns, time)
-    found = next(filter(None, ([c for c in columns if c.name.lower() == name] for name in _CLOCKS)), [])
+    named = [[c for c in columns if c.name.lower() == name] for name in _CLOCKS]
+    found = next(filter(None, [*named, [c for c in columns if c.values.dtype.kind == "M"]]), [])
     if len(found) > 1:
         headings = " and ".join(c.heading for c in found)
         raise ValueError(f"time: {where} has the time columns {headings}; say which by its heading")
@@ -155,7 +176,7 @@ def _clock(where: str, columns: Sequence[Column], time: str | None) -> Column | 
 def _found(where: str, columns: Sequence[Column], text: str) -> Column:
     """The column of this heading; else that of its name and unit, else of its name."""
     (s,) = signals_of([text])
-    named = [c for c in columns if c.name == s.name]
+    named = [c for c in columns if c.name in (s.name, s.name.rpartition(".")[2])]  # log.force is force of a structure
     exact = [c for c in columns if c.heading == text.strip()]
     found = exact or [c for c in named if s.unit and units_of.same(c.unit, s.unit)] or named
     if not found:
@@ -195,17 +216,15 @@ def _in_si(column: Column, asked: str, notes: list[str]) -> tuple[Signal, np.nda
 
 
 def _numbers(column: Column) -> np.ndarray:
-    """Values as real numbers; blanks are none."""
+    """Values as real numbers."""
     values = column.values
     numbers = values if values.dtype.kind in "mM" else pd.to_numeric(values, errors="coerce")
     if numbers.dtype.kind in "cmM":
         raise ValueError(f"{column.name}: expected a column of real numbers, but found {numbers.dtype}")
     if values.dtype.kind not in "fiub":
-        words = values[numbers.isna() & values.notna()].astype(str).str.strip()
-        for word in words[~words.str.lower().isin(_BLANK)]:
-            raise ValueError(
-                f"{column.name}: expected a column of numbers, but found {word!r} in it; is the decimal mark a comma?"
-            )
+        word = next(iter(values[numbers.isna() & values.notna()].astype(str)), str(values.iloc[0]))
+        hint = "; is the decimal mark a comma?" * ("," in word)
+        raise ValueError(f"{column.name}: expected a column of numbers, but found {word!r} in it{hint}")
     return numbers.to_numpy(float, na_value=np.nan)
 
 
@@ -214,13 +233,43 @@ def _numbers(column: Column) -> np.ndarray:
 
 def _times(column: Column, time: str | None, notes: list[str]) -> np.ndarray:
     """Seconds, of time stamps since the first."""
-    values = column.values
+    values, unit = column.values, signals_of([time or ""])[0].unit
+    if values.dtype.kind not in "iufbcmM" and pd.to_numeric(values, errors="coerce").isna().mean() > 0.5:
+        values = _moments(values.astype("string").str.strip())
     if values.dtype.kind in "mM":
         return (values - values.min() if values.dtype.kind == "M" else values).dt.total_seconds().to_numpy()
-    signal, seconds = _in_si(column, signals_of([time or ""])[0].unit or "s", notes)
+    if values.dtype.kind in "iu":  # before they are rounded
+        column = column._replace(values=values - values.min())
+    middle = abs(values.median()) if values.dtype.kind in "iuf" else 0.0
+    for small, each in _CLOCK_UNITS.items():
+        if not (unit or column.unit) and 0.9e9 < middle / each < 2.6e9:  # from 1998 to 2052
+            unit, day = small, pd.Timestamp(middle / each, unit="s").date()
+            notes.append(f"{column.name}: taken in {small} since 1970 ({day}); time='{column.name} [s]' says otherwise")
+    signal, seconds = _in_si(column, unit or "s", notes)
     if signal.unit != "s":
         raise ValueError(f"time: expected a unit of time, but found {column.heading!r} in {signal.unit}")
     return seconds
+
+
+def _moments(words: pd.Series) -> pd.Series:
+    """Dates, times of day or durations; of two orders of day and month, the one in which the log is shorter."""
+    words = words.str.replace(r"(\d:\d\d:\d\d)[,:](\d)", r"\1.\2", regex=True)
+    words = words.str.replace(r"(\d:\d\d:\d\d)(?![\d.])", r"\1.0", regex=True)
+    clock = words.str.replace(r"^(\d+:\d\d\.\d+)$", r"0:\1", regex=True)  # minutes and seconds
+    clock = clock.str.replace(r"^(\d+:\d\d)$", r"\1:00", regex=True)
+    found, why = [], ValueError()
+    with warnings.catch_warnings(action="ignore"):
+        for how in (None, {"format": "ISO8601"}, {}, {"dayfirst": True}):
+            try:
+                found.append(pd.to_timedelta(clock) if how is None else pd.to_datetime(words, utc=True, **how))
+            except ValueError as error:
+                why = error
+    if not found:
+        raise ValueError(f"time: expected dates or times of day of one form, such as 2026-01-31 12:00:00.5; {why}")
+    moments = found[0] if found[0].dtype.kind == "m" else min(found, key=lambda moments: moments.max() - moments.min())
+    if words.dropna().str.match(r"\d+:").all():  # after midnight it begins again
+        moments += pd.to_timedelta((moments.diff() < -pd.Timedelta("12h")).cumsum(), unit="D")
+    return moments
 
 
 def _sampling(
@@ -241,7 +290,7 @@ def _sampling(
         dt, jumps = _clocked(where, pd.Series(np.diff(times[rows]), rows[:-1]), begins, dt, notes)
         begins = begins | jumps
     if dt is None:
-        raise ValueError(f"dt: {where} has no time column; say the sample time [s], read(..., dt=0.01)")
+        raise ValueError(f"dt: {where} has no time column; say which, time='clock', or the sample time [s], dt=0.01")
     return float(dt), (0, *(int(i) + 1 for i in np.flatnonzero(begins))), rows
 
 
@@ -250,8 +299,11 @@ def _clocked(
 ) -> tuple[float, np.ndarray]:
     """The sample time by the clock's steps after each row, and where it jumps; refuses a time step that changes."""
     if (steps <= 0).any():
-        at = steps.index[steps <= 0][0]
-        raise ValueError(f"{where}: time does not increase after row {at}; sort the rows, or give each record")
+        at, repeated = steps.index[steps <= 0][0], (steps == 0).mean()
+        cure = "sort the rows, or give each record; a clock set back an hour needs UTC or its time zone"
+        if repeated > 0.1:
+            cure = "its stamps are coarser than the sample time; leave that column out, and say dt"
+        raise ValueError(f"{where}: time does not increase after row {at}; {cure}")
     step = float(steps.median())
     if dt is not None and abs(step / dt - 1) > 0.02:
         raise ValueError(f"dt: {dt:g} s, but the time column steps by {step:g}; is it in another unit?")

@@ -40,7 +40,6 @@ def refine(model: LinearModel, log: Log, *, focus: str = "prediction", iteration
     checks.whole("iterations", iterations)
     model.check(log)
     n, m, p = model.order, len(model.inputs), len(model.outputs)
-    require_excitation(log, n + m)
     given = {name: getattr(model, name) for name in ("A", "B", "C", "D", "K")}
     free = [name for name in given if (name != "K" or focus == "prediction") and (name != "D" or np.any(model.D))]
     start = model if focus == "prediction" else dataclasses.replace(model, K=np.zeros((n, p)))
@@ -51,24 +50,16 @@ def refine(model: LinearModel, log: Log, *, focus: str = "prediction", iteration
     samples = tuple(jnp.asarray(a) for a in (log.us - model.u_mean, log.ys, of, first))
     ys, begin = start.run(log, start.K)
     z0 = np.concatenate([*(given[name].ravel() for name in free), begin.ravel(), model.y_mean])
-    _require_samples(log, len(z0), n)
+    require_excitation(log, max(n + m, -(-(len(z0) - n * n) // p)))  # the state's coordinates are free
     weight = np.linalg.inv(np.linalg.cholesky(_covariance(log.ys - ys)))
     for _ in range(2):  # once with the weights of the start, once with those of what was found
         args = (fixed, samples, jnp.asarray(weight), tuple(free), (n, m, p))
-        search = functools.partial(
-            scipy.optimize.least_squares,
-            functools.partial(_bounded, _missed),
-            z0,
-            functools.partial(_bounded, _slopes),
-            x_scale="jac",
-            max_nfev=iterations,
-            ftol=1e-7,
-            args=args,
-        )
+        how: dict[str, Any] = {"x_scale": "jac", "max_nfev": iterations, "ftol": 1e-7, "args": args}
+        missed, slopes = (functools.partial(_bounded, f) for f in (_missed, _slopes))
         try:
-            found = search()
+            found = scipy.optimize.least_squares(missed, z0, slopes, **how)
         except np.linalg.LinAlgError:  # LAPACK gave up on the decomposition of a Jacobian; MINPACK needs none
-            found = search(method="lm")
+            found = scipy.optimize.least_squares(missed, z0, slopes, method="lm", **how)
         z0 = found.x
         e = np.linalg.solve(weight, found.fun.reshape(-1, p).T).T
         weight = np.linalg.inv(np.linalg.cholesky(_covariance(e)))
@@ -80,16 +71,6 @@ def refine(model: LinearModel, log: Log, *, focus: str = "prediction", iteration
     return dataclasses.replace(
         model, **made, y_mean=np.asarray(y_mean), noise=_covariance(e), covariance=_placed(covariance, given, free)
     )
-
-
-def _require_samples(log: Log, unknown: int, n: int) -> None:
-    """Refuse a record with fewer samples than unknowns, the state's coordinates not counted."""
-    unknown -= n * n
-    if log.ys.size < unknown:
-        raise ValueError(
-            f"log: {len(log)} samples of {len(log.outputs)} outputs do not tell the {unknown} numbers that make a "
-            f"model of order {n}; record longer, or lower the order"
-        )
 
 
 def _bounded(function: Callable[..., Array], z: np.ndarray, *args: Any) -> np.ndarray:
@@ -127,13 +108,9 @@ def _unpacked(
 
 @functools.partial(jax.jit, static_argnames=("free", "sizes"))
 def _missed(
-    z: Array,
-    fixed: dict[str, Array],
-    samples: tuple[Array, Array, Array, Array],
-    weight: Array,
-    free: tuple[str, ...],
-    sizes: tuple[int, int, int],
-) -> Float[Array, " k"]:
+    z: Array, fixed: dict[str, Array], samples: tuple[Array, Array, Array, Array], weight: Array,
+    free: tuple[str, ...], sizes: tuple[int, int, int],
+) -> Float[Array, " k"]:  # fmt: skip
     """Innovations of samples (inputs, outputs, record, first of it), weighted by ``weight``, one after the other."""
     A, B, C, D, K, starts, mean = _unpacked(z, fixed, free, sizes)
 

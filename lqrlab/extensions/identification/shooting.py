@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
@@ -119,19 +120,8 @@ class Segments:
         mask = np.stack([np.arange(size) < b - a for a, b, _ in pieces])
         follows = np.array([later for *_, later in pieces])
         coordinates = ScaledParameters.of(plant, names)
-        return cls(
-            plant,
-            coordinates,
-            tuple(which),
-            padded(all_us),
-            padded(log.ys),
-            mask,
-            follows,
-            np.asarray(log.dt),
-            substeps,
-            offsets,
-            np.asarray(plant.scales[0]),
-        )
+        signals, dt, scale = (padded(all_us), padded(log.ys)), np.asarray(log.dt), np.asarray(plant.scales[0])
+        return cls(plant, coordinates, tuple(which), *signals, mask, follows, dt, substeps, offsets, scale)
 
     def seen(self, plant: Plant, x: Float[Array, " n"]) -> Float[Array, " p"]:
         """The log's outputs at a state."""
@@ -239,36 +229,21 @@ def _finite(rows: Float[np.ndarray, "*batch r f"]) -> Float[np.ndarray, "*batch 
 
 
 def minimised(
-    segments: Segments,
-    free: np.ndarray,
-    sigma: np.ndarray,
-    iterations: int,
-    defect: float = DEFECT,
+    segments: Segments, free: np.ndarray, sigma: np.ndarray, iterations: int, defect: float = DEFECT,
     tolerance: float = 1e-8,
-) -> tuple[np.ndarray, float]:
+) -> tuple[np.ndarray, float]:  # fmt: skip
     """The unknowns that miss the log least, and half the sum of squares."""
-    kept: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
 
-    def both(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if v.tobytes() not in kept:
-            kept.clear()
-            kept[v.tobytes()] = segments.condensed(v, sigma, defect)
-        return kept[v.tobytes()]
+    @functools.lru_cache(maxsize=1)
+    def both(v: bytes) -> tuple[np.ndarray, np.ndarray]:
+        return segments.condensed(np.frombuffer(v), sigma, defect)
 
     c = segments.coordinates
     rest = len(free) - len(c.names)
     bounds = (np.append(c.low - 1e-9, np.full(rest, -np.inf)), np.append(c.high + 1e-9, np.full(rest, np.inf)))
-    found = scipy.optimize.least_squares(
-        lambda v: both(v)[0],
-        free,
-        lambda v: both(v)[1],
-        bounds=bounds,
-        x_scale="jac",
-        max_nfev=iterations,
-        xtol=1e-8,
-        ftol=tolerance,
-        gtol=1e-10,
-    )
+    until = {"max_nfev": iterations, "xtol": 1e-8, "ftol": tolerance, "gtol": 1e-10}
+    missed, slopes = (lambda v: both(v.tobytes())[0]), (lambda v: both(v.tobytes())[1])
+    found = scipy.optimize.least_squares(missed, free, slopes, bounds=bounds, x_scale="jac", **until)
     return found.x, float(found.cost)
 
 

@@ -1,11 +1,13 @@
-"""Tables of numbers, in memory and in files that anyone may have written: what a file unpacks to is limited before."""
+"""Tables in memory and in files that anyone may have written: what a file unpacks to is limited before it is read."""
 
 import codecs
 import collections
+import contextlib
 import csv
 import io
 import re
 import statistics
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lqrlab.compute import checks
+from lqrlab.compute import checks, extras
 from lqrlab.compute.array_files import read_arrays
+from lqrlab.extensions.identification import units
 from lqrlab.extensions.identification.log import signals_of
 
 _MOST_BYTES = 1 << 30
@@ -22,19 +25,26 @@ _SMALL = 32 << 20  # bytes that any file may unpack to
 _SHRINKS = 16  # largest believable ratio of compression of what is more than that
 _MOST_COLUMNS = 10_000
 _LONGEST_LINE = 1 << 20
+_LOOKED_AT = 1000  # rows in which heading, units and separator are looked for
+_SEPARATORS = (";", "\t", ",", "|", r"\s+")
+_DATA = re.compile(r"\s*[-+]?[.,]?\d")  # numbers and times begin so
+_MISSING = "", "-", "--", "---", ".", "?", "na", "n/a", "nan", "-nan", "nat", "none", "null", "<na>", "<nat>"
 
 
 def table(source: Any, names: Sequence[str]) -> tuple[str, pd.DataFrame]:
     """Origin of the data in words, and the data; columns without headings get ``names``."""
     if isinstance(source, pd.DataFrame):
-        return "the DataFrame", source
+        index = source.index
+        if isinstance(index, pd.DatetimeIndex | pd.TimedeltaIndex) or (index.name and index.name not in source):
+            source = source.reset_index(names=index.name or "time")
+        return "the DataFrame", numeric(source)
     if isinstance(source, Mapping):
-        return "the dictionary", _of_arrays("the dictionary", source)
+        return "the dictionary", numeric(_of_arrays("the dictionary", source))
     if not isinstance(source, str | Path):
         array = np.atleast_2d(np.asarray(checks.real("source", source), float))
         if array.ndim > 2:
             raise ValueError(f"source: expected an array of samples by signals, but found shape {array.shape}")
-        return "the array", _headed("the array", pd.DataFrame(array), names)
+        return "the array", _called("the array", pd.DataFrame(array), names)
     path = checks.path("source", source)
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
@@ -46,14 +56,16 @@ def table(source: Any, names: Sequence[str]) -> tuple[str, pd.DataFrame]:
     try:
         frame = reader(path)
         _check_size(path, 8 * frame.size)  # bytes and bits become numbers of eight bytes
-        return str(path), _headed(str(path), frame, names)
+        return str(path), _called(str(path), numeric(frame), names)
+    except ImportError:
+        raise
     except Exception as error:
         if str(error).startswith(str(path)):
             raise
         raise ValueError(f"{path}: cannot be read as {path.suffix} ({type(error).__name__}: {error})") from error
 
 
-def _headed(where: str, frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+def _called(where: str, frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     if all(isinstance(c, str) for c in frame.columns):
         return frame
     if frame.shape[1] != len(names):
@@ -70,18 +82,21 @@ def _of_arrays(where: str, arrays: Mapping[str, Any]) -> pd.DataFrame:
     for name, value in arrays.items():
         checks.text(where, name, "the names of columns")
         try:
-            a = np.asarray(value)
+            a = np.ma.filled(np.ma.asarray(value, float), np.nan) if np.ma.is_masked(value) else np.asarray(value)
         except ValueError:
             raise ValueError(f"{where}: expected an array of numbers, but {name} has rows of several lengths") from None
-        if name.startswith("__") or a.dtype.kind not in "fiubcmM" or a.ndim not in (1, 2):
+        if a.ndim not in (1, 2) or a.dtype.kind not in "fiubcmMUSO":
             continue
+        a = np.char.decode(a) if a.dtype.kind == "S" else a.astype(a.dtype.newbyteorder("="))
         vectors = [a.ravel()] if a.ndim == 1 or 1 in a.shape else a.T
         _check_columns(where, len(vectors))
         columns += [(name if len(vectors) == 1 else f"{name}{i + 1}", vector) for i, vector in enumerate(vectors)]
-    if not columns:
+    lengths = [len(a) for _, a in columns if a.dtype.kind in "fiubcmM"]
+    if not lengths:
         raise ValueError(f"{where}: expected arrays of numbers, but found none")
-    _check_distinct(where, [name for name, _ in columns])
-    most = statistics.mode(len(a) for _, a in columns)
+    if twice := [n for n, count in collections.Counter(name for name, _ in columns).items() if count > 1]:
+        raise ValueError(f"{where}: two columns are called {twice[0]}; give each a name of its own")
+    most = statistics.mode([k for k in lengths if k > 1] or lengths)
     return pd.DataFrame({name: a for name, a in columns if len(a) == most})
 
 
@@ -90,11 +105,8 @@ def _most(path: Path) -> int:
 
 
 def _check_size(path: Path, held: float) -> None:
-    if held > _most(path):
-        raise ValueError(
-            f"{path}: unpacks to more than {_most(path) / 2**20:.0f} MiB, which is not believed of a file of "
-            f"{path.stat().st_size / 2**20:.1f} MiB; keep the signals of the log alone"
-        )
+    if held > (most := _most(path)):
+        raise ValueError(f"{path}: unpacks to more than the {most >> 20} MiB believed of it; keep the signals alone")
 
 
 def _check_columns(where: object, columns: int) -> None:
@@ -102,57 +114,167 @@ def _check_columns(where: object, columns: int) -> None:
         raise ValueError(f"{where}: expected at most {_MOST_COLUMNS} columns, but found {columns}")
 
 
-def _check_distinct(where: object, names: Sequence[str]) -> None:
-    if twice := [name for name, count in collections.Counter(names).items() if name and count > 1]:
-        raise ValueError(f"{where}: two columns are called {twice[0]}; give each a name of its own")
+# Numbers as people write them ---------------------------------------------------------------------------------
+
+
+def _pattern(mark: str, other: str) -> str:
+    """Numbers with a decimal mark, and another one or a blank between groups of three digits."""
+    whole = rf"(?:\d+|[1-9]\d{{0,2}}(?:[{other}'’\s]\d{{3}})+|(?=[{mark}]\d))"
+    return rf"[-+−]?(?:{whole}(?:[{mark}]\d*)?(?:[eEdD][-+]?\d+)?|[iI][nN][fF]\w*)"
+
+
+_NUMBERS = {".": _pattern(".", ","), ",": _pattern(",", ".")}
+
+
+def numeric(frame: pd.DataFrame) -> pd.DataFrame:
+    """Columns of words that are numbers, as numbers: with a decimal comma, marks of thousands, samples missing.
+
+    Words such as ``1,234`` may be either: they go by the decimal mark of the other columns, or the usual one of the
+    file (``attrs``), which is noted; without either they stay words.
+    """
+    fits, notes, frame = _fits(frame), list[str](), frame.copy(deep=False)
+    sure = {marks for _, marks in fits.values() if len(marks) == 1}
+    floats = (a.to_numpy(float, na_value=np.nan) for _, a in frame.items() if a.dtype.kind == "f")
+    sure |= {frame.attrs.get("decimal", ".") for a in floats if (np.abs(np.modf(a)[0]) > 0).any()}
+    either = sure.pop() if len(sure) == 1 else "" if sure else frame.attrs.get("usual", "")
+    for i, (words, marks) in fits.items():
+        open_ = words[words.str.contains("[.,]", na=False)] if len(marks) > 1 else words[:0]
+        if mark := (either if len(open_) else marks[:1]):
+            plain = words.str.replace(rf"[^\w+−{mark}-]", "", regex=True).str.replace(mark, ".").str.replace("−", "-")
+            frame.isetitem(i, pd.to_numeric(plain.str.replace("[dD]", "e", regex=True)))
+            if len(open_):
+                notes.append(f"{frame.columns[i]}: {open_.iloc[0]} is taken as {frame.iloc[:, i][open_.index[0]]:.10g}")
+    frame.attrs["notes"] = notes
+    return frame
+
+
+def _fits(frame: pd.DataFrame) -> dict[int, tuple[pd.Series, str]]:
+    """Columns of words, without those that say that nothing was measured, and the decimal marks that they may have."""
+    found = {}
+    for i, kind in enumerate(frame.dtypes):
+        if kind.kind not in "iufbcmM":
+            words = frame.iloc[:, i].astype(str).str.strip()
+            words = words.mask(frame.iloc[:, i].isna() | words.str.lower().isin(_MISSING) | words.str.startswith("#"))
+            said = words.dropna()
+            found[i] = words, "".join(m for m, pattern in _NUMBERS.items() if said.str.fullmatch(pattern).all())
+    return found
+
+
+# Rows ---------------------------------------------------------------------------------------------------------
+
+
+def _layout(rows: Sequence[Sequence[str]]) -> tuple[list[str], int, int]:
+    """Headings with units (empty if there are none), the number of columns, and the row at which the data begin.
+
+    Data are what the last rows look like; above them stand headings, units, and anything else.
+    """
+    last = [row for row in rows[-max(len(rows) // 4, 3) :] if any(row)]
+    width = statistics.mode(len(row) for row in last) if last else 0
+    numbers = [j for j in range(width) if 2 * sum(any(map(_DATA.match, row[j : j + 1])) for row in last) >= len(last)]
+    for first, row in enumerate(rows):  # noqa: B007
+        known = [any(map(_DATA.match, row[j : j + 1])) for j in numbers]
+        blank = [not row[j : j + 1] or row[j].lower() in _MISSING for j in numbers]
+        if 2 * sum(known) > len(known) == sum(known) + sum(blank):
+            break
+    else:
+        raise ValueError("expected rows of numbers, but found none")
+    above = [[cell.strip() for cell in row] for row in rows[:first] if any(row)]
+    words = [row for row in above if len(row) >= min(width, 2) and not any(map(_DATA.match, row))] or above[-1:]
+    if not words:
+        return [], width, first
+    named, told = words[-1], [""] * len(words[-1])
+    bare = [u.strip("[]()") for u in named]
+    if len(words) > 1 and 2 * sum(units.unit(u) is not None for u in bare if u) >= sum(map(bool, bare)) > 0:
+        named, told = words[-2], bare + [""] * len(words[-2])
+    named[0] = named[0].lstrip("#%/ ")
+    names = [name or f"column {i + 1}" for i, name in enumerate(named)]
+    return [f"{n} [{unit}]" if unit and "[" not in n else n for n, unit in zip(names, told)], width, first
+
+
+def _headed(where: Path, frame: pd.DataFrame, headings: list[str]) -> pd.DataFrame:
+    """The columns by their headings, of which lines that end with separators have fewer."""
+    width = len(headings) or frame.shape[1]
+    if frame.iloc[:, width:].notna().any(axis=None):
+        raise ValueError(f"{where}: expected a value for each of {width} headings, but found {frame.shape[1]}")
+    return frame.iloc[:, :width].set_axis(headings or range(width), axis=1)
 
 
 # Kinds of files -----------------------------------------------------------------------------------------------
 
 
 def _text(path: Path) -> pd.DataFrame:
-    """With or without headings; ``;``, tab or comma between the columns, else blanks. pandas reads the rows."""
-    content = path.read_bytes()
+    """Any separator; comments, headings and units above the data or not; packed or not. pandas reads the rows."""
+    with pd.io.common.get_handle(path, "rb", compression="infer", is_text=False) as file:
+        content = file.handle.read(_most(path) + 1)
+    _check_size(path, len(content))
     encoding = _encoding(content[:_LONGEST_LINE])
-    first, second, *more = [*content[:_LONGEST_LINE].decode(encoding, errors="replace").splitlines(), "", ""]
-    if len(content) >= _LONGEST_LINE and len(more) < 3:
+    lines = list(io.StringIO(content[:_LONGEST_LINE].decode(encoding, errors="replace"), newline=None))
+    if len(content) >= _LONGEST_LINE and len(lines) < 4:
         raise ValueError(f"{path}: expected rows of numbers, but found one of more than 1 MiB")
-    separator = next((s for s in ";\t," if s in first and path.suffix.lower() == ".csv"), r"\s+")
-    names, values = _split(first.lstrip("#%"), separator), _split(second, separator)
-    width = max(len(names), len(values))
+    separator, rows = _cut(lines[: min(_LOOKED_AT, len(lines) - (len(content) > _LONGEST_LINE))])
+    headings, found, first = _layout(rows)
+    width = max(found, len(headings))
+    if width > found and separator == r"\s+":
+        raise ValueError(f"{path}: expected a value for each of {len(headings)} headings, but found {found}")
     _check_columns(path, width)
     _check_size(path, 8 * width * max(content.count(b"\n"), content.count(b"\r")))
-    headed = pd.to_numeric(pd.Series(names), errors="coerce").isna().any()
-    frame = pd.read_csv(
-        io.BytesIO(content), sep=separator, names=range(width), skiprows=int(headed), index_col=False,
-        skipinitialspace=True, encoding=encoding, encoding_errors="replace",
-    )  # fmt: skip
-    if not headed:
-        return frame
-    _check_distinct(path, names)
-    beyond, lacking = frame.iloc[:, len(names) :], separator == r"\s+" and len(values) < len(names)
-    if lacking or beyond.notna().any(axis=None):  # a line that ends with separators has nothing there
-        raise ValueError(f"{path}: expected a value for each of {len(names)} headings, but found {len(values)}")
-    return frame.iloc[:, : len(names)].set_axis([name or f"column {i + 1}" for i, name in enumerate(names)], axis=1)
+    remarks = content.count(b"\n#") + content.startswith(b"#") > sum(line[0] == "#" for line in lines[:first])
+    for mark in _NUMBERS:  # with a decimal comma too where a column has one, and no other has a point
+        read = pd.read_csv(
+            io.BytesIO(content), sep=separator, header=None, names=range(width), skiprows=first, index_col=False,
+            skipinitialspace=True, encoding=encoding, encoding_errors="replace", decimal=mark, low_memory=False,
+            comment="#" if remarks else None,
+        )  # fmt: skip
+        marks = {marks for _, marks in _fits(read[:: 1 + len(read) // _LOOKED_AT]).values()}
+        if mark == "." or "." not in marks:
+            frame, decimal = read, mark
+        if "," not in marks:
+            break
+    frame.attrs.update(decimal=decimal, usual="." if separator == "," else ",")
+    return _headed(path, frame, headings)
 
 
 def _encoding(head: bytes) -> str:
-    """UTF-8, or UTF-16 where its mark says so; else Latin-1, in which many a logger and spreadsheet writes ° and µ."""
-    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    try:
+    """UTF-8, or UTF-16 by its mark or zeros; else Latin-1, in which many a logger and spreadsheet writes ° and µ."""
+    if b"\0" in head[:64] or head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16" if head[0] >= 0xFE else "utf-16-le" if head[1] == 0 else "utf-16-be"
+    with contextlib.suppress(UnicodeDecodeError):
         codecs.getincrementaldecoder("utf-8")().decode(head)
-    except UnicodeDecodeError:
-        if re.search(rb"[\0-\x08\x80-\x9f]", head):  # which is no text in Latin-1 either
-            raise
-        return "latin-1"
-    return "utf-8-sig"
+        return "utf-8-sig"
+    return "latin-1"
 
 
-def _split(line: str, separator: str) -> list[str]:
-    if separator == r"\s+":
-        return re.findall(r"[^\s\[(]+(?:\s*[\[(][^\])]*[\])])?", line)  # "angle [deg]" is one heading
-    return [word.strip() for word in next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])]
+def _cut(lines: list[str]) -> tuple[str, list[list[str]]]:
+    """The separator that cuts most of the last lines into as many cells, and the rows that it makes of all lines."""
+    commas = [re.fullmatch(r"(\s*[-+]?\d+(,\d+)?(e[-+]?\d+)?(\s|$)){2,}", line, re.IGNORECASE) for line in lines[-9:]]
+    for separator in (s for s in _SEPARATORS if len(s) > 1 or any(s in line for line in lines)):
+        rows = _rows(lines, separator)
+        sizes = [len(row) for row in rows[-max(len(rows) // 4, 3) :] if any(row)]
+        size, count = collections.Counter(sizes).most_common(1)[0] if sizes else (0, 0)
+        if size > 1 and 2 * count > len(sizes) and not (separator == "," and all(commas)):
+            return separator, rows
+    return ",", _rows(lines, ",")
+
+
+def _rows(lines: list[str], separator: str) -> list[list[str]]:
+    if separator == r"\s+":  # "angle [deg]" is one heading
+        return [re.findall(r"[^\s\[(]+(?:\s*[\[(][^\])]*[\])])?", line.lstrip("#%/ ")) for line in lines]
+    return list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
+
+
+def _excel(path: Path) -> pd.DataFrame:
+    """The sheet with the most rows."""
+    openpyxl = extras.load("openpyxl", "identification", str(path))
+    with zipfile.ZipFile(path) as parts:
+        _check_size(path, sum(part.file_size for part in parts.infolist()))
+    with contextlib.closing(openpyxl.load_workbook(path, read_only=True, data_only=True)) as book:
+        for sheet in book.worksheets:
+            sheet.reset_dimensions()  # what the file says of them need not be so
+        sheets = [[row for row in sheet.iter_rows(values_only=True) if any(row)] for sheet in book.worksheets]
+    rows = max(sheets, key=len)
+    _check_size(path, 8 * max(map(len, rows), default=0) * len(rows))
+    headings, _, first = _layout([["" if cell is None else str(cell) for cell in row] for row in rows[:_LOOKED_AT]])
+    return _headed(path, pd.DataFrame(rows[first:]).infer_objects(), headings)
 
 
 def _arrays(path: Path) -> pd.DataFrame:
@@ -175,6 +297,6 @@ def _parquet(path: Path) -> pd.DataFrame:
 
 
 _READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
-    ".csv": _text, ".txt": _text, ".dat": _text, ".parquet": _parquet, ".h5": _arrays, ".hdf5": _arrays,
-    ".mat": _arrays, ".npz": _arrays,
+    **dict.fromkeys((".csv", ".txt", ".dat", ".tsv", ".log", ".gz", ".zip"), _text), ".xlsx": _excel, ".xlsm": _excel,
+    ".parquet": _parquet, **dict.fromkeys((".h5", ".hdf5", ".mat", ".npz"), _arrays),
 }  # fmt: skip

@@ -12,7 +12,7 @@ import scipy.optimize
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from lqrlab import control
-from lqrlab.compute import checks
+from lqrlab.compute import checks, jit_by_function
 from lqrlab.extensions.identification.log import Log
 from lqrlab.extensions.identification.physical import fit
 from lqrlab.simulation import Problem
@@ -114,7 +114,7 @@ def robust_gain(plants: Plant, objective: str = "mean", *, K: ArrayLike | None =
     checks.choice("objective", objective, OBJECTIVES)
     problem, start = _problems(plants)
     shape = (plants.m, plants.n)
-    value = jax.jit(jax.value_and_grad(partial(_objective, problem, start, objective)))
+    value = partial(_sloped, problem, start, objective)
     starts = problem.K[:: max(len(plants) // 8, 1)] if K is None else [jnp.asarray(checks.real("K", K), float)]
     first = min(starts, key=lambda k: float(value(k)[0]))
     size = np.abs(np.asarray(first))
@@ -142,15 +142,13 @@ def _objective(problem: Problem, start: Array, objective: str, K: Array) -> Arra
     return jnp.mean(worst)
 
 
+_sloped = jit_by_function(jax.value_and_grad(_objective, argnums=3), static_argnums=2)
+
+
 def regret(
-    plant: Plant,
-    log: Log,
-    seconds: Sequence[float],
-    *,
-    key: PRNGKeyArray,
-    num: int = 100,
+    plant: Plant, log: Log, seconds: Sequence[float], *, key: PRNGKeyArray, num: int = 100,
     parameters: Sequence[str] | None = None,
-) -> pd.DataFrame:
+) -> pd.DataFrame:  # fmt: skip
     """Value of more data: the uncertainty that is left after each of several lengths of a log.
 
     Args:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import checks, one_program, pytree
 from lqrlab.compute.linalg import matvec, quadratic
 from lqrlab.control import matrix_checks
 from lqrlab.control.estimation import dlqe
@@ -38,7 +38,8 @@ class MPC:
     """A model predictive controller: at each sample the first input of :meth:`plan`.
 
     Attributes:
-        problem: the sampled plant and its cost, K and P of the regulator without limits, and the limits.
+        problem: the sampled plant and its cost, K and P of the regulator without limits (None if Qf was given and they
+            were not there), and the limits.
         Qf: terminal weight.
         C: outputs y = Cx that follow the reference, None for none.
         soft: cost of an excess over limits of states and outputs, or None.
@@ -66,6 +67,7 @@ class MPC:
         """Those of the problem."""
         return self.problem.limits or Limits()
 
+    @one_program
     def plan(
         self,
         x: ArrayLike,
@@ -112,10 +114,7 @@ class MPC:
         """The active set, the inputs and the states of the plan from x on, of plants first and their loops after."""
         design = self.for_loops(x.ndim)
         plan, active = design.plan(x, u_last=u_last, d=d if d.shape[-1] else None, step=step, guess=guess)
-        u = plan.us
-        if design.limits.u is not None:  # a plan that was not solved may ask for more
-            u = jnp.clip(u, *(jnp.broadcast_to(end, u.shape) for end in design.limits.u))
-        return active, u, plan.xs
+        return active, plan.us, plan.xs
 
     def for_loops(self, ndim: int) -> "MPC":
         """The design with axes of size one after its batch, for states of ``ndim`` axes."""
@@ -153,7 +152,7 @@ class MPC:
 
         Changes of inputs are those within it: :meth:`exact` looks at the one that leads there.
         """
-        p, limits = self.problem, self.limits
+        p, limits = self.problem.solved(check=False), self.limits
         P, rows = p.P, {"u": -p.K, "x": jnp.eye(p.n, dtype=p.A.dtype), "du": p.K - p.K @ p.closed_loop()}
         if limits.y is not None:
             C = jnp.asarray(limits.C)
@@ -179,14 +178,19 @@ class MPC:
         disturbance, and with Qf = P; else no plan is.
         """
         P = self.problem.P
+        if P is None:
+            return jnp.zeros_like(plan.solved)
         same = jnp.max(jnp.abs(self.Qf - P), (-2, -1)) <= 1e-9 * jnp.max(jnp.abs(P), (-2, -1))
         last = plan.xs[..., -1, :]
         good = plan.solved & (quadratic(P, last) <= self.level) & same & (self.target is None)
-        if self.limits.du is not None:
-            low, high = (a[..., -1, :] for a in self.limits.du)
-            change = -matvec(self.problem.K, last) - plan.us[..., -1, :]
-            good = good & jnp.all((change >= low) & (change <= high), -1)
-        return good
+        return good & self.within_changes(-matvec(self.problem.K, last) - plan.us[..., -1, :])
+
+    def within_changes(self, change: Float[Array, "*loops m"]) -> Bool[Array, "*loops"]:
+        """True where a change of the inputs is within its limits, those after the horizon."""
+        if self.limits.du is None:
+            return jnp.ones(change.shape[:-1], bool)
+        low, high = (jnp.broadcast_to(a[..., -1, :], change.shape) for a in self.limits.du)
+        return jnp.all((change >= low) & (change <= high), -1)
 
 
 def _matvec_each(M: Float[Array, "*batch a b"], x: Float[Array, "*batch k b"]) -> Float[Array, "*batch k a"]:
@@ -213,7 +217,8 @@ def mpc(
             plans. Without limits of inputs the policy takes those of the problem that it is bound to.
         horizon: samples that are planned.
         soft: ``(linear, quadratic)``, cost of an excess over limits of states and outputs; see :class:`Terms`.
-        Qf: terminal weight; P of the regulator without limits if left out.
+        Qf: terminal weight; P of the regulator without limits if left out. With one of your own no regulator is
+            designed: a problem with ``optimum=False`` may have a state that Q does not see, or none that stabilizes.
         C, reference: what y = Cx is to follow: p numbers, or ``[steps, p]`` from the first sample on, seen in advance.
         disturbance: ``"input"`` or ``"output"`` estimates a constant d, added to the inputs or to y = Cx, so that y
             settles at its reference without an error; needs Wd, the covariance of d's random walk.
@@ -233,11 +238,12 @@ def mpc(
     checks.instance("problem", problem, Problem, "a problem, as simulation.Problem.of makes")
     T = checks.whole("horizon", horizon, high=constrained.MOST_STEPS)
     checks.choice("disturbance", disturbance, ("none", "input", "output"))
-    problem = problem.solved(check=not problem.batch_shape)
+    if Qf is None:
+        problem = problem.solved(check=not problem.batch_shape)
     n, m, dtype = problem.n, problem.m, problem.A.dtype
     if problem.limits is not None:
         problem.limits.checked(n, m, dtype, T)  # as many rows as steps
-    terminal = matrix_checks.terminal_weight(Qf, problem.Q, problem.P)
+    terminal = matrix_checks.terminal_weight(Qf, problem.Q, problem.Q if problem.P is None else problem.P)
     if C is None and (reference is not None or disturbance == "output"):
         raise ValueError("C: expected the outputs y = Cx that the reference and an output disturbance are of")
     if C is not None:

@@ -60,13 +60,17 @@ class ConstrainedLQR:
 
     Attributes:
         us, xs: inputs and states. Of an infeasible problem, those that keep the inputs' limits and violate the others
-            least, in the sum of squares relative to each limit's size.
-        cost: infinite for an infeasible problem.
+            least, in the sum of squares relative to each limit's size. Of a problem that is neither solved nor
+            infeasible, inputs that keep their limits and, as far as those allow, those of changes, and where they lead.
+        cost: that of us and xs, excesses included; infinite for an infeasible problem.
         multipliers: :class:`Multipliers`; of an infeasible problem those that prove it: no input within its limits has
             Σ multiplier · (value − limit) ≤ 0. They stand at the limits that give.
-        residual: the largest violation of the optimality conditions, each relative to the terms it is made of.
+        residual: the largest violation of the optimality conditions, each relative to the terms it is made of; of the
+            best answer that was found.
         solved: residual ≤ 1e-9.
-        infeasible: proven. A problem that is neither solved nor infeasible is beyond the digits of its numbers.
+        infeasible: proven. The work is bounded, so a problem may be left neither solved nor infeasible: its limits
+            hold in ways that the search did not come to, its numbers have no more digits, or it is infeasible by so
+            little that rounding hides the proof.
     """
 
     us: Float[Array, "*batch T m"]
@@ -93,7 +97,7 @@ def solved_from(guess: ActiveSet | None, horizon: Horizon, limits: Limits, T: in
         alike = alike and shared_plant.pays(math.prod(qp.x0.shape[:-1]), math.prod(qp.limits.shape[-2:]))
         if alike:
             known = shared_plant.search(jax.lax.stop_gradient(qp), known.active)
-        found = horizon_solver.solve(qp, known)
+        found = horizon_solver.solve(qp, known, sizes[3])
         return _told(qp, found, sizes), found.active
 
 

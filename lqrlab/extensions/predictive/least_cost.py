@@ -50,7 +50,7 @@ def optimum(problem: Problem, x0: ArrayLike, *, longest: int = 512) -> Constrain
     costs x[T]ᵀP x[T] and nothing is cut off. It is exact, not the best of some. Runs outside a trace.
 
     Args:
-        problem: a linear one, with its limits.
+        problem: a linear one, with its limits; the first input changes from that of the equilibrium.
         x0: starts ``[*batch, *extra, n]``, as deviations.
         longest: horizon at which the search ends. An unstable plant that its inputs cannot hold is not found.
 
@@ -73,9 +73,20 @@ def optimum(problem: Problem, x0: ArrayLike, *, longest: int = 512) -> Constrain
         )
     checks.whole("longest", longest, low=_SHORTEST)
     checks.on_host("the constrained optimum", problem.A, x0)
-    x = jnp.asarray(checks.real("x0", x0), problem.A.dtype)
+    if problem.A.dtype != jnp.float64:
+        raise ValueError(
+            f"problem: expected float64, but found {problem.A.dtype}, in which no plan is exact; call "
+            "lqrlab.compute.setup() before the plant is made"
+        )
+    x = jnp.asarray(checks.real("x0", x0, finite=True), problem.A.dtype)
     extra = (1,) * (x.ndim - 1 - len(problem.batch_shape))
     x = jnp.broadcast_to(x, (*jnp.broadcast_shapes(x.shape[:-1], (*problem.batch_shape, *extra)), problem.n))
+    for name, (low, high) in (problem.limits or Limits()).signals().items():
+        if max(np.shape(low)[-2], np.shape(high)[-2]) > 1:
+            raise ValueError(
+                f"limits.{name}: expected the same at each step, for the optimum is that of all time, but found "
+                f"{max(np.shape(low)[-2], np.shape(high)[-2])} rows; predictive.constrained_lqr takes one for each step"
+            )
     design = mpc(problem, longest).for_loops(x.ndim)
     best = _near(design, x)
     for horizon in _horizons(longest):
@@ -116,9 +127,9 @@ def _horizons(longest: int) -> list[int]:
 @jax.jit
 def _near(design: MPC, x: Array) -> ConstrainedOptimum:
     """The optimum of starts from which the regulator keeps all limits for ever, without a plan; others are open."""
-    cost, nan = quadratic(design.problem.P, x), jnp.nan
-    inside = cost <= design.level
-    u = jnp.where(inside[..., None], -matvec(design.problem.K, x), nan)
+    cost, u, nan = quadratic(design.problem.P, x), -matvec(design.problem.K, x), jnp.nan
+    inside = (cost <= design.level) & design.within_changes(u)
+    u = jnp.where(inside[..., None], u, nan)
     horizon = jnp.where(inside, min(_SHORTEST, design.horizon), 0)
     return ConstrainedOptimum(jnp.where(inside, cost, nan), u, horizon, inside, jnp.zeros_like(inside))
 

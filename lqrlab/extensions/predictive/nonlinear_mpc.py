@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import checks, one_program, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.control import matrix_checks
 from lqrlab.extensions.predictive import constrained
@@ -67,6 +67,7 @@ class NonlinearMPC:
         plan = self.improved(plan, x, u_last)
         return plan, plan.us, plan.xs
 
+    @one_program
     def improved(
         self, plan: NonlinearPlan, x: Float[Array, "*loops n"], u_last: Float[Array, "*loops m"]
     ) -> NonlinearPlan:
@@ -89,10 +90,7 @@ class NonlinearMPC:
             r = along_u / 2 - matvec(problem.R, us) - matvec(problem.N.mT, xs)
             horizon = Horizon(A, B, Q, R, N, x, Qf, c, q, r, C=C, D=D, last=last, soft=self.soft)
             found, active = solved_from(plan.active, horizon, limits, self.horizon)
-            us = found.us
-            if limits.u is not None:  # a program that was not solved may ask for more
-                us = jnp.clip(us, *(jnp.broadcast_to(a, us.shape) for a in limits.u))
-            return _if_finite(NonlinearPlan(found.xs, us, active))
+            return _if_finite(NonlinearPlan(found.xs, found.us, active))
 
         return jax.lax.fori_loop(0, self.iterations, improve, plan)
 
@@ -130,9 +128,9 @@ def nonlinear_mpc(
     checks.instance("problem", problem, Problem, "a problem, as simulation.Problem.of makes")
     T = checks.whole("horizon", horizon, high=constrained.MOST_STEPS)
     checks.whole("iterations", iterations)
-    problem = problem if problem.P is not None else problem.solved()
+    problem = problem if problem.P is not None or Qf is not None else problem.solved()
     dtype = problem.A.dtype
     if problem.limits is not None:
         problem.limits.checked(problem.n, problem.m, dtype, T)  # as many rows as steps
-    weight = matrix_checks.terminal_weight(Qf, problem.Q, problem.P)
+    weight = matrix_checks.terminal_weight(Qf, problem.Q, problem.Q if problem.P is None else problem.P)
     return NonlinearMPC(problem, weight, None if soft is None else constrained.prices(soft, dtype), T, iterations)

@@ -62,7 +62,10 @@ class PredictivePolicy:
             push = matvec(L, measured_or(expected, y) - expected)
             n = predicted.shape[-1]
             after, d = after + push[..., :n], d + push[..., n:]
-        u = us[..., 0, :]
+        u, limits = us[..., 0, :], design.problem.limits
+        if limits is not None and limits.du is not None:  # where nothing is feasible, a plan may give them up
+            low, high = (expand_batch(end, x.ndim + 1, 2)[..., 0, :] for end in limits.du)
+            u = jnp.clip(u, last + low, last + high)
         return PlanMemory(step + 1, after, d, u, plan), u.astype(x.dtype)
 
     def check_step(self, dt: Array) -> None:
@@ -99,7 +102,8 @@ _SLIGHT = 1e-6  # weight of what comes after the first input beside its change
 class FilteredPolicy:
     """A policy whose inputs are changed as little as keeps the limits over the next steps of the sampled plant.
 
-    Where nothing keeps them, its input is that of the plan which violates those of the states least.
+    Where nothing keeps them, its input is that of the plan which violates those of the states least. A state that is
+    not measured is the one that it has predicted; where the policy then has no input, the wish is the one before.
 
     Attributes:
         policy: what is filtered; it sees what it would see alone.
@@ -112,17 +116,19 @@ class FilteredPolicy:
     horizon: int = dataclasses.field(metadata={"static": True})
 
     def init(self, batch_shape: tuple[int, ...]) -> PyTree:
-        """The memory of the policy, and the last state that was seen."""
-        return self.policy.init(batch_shape), jnp.zeros((*batch_shape, self.problem.n), self.problem.A.dtype)
+        """The memory of the policy, the state that is expected, and the last input."""
+        x, u = (jnp.zeros((*batch_shape, size), self.problem.A.dtype) for size in (self.problem.n, self.problem.m))
+        return self.policy.init(batch_shape), x, u
 
     @one_program
     def __call__(self, carry: PyTree, x: Float[Array, "*loops n"]) -> tuple[PyTree, Float[Array, "*loops m"]]:
         """The input nearest to the policy's, relative to what the inputs can do, that can be followed up."""
-        memory, last = carry
+        memory, expected, last = carry
         memory, u = self.policy(memory, x)
-        state = measured_or(last, x.astype(self.problem.A.dtype))
-        u, after = nearest_safe(self.problem, self.horizon, state, u)
-        return (memory, after), u.astype(x.dtype)
+        wish = measured_or(last, u.astype(last.dtype))
+        state = measured_or(expected, x.astype(expected.dtype))
+        u, after = nearest_safe(self.problem, self.horizon, state, wish)
+        return (memory, after, u), u.astype(x.dtype)
 
 
 def nearest_safe(
@@ -134,7 +140,9 @@ def nearest_safe(
     def widened(a: Array) -> Array:
         return expand_batch(a, x.ndim + 1, 2)
 
-    A, B, Q, R, N, P = map(widened, (*problem.sampled, problem.P))
+    # without an optimum, the last state costs what another step does
+    last = problem.Q if problem.P is None else jnp.where(jnp.isfinite(problem.P), problem.P, problem.Q)
+    A, B, Q, R, N, P = map(widened, (*problem.sampled, last))
     given = problem.limits or Limits()
     limits: Limits = jax.tree.map(
         widened, dataclasses.replace(given, u=tuple(a[..., None, :] for a in limits_of(problem)))
@@ -175,8 +183,9 @@ def filtered(controller: object, problem: Problem, *, horizon: int = 10) -> Filt
     T = checks.whole("horizon", horizon, high=constrained.MOST_STEPS)
     if problem.limits is not None and problem.limits.du is not None:
         raise ValueError("limits.du: a safety filter does not know the input before; leave limits of changes out")
-    policy = bind(controller, problem)
-    return FilteredPolicy(policy, problem if problem.P is not None else problem.solved(), T)
+    if problem.limits is not None:
+        problem.limits.checked(problem.n, problem.m, problem.A.dtype, T)  # as many rows as steps
+    return FilteredPolicy(bind(controller, problem), problem, T)
 
 
 @pytree

@@ -192,7 +192,7 @@ def _plants(systems: tuple[ArrayLike, ...], nmeas: int, ncon: int, dt: float | N
 def _pattern(free: ArrayLike | None, size: tuple[int, int]) -> Bool[np.ndarray, "r c"]:
     if free is None:
         return np.ones(size, bool)
-    allowed = np.asarray(free)
+    allowed = np.asarray(matrix_checks.real("free", np.multiply(free, 1)))  # truth values too
     if allowed.shape != size or not np.isin(allowed, (0, 1)).all() or not allowed.any():
         raise ValueError(
             f"free: expected {size[0]} by {size[1]} entries, true where [[D, C], [B, A]] of the controller may differ "

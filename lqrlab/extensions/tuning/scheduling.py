@@ -130,7 +130,7 @@ def _refuse_gaps(grid: tuple[Array, ...], design: LQR, args: tuple[Array, ...]) 
     there = {name: np.asarray(a[first]) for name, a in zip("ABQRN", args)}
     why = "; ".join(f"{name} is not finite" for name, a in there.items() if not np.isfinite(a).all())
     left = float(design.residual[first]) if bool(design.uncertified[first]) else None
-    why = why or diagnosis.why_not(*(there[name] for name in "ABQ"), continuous=True, residual=left)
+    why = why or diagnosis.why_not([*there.values()], continuous=True, residual=left)
     raise ValueError(
         f"grid: {len(bad)} of {design.stabilizing.size} points have no stabilizing design, the first at "
         f"{where}: {why}; a schedule must not pass through it: end the grid before, or change the plant there"

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Int8, PRNGKeyArray
 
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import checks, jit_by_function, pytree
 from lqrlab.compute.linalg import matvec, quadratic
 from lqrlab.simulation import LinearPolicy, Policy, Problem, Trajectory, Verdict, bind, rollout, verdict
 from lqrlab.systems import M_MAX, N_MAX, Plant
@@ -251,7 +251,7 @@ def _alike(a: Problem, b: Problem) -> bool:
     return all(np.array_equal(getattr(a.coordinates, mask), getattr(b.coordinates, mask)) for mask in masks)
 
 
-@jax.jit
+@jit_by_function
 def _episodes(plants: Problem, then: Problem, policy: Policy, x0: Array, pushes: Array, w: Array) -> FirstContact:
     limit = plants.told("units").limit[:, None]
     memory, x, best = policy.init(x0.shape[:1]), x0, x0

@@ -156,9 +156,9 @@ def _cost(d: Told, K: Array) -> Array:
     """Of loops ``[b]``, from all directions alike; infinite where one is not stable."""
     weight = stage_weight(d.Q, d.R, d.N, K)
     closed, weight = (jnp.moveaxis(a, 0, -1) for a in ((d.A - d.B @ K).mT, weight))
-    P, stable = smith(closed, weight, float(jnp.finfo(closed.dtype).eps) ** 0.5 / 4)
+    P, reach = smith(closed, weight, float(jnp.finfo(closed.dtype).eps) ** 0.5 / 4)
     cost = jnp.trace(batch_last.symmetric(P))
-    return jnp.where(stable & jnp.isfinite(cost), cost, jnp.inf)
+    return jnp.where((reach < jnp.inf) & jnp.isfinite(cost), cost, jnp.inf)
 
 
 _STRENGTHS = (0.1, 1.0, 10.0, 100.0)

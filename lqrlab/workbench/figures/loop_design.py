@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 import lqrlab
-from lqrlab import control, simulation, systems
+from lqrlab import compute, control, simulation, systems
 from lqrlab.compute import checks, jit_by_function, pytree
 from lqrlab.compute.jit import quick_jit
 from lqrlab.simulation import Problem, Trajectory, verdict
@@ -36,7 +36,8 @@ OVERVIEW, STEP, MOVES = VIEWS = ("overview", "step and specifications", "the pla
 
 
 def one_plant(plant: object) -> Plant:
-    """A family at its defaults, or one plant of your own; a ``ValueError`` for anything else, or a batch."""
+    """A family at its defaults, or one plant of your own, in float64; a ``ValueError`` for others, or for a batch."""
+    compute.setup()  # panels and pictures are designs: in a notebook of one's own nobody has called it
     if isinstance(plant, str):
         return systems.make(plant)
     if not isinstance(plant, Plant):
@@ -45,7 +46,7 @@ def one_plant(plant: object) -> Plant:
             f"systems.from_matrices, but found {type(plant).__name__}"
         )
     systems.check_plant(plant, one=True)
-    return plant
+    return jax.tree.map(lambda a: jnp.asarray(a, float) if jnp.result_type(a) == jnp.float32 else a, plant)
 
 
 def start(plant: Plant) -> Float[np.ndarray, " n"]:

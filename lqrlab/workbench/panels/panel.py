@@ -15,7 +15,7 @@ import ipywidgets
 import traitlets
 
 import lqrlab
-from lqrlab import systems
+from lqrlab import compute, systems
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures.svg import Axis, Picture, Strip
@@ -58,6 +58,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         tools: Sequence[ipywidgets.Widget] = (),
         settle: float = 0.0,
     ) -> None:
+        compute.setup()
         self.picture, self.words, self.code = ipywidgets.HTML(), ipywidgets.HTML(), ipywidgets.HTML()
         self.live = Live(self._compute, self._show, settle=settle)
         self.reset = button("back to the defaults", self._guarded(self._reset))

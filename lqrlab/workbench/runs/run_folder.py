@@ -36,7 +36,7 @@ _OF_PERSONS = (session.BY_HAND, session.DESIGNS)  # who look at a run and work o
 _KEPT = ("notebooks", *_BY_HAND, *_OF_PERSONS)  # pages are written anew from the notebooks
 _MOST_FILES, _DEEPEST, _LONGEST, _LONGEST_PART = 100_000, 32, 1000, 255
 _DENSEST, _UNSUSPICIOUS = 200, 1 << 30  # what is packed more tightly is refused, unless it is small
-_SCRATCH, _YOUNG = ".lqrlab-", 60.0  # folders of archives in the making; how long one may be without its lock [s]
+_SCRATCH, _YOUNG = ".lqrlab-part-", 60.0  # folders of archives in the making; how long one may be without its lock [s]
 _DEVICES = r"(?i:con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *(\.|/|$)"
 _PART = rf"""(?!{_DEVICES})[^\\/:<>"|?*\0]+(?<![. ])"""  # of a path, on any system, that stays in its folder
 _SINGLE, _FOLDERS = ("|".join(map(re.escape, names)) for names in ((RUN, files.DIGESTS), _KEPT))
@@ -273,8 +273,9 @@ def _scratch(above: Path) -> Iterator[Path]:
     """A folder for what is not whole yet; those that killed processes left beside it are removed."""
     for left in above.glob(f"{_SCRATCH}*"):
         with contextlib.suppress(OSError):  # another's, or gone by now
-            locked = (left / files.LOCK).exists() or time.time() - left.stat().st_mtime > _YOUNG
-            if locked and left.is_dir() and not left.is_symlink():
+            inside, age = {path.name for path in left.iterdir()}, time.time() - left.stat().st_mtime
+            known = inside <= {files.LOCK, "archive", "run"} and not left.is_symlink()
+            if known and (files.LOCK in inside or age > _YOUNG):
                 _in_use(left)
     with tempfile.TemporaryDirectory(dir=above, prefix=_SCRATCH) as made, files.locked(made):
         yield Path(made)

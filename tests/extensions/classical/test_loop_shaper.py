@@ -245,18 +245,6 @@ def test_the_locus_is_python_controls_and_ends_in_the_zeros(plant):
     np.testing.assert_allclose(np.sort_complex(np.exp(loop.zeros * dt)), theirs, atol=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("zeros", "poles"),
-    [([-1.0, -4.0], [0.0, -30.0]), ([-2 + 1j, -2 - 1j], [-9.0, 0.0]), ([-3.0], [0.0]), ([-3.0], [-25.0]), ([], [])],
-)
-def test_a_compensator_is_told_as_a_pid(zeros, poles):
-    kp, ki, kd, late = classical.Compensator([[1.0, 0.0]], 7.0, zeros, poles).as_pid()
-    s = python_control.tf("s")
-    theirs = python_control.zpk(zeros, poles, 7.0)(2.5j)
-    assert (kp + ki / s + kd * s / (1 + late * s))(2.5j) == pytest.approx(theirs, rel=1e-9)
-    assert classical.Compensator([[1.0, 0.0]], 7.0, zeros, [*poles, -40.0, -50.0]).as_pid() is None
-
-
 def test_a_pid_of_a_rule_stands_beside_it():
     panel = loop_shaper.LoopShaper("cruise_control")
     panel.live.wait()

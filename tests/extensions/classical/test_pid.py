@@ -171,6 +171,35 @@ def test_a_record_gives_back_the_process():
 # The largest integral gain ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("lag", "late", "sigma"), [(18.75, 0.0, 0.02), (18.75, 0.0, 0.0), (6.0, 0.05, 0.0), (30, 0, 0.1)]
+)
+def test_a_dead_time_that_a_record_does_not_tell_is_none_and_no_rule_divides_by_it(lag, late, sigma):
+    t = np.arange(61.0)
+    y = 3 - 3 * np.exp(-np.maximum(t - late, 0) / lag) + sigma * np.random.default_rng(3).normal(size=61)
+    model = classical.ProcessModel.of_record(np.ones(61), y, 1.0)
+    assert model.delay == 0
+    assert model.time_constant == pytest.approx(lag, rel=0.02 + 3 * sigma)
+    loop = [[-1.0, 1.0], [0.0, -2.0]], [[0.0], [1.0]], [[1.0, 0.0]]
+    tiny = [dataclasses.replace(model, delay=d, time_constant=T) for d in (3.5e-15, 1e-10) for T in (lag, np.inf)]
+    for rule in ("simc", "amigo", "ziegler_nichols", "max_ki", "cohen_coon"):
+        for process in (model, *tiny[: len(tiny) if rule != "cohen_coon" else 1]):
+            refused(
+                "no dead time|has none|no ultimate gain|none is the largest", classical.pid, process, rule, kind="pi"
+            )
+    refused("no ultimate gain", classical.pid, loop, "ziegler_nichols", delay=1e-12)
+    sampled = classical.pid(model, "simc", kind="pi", dt=1.0)  # by the formula, half a sample late
+    assert sampled.kp == pytest.approx(model.time_constant / (model.gain * 2 * 0.5))
+
+
+def test_a_record_of_an_integrator_gives_its_slope():
+    u = (np.arange(100) >= 10) * 1.5
+    y = np.concatenate([np.zeros(4), 0.2 * np.cumsum(u)[:-4]]) + 0.01 * np.random.default_rng(0).normal(size=100)
+    model = classical.ProcessModel.of_record(u, y, 2.0)
+    assert model.time_constant == np.inf
+    assert (model.gain, model.delay) == (pytest.approx(0.1, rel=1e-3), pytest.approx(6.0, abs=0.2))
+
+
 def sensitivity_peak(plant, kp, ki, kd=0.0, Tf=0.0, delay=0.0):
     """Ms on a fine grid."""
     w = np.geomspace(1e-3, 1e3, 20_001)

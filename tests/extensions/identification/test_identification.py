@@ -1,9 +1,11 @@
 """From a log to a plant: reading, linear models, physical parameters, and what is said of them."""
 
 import dataclasses
+import gzip
 import inspect
 import json
 import re
+import sys
 
 import control as python_control
 import hostile_files
@@ -174,6 +176,7 @@ def test_a_unit_that_a_name_ends_in_without_brackets_is_remarked_on_and_named(he
     assert log.notes == (
         f"{heading}: its name ends in {unit}, but values are taken as they are; the name '{heading} [{unit}]' "
         "converts them",
+        "1 of 1 records have fewer than 20 samples, 5 in all: too short for most models",
     )
     said = identification.read(frame, ["force_N"], [f"{heading} [{unit}]"])
     assert np.allclose(said.ys[:, 0], t * {"deg": np.pi / 180, "km/h": 1 / 3.6, "rpm": np.pi / 30}[unit])
@@ -200,10 +203,11 @@ WRONG = [
     ({"dt": 0.2}, "the time column steps by 0.1"),
     ({"time": 3}, "time: expected the name of the time column, but found 3"),
     ({"source": table().iloc[::-1]}, "time does not increase"),
-    ({"source": table().assign(**{"force [N]": "1,5"})}, "decimal mark a comma"),
+    ({"source": table().assign(**{"force [N]": "1,5 N"})}, "found '1,5 N' in it; is the decimal mark a comma"),
+    ({"source": table().round(0).assign(**{"force [N]": "1,500"})}, "found '1,500' in it; is the decimal mark a comma"),
     ({"source": np.zeros((5, 3))}, "has no headings and 3 columns"),
     ({"source": "log.xyz"}, "expected a file ending in .csv"),
-    ({"source": table().drop(columns="time")}, "say the sample time"),
+    ({"source": table().drop(columns="time")}, "has no time column; say which"),
     ({"outputs": ["angle [V]"]}, r"angle: expected V, but found 'angle \[deg\]' in deg"),
     ({"inputs": ["force [newtn]"]}, "force: expected a unit, but found 'newtn'.*did you mean newton"),
     ({"outputs": ["force"]}, "expected each signal once and with a name, but found 'force'"),
@@ -247,6 +251,169 @@ def test_an_hdf5_files_attributes_say_units(tmp_path):
     assert log.dt == pytest.approx(1e-3)
     assert [log.us[1, 0], log.ys[1, 0]] == pytest.approx([1000, np.pi / 180])
     refused("angle: expected V, but found", identification.read, tmp_path / "a.h5", ["force"], ["angle [V]"])
+
+
+def test_a_band_and_an_array_that_are_no_numbers_are_refused():
+    masked = np.ma.array(np.ones((9, 2)), mask=np.eye(9, 2))
+    refused("source: expected numbers, but found 2 masked", identification.read, masked, ["u"], ["y"])
+    for bad in (np.nan, np.inf):
+        refused("band: expected a finite number", identification.excitation, "chirp", 20, 0.1, band=(bad, 1.0))
+
+
+def stamped(form):
+    """A record of 6 s about a midnight between two months, its times in this form."""
+    times = pd.date_range("2026-01-31 23:59:57", periods=60, freq="100ms", tz="Europe/Berlin")
+    made = form(times) if callable(form) else times.strftime(form)
+    force = 1e4 * np.sin(0.1 * np.arange(60)).round(3)
+    return pd.DataFrame({"time": made, "force": force, "angle": np.cos(0.1 * np.arange(60)).round(4)})
+
+
+def epoch(unit):
+    return lambda times: times.tz_convert(None).astype("M8[ns]").astype("int64") // unit
+
+
+STAMPS = {
+    "ISO": "%Y-%m-%dT%H:%M:%S.%f", "blank": "%Y-%m-%d %H:%M:%S.%f", "Z": "%Y-%m-%dT%H:%M:%S.%fZ",
+    "offset": "%Y-%m-%d %H:%M:%S.%f%z", "basic": "%Y%m%dT%H%M%S.%f", "comma": "%Y-%m-%d %H:%M:%S,%f",
+    "mixed": lambda times: [time.isoformat() for time in times],  # whole seconds without a fraction
+    "day first": "%d.%m.%Y %H:%M:%S.%f", "month first": "%m/%d/%Y %H:%M:%S.%f", "month": "%d-%b-%Y %H:%M:%S.%f",
+    "half days": "%m/%d/%y %I:%M:%S.%f %p", "clock": "%H:%M:%S.%f", "colon": "%H:%M:%S:%f",
+    "clock pm": "%I:%M:%S.%f %p", "minutes": "%M:%S.%f",
+    "duration": lambda times: [str(time - times[0]) for time in times],
+    "s": lambda times: epoch(1)(times) / 1e9, "ms": epoch(10**6), "µs": epoch(10**3), "ns": epoch(1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", STAMPS)
+def test_a_logs_clock_is_read_as_people_write_it(form, tmp_path):
+    frame = stamped(STAMPS[form])
+    if form == "minutes":  # which pass an hour
+        frame["time"] = [f"{59 + (57 + k // 10) // 60}:{(57 + k // 10) % 60:02}.{k % 10}" for k in range(60)]
+    frame.to_csv(tmp_path / "a.csv", index=False, sep=";")
+    for source in (tmp_path / "a.csv", frame, frame.to_dict("list")):
+        log = identification.read(source, ["force"], ["angle"])
+        assert log.dt == pytest.approx(0.1, rel=1e-7)
+        assert log.first == (0,)
+        assert np.array_equal(log.us[:, 0], frame["force"])
+        taken = f"time: taken in {form} since 1970 (2026-01-31); time='time [s]' says otherwise"
+        assert (taken in log.notes) == (form in ("ms", "µs", "ns"))
+    if form == "ns":
+        fine = frame.assign(time=frame["time"][0] + 1000 * np.arange(60))  # of which a double holds every 256th
+        assert identification.read(fine, ["force"], ["angle"]).dt == pytest.approx(1e-6, rel=1e-9)
+
+
+def test_an_index_of_times_is_the_clock_and_the_only_column_of_dates_too():
+    frame = stamped(lambda times: times)
+    for source in (
+        frame.set_index("time"), frame.set_index("time").rename_axis(None), frame.rename(columns={"time": "when"}),
+        frame.assign(time=frame["time"] - frame["time"][0]).set_index("time").rename_axis(None),
+        frame.assign(t=0.1 * np.arange(60)).set_index("t").drop(columns="time"), frame.convert_dtypes(),
+    ):  # fmt: skip
+        assert identification.read(source, ["force"], ["angle"]).dt == pytest.approx(0.1, rel=1e-9)
+    assert list(frame) == ["time", "force", "angle"]  # the caller's table is as it was
+    for words, time in (
+        (
+            "a clock set back an hour needs UTC",
+            frame["time"].where(frame.index < 30, frame["time"] - pd.Timedelta("1h")),
+        ),
+        ("coarser than the sample time; leave that column out, and say dt", frame["time"].dt.floor("s")),
+        ("dates or times of day of one form", ["2026-01-31 12:00", "31st, at noon"] * 30),
+        ("time: expected a column of numbers, but found 'end' in it", [*0.1 * np.arange(59), "end"]),
+    ):
+        refused(words, identification.read, frame.assign(time=time), ["force"], ["angle"])
+
+
+def shown(number, mark, group):
+    """A number with marks of thousands."""
+    return f"{number:,.4f}".translate(str.maketrans({",": group, ".": mark}))
+
+
+def rows_of(separator, mark=".", group="", quote="", head="time{0}force{0}angle\n"):
+    """The file as text: its heading, then its numbers."""
+    frame = stamped(lambda times: 0.1 * np.arange(60))
+    cells = ([quote + shown(a, mark, group) + quote for a in row] for row in frame.to_numpy())
+    return head.format(separator) + "".join(separator.join(row) + "\n" for row in cells)
+
+
+PREAMBLE = "Logger v1.2\nSerial,1234\n\nDate,2026-01-31\n# Operator: Smith, A.\n2026-01-31 10:00\n"
+PLAIN = rows_of(",")
+LAYOUTS = {
+    "decimal comma": rows_of(";", ","), "tabs and commas": rows_of("\t", ","), "blanks and commas": rows_of("  ", ","),
+    "1.234,5": rows_of(";", ",", "."), "1 234,5": rows_of(";", ",", " "), "1'234.5": rows_of(";", ".", "'"),
+    "narrow blank": rows_of("\t", ",", "\u202f"), '"1,234.5"': rows_of(",", ".", ",", '"'), "bars": rows_of("|"),
+    "above": PREAMBLE + PLAIN, "comments": "# a, b\n% c\n" + PLAIN + "# end\n", "blank lines": "\n" + PLAIN + "\n\n",
+    "units": rows_of(";", ",", "", "", "time{0}force{0}angle\ns{0}N{0}rad\n"), "old Mac": PLAIN.replace("\n", "\r"),
+    "units in brackets": PREAMBLE + rows_of(",", head="time{0}force{0}angle\n[s]{0}[N]{0}[rad]\n"),
+    "UTF-16": PLAIN.encode("utf-16"), "UTF-16 without a mark": PLAIN.encode("utf-16-le"),
+    "packed": gzip.compress(PLAIN.encode()), "lines in cells": rows_of(",", head='time{0}"force\n(N)"{0}angle\n'),
+    "1.0D+03": re.sub(r"(\.\d+)", r"\1D+00", PLAIN),
+    "an index": "".join(f"{i},{line}\n" for i, line in enumerate(PLAIN.splitlines())).replace("0", "", 1),
+    "words": PLAIN.replace("\n", ',"run, ""a""",NA\n').replace('angle,"run, ""a""",NA', "angle,mode,mode"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_table_is_read_as_loggers_and_spreadsheets_write_it(layout, tmp_path):
+    content, path = LAYOUTS[layout], tmp_path / ("a.csv.gz" if layout == "packed" else "a.csv")
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    log = identification.read(path, ["force"], ["angle"])
+    assert log.dt == pytest.approx(0.1)
+    assert np.allclose(np.hstack([log.us, log.ys]), stamped("%c")[["force", "angle"]], atol=1e-9)
+    assert (log.outputs[0].unit == "rad") == layout.startswith("units")
+
+
+def test_words_that_may_mean_two_numbers_go_by_the_others_and_are_noted(tmp_path):
+    def log(*columns):
+        rows = ["t;u;y", *(";".join(words) for words in zip(*([w] * 3 if isinstance(w, str) else w for w in columns)))]
+        (tmp_path / "a.csv").write_text("\n".join(rows))
+        return identification.read(tmp_path / "a.csv", ["u"], ["y"])
+
+    point, comma, missing = ("0.5", "1.0", "1.5"), ("0,5", "1,0", "1,5"), ("-", "2", "#N/A")
+    assert log(point, "1,234", "1").us[0, 0] == 1234
+    assert log(comma, "1,234", "1").us[0, 0] == 1.234 == log(comma, "1.234,0", "1").us[0, 0] / 1000
+    assert log(comma, "1.234", "1").us[0, 0] == 1234
+    assert log(comma, "0.5", "1").us[0, 0] == 0.5  # which no mark of thousands is
+    assert "u: 1,234 is taken as 1.234" in log(("1", "2", "3"), "1,234", "1").notes
+    assert "u: 1.234 is taken as 1234" in log(comma, "1.234", "1").notes
+    refused("u: expected a column of numbers, but found '1,234'", log, point, "1,234", comma)
+    refused("two rows of finite numbers, but found 1", log, point, missing, "1")
+
+
+def test_a_workbook_is_read_with_its_dates_and_needs_a_package_that_is_named(tmp_path, monkeypatch):
+    path, frame = tmp_path / "a.xlsx", stamped(lambda times: times.tz_localize(None)).astype(object)
+    clock = frame.assign(time=[time.time() for time in frame["time"]])
+    frame.loc[-1] = ["clock", "kN", "deg"]
+    clock["force"] = [f"{a:.3f}".replace(".", ",") for a in clock["force"]]
+    for table in (frame.sort_index(), clock):
+        with pd.ExcelWriter(path) as writer:
+            pd.DataFrame({"about": ["Logger", "v1"]}).to_excel(writer, sheet_name="about")
+            table.to_excel(writer, sheet_name="data", startrow=3, index=table is clock)
+        log = identification.read(path, ["force [kN]"], ["angle"])
+        assert log.dt == pytest.approx(0.1)
+        assert np.allclose(log.us[:, 0], 1000 * frame["force"][:60].astype(float))
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(ImportError, match=r"a.xlsx: needs the package openpyxl.*lqrlab\[identification\]"):
+        identification.read(path, ["force"], ["angle"])
+
+
+def test_samples_that_are_masked_or_of_another_byte_order_are_what_they_say():
+    t = np.arange(40) / 10
+    masked = np.ma.masked_greater(t, 3.0)
+    log = identification.read({"t": t.astype(">f8"), "u": masked, "y": t.astype(">i4")}, ["u"], ["y"])
+    assert (len(log), log.us.max()) == (31, 3.0)
+    assert log.ys.max() == 3
+
+
+def test_reading_remarks_on_outputs_that_drift_and_on_records_that_are_short():
+    u, t = np.random.default_rng(0).normal(size=1000), np.arange(1000) / 100
+    y = scipy.signal.lfilter([0.1], [1, -0.9], u)
+    table = {"t": t, "u": u, "y": y + 0.2 * t, "z": y, "step": np.sign(t - 2), "lag": 1 - np.exp(-t / 5)}
+    log = identification.read(table, ["u"], ["y [V]", "z"])
+    assert [note.partition(",")[0] for note in log.notes] == ["y: drifts by 1.66 V"]
+    assert not identification.read(table, ["step"], ["lag", "z"]).notes  # a slow answer to a step is none
+    lost = table | {"z": np.where(np.isin(np.arange(1000), [500, 502, 990]), np.nan, y)}
+    notes = identification.read(lost, ["u"], ["z"]).notes
+    assert "2 of 4 records have fewer than 20 samples, 10 in all: too short for most models" in notes
 
 
 def test_times_in_a_time_zone_and_times_that_are_missing_are_read():
@@ -554,7 +721,7 @@ def test_logs_that_tell_nothing_are_refused_in_words():
     for bad, message in ((still, "u1 is constant"), (twins, "u1 and u2 move together"), (tone, "do not excite")):
         refused(message, identification.subspace, bad, 3)
     refused("record longer", identification.subspace, log.cut(0, 1.0), 8)
-    with pytest.raises(ValueError, match="10 samples of 1 outputs do not tell the 13 numbers"):
+    with pytest.raises(ValueError, match="expected at least 13 samples for this many unknowns, but found 10"):
         identification.refine(identification.subspace(log, 3), log.cut(0, 1.0))
     feedback = dataclasses.replace(log, us=-2 * log.ys)
     refused("hides the plant", identification.least_squares, feedback)

@@ -12,10 +12,10 @@ import pytest
 from calls import solved
 from refusals import refused
 
-from lqrlab import control, simulation, systems
+from lqrlab import control, predictive, simulation, systems
 from lqrlab.extensions.predictive import constrained
 from lqrlab.extensions.predictive import finite_horizon as horizon
-from lqrlab.extensions.predictive.quadratic_program import shared_plant
+from lqrlab.extensions.predictive.quadratic_program import horizon_solver, interior_point, shared_plant
 from lqrlab.extensions.predictive.quadratic_program.active_set import ActiveSet
 
 SHAPE = (2, 1, 6)
@@ -97,13 +97,76 @@ def compare(problems, found):
     return found.solved.tolist()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_answers_and_proofs_are_the_referees(kind):
-    problems = draw(kind, 100)
+@pytest.mark.parametrize(("kind", "shape"), [*((kind, SHAPE) for kind in KINDS), ("states", (5, 1, 24))])
+def test_answers_and_proofs_are_the_referees(kind, shape):
+    problems = draw(kind, 100, shape)
     verdicts = compare(problems, solve(problems))
     assert verdicts.count(True) > 25
     always = kind in ("inputs", "changes_from_any") or "soft" in KINDS[kind]
     assert always == (verdicts.count(False) == 0)
+
+
+def test_a_chain_of_integrators_whose_limits_cost_much_is_solved_alone_and_in_a_batch():
+    """The optimum costs a thousand times that without limits."""
+    given = {"A": np.eye(3) + np.eye(3, k=1), "B": np.eye(3)[:, 2:], "Q": np.eye(3), "R": [[1.0]], "num_steps": 25}
+    given |= {"Qf": np.eye(3), "u_limits": (-1, 1), "du_limits": (-0.3, 0.3)}
+    x0 = np.concatenate([[[3, -1.9, 5.5]], 3 * np.random.default_rng(0).normal(size=(11, 3))])
+    together, alone = solved(x0=x0, **given), solved(x0=x0[0], **given)
+    assert np.all(together.solved)
+    for i, start in enumerate(x0):
+        qp = dense_qp.build(x0=start, **given)
+        assert together.cost[i] == pytest.approx(dense_qp.by_daqp(qp)[1], rel=1e-9)
+        assert dense_qp.kkt_residual(qp, member(together, i)) <= 1e-9
+    np.testing.assert_allclose(alone.us, together.us[0], atol=1e-9)
+
+
+def without_work(monkeypatch):
+    """No method may take a step: programs that are compiled from now on stay open."""
+    monkeypatch.setattr(interior_point, "STEPS", (0, 0))
+    for name in ("_STEPS", "_ROUNDS", "_CAREFUL", "_NEARER"):
+        monkeypatch.setattr(horizon_solver, name, 0)
+
+
+def test_what_stays_open_keeps_limits_of_inputs_and_changes_and_costs_what_it_says(monkeypatch):
+    problems = draw("all", 20, (2, 1, 9))
+    without_work(monkeypatch)
+    found = solve(problems)
+    left = np.flatnonzero(~(found.solved | found.infeasible))
+    assert len(left) > 2
+    for i in left:
+        problem = problems[i]
+        x, us, cost = problem["x0"], found.us[i], 0.0
+        (low, high), (least, most) = problem["u_limits"], problem["du_limits"]
+        change = np.diff(us, axis=0, prepend=problem["u_last"][None])
+        assert np.all((us >= low) & (us <= high))
+        kept = (change >= least - 1e-12) & (change <= most + 1e-12)
+        assert np.all(kept | (us == low) | (us == high))  # what limits of the input itself leave no room for
+        assert kept.mean() > 0.7
+        for t, u in enumerate(us):
+            np.testing.assert_allclose(found.xs[i, t], x, rtol=1e-12)
+            cost += x @ problem["Q"] @ x + u @ problem["R"] @ u + 2 * x @ problem["N"] @ u
+            cost += 2 * problem["q"] @ x + 2 * problem["r"] @ u
+            x = problem["A"] @ x + problem["B"] @ u + problem["c"]
+        assert found.cost[i] == pytest.approx(cost + x @ problem["Qf"] @ x + 2 * problem["qf"] @ x, rel=1e-9)
+
+
+@pytest.mark.parametrize("design", [predictive.mpc, predictive.nonlinear_mpc])
+def test_controllers_keep_limits_of_inputs_and_changes_whatever_their_plans_are(design, monkeypatch):
+    """Plans that stay open, and plans of which none keeps the limits of the states."""
+    eye, one = np.eye(2), np.eye(1)
+    for steps, x in ((9, None), (5, (-1e-3, 1e-3))):
+        limits = simulation.Limits(u=(-1.0, 1.0), du=(-0.4, 0.3), x=x)
+        problem = simulation.Problem.from_matrices([[1.0, 0.5], [0.3, 1.1]], [[0.0], [1.0]], eye, one, limits=limits)
+        with monkeypatch.context() as patch:
+            if x is None:
+                without_work(patch)
+            run = simulation.rollout(problem, design(problem, steps), jnp.array([3.0, 4.0]), 6)
+        us = np.asarray(run.us)[:, 0]
+        assert np.abs(us).max() <= 1
+        changes = np.diff(us, prepend=0)
+        assert changes.min() >= -0.4 - 1e-12
+        assert changes.max() <= 0.3 + 1e-12
+    assert us.min() < -0.9
 
 
 def test_the_published_problem():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy_oracle
 from calls import solved
+from refusals import refused
 
 from lqrlab import environments, evaluation, predictive, simulation, systems
 from lqrlab.extensions.predictive import least_cost
@@ -39,6 +40,7 @@ def test_a_start_just_outside_of_where_the_regulator_keeps_its_limit_pays_for_it
     """x+ = x + u, cost x² + u²: the gain is 0.618, so from 2.5 the input stays at −1 once, and no longer."""
     golden = (1 + 5**0.5) / 2
     problem = simulation.Problem.from_matrices(ONE, ONE, ONE, ONE, limits=(-1, 1))
+    refused("x0: expected finite numbers", predictive.optimum, problem, [[1.6], [np.nan]])
     best = predictive.optimum(problem, [[1.6], [1.7], [2.5]])
     paid = [x**2 + 1 + golden * (x - 1) ** 2 for x in (1.7, 2.5)]
     np.testing.assert_allclose(best.cost, [golden * 1.6**2, *paid], rtol=1e-8)
@@ -66,6 +68,34 @@ def test_a_score_beside_the_constrained_optimum_is_that_of_a_long_dense_program(
         least = qp.cost(found.us)
         np.testing.assert_allclose(beside / ratio, least / float(x @ P @ x), rtol=1e-6)
     assert float(free.ratio.max()) > 1.01
+
+
+def test_the_first_change_of_an_input_is_limited_too():
+    """The optimum changes from zero on: DAQP's of a horizon at whose end nothing is left."""
+    A, B, Q = np.array([[1.0, 0.2], [0.0, 1.0]]), np.array([[0.0], [0.2]]), np.diag([1.0, 0.1])
+    K, P = scipy_oracle.gain(A, B, Q, ONE, np.zeros((2, 1)))
+    problem = simulation.Problem.from_matrices(A, B, Q, ONE, limits=simulation.Limits(du=(-0.1, 0.15)))
+    x0 = np.array([[0.2, 0.1], [-0.5, 0.0], [0.02, 0.02], [1.5, 1.0]])
+    best = predictive.optimum(problem, x0)
+    for x, cost, u in zip(x0, best.cost, best.u):
+        us, least = dense_qp.by_daqp(dense_qp.build(A, B, Q, ONE, x, 80, Qf=P, u_last=[0.0], du_limits=(-0.1, 0.15)))
+        assert float(cost) == pytest.approx(least, rel=1e-9)
+        np.testing.assert_allclose(u, us[0], atol=1e-8)
+    assert np.abs(x0 @ K.T).min() < 0.1 < np.abs(x0 @ K.T).max()
+
+
+def test_limits_of_each_step_have_no_optimum_over_all_time():
+    for name in ("x", "du"):
+        limits = simulation.Limits(**{name: (-np.ones((16, 1)), 1.0)})
+        problem = simulation.Problem.from_matrices(ONE, ONE, ONE, ONE, limits=limits)
+        refused(f"limits.{name}: expected the same at each step.* 16 rows", predictive.optimum, problem, [[0.2]])
+    refused(
+        "limits.x: expected one row or 8",
+        predictive.filtered,
+        [[0.1]],
+        problem.limited(simulation.Limits(x=(-np.ones((16, 1)), 1.0))),
+        horizon=8,
+    )
 
 
 @pytest.mark.parametrize("name", ["cart_pole", "coupled_tanks", "pendulum"])

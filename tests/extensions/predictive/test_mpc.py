@@ -129,6 +129,28 @@ def test_changes_are_limited_from_sample_to_sample():
     assert np.abs(changes).max() == pytest.approx(0.1, abs=1e-9)
 
 
+@pytest.mark.parametrize("unseen", [np.diag([0.0, 1.0]), np.diag([1.0, 0.0])])
+def test_a_state_that_the_weight_does_not_see_needs_no_regulator_beside_a_terminal_weight(unseen):
+    """A position that costs nothing until the end, and a mode on the circle that no input moves."""
+    plant = A if unseen[1, 1] else np.diag([0.5, 1.0])
+    given = {"limits": (-1, 1), "dt": 0.1}
+    with pytest.raises(ValueError, match=r"takes a problem of optimum=False"):
+        simulation.Problem.from_matrices(plant, B * [[1], [unseen[1, 1]]], unseen, R, **given)
+    problem = simulation.Problem.from_matrices(plant, B * [[1], [unseen[1, 1]]], unseen, R, **given, optimum=False)
+    x0, Qf = np.array([1.0, 0.4]), 5 * np.eye(2)
+    us, cost = dense_qp.by_daqp(dense_qp.build(*problem.sampled[:4], x0, 8, Qf=Qf, u_limits=LIMITS))
+    plan, _ = predictive.mpc(problem, 8, Qf=Qf).plan(x0)
+    assert not bool(predictive.mpc(problem, 8, Qf=Qf).exact(plan))
+    assert float(plan.cost) == pytest.approx(cost, rel=1e-9)
+    for design in (predictive.mpc, predictive.nonlinear_mpc):
+        run = simulation.rollout(problem, design(problem, 8, Qf=Qf), x0, 3)
+        np.testing.assert_allclose(run.us[0], us[0], atol=1e-7)
+        with pytest.raises(ValueError, match=r"not detectable|not stabilizable"):
+            design(problem, 8)
+    safe = simulation.rollout(problem, predictive.filtered([[0.3, 0.2]], problem), x0, 3)
+    np.testing.assert_allclose(safe.us, -np.asarray(safe.xs)[:-1] @ [[0.3], [0.2]], atol=1e-5)
+
+
 def test_a_missing_measurement_is_predicted():
     design = predictive.mpc(problem_of(limits=LIMITS), 10)
     xs, us = loop(design, [1.0, 0.0], 60)
@@ -176,6 +198,7 @@ def test_bad_designs_are_refused_in_words(design, change, message):
     ("limits", "message"),
     [
         ({"u": (0.5, 1.0)}, "limits: expected a range around the equilibrium input"),
+        ({"u": (-np.ones((16, 1)), 1.0)}, r"limits: expected those of actuators, \(1,\) or less.* shape \(16, 1\)"),
         ({"x": (1.0, -1.0)}, "limits.x: the limits of signal 0 contradict each other"),
         ({"x": (0.1, 1.0)}, "limits.x: expected limits around zero"),
         ({"du": (np.nan, 1.0)}, "limits.du: found NaN"),
@@ -239,3 +262,25 @@ def test_a_filter_keeps_limits_that_a_controller_would_not():
     for _ in range(120):
         free = A @ free + B @ np.clip([free[0]], -1, 1)
     assert free[0] > 5
+
+
+def test_a_filter_looks_ahead_from_the_state_that_it_expects_where_none_is_measured():
+    """Of a controller that pushes outwards, whatever it sees; and of one that has no input then."""
+    limits = simulation.Limits(u=(-1.0, 1.0), x=([-0.5, -10.0], [0.5, 10.0]))
+    problem = simulation.Problem.from_matrices(A, B, Q, R, dt=0.1, limits=limits)
+    push = simulation.TrackingPolicy(jnp.zeros((2, 2)), jnp.full((1, 1), 0.8), jnp.zeros((1, 1, 2)))
+
+    def run(controller, gaps):
+        policy, x, us = predictive.filtered(controller, problem, horizon=20), np.array([0.2, 0.0]), []
+        memory, step = policy.init(()), jax.jit(lambda memory, x: policy(memory, x))
+        for t in range(40):
+            memory, u = step(memory, jnp.full(2, jnp.nan) if t in gaps else jnp.asarray(x))
+            x, us = A @ x + B @ np.asarray(u), [*us, float(u[0])]
+            assert abs(x[0]) <= 0.5 + 1e-6
+        return us
+
+    gaps = (3, 4, 5, 6, 7, 8, 9, 10, 17)
+    np.testing.assert_allclose(run(push, gaps), run(push, ()), atol=1e-4)
+    assert min(run(push, gaps)) < 0  # it braked
+    gain = run(np.array([[-1.0, 0.0]]), gaps)
+    np.testing.assert_allclose(gain[3:6], gain[2], atol=1e-6)  # the wish before, for as long as that is safe

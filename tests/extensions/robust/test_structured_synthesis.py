@@ -110,6 +110,7 @@ def test_slopes_are_those_of_finite_differences(name, dt):
 
 def test_what_is_wrong_is_said():
     system = plant(7)
+    refused("free: expected numbers", robust.hinfstruct, *system, 1, 1, free=np.ma.array([[1]], mask=True))
     refused("free: expected 1 by 1 entries", robust.hinfstruct, *system, 1, 1, free=[[1, 0]])
     with pytest.raises(ValueError, match="no controller of order 0 of this structure was found"):
         robust.hinfstruct(*plant(3, nmeas=2, ncon=2, unstable=3.0), 2, 2, free=[[1, 0], [0, 0]], starts=3)

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import matvec, mul, t
 
+_FAR, _ROUNDING = 1e9, 1e-9
 _SHARE = 1e-3
 """Of the largest gradient that one state's or input's part of the cost could have: what less is compared with."""
 
@@ -172,6 +173,7 @@ def residual(qp: HorizonQP, point: PrimalDual) -> Float[Array, " W"]:
     of_u = jnp.sqrt(jnp.max(_diagonal(qp.R), 0))
     energy = jnp.maximum(jnp.max(of_x * _largest(xs), 0), jnp.max(of_u * _largest(us), 0))
     pressed, held = (jnp.maximum(a, _SHARE * b * energy) for a, b in ((pressed, of_u), (held, of_x)))
+    held = jnp.maximum(held, _SHARE * _reached(qp.B, pressed))
     violations = (
         jnp.max(jnp.where(soft, 0, over), 0) / _or_one(size),
         jnp.abs(moved) / _or_one(_largest(xs)),
@@ -182,6 +184,43 @@ def residual(qp: HorizonQP, point: PrimalDual) -> Float[Array, " W"]:
     gap = jnp.sum(jnp.abs(paid), (0, 1, 2)) / _or_one(cost)
     worst = functools.reduce(jnp.maximum, (jnp.max(a, (0, 1)) for a in violations), gap)
     return jnp.where(jnp.isnan(worst), jnp.inf, worst)
+
+
+def infeasible(qp: HorizonQP, point: PrimalDual, force: Float[Array, "2 T rows W"]) -> Bool[Array, " W"]:
+    """True if forces ≥ 0 on hard limits of states and outputs prove that no inputs within their limits keep those.
+
+    By Farkas' lemma: Σ force (v − h) is linear in the inputs, so its least value over all of them is known. If that is
+    more than rounding may have added, no trajectory has v ≤ h. Inputs without limits are looked at up to :data:`_FAR`
+    times those of the point.
+    """
+    m = qp.B.shape[2]
+    if qp.limits.shape[2] == m:
+        return jnp.zeros(qp.x0.shape[-1], bool)
+    finite = jnp.isfinite(qp.limits)
+    hard = ((jnp.arange(qp.limits.shape[2]) >= m)[:, None] & ~jnp.isfinite(qp.linear))[None, None] & finite
+    v, h = signed(limited(qp, point.xs, point.us)), jnp.where(finite, qp.limits, 0)
+    force = jnp.where(hard, force, 0)
+    on_x, on_u = pulled(qp, net(force))
+
+    def back(after: Array, given: tuple[Array, Array]) -> tuple[Array, Array]:
+        step, along = given
+        return along + matvec(t(_at(qp.A, step)), after), after
+
+    _, after = jax.lax.scan(back, on_x[-1], (jnp.arange(len(point.us)), on_x[:-1]), reverse=True)
+    along = on_u + transposed(qp.B, after)
+    far = _FAR * jnp.maximum(jnp.max(jnp.abs(point.us), (0, 1)), 1e-30)
+    high = jnp.minimum(qp.limits[0, :, :m] - point.us, far)
+    low = jnp.minimum(qp.limits[1, :, :m] + point.us, far)
+    least = jnp.sum(force * (v - h), (0, 1, 2)) - jnp.sum(jnp.where(along > 0, along * low, -along * high), (0, 1))
+    size = jnp.max(force * (jnp.abs(v) + jnp.abs(h)), (0, 1, 2))
+    return least > _ROUNDING * _or_one(size)
+
+
+def _reached(B: Float[Array, "S n m #W"], pressed: Float[Array, "m W"]) -> Float[Array, "n W"]:
+    """The gradient in each state that inputs would feel as much as what they press with; 0 where none reaches it."""
+    gain = jnp.max(jnp.abs(B), 0)
+    felt = jnp.min(jnp.where(gain > 0, pressed[None] / _or_one(gain), jnp.inf), 1)
+    return jnp.where(felt < jnp.inf, felt, 0)
 
 
 def _diagonal(M: Float[Array, "S k k W"]) -> Float[Array, "S k W"]:

@@ -2,8 +2,8 @@
 
 Blocks of problems are searched a few steps at a time; those that are not done are gathered and searched on, then
 given to the interior point, then asked whether they can be feasible at all; with limits of inputs alone they are, and
-are searched on by careful steps. So the work is bounded: 208 steps of the search, three times
-:data:`interior_point.STEPS` of the interior point.
+are searched on by careful steps. So the work is bounded: 208 steps of the search, 30 and twice 60 of the interior
+point.
 """
 
 import functools
@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from lqrlab.compute.linalg import batch_last
+from lqrlab.compute.linalg import batch_last, matvec
 from lqrlab.extensions.predictive.quadratic_program import active_set, horizon_qp, interior_point
 from lqrlab.extensions.predictive.quadratic_program.active_set import STIFF, ActiveSet, Answer
 from lqrlab.extensions.predictive.quadratic_program.horizon_qp import (
@@ -25,11 +25,9 @@ from lqrlab.extensions.predictive.quadratic_program.horizon_qp import (
     excess,
     limited,
     net,
-    pulled,
     residuals,
     signed,
     times,
-    transposed,
 )
 
 EXACT = 1e-9
@@ -38,11 +36,9 @@ _WIDTH, _FEW = 40, 8  # of a block: of those that are searched; of those, few, t
 _STEPS = 4  # of the search in a round
 _ROUNDS, _CAREFUL = 4, 40  # rounds of a phase, and of careful steps
 _LAST = 3  # phase: first the search alone, then from the interior point's guesses, then carefully or for feasibility
-_ROUGH, _FINE = 1e-4, 1e-9  # gaps of those guesses, beside the cost
 _CORES = (3, 3, 2, 3, 3, 3, 2, 2, 2, 1, 3, 3, 3, 1, 1, 1)  # axes of each part of a program, without the batch's
 _SLIGHT = 1e-7  # weight of the inputs beside that of a violation, where feasibility is asked for
 _NEARER = 4  # times that this weight is moved to where the inputs are
-_FAR = 1e9  # times the inputs found: as far as inputs without limits are looked at
 
 
 class Solved(NamedTuple):
@@ -59,33 +55,32 @@ class Solved(NamedTuple):
 
 
 def _searched(args: tuple[Array, ...], known: Solved) -> Solved:
-    """A round of the active-set search; the better point stays, the search goes on from the newer guess."""
+    """A round of the active-set search; the better point stays, and until it is solved the newer guess."""
     qp = HorizonQP(*args)
     several = qp.limits.shape[2] > qp.B.shape[2]
     stiff = STIFF * active_set.unlimited(qp)[1] if several else jnp.zeros(qp.limits.shape[1:], qp.x0.dtype)
     found = active_set.search(qp, known.active, known.caution, stiff, _STEPS)
     better = found.residual < known.residual
     point = jax.tree.map(functools.partial(jnp.where, better), found.point, known.point)
-    return Solved(
-        point, found.active, found.caution, known.infeasible, jnp.where(better, found.residual, known.residual)
-    )
+    on = better | (known.residual > EXACT)  # the guess of what is solved is its point's, as gradients need it
+    active = jax.tree.map(functools.partial(jnp.where, on), found.active, known.active)
+    return Solved(point, active, found.caution, known.infeasible, jnp.where(better, found.residual, known.residual))
 
 
 def _guessed(phase: Array, args: tuple[Array, ...], known: Solved) -> Solved:
-    """The active set that the interior point finds."""
-    qp = HorizonQP(*args)
-    active = interior_point.minimise(qp, jnp.where(phase == 1, _ROUGH, _FINE))
-    caution = active_set.caution(len(known.residual), _STEPS * _ROUNDS)  # the guess is near
-    return Solved(known.point, active, caution, known.infeasible, jnp.full_like(known.residual, jnp.inf))
+    """The interior point's answer, or its proof that there is none, and the active set to go on from."""
+    active, point, error, proven = interior_point.minimise(HorizonQP(*args), phase > 1)
+    caution = active_set.caution(len(error), _STEPS * _ROUNDS)  # the guess is near
+    return Solved(point, active, caution, known.infeasible | proven, jnp.where(proven, 0, error))
 
 
 def _judged(args: tuple[Array, ...], known: Solved) -> Solved:
-    """Decide by the least violation that there is no feasible point, if it proves that.
+    """The least violation, and the verdict: there is no feasible point if that proves it, or what was found before.
 
     The small weight of the inputs would leave a slope of the violation where inputs have no limits: it is moved to
     where the inputs are, again and again (the proximal point method), until the slope is gone.
     """
-    qp = HorizonQP(*args)
+    qp, proof = HorizonQP(*args[:-1]), args[-1]
     program = _violation(qp)
     stiff = STIFF * active_set.unlimited(program)[1]
 
@@ -96,9 +91,17 @@ def _judged(args: tuple[Array, ...], known: Solved) -> Solved:
         return point, active_set.next_set(moved, point, active)
 
     point, _ = jax.lax.fori_loop(0, _NEARER, nearer, (known.point, known.active))
-    sure, found = _certificate(qp, point) > 0, _certificate(qp, known.point) > 0
+    sure, found = (horizon_qp.infeasible(qp, one, _force(qp, one)) for one in (point, known.point))
     point = jax.tree.map(functools.partial(jnp.where, sure), point, known.point)
-    return known._replace(point=point, infeasible=sure | found, residual=jnp.where(sure | found, 0, jnp.inf))
+    point = point._replace(multipliers=jnp.where(sure | found, _force(qp, point), proof))
+    none = sure | found | known.infeasible
+    return known._replace(point=point, infeasible=none, residual=jnp.where(none, 0, jnp.inf))
+
+
+def _force(qp: HorizonQP, point: PrimalDual) -> Float[Array, "2 T rows W"]:
+    """The multipliers of what is violated, and of inputs."""
+    inputs = (jnp.arange(qp.limits.shape[2]) < qp.B.shape[2])[None, None, :, None]
+    return jnp.where(inputs | (excess(qp, limited(qp, point.xs, point.us)) > 0), point.multipliers, 0)
 
 
 def _violation(qp: HorizonQP) -> HorizonQP:
@@ -123,36 +126,6 @@ def _violation(qp: HorizonQP) -> HorizonQP:
         linear=jnp.where(hard, 0.0, jnp.inf),
         quadratic=weights,
     )  # fmt: skip
-
-
-def _certificate(qp: HorizonQP, point: PrimalDual) -> Float[Array, " W"]:
-    """A lower bound of Σ λ (v − h) over all inputs within their limits: if it is > 0, no trajectory has v ≤ h.
-
-    It is relative to the largest λ v, and less by what rounding may have added.
-
-    λ is the violation, weighed; inputs without limits are looked at up to :data:`_FAR` times those found.
-    """
-    m = qp.B.shape[2]
-    v = limited(qp, point.xs, point.us)
-    violation = jnp.where(jnp.isfinite(qp.linear) | (jnp.arange(v.shape[1]) < m)[:, None], 0, excess(qp, v))
-    force = jnp.where(violation > 0, point.multipliers, 0)
-    on_x, on_u = pulled(qp, net(force))
-
-    def back(after: Array, given: tuple[Array, Array]) -> tuple[Array, Array]:
-        step, along = given
-        A = qp.A[0] if qp.A.shape[0] == 1 else qp.A[step]
-        return along + batch_last.matvec(batch_last.t(A), after), after
-
-    steps = jnp.arange(len(point.us))
-    _, after = jax.lax.scan(back, on_x[-1], (steps, on_x[:-1]), reverse=True)
-    along = on_u + transposed(qp.B, after)
-    far = _FAR * jnp.maximum(jnp.max(jnp.abs(point.us), (0, 1)), 1e-30)
-    high = jnp.minimum(qp.limits[0, :, :m] - point.us, far)
-    low = jnp.minimum(qp.limits[1, :, :m] + point.us, far)
-    least = -jnp.sum(jnp.where(along > 0, along * low, -along * high), (0, 1))
-    size = jnp.max(force * jnp.abs(signed(v)), (0, 1, 2))
-    bound = jnp.sum(force * violation, (0, 1, 2)) + least
-    return bound / jnp.where(size > 0, size, 1.0) - EXACT
 
 
 def _broadcasting(solve: Callable[..., Any]) -> Callable[..., Any]:
@@ -185,25 +158,28 @@ def _solve(*args: Array) -> Solved:
 
     def work(phase: Array, state: tuple[Solved, PrimalDual, Array]) -> tuple[Solved, PrimalDual, Array]:
         known, best, error = state
-        # in the last phase only what is not solved stays, and forgets its error
-        last, open_ = phase == _LAST, jnp.where(error > EXACT, jnp.inf, 0)
-        known = known._replace(residual=jnp.where(last, open_, known.residual))
-        given, guessing, rounds = args, phase > 0, jnp.full((), _ROUNDS)
+        # what is solved is left alone; in the last phase what is not forgets its error
+        last, open_ = phase == _LAST, error > EXACT
+        known = known._replace(residual=jnp.where(open_, jnp.where(last, jnp.inf, known.residual), 0))
+        given, guessing = args, phase > 0
+        rounds = jnp.where(last, 0 if in_doubt else _CAREFUL, _ROUNDS)  # the least violation is judged as it is
         if in_doubt:
-            given = jax.lax.cond(last & jnp.any(open_ > 0), least_violation, lambda args: args, args)
+            given = jax.lax.cond(last & jnp.any(open_), least_violation, lambda args: args, args)
         else:
-            guessing, rounds = guessing & ~last, jnp.where(last, _CAREFUL, _ROUNDS)
+            guessing = guessing & ~last
             known = known._replace(caution=jnp.where(last, fresh, known.caution))
         guess = functools.partial(improved, functools.partial(_guessed, phase), given)
         known = jax.lax.cond(guessing, guess, lambda known: known, known)
         known = jax.lax.fori_loop(0, rounds, lambda _, known: improved(_searched, given, known, _WIDTH), known)
-        better = (known.residual < error) & ~(last & (in_doubt | (open_ == 0)))
-        return known, _either(better, known.point, best), jnp.where(better, known.residual, error)
+        better = open_ & (known.residual < error) & ~known.infeasible & ~(last & in_doubt)
+        best = _either(better | (known.infeasible & ~last), known.point, best)  # of a proof, the multipliers
+        return known, best, jnp.where(better, known.residual, error)
 
     known, best, error = jax.lax.fori_loop(0, _LAST + 1, work, (known, known.point, known.residual))
     if not in_doubt:
         return known._replace(point=best, residual=error)
-    known = improved(_judged, args, known._replace(residual=jnp.where(error > EXACT, jnp.inf, 0)))
+    known = known._replace(residual=jnp.where(error > EXACT, jnp.inf, 0))
+    known = improved(_judged, (*args, best.multipliers), known)
     best = _either(known.infeasible, known.point, best)
     return known._replace(point=best, residual=jnp.where(known.infeasible, 0, error))
 
@@ -261,18 +237,55 @@ def cold_start(qp: HorizonQP, active: ActiveSet) -> Answer:
     return Answer(point, active, caution, jnp.full(tuple(lead), jnp.inf, qp.x0.dtype))
 
 
-@jax.custom_vjp
-def solve(qp: HorizonQP, known: Answer) -> Solved:
-    """Programs with equal leading axes, solved from what is known of them; differentiable, in reverse."""
-    return _solve(*qp, *known.point, *known.active, known.caution, known.residual)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def solve(qp: HorizonQP, known: Answer, changes: int) -> Solved:
+    """Programs with equal leading axes, solved from what is known of them; differentiable, in reverse.
+
+    Args:
+        qp, known: the programs, and what is known of them.
+        changes: of so many inputs the changes are limited, by the last outputs; the last states are the inputs before.
+    """
+    found = _solve(*qp, *known.point, *known.active, known.caution, known.residual)
+    open_ = ~found.infeasible & ~(found.residual <= EXACT)
+    high, low = (sign * qp.limits[..., side, :, : qp.B.shape[-1]] for side, sign in enumerate((1, -1)))
+    point = found.point._replace(us=jnp.clip(found.point.us, low, high))  # rounding is no excess
+
+    def cut(point: PrimalDual) -> PrimalDual:
+        xs, us = _cut(qp, point.us, changes)
+        here = open_[..., None, None]
+        return point._replace(xs=jnp.where(here, xs, point.xs), us=jnp.where(here, us, point.us))
+
+    return found._replace(point=jax.lax.cond(jnp.any(open_), cut, lambda point: point, point))
 
 
-def _forward(qp: HorizonQP, known: Answer) -> tuple[Solved, tuple[HorizonQP, Solved]]:
-    found = solve(qp, known)
+def _cut(qp: HorizonQP, us: Float[Array, "*batch T m"], changes: int) -> tuple[Array, Array]:
+    """States and inputs, of inputs that are cut to their limits and those of their changes; NaN counts as zero."""
+    m = us.shape[-1]
+
+    def ahead(x: Array, given: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        step, u = given
+        A, B, c = (
+            jnp.take(a, 0 if a.shape[axis] == 1 else step, axis) for a, axis in ((qp.A, -3), (qp.B, -3), (qp.c, -2))
+        )
+        high, low = qp.limits[..., 0, step, :], -qp.limits[..., 1, step, :]
+        if changes:
+            last = x[..., -m:]
+            u = jnp.clip(u, last + low[..., -m:], last + high[..., -m:])
+        u = jnp.clip(u, low[..., :m], high[..., :m])
+        x = matvec(A, x) + matvec(B, u) + c
+        return x, (x, u)
+
+    steps = jnp.arange(us.shape[-2]), jnp.moveaxis(jnp.where(jnp.isfinite(us), us, 0), -2, 0)
+    xs, us = (jnp.moveaxis(a, 0, -2) for a in jax.lax.scan(ahead, qp.x0, steps)[1])
+    return jnp.concatenate([qp.x0[..., None, :], xs], -2), us
+
+
+def _forward(qp: HorizonQP, known: Answer, changes: int) -> tuple[Solved, tuple[HorizonQP, Solved]]:
+    found = solve(qp, known, changes)
     return found, (qp, found)
 
 
-def _backward(kept: tuple[HorizonQP, Solved], bar: Solved) -> tuple[HorizonQP, None]:
+def _backward(changes: int, kept: tuple[HorizonQP, Solved], bar: Solved) -> tuple[HorizonQP, None]:
     qp, found = kept
     active = (a.astype(qp.x0.dtype) for a in found.active)
     gradient = HorizonQP(*_pulled_back(*qp, *found.point, *active, *bar.point))

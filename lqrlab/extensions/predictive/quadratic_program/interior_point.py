@@ -14,15 +14,21 @@ from lqrlab.extensions.predictive.quadratic_program.active_set import ActiveSet
 from lqrlab.extensions.predictive.quadratic_program.horizon_qp import (
     HorizonQP,
     PrimalDual,
+    infeasible,
     limited,
     net,
-    objective,
+    residual,
     residuals,
     signed,
 )
 
-STEPS = 30
+STEPS = 30, 60  # at most, of a rough answer and of a fine one
+ROUGH, FINE = 1e-4, 1e-13  # the residuals of both: a rough one is a better guess of what holds, a fine one an answer
 _RUNAWAY = 1e12  # growth of the gap: there is no feasible point
+_DEAR = (
+    1e2,
+    1e4,
+)  # multipliers to begin with, beside what the optimum without limits asks for: more where limits cost much
 _TO_THE_WALL = 0.995  # of the way to the next limit
 _HARD = 1e8  # weight of an equation beside the curvature
 
@@ -54,39 +60,45 @@ def _kinds(qp: HorizonQP) -> _Kinds:
     return _Kinds(on, on & jnp.isfinite(qp.linear), same & ~inputs, ~either[:, :m])
 
 
-def minimise(qp: HorizonQP, near: float | Array) -> ActiveSet:
-    """Guess which limits hold at the optimum, from where the gap is ``near``: going on would cost digits.
+def minimise(qp: HorizonQP, fine: bool | Array) -> tuple[ActiveSet, PrimalDual, Float[Array, " W"], Bool[Array, " W"]]:
+    """A guess which limits hold, the answer of least residual on the way, that residual, and whether there is none.
 
-    Args:
-        qp: the program.
-        near: the gap, beside the cost.
+    Where no point is feasible the multipliers grow in the direction that proves it: those are the answer's then.
 
     Source: S. Mehrotra, SIAM J. Optim. 2 (1992); the recursion as in C. V. Rao, S. J. Wright and J. B. Rawlings,
     J. Optim. Theory Appl. 99 (1998).
     """
     kinds = _kinds(qp)
     point, cost = active_set.unlimited(qp)
-    start = _start(qp, kinds, point, cost)
-    first = _gap(kinds, start)
+    start = _start(qp, kinds, point, cost, jnp.where(fine, _DEAR[1], _DEAR[0]))
+    first, held = _gap(kinds, start), active_set.equal(qp)[:, :, : qp.B.shape[2]]
+    most, near = jnp.where(fine, STEPS[1], STEPS[0]), jnp.where(fine, FINE, ROUGH)
 
-    def go_on(state: tuple[Array, _Iterate, Array]) -> Array:
-        return (state[0] < STEPS) & ~jnp.all(state[2])
+    def go_on(state: tuple) -> Array:
+        return (state[0] < most) & ~jnp.all(state[-1])
 
-    def improve(state: tuple[Array, _Iterate, Array]) -> tuple[Array, _Iterate, Array]:
-        step, old, done = state
+    def improve(state: tuple) -> tuple:
+        step, old, best, least, proven, done = state
         new = _newton(qp, kinds, cost, old)
-        gap = _gap(kinds, new)
-        bad = ~(gap < _RUNAWAY * first)
-        new = jax.tree.map(lambda a, b: jnp.where(done | bad, a, b), old, new)
-        return step + 1, new, done | bad | (gap <= near * jnp.abs(objective(qp, new.point.xs, new.point.us)))
+        done = done | ~(_gap(kinds, new) < _RUNAWAY * first)
+        new = jax.tree.map(lambda a, b: jnp.where(done, a, b), old, new)
+        new = new._replace(point=active_set.closed(qp, new.point, held))
+        error, none = residual(qp, new.point), infeasible(qp, new.point, new.point.multipliers)
+        better = ~proven & (none | (error < least))
+        best = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, best)
+        least, proven = jnp.where(better, error, least), proven | none
+        return step + 1, new, best, least, proven, done | proven | (least <= near)
 
-    _, last, _ = jax.lax.while_loop(go_on, improve, (jnp.zeros((), int), start, jnp.zeros(qp.x0.shape[-1], bool)))
-    close = kinds.on & (last.point.multipliers > cost * last.slack)
-    out = close & kinds.soft & (last.excess * cost > last.price)
-    return ActiveSet((close & ~out) | active_set.equal(qp), out)
+    width = qp.x0.shape[-1]
+    nobody = jnp.zeros(width, bool)
+    state = jnp.zeros((), int), start, start, jnp.full(width, jnp.inf), nobody, nobody
+    _, _, best, least, proven, _ = jax.lax.while_loop(go_on, improve, state)
+    close = kinds.on & (best.point.multipliers > cost * best.slack)
+    out = close & kinds.soft & (best.excess * cost > best.price)
+    return ActiveSet((close & ~out) | active_set.equal(qp), out), best.point, least, proven
 
 
-def _start(qp: HorizonQP, kinds: _Kinds, point: PrimalDual, cost: Array) -> _Iterate:
+def _start(qp: HorizonQP, kinds: _Kinds, point: PrimalDual, cost: Array, dear: Array) -> _Iterate:
     """The optimum without limits, pushed inside them: slack times multiplier is the same everywhere."""
     v = limited(qp, point.xs, point.us)
     h = jnp.where(kinds.on, qp.limits, 0)
@@ -95,7 +107,7 @@ def _start(qp: HorizonQP, kinds: _Kinds, point: PrimalDual, cost: Array) -> _Ite
     size = jnp.where(size > 0, size, 1.0)
     wide = jnp.where(both & (h[0] + h[1] > 0), jnp.minimum(h[0] + h[1], size), size) / 2  # 0 apart: soft equations
     slack = jnp.where(kinds.on, jnp.maximum(jnp.abs(h - signed(v)), 0.2 * wide), 1.0)
-    push = jnp.max(jnp.where(kinds.on, cost * wide * slack, 0), (0, 1, 2)) * 0.2
+    push = jnp.max(jnp.where(kinds.on, cost * wide * slack, 0), (0, 1, 2)) * 0.2 * dear
     over = jnp.where(kinds.soft, jnp.maximum(signed(v) - h, 0) + 0.2 * wide, 1.0)
     slope = jnp.where(kinds.soft, qp.linear + qp.quadratic * over, 1.0)
     multipliers = jnp.where(kinds.on, push / slack, 0)
