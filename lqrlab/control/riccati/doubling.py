@@ -187,7 +187,8 @@ class DoublingProblem(NamedTuple):
         size = _size(P)
         to, both = size[:, None] / size[None], size[:, None] * size[None]
         F, B, J, v = F * to, B * size[:, None], J * to, (E / both).sum(1)
-        v = v + few**2 * v.max(0, keepdims=True) + float(jnp.finfo(P.dtype).tiny) ** 0.5
+        v = v + few * (_diagonal(J) + float(not continuous)) + few**2 * v.max(0, keepdims=True)  # where P is zero
+        v = v + float(jnp.finfo(P.dtype).tiny) ** 0.5
         delta = lyapunov(t(F), v[None] * batch_last.eye(len(F), F))
         moved = delta if continuous else mul(t(F), delta)
         change = few * (1 if continuous else _SAMPLED) * mul(abs(moved), J)
