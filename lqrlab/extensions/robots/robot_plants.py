@@ -79,9 +79,6 @@ def from_mujoco(
     return plant
 
 
-# Names -----------------------------------------------------------------------------------------------------
-
-
 def _unique(names: Sequence[str], taken: Sequence[str] = ()) -> list[str]:
     """The names, with numbers added to those that are taken."""
     given: list[str] = []

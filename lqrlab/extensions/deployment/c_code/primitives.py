@@ -16,9 +16,6 @@ _CHAIN = 24  # operations of a sum or product that is written out
 _SHORT = 4  # terms of one inside a loop
 
 
-# One entry from one entry ------------------------------------------------------------------------------------
-
-
 def _elementwise(name: str, form: Callable[..., Node]) -> None:
     """Enter an elementwise primitive made of operations: program, parameters, operands → expression."""
 
@@ -78,9 +75,6 @@ _elementwise("convert_element_type", _converted)
 _elementwise("reduce_precision", lambda p, _, a: a)
 _elementwise("round", _rounded)
 _elementwise("select_n", _selected)
-
-
-# Numbers moved about -----------------------------------------------------------------------------------------
 
 
 def _moves(name: str, index: Callable[[dict, tuple[int, ...], Index], Index]) -> None:
@@ -238,8 +232,6 @@ def _padded(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     t.copy(memory, one, lambda i: tuple(_shifted(t.program, k, low, by + 1) for k, (low, _, by) in zip(i, widths)))
     return [memory]
 
-
-# Sums and products -------------------------------------------------------------------------------------------
 
 _REDUCED = {
     "reduce_sum": ("add", 0.0),
