@@ -158,10 +158,7 @@ def _fits(frame: pd.DataFrame) -> dict[int, tuple[pd.Series, str]]:
 
 
 def _layout(rows: Sequence[Sequence[str]]) -> tuple[list[str], int, int]:
-    """Headings with units (empty if there are none), the number of columns, and the row at which the data begin.
-
-    Data are what the last rows look like; above them stand headings, units, and anything else.
-    """
+    """Headings with units (empty if there are none), the number of columns, and the row at which the data begin."""
     last = [row for row in rows[-max(len(rows) // 4, 3) :] if any(row)]
     width = statistics.mode(len(row) for row in last) if last else 0
     numbers = [j for j in range(width) if 2 * sum(any(map(_DATA.match, row[j : j + 1])) for row in last) >= len(last)]
