@@ -188,11 +188,6 @@ class FunctionAgent:
 
     function: Any
 
-    @classmethod
-    def of(cls, env: Environment, agent: Any) -> "FunctionAgent":
-        """The agent of a function of one observation, or of a model with ``predict``."""
-        return cls(compiled(agent, env))
-
     def init(self, num: int) -> None:
         """Nothing to remember."""
 
