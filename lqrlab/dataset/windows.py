@@ -181,13 +181,9 @@ def put(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Block:
-    """Trajectories that are read together: those of one split in a chunk of a file.
+    """Trajectories that are read together: of rows first … last − 1 of a file (shard) those of one split (keep).
 
-    Attributes:
-        shard: number of the file.
-        first, last: rows first … last − 1 of its trajectories.
-        keep: which of these.
-        variant: row of its variants of each that is kept.
+    ``variant`` is the row among the file's variants of each that is kept.
     """
 
     shard: int

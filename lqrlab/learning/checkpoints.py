@@ -109,13 +109,9 @@ def _are_settings(found: object) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """All that a run goes on from after a step.
+    """All that a run goes on from after so many steps: arrays, settings (:func:`write_settings`), metrics so far.
 
-    Attributes:
-        step: steps taken.
-        arrays: of the train state, of a best one its parameters alone; by their paths, as ``"params/gain/bias"``.
-        settings: see :func:`write_settings`.
-        rows: of the metrics so far.
+    The arrays are those of the train state, of a best one its parameters, by their paths, as ``"params/gain/bias"``.
     """
 
     step: int

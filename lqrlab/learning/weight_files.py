@@ -109,12 +109,9 @@ def _network(arrays: Mapping[str, np.ndarray], card: Mapping[str, Any]) -> Any:
 
 
 def write(file: str | Path, weights: Any, card: Mapping[str, Any]) -> None:
-    """Write a network, or weights of a registered kind, with their card.
+    """Write a network with its ``config``, or weights of a registered kind, as ``.safetensors`` with their card.
 
-    Args:
-        file: ends in ``.safetensors``.
-        weights: a network with its ``config``, or of a class given to :func:`register`.
-        card: what it was made from, how it scores, and where it must not be used.
+    The card says what it was made from, how it scores, and where it must not be used.
     """
     for name, kind in _KINDS.items():
         if isinstance(weights, kind.of):

@@ -73,10 +73,8 @@ def features(d: Told) -> Array:
 class Context:
     """A model's encoding of a description, once for all steps.
 
-    Attributes:
-        prefix: what the history's reader is told of the plant ``[b, width]`` (none for a gain network).
-        gain: what the description alone says, flat ``[b, 72]``.
-        state_mask, input_mask: ``[b, 12]``, ``[b, 6]``.
+    The prefix ``[b, width]`` is what the history's reader is told of the plant (none for a gain network), the gain
+    ``[b, 72]`` what the description alone says.
     """
 
     prefix: Array
