@@ -89,11 +89,7 @@ def read_object(path: str | Path, most: int = _MOST_BYTES) -> dict[str, Any]:
 
 
 def read_rows(path: str | Path, most: int = _MOST_BYTES) -> list[dict[str, Any] | None]:
-    """The JSON objects in the lines of a file, none if it is not there; None for a line that is something else.
-
-    Raises:
-        ValueError: no regular file, or too large a one; says which.
-    """
+    """The JSON objects in the lines of a file, none if it is not there; None for a line that is something else."""
     try:
         lines = read_bytes(path, most).splitlines() if os.path.lexists(path) else []
     except ValueError as error:

@@ -200,11 +200,7 @@ Blocks = tuple[Block, ...]
 
 
 def blocks(data: Dataset, split: str) -> Blocks:
-    """The trajectories of a split: a block for each chunk of each file, as HDF5 reads it.
-
-    Raises:
-        ValueError: an empty split, a damaged file.
-    """
+    """The trajectories of a split: a block for each chunk of each file, as HDF5 reads it."""
     found = []
     for number, shard in enumerate(data.shards):
         variant = data.read(shard, ["trajectories/variant"])["trajectories/variant"]
@@ -222,8 +218,7 @@ def blocks(data: Dataset, split: str) -> Blocks:
 def read(data: Dataset, window: int, blocks: Blocks, digests: bool) -> tuple[Rows, Int32[np.ndarray, " N"]]:
     """The trajectories of some blocks in host memory, and the row of the table of each.
 
-    Raises:
-        ValueError: a damaged file, by HDF5's checksums of its chunks and, with ``digests``, by those of the manifest.
+    Damage is found by HDF5's checksums of a file's chunks and, with ``digests``, by those of the manifest.
     """
     at = np.cumsum([0, *map(len, blocks)])
     rows = aligned((int(at[-1]), window - 1 + data.config.row_steps, CHANNELS), make=np.zeros)

@@ -120,11 +120,7 @@ class Checkpoint:
     rows: list[dict[str, Any]]
 
     def state(self, like: T) -> T:
-        """The arrays in the structure of ``like``.
-
-        Raises:
-            ValueError: there are others, or of other shapes or types.
-        """
+        """The arrays in the structure of ``like``; refused where there are others, or of other shapes or types."""
         wanted, tree = by_path(like), jax.tree.structure(like)
         if {k: (a.shape, a.dtype) for k, a in wanted.items()} != {
             k: (a.shape, a.dtype) for k, a in self.arrays.items()

@@ -73,9 +73,8 @@ def _file(name: str) -> Path:
 def read(file: str | Path) -> Any:
     """The weights in a file of :func:`write`, which may be a stranger's: nothing in it runs.
 
-    Raises:
-        ValueError: no such file, or no weights in it: without a card that says what they are, with arrays of other
-            names, shapes or types than the card's model has, with entries that are not finite, changed since.
+    Refused are arrays without a card that says what they are, of other names, shapes or types than the card's model
+    has, with entries that are not finite, changed since.
     """
     arrays, card = load_arrays(file)
     try:

@@ -213,11 +213,7 @@ def fits(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> bool:
 
 
 def restored(config: ModelConfig, params: Mapping[str, ArrayLike]) -> Any:
-    """The model of a config, in which settings of other kinds do nothing, with parameters that may be a stranger's.
-
-    Raises:
-        ValueError: they are not those of the model.
-    """
+    """The model of a config, in which settings of other kinds do nothing, with parameters that may be a stranger's."""
     config = used(config)
     if not fits(config, {k: np.shape(a) for k, a in params.items()}):
         raise ValueError("the arrays do not fit the model: their names or shapes are not those that its settings make")
