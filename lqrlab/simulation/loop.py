@@ -139,7 +139,8 @@ def rollout(
     Raises:
         ValueError: shapes that do not fit, noise without a key, settings that a problem has already.
     """
-    x0 = _states(x0)
+    x0 = jnp.asarray(checks.real("x0", x0, finite=True))
+    x0 = x0 if jnp.issubdtype(x0.dtype, jnp.floating) else x0.astype(float)
     settings = {"dt": dt, "linear": linear, "limits": limits, "substeps": substeps}
     disturbances = {"noise": noise, "sensor_noise": sensor_noise, "excitation": excitation}
     problem = _problem(plant, x0, settings, disturbances)
@@ -293,12 +294,6 @@ def record(
     loops, starts = loops_of(problem, policy.K, extra), x0.reshape(-1, x0.shape[-1])
     quick = max(len(starts), total) * num_steps * problem.substeps < MUCH
     return constant_gain.simulate(loops, starts, num_steps, keep, key=key, substeps=problem.substeps, quick=quick)
-
-
-def _states(x0: ArrayLike) -> Array:
-    x0 = jnp.asarray(checks.real("x0", x0, finite=True))
-    x0 = x0 if jnp.issubdtype(x0.dtype, jnp.floating) else x0.astype(float)
-    return x0
 
 
 def _check_shape(x0: Array, batch: tuple[int, ...], n: int, name: str) -> None:

@@ -55,7 +55,8 @@ class LinearPolicy:
 
     @one_program
     def __call__(self, carry: None, x: Array) -> tuple[None, Array]:
-        """−K x."""
+        """−K x; whole numbers are real ones, in whose type the gain would be cut."""
+        x = x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(self.K.dtype)
         return None, -matvec(self.K.astype(x.dtype), x)
 
 

@@ -264,7 +264,7 @@ def test_a_horizon_is_so_many_settling_times_of_the_slowest_loop_rounded_up():
     assert control.settling_steps(poles, times=1.0) == 50 * np.ceil(exact / 50)
     assert control.settling_steps(poles[0]) == 150
     assert control.settling_steps(poles[0], times=0.1) == 100
-    assert control.settling_steps([1.01], longest=300) == control.settling_steps([np.nan], longest=300) == 300
+    assert control.settling_steps([1.01], longest=300) == control.settling_steps([[np.nan]], longest=300) == 300
 
 
 def test_an_lqr_loop_keeps_its_distance_from_instability():

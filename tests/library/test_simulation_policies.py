@@ -123,6 +123,12 @@ def test_policies_without_a_model_send_their_last_input_again():
     np.testing.assert_allclose([ask(x) for x in seen], [answers[2 * (t // 2)] for t in range(9)], rtol=1e-9)
 
 
+def test_a_gain_is_not_cut_to_the_type_of_a_state_of_whole_numbers():
+    policy = simulation.LinearPolicy(jnp.array([[0.6, 1.7]]))
+    for x in (np.array([1, 2]), jnp.array([1, 2])):
+        np.testing.assert_allclose(policy(None, x)[1], [-4.0])
+
+
 @pytest.mark.parametrize("late", [lambda gain: later(gain, 2), lambda gain: slower(gain, 3)])
 def test_a_late_policy_asked_sample_by_sample_compiles_nothing_after_the_second(late, caplog):
     policy, x = late(simulation.LinearPolicy(jnp.array([[1.0, 2.0]]))), jnp.array([0.3, -0.1])
