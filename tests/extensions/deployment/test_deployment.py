@@ -186,21 +186,12 @@ def test_code_is_clean_and_repeats_its_vectors(name, compiler, exported, tmp_pat
         done = run(tmp_path / "test", folder / "test_vectors.csv")
         assert (done.returncode, done.stderr) == (0, ""), done.stdout[-500:]
     rows = (folder / "test_vectors.csv").read_text().splitlines()
-    at = len(problem_of(folder))
+    at = sum(bool(re.match(r"y\d", name)) for name in rows[0].split(","))  # the first input, after what is measured
     cells = rows[20].split(",")
     cells[at] = repr(float(cells[at]) + 0.1)
     (tmp_path / "altered.csv").write_text("\n".join([*rows[:20], ",".join(cells), *rows[21:]]) + "\n")
     assert run(tmp_path / "test", tmp_path / "altered.csv").returncode == 1
     assert run(tmp_path / "test", tmp_path / "missing.csv").returncode == 2
-
-
-def problem_of(folder: Path) -> list[str]:
-    """Names of the columns that are measured."""
-    return [
-        name
-        for name in (folder / "test_vectors.csv").read_text().partition("\n")[0].split(",")
-        if re.match(r"y\d", name)
-    ]
 
 
 @pytest.mark.parametrize("name", ["gain", "lqi", "ekf"])
@@ -257,28 +248,25 @@ def test_an_equilibrium_is_subtracted_and_added(tmp_path):
     np.testing.assert_allclose(u, u_eq - np.asarray(p.K) @ scale, rtol=1e-12)
 
 
-def network(kind: str) -> object:
-    sizes = {"mlp": {"depth": 1}, "transformer": {"depth": 1, "heads": 2}}[kind]
-    return learning.models.build(learning.ModelConfig(kind=kind, window=3, width=8, hidden=8, **sizes))
+def both(controller: object, p: simulation.Problem, folder: Path, ys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs that the controller gives as C, and in JAX."""
+    library, step = deployment.load_c(deployment.to_c(controller, p, folder)), ExportedStep.of(controller, p)
+    return library.run(ys)[1], step.run(ys)[1]
 
 
-@pytest.mark.parametrize("kind", ["mlp", "transformer"])
-def test_networks(kind, tmp_path):
-    step = ExportedStep.of(network(kind), problem())
-    folder = deployment.to_c(network(kind), problem(), tmp_path)
-    ys = 0.1 * np.random.default_rng(0).normal(size=(200, 4))
-    _, us = deployment.load_c(folder).run(ys)
-    _, expected = step.run(ys)
+@pytest.mark.parametrize("sizes", [{"kind": "mlp"}, {"kind": "transformer", "heads": 2}], ids=str)
+def test_networks(sizes, tmp_path):
+    network = learning.models.build(learning.ModelConfig(window=3, width=8, hidden=8, depth=1, **sizes))
+    us, expected = both(network, problem(), tmp_path, 0.1 * np.random.default_rng(0).normal(size=(200, 4)))
     assert np.abs(us - expected).max() <= 1e-12 * np.abs(expected).max() > 0
 
 
 def test_the_adaptive_regulator_as_far_as_its_rounding_allows(tmp_path):
     """Its regression multiplies rounding by 10⁸ in some steps: a last digit of the measurements moves JAX as much."""
     policy = unknown.adaptive(problem(), unknown.wide())
-    step = ExportedStep.of(policy, problem())
-    library = deployment.load_c(deployment.to_c(policy, problem(), tmp_path))
     ys = 0.05 * np.random.default_rng(0).normal(size=(100, 4))
-    (_, us), (_, expected), (_, moved) = library.run(ys), step.run(ys), step.run(ys * (1 + 2.3e-16))
+    us, expected = both(policy, problem(), tmp_path, ys)
+    _, moved = ExportedStep.of(policy, problem()).run(ys * (1 + 2.3e-16))
     size = np.abs(expected).max()
     assert np.abs(us - expected)[:3].max() <= 1e-12 * size
     assert np.abs(us - expected).max() <= max(1e-12 * size, 100 * np.abs(moved - expected).max())
@@ -289,10 +277,8 @@ def test_mpc(limits, tmp_path):
     """The project's own solver, against the policy that the library has."""
     p = simulation.Problem.of(PLANT, linear=True)
     design = predictive.mpc(p.limited(simulation.Limits(u=(-4.0, 4.0), **limits)), 6)
-    step = ExportedStep.of(design, p)
-    library = deployment.load_c(deployment.to_c(design, p, tmp_path))
     made = simulation.rollout(p, design, jnp.array([0.3, 0.2, 0.0, 0.0]), 200, key=jax.random.key(0), noise=1e-2)
-    (_, us), (_, expected) = library.run(np.asarray(made.xs[:-1])), step.run(np.asarray(made.xs[:-1]))
+    us, expected = both(design, p, tmp_path, np.asarray(made.xs[:-1]))
     np.testing.assert_allclose(us, expected, atol=1e-9 * 4)
     assert (np.abs(us) > 3.999).any()
 
@@ -307,6 +293,7 @@ def test_controllers_that_c_cannot_be_are_refused_and_nothing_is_written(tmp_pat
         (p.K * jnp.nan, p, r"NaN in LinearPolicy\.K"),
         (by(lambda x: jnp.sort(x)[:1]), p, "primitive sort"),
         (unbounded, p, "primitive while"),
+        (by(lambda x: -x[:1], jnp.uint8(3)), p, "whole numbers of 32 or 64 bits, but found uint8"),
     ):
         refused(words, deployment.to_c, controller, problem_, tmp_path / "a")
     assert not (tmp_path / "a").exists()
@@ -319,7 +306,9 @@ def test_controllers_that_c_cannot_be_are_refused_and_nothing_is_written(tmp_pat
 def test_folders_and_problems_that_no_code_fits_are_refused(tmp_path, monkeypatch):
     refused(r"has no controller\.h", deployment.load_c, tmp_path)
     folder = deployment.to_c(problem().K, problem(), tmp_path / "c")
-    deployment.to_c(2 * problem().K, problem(), folder)  # what it wrote it may write again
+    (folder / "a.out").write_text("built")
+    deployment.to_c(2 * problem().K, problem(), folder)  # what it wrote it may write again, and builds stay
+    assert (folder / "a.out").read_text() == "built"
     back = deployment.load_c(folder)
     for other, words in (
         (systems.make("pendulum"), "is for 4 states and 1 inputs, but pendulum has 2 and 1"),
@@ -337,13 +326,13 @@ def test_folders_and_problems_that_no_code_fits_are_refused(tmp_path, monkeypatc
         deployment.load_c(folder)
 
 
-def by(f) -> object:
-    """A policy without a memory, of a function of one state."""
+def by(f, memory=None) -> object:
+    """A policy whose memory stays as it is, of a function of one state."""
 
     @jax.tree_util.register_static
     class Answers:
         def init(self, batch_shape):
-            return None
+            return memory
 
         def __call__(self, carry, x):
             return carry, f(x) if x.ndim == 1 else jnp.zeros((*x.shape[:-1], 1))
@@ -376,32 +365,13 @@ class Plan:
 
 def test_names_like_those_of_the_code_and_remainders_by_one_and_loops_with_two_conditions(tmp_path):
     policy = Plan(jnp.ones((1, 4)), jnp.sin(jnp.arange(40.0)))
-    written = deployment.load_c(deployment.to_c(policy, problem(), tmp_path))
     ys = np.random.default_rng(0).normal(size=(60, 4))
-    _, us = written.run(ys)
-    step = ExportedStep.of(policy, problem())
-    np.testing.assert_allclose(us, step.run(ys)[1], atol=1e-12)
+    us, expected = both(policy, problem(), tmp_path, ys)
+    np.testing.assert_allclose(us, expected, atol=1e-12)
     halved = np.array([y / 2 ** next(k for k in range(13) if k == 12 or np.abs(y / 2**k).max() <= 0.01) for y in ys])
     wanted = -halved.sum(1) + np.sin(np.minimum(np.arange(60), 39)) + (0.05 * np.arange(60)) % 1
     off = np.abs(us[:, 0] - wanted)
     assert np.minimum(off, np.abs(off - 1)).max() < 1e-9  # a phase of 1 − 1e-16 is one of 0
-
-
-def test_whole_numbers_that_wrap_around_are_refused_and_builds_may_stay(tmp_path):
-    @jax.tree_util.register_static
-    class Counting:
-        def init(self, batch_shape):
-            return jnp.zeros(batch_shape, jnp.uint8)
-
-        def __call__(self, carry, x):
-            return carry + jnp.uint8(3), -x[..., :1]
-
-    with pytest.raises(ValueError, match="whole numbers of 32 or 64 bits, but found uint8"):
-        deployment.to_c(Counting(), problem(), tmp_path / "counting")
-    folder = deployment.to_c(problem().K, problem(), tmp_path / "gain")
-    (folder / "a.out").write_text("built")
-    deployment.to_c(2 * problem().K, problem(), folder)
-    assert (folder / "a.out").read_text() == "built"
 
 
 def test_an_unstable_loop_is_exported_with_a_warning(tmp_path):
