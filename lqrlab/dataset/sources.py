@@ -212,13 +212,7 @@ class ResidentSource(Source):
 
 
 class _Pool(NamedTuple):
-    """Trajectories that are in memory together, and their windows in shuffled order.
-
-    Attributes:
-        rows: trajectories.
-        variant: row of the table of each.
-        trajectory, t: of each window.
-    """
+    """Trajectories that are in memory together, each one's row of the table, and their windows in shuffled order."""
 
     rows: Rows
     variant: Int32[np.ndarray, " N"]
