@@ -82,7 +82,8 @@ PAYLOADS = tuple(line.replace("RUN", f"top.ran{i}=1") for i, line in enumerate(_
 def plant_file(path: Path) -> Path:
     """A plant whose states and input are called so."""
     third = len(PAYLOADS) // 3
-    *names, name = ("".join(PAYLOADS[i : i + third]) for i in (0, third, 2 * third))
+    # a name that cannot be printed is refused
+    *names, name = ("".join(PAYLOADS[i : i + third]).replace("\x0c", " ") for i in (0, third, 2 * third))
     labels = [f"{label} [{unit}]" for label, unit in zip((*names, name), PAYLOADS[-7:-4])]
     content = {"A": [[0, 1], [-1, -0.5]], "B": [[0], [1]], "dt": 0.1, "states": labels[:2], "inputs": labels[2:]}
     path.write_text(json.dumps(content))

@@ -38,13 +38,8 @@ def read_arrays(path: Path, most: int) -> dict[str, Any]:
     A cell of texts is an array of them. Where an HDF5 array says its unit, so does its name: ``angle [deg]``. Objects,
     such as MATLAB's tables and functions, are None.
 
-    Args:
-        path: the file.
-        most: bytes that it may unpack to.
-
-    Raises:
-        ValueError: it unpacks to more; two arrays of one name; HDF5 that leads out of the file or claims more bytes
-            than it has. Others, of what is damaged.
+    Refused is what unpacks to more than ``most`` bytes, has two arrays of one name, or is HDF5 that leads out of the
+    file or claims more bytes than it has. Of what is damaged other errors come.
     """
     if path.suffix.lower() == ".npz":
         return _numpy(path, most)

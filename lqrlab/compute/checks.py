@@ -39,12 +39,8 @@ def real(
     The one place that says what a number is. Arrays in another byte order, or longer than 64 bits, become the
     machine's float64; a mask may hide nothing.
 
-    Args:
-        name: of the argument.
-        value: what was given, traced or not; JAX's arrays stay what they are, anything else becomes NumPy's.
-        or_complex: let complex numbers pass.
-        finite: refuse NaN and infinity, outside a trace.
-        low: refuse NaN and what is below it, outside a trace.
+    JAX's arrays, traced or not, stay what they are, anything else becomes NumPy's. Complex numbers pass ``or_complex``;
+    outside a trace ``finite`` refuses NaN and infinity, ``low`` NaN and what is below it.
     """
     import jax
     import jax.numpy as jnp
@@ -171,12 +167,7 @@ def number(
 ) -> float:
     """``value`` as a float within ``low ≤ value ≤ high`` and ``above < value < below``, or a ``ValueError``.
 
-    Args:
-        name: of the argument.
-        value: what was given.
-        expected: the range in words, for the message.
-        low, high, above, below: the range.
-        finite: refuse inf as well (NaN always is).
+    ``expected`` is the range in words, for the message; ``finite`` refuses inf as well (NaN always is).
     """
     try:
         found = float(value) if _is_real(value) else math.nan  # type: ignore[arg-type]

@@ -118,11 +118,7 @@ class Config:
 
 
 def checked(name: str, value: object, kind: Any) -> Any:
-    """``value`` as one of the annotated type ``kind``; whole numbers do for real ones, lists for tuples and back.
-
-    Raises:
-        ValueError: another type, or outside of the range.
-    """
+    """``value`` as one of the annotated type ``kind``; whole numbers do for real ones, lists for tuples and back."""
     limits: tuple[object, ...] = ()
     if typing.get_origin(kind) is Annotated:
         kind, *limits = typing.get_args(kind)  # type: ignore[assignment]

@@ -62,11 +62,9 @@ def write_json(path: str | Path, content: object, **options: Any) -> Path:
 
 
 def read_bytes(path: str | Path, most: int = _MOST_BYTES) -> bytes:
-    """The content of a file that anyone may have written.
+    """The content of a file that anyone may have written; the caller names it in a ``ValueError``.
 
-    Raises:
-        ValueError: no regular file, or more than ``most`` bytes; the caller names the file.
-        OSError: it cannot be read.
+    That says that it is no regular file, or has more than ``most`` bytes.
     """
     path = Path(path)
     if not path.is_file():  # a pipe would be waited for, a device has no end
@@ -77,12 +75,7 @@ def read_bytes(path: str | Path, most: int = _MOST_BYTES) -> bytes:
 
 
 def read_object(path: str | Path, most: int = _MOST_BYTES) -> dict[str, Any]:
-    """The JSON object in a file that anyone may have written.
-
-    Raises:
-        ValueError: see :func:`read_bytes`; no JSON, or JSON of something else.
-        OSError: it cannot be read.
-    """
+    """The JSON object in a file that anyone may have written; a ``ValueError`` if it is none: :func:`read_bytes`."""
     data = read_bytes(path, most)
     try:
         content = json.loads(data)
@@ -96,11 +89,7 @@ def read_object(path: str | Path, most: int = _MOST_BYTES) -> dict[str, Any]:
 
 
 def read_rows(path: str | Path, most: int = _MOST_BYTES) -> list[dict[str, Any] | None]:
-    """The JSON objects in the lines of a file, none if it is not there; None for a line that is something else.
-
-    Raises:
-        ValueError: no regular file, or too large a one; says which.
-    """
+    """The JSON objects in the lines of a file, none if it is not there; None for a line that is something else."""
     try:
         lines = read_bytes(path, most).splitlines() if os.path.lexists(path) else []
     except ValueError as error:
@@ -143,12 +132,7 @@ def digest(path: Path) -> str:
 def locked(folder: str | Path, patience: float = 0.0) -> Iterator[None]:
     """Hold a folder, so that two processes do not write to it at once; the lock ends with the process.
 
-    Args:
-        folder: it is there.
-        patience: how long to wait for another process that holds it [s].
-
-    Raises:
-        ValueError: the folder is locked by another process.
+    After ``patience`` [s] of waiting, a ``ValueError`` says that another process holds it.
     """
     lock = filelock.FileLock(Path(folder) / LOCK, timeout=patience)
     try:

@@ -28,10 +28,8 @@ def _pool() -> ThreadPoolExecutor:
 def on_threads(fn: Callable[[T], S], items: Sequence[T], program: Hashable) -> list[S]:
     """``[fn(item) for item in items]`` on as many threads as there are cores, in the caller's precision.
 
-    Args:
-        fn: runs one compiled program; XLA lets other threads run meanwhile.
-        items: what it is called with.
-        program: names the program: its first call is made alone, for two threads would compile it twice.
+    XLA lets other threads run while ``fn`` runs one compiled ``program``, whose first call is made alone: two threads
+    would compile it twice.
     """
     name = hash(program)
     first = [] if name in _compiled else [fn(items[0])]

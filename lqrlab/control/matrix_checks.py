@@ -40,14 +40,9 @@ def floating(*arrays: Array | np.ndarray) -> np.dtype:
 
 
 def shapes(arrays: Mapping[str, Array | np.ndarray], letters: dict[str, str]) -> None:
-    """Refuse matrices whose shapes do not go together.
+    """Refuse matrices ``[..., rows, columns]`` whose shapes do not go together: the first that contradicts one before.
 
-    Args:
-        arrays: name → matrix ``[..., rows, columns]``.
-        letters: name → the letters of its rows and columns: ``{"A": "nn", "B": "nm"}``.
-
-    Raises:
-        ValueError: the first matrix that contradicts one before it; leading axes that do not broadcast.
+    ``letters`` are those of their rows and columns: ``{"A": "nn", "B": "nm"}``. Leading axes have to broadcast.
     """
     first: dict[str, tuple[int, str]] = {}  # letter → its size, and the matrix that it was read off
     for name, a in arrays.items():

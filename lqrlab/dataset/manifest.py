@@ -134,11 +134,7 @@ def record(path: Path, content: Content) -> Record:
 
 
 def check_entry(entry: Record, config: DataConfig, shard: Shard) -> None:
-    """Refuse an entry, made from a file or listed, that the config's file of this shard cannot have.
-
-    Raises:
-        ValueError: with all that is wrong with its arrays, or the first that is wrong with its counts.
-    """
+    """Refuse an entry, made from a file or listed, that the config's file of this shard cannot have."""
     left_out = entry["left_out"]
     known = isinstance(left_out, dict) and left_out.keys() == REASONS.keys()
     if not known or not all(type(number) is int and number >= 0 for number in left_out.values()):
@@ -186,11 +182,7 @@ def changed(found: Headers, listed: Headers) -> str:
 
 
 def check_folder(folder: Path, config: DataConfig) -> None:
-    """Refuse a folder in which this config's data set cannot be made.
-
-    Raises:
-        ValueError: it belongs to another config (the differing keys are named), or holds other files.
-    """
+    """Refuse a folder of another config, whose differing keys are named, or of other files."""
     mark = folder / _CONFIG
     if mark.exists():
         try:

@@ -47,13 +47,7 @@ _NOT_NOW = {errno.EAGAIN, errno.EACCES, errno.EPERM, errno.ENOLCK, errno.EMFILE,
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """The contents of a file.
-
-    Attributes:
-        arrays: name with its groups (``"variants/A"``) → array.
-        units: the same names → unit, where there is one.
-        attributes: of the file as a whole: numbers and strings.
-    """
+    """The contents of a file: arrays by name with groups (``"variants/A"``), their units, the file's attributes."""
 
     arrays: dict[str, np.ndarray]
     units: dict[str, str]
@@ -121,9 +115,7 @@ def write(path: Path, content: Content) -> None:
 def opened(path: Path) -> Iterator[dict[str, h5py.Dataset]]:
     """The arrays of a file by name, none of them read yet, after a look at all that could go wrong.
 
-    Raises:
-        BadFile: missing, cut off, not HDF5; something that points out of the file or at nothing; an array that
-            claims more bytes than the file has.
+    A :class:`BadFile` is missing, cut off, not HDF5, points out of itself, or claims more bytes than it has.
     """
     with damage(path, "cannot be read"):
         about = path.stat()

@@ -46,15 +46,9 @@ def _half(num: int) -> int:
 
 @functools.partial(jax.jit, static_argnames="num")
 def shuffled(positions: ArrayLike, num: int, seed: ArrayLike, epoch: ArrayLike) -> Array:
-    """The indices at some positions of a shuffled epoch; can be called inside ``jit``.
+    """The indices ``[...]`` at some positions in [0, num) of a shuffled epoch; can be called inside ``jit``.
 
-    Args:
-        positions: ``[...]``, each in [0, num).
-        num: how many indices there are.
-        seed, epoch: which shuffle.
-
-    Returns:
-        ``[...]`` int32 (uint32 from 2³¹ on): over all positions, every number below num exactly once.
+    They are int32 (uint32 from 2³¹ on): over all positions, every number below num exactly once.
     """
     half = _half(num)
     word = _mix(

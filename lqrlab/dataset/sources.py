@@ -212,7 +212,7 @@ class ResidentSource(Source):
 
 
 class _Pool(NamedTuple):
-    """Trajectories that are in memory together, each one's row of the table, and their windows in shuffled order."""
+    """Trajectories that are in memory together, their rows in the table, and their windows in shuffled order."""
 
     rows: Rows
     variant: Int32[np.ndarray, " N"]
@@ -232,11 +232,7 @@ class StreamingSource(Source):
     """Windows from the disk, in bounded memory.
 
     An epoch shuffles the blocks of all files, fills pools with them in that order, and shuffles the windows
-    within each pool. Where one pool holds the whole split, the order is that of a resident source.
-
-    Attributes:
-        pool_bytes: host memory for one pool; two are held.
-        blocks: of the split.
+    within each pool. Where one pool holds the whole split, the order is that of a resident source. Two pools are held.
     """
 
     pool_bytes: int

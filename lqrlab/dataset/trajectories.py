@@ -48,15 +48,8 @@ def initial_states(problem: Problem, key: PRNGKeyArray, num: int) -> Float[np.nd
 def simulate(config: DataConfig, problem: Problem, x0: Float[np.ndarray, "v s n"], key: PRNGKeyArray) -> Runs:
     """Run the optimum's loops that the config describes: what is written of each, and what decides whether it is kept.
 
-    Args:
-        config: what is kept of each loop.
-        problem: the plants, their optimum and noise.
-        x0: initial deviations, in SI units.
-        key: of the noise.
-
-    Returns:
-        ``x0``, ``states``, ``controls``, ``cost`` (of segments ``costs``); in scales ``start``, ``peak``, ``before``,
-        ``last``.
+    From x0 in SI units: ``x0``, ``states``, ``controls``, ``cost`` (of segments ``costs``); in scales ``start``,
+    ``peak``, ``before``, ``last``.
     """
     gain = np.nan_to_num(np.asarray(problem.K))  # none where there is no optimum: nothing of it is written
     out = simulation.record(

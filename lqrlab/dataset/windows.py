@@ -181,13 +181,9 @@ def put(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Block:
-    """Trajectories that are read together: those of one split in a chunk of a file.
+    """Trajectories that are read together: of rows first … last − 1 of a file (shard) those of one split (keep).
 
-    Attributes:
-        shard: number of the file.
-        first, last: rows first … last − 1 of its trajectories.
-        keep: which of these.
-        variant: row of its variants of each that is kept.
+    ``variant`` is the row among the file's variants of each that is kept.
     """
 
     shard: int
@@ -204,11 +200,7 @@ Blocks = tuple[Block, ...]
 
 
 def blocks(data: Dataset, split: str) -> Blocks:
-    """The trajectories of a split: a block for each chunk of each file, as HDF5 reads it.
-
-    Raises:
-        ValueError: an empty split, a damaged file.
-    """
+    """The trajectories of a split: a block for each chunk of each file, as HDF5 reads it."""
     found = []
     for number, shard in enumerate(data.shards):
         variant = data.read(shard, ["trajectories/variant"])["trajectories/variant"]
@@ -226,8 +218,7 @@ def blocks(data: Dataset, split: str) -> Blocks:
 def read(data: Dataset, window: int, blocks: Blocks, digests: bool) -> tuple[Rows, Int32[np.ndarray, " N"]]:
     """The trajectories of some blocks in host memory, and the row of the table of each.
 
-    Raises:
-        ValueError: a damaged file, by HDF5's checksums of its chunks and, with ``digests``, by those of the manifest.
+    Damage is found by HDF5's checksums of a file's chunks and, with ``digests``, by those of the manifest.
     """
     at = np.cumsum([0, *map(len, blocks)])
     rows = aligned((int(at[-1]), window - 1 + data.config.row_steps, CHANNELS), make=np.zeros)

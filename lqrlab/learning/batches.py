@@ -75,13 +75,9 @@ def initial_states(key: Array, state_mask: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mixture:
-    """The windows of each step: shares of a source and of random systems.
+    """The windows of each step: shares of a source and of random systems under their optimum, if there are any.
 
-    Attributes:
-        source: the data set's windows.
-        config: the shares.
-        table: all plants; the random systems follow the data set's.
-        random: windows of random systems under their optimum; None without such plants.
+    In the table of all plants the random systems follow the data set's.
     """
 
     source: data.Source

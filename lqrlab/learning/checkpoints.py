@@ -109,13 +109,9 @@ def _are_settings(found: object) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """All that a run goes on from after a step.
+    """All that a run goes on from after so many steps: arrays, settings (:func:`write_settings`), metrics so far.
 
-    Attributes:
-        step: steps taken.
-        arrays: of the train state, of a best one its parameters alone; by their paths, as ``"params/gain/bias"``.
-        settings: see :func:`write_settings`.
-        rows: of the metrics so far.
+    The arrays are those of the train state, of a best one its parameters, by their paths, as ``"params/gain/bias"``.
     """
 
     step: int
@@ -124,11 +120,7 @@ class Checkpoint:
     rows: list[dict[str, Any]]
 
     def state(self, like: T) -> T:
-        """The arrays in the structure of ``like``.
-
-        Raises:
-            ValueError: there are others, or of other shapes or types.
-        """
+        """The arrays in the structure of ``like``; refused where there are others, or of other shapes or types."""
         wanted, tree = by_path(like), jax.tree.structure(like)
         if {k: (a.shape, a.dtype) for k, a in wanted.items()} != {
             k: (a.shape, a.dtype) for k, a in self.arrays.items()

@@ -31,12 +31,9 @@ register = Registry("loss", "loss")
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """A policy's inputs for windows and the expert's, all ``[b, W, 6]``.
+    """A policy's inputs for windows and the expert's (target), and the weight of an entry, 0 if there is none.
 
-    Attributes:
-        prediction: the policy's input.
-        target: the expert's.
-        weight: of an entry; 0 where it does not exist.
+    All are ``[b, W, 6]``.
     """
 
     prediction: Array
@@ -64,14 +61,7 @@ def gain_excess(gain: Array, problem: Problem) -> tuple[Array, Array]:
     J is the trace of the Lyapunov equation's solution, so the horizon is infinite and the value exact. Where a
     loop is not stable, its cost is infinite and has no gradient; there costs are discounted just so much that
     they are finite (by less than what the loop grows by), and the gradient is that of the discounted cost, which
-    leads to less growth.
-
-    Args:
-        gain: ``[b, 6, 12]``, u = −Kx, scaled.
-        problem: ``[b, …]``.
-
-    Returns:
-        Excess ``[b]`` and the verdict on each loop ``[b]``.
+    leads to less growth. Of gains ``[b, 6, 12]`` (u = −Kx, scaled), with the verdict on each loop ``[b]``.
 
     Source: J. Perdomo, J. Umenberger, M. Simchowitz, Stabilizing dynamical systems via policy gradient methods,
     NeurIPS 2021 (the discount).
@@ -100,13 +90,8 @@ def closed_loop(
 ) -> tuple[Array, Array]:
     """Excess cost ``[b]`` and the verdict on each loop ``[b]``: exact for linear gains, else by a rollout.
 
-    Args:
-        policy: bound to the plants ``[b]`` in their scaled, padded coordinates.
-        linear: whether its answer is −Kx with its context's gain.
-        problem: of these plants ``[b, …]``.
-        x0, horizon: of the rollout; not looked at where the policy is linear.
-        noise, key: standard deviation of the disturbance of the scaled state at each step of the rollout, and what
-            it is drawn with. The optimal gain pays it too and has no excess.
+    The policy is bound to the plants ``[b]`` in scaled, padded coordinates; ``noise`` is the standard deviation of the
+    disturbance of the scaled state at each step of the rollout, which the optimal gain pays too.
     """
     if linear:
         return gain_excess(policy.context.gain.reshape(-1, M_MAX, N_MAX), problem)

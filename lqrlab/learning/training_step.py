@@ -78,13 +78,7 @@ def predictions(model: Any, context: Any, given: TrainBatch) -> losses.Predictio
 
 
 def objective(graph: nnx.GraphDef, config: TrainConfig, backend: Backend | None = None) -> Objective:
-    """Objective that ``config`` names: a loss over windows, and costs of closed loops.
-
-    Args:
-        graph: the model's structure, from ``models.split``.
-        config: its ``loss``, weights and horizon are looked at.
-        backend: its ``compute_dtype`` is.
-    """
+    """Objective that ``config`` names for a model of this structure: a loss over windows, costs of closed loops."""
     checks.instance("graph", graph, nnx.GraphDef, "a model's structure, as models.split gives")
     checks.instance("config", config, TrainConfig, "a TrainConfig")
     loss, backend = losses.register[config.loss], backend or Backend()
@@ -127,12 +121,7 @@ def scan(body: Callable[[C, X], tuple[C, Y]], carry: C, xs: X) -> tuple[C, Y]:
 def train_step(
     objective: Objective, optimize: optax.GradientTransformation
 ) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
-    """A pure function ``(state, train_batch) -> (state, metrics)`` that takes one optimizer step.
-
-    Args:
-        objective: see :data:`Objective`.
-        optimize: an optax transformation.
-    """
+    """A pure function ``(state, train_batch) -> (state, metrics)`` that takes one optimizer step."""
     checks.function("objective", objective)
     checks.instance("optimize", optimize, optax.GradientTransformation, "an optax transformation")
     slope = jax.value_and_grad(objective, has_aux=True)
@@ -154,10 +143,7 @@ VALIDATION_STEPS = 128  # of the closed loops that a policy is validated on
 class Recipe:
     """Settings that a run's programs are compiled for; hashable, so that equal runs share a compilation.
 
-    Attributes:
-        graph: the model's structure.
-        model, config: the run's settings.
-        backend: a device, or a mesh over which batches are shared out; parameters are whole on each device.
+    Over a backend's mesh batches are shared out; parameters are whole on each device.
     """
 
     graph: nnx.GraphDef

@@ -73,9 +73,8 @@ def _file(name: str) -> Path:
 def read(file: str | Path) -> Any:
     """The weights in a file of :func:`write`, which may be a stranger's: nothing in it runs.
 
-    Raises:
-        ValueError: no such file, or no weights in it: without a card that says what they are, with arrays of other
-            names, shapes or types than the card's model has, with entries that are not finite, changed since.
+    Refused are arrays without a card that says what they are, of other names, shapes or types than the card's model
+    has, with entries that are not finite, changed since.
     """
     arrays, card = load_arrays(file)
     try:
@@ -109,12 +108,9 @@ def _network(arrays: Mapping[str, np.ndarray], card: Mapping[str, Any]) -> Any:
 
 
 def write(file: str | Path, weights: Any, card: Mapping[str, Any]) -> None:
-    """Write a network, or weights of a registered kind, with their card.
+    """Write a network with its ``config``, or weights of a registered kind, as ``.safetensors`` with their card.
 
-    Args:
-        file: ends in ``.safetensors``.
-        weights: a network with its ``config``, or of a class given to :func:`register`.
-        card: what it was made from, how it scores, and where it must not be used.
+    The card says what it was made from, how it scores, and where it must not be used.
     """
     for name, kind in _KINDS.items():
         if isinstance(weights, kind.of):

@@ -49,14 +49,9 @@ class NonlinearModel(NamedTuple):
 
 
 class Loops(NamedTuple):
-    """Closed loops under constant gains, each array with a leading axis p, or 1 for what all have in common.
+    """Closed loops of plants (model) under constant gains ``[·, m, n]``, with limits of the inputs ``[·, m]``.
 
-    Attributes:
-        model: the plants.
-        K: gains ``[·, m, n]``.
-        low, high: limits of the inputs ``[·, m]``; None for none.
-        noise: standard deviations ``[·, components]``.
-        extra: further arrays, handed on to what records.
+    Each array has a leading axis p, or 1 for what all have in common; ``extra`` is handed on to what records.
     """
 
     model: Sampled | NonlinearModel

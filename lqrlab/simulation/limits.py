@@ -37,11 +37,7 @@ class Limits:
     D: Any = None
 
     def checked(self, n: int, m: int, dtype: np.dtype, num_steps: int | None = None) -> Self:
-        """With ends as arrays ``[..., T or 1, signals]``.
-
-        Raises:
-            ValueError: what is no pair of numbers, of another size, not a number; limits that leave no value.
-        """
+        """With ends as arrays ``[..., T or 1, signals]``; refused where they are no such pairs, or leave no value."""
         if self.y is not None and self.C is None:
             raise ValueError("limits.C: expected the outputs that limits.y are of")
         p = (np.shape(self.C)[-2] if np.ndim(self.C) > 1 else 1) if self.C is not None else 0

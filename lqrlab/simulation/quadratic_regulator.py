@@ -104,11 +104,7 @@ class QuadraticRegulator:
         )
 
     def solved(self, *, check: bool = True) -> Self:
-        """The same with its optimum, designed if it is not there.
-
-        Raises:
-            ValueError: outside a trace, some have no stabilizing optimum, unless ``check`` is False.
-        """
+        """The same with its optimum, designed if it is not there; refused where there is none, unless told not to."""
         problem = self
         if self.P is None:
             K, P = sampling.optimum(self.sampled)

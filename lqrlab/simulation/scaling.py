@@ -52,13 +52,9 @@ class Told:
         limit: ArrayLike = np.inf,
         unit: Coordinates | None = None,
     ) -> Self:
-        """Units, sample time and noise alone.
+        """Units, sample time dt [s], noise and limit alone, of the signals that the controller is given.
 
-        Args:
-            coordinates: of the signals that the controller is given ``[*batch, …]``.
-            dt: sample time [s].
-            noise, sensor_noise, limit: see there.
-            unit: units of the plant's signals, where those that are given are scaled already.
+        ``unit`` are those of the plant's signals, where those that are given are scaled already.
         """
         scale = jnp.asarray((coordinates if unit is None else unit).scale_x, float)
         lead = scale.shape[:-1]

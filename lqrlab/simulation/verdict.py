@@ -88,14 +88,10 @@ def noted(peaks: tuple[Array, ...], size: Array, t: int | Array, num_steps: int)
 
 
 def of_sizes(sizes: Arrays, *, disturbed: bool = False) -> Arrays:
-    """The verdict on simulated runs.
+    """The :class:`Verdict` on simulated runs ``[*lead]``, NumPy's of NumPy's.
 
-    Args:
-        sizes: of the states at samples 0 … T ``[*lead, samples]``, see :func:`size`.
-        disturbed: whether noise or excitation acted.
-
-    Returns:
-        See :class:`Verdict`; ``[*lead]``, NumPy's of NumPy's.
+    By the sizes of the states at samples 0 … T ``[*lead, samples]``, see :func:`size`, and whether noise or excitation
+    acted (``disturbed``).
     """
     third, last = quarters(sizes.shape[-1] - 1)
     peaks = (sizes[..., a:b].max(-1) for a, b in ((0, None), (third, last), (last, None)))
@@ -105,14 +101,10 @@ def of_sizes(sizes: Arrays, *, disturbed: bool = False) -> Arrays:
 def of_peaks(
     start: ArrayLike, peak: ArrayLike, before: ArrayLike, last: ArrayLike, *, num_steps: int, disturbed: bool = False
 ) -> Any:
-    """As :func:`of_sizes`, for runs whose states were not kept.
+    """As :func:`of_sizes`, for runs of T steps whose states were not kept: of the first size and the largest.
 
-    Args:
-        start: size of the first state ``[*lead]``.
-        peak: largest size, NaN if there was one, ``[*lead]``.
-        before, last: largest sizes in the last but one and in the last quarter, see :func:`quarters`, ``[*lead]``.
-        num_steps: T.
-        disturbed: whether noise or excitation acted.
+    Those ``before`` and ``last`` are the largest in the last but one and in the last quarter, see :func:`quarters`. All
+    are ``[*lead]``; NaN if there was one.
     """
     given = start, peak, before, last
     library: Any = np if all(isinstance(a, np.ndarray | np.floating) for a in given) else jnp  # no programs for numbers

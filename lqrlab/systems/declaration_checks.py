@@ -19,12 +19,7 @@ T = TypeVar("T")
 
 
 def check(cls: type[Plant]) -> None:
-    """Refuse a declaration that is incomplete or inconsistent, naming the line at fault.
-
-    Raises:
-        ValueError: a signal without unit or scale, a parameter without unit, meaning or range, a missing source
-            or sample time, an array of the wrong shape, no equilibrium, an indefinite weight, …
-    """
+    """Refuse a declaration that is incomplete or inconsistent, naming the line at fault."""
     fields = parameter_fields(cls)
     declaration = _Declaration(cls)
     declaration.check_signals()

@@ -188,12 +188,7 @@ class Plant:
         return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, index: Any) -> "Plant":
-        """The plants at ``index`` of the batch axes: a whole number, a slice, a mask, an array, as NumPy takes them.
-
-        Raises:
-            TypeError: one plant, which has no axis to index.
-            IndexError: an index outside of the batch.
-        """
+        """The plants at ``index`` of the batch axes: a whole number, a slice, a mask, an array, as NumPy takes them."""
         batch = self.batch_shape
         if not batch:
             raise TypeError(f"{self.name}: one plant cannot be indexed; a batch of plants can")

@@ -220,12 +220,10 @@ def positive(a: Float[Arrays, "n n width"]) -> Bool[Arrays, " width"]:
 
 
 def cholesky(a: Float[Array, "n n width"], least: ArrayLike | None = None) -> Float[Array, "n n width"]:
-    """The lower triangular L with LLᵀ = a, of symmetric a.
+    """The lower triangular L with LLᵀ = a, of positive definite a, whose eigenvalues are at least ``least [width]``.
 
-    Args:
-        a: positive definite; semidefinite where ``least`` is left out: a pivot that is not positive leaves a column of
-            zeros.
-        least: eigenvalues are at least this, so a pivot that rounding has made less counts as it ``[width]``.
+    A pivot that rounding has made less counts as it. Without it a may be semidefinite: a pivot that is not positive
+    leaves a column of zeros.
     """
     n = a.shape[0]
     rows = jnp.arange(n)[:, None]

@@ -21,10 +21,7 @@ def eliminate(
 ) -> Inexact[Array, "n k *batch"]:
     """a⁻¹ b by Gauss-Jordan elimination with partial pivoting, for one problem or a batch on the last axes.
 
-    Args:
-        a: square matrices.
-        b: right-hand sides, of the same batch.
-        rolled: one loop in the program, which compiles quickly, instead of n steps, which run quickly.
+    ``rolled`` is one loop in the program, which compiles quickly, instead of n steps, which run quickly.
     """
     n = a.shape[0]
     rows = jnp.arange(n).reshape(n, *(1,) * (a.ndim - 1))

@@ -269,13 +269,8 @@ def by_sign_function(
 ) -> tuple[Solution, Array]:
     """The solution of A, B, Q, R, N by the sign function of the balanced problem and a few Newton steps.
 
-    Args:
-        matrices: A, B, Q, R, N.
-        continuous: which equation.
-        known: an answer, and its error, from which Newton's steps go on where the sign function's P is not stabilizing.
-
-    Returns:
-        The best answer on the way, the known one included; and its error, infinite where the loop is not stable.
+    From ``known``, an answer and its error, Newton's steps go on where the sign function's P is not stabilizing. The
+    best answer on the way is returned, the known one included, and its error: infinite where the loop is not stable.
     """
     problem = DoublingProblem(*matrices)
     best = problem.finished(problem.Q, problem.Q[0, 0] < -jnp.inf, continuous=continuous) if known is None else known

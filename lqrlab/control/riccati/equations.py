@@ -168,10 +168,8 @@ def _gathered(
 def solution(args: tuple[Array | np.ndarray, ...], *, continuous: bool) -> Solution:
     """Solutions of problems A, B, Q, R, N whose leading axes broadcast; traced or concrete.
 
-    With a sample time as a sixth argument, those of the discrete problems that sampling makes of continuous ones.
-
-    Returns:
-        JAX's arrays; NumPy's where the problems are numbers and few (:func:`lqrlab.control.matrix_checks.few`).
+    With a sample time as a sixth argument, those of the discrete problems that sampling makes of continuous ones. They
+    are JAX's arrays; NumPy's where the problems are numbers and few (:func:`lqrlab.control.matrix_checks.few`).
     """
     if traced(*args):
         return _inside_a_trace(args, continuous=continuous)

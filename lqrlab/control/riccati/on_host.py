@@ -52,6 +52,7 @@ def _cheapest(A: np.ndarray, P: np.ndarray, continuous: bool) -> Float[np.ndarra
     """The least cost of any direction, as a share of the largest term of the equation, whose errors are relative."""
     size = np.sqrt(np.maximum(np.diagonal(P, axis1=1, axis2=2), np.finfo(float).tiny))
     even, grown = (a / size[:, None] / size[:, :, None] for a in (P, P if continuous else A.mT @ P @ A))
+    even = np.where(np.isfinite(even), even, 0.0)  # of what is no cost at all
     return np.linalg.eigvalsh(even)[:, 0] / np.abs(grown).max((1, 2))
 
 

@@ -192,11 +192,7 @@ def _closed(theta: Array, setting: _Setting) -> tuple[Array, Array]:
 
 
 def _largest(a: Array) -> Array:
-    """The largest entry, by its place.
-
-    jnp.max's derivative looks for the entries equal to it; where XLA computes them a second time with other rounding
-    there are none, and the derivative is 0 / 0.
-    """
+    """The largest entry, by its place: jnp.max's derivative is 0 / 0 where XLA computes it twice, rounded otherwise."""
     return a.ravel()[jnp.argmax(a)]
 
 

@@ -137,9 +137,6 @@ def _stacked(designs: list[PID | None], lead: tuple[int, ...]) -> PID:
     return jax.tree.map(lambda *a: jnp.asarray(np.stack(a).reshape(*lead, *np.shape(a[0]))), *full)
 
 
-# What is given ------------------------------------------------------------------------------------------------
-
-
 def _members(process: Any, pairs: Any, dt: Any, delay: float) -> tuple[list[_PairedPlant], tuple[int, ...]]:
     """The plants of a batch one by one, and its shape."""
     step = matrix_checks.host_sample_time("pid", dt)
@@ -209,9 +206,6 @@ def _one(
     delay = 0.0 if dt is None and delay * fastest <= NEGLIGIBLE else delay
     W = np.eye(n) if scale is None else np.diag(np.asarray(scale, float) ** 2)
     return _PairedPlant(A, B, C[outputs], inputs, delay, dt, (Q, R, N), W)
-
-
-# What is made of it -------------------------------------------------------------------------------------------
 
 
 def _tuned(plant: _PairedPlant, rule: str, kind: str, chosen: dict[str, Any], settings: dict[str, Any]) -> PID:

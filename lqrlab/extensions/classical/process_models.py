@@ -96,9 +96,6 @@ def is_prompt(model: ProcessModel) -> bool:
     return bool(model.delay * abs(model.slope / model.gain) <= NEGLIGIBLE)
 
 
-# From a transfer function ------------------------------------------------------------------------------------
-
-
 def half_rule(channel: Channel, order: int) -> ProcessModel:
     """The model of one or two lags by Skogestad's half rule, with half a sample time as dead time.
 
@@ -149,9 +146,6 @@ def _reduced(gain: float, lags: np.ndarray, leads: np.ndarray, late: float, gues
     second = lags_kept[1] if len(lags_kept) > 1 else 0.0
     first, second = max(lags_kept[0], second), min(lags_kept[0], second)
     return ProcessModel(gain, first, float(late + half + sum(rest[order + 1 :])), second)
-
-
-# From experiments --------------------------------------------------------------------------------------------
 
 
 def of_step(channel: Channel) -> ProcessModel:

@@ -94,9 +94,6 @@ def filled(name: str, **values: object) -> str:
     return text
 
 
-# Test vectors ------------------------------------------------------------------------------------------------
-
-
 def _measurements(step: ExportedStep, policy: object) -> tuple[np.ndarray, bool]:
     """Measurements of a disturbed loop, with sensors that fail and outliers; and whether the loop stays bounded."""
     problem, key = step.problem, jax.random.key(0)
@@ -164,9 +161,6 @@ def _compared(step: ExportedStep) -> str:
         for name, a in step.start.items()
         if a.size
     )
-
-
-# C -----------------------------------------------------------------------------------------------------------
 
 
 def comment(text: str) -> str:
@@ -244,9 +238,6 @@ def _initial(name: str, a: np.ndarray) -> list[str]:
         "        }",
         "    }",
     ]
-
-
-# README ------------------------------------------------------------------------------------------------------
 
 
 def signals(step: ExportedStep) -> tuple[list[str], list[str]]:

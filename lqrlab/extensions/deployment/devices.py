@@ -138,13 +138,7 @@ class CalledPlant(Device):
 
 
 class MessageLine(Device):
-    """A plant that is asked and told in messages.
-
-    Args:
-        send, receive: bytes out, and so many bytes in (fewer if they do not come in time).
-        end: ends the connection.
-        num_outputs: numbers in a measurement.
-    """
+    """A plant that is asked and told in messages; ``receive`` gives fewer bytes than asked for if they are late."""
 
     def __init__(
         self,

@@ -83,9 +83,6 @@ def _checked(path: str | Path) -> Path:
     return file
 
 
-# From things to fields ----------------------------------------------------------------------------------------
-
-
 def _family(thing: object) -> Fields | None:
     """A plant of the catalogue by its name and parameters, as :func:`lqrlab.systems.load` reads it."""
     if not isinstance(thing, Plant) or thing.batch_shape or not families.is_entered(type(thing)):
@@ -165,9 +162,6 @@ def _variable(name: str) -> str:
     return re.sub(r"^(?![a-zA-Z])", "x", re.sub(r"\W", "_", name, flags=re.ASCII))
 
 
-# From fields to things ----------------------------------------------------------------------------------------
-
-
 def _guessed(fields: Fields) -> str:
     return "gain" if "K" in fields and "A" not in fields else "system" if "D" in fields else "plant"
 
@@ -238,9 +232,6 @@ _KINDS: dict[str, Callable[[Fields, Path], Any]] = {
     "system": _to_system,
     "log": _to_log,
 }
-
-
-# Kinds of files -----------------------------------------------------------------------------------------------
 
 
 def _json(file: Path, fields: Fields) -> Path:

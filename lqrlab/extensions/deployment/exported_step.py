@@ -112,7 +112,11 @@ class ExportedStep:
         try:
             *after, out = translator.run(closed, [*constants, *memories, y])
         except UnsupportedStepError as error:
-            raise ValueError(_refusal(self.policy, str(error))) from error
+            raise ValueError(
+                f"controller: the C code of {type(self.policy).__name__} would need JAX's primitive {error}, which "
+                "deployment.to_c cannot write; compute that part when the controller is designed, or write it with "
+                "arithmetic, jnp.where, products of matrices and lax.fori_loop of a known length"
+            ) from error
         _check_carry(self.policy, [m.shape for m in memories], [a.shape for a in after], out.shape, u.shape)
         translator.overwrite([*zip(memories, after), (u, out)])
         prune(program.root)
@@ -187,14 +191,6 @@ _KEYWORDS = set(
     )
 )
 """Names that a memory cannot have in C."""
-
-
-def _refusal(policy: Any, primitive: str) -> str:
-    return (
-        f"controller: the C code of {type(policy).__name__} would need JAX's primitive {primitive}, which "
-        "deployment.to_c cannot write; compute that part when the controller is designed, or write it with "
-        "arithmetic, jnp.where, products of matrices and lax.fori_loop of a known length"
-    )
 
 
 def _check_memory(policy: Any, start: Any) -> None:

@@ -123,9 +123,6 @@ def _check_path(path: Path) -> None:
         )
 
 
-# What it is ------------------------------------------------------------------------------------------------------
-
-
 def _described(model: object, problem: Problem | Plant | None, name: str) -> ExportedUnit:
     """The step and the signals of a controller of a problem, or of a plant."""
     name = name if not name[0].isdigit() else f"model_{name}"
@@ -177,9 +174,6 @@ def _distinct(given: list[UnitSignal], results: list[UnitSignal]) -> tuple[list[
     return renamed[: len(given)], renamed[len(given) :]
 
 
-# Its description -----------------------------------------------------------------------------------------------
-
-
 def _description(unit: ExportedUnit, token: str) -> bytes:
     """``modelDescription.xml``."""
     about = {
@@ -218,9 +212,6 @@ def _description(unit: ExportedUnit, token: str) -> bytes:
             SubElement(listed, "Unknown", {"index": str(len(unit.given) + k + 1), **depends})
     indent(root)
     return tostring(root, "UTF-8", xml_declaration=True) + b"\n"
-
-
-# Its program ---------------------------------------------------------------------------------------------------
 
 
 def _sources(unit: ExportedUnit) -> dict[str, str]:

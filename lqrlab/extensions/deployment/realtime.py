@@ -231,13 +231,7 @@ def _problem(plant: Any, rate: float | None) -> Problem:
 
 
 class _Side:
-    """The controller's side of the loop: what it sees of its plant, and its answers, computed at once.
-
-    Attributes:
-        y_eq, u_eq: measurements and inputs at the equilibrium.
-        outputs, inputs: their signals.
-        absolute: whether the plant is the thing itself, which knows no deviations.
-    """
+    """The controller's side of the loop: what it sees of its plant, and its answers, computed at once."""
 
     def __init__(self, problem: Problem, policy: Policy, absolute: bool = False) -> None:
         plant = problem.plant

@@ -123,12 +123,7 @@ def acts_on_observations(env: Environment, controller: Any, problem: Problem) ->
 
 @dataclasses.dataclass(frozen=True)
 class HostAgent:
-    """The agent of a library that runs on the host, such as a model of Stable-Baselines3; equal ones share programs.
-
-    Attributes:
-        model: has ``predict(observations, deterministic=True) -> (actions, state)``.
-        env: says the actions' shape.
-    """
+    """The agent of a library that runs on the host, such as a model of Stable-Baselines3; equal ones share programs."""
 
     model: Any
     env: Environment
@@ -162,12 +157,7 @@ class HostAgent:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class PolicyAgent:
-    """A policy in an environment: it is given the state as it is observed, and answers with an action.
-
-    Attributes:
-        policy: bound to the plants of the episodes ``[num, …]``.
-        env: says what is observed, and what actions mean.
-    """
+    """A policy in an environment: it is given the state as it is observed, and answers with an action."""
 
     policy: Policy
     env: Environment = dataclasses.field(metadata={"static": True})
@@ -198,11 +188,6 @@ class FunctionAgent:
 
     function: Any
 
-    @classmethod
-    def of(cls, env: Environment, agent: Any) -> "FunctionAgent":
-        """The agent of a function of one observation, or of a model with ``predict``."""
-        return cls(compiled(agent, env))
-
     def init(self, num: int) -> None:
         """Nothing to remember."""
 
@@ -216,11 +201,7 @@ _SAME_OBSERVATIONS = ("VecMonitor", "VecVideoRecorder", "VecCheckNan")
 
 
 def normalisers(model: Any) -> list[Callable[[np.ndarray], np.ndarray]]:
-    """The changes that wrappers of a model's environment make to its observations, the innermost first.
-
-    Raises:
-        ValueError: a wrapper that changes them in a way that is not known here.
-    """
+    """The changes that wrappers of a model's environment make to its observations, the innermost first."""
     found: list[Callable] = []
     vector: Any = model.get_env() if callable(getattr(model, "get_env", None)) else None
     while hasattr(vector, "venv"):

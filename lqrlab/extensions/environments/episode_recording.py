@@ -12,7 +12,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from lqrlab.compute import checks, jit_by_function, pytree
 from lqrlab.extensions.environments.actions import input_of
-from lqrlab.extensions.environments.agents import FunctionAgent, PolicyAgent, acts_on_observations
+from lqrlab.extensions.environments.agents import FunctionAgent, PolicyAgent, acts_on_observations, compiled
 from lqrlab.extensions.environments.core import Environment, State, check_environment
 from lqrlab.extensions.environments.vectorised import batch_reset, chosen
 from lqrlab.simulation import bind
@@ -106,7 +106,7 @@ def play(env: Environment, controller: Any, *, key: PRNGKeyArray, num: int = 1, 
     problem = jax.tree.map(lambda a: jnp.asarray(a[np.asarray(state.variant)]), env.pool)
     agent: PolicyAgent | FunctionAgent
     if acts_on_observations(env, controller, problem):
-        agent = FunctionAgent.of(env, controller)
+        agent = FunctionAgent(compiled(controller, env))
     else:
         agent = PolicyAgent.of(env, bind(controller, problem))
     return _play(env, agent, obs, state, keys[:, 1], Recorder(env, keep))

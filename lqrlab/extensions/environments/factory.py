@@ -65,23 +65,19 @@ def _made(plant: Any, settings: Settings) -> Environment:
         box = None if pool.limits is None else pool.limits.x
         ends = None if box is None else (np.asarray(box[0][0, 0], dtype), np.asarray(box[1][0, 0], dtype))
         pool = jax.tree.map(np.asarray, pool.astype(np.dtype(dtype)))
-    if settings.levels:
-        _check_levels(settings.levels, pool, plants.m)
+    levels, m = settings.levels, plants.m
+    if levels and not np.all(np.isfinite(pool.high)):
+        raise ValueError("action: a grid of levels needs limits; leave limits='plant', or give (low, high)")
+    if levels and (levels < 2 or levels**m > _MOST_LEVELS):
+        raise ValueError(
+            f"action: expected at least 2 levels and at most {_MOST_LEVELS} points, but found {levels} for {m} "
+            "inputs; take fewer levels, or a structured action such as InputChannel"
+        )
     noise = np.asarray(settings.sensor_noise)
     sensor = np.broadcast_to(noise, unit_x.shape) if noise.any() else None
     leaves, tree = jax.tree.flatten(pool)
     identity = (tree, *((a.dtype.str, a.shape, a.tobytes()) for a in leaves), settings)
     return Environment(pool, settings, plants.name, offset, unit_x, unit_u, sensor, ends, identity)
-
-
-def _check_levels(levels: int, pool: Problem, m: int) -> None:
-    if not np.all(np.isfinite(pool.high)):
-        raise ValueError("action: a grid of levels needs limits; leave limits='plant', or give (low, high)")
-    if levels < 2 or levels**m > _MOST_LEVELS:
-        raise ValueError(
-            f"action: expected at least 2 levels and at most {_MOST_LEVELS} points, but found {levels} for {m} "
-            "inputs; take fewer levels, or a structured action such as InputChannel"
-        )
 
 
 def _units(pool: Problem, plants: Plant, settings: Settings) -> tuple[np.ndarray, np.ndarray]:

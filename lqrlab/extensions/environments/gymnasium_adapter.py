@@ -210,10 +210,7 @@ def _vector_step(
 
 
 def _begun(over: Array, state: State, info: dict[str, Array]) -> dict[str, Array]:
-    """The information on a step, of the new episodes where ``over`` is True.
-
-    Nothing has been paid in them yet: were the optimum to take over now, they would cost once its x0ᵀP x0.
-    """
+    """The information on a step, of the new episodes where ``over`` is True."""
     optimum = state.optimum
     cost, violation = (jnp.where(over, 0, info[name]) for name in ("cost", "violation"))
     ratio = jnp.where(over, 1 + 0 * optimum, info["ratio"])  # NaN where no optimum is known
@@ -251,14 +248,7 @@ def _given(env: Environment, action: Any, lead: tuple[int, ...]) -> Any:
 def _frame_of(
     plant: Plant, x: np.ndarray, u: np.ndarray, bounds: tuple[float, ...], size: tuple[int, int] = (480, 360)
 ) -> np.ndarray:
-    """The plant at the absolute state x [n] and input u [m] as ``[height, width, 3]`` bytes.
-
-    Args:
-        plant: one plant.
-        x, u: what is not finite is drawn at the edge.
-        bounds: left, right, bottom, top of the plane that is shown.
-        size: width and height.
-    """
+    """The plant at the absolute state x [n] and input u [m] as ``[height, width, 3]`` bytes."""
     shapes = plant.drawing(*(np.nan_to_num(a, nan=0.0, posinf=1e3, neginf=-1e3) for a in (x, u)))
     wide, high = (_SHARP * side for side in size)
     left, right, bottom, top = bounds

@@ -96,23 +96,16 @@ class Settings(Config):
         for name in ("noise", "sensor_noise"):  # as what has a hash
             object.__setattr__(self, name, _plain(name, getattr(self, name)))
         self.require("sensor_noise", all(0 <= a < np.inf for a in self.sensor_noise), "standard deviations ≥ 0")
-        self._check_together()
-
-    def _check_together(self) -> None:
-        """Refuse texts that are no choice, and settings that do not go together."""
         if self.observe not in ("state", "outputs") and not 0 < self.memory <= _MOST_REMEMBERED:
             self.require("observe", False, f"'state', 'outputs' or 'history:8' (at most {_MOST_REMEMBERED})")
         self.require("action", self.action == "full" or self.levels > 0, "'full' or 'levels:3'")
         swings = self.task == "swing_up"
-        for wrong, words in (
-            (swings and self.linear, "task: 'swing_up' needs the nonlinear plant; leave linear=False"),
-            (
-                self.filter_horizon and (self.delay or swings),
-                "filter_horizon: a safety filter needs delay=0 and task='regulate', which it looks ahead in",
-            ),
-        ):
-            if wrong:
-                raise ValueError(words)
+        if swings and self.linear:
+            raise ValueError("task: 'swing_up' needs the nonlinear plant; leave linear=False")
+        if self.filter_horizon and (self.delay or swings):
+            raise ValueError(
+                "filter_horizon: a safety filter needs delay=0 and task='regulate', which it looks ahead in"
+            )
 
     def words(self, *without: str) -> str:
         """The settings as a text that is the same in each process, but for some of them."""

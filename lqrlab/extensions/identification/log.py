@@ -289,11 +289,7 @@ def require_excitation(log: Log, samples: int) -> None:
 
 
 def select(log: Log, plant: Plant) -> tuple[np.ndarray, list[int]]:
-    """The log's inputs in the plant's order ``[T, m]``, and which of (states, outputs) of the plant each y is.
-
-    Raises:
-        ValueError: an input of the plant, or an output of the log, that the other does not have or has in another unit.
-    """
+    """The log's inputs in the plant's order ``[T, m]``, and which of (states, outputs) of the plant each y is."""
     names = [s.name for s in log.inputs]
     for s in plant.inputs:
         if s.name not in names:

@@ -100,8 +100,6 @@ class LinearModel:
         steps = ((X @ A - A @ X, X @ B, -C @ X, 0 * D) for X in units)
         return np.stack([np.concatenate([a.ravel() for a in step]) for step in steps], 1)
 
-    # On a log ------------------------------------------------------------------------------------------------
-
     def simulate(self, log: Log) -> Float[np.ndarray, "T p"]:
         """Outputs from the inputs alone; the initial state of each record is fitted to it."""
         return self.run(log, np.zeros_like(self.K))[0]
@@ -146,8 +144,6 @@ class LinearModel:
         """Tests of what the predictor misses: white, and independent of the inputs?"""
         outputs = self.predict(log)
         return Residuals.of(log, log.ys - outputs, lags)
-
-    # To a design ---------------------------------------------------------------------------------------------
 
     def continuous(self) -> tuple[Float[np.ndarray, "n n"], Float[np.ndarray, "n m"]]:
         """(A, B) of the continuous plant whose zero-order hold this is.

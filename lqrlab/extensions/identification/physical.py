@@ -141,10 +141,7 @@ def _far_off(segments: Segments, log: Log) -> bool:
 
 
 def _bounded_growth(plant: Plant, dt: float, longest: int) -> int:
-    """Samples, at most ``longest``, in which an error of the state grows by a factor of at most ``_GROWTH``.
-
-    Each state in units of its scale; not by unstable modes alone: integrators in a row make large errors too.
-    """
+    """Samples, at most ``longest``, in which an error of the state grows by a factor of at most ``_GROWTH``."""
     scale = np.asarray(plant.scales[0])
     rate = np.asarray(plant.matrices()[0]) / scale[:, None] * scale * dt
 

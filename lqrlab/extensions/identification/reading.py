@@ -158,9 +158,6 @@ def _drifts(signals: Sequence[Signal], values: np.ndarray, m: int) -> list[str]:
     return [f"{drifts}, though the inputs keep their mean: log.detrended('linear')" for drifts in said]
 
 
-# Columns ------------------------------------------------------------------------------------------------------
-
-
 def _clock(where: str, columns: Sequence[Column], time: str | None) -> Column | None:
     """The time column, if there is one: ``"time"`` before ``"t"``, which may be another signal."""
     if time is not None:
@@ -226,9 +223,6 @@ def _numbers(column: Column) -> np.ndarray:
         hint = "; is the decimal mark a comma?" * ("," in word)
         raise ValueError(f"{column.name}: expected a column of numbers, but found {word!r} in it{hint}")
     return numbers.to_numpy(float, na_value=np.nan)
-
-
-# Time ---------------------------------------------------------------------------------------------------------
 
 
 def _times(column: Column, time: str | None, notes: list[str]) -> np.ndarray:

@@ -114,9 +114,6 @@ def _check_columns(where: object, columns: int) -> None:
         raise ValueError(f"{where}: expected at most {_MOST_COLUMNS} columns, but found {columns}")
 
 
-# Numbers as people write them ---------------------------------------------------------------------------------
-
-
 def _pattern(mark: str, other: str) -> str:
     """Numbers with a decimal mark, and another one or a blank between groups of three digits."""
     whole = rf"(?:\d+|[1-9]\d{{0,2}}(?:[{other}'’\s]\d{{3}})+|(?=[{mark}]\d))"
@@ -160,14 +157,8 @@ def _fits(frame: pd.DataFrame) -> dict[int, tuple[pd.Series, str]]:
     return found
 
 
-# Rows ---------------------------------------------------------------------------------------------------------
-
-
 def _layout(rows: Sequence[Sequence[str]]) -> tuple[list[str], int, int]:
-    """Headings with units (empty if there are none), the number of columns, and the row at which the data begin.
-
-    Data are what the last rows look like; above them stand headings, units, and anything else.
-    """
+    """Headings with units (empty if there are none), the number of columns, and the row at which the data begin."""
     last = [row for row in rows[-max(len(rows) // 4, 3) :] if any(row)]
     width = statistics.mode(len(row) for row in last) if last else 0
     numbers = [j for j in range(width) if 2 * sum(any(map(_DATA.match, row[j : j + 1])) for row in last) >= len(last)]
@@ -197,9 +188,6 @@ def _headed(where: Path, frame: pd.DataFrame, headings: list[str]) -> pd.DataFra
     if frame.iloc[:, width:].notna().any(axis=None):
         raise ValueError(f"{where}: expected a value for each of {width} headings, but found {frame.shape[1]}")
     return frame.iloc[:, :width].set_axis(headings or range(width), axis=1)
-
-
-# Kinds of files -----------------------------------------------------------------------------------------------
 
 
 def _text(path: Path) -> pd.DataFrame:

@@ -11,11 +11,7 @@ _MOTORS = "replace it by a <motor>, <position> or <velocity> on a joint"
 
 
 def check_supported(m: Any) -> None:
-    """Raise ValueError unless this is a tree of hinges and slides with motors, naming the joint or actuator.
-
-    Raises:
-        ValueError: says what the model has, and the way out.
-    """
+    """Raise ValueError unless this is a tree of hinges and slides with motors, naming the joint or actuator."""
     mujoco = library()
     loose = {int(mujoco.mjtJoint.mjJNT_FREE): "a free", int(mujoco.mjtJoint.mjJNT_BALL): "a ball"}
     for number, kind in enumerate(map(int, m.jnt_type)):

@@ -32,16 +32,7 @@ def library() -> ModuleType:
 def read_model(
     model: Any, actuated: Sequence[str] = (), fixed: Sequence[str] = ()
 ) -> tuple[Any, str, Callable[[], Any]]:
-    """A compiled ``mujoco.MjModel``, the name of its file, and what makes the model to draw.
-
-    Args:
-        model: a file, or an ``MjModel``.
-        actuated: joints of a file that a motor is added to.
-        fixed: joints of a file that are left out.
-
-    Raises:
-        ValueError: naming the file and what is wrong with it.
-    """
+    """A compiled ``mujoco.MjModel``, the name of its file, and what makes the model to draw."""
     mujoco = library()
     for key, given in (("actuated", actuated), ("fixed", fixed)):
         if not (isinstance(given, list | tuple) and all(isinstance(name, str) for name in given)):
@@ -91,10 +82,7 @@ def read_model(
 
 
 def _without_shapes(spec: Any) -> Any:
-    """A model without meshes, height fields and pictures, where no mass depends on them: their files may be missing.
-
-    None does in bodies that have an inertial, or no joint above them.
-    """
+    """A model without meshes, height fields and pictures, where no mass depends on them: their files may be missing."""
     by_shape = spec.compiler.inertiafromgeom == library().mjtInertiaFromGeom.mjINERTIAFROMGEOM_TRUE
 
     def strip(body: Any, still: bool) -> None:
@@ -120,10 +108,7 @@ def _delete(spec: Any, part: Any) -> None:
 
 
 def _check_elements(file: Path) -> None:
-    """Refuse a robot of more elements than robots have, those counted that it asks MuJoCo to repeat, before it does.
-
-    MuJoCo takes more than what is well-formed, so the tags are counted as they stand, also those of included files.
-    """
+    """Refuse a robot of more elements than robots have, those counted that it asks MuJoCo to repeat, before it does."""
     found, places = 0.0, [(file, 1.0)]
     for place, times in places:
         above, (text, *more) = [times], place.read_text(errors="replace").split("<!--")
@@ -189,10 +174,7 @@ def _told(file: str) -> Iterator[None]:
 
 
 def _as_seen(file: Path, m: Any, compiled: Callable[[Any], Any]) -> Any:
-    """The model to draw: MuJoCo drops what a URDF file has for the eye only, unless it is told otherwise there.
-
-    Meshes that are missing are no reason to refuse a robot whose motion needs none: then the first model is drawn.
-    """
+    """The model to draw: MuJoCo drops what a URDF file has for the eye only, unless it is told otherwise there."""
     text = file.read_text(errors="replace")
     if "<robot" not in text or "<mujoco" in text:
         return m

@@ -79,9 +79,6 @@ def from_mujoco(
     return plant
 
 
-# Names -----------------------------------------------------------------------------------------------------
-
-
 def _unique(names: Sequence[str], taken: Sequence[str] = ()) -> list[str]:
     """The names, with numbers added to those that are taken."""
     given: list[str] = []
@@ -122,10 +119,7 @@ def _signals(m: Any, rest: Rest) -> tuple[tuple[Signal, ...], tuple[Signal, ...]
 
 
 def _kind(gain: np.ndarray, bias: np.ndarray, unit: str, *, normalised: bool) -> tuple[str, str, float]:
-    """Kind of an actuator's input, its unit, and the input of a servo for one large unit of its joint (else 0).
-
-    The input has a unit where the model leaves no factor between it and what it is called after.
-    """
+    """Kind of an actuator's input, its unit, and the input of a servo for one large unit of its joint (else 0)."""
     for kind, slope, large, per in (("target", bias[1], 1.0, ""), ("target_rate", bias[2], 2.0, "/s")):
         if slope and gain[0]:
             plain = bool(np.isclose(gain[0], -slope) and not gain[1:].any())

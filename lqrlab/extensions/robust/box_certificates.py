@@ -1,18 +1,22 @@
 """Certificates of a gain over a box of parameters, from both sides: stability, and how much worse it may become."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
 from lqrlab import control
 from lqrlab.compute import checks
 from lqrlab.control.state_space import response_at
-from lqrlab.extensions.robust.structured_singular_value import mu
+from lqrlab.extensions.robust.structured_singular_value import below_one
 from lqrlab.extensions.robust.uncertain_loop import UncertainLoop, UncertainPlant
 from lqrlab.systems import Plant
 
-_FINER, _MOST = 1.02, 1e6  # factors of the gain: to which it is bounded, and up to which it is looked for
+_FINER = 1.03, 1.1, 1.3, 2.0, 5.0, 50.0, 1e3  # times the largest gain that was found: bounds that are tried
 _PEAKS = 8  # loops of the largest gains whose frequencies are looked at
+_SHARE, _WHOLE = 0.88, 1.001  # of the multiple that is refuted, to be certified; at least, where it is above that
+_BOXES, _LEAST, _WORK = 400, 12, 4e5  # boxes that a box is cut into, at most; times the cube of the blocks' size
+_AT_ONCE, _LONG = 0.83 ** np.arange(24), 60  # shares of the multiple that is looked for, tried at once; turns for it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,13 +24,13 @@ class RobustStability:
     """Of a gain on one plant whose parameters are known to within a box.
 
     Attributes:
-        mu: largest µ over the frequencies. Below 1 the loop is stable for all parameters in the box, as far as the
-            grid of frequencies and the remainder of the linear expansion, which was sampled, can tell.
-        frequency: where that is [rad/s].
+        mu: one over the multiple of the box that is certified. Below 1 the loop is stable for all parameters in the
+            box, as far as grids of frequencies and the sampled remainders of linear expansions can tell.
+        frequency: of the loop where it is refuted [rad/s]; inf if it is not.
         refuted: the least multiple of the box at which parameters were found that the gain does not stabilise, on
             the plant's own equations; inf if none was.
         parameters: these, by name.
-        remainder: what the expansion lacks, relative to the effect of all parameters together.
+        remainder: what one expansion lacks over the whole box, relative to the effect of all parameters together.
     """
 
     mu: float
@@ -46,14 +50,15 @@ def robust_stability(
 ) -> RobustStability:
     """Bounds, from both sides, on how far a plant's parameters may be from their values before a gain loses it.
 
-    From within by µ of the sampled loop expanded in the parameters, :meth:`UncertainLoop.pulled_out`. From without,
-    parameters are moved along random directions and to the corners of their box until the loop is unstable.
+    From without, parameters are moved along random directions and to the corners of their box until the loop is
+    unstable. From within, nearly as large a box is cut into parts, at most some hundred, until µ of the sampled loop,
+    expanded in the parameters of each part (:meth:`UncertainLoop.pulled_out`), is below 1.
 
     Args:
         controller: what :func:`lqrlab.simulation.bind` makes a gain of: a gain, a design, a network of matrices.
         plant: one plant; or all that it may be, such as a log allows (``fit.uncertain(probability=0.95)``).
         spread: half-width of each parameter that varies, relative, 0 < spread < 1; cut to its range. Of a plant.
-        num_frequencies: at which µ is computed.
+        num_frequencies: at which µ of each part is bounded.
         seed: of the directions.
 
     Raises:
@@ -68,21 +73,63 @@ def robust_stability(
     """
     seed = checks.whole("seed", seed, 0)
     loop = UncertainLoop.of(controller, plant, spread)
-    nominal, into, out, blocks, remainder = loop.pulled_out(np.random.default_rng(seed))
-    closed, n = loop.closed(nominal), len(nominal)
-    w = loop.frequencies(closed, num_frequencies)
-    seen = out @ np.concatenate([np.eye(n), -loop.K])
-    bound = mu(response_at(closed, into, seen, np.exp(1j * w)), blocks).upper
-    refuted, parameters = _refuted(loop, np.random.default_rng(seed))
-    peak = int(np.argmax(bound))
-    at = float(w[peak]) / float(loop.plants.plant.dt)
-    return RobustStability(float(bound[peak]), at, refuted, parameters, remainder)
+    tried = loop.tried(np.random.default_rng(seed))
+    refuted, parameters, at = _refuted(loop, tried)
+    most = _SHARE * min(refuted, loop.plants.beyond)
+    multiple = _covered(loop, max(most, _WHOLE) if refuted > _WHOLE else most, tried, num_frequencies)
+    *_, lost = loop.pulled_out(tried, np.zeros(tried.shape[1]), np.ones(tried.shape[1]))
+    return RobustStability(1 / multiple if multiple else np.inf, at, refuted, parameters, lost)
 
 
-def _refuted(loop: UncertainLoop, rng: np.random.Generator) -> tuple[float, dict[str, float]]:
-    """The least multiple of the box at which a loop was found unstable, and the parameters there."""
-    directions = loop.tried(rng)
-    directions /= np.abs(directions).max(axis=1, keepdims=True)
+def _halves(
+    loop: UncertainLoop, box: Any, tried: np.ndarray, count: int, performance: Any = None, *, long: bool = False
+) -> list[Any]:
+    """The box |d − center| ≤ half in two, across the direction that matters most; none if all within is certified.
+
+    Performance is the root of a weight and the gain from the inputs' disturbances to it, and more frequencies.
+    ``long``: with a repeated block for a direction of several ranks, which takes longer and is true more often.
+    """
+    nominal, into, out, blocks, owners, _ = loop.pulled_out(tried, *box)
+    closed, n, (center, half) = loop.closed(nominal), len(nominal), box
+    across = half
+    if np.abs(np.linalg.eigvals(closed)).max() < 1:
+        w, seen = loop.frequencies(closed, count), out @ np.concatenate([np.eye(n), -loop.K])
+        if performance is None:
+            response = response_at(closed, into, seen, np.exp(1j * w))
+        else:
+            root, gain, peaks = performance
+            into, z = np.hstack([into, nominal[:, n:]]), np.exp(1j * np.union1d(w, peaks))
+            response = response_at(closed, into, np.vstack([seen, root / gain]), z)
+            response[:, : len(out), -len(loop.K) :] += out[:, n:]  # the blocks see the disturbed input
+            blocks = [*blocks, (len(loop.K), n)]
+        repeated = [(-int(k), 0) for k in np.bincount(owners) if k] + blocks[len(owners) :]
+        if below_one(response, blocks) or (long and below_one(response, repeated, _LONG)):
+            return []
+        across = np.bincount(owners, np.abs(np.diagonal(response, 0, 1, 2)).max(0)[: len(owners)], len(half))
+    move = 0.5 * half * (np.arange(len(half)) == np.argmax(across))
+    return [(center + side * move, half - move) for side in (-1, 1)]
+
+
+def _covered(loop: UncertainLoop, most: float, tried: np.ndarray, *how: Any) -> float:
+    """The multiple of the box up to which boxes are certified that cover it."""
+    one = np.ones(loop.plants.directions)
+    budget = int(np.clip(_WORK / len(loop.pulled_out(tried, 0 * one, one)[2]) ** 3, _LEAST, _BOXES))
+    at_once = (m for m in _AT_ONCE * most if not _halves(loop, (0 * one, m * one), tried, *how, long=True))
+    core = float(next(at_once, 0.0))
+    left = [(0 * one, most * one)] if core < most else []
+    begins = [0.0] * len(left)
+    while left and budget:
+        first = left.pop(int(np.argmin(begins)))
+        if np.add(np.abs(first[0]), first[1]).max() > core * (1 + 1e-9):
+            left += _halves(loop, first, tried, *how)
+            budget -= 1
+        begins = [float(np.maximum(np.abs(center) - half, 0).max()) for center, half in left]
+    return max(core, min(begins, default=most))
+
+
+def _refuted(loop: UncertainLoop, tried: np.ndarray) -> tuple[float, dict[str, float], float]:
+    """The least multiple of the box at which a loop was found unstable, the parameters there, and its frequency."""
+    directions = tried / np.abs(tried).max(axis=1, keepdims=True)
 
     def unstable(at: np.ndarray) -> np.ndarray:
         loops = loop.closed(loop.joint(at[:, None] * directions))
@@ -96,9 +143,12 @@ def _refuted(loop: UncertainLoop, rng: np.random.Generator) -> tuple[float, dict
         grows = unstable(middle)
         low, high = np.where(grows, low, middle), np.where(grows, middle, high)
     if not ends.any():
-        return np.inf, {}
+        return np.inf, {}, np.inf
     first = int(np.argmin(np.where(ends, high, np.inf)))
-    return float(high[first]), loop.plants.parameters(high[first] * directions[first])
+    move = high[first] * directions[first]
+    values = np.linalg.eigvals(np.nan_to_num(loop.closed(loop.joint(move[None]))[0]))
+    at = float(np.abs(np.angle(max(values, key=abs))) / loop.plants.plant.dt)
+    return float(high[first]), loop.plants.parameters(move), at
 
 
 # Worst case gain -----------------------------------------------------------------------------------------------
@@ -128,8 +178,8 @@ def worst_case_gain(
     """Bounds on the largest gain of a loop over all parameters within a box; arguments, errors as robust_stability's.
 
     From disturbances at the plant's inputs, in units of their scales, to z with zᵀz = xᵀQx + uᵀRu + 2xᵀNu, the sampled
-    weights at the plant's own parameters. The gain enters µ as one more full block (main loop theorem): the bound is
-    the least gain γ, to within 2 %, at which µ with z/γ is below 1 at all frequencies.
+    weights at the plant's own parameters. The gain enters µ as one more full block (main loop theorem): γ is a bound
+    where µ with z/γ is below 1 in all parts of the box; some multiples of the largest gain found are tried.
 
     Source: K. Zhou, J. C. Doyle and K. Glover, Robust and Optimal Control (1996), chapter 11.
 
@@ -140,18 +190,13 @@ def worst_case_gain(
     """
     seed = checks.whole("seed", seed, 0)
     loop = UncertainLoop.of(controller, plant, spread)
-    nominal, into, out, blocks, _ = loop.pulled_out(np.random.default_rng(seed))
-    n, m = len(nominal), len(loop.K)
-    closed, root = loop.closed(nominal), _root(loop.stage)
-    gains, peaks, moves = _found(loop, root, np.random.default_rng(seed))
+    tried, root = loop.tried(np.random.default_rng(seed)), _root(loop.stage)
+    gains, peaks, moves = _found(loop, root, tried)
     most = int(np.argmax(gains))
     # where loops of the box have their peaks, or the bound might be below what was found
-    w = np.union1d(loop.frequencies(closed, num_frequencies), np.unique(peaks[np.isfinite(peaks)]))
-    from_all = np.concatenate([into, nominal[:, n:]], axis=1)
-    seen = np.concatenate([out @ np.concatenate([np.eye(n), -loop.K]), root])
-    response = response_at(closed, from_all, seen, np.exp(1j * w))
-    response[:, : len(out), -m:] += out[:, n:]  # the blocks see the disturbed input
-    upper = _upper(response, blocks, (m, n), float(gains[most]), len(out))
+    peaks = np.unique(peaks[np.isfinite(peaks)])
+    bounds = (factor * float(gains[most]) for factor in (_FINER if np.isfinite(gains[most]) else ()))
+    upper = next((b for b in bounds if _covered(loop, 1.0, tried, num_frequencies, (root, b, peaks)) >= 1), np.inf)
     return WorstCaseGain(float(gains[0]), float(gains[most]), upper, loop.plants.parameters(moves[most]))
 
 
@@ -161,11 +206,9 @@ def _root(weight: np.ndarray) -> np.ndarray:
     return np.sqrt(np.maximum(size, 0))[:, None] * vectors.T
 
 
-def _found(
-    loop: UncertainLoop, root: np.ndarray, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _found(loop: UncertainLoop, root: np.ndarray, tried: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Gains of the loops that are tried, the nominal one first, and where [rad a sample]; inf of one not stable."""
-    moves = np.concatenate([np.zeros((1, loop.plants.directions)), loop.tried(rng)])
+    moves = np.concatenate([np.zeros((1, loop.plants.directions)), tried])
     joint = loop.joint(moves)
     n = joint.shape[1]
     gains, peaks = np.full((2, len(moves)), np.inf)
@@ -174,26 +217,3 @@ def _found(
             gains[i], peaks[i] = control.hinf_norm(closed, B, root, np.zeros((n, B.shape[1])), dt=1.0)
     best = np.argsort(-gains, kind="stable")[:_PEAKS]
     return gains, np.where(np.isin(np.arange(len(gains)), best) | (np.arange(len(gains)) == 0), peaks, np.inf), moves
-
-
-def _upper(response: np.ndarray, blocks: list, performance: tuple[int, int], gain: float, seen: int) -> float:
-    """The least gain, to a factor of _FINER, at which µ is below 1 at all frequencies; inf beyond _MOST times."""
-    if mu(response[:, :seen, : -performance[0]], blocks).upper.max() >= 1:
-        return np.inf
-
-    def larger(response: np.ndarray, gain: float) -> np.ndarray:
-        """The frequencies at which the gain may be larger."""
-        scaled = response.copy()
-        scaled[:, seen:] /= gain
-        return response[mu(scaled, [*blocks, performance]).upper >= 1]
-
-    low, high, factor = gain, gain, _FINER
-    while len(left := larger(response, high)):
-        response = left  # µ falls as the gain grows: the others need no further look
-        low, high, factor = high, high * factor, factor**1.5
-        if high > _MOST * gain:
-            return np.inf
-    while high > low * _FINER:
-        middle = float(np.sqrt(low * high))
-        low, high = (middle, high) if len(larger(response, middle)) else (low, middle)
-    return high

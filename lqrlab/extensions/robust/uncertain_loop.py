@@ -13,6 +13,7 @@ from lqrlab.simulation import LinearPolicy, Problem, bind
 from lqrlab.systems.plant import Plant, check_plant, parameter_fields
 
 _MOST = 0.95  # share of its value that a parameter may lose
+Blocks = list[tuple[int, int]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,8 +73,6 @@ _TRIED = 256  # directions of the parameters that are tried, corners of the box 
 _KEPT = 0.02  # share of a direction's effect below which a further rank of it counts as unknown instead
 _SLOW = 1e-4  # rad a sample, the lowest frequency but zero
 
-Blocks = list[tuple[int, int]]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class UncertainLoop:
@@ -128,40 +127,37 @@ class UncertainLoop:
         return joint[..., :n] - joint[..., n:] @ self.K
 
     def tried(self, rng: np.random.Generator) -> Float[np.ndarray, "k d"]:
-        """Corners of the box, and points within it."""
-        inside = rng.uniform(-1, 1, (_TRIED, self.plants.directions))
+        """Corners of the box, all if these are few, and points within it."""
+        p = self.plants.directions
+        inside = rng.uniform(-1, 1, (_TRIED, p))
         inside[: _TRIED // 2] = np.sign(inside[: _TRIED // 2])
+        if 2**p <= _TRIED // 2:
+            inside[: 2**p] = 1.0 - 2.0 * (np.arange(2**p)[:, None] >> np.arange(p) & 1)
         return inside
 
-    def pulled_out(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray, Blocks, float]:
-        """[A B], what all blocks add to the state, what they see of [x; u], the blocks, the remainder.
+    def pulled_out(
+        self, tried: Float[np.ndarray, "k d"], center: Float[np.ndarray, " d"], half: Float[np.ndarray, " d"]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Blocks, np.ndarray, float]:
+        """[A B], what all blocks add to the state, what they see of [x; u], the blocks, whose they are, the remainder.
 
-        [A B] + Σ dᵢ Mᵢ by central differences over the whole box; each dᵢ is a real block, as often repeated as Mᵢ has
-        rank, and what the expansion lacks at the points that are tried is covered by a full block.
+        [A B] + Σ dᵢ Mᵢ by central differences over the whole box, |dᵢ| ≤ 1; each dᵢ is a real block for each rank of
+        Mᵢ, and what the expansion lacks at the points that are ``tried`` is covered by a full block.
         """
         p = self.plants.directions
-        ends = self.joint(np.concatenate([np.eye(p), -np.eye(p), np.zeros((1, p))]))
+        ends = self.joint(center + half * np.concatenate([np.eye(p), -np.eye(p), np.zeros((1, p))]))
         effects, nominal = (ends[:p] - ends[p:-1]) / 2, ends[-1]
-        into, out, blocks = [], [], []
-        kept = np.zeros_like(effects)
-        for i, effect in enumerate(effects):
-            left, size, right = np.linalg.svd(effect, full_matrices=False)
-            rank = int(np.sum(size > _KEPT * max(size[0], 1e-300))) if size[0] > 1e-12 else 0
-            if rank:
-                into.append(left[:, :rank] * np.sqrt(size[:rank]))
-                out.append(np.sqrt(size[:rank, None]) * right[:rank])
-                kept[i] = into[-1] @ out[-1]
-                blocks.append((-rank, 0))
-        inside = self.tried(rng)
-        moved = np.tensordot(inside, kept, 1)
-        lacks = self.joint(inside) - nominal - moved
+        left, size, right = np.linalg.svd(effects, full_matrices=False)
+        kept = (size > _KEPT * size[:, :1]) & (size[:, :1] > 1e-12)
+        owners, ranks = np.nonzero(kept)
+        root = np.sqrt(size[kept])[:, None]
+        into, out = root * left[owners, :, ranks], root * right[owners, ranks]
+        moved = np.einsum("kr,ri,rj->kij", tried[:, owners], into, out)
+        lacks = self.joint(center + half * tried) - nominal - moved
         before, behind, most = _cover(lacks)
-        into.append(most * before)
-        out.append(behind)
-        blocks.append(nominal.shape)
-        sizes = [np.linalg.norm(a, axis=(-2, -1)).max() for a in (lacks, moved)]
-        lost = float(sizes[0] / max(sizes[1], 1e-300))
-        return nominal, np.concatenate(into, axis=1), np.concatenate(out), blocks, lost
+        lost, all_moved = (float(np.linalg.norm(a, axis=(-2, -1)).max()) for a in (lacks, moved))
+        lost /= max(all_moved, 1e-300)
+        blocks: Blocks = [*[(-1, 0)] * len(owners), nominal.shape]
+        return (nominal, np.hstack([into.T, most * before]), np.vstack([out, behind]), blocks, owners, lost)
 
     def frequencies(self, loop: Float[np.ndarray, "n n"], count: int) -> Float[np.ndarray, " f"]:
         """Zero, a geometric grid up to half the sampling frequency, and those of the loop's modes [rad a sample]."""

@@ -160,10 +160,7 @@ def _basis(n: int, diagonal: bool) -> np.ndarray:
 
 
 def _scales(loops: _ObservedLoops) -> tuple[np.ndarray, np.ndarray]:
-    """Sizes of states ``[N, n]`` and inputs ``[N, m]`` that noise at all inputs brings about in the loop.
-
-    The Gramian X of the closed loop gives both, but needs the sizes of the inputs: a few rounds of a fixed point.
-    """
+    """Sizes of states ``[N, n]`` and inputs ``[N, m]`` that noise at all inputs brings about in the loop."""
     x, u = map(np.stack, zip(*map(_even_units, *loops.plant(), loops.K)))
     loops = loops.scaled(x, u)
     (A, B), K = loops.plant(), loops.K

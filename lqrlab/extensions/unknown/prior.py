@@ -317,8 +317,6 @@ def ridge(*, size: float = 0.3, caution: float = 0.0, probe: float = 0.15) -> Pr
     )
 
 
-# In a file of weights --------------------------------------------------------------------------------------
-
 _SHAPES: dict[str, tuple[str | int, ...]] = {"dense": ("k", 3), "kinematic": ("l", 4), "probe": (3,)}
 _SHAPES |= dict.fromkeys(("half", "caution", "start", "inflate"), ())
 _FAMILIES = {

@@ -28,13 +28,10 @@ class HistoryNetwork(Described):
         self.head = FlatLinear(config.width, M_MAX * N_MAX, kernel_init=nnx.initializers.zeros, rngs=rngs)
 
     def read(self, tokens: Array, prefix: Array, exists: Array, rows: int) -> Array:
-        """Features of the last ``rows`` steps ``[b, rows, width]``, each from itself and what came before.
+        """Features of the last ``rows`` steps (W or 1) ``[b, rows, width]``, each from itself and what came before.
 
-        Args:
-            tokens: ``[b, W, width]``.
-            prefix: what is known of the plant ``[b, width]``; zero if nothing is.
-            exists: whether a step exists ``[b, W]``.
-            rows: W, or 1 where the last step's answer alone is asked for.
+        From tokens ``[b, W, width]``, a prefix, which is what is known of the plant ``[b, width]`` (zero if nothing
+        is), and whether a step exists ``[b, W]``.
         """
         raise NotImplementedError(f"{type(self).__name__} declares no read(tokens, prefix, exists, rows)")
 

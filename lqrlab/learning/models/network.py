@@ -73,10 +73,8 @@ def features(d: Told) -> Array:
 class Context:
     """A model's encoding of a description, once for all steps.
 
-    Attributes:
-        prefix: what the history's reader is told of the plant ``[b, width]`` (none for a gain network).
-        gain: what the description alone says, flat ``[b, 72]``.
-        state_mask, input_mask: ``[b, 12]``, ``[b, 6]``.
+    The prefix ``[b, width]`` is what the history's reader is told of the plant (none for a gain network), the gain
+    ``[b, 72]`` what the description alone says.
     """
 
     prefix: Array
@@ -215,11 +213,7 @@ def fits(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> bool:
 
 
 def restored(config: ModelConfig, params: Mapping[str, ArrayLike]) -> Any:
-    """The model of a config, in which settings of other kinds do nothing, with parameters that may be a stranger's.
-
-    Raises:
-        ValueError: they are not those of the model.
-    """
+    """The model of a config, in which settings of other kinds do nothing, with parameters that may be a stranger's."""
     config = used(config)
     if not fits(config, {k: np.shape(a) for k, a in params.items()}):
         raise ValueError("the arrays do not fit the model: their names or shapes are not those that its settings make")

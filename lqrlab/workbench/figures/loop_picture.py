@@ -86,7 +86,9 @@ def _cost_so_far(result: LoopDesign, at: Rectangle) -> str:
     """Cost so far of the loops; the optimum as a line across."""
     runs, ts = _runs(result), result.best.ts
     looks = svg.strokes(runs).values()
-    curves = [(ts, np.concatenate([[0.0], np.cumsum(run.costs)]), look) for run, look in zip(runs.values(), looks)]
+    with np.errstate(over="ignore", invalid="ignore"):  # a loop that diverges costs more than there are numbers
+        so_far = [np.concatenate([[0.0], np.cumsum(run.costs)]) for run in runs.values()]
+    curves = [(ts, cost, look) for cost, look in zip(so_far, looks)]
     curves.append((ts[[0, -1]], np.full(2, result.cost), Stroke(7, DASHES[2])))
     title = "cost so far; dotted: x0ᵀP x0, the least there is"
     return charts.over_time(at, curves, title, "1", float(ts[-1]), lead=1)[0]

@@ -33,23 +33,23 @@ def size(plant, K, parameters):
     return np.abs(np.linalg.eigvals(a - b @ K)).max()
 
 
-@pytest.mark.parametrize("name", ["cart_pole", "gantry_crane", "two_mass_spring"])
-def test_what_is_certified_is_stable_wherever_one_looks(name):
+@pytest.mark.parametrize("name", ["pendulum", "gantry_crane", "two_mass_spring", "hanging_pendulum"])
+def test_what_is_certified_is_stable_wherever_one_looks_and_nearly_all_that_is_not_refuted(name):
     plant = systems.make(name)
     K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
     found = robust.robust_stability(K, plant)
     assert found.certified
-    assert found.refuted > 1
-    many = systems.sample(name, key=jax.random.key(7), num=300, spread=0.2)
+    assert 0.8 < 1 / (found.mu * found.refuted) < 1
+    many = systems.sample(name, key=jax.random.key(7), num=300, spread=0.2 / found.mu)
     assert max(size(plant, K, {k: float(v) for k, v in one.parameters.items()}) for one in many) < 1
 
 
-@pytest.mark.parametrize("name", ["furuta_pendulum", "acrobot", "two_link_arm", "cart_pole"])
+@pytest.mark.parametrize("name", ["furuta_pendulum", "two_link_arm", "pendulum"])
 def test_where_it_is_refuted_the_loop_is_at_the_edge(name):
     plant = systems.make(name)
     K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
     found = robust.robust_stability(K, plant)
-    assert found.refuted < 1 or name == "cart_pole"
+    assert found.refuted < 1 or name == "pendulum"
     assert found.mu > 1 or found.refuted > 1
     fixed = {k: float(v) for k, v in plant.parameters.items()}
     assert size(plant, K, fixed | found.parameters) == pytest.approx(1, abs=1e-4)
@@ -110,8 +110,8 @@ def test_the_bound_is_above_what_was_found_on_the_coarsest_grid_and_finite_where
     of_crane, of_pole = (simulation.Problem.of(plant, linear=True).K for plant in (crane, pole))
     coarse = robust.worst_case_gain(of_pole, pole, num_frequencies=2)
     assert coarse.nominal < coarse.lower < coarse.upper < np.inf
-    assert robust.robust_stability(of_crane, crane, spread=0.2632).mu == pytest.approx(0.996, abs=0.003)
-    barely = robust.worst_case_gain(of_crane, crane, spread=0.2632)
+    barely = robust.worst_case_gain(of_crane, crane, spread=0.5)
+    assert robust.robust_stability(of_crane, crane, spread=0.5).refuted < 1.25
     assert barely.lower < barely.upper < np.inf
 
 

@@ -16,9 +16,6 @@ _CHAIN = 24  # operations of a sum or product that is written out
 _SHORT = 4  # terms of one inside a loop
 
 
-# One entry from one entry ------------------------------------------------------------------------------------
-
-
 def _elementwise(name: str, form: Callable[..., Node]) -> None:
     """Enter an elementwise primitive made of operations: program, parameters, operands → expression."""
 
@@ -40,14 +37,6 @@ def _power(p: Any, base: Node, exponent: int) -> Node:
             result = base if result is None else p.op("mul", result, base)
         base, exponent = p.op("mul", base, base) if exponent > 1 else base, exponent >> 1
     return p.lit(1, base.kind) if result is None else result
-
-
-def _converted(p: Any, params: dict, a: Node) -> Node:
-    return p.op(f"to_{kind_of(params['new_dtype'])}", a)
-
-
-def _rounded(p: Any, params: dict, a: Node) -> Node:
-    return p.op("rint" if int(params["rounding_method"]) else "round", a)
 
 
 def _selected(p: Any, params: dict, which: Node, *cases: Node) -> Node:
@@ -74,13 +63,10 @@ _elementwise("square", lambda p, _, a: p.op("mul", a, a))
 _elementwise("rsqrt", lambda p, _, a: p.op("div", p.lit(1, "real"), p.op("sqrt", a)))
 _elementwise("integer_pow", lambda p, params, a: _power(p, a, params["y"]))
 _elementwise("clamp", lambda p, _, low, a, high: p.op("min", p.op("max", a, low), high))
-_elementwise("convert_element_type", _converted)
+_elementwise("convert_element_type", lambda p, params, a: p.op(f"to_{kind_of(params['new_dtype'])}", a))
 _elementwise("reduce_precision", lambda p, _, a: a)
-_elementwise("round", _rounded)
+_elementwise("round", lambda p, params, a: p.op("rint" if int(params["rounding_method"]) else "round", a))
 _elementwise("select_n", _selected)
-
-
-# Numbers moved about -----------------------------------------------------------------------------------------
 
 
 def _moves(name: str, index: Callable[[dict, tuple[int, ...], Index], Index]) -> None:
@@ -96,18 +82,13 @@ def _broadcast(params: dict, shape: tuple[int, ...], i: Index) -> Index:
     return tuple(0 if size == 1 else i[k] for size, k in zip(shape, params["broadcast_dimensions"]))
 
 
-def _transposed(params: dict, shape: tuple[int, ...], i: Index) -> Index:
-    back = np.argsort(params["permutation"])
-    return tuple(i[k] for k in back)
-
-
 def _squeezed(params: dict, shape: tuple[int, ...], i: Index) -> Index:
     rest, gone = iter(i), {k % len(shape) for k in params["dimensions"]}
     return tuple(0 if k in gone else next(rest) for k in range(len(shape)))
 
 
 _moves("broadcast_in_dim", _broadcast)
-_moves("transpose", _transposed)
+_moves("transpose", lambda params, _, i: tuple(i[k] for k in np.argsort(params["permutation"])))
 _moves("squeeze", _squeezed)
 
 
@@ -238,8 +219,6 @@ def _padded(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     t.copy(memory, one, lambda i: tuple(_shifted(t.program, k, low, by + 1) for k, (low, _, by) in zip(i, widths)))
     return [memory]
 
-
-# Sums and products -------------------------------------------------------------------------------------------
 
 _REDUCED = {
     "reduce_sum": ("add", 0.0),

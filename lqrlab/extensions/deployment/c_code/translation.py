@@ -72,8 +72,6 @@ class Translator:
             return [self.each(step.name, a, step.outputs[0])]
         raise UnsupportedStepError(step.name)
 
-    # Arrays ----------------------------------------------------------------------------------------------------
-
     def each(self, name: str, a: list[Array], out: Variable) -> Array:
         """An operation on each entry; operands of no axes go with all."""
         kind = kind_of(out.dtype)

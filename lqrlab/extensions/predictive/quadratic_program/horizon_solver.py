@@ -162,7 +162,7 @@ def _solve(*args: Array) -> Solved:
         last, open_ = phase == _LAST, error > EXACT
         known = known._replace(residual=jnp.where(open_, jnp.where(last, jnp.inf, known.residual), 0))
         given, guessing = args, phase > 0
-        rounds = jnp.where(last, 0 if in_doubt else _CAREFUL, _ROUNDS)  # the least violation is judged as it is
+        rounds = jnp.where(last, _ROUNDS if in_doubt else _CAREFUL, _ROUNDS)
         if in_doubt:
             given = jax.lax.cond(last & jnp.any(open_), least_violation, lambda args: args, args)
         else:
@@ -170,6 +170,9 @@ def _solve(*args: Array) -> Solved:
             known = known._replace(caution=jnp.where(last, fresh, known.caution))
         guess = functools.partial(improved, functools.partial(_guessed, phase), given)
         known = jax.lax.cond(guessing, guess, lambda known: known, known)
+        # the least violation of inputs without limits is flat in them: it is judged as it is
+        flat = last & in_doubt & jnp.any(jnp.isinf(qp.limits[..., :m]), (1, 2, 3))
+        known = known._replace(residual=jnp.where(flat, 0, known.residual))
         known = jax.lax.fori_loop(0, rounds, lambda _, known: improved(_searched, given, known, _WIDTH), known)
         better = open_ & (known.residual < error) & ~known.infeasible & ~(last & in_doubt)
         best = _either(better | (known.infeasible & ~last), known.point, best)  # of a proof, the multipliers
