@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import scipy.linalg
 from refusals import refused
+from unrecognised import Unrecognised
 
-from lqrlab import compute, control, environments, simulation, systems
+from lqrlab import control, environments, simulation, systems
 from lqrlab.simulation.constant_gain import loops_of
 
 KEY = jax.random.key(3)
@@ -219,22 +220,11 @@ def test_sample_times_are_one_for_each_of_the_first_axes_of_the_starts():
 
 
 def test_two_policies_with_as_many_leaves_are_not_taken_for_each_other():
-    @compute.pytree
-    @dataclasses.dataclass(frozen=True)
-    class Opposite:
-        K: jax.Array
-
-        def init(self, batch_shape):
-            return None
-
-        def __call__(self, carry, x):
-            return None, x @ self.K.T
-
     K = jnp.array([[1.0, 2.0]])
     ours = simulation.LinearPolicy(K)
-    assert jax.tree.structure(ours) != jax.tree.structure(Opposite(K))
+    assert jax.tree.structure(ours) != jax.tree.structure(Unrecognised(-K))
     plant = systems.make("pendulum")
-    one, other = (simulation.rollout(plant, p, jnp.ones(2), 1, linear=True).us for p in (ours, Opposite(K)))
+    one, other = (simulation.rollout(plant, p, jnp.ones(2), 1, linear=True).us for p in (ours, Unrecognised(-K)))
     np.testing.assert_allclose(one, -other)
 
 

@@ -856,8 +856,8 @@ def test_the_box_that_a_log_allows_holds_as_many_draws_as_it_says():
     assert np.allclose(axes.T @ axes, width**2 * relative, atol=0.02 * width**2 * np.trace(relative))
     K = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
     assert robust.robust_stability(K, uncertain).certified
-    narrow, wide = (robust.robust_stability(K, found.uncertain(p)).mu for p in (0.2, 0.999))
-    assert wide > 2 * narrow
+    narrow, wide = (robust.worst_case_gain(K, found.uncertain(p)) for p in (0.2, 0.999))
+    assert wide.lower - wide.nominal > 2 * (narrow.lower - narrow.nominal) > 0
     refused("probability: expected a share above 0 and below 1", found.uncertain, 1.0)
 
 
