@@ -51,19 +51,23 @@ def training():
     return [described(sampled(name, 12, seed=1)) for name in FAMILIES]
 
 
-@pytest.fixture(scope="module")
-def seen():
+def pushed(num, farthest=np.inf):
     """States and inputs of a cart-pole that is pushed about, and what is told of it."""
     rng = np.random.default_rng(0)
     d = described(sampled("cart_pole", 1)[0])
     A, B = np.asarray(d.A), np.asarray(d.B)
     x, zs, xs = np.pad(rng.normal(size=4), (0, 8)), [], []
-    for _ in range(12):
+    for _ in range(num):
         u = np.pad(rng.normal(size=1), (0, 5))
         zs.append(np.concatenate([x, u]))
-        x = A @ x + B @ u + 0.02 * np.pad(rng.normal(size=4), (0, 8))
+        x = np.clip(A @ x + B @ u + 0.02 * np.pad(rng.normal(size=4), (0, 8)), -farthest, farthest)
         xs.append(x)
     return np.array(zs), np.array(xs), one(systems.make("cart_pole"), noise=0.02)
+
+
+@pytest.fixture(scope="module")
+def seen():
+    return pushed(12)
 
 
 def learned(prior, seen, level=0):
@@ -184,12 +188,10 @@ def test_a_plant_that_counts_as_known_has_its_own_cost_to_go_at_any_step(sure, c
 @pytest.mark.parametrize(("certain", "known"), [(5.9, False), (6.1, True)])
 @pytest.mark.parametrize("group", [0, 1], ids=["positions", "rates"])
 def test_rows_of_which_the_network_is_certain_on_average_are_not_doubted(sure, group, certain, known):
-    prior, _, told = sure
-    columns = 12 * 18 + 18 * group + COLUMNS  # those of padding do not count
-    said = certain + np.array([2, 0, 0, 0, -2], np.float32)
-    prior = saying(prior, -30.0, 0.0)
-    last = prior.guess.last.at[-1, columns].set(said)
-    prior = dataclasses.replace(prior, guess=dataclasses.replace(prior.guess, last=last))
+    _, _, told = sure
+    said = np.full(36, -30.0, np.float32)
+    said[18 * group + COLUMNS] = certain + np.array([2, 0, 0, 0, -2])  # those of padding do not count
+    prior = saying(sure[0], said, 0.0)
     belief = beliefs.guessed(beliefs.likeliest(beliefs.start(prior, told)), prior, told, jnp.array(0))
     left = np.diagonal(belief.spread[0], axis1=1, axis2=2)[:, COLUMNS]
     assert (left[group] == 0).all() == known
@@ -305,20 +307,10 @@ def test_regression_step_by_step_is_the_dense_posterior_and_odds_are_normal_dens
     np.testing.assert_allclose(found - found.max(), expected - expected.max(), atol=1e-5)
 
 
-def test_the_level_of_the_noise_that_there_is_becomes_the_likeliest(seen):
-    *_, told = seen
+def test_the_level_of_the_noise_that_there_is_becomes_the_likeliest():
+    zs, xs, told = pushed(60, farthest=3.0)
     quieter = dataclasses.replace(told, noise=told.noise / 100)
-    rng = np.random.default_rng(1)
-    A, B = (np.asarray(a) for a in (described(sampled("cart_pole", 1)[0]).A, described(sampled("cart_pole", 1)[0]).B))
-    x, more = np.zeros(N_MAX), []
-    for _ in range(60):
-        z = np.concatenate([x, np.pad(rng.normal(size=1), (0, 5))])
-        x = A @ z[:N_MAX] + B @ z[N_MAX:] + 0.02 * np.pad(rng.normal(size=4), (0, 8))
-        x = np.clip(x, -3, 3)
-        more.append((z, x))
-    belief, learn = beliefs.start(unknown.wide(), quieter), jax.jit(beliefs.learn)
-    for z, x in more:
-        belief = learn(belief, unknown.wide(), quieter, jnp.asarray(z), jnp.asarray(x))
+    _, belief = learned(unknown.wide(), (zs, xs, quieter), slice(None))
     assert 0.01 < float(beliefs.likeliest(belief).variance) ** 0.5 < 0.04
 
 
@@ -419,17 +411,11 @@ def test_a_step_whose_measurement_is_missing_teaches_nothing_and_the_loop_is_reg
         np.testing.assert_allclose(np.asarray(belief.theta)[0, 0, columns, i], mean, atol=1e-6)
 
 
-@pytest.fixture(scope="module")
-def scaled(plants):
-    """Loops of the adaptive regulator on the pendulums, in scaled and padded coordinates, without noise."""
+def test_a_loop_in_si_units_is_the_padded_one_whose_padding_stays_zero_and_one_of_a_batch_is_the_same_alone(plants):
+    """Of the adaptive regulator on the pendulums, without noise."""
     quiet = plants[:2].disturbed()
-    policy = unknown.adaptive(quiet, unknown.wide())
     x0 = jax.random.normal(KEY, (2, 3, N_MAX), float) * quiet.coordinates.state_mask[:, None]
-    return policy, x0, simulation.rollout(quiet.limited(None), policy, x0, 20)
-
-
-def test_a_loop_in_si_units_is_the_padded_one_whose_padding_stays_zero(scaled):
-    _, x0, expected = scaled
+    expected = simulation.rollout(quiet.limited(None), unknown.adaptive(quiet, unknown.wide()), x0, 20)
     assert not np.any(expected.xs[..., 2:])
     assert not np.any(expected.us[..., 1:])
     assert np.any(expected.us[..., 0])
@@ -439,13 +425,8 @@ def test_a_loop_in_si_units_is_the_padded_one_whose_padding_stays_zero(scaled):
     run = simulation.rollout(pendulums, policy, np.asarray(x0)[..., :2] * scale_x[:, 0], 20, linear=True)
     np.testing.assert_allclose(np.asarray(run.xs) / scale_x, expected.xs[..., :2], rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(np.asarray(run.us) / scale_u, expected.us[..., :1], rtol=1e-6, atol=1e-9)
-
-
-def test_a_loop_in_a_batch_is_the_same_alone(scaled, plants):
-    _, x0, expected = scaled
     alone = plants.disturbed()[1]
-    policy = unknown.adaptive(alone, unknown.wide())
-    run = simulation.rollout(alone.limited(None), policy, x0[1, 2], 20)
+    run = simulation.rollout(alone.limited(None), unknown.adaptive(alone, unknown.wide()), x0[1, 2], 20)
     np.testing.assert_allclose(run.us, expected.us[1, 2], rtol=1e-8, atol=1e-10)
 
 
@@ -716,21 +697,21 @@ def test_weights_come_back_from_a_file_and_a_strangers_file_is_refused(tmp_path,
     refused("name: expected one of", learning.pretrained, "nothing")
 
 
+def transformer(**settings):
+    sizes = {"window": 3, "width": 8, "depth": 1, "heads": 2}
+    return learning.models.build(learning.ModelConfig(kind="transformer", **sizes, **settings))
+
+
 def test_a_policy_bound_to_one_family_controls_no_other():
-    pendulum, cart = systems.make("pendulum"), systems.make("cart_pole")
-    model = learning.models.build(learning.ModelConfig(kind="transformer", window=2, width=8, depth=1, heads=2))
-    adaptive = unknown.adaptive(pendulum, unknown.wide())
-    of_problem = unknown.adaptive(simulation.Problem.of(pendulum), unknown.wide())
-    for policy in (learning.policy(model, pendulum), adaptive, of_problem):
-        assert simulation.rollout(pendulum, policy, jnp.full(2, 0.1), 3).us.shape == (3, 1)
-        with pytest.raises(ValueError, match=r"expected the 2 states .* bound to, but found 4; bind it"):
-            simulation.rollout(cart, policy, jnp.full(4, 0.1), 3)
+    adaptive, of_problem = (unknown.adaptive(plant, unknown.wide()) for plant in (PENDULUM, Problem.of(PENDULUM)))
+    for policy in (learning.policy(transformer(), PENDULUM), adaptive, of_problem):
+        assert simulation.rollout(PENDULUM, policy, jnp.full(2, 0.1), 3).us.shape == (3, 1)
+        words = "expected the 2 states .* bound to, but found 4; bind it"
+        refused(words, simulation.rollout, systems.make("cart_pole"), policy, jnp.full(4, 0.1), 3)
 
 
 def test_a_network_with_a_history_sees_the_last_state_again_where_none_is_measured():
-    small = {"kind": "transformer", "window": 3, "width": 8, "depth": 1, "heads": 2}
-    network = learning.models.build(learning.ModelConfig(**small))
-    policy = learning.policy(network, sampled("pendulum", 2))
+    policy = learning.policy(transformer(), PENDULUMS)
     ask = jax.jit(lambda memory, x: policy(memory, x))
     gaps, again = policy.init((2,)), policy.init((2,))
     states = np.random.default_rng(0).normal(size=(8, 2, 2))
@@ -743,23 +724,13 @@ def test_a_network_with_a_history_sees_the_last_state_again_where_none_is_measur
 
 
 def test_a_network_without_a_description_enters_the_table_and_one_with_it_is_refused(plants):
-    small = {"kind": "transformer", "window": 4, "width": 8, "depth": 1, "heads": 2}
-    blind = learning.models.build(learning.ModelConfig(description=False, **small))
-    seen = []
-
-    def controller(problem):
-        seen.append(problem)
-        return learning.policy(blind, problem)
-
-    regret = unknown.score(controller, plants, key=KEY, num_initial=1, num_steps=10)
+    blind = transformer(description=False)
+    regret = unknown.score(partial(learning.policy, blind), plants, key=KEY, num_initial=1, num_steps=10)
     assert regret.ratio.shape == (4, 1)
     # an untrained one answers as it does to plants whose matrices it is not told either
-    batch = sampled("pendulum", 2)
-    units = Problem.of(batch, linear=True, optimum=False).told("units")
-    told, untold = learning.policy(blind, batch), learning.policy(blind, units)
+    units = Problem.of(PENDULUMS, linear=True, optimum=False).told("units")
+    told, untold = learning.policy(blind, PENDULUMS), learning.policy(blind, units)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 2)))
     u = told(told.init((2,)), x)[1]
     padded = untold(untold.init((2,)), jnp.pad(x, ((0, 0), (0, 10))))[1]
     np.testing.assert_allclose(padded[:, :1], u, rtol=1e-5)
-    with pytest.raises(ValueError, match="plants: expected plants with their matrices"):
-        learning.policy(learning.models.build(learning.ModelConfig(**small)), seen[0])
