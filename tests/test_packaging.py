@@ -237,18 +237,9 @@ print(json.dumps({"refused": refused, "changed": changed}, default=str))
 """
 
 
-@pytest.fixture(scope="module")
-def everything_imported():
-    """All modules imported in a process of their own, which has no module that only POSIX systems have."""
-    return json.loads(python(ELSEWHERE))
-
-
-def test_all_modules_can_be_imported_on_windows(everything_imported):
-    assert everything_imported["refused"] == []
-
-
-def test_importing_changes_no_setting_of_jax(everything_imported):
-    assert everything_imported["changed"] == {}
+def test_all_modules_can_be_imported_on_windows_and_change_no_setting_of_jax():
+    """In a process of their own, which has no module that only POSIX systems have."""
+    assert json.loads(python(ELSEWHERE)) == {"refused": [], "changed": {}}
 
 
 def python(code: str, **kwargs) -> str:

@@ -95,9 +95,7 @@ def _filter(
             f"in the dual regulator problem (A → Aᵀ, B → Cᵀ, Q → W, R → V, N → S): {error}. There 'not stabilizable' "
             "means that no measurement shows the mode, 'not detectable' that no noise drives it"
         ) from error
-    M = None
-    if design is dlqr:
-        M = _filter_gain(dual.P, C, V.astype(C.dtype))
+    M = _filter_gain(dual.P, C, V.astype(C.dtype)) if design is dlqr else None
     return Estimator(dual.K.mT, dual.P, dual.residual, dual.stabilizing, dual, M)
 
 

@@ -94,7 +94,12 @@ class DataConfig(Config):
         object.__setattr__(self, "held_out", usual if self.held_out is None else self.held_out)
         if self.keep_every == 1:  # equal configs for equal bytes
             object.__setattr__(self, "segment_length", _SEGMENT)
-        self._check_families()
+        for setting, names in (("families", self.families), ("held_out", self.held_out or ())):
+            named = all(re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name) for name in names)
+            self.require(setting, named, "names of plant families such as 'cart_pole'")
+            self.require(setting, len(set(names)) == len(names), "each family once")
+        self.require("families", bool(self.families), "at least one family of plants")
+        self.require("held_out", set(self.held_out or ()) <= set(self.families), "some of families")
         self.require(
             "variants_per_shard",
             len(self.families) * -(-self.variants // self.variants_per_shard) <= _MOST_FILES,
@@ -111,14 +116,6 @@ class DataConfig(Config):
             self.variants > 1 or not split,
             f"at least 2, to train on some and keep a share of {self.validation:g} for validation",
         )
-
-    def _check_families(self) -> None:
-        for setting, names in (("families", self.families), ("held_out", self.held_out or ())):
-            named = all(re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name) for name in names)
-            self.require(setting, named, "names of plant families such as 'cart_pole'")
-            self.require(setting, len(set(names)) == len(names), "each family once")
-        self.require("families", bool(self.families), "at least one family of plants")
-        self.require("held_out", set(self.held_out or ()) <= set(self.families), "some of families")
 
     @property
     def num_validation(self) -> int:

@@ -57,27 +57,18 @@ class VariantTable:
 
 def _problem_of(tables: Sequence[Columns]) -> Problem:
     """The scaled problem of the plants of some files, sampled in float64; their optimum is in the files."""
+
+    def part(columns: Columns) -> Part:
+        plant = Continuous(*(jnp.asarray(columns[name]) for name in "ABQR"))
+        units = Coordinates.from_scales(columns["scale_x"], columns["scale_u"])
+        return Part(plant, units, jnp.asarray(columns["dt"]))
+
     full = [columns for columns in tables if len(columns["dt"])]
     with jax.enable_x64(True):
-        bare = Problem.together([_part(columns) for columns in full], optimum=False)
+        bare = Problem.together([part(columns) for columns in full], optimum=False)
         K = np.concatenate([pad_matrix(columns["K"], M_MAX, N_MAX) for columns in full])
         P = np.concatenate([pad_matrix(columns["P"], N_MAX, N_MAX) for columns in full])
         return dataclasses.replace(bare, K=jnp.asarray(K), P=jnp.asarray(P)).scaled()
-
-
-def _table_of(tables: Sequence[Columns]) -> VariantTable:
-    """The table of the plants of all files, float64 where that is allowed."""
-    split = np.concatenate([columns["split"] for columns in tables]).astype(str)
-    validation = jnp.asarray(np.flatnonzero(split == "validation"), jnp.int32)
-    wide = np.float64 if jax.config.read("jax_enable_x64") else np.float32
-    return VariantTable(jax.tree.map(lambda a: jnp.asarray(a, wide), _problem_of(tables)), validation)
-
-
-def _part(columns: Columns) -> Part:
-    """One file's plants and their units."""
-    plant = Continuous(*(jnp.asarray(columns[name]) for name in "ABQR"))
-    units = Coordinates.from_scales(columns["scale_x"], columns["scale_u"])
-    return Part(plant, units, jnp.asarray(columns["dt"]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +164,9 @@ class Dataset:
 
     @functools.cached_property
     def _table(self) -> VariantTable:
-        return _table_of(self.tables)
+        validation = jnp.asarray(np.flatnonzero(self.variants.split == "validation"), jnp.int32)
+        wide = np.float64 if jax.config.read("jax_enable_x64") else np.float32
+        return VariantTable(jax.tree.map(lambda a: jnp.asarray(a, wide), _problem_of(self.tables)), validation)
 
     def coordinates(self, number: int, rows: Int[np.ndarray, " rows"]) -> Coordinates:
         """Units of some variants of one file, by their rows in it."""

@@ -122,11 +122,7 @@ def _problem(plant: Plant | Problem, dt: float | None, limits: tuple[ArrayLike, 
 def _run(
     problem: Problem, policy: Policy, x: np.ndarray, carry: PyTree[np.ndarray], steps: int, block: int
 ) -> tuple[np.ndarray, PyTree[np.ndarray], np.ndarray]:
-    """Some samples, block by block on all cores; the last block is filled up with its last loop.
-
-    Returns:
-        States, what the policy remembers, and the largest size on the way.
-    """
+    """States, memory and largest sizes some samples later, by blocks on all cores; the last repeats its last loop."""
 
     def piece(start: int) -> tuple[np.ndarray, PyTree[np.ndarray], np.ndarray]:
         index = np.minimum(np.arange(start, start + block), len(x) - 1)

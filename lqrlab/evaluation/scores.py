@@ -115,12 +115,8 @@ def evaluate(
     policy = bind(controller, problem)
     checks.whole("num_initial", num_initial)
     if not callable(reference):
-        checks.choice(
-            "reference",
-            reference,
-            ("unconstrained",),
-            "a function of states, such as predictive.reference(problem), or",
-        )
+        one = "a function of states, such as predictive.reference(problem), or"
+        checks.choice("reference", reference, ("unconstrained",), one)
     starts = _starts(problem, problem.initial_state(key=key, num=num_initial) if x0 is None else x0)
     poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
     steps = control.settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)

@@ -149,11 +149,7 @@ def _repaired(bound: NetworkPolicy, problem: Problem | None, steps: int, kind: s
 
 
 def _check_absorbed(problem: Problem) -> None:
-    """Refuse, for a network that is told A and B alone, weights that the scaled coordinates do not absorb.
-
-    Raises:
-        ValueError: a cross weight, or Q or R that are not the identity in scaled coordinates. Not inside a trace.
-    """
+    """Refuse, outside of traces, weights that are not 1 when scaled, for a network that is told A and B alone."""
     plant = problem.continuous
     if plant is None or checks.traced(problem):
         return
@@ -198,9 +194,7 @@ def repair(K: ArrayLike, plants: Plant | Sequence[Plant] | Problem, steps: int =
     >>> bool(jnp.allclose(better, optimum.K))
     True
     """
-    problem = plants
-    if not isinstance(problem, Problem):
-        problem = Problem.of(problem, linear=True, optimum=False)
+    problem = plants if isinstance(plants, Problem) else Problem.of(plants, linear=True, optimum=False)
     (n, m), batch = (problem.n, problem.m), problem.batch_shape
     K = jnp.asarray(checks.real("K", K))
     if K.shape[-2:] != (m, n) or K.ndim > len(batch) + 2:

@@ -234,8 +234,7 @@ def simulate(
     program = _program(quick)
     if jax.default_backend() == "cpu":
         return _on_threads(program, layout, calls, loops, x0, key)
-    kept = program(layout, calls[0], loops, x0, key)
-    points, intervals, totals = jax.tree.map(lambda a: a[0], kept)
+    points, intervals, totals = jax.tree.map(lambda a: a[0], program(layout, calls[0], loops, x0, key))
     return segmented(keep, points, num_steps, True) | segmented(keep, intervals, num_steps, False) | totals
 
 
@@ -324,10 +323,9 @@ def _block(layout: Layout, loops: Loops, x0: Array, draw: Callable[[int, Array],
             **{name: jnp.maximum(totals[name], jnp.max(a, axis=0)) for name, a in highest.items()},
             "end": jax.lax.dynamic_index_in_dim(xs, at_end, 0, keepdims=False),
         }
-        rows = {
-            name: jax.lax.dynamic_update_slice_in_dim(rows[name], _rows(a), which * _size(a), 1)
-            for name, a in (points | intervals).items()
-        }
+        for name, a in (points | intervals).items():  # a chunk is transposed while it is in the cache
+            flat = a.reshape(-1, a.shape[-1]).T
+            rows[name] = jax.lax.dynamic_update_slice_in_dim(rows[name], flat, which * _size(a), 1)
         return x, totals, rows
 
     kinds = [shapes(f, length, n, m, width, x0.dtype, loops.extra) for f in keep[:4]]
@@ -348,11 +346,6 @@ def _block(layout: Layout, loops: Loops, x0: Array, draw: Callable[[int, Array],
 def _size(a: Array | jax.ShapeDtypeStruct) -> int:
     """Numbers of each loop in what was kept of a chunk ``[t, …, loop]``."""
     return math.prod(a.shape[:-1])
-
-
-def _rows(a: Array) -> Array:
-    """Each loop's numbers one after another: a chunk is transposed while it is in the cache."""
-    return a.reshape(-1, a.shape[-1]).T
 
 
 def _sample(layout: Layout, loops: Loops, dtype: np.dtype, drawn: Drawn) -> Callable:

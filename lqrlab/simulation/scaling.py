@@ -94,21 +94,15 @@ def scaled(problem: Any) -> Any:
     for name, axes in SHAPES.items():
         if (a := getattr(problem, name)) is not None:
             changed[name] = units.zero_padding(units.scale(name, a), *axes)
-    changed["R"] += _missing_inputs(problem)
+    absent = problem.dt[..., None] * (1 - units.input_mask)  # dt times 1, as sampling the padded plant gives
+    eye = jnp.broadcast_to(jnp.eye(M_MAX, dtype=absent.dtype), (*absent.shape, M_MAX))
+    changed["R"] += (absent[..., None] * eye).astype(problem.R.dtype)
     if problem.limits is not None:
         changed["limits"] = problem.limits.scaled(problem.scale_x, problem.scale_u)
     scales = (problem.scale_x, N_MAX), (problem.scale_x, N_MAX), (problem.scale_u, M_MAX)
     changed["noise"] = Noise(*(_padded(a, *scale) for a, scale in zip(problem.noise, scales)))
     changed |= dict.fromkeys(("plant", "continuous", "x_eq", "u_eq"))
     return dataclasses.replace(problem, **changed, linear=True, substeps=1, in_scales=True)
-
-
-def _missing_inputs(problem: Any) -> Array:
-    """Weight R of a step for inputs that do not exist: dt times 1, as sampling the padded plant gives."""
-    weights = problem.dt[..., None] * (1 - problem.coordinates.input_mask)
-    return (weights[..., None] * jnp.expand_dims(jnp.eye(M_MAX, dtype=weights.dtype), range(weights.ndim - 1))).astype(
-        problem.R.dtype
-    )
 
 
 def _padded(spread: Array | Correlated | None, scale: Array, size: int) -> Array | Correlated | None:
@@ -121,9 +115,8 @@ def _padded(spread: Array | Correlated | None, scale: Array, size: int) -> Array
 def without_padding(noise: Noise, coordinates: Coordinates) -> Noise:
     """Noise of the signals that exist."""
     masks = coordinates.state_mask, coordinates.state_mask, coordinates.input_mask
-    return Noise(
-        *(
-            a if a is None or isinstance(a, Correlated) else a * mask[..., : a.shape[-1]].astype(a.dtype)
-            for a, mask in zip(noise, masks)
-        )
-    )
+
+    def masked(a: Array | Correlated | None, mask: Array) -> Array | Correlated | None:
+        return a if a is None or isinstance(a, Correlated) else a * mask[..., : a.shape[-1]].astype(a.dtype)
+
+    return Noise(*map(masked, noise, masks))

@@ -56,30 +56,14 @@ def a_branch(x):
     return -x
 
 
-def a_number(x):
-    return x * float(x[0])  # this very line
-
-
-def an_index(x):
-    return x * [1.0, 2.0][x.astype(int)[0]]  # this very line
-
-
-def a_mask(x):
-    return x[x > 1]  # this very line
-
-
-def an_array(x):
-    return x + np.sort(x)  # this very line
-
-
 @pytest.mark.parametrize(
     ("fn", "error"),
     [
         (a_branch, jax.errors.TracerBoolConversionError),
-        (a_number, jax.errors.ConcretizationTypeError),
-        (an_index, jax.errors.TracerIntegerConversionError),
-        (a_mask, jax.errors.NonConcreteBooleanIndexError),
-        (an_array, jax.errors.TracerArrayConversionError),
+        (lambda x: x * float(x[0]), jax.errors.ConcretizationTypeError),  # this very line
+        (lambda x: x * [1.0, 2.0][x.astype(int)[0]], jax.errors.TracerIntegerConversionError),  # this very line
+        (lambda x: x[x > 1], jax.errors.NonConcreteBooleanIndexError),  # this very line
+        (lambda x: x + np.sort(x), jax.errors.TracerArrayConversionError),  # this very line
     ],
 )
 def test_what_tracing_cannot_do_runs_eagerly_and_warns_once(fn, error):

@@ -1,11 +1,11 @@
 """Noise, norms, sampling and bridges against python-control and long simulations."""
 
 import control as python_control
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
+from refusals import refused
 
 from lqrlab import control
 
@@ -17,13 +17,7 @@ C = np.array([[1.0, 0.0]])
 def test_norms_equal_python_controls():
     system = python_control.ss(A, B, C, [[0.0]])
     assert np.isclose(control.h2_norm(A, B, C), python_control.norm(system, 2), rtol=1e-8)
-    gain, frequency = control.hinf_norm(A, B, C)
-    w = np.linspace(0.01, 10, 200001)
-    response = np.abs(1 / (2 - w**2 + 0.6j * w))  # by hand
-    assert np.isclose(gain, response.max(), rtol=1e-6)
-    assert np.isclose(frequency, w[response.argmax()], rtol=1e-2)
-    with pytest.raises(ValueError, match="not stable"):
-        control.hinf_norm(-A, B, C)
+    refused("not stable", control.hinf_norm, -A, B, C)
 
 
 def test_noise_keeps_up_the_cost_that_the_riccati_solution_says():
@@ -51,14 +45,6 @@ def test_the_h2_norm_of_an_output_that_sees_nothing_is_zero_but_for_rounding():
         a[3, :3], a[3, 3] = 0.0, -1.0
         b = T @ np.append(rng.normal(size=3), 0.0)[:, None]
         assert control.h2_norm(T @ a @ np.linalg.inv(T), b, np.linalg.inv(T)[3:]) < 1e-3
-
-
-def test_the_h2_norm_has_a_gradient():
-    def norm(damping):
-        return control.h2_norm(jnp.array([[0.0, 1.0], [-2.0, -1.0]]) * jnp.array([[1, 1], [1, damping]]), B, C)
-
-    slope = jax.grad(norm)(0.6)
-    assert np.isclose(slope, (norm(0.6 + 1e-5) - norm(0.6 - 1e-5)) / 2e-5, rtol=1e-6)
 
 
 def random_system(rng, dt):
@@ -147,15 +133,6 @@ def test_modulus_and_disk_margins_of_random_loops_are_those_of_a_fine_grid(dt):
             assert np.isclose(margin.disk.alpha, 1 / max(np.abs(S - 0.5).max(), high / 2), rtol=1e-4)
 
 
-def test_a_modulus_margin_at_a_flat_peak_is_found():
-    # python-control's norm stops at 1 - 1e-10, the value at high frequencies
-    margin = control.margins([[0.8, 0.0], [0.8, 1.0]], [[-0.5], [-0.6]], [[1.4, -7.1]])[0]
-    w = np.geomspace(1e-3, 1e3, 200001)
-    L = control.frequency_response([[0.8, 0.0], [0.8, 1.0]], [[-0.5], [-0.6]], [[1.4, -7.1]], w)
-    assert np.isclose(margin.modulus_margin, np.abs(1 + L).min(), rtol=1e-8)
-    assert margin.modulus_margin < 0.9624
-
-
 def test_zeros_of_random_systems_equal_slicots_and_drop_the_rank():
     pytest.importorskip("slycot")
     rng, compared = np.random.default_rng(3), 0
@@ -215,4 +192,5 @@ def test_zeros_do_not_depend_on_units():
         finite = finite[np.abs(finite) < 1e6]
         zeros = control.zeros(a * x[:, None] / x, b * x[:, None] / u, c * y[:, None] / x)
         assert len(zeros) == len(finite) == n - m, k
+        assert np.all(np.diff(zeros.real) <= 0)
         assert all(np.abs(zeros - z).min() < 1e-5 * max(1, abs(z)) for z in finite)

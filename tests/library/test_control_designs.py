@@ -1,8 +1,6 @@
 """Horizons, estimators, tracking and structure against python-control, SciPy and simulation."""
 
 import control as python_control
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
@@ -29,21 +27,6 @@ def test_the_finite_horizon_of_a_batch_equals_the_plain_recursion():
             P = Q + A.T @ P @ A - (A.T @ P @ B + N) @ K
             assert np.allclose(result.K[i, t], K, rtol=1e-8)
             assert np.allclose(result.P[i, t], P, rtol=1e-8)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"num_steps": 0}, "num_steps: expected a whole number ≥ 1"),
-        ({"Qf": np.eye(2)}, r"Qf: expected shape \(3, 3\)"),
-        ({"Qf": np.triu(np.ones((3, 3)))}, "Qf: expected a symmetric matrix"),
-        ({"Qf": -np.eye(3)}, "Qf: expected positive semidefinite"),
-    ],
-)
-def test_a_bad_horizon_is_refused(change, message):
-    A, B, _ = plant()
-    with pytest.raises(ValueError, match=message):
-        control.finite_horizon(**({"A": A, "B": B, "Q": np.eye(3), "R": np.eye(2), "num_steps": 4} | change))
 
 
 def test_tracking_is_the_least_squares_optimum():
@@ -158,11 +141,6 @@ def test_margins_of_output_feedback_equal_python_controls():
         refused("dt: expected", design.margins, 0.1 if dt is None else None)
 
 
-def test_an_unseen_unstable_mode_is_named_through_the_dual():
-    with pytest.raises(ValueError, match="no measurement shows the mode"):
-        control.lqe(np.diag([1.0, -1.0]), np.array([[0.0, 1.0]]), np.eye(2), np.eye(1))
-
-
 @pytest.mark.parametrize("discrete", [False, True])
 def test_output_feedback_separates(discrete):
     A, B, C = plant(3)
@@ -171,9 +149,6 @@ def test_output_feedback_separates(discrete):
     K, L = gain(A, B, Q, R, discrete=discrete)[0], gain(A.T, C.T, W, V, discrete=discrete)[0].T
     for ours, expected in ((result.A, A - B @ K - L @ C), (result.B, L), (result.C, -K)):
         assert np.allclose(ours, expected, rtol=1e-7)
-    loop = np.block([[A, B @ result.C], [result.B @ C, result.A]])
-    expected = np.concatenate([result.regulator.poles, result.estimator.poles])
-    assert np.allclose(np.sort_complex(np.linalg.eigvals(loop)), np.sort_complex(expected), rtol=1e-6)
 
 
 @pytest.mark.parametrize("discrete", [False, True])
@@ -267,18 +242,6 @@ def test_a_horizon_is_so_many_settling_times_of_the_slowest_loop_rounded_up():
     assert control.settling_steps([1.01], longest=300) == control.settling_steps([[np.nan]], longest=300) == 300
 
 
-def test_an_lqr_loop_keeps_its_distance_from_instability():
-    for seed in range(5):
-        A, B, _ = plant(seed)
-        K = control.lqr(A, B, np.eye(3), np.eye(2)).K
-        for margin in control.margins(A, B, K):
-            assert margin.modulus_margin >= 1 - 1e-6  # Kalman's inequality
-            assert margin.disk.alpha >= 2 / 3 - 1e-6
-            assert margin.gain_down <= 0.5 + 1e-6
-            assert margin.gain_up == np.inf
-            assert margin.phase >= np.deg2rad(60) - 1e-6
-
-
 @pytest.mark.parametrize("sampled", [True, False])
 def test_margins_are_where_the_loops_own_eigenvalues_leave(sampled):
     """Also at the Nyquist frequency, where a loop that is sampled is lost to too much gain."""
@@ -363,14 +326,8 @@ def test_the_diagnosis_names_what_is_wrong():
     assert "The regulator exists" in str(scaled)
 
 
-def test_designs_are_differentiable_and_batched():
+def test_integral_action_is_batched():
     A, B, C = plant(9)
-
-    def trace(w):
-        return jnp.trace(control.lqe(A, C, w * jnp.eye(3), jnp.eye(2)).P)
-
-    slope = jax.grad(trace)(1.0)
-    assert np.isclose(slope, (trace(1 + 1e-5) - trace(1 - 1e-5)) / 2e-5, rtol=1e-6)
     many = control.lqi(np.stack([A, A / 2]), B, C, np.eye(3), np.eye(2), np.eye(2))
     assert many.K.shape == (2, 2, 3)
     assert many.controller().poles.shape == (2, 2)

@@ -1,6 +1,5 @@
 """Windows: each once an epoch, scaled, padded, masked, from the right plants; as a reference cuts them."""
 
-import dataclasses
 import inspect
 import threading
 import time
@@ -12,27 +11,14 @@ import numpy as np
 import pytest
 import scipy.linalg
 from refusals import refused
+from test_dataset_generation import CONFIG, changed
 
 from lqrlab import control, dataset, systems
 from lqrlab.compute import memory
-from lqrlab.dataset import DataConfig, shuffling, sources, windows
+from lqrlab.dataset import shuffling, sources, windows
 from lqrlab.simulation import Problem
 
-WINDOW, STEPS = 5, 12
-CONFIG = DataConfig(
-    families=("pendulum", "two_link_arm", "dc_motor"),
-    held_out=("dc_motor",),
-    variants=7,
-    variants_per_shard=4,
-    validation=0.3,
-    trajectories=3,
-    num_steps=STEPS,
-    seed=5,
-)
-
-
-def changed(**values):
-    return dataclasses.replace(CONFIG, **values)
+WINDOW, STEPS = 5, CONFIG.num_steps
 
 
 @pytest.fixture(scope="module")

@@ -210,17 +210,13 @@ def test_each_deeper_notebook_by_its_name(shared_kernel, monkeypatch, name, tmp_
     assert_executed(tmp_path, name)
 
 
-def _pipe(path):
-    os.mkfifo(path)
-
-
 def _huge(path):
     path.touch()
     os.truncate(path, 2**27 + 1)  # zeros that take no room on the disk
 
 
 @pytest.mark.parametrize(
-    ("make", "words"), [(_pipe, "expected a regular file"), (_huge, "expected a file of at most 134217728 bytes")]
+    ("make", "words"), [(os.mkfifo, "expected a regular file"), (_huge, "expected a file of at most 134217728 bytes")]
 )
 @pytest.mark.parametrize(
     ("read", "name"),

@@ -198,18 +198,13 @@ def _resolvent(V: Array) -> Array:
     return _inverse(jnp.broadcast_to(jnp.eye(V.shape[-1], dtype=V.dtype), V.shape) + V @ V.mT)
 
 
-def _resolvent_forward(V: Array) -> tuple[Array, tuple[Array, Array]]:
-    R = _resolvent(V)
-    return R, (V, R)
-
-
 def _resolvent_backward(kept: tuple[Array, Array], slope: Array) -> tuple[Array]:
     V, R = kept
     change = R @ (slope @ R)
     return (-jax.lax.optimization_barrier(change + change.mT) @ V,)
 
 
-_resolvent.defvjp(_resolvent_forward, _resolvent_backward)
+_resolvent.defvjp(lambda V: (R := _resolvent(V), (V, R)), _resolvent_backward)
 
 
 def _size(X: Array, n: Array) -> Array:
