@@ -119,6 +119,13 @@ def test_a_reference_is_seen_in_advance():
     assert xs[-1, 0] == pytest.approx(1.0, abs=1e-3)
 
 
+def test_changes_are_limited_from_sample_to_sample():
+    design = predictive.mpc(problem_of(limits=LIMITS, du=(-0.1, 0.1)), 10)
+    _xs, us = loop(design, [1.0, 0.0], 30)
+    changes = np.diff(np.r_[0.0, us[:, 0]])
+    assert np.abs(changes).max() == pytest.approx(0.1, abs=1e-9)
+
+
 @pytest.mark.parametrize("unseen", [np.diag([0.0, 1.0]), np.diag([1.0, 0.0])])
 def test_a_state_that_the_weight_does_not_see_needs_no_regulator_beside_a_terminal_weight(unseen):
     """A position that costs nothing until the end, and a mode on the circle that no input moves."""
