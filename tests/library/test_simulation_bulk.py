@@ -123,15 +123,6 @@ def test_linear_loops_are_the_recursion_in_numpy(limit, monkeypatch):
         x = np.einsum("vij,vsj->vsi", A, x) + np.einsum("vim,vsm->vsi", B, u)
 
 
-def test_a_power_beyond_all_numbers_is_no_state_beyond_them():
-    plant = systems.from_matrices([[9.0, 0.0], [0.0, -1.0]], [[0.0], [1.0]], dt=1.0)  # the first mode is not reached
-    x0 = np.zeros((70, 2))
-    x0[:, 1] = np.arange(70)
-    run = simulation.rollout(plant, simulation.LinearPolicy(jnp.zeros((1, 2))), x0, 200, linear=True)
-    np.testing.assert_allclose(run.xs[:, 3], x0 * np.exp(-3.0), rtol=1e-12)
-    assert np.isfinite(run.xs).all()
-
-
 @pytest.mark.parametrize("name", ["two_link_arm", "planar_quadrotor", "quadruple_tank"])
 def test_nonlinear_loops_and_their_cost_follow_solve_ivp(name):
     """Of which the second rests on its inputs, and the third has levels that are not zero either."""
