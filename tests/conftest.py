@@ -55,7 +55,7 @@ LONGEST += ("constrained_lqr", "docs", "environments", "browser", "unknown", "lo
 EACH = {
     "test_changes_are_limited_from_sample_to_sample",
     "test_the_optima_of_a_scalar_plant",
-    "test_wind_up_is_less_with_back_calculation",
+    "test_inputs_are_those_of_the_textbooks_recursion_within_limits",
     "test_weights_on_the_rim_and_diagonal_weights_are_found",
     "test_a_step_whose_measurement_is_missing_teaches_nothing_and_the_loop_is_regulated_on",
     "test_one_step_in_a_record_is_enough_for_a_model",

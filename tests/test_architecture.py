@@ -13,6 +13,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from conftest import EACH
 
 import lqrlab
 from lqrlab.compute import names
@@ -241,6 +242,12 @@ def test_extensions_are_names_of_the_package():
     code += "\nfrom lqrlab.predictive.design import MPC\nfrom lqrlab.predictive import MPC as same\nassert MPC is same"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_make_test_runs_a_test_of_each_extension():
+    for name in lqrlab.EXTENSIONS:
+        suite = "".join(path.read_text() for path in (ROOT / "tests" / "extensions" / name).glob("test_*.py"))
+        assert set(re.findall(r"^def (test_\w+)", suite, re.MULTILINE)) & EACH, name
 
 
 def test_a_name_that_moved_says_where_it_is():

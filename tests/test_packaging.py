@@ -408,14 +408,6 @@ def test_values_are_checked_before_anything_starts(setting, words, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_dry_run_says_what_would_run_and_starts_nothing(tmp_path):
-    code, out, err = lqrlab_command("run", "--dry-run", "-p", "learning_rate=0.5", "--folder", str(tmp_path / "run"))
-    assert code == 0, err
-    assert f"03_training: would run in {tmp_path / 'run'}" in out
-    assert "learning_rate = 0.5  (default 0.002)" in out
-    assert not (tmp_path / "run").exists()
-
-
 def test_help_fits_one_screen_and_begins_with_what_matters():
     shown = CliRunner().invoke(main, ["--help"]).stdout
     assert len(shown.splitlines()) <= 24

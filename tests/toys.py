@@ -1,6 +1,7 @@
 """Toy notebooks for the tests of runs and sweeps: they start in a second, because they import no JAX."""
 
 import json
+import time
 from pathlib import Path
 
 import nbformat
@@ -15,6 +16,15 @@ def finish(name, numbers, files=()):  # what session.finish writes
     path.write_text(json.dumps(known | about | {'numbers': numbers, 'files': list(files)}))
 def log(word):
     with (folder / 'log').open('a') as file: file.write(word + ' ')"""
+
+
+def until(condition, seconds=60.0):
+    """What the condition gives as soon as it holds."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+    return found
 
 
 def write_notebook(path: Path, parameters: str, *cells: str, title: str = "") -> Path:

@@ -89,17 +89,12 @@ def test_what_a_plant_cannot_be_swept_over(tmp_path, args, message):
     assert not (tmp_path / "sweep").exists()
 
 
-def test_neither_a_notebook_nor_a_plant():
-    done = CliRunner().invoke(main, ["sweep", "cart_poel", "-p", "mass=1"])
-    assert done.exit_code == 2
-    assert "cart_poel: is neither a notebook nor a plant; did you mean cart_pole" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
         (["cart_pole", "--random", "5"], "cart_pole: expected -p NAME=VALUES, as in -p cart_mass=LOW:HIGH"),
         (["cart_pole"], "cart_pole: expected -p NAME=VALUES"),
+        (["cart_poel", "-p", "mass=1"], "cart_poel: is neither a notebook nor a plant; did you mean cart_pole"),
         (["03_training", "--random", "5"], "--random 5: expected values or ranges to draw from, as in -p"),
     ],
 )

@@ -42,16 +42,6 @@ def test_plants_of_mixed_dimension_share_one_call():
         assert np.all(padded == 0)
 
 
-def test_simulated_cost_is_the_quadratic_form():
-    plants = simulation.Problem.of([systems.make(name) for name in ("pendulum", "cart_pole", "quadrotor")])
-    A, B, Q, R, _ = plants.continuous
-    design = control.lqrd(A, B, Q, R, plants.dt)
-    x0 = plants.initial_state(key=jax.random.key(3), num=5)
-    steps = int(control.settling_time(design.poles, 1.0, within=1e-8).max()) + 1
-    path = simulation.rollout(plants, simulation.LinearPolicy(design.K), x0, steps)
-    assert np.allclose(path.cost, jnp.einsum("pbi,pij,pbj->pb", x0, design.P, x0), rtol=1e-9)
-
-
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 12])
 def test_continuous_and_discrete_gains_equal_scipys(n):
     m = max(1, n // 2)
@@ -293,14 +283,6 @@ def test_weights_bound_a_cost_below_as_their_eigenvalues_say():
     assert regulator._bounded_below(jnp.asarray(Q), jnp.eye(1)[None], jnp.zeros((1, 3, 1))).tolist() == [True, False]
 
 
-def test_a_batch_takes_a_weight_that_printing_made_indefinite_only_if_it_is_symmetric():
-    Q = np.array([[[1.0, 0.0], [0.0, -1e-5]], [[1.0, 0.01], [0.0, -1e-5]], [[1.0, 0.0], [0.0, -1e-2]]])
-    R, N = np.broadcast_to(np.eye(1), (3, 1, 1)), np.zeros((3, 2, 1))
-    with pytest.warns(UserWarning, match="in 1 of the batch, which the rounding"):
-        taken = matrix_checks.bounded_below(Q, R, N, singular_R=False)
-    assert taken.tolist() == [True, False, False]
-
-
 @pytest.mark.parametrize("design", [control.dlqr, lambda *args: control.lqrd(*args, 0.1)])
 def test_a_batch_answers_inputs_that_cost_nothing_as_a_single_problem_does(design):
     A, B = np.array([[0.9, 1.0], [0.3, 1.1]]), np.array([[0.0], [1.0]])
@@ -318,11 +300,11 @@ def test_a_batch_answers_inputs_that_cost_nothing_as_a_single_problem_does(desig
 
 
 def test_a_sample_time_that_rounds_the_plant_away_is_said():
-    A, B, Q, R = DOUBLE
+    (A, B, _, R), Q = DOUBLE, np.eye(2)
     fine = np.asarray(control.lqr(A, B, Q, R).K)
-    for dt, lost in ((1e-12, 2e-3), (1e-9, 2e-6)):
+    for dt, lost in ((1e-12, 2e-3), (1e-10, 2e-6), (1e-9, 2e-7), (1e-8, 2e-8)):
         with pytest.warns(UserWarning, match="dt: a loop moves by only .* choose a longer sample time, or lqr"):
-            assert relative(control.lqrd(A, B, Q, R, dt).K, fine) < lost
+            assert np.abs(control.lqrd(A, B, Q, R, dt).K - fine).max() < lost
     assert relative(control.lqrd(A, B, Q, R, 1e-7).K, fine) < 2e-7
 
 
@@ -381,15 +363,6 @@ def test_float32_answers_and_warns_once():
 
 
 # Identities ------------------------------------------------------------------------------------------------
-
-
-def test_the_finite_horizon_grows_into_the_infinite_one():
-    A, B, Q, R, N = problem(9, 3, 2)
-    long = control.finite_horizon(A, B, Q, R, 200, N=N)
-    forever = control.dlqr(A, B, Q, R, N)
-    assert (long.K.shape, long.P.shape) == ((200, 2, 3), (201, 3, 3))
-    assert relative(long.K[0], np.asarray(forever.K)) < 1e-10
-    assert np.array_equal(long.P[-1], Q)
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.8])

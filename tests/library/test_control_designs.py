@@ -27,6 +27,7 @@ def test_the_finite_horizon_of_a_batch_equals_the_plain_recursion():
             P = Q + A.T @ P @ A - (A.T @ P @ B + N) @ K
             assert np.allclose(result.K[i, t], K, rtol=1e-8)
             assert np.allclose(result.P[i, t], P, rtol=1e-8)
+    assert np.array_equal(control.finite_horizon(A, B, weights, R, T).P[:, -1], weights)  # the last stage costs Q
 
 
 def test_tracking_is_the_least_squares_optimum():

@@ -21,13 +21,6 @@ Q, R = np.diag([1.0, 0.1]), np.array([[0.2]])
 GAIN = np.array([[1.0, 1.0]])
 
 
-def test_zeros_by_hand():
-    # y = (s − 1) / s² starts the wrong way
-    chain = np.array([[0.0, 1.0], [0.0, 0.0]])
-    assert np.allclose(control.zeros(chain, B, [[-1.0, 1.0]]), [1.0])
-    assert control.zeros(chain, B, [[1.0, 0.0]]).shape == (0,)
-
-
 @pytest.mark.parametrize("dt", [None, 0.1])
 def test_frequency_responses_equal_python_controls(dt):
     rng = np.random.default_rng(1)

@@ -322,6 +322,7 @@ def test_a_gain_of_one_plant_is_no_gain_for_plants_of_many_families():
         (lambda problem: "nothing", "checkpoints|no settings|found"),
         (lqg, "expected a function"),
         ("no/such/folder", "no/such/folder"),
+        ([[1.0, 2.0], [3.0]], "controller: expected real numbers, but found rows of different lengths"),
         (control.lqg(*PLANT.matrices(), [[1.0, 0.0]], *PLANT.weights(), np.eye(2), [[1.0]]), "discrete=True"),
     ],
 )
@@ -367,12 +368,3 @@ def test_limits_of_a_list_of_plants_are_absolute_and_those_that_do_not_exist_hav
     assert np.isinf(listed.high[0, 2:]).all()
     assert float(listed.told().limit[0]) == pytest.approx(float(alone.told().limit))
     Problem.of([quad], limits=(1.0, 5.0))  # a range around the input that holds it up, not around zero
-
-
-def test_rows_of_several_lengths_are_no_gain():
-    refused(
-        "controller: expected real numbers, but found rows of different lengths",
-        bind,
-        [[1.0, 2.0], [3.0]],
-        systems.make("pendulum"),
-    )

@@ -245,14 +245,6 @@ def test_the_host_and_the_compiled_program_give_the_same(continuous):
     assert relative(found.P, np.asarray(compiled.P)) < 1e-7
 
 
-def test_a_short_sample_time_costs_no_more_digits_than_the_sampled_plant_has_lost():
-    A, B = np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([[0.0], [1.0]])
-    for dt in (1e-8, 1e-9, 1e-10):
-        with pytest.warns(UserWarning, match="moves by only"):
-            K = np.asarray(control.lqrd(A, B, np.eye(2), np.eye(1), dt).K)
-        assert np.abs(K - control.lqr(A, B, np.eye(2), np.eye(1)).K).max() < 2e-16 / dt
-
-
 @pytest.mark.parametrize(("dtype", "enough", "more"), [(np.float64, 9e-9, 1e-6), (np.float32, 2e-4, 1e-3)])
 def test_an_answer_holds_to_the_digits_of_its_type_and_its_loop_is_stable(dtype, enough, more):
     one = np.ones((4, 1, 1), dtype)

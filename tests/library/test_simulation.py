@@ -23,20 +23,6 @@ def regulator(plant):
     return control.lqrd(A, B, Q, R, plant.dt)
 
 
-def test_a_batch_is_its_members_whatever_the_extra_axes():
-    plants = systems.sample("fixed_wing", key=KEY, num=3)
-    policy = simulation.LinearPolicy(regulator(plants).K)
-    x0 = plants.initial_state(key=KEY, num=4)
-    run = simulation.rollout(plants, policy, x0, 20)
-    assert run.xs.shape == (3, 4, 21, 4)
-    assert run.us.shape == (3, 4, 20, 2)
-    assert run.costs.shape == (3, 4, 20)
-    for i in range(3):
-        one = jax.tree.map(lambda a, i=i: a[i], plants)
-        alone = simulation.rollout(one, simulation.LinearPolicy(policy.K[i]), x0[i, 2], 20)
-        np.testing.assert_allclose(run.xs[i, 2], alone.xs, rtol=1e-6, atol=1e-9)
-
-
 def test_plants_of_several_families_and_sample_times_in_one_call():
     batches = [systems.sample(n, key=KEY, num=2) for n in ("pendulum", "quadrotor")]
     stacked = simulation.Problem.of(batches)
@@ -45,28 +31,6 @@ def test_plants_of_several_families_and_sample_times_in_one_call():
     own = simulation.rollout(small, simulation.LinearPolicy(regulator(small).K), run.xs[:2, 0, :2], 15, linear=True)
     np.testing.assert_allclose(run.xs[:2, :, :2], own.xs, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(run.ts[:, -1], 15 * np.asarray(stacked.dt))
-
-
-def test_saturation_is_absolute_and_is_paid_for():
-    plant = systems.make("magnetic_levitation")  # holds 7 V at its equilibrium
-    limits = (6.5, 7.2)
-    x0 = 0.5 * jnp.stack([plant.scales[0], -plant.scales[0]])
-    policy = simulation.LinearPolicy(regulator(plant).K)
-    free, tight = (simulation.rollout(plant, policy, x0, 5, linear=True, limits=which) for which in (None, limits))
-    assert float(jnp.abs(free.us).max()) > 0.5
-    assert float(tight.us.min()) == pytest.approx(-0.5)
-    assert float(tight.us.max()) == pytest.approx(0.2)
-    # what reached the plant is what it moved by, and what it was billed for
-    held = np.clip(np.asarray(free.us)[:, 0], -0.5, 0.2)
-    problem = control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
-    A, B, Q, R, N = (np.asarray(a) for a in problem)
-    np.testing.assert_allclose(tight.xs[:, 1], np.asarray(x0) @ A.T + held @ B.T, rtol=1e-9)
-    cost = (
-        np.einsum("si,ij,sj->s", x0, Q, x0) + R[0, 0] * held[:, 0] ** 2 + 2 * (np.asarray(x0) @ N @ held.T).diagonal()
-    )
-    np.testing.assert_allclose(tight.costs[:, 0], cost, rtol=1e-9)
-    with pytest.raises(ValueError, match=r"limits: .* equilibrium input"):
-        simulation.rollout(plant, simulation.no_control(plant), x0, 3, limits=(8.0, 9.0))
 
 
 def test_noise_has_the_spread_that_was_asked_for():
@@ -78,14 +42,6 @@ def test_noise_has_the_spread_that_was_asked_for():
     # stationary variance of x+ = a x + w: σ²/(1 − a²)
     expected = np.array([0.1, 0.3]) / np.sqrt(1 - np.exp(-0.2))
     np.testing.assert_allclose(np.asarray(many.xs)[:, -1].std(0), expected, rtol=0.05)
-    pushed = simulation.rollout(
-        plant, simulation.no_control(plant), jnp.zeros((4000, 2)), 5, linear=True, key=KEY, excitation=0.7
-    )
-    np.testing.assert_allclose(np.asarray(pushed.us).std(), 0.7, rtol=0.05)
-    again = simulation.rollout(
-        plant, simulation.no_control(plant), jnp.zeros((4000, 2)), 5, linear=True, key=KEY, excitation=0.7
-    )
-    np.testing.assert_array_equal(pushed.us, again.us)
 
 
 def test_disturbances_have_the_covariance_of_van_loan_that_the_filter_takes():
@@ -113,16 +69,6 @@ def test_disturbances_have_the_covariance_of_van_loan_that_the_filter_takes():
     np.testing.assert_allclose(each.xs[1], 2 * both.xs[1], atol=1e-12)
     problem = simulation.Problem.of(plant, linear=True, noise=W, optimum=False)
     refused("noise: expected standard deviations, but found a covariance", loops_of, problem, jnp.zeros((1, 2)))
-
-
-def test_sensor_noise_reaches_the_policy_and_not_the_state():
-    plant = systems.from_matrices([[0.0]], [[1.0]], dt=1.0)
-    policy = simulation.LinearPolicy(jnp.array([[1.0]]))
-    run = simulation.rollout(plant, policy, jnp.ones((3000, 1)), 1, linear=True, key=KEY, sensor_noise=0.2)
-    us = np.asarray(run.us)[:, 0, 0]
-    assert us.mean() == pytest.approx(-1.0, abs=0.02)
-    assert us.std() == pytest.approx(0.2, rel=0.05)
-    np.testing.assert_allclose(np.asarray(run.xs)[:, 1, 0], 1 + us, atol=1e-12)
 
 
 def test_a_new_gain_compiles_nothing():
@@ -243,7 +189,8 @@ def test_noises_are_independent_of_each_other():
     run = simulation.rollout(plant, policy, jnp.zeros((4000, 1)), 1, linear=True, key=KEY, noise=0.1, sensor_noise=0.1)
     seen = -np.asarray(run.us)[:, 0, 0]
     pushed = np.asarray(run.xs)[:, 1, 0] + seen
-    assert abs(np.corrcoef(seen, pushed)[0, 1]) < 0.06
+    assert abs(np.corrcoef(seen, pushed)[0, 1]) < 0.06  # what a sensor adds reaches the policy, not the state
+    assert (seen.std(), pushed.std()) == pytest.approx((0.1, 0.1), rel=0.05)
 
 
 def test_a_fast_plant_takes_the_same_substeps_inside_a_trace_as_outside():

@@ -123,32 +123,6 @@ def test_linear_loops_are_the_recursion_in_numpy(limit, monkeypatch):
         x = np.einsum("vij,vsj->vsi", A, x) + np.einsum("vim,vsm->vsi", B, u)
 
 
-@pytest.mark.parametrize(("plants", "each", "steps"), [(70, 1, 13), (1, 90, 6), (3, 40, 30), (2, 70, 430)])
-def test_undisturbed_linear_loops_are_powers_of_the_closed_loop(plants, each, steps):
-    plants = systems.sample("planar_quadrotor", key=KEY, num=plants)
-    K, x0 = gains(plants), plants.initial_state(key=KEY, num=each)
-    run = simulation.rollout(plants, simulation.LinearPolicy(K), x0, steps, linear=True)
-    A, B, Q, R, N = (np.asarray(a) for a in control.discretize(*plants.matrices(), *plants.weights(), plants.dt))
-    for t in (0, 1, steps // 2, steps):
-        power = np.stack([np.linalg.matrix_power(a, t) for a in A - B @ np.asarray(K)])
-        x = np.einsum("pij,psj->psi", power, x0)
-        np.testing.assert_allclose(run.xs[:, :, t], x, rtol=1e-9, atol=1e-12)
-        if t < steps:
-            u = -np.einsum("pmn,psn->psm", K, x)
-            np.testing.assert_allclose(run.us[:, :, t], u, rtol=1e-9, atol=1e-12)
-            cost = sum(np.einsum("psi,pij,psj->ps", a, M, b) for a, M, b in ((x, Q, x), (u, R, u), (x, 2 * N, u)))
-            np.testing.assert_allclose(run.costs[:, :, t], cost, rtol=1e-9, atol=1e-14)
-
-
-def test_a_power_beyond_all_numbers_is_no_state_beyond_them():
-    plant = systems.from_matrices([[9.0, 0.0], [0.0, -1.0]], [[0.0], [1.0]], dt=1.0)  # the first mode is not reached
-    x0 = np.zeros((70, 2))
-    x0[:, 1] = np.arange(70)
-    run = simulation.rollout(plant, simulation.LinearPolicy(jnp.zeros((1, 2))), x0, 200, linear=True)
-    np.testing.assert_allclose(run.xs[:, 3], x0 * np.exp(-3.0), rtol=1e-12)
-    assert np.isfinite(run.xs).all()
-
-
 @pytest.mark.parametrize("name", ["two_link_arm", "planar_quadrotor", "quadruple_tank"])
 def test_nonlinear_loops_and_their_cost_follow_solve_ivp(name):
     """Of which the second rests on its inputs, and the third has levels that are not zero either."""

@@ -164,44 +164,6 @@ def test_output_feedback_is_scored_mapped_and_written_down_like_any_policy(cart,
     assert bool(region.converged.all())
 
 
-def test_integral_action_finds_the_input_that_holds_the_set_point(cart):
-    plant, A, B, _, Q, R, N = cart[:7]
-    design = control.lqi(A, B, np.eye(4)[:1], Q, R, Q[:1, :1], N, discrete=True)
-    heavy = systems.make("cart_pole", pole_mass=1.3 * plant.pole_mass)
-    run = simulation.rollout(heavy, simulation.integrating(plant, design, [0.4]), np.zeros(4), 1200)
-    np.testing.assert_allclose(run.xs[-1], [0.4, 0.0, 0.0, 0.0], atol=1e-6)
-
-
-def test_anti_windup_keeps_the_integral_of_a_limited_loop_small():
-    plant = systems.from_matrices([[0.0]], [[1.0]], Q=[[1.0]], R=[[1.0]], dt=0.1)
-    A, B, Q, R, N = control.discretize(*plant.matrices(), *plant.weights(), 0.1)
-    design = control.lqi(A, B, [[1.0]], Q, R, 0.1 * Q, N, discrete=True)
-    problem = simulation.Problem.of(plant, limits=(-0.2, 0.2), linear=True)
-    run = simulation.rollout(problem, simulation.integrating(problem, design, [2.0]), np.zeros(1), 600)
-    overshoot = {}
-    for share in (0.0, 1.0):
-        z, xs = 0.0, np.zeros(601)
-        back = -share / float(design.Ki[0, 0])
-        for t, x in enumerate(xs[:-1]):
-            u = float(-design.K[0, 0] * x - design.Ki[0, 0] * z)
-            v = np.clip(u, -0.2, 0.2)
-            xs[t + 1], z = float(A[0, 0] * x + B[0, 0] * v), z + x - 2.0 + back * (v - u)
-        overshoot[share] = xs.max() / 2 - 1
-    np.testing.assert_allclose(run.xs[:, 0], xs, rtol=1e-7, atol=1e-9)
-    assert overshoot[0.0] > 0.2
-    assert overshoot[1.0] < 0.05
-
-
-def test_inputs_are_late_by_whole_samples(cart):
-    plant, K = cart[0], control.lqrd(*cart[0].matrices(), *cart[0].weights(), cart[0].dt).K
-    prompt, x0 = simulation.LinearPolicy(K), np.array([0.0, 0.02, 0.0, 0.0])
-    run = simulation.rollout(plant, later(prompt, 2), x0, 6)
-    np.testing.assert_array_equal(run.us[:2], 0)
-    np.testing.assert_allclose(run.us[2:], -run.xs[:-3] @ K.T, rtol=1e-12)
-    none = simulation.rollout(plant, later(prompt, 0), x0, 6)
-    np.testing.assert_allclose(none.us, -none.xs[:-1] @ K.T, rtol=1e-12)
-
-
 def test_a_slow_controller_holds_its_input_and_its_memory(cart):
     plant, design = cart[0], lqg(cart)
     policy, x0 = simulation.estimated(plant, design), np.array([0.1, 0.05, 0.0, 0.0])
@@ -325,35 +287,6 @@ def test_nonlinear_filters_are_an_independent_filter_to_rounding(kind, linear):
         for ours, theirs in ((u, expected), (carry[1], x), (carry[2], P)):
             np.testing.assert_allclose(ours[0], theirs, rtol=1e-9, atol=1e-10)
     assert 2 < cut < 38
-
-
-def test_a_stationary_filter_is_where_the_recursion_of_the_covariance_ends(cart):
-    _, A, _, C, *_, W, V = cart
-    S = 0.3 * W[:, :2]  # the noise of the sensors goes with the disturbance
-    P = np.eye(4)
-    for _ in range(2000):
-        L = (A @ P @ C.T + S) @ np.linalg.inv(C @ P @ C.T + V)
-        P = (A - L @ C) @ P @ (A - L @ C).T + W + L @ V @ L.T - S @ L.T - L @ S.T
-    found = control.dlqe(A, C, W, V, S)
-    np.testing.assert_allclose(found.P, P, rtol=1e-9)
-    np.testing.assert_allclose(found.L, L, rtol=1e-9)
-
-
-def test_nonlinear_filters_catch_a_pole_that_the_linear_one_loses(cart):
-    plant, A, B, C, Q, R, N, W, V = cart
-    W = 0.01 * W
-    problem, P0 = simulation.Problem.of(plant, optimum=False), np.diag([1e-4, 1.0, 1e-4, 4.0])
-    gain = simulation.LinearPolicy(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
-    x0 = np.array([0.0, 0.9, 0.0, 0.0])
-
-    def end(policy):
-        run = simulation.rollout(problem, policy, x0, 400, sensor_noise=0.01, key=jax.random.key(0))
-        return float(jnp.abs(run.xs[-1, 1]))
-
-    assert end(simulation.extended_kalman(gain, problem, C, W, V, P0)) < 0.1
-    assert end(simulation.unscented_kalman(gain, problem, C, W, V, P0)) < 0.1
-    design = control.lqg(A, B, C, Q, R, W, V, N, discrete=True)
-    assert not end(simulation.estimated(plant, design)) < 0.1
 
 
 def integrator(discrete):

@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import hostile_files
@@ -23,7 +22,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 from refusals import refused
-from toys import BEGIN, numbers, write_notebook
+from toys import BEGIN, numbers, until, write_notebook
 
 import lqrlab
 from lqrlab import learning
@@ -333,13 +332,6 @@ def test_interrupted_by_hand(again):
     assert "✗ 02_second  interrupted" in out
     assert "the same command resumes it" in err
     assert json.loads((again[0] / "run.json").read_text())["status"] == "stopped"
-
-
-def until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
 
 
 def test_a_folder_that_is_used_is_refused(source, tmp_path):

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from urllib.parse import unquote
 
@@ -17,7 +16,7 @@ import psutil
 import pytest
 from bs4 import BeautifulSoup
 from click.testing import CliRunner
-from toys import BEGIN, write_notebook
+from toys import BEGIN, until, write_notebook
 
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.runs import notebooks, report, run_folder, sweep, sweep_plan
@@ -161,14 +160,6 @@ INTERRUPTED = (
     "import signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"  # what runs in the
     "from lqrlab.workbench.cli import main\nmain(sys.argv[1:])"  # background is deaf
 )
-
-
-def until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
-    return found
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import math
 import control as python_control
 import numpy as np
 import pytest
+from refusals import refused
 
 from lqrlab import classical, control, deployment, simulation, systems
 from lqrlab.extensions.classical import loop_pictures
@@ -16,6 +17,20 @@ from lqrlab.extensions.classical.shaped_loop import LoopRequirements, ShapedLoop
 @pytest.fixture(scope="module")
 def plant():
     return systems.make("pendulum")
+
+
+@pytest.fixture
+def panel(request):
+    """The panel of a plant; what it shows after a wait is no error."""
+    panel = loop_shaper.LoopShaper(getattr(request, "param", "pendulum"))
+    waited(panel)
+    yield panel
+    panel.close()
+
+
+def waited(panel):
+    panel.live.wait()
+    assert panel.live.error is None
 
 
 def lead(plant, gain=80.0, **more):
@@ -102,10 +117,7 @@ def test_what_is_broken_is_said(plant):
     ]
 
 
-def test_a_click_draws_the_loop_gain_there_and_code_makes_the_same(plant):
-    panel = loop_shaper.LoopShaper("pendulum")
-    panel.live.wait()
-    assert panel.live.error is None
+def test_a_click_draws_the_loop_gain_there_and_code_makes_the_same(panel):
     assert panel._loop().stable
     panel.integral.value, panel.roll_off.value, panel.notch.value = 0.1, 60.0, 12.0
     panel.plane.point = [0.6, 0.5]
@@ -132,7 +144,6 @@ def test_a_click_draws_the_loop_gain_there_and_code_makes_the_same(plant):
     assert "design 1" not in panel.picture.value
     again = loop_shaper.LoopShaper("pendulum").at(panel.values)
     assert "Ms" in again.words
-    panel.close()
 
 
 def _drag(panel, share, level, start=None):
@@ -143,13 +154,10 @@ def _drag(panel, share, level, start=None):
     w, at = start
     panel.plane.start = [across(w), up(at), 1.0]
     panel.plane.point = [across(share), up(level)]
-    panel.live.wait()
-    assert panel.live.error is None
+    waited(panel)
 
 
-def test_zeros_poles_and_notch_are_dragged_and_leave_the_others(plant):
-    panel = loop_shaper.LoopShaper("pendulum")
-    panel.live.wait()
+def test_zeros_poles_and_notch_are_dragged_and_leave_the_others(panel):
     level = lambda w: math.log10(abs(panel._loop().gain_at(w)))  # noqa: E731
     (zero,), (pole,) = panel._compensator().zeros.real, panel._compensator().poles.real
     _drag(panel, -2 * zero, level(-zero), (-zero, level(-zero)))
@@ -170,7 +178,6 @@ def test_zeros_poles_and_notch_are_dragged_and_leave_the_others(plant):
     between = math.sqrt(2 * zero * 1.5 * pole)  # away from all corners
     _drag(panel, between, level(between) + 0.5, (between, level(between)))
     assert panel.gain.value - gain == pytest.approx(10.0, abs=0.5)
-    panel.close()
 
 
 def _drag_root(panel, start, to):
@@ -182,13 +189,10 @@ def _drag_root(panel, start, to):
 
     panel.roots.start = [*shares(start), 1.0]
     panel.roots.point = shares(to)
-    panel.live.wait()
-    assert panel.live.error is None
+    waited(panel)
 
 
-def test_roots_and_the_loops_poles_are_dragged_in_the_root_locus():
-    panel = loop_shaper.LoopShaper("pendulum")
-    panel.live.wait()
+def test_roots_and_the_loops_poles_are_dragged_in_the_root_locus(panel):
     (zero,), (pole,) = panel._compensator().zeros.real, panel._compensator().poles.real
     _drag_root(panel, complex(zero), complex(1.6 * zero))
     np.testing.assert_allclose(panel._compensator().zeros, [1.6 * zero], rtol=1e-6)
@@ -226,7 +230,6 @@ def test_roots_and_the_loops_poles_are_dragged_in_the_root_locus():
     panel.gain.value += 1.0
     panel.live.wait()
     assert panel._far == far  # a small change leaves the scale, or what is dragged would run away
-    panel.close()
 
 
 def test_the_locus_is_python_controls_and_ends_in_the_zeros(plant):
@@ -245,12 +248,10 @@ def test_the_locus_is_python_controls_and_ends_in_the_zeros(plant):
     np.testing.assert_allclose(np.sort_complex(np.exp(loop.zeros * dt)), theirs, atol=1e-7)
 
 
-def test_a_pid_of_a_rule_stands_beside_it():
-    panel = loop_shaper.LoopShaper("cruise_control")
-    panel.live.wait()
+@pytest.mark.parametrize("panel", ["cruise_control"], indirect=True)
+def test_a_pid_of_a_rule_stands_beside_it(panel):
     panel.rule.value = "SIMC"
-    panel.live.wait()
-    assert panel.live.error is None
+    waited(panel)
     assert "PID, SIMC: Ms" in panel.words.value
     (loop,) = panel._rules.values()
     plant, design = loop.plant, loop.compensator
@@ -263,13 +264,11 @@ def test_a_pid_of_a_rule_stands_beside_it():
     panel.live.wait()
     assert {loop.delay for loop in panel._rules.values()} == {0.0, panel.dead_time.value}
     panel.rule.value = "Ziegler–Nichols"
-    panel.live.wait()
-    assert panel.live.error is None
-    panel.close()
+    waited(panel)
 
 
-def test_a_lead_turns_the_phase_as_it_says_and_leaves_the_gain():
-    panel = loop_shaper.LoopShaper("double_integrator")
+@pytest.mark.parametrize("panel", ["double_integrator"], indirect=True)
+def test_a_lead_turns_the_phase_as_it_says_and_leaves_the_gain(panel):
     w = panel.at_lead.value
     panel.lead.value = 0.0
     flat = panel._loop().gain_at(w)
@@ -277,12 +276,10 @@ def test_a_lead_turns_the_phase_as_it_says_and_leaves_the_gain():
     turned = panel._loop().gain_at(w)
     assert abs(turned) == pytest.approx(abs(flat), rel=1e-3)  # sampled
     assert math.degrees(np.angle(turned / flat)) == pytest.approx(40.0, abs=0.5)
-    panel.close()
 
 
-def test_the_compensator_that_is_exported_is_the_one_that_is_shown(tmp_path, monkeypatch):
+def test_the_compensator_that_is_exported_is_the_one_that_is_shown(panel, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    panel = loop_shaper.LoopShaper("pendulum")
     panel.integral.value, panel.notch.value = 0.1, 12.0
     panel.export["write C code"].click()
     assert "README.md" in panel.exported.value
@@ -290,11 +287,8 @@ def test_the_compensator_that_is_exported_is_the_one_that_is_shown(tmp_path, mon
     written = deployment.load_c("firmware")
     ours, theirs = (simulation.rollout(problem, one, np.array([0.1, 0.0]), 60) for one in (controller, written))
     np.testing.assert_allclose(theirs.us, ours.us, atol=1e-9)
-    panel.close()
 
 
 def test_what_cannot_be_shaped_is_refused_in_words():
-    with pytest.raises(ValueError, match="plant: expected one input, but ball_and_plate has 2"):
-        loop_shaper.loop_shaper("ball_and_plate")
-    with pytest.raises(ValueError, match="output: expected a number from 0 to 1, but found 2"):
-        loop_shaper.loop_shaper("cart_pole", output=2)
+    refused("plant: expected one input, but ball_and_plate has 2", loop_shaper.loop_shaper, "ball_and_plate")
+    refused("output: expected a number from 0 to 1, but found 2", loop_shaper.loop_shaper, "cart_pole", output=2)

@@ -165,14 +165,6 @@ def test_variants_rest_where_their_inputs_hold_them(tmp_path):
     np.testing.assert_allclose(variants.dynamics(x, u), 0, atol=1e-9)
 
 
-def test_a_table_of_plants_may_name_a_robot(tmp_path):
-    (tmp_path / "swing.urdf").write_text(SWING)
-    (tmp_path / "plants.toml").write_text('[test_swing]\nfile = "swing.urdf"\nactuated = ["pivot"]\ndt = 0.05\n')
-    assert systems.register_file(tmp_path / "plants.toml") == ["test_swing"]
-    plant = systems.make("test_swing", mass_bob=2.0)
-    assert (float(plant.dt), plant.inputs[0].name) == (0.05, "pivot_motor")
-
-
 def test_a_joint_that_nothing_drives_moves_to_where_a_variant_can_be_held():
     leaning = CART_POLE.replace('pos="0 0 0.3" mass', 'pos="0.03 0 0.3" mass')
     plant = robots.from_mujoco(mujoco.MjModel.from_xml_string(leaning), at=[0.0, -np.arctan(0.1) + 1e-4])
@@ -246,11 +238,7 @@ def test_a_robot_is_drawn_in_the_plane_in_which_it_moves(cart_pole, arm):
         ("<worldbody>", LOOSE, "joint 'float': is a free joint"),
         ('<motor name="force" joint="slider" ctrlrange="-40 40"/>', "", "has no actuators"),
         ("<motor name", '<motor name="spare" site="tip"/><motor name', "actuator 'spare': acts on no joint"),
-        (
-            "<motor name",
-            '<intvelocity name="slow" joint="hinge" actrange="-1 1"/><motor name',
-            "actuator 'slow': has a",
-        ),
+        ("<motor", '<intvelocity name="slow" joint="hinge" actrange="-1 1"/><motor', "actuator 'slow': has a"),
         ("<actuator>", '<equality><joint joint1="hinge"/></equality><actuator>', "joint 'hinge' stand still"),
         ("<worldbody>", '<option density="500"/><worldbody>', "accelerations differ from MuJoCo's"),
         ('gravity="0 0 -9.8"', 'gravity="100 0 -9.8"', "no input holds the robot at .* joint 'hinge' are left"),
@@ -269,6 +257,7 @@ def test_a_pose_that_cannot_be_held_is_refused_with_the_nearest_one(tmp_path):
     refused("at: expected 2 positions, one a joint", robots.from_mujoco, m, at=[0.0])
     weak = mujoco.MjModel.from_xml_string(LEVER.replace('gear="10"', 'gear="10" ctrlrange="-.2 .2"'))
     refused(r"'motor': holding the robot at rest takes 0.49.*ctrlrange is \[-0.2, 0.2\]", robots.from_mujoco, weak)
+    refused(r"at: the model has no key frames; give positions, as at=\[0.0\]", robots.from_mujoco, weak, at="home")
     refused(r"missing.xml: there is no such file", robots.from_mujoco, tmp_path / "missing.xml")
     refused(r"actuated: joints are changed in a file", robots.from_mujoco, weak, actuated=["pivot"])
 

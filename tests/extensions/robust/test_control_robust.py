@@ -18,12 +18,16 @@ from lqrlab.extensions.robust.synthesis_result import best_controller
 SECONDS = 0.1
 
 
+def response(points, a, b, c, d):
+    """Of a system at points of the plane of s or z."""
+    return c @ np.linalg.solve(points[:, None, None] * np.eye(len(a)) - a, b + 0j) + d
+
+
 def gains(a, b, c, d, dt=None):
     """Largest singular values on a grid of frequencies."""
     w = np.concatenate([[0.0], np.geomspace(1e-5, 1e7 if dt is None else np.pi / dt, 1500)])
     points = 1j * w if dt is None else np.exp(1j * w * dt)
-    inside = np.linalg.solve(points[:, None, None] * np.eye(len(a)) - a, b.astype(complex)[None])
-    return np.linalg.norm(c @ inside + d, 2, axis=(1, 2))
+    return np.linalg.norm(response(points, a, b, c, d), 2, axis=(1, 2))
 
 
 def decays(a, dt=None):
@@ -383,10 +387,7 @@ def test_balred_keeps_to_its_bound_and_what_is_not_stable(dt):
             assert r.system.A.shape == (order, order)
             w = np.geomspace(1e-2, 1e3 if dt is None else np.pi / dt, 300)
             points = 1j * w if dt is None else np.exp(1j * w * dt)
-            full, less = (
-                c @ np.linalg.solve(points[:, None, None] * np.eye(len(a)) - a, b.astype(complex)) + D
-                for a, b, c in ((A, B, C), (r.system.A, r.system.B, r.system.C))
-            )
+            full, less = response(points, A, B, C, D), response(points, *r.system.matrices)
             scale = np.linalg.norm(full, 2, axis=(1, 2))
             assert (np.linalg.norm(full - less, 2, axis=(1, 2)) <= r.bound + 1e-8 * scale).all()
             assert r.bound == pytest.approx(2 * r.hankel[order - 3 :].sum())
@@ -449,17 +450,14 @@ def test_residualisation_is_exact_at_rest_and_in_continuous_time_slycots(dt):
     r = robust.balred(A, B, C, D, 3, dt, method="matchdc")
     points = 1j * np.geomspace(1e-3, 1e3, 60) if dt is None else np.exp(1j * np.linspace(0, np.pi, 60))
 
-    def response(a, b, c, d, points=points):
-        return c @ np.linalg.solve(points[:, None, None] * np.eye(len(a)) - a, b + 0j) + d
-
-    ours = response(*r.system.matrices)
-    assert np.linalg.norm(ours - response(A, B, C, D), 2, axis=(1, 2)).max() <= r.bound
+    ours = response(points, *r.system.matrices)
+    assert np.linalg.norm(ours - response(points, A, B, C, D), 2, axis=(1, 2)).max() <= r.bound
     rest = np.array([0.0 if dt is None else 1.0])
-    np.testing.assert_allclose(response(*r.system.matrices, rest), response(A, B, C, D, rest), atol=1e-9)
+    np.testing.assert_allclose(response(rest, *r.system.matrices), response(rest, A, B, C, D), atol=1e-9)
     if dt is None:  # of slycot's discrete one the gain at rest is another
         order, *theirs, _ = slycot.ab09bd("C", "B", "N", 6, 2, 2, A, B, C, D, 3)
         assert order == 3
-        np.testing.assert_allclose(ours, response(*theirs), atol=1e-8)
+        np.testing.assert_allclose(ours, response(points, *theirs), atol=1e-8)
 
 
 @pytest.mark.parametrize("dt", [None, SECONDS])
@@ -467,16 +465,12 @@ def test_a_controller_is_reduced_for_its_loop_by_gramians_of_the_weighted_system
     """Hankel values of WoK Wi by SciPy's Lyapunov equations; and the loop of the reduced controller is much nearer."""
     A = np.array([[0.0, 1.0, 0.0, 0.0], [-1.0, -0.1, 1.0, 0.1], [0.0, 0.0, 0.0, 1.0], [1.0, 0.1, -1.0, -0.1]])
     B, C = np.array([[0.0], [1.0], [0.0], [0.0]]), np.array([[0.0, 0.0, 1.0, 0.0]])
-    if dt is None:
-        design = control.lqg(A, B, C, np.eye(4), np.eye(1), np.eye(4), np.eye(1))
-        lyapunov = scipy.linalg.solve_continuous_lyapunov
-        a, b, c, d = (np.asarray(M) for M in (design.A, design.B, design.C, design.D))
-    else:
+    regulator, lyapunov = control.lqr, scipy.linalg.solve_continuous_lyapunov
+    if dt is not None:
         A, B = (np.asarray(M) for M in control.c2d(A, B, dt))
-        K = np.asarray(control.dlqr(A, B, np.eye(4), np.eye(1)).K)
-        L = np.asarray(control.dlqr(A.T, C.T, np.eye(4), np.eye(1)).K).T
-        a, b, c, d = A - B @ K - L @ C, L, -K, np.zeros((1, 1))
-        lyapunov = lambda F, W: scipy.linalg.solve_discrete_lyapunov(F, -W)  # noqa: E731
+        regulator, lyapunov = control.dlqr, lambda F, W: scipy.linalg.solve_discrete_lyapunov(F, -W)
+    K, L = (np.asarray(regulator(*pair, np.eye(4), np.eye(1)).K) for pair in ((A, B), (A.T, C.T)))
+    a, b, c, d = A - B @ K - L.T @ C, L.T, -K, np.zeros((1, 1))
     G, K = python_control.ss(A, B, C, 0, dt or 0), python_control.ss(a, b, c, d, dt or 0)
     S = python_control.feedback(python_control.ss([], [], [], 1, dt or 0), G * K, sign=1)
     before, behind = K * S, python_control.feedback(G, K, sign=1) * K

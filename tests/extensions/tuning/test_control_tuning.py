@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+from refusals import refused
 from scipy_oracle import gain, van_loan
 
 from lqrlab import control, tuning
@@ -59,13 +60,12 @@ def test_specifications_are_met_on_the_loop_or_missed_in_words():
     ],
 )
 def test_specifications_that_mean_nothing_are_refused(specs, message):
-    with pytest.raises(ValueError, match=message):
-        tuning.StepSpecs(**specs)
+    refused(message, tuning.StepSpecs, **specs)
 
 
 def test_outputs_that_cannot_stand_still_are_refused():
-    with pytest.raises(ValueError, match="C: no constant input holds"):
-        tuning.tune(A, B, [[0.0, 1.0]], np.eye(2), np.eye(1), DT, tuning.StepSpecs(settling=1.0), r=[1.0])
+    given = A, B, [[0.0, 1.0]], np.eye(2), np.eye(1), DT, tuning.StepSpecs(settling=1.0)
+    refused("C: no constant input holds", tuning.tune, *given, r=[1.0])
 
 
 def test_the_front_is_measured_and_sorted_out_rightly():
@@ -83,8 +83,8 @@ def test_the_front_is_measured_and_sorted_out_rightly():
     optimum = float(jnp.trace(control.lqrd(A, B, Q, R, DT).P @ X0))
     assert np.isclose(x[-2] + y[-2], optimum, rtol=1e-9)
     assert np.all(x + y >= optimum * (1 - 1e-9))
-    with pytest.raises(ValueError, match=r"X0: expected a covariance of shape \(2, 2\)"):
-        tuning.pareto(A, B, Q, R, DT, Q, R * e[:, None, None], X0=np.ones(2))
+    given = A, B, Q, R, DT, Q, R * e[:, None, None]
+    refused(r"X0: expected a covariance of shape \(2, 2\)", tuning.pareto, *given, X0=np.ones(2))
     # effort by itself: the input is held, so the sum over steps is exact
     K, closed = np.asarray(result.K[0]), np.linalg.matrix_power
     a, b = (np.asarray(v) for v in control.c2d(A, B, DT))
@@ -176,13 +176,9 @@ def test_the_least_effort_is_that_of_a_linear_program_in_states_and_inputs(overs
             if t + 1 >= late:
                 outputs.append(-y)
                 most.append(-0.98)
+    below = np.array(outputs + inputs), np.r_[most, np.zeros(len(inputs))]
     least = scipy.optimize.linprog(
-        np.eye(size)[-1],
-        np.array(outputs + inputs),
-        np.r_[most, np.zeros(len(inputs))],
-        np.concatenate(moves),
-        np.zeros(3 * T),
-        bounds=(None, None),
+        np.eye(size)[-1], *below, np.concatenate(moves), np.zeros(3 * T), bounds=(None, None)
     )
     assert tuner._least_effort(step, specs) == pytest.approx(least.fun, rel=1e-6)
 
