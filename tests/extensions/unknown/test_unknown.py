@@ -723,7 +723,7 @@ def test_a_network_with_a_history_sees_the_last_state_again_where_none_is_measur
     assert len(np.unique(found)) == 2
 
 
-def test_a_network_without_a_description_enters_the_table_and_one_with_it_is_refused(plants):
+def test_a_network_without_a_description_enters_the_table(plants):
     blind = transformer(description=False)
     regret = unknown.score(partial(learning.policy, blind), plants, key=KEY, num_initial=1, num_steps=10)
     assert regret.ratio.shape == (4, 1)
