@@ -187,3 +187,12 @@ def test_zeros_do_not_depend_on_units():
         assert len(zeros) == len(finite) == n - m, k
         assert np.all(np.diff(zeros.real) <= 0)
         assert all(np.abs(zeros - z).min() < 1e-5 * max(1, abs(z)) for z in finite)
+
+
+def test_a_modulus_margin_at_a_flat_peak_is_found():
+    # python-control's norm stops at 1 - 1e-10, the value at high frequencies
+    margin = control.margins([[0.8, 0.0], [0.8, 1.0]], [[-0.5], [-0.6]], [[1.4, -7.1]])[0]
+    w = np.geomspace(1e-3, 1e3, 200001)
+    L = control.frequency_response([[0.8, 0.0], [0.8, 1.0]], [[-0.5], [-0.6]], [[1.4, -7.1]], w)
+    assert np.isclose(margin.modulus_margin, np.abs(1 + L).min(), rtol=1e-8)
+    assert margin.modulus_margin < 0.9624

@@ -390,3 +390,10 @@ def test_a_switch_is_true_or_false_and_a_pair_is_a_pair():
         inspect.unwrap(control.cost_to_go)(0.1, GAIN)
     with pytest.raises(ValueError, match=r"points: expected a pair \(x, u\), but found 0.1"):
         inspect.unwrap(tuning.gain_schedule)(np.array([0.0, 1.0]), A, B, np.eye(2), one, points=0.1)
+
+
+def test_zeros_by_hand():
+    # y = (s − 1) / s² starts the wrong way
+    chain = np.array([[0.0, 1.0], [0.0, 0.0]])
+    assert np.allclose(control.zeros(chain, B, [[-1.0, 1.0]]), [1.0])
+    assert control.zeros(chain, B, [[1.0, 0.0]]).shape == (0,)

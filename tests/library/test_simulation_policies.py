@@ -418,3 +418,23 @@ def test_a_policy_with_too_many_inputs_is_refused():
 
     with pytest.raises(ValueError, match=r"policy: expected inputs of shape \(1,\), but found \(2,\)"):
         simulation.check_policy(Two(), jnp.zeros(2), 1)
+
+
+def test_anti_windup_keeps_the_integral_of_a_limited_loop_small():
+    plant = systems.from_matrices([[0.0]], [[1.0]], Q=[[1.0]], R=[[1.0]], dt=0.1)
+    A, B, Q, R, N = control.discretize(*plant.matrices(), *plant.weights(), 0.1)
+    design = control.lqi(A, B, [[1.0]], Q, R, 0.1 * Q, N, discrete=True)
+    problem = simulation.Problem.of(plant, limits=(-0.2, 0.2), linear=True)
+    run = simulation.rollout(problem, simulation.integrating(problem, design, [2.0]), np.zeros(1), 600)
+    overshoot = {}
+    for share in (0.0, 1.0):
+        z, xs = 0.0, np.zeros(601)
+        back = -share / float(design.Ki[0, 0])
+        for t, x in enumerate(xs[:-1]):
+            u = float(-design.K[0, 0] * x - design.Ki[0, 0] * z)
+            v = np.clip(u, -0.2, 0.2)
+            xs[t + 1], z = float(A[0, 0] * x + B[0, 0] * v), z + x - 2.0 + back * (v - u)
+        overshoot[share] = xs.max() / 2 - 1
+    np.testing.assert_allclose(run.xs[:, 0], xs, rtol=1e-7, atol=1e-9)
+    assert overshoot[0.0] > 0.2
+    assert overshoot[1.0] < 0.05

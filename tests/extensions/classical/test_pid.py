@@ -13,6 +13,7 @@ import scipy
 from refusals import refused
 
 from lqrlab import classical, control, deployment, simulation, systems
+from lqrlab.extensions.classical import optimal_pid
 from lqrlab.extensions.classical.channels import Channel
 from lqrlab.extensions.classical.process_models import half_rule, of_step
 
@@ -535,3 +536,17 @@ BAD = [
 @pytest.mark.parametrize(("call", "words"), BAD)
 def test_bad_arguments_are_refused_in_words(call, words):
     refused(words, call)
+
+
+def test_the_gradient_of_the_loss_is_that_of_finite_differences(monkeypatch):
+    kept = {}
+    monkeypatch.setattr(optimal_pid, "descend", lambda starts, setting, few: kept.update(setting=setting) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        classical.pid(MOTOR, "optimal", num_starts=4, ms=1.05)
+    at = jnp.array([[1.0, 0.5, 1.5, 0.3], [3.0, 0.2, 2.0, 0.1]])
+    loss = jax.jit(lambda a: jnp.sum(optimal_pid._losses(a, kept["setting"])))
+    assert loss(at) < 1e5
+    slope, h = jax.grad(loss)(at), 1e-5
+    for i in np.ndindex(at.shape):
+        step = jnp.zeros_like(at).at[i].set(h)
+        assert np.isclose((loss(at + step) - loss(at - step)) / (2 * h), slope[i], rtol=2e-4, atol=1e-5)

@@ -263,3 +263,12 @@ def test_a_filter_looks_ahead_from_the_state_that_it_expects_where_none_is_measu
     assert min(run(push, gaps)) < 0  # it braked
     gain = run(np.array([[-1.0, 0.0]]), gaps)
     np.testing.assert_allclose(gain[3:6], gain[2], atol=1e-4)  # the wish before, for as long as that is safe
+
+
+def test_a_continuous_plant_is_sampled_with_its_cost():
+    continuous = np.array([[0.0, 1.0], [-1.0, 0.2]]), np.array([[0.0], [1.0]])
+    plant = systems.from_matrices(*continuous, Q=Q, R=R, dt=0.3)
+    problem = predictive.mpc(simulation.Problem.of(plant, limits=LIMITS), 6).problem
+    sampled = scipy_oracle.van_loan(*continuous, Q, R, 0.3)
+    for found, expected in zip(problem.sampled, sampled):
+        np.testing.assert_allclose(found, expected, atol=1e-12)

@@ -127,6 +127,8 @@ def _bound(
             return rounds(s.inputs[0])
         if s is not None and s.name in ("lt", "gt"):
             least, limit = s.inputs if s.name == "lt" else s.inputs[::-1]
+            if (cast := made.get(id(limit))) is not None and cast.name == "convert_element_type":
+                limit = cast.inputs[0]
             most = int(limit.value) if isinstance(limit, Known) else _most(fixed.get(id(limit)))
             for k, first in enumerate(start):
                 counts = carried[k] is least and _one_more(grown.get(id(after[k])), carried[k])
