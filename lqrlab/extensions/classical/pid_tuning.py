@@ -63,10 +63,18 @@ class _PairedPlant:
 
 
 def pid(
-    process: Any, rule: str = "simc", *, kind: str = "pid", pairs: Sequence[tuple[int, int]] | None = None,
-    dt: float | None = None, delay: float = 0.0, filter_time: float | None = None, b: float | None = None,
-    tracking_time: float | None = None, **settings: Any,
-) -> PID:  # fmt: skip
+    process: Any,
+    rule: str = "simc",
+    *,
+    kind: str = "pid",
+    pairs: Sequence[tuple[int, int]] | None = None,
+    dt: float | None = None,
+    delay: float = 0.0,
+    filter_time: float | None = None,
+    b: float | None = None,
+    tracking_time: float | None = None,
+    **settings: Any,
+) -> PID:
     """A PID controller tuned by a rule or by optimisation.
 
     Args:

@@ -22,9 +22,15 @@ KINDS = ("prbs", "multisine", "chirp", "steps")
 
 
 def excitation(
-    kind: str, num_steps: int, dt: float, *, amplitude: ArrayLike = 1.0, band: tuple[float, float] | None = None,
-    hold: int = 1, seed: int = 0,
-) -> Float[np.ndarray, "T m"]:  # fmt: skip
+    kind: str,
+    num_steps: int,
+    dt: float,
+    *,
+    amplitude: ArrayLike = 1.0,
+    band: tuple[float, float] | None = None,
+    hold: int = 1,
+    seed: int = 0,
+) -> Float[np.ndarray, "T m"]:
     """An input that moves a plant in many ways: add it to the operating point, or to a regulator's input.
 
     Args:
@@ -108,9 +114,14 @@ class Experiment:
 
 
 def experiment(
-    plant: Plant, us: ArrayLike, noise: ArrayLike, *, parameters: Sequence[str] | None = None,
-    outputs: Sequence[str] | None = None, gain: ArrayLike | None = None,
-) -> Experiment:  # fmt: skip
+    plant: Plant,
+    us: ArrayLike,
+    noise: ArrayLike,
+    *,
+    parameters: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    gain: ArrayLike | None = None,
+) -> Experiment:
     """Information that a log of these inputs will hold on a plant's parameters: Fisher's, by exact differentiation.
 
     Args:
@@ -130,10 +141,18 @@ def experiment(
 
 
 def design(
-    plant: Plant, num_steps: int, noise: ArrayLike, *, amplitude: ArrayLike, num_lines: int = 12,
-    state_limits: ArrayLike | None = None, parameters: Sequence[str] | None = None,
-    outputs: Sequence[str] | None = None, gain: ArrayLike | None = None, iterations: int = 40,
-) -> Experiment:  # fmt: skip
+    plant: Plant,
+    num_steps: int,
+    noise: ArrayLike,
+    *,
+    amplitude: ArrayLike,
+    num_lines: int = 12,
+    state_limits: ArrayLike | None = None,
+    parameters: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    gain: ArrayLike | None = None,
+    iterations: int = 40,
+) -> Experiment:
     """The multisine of so many lines, within limits, whose log tells most: D-optimal.
 
     Args:
@@ -200,9 +219,13 @@ class _Probe:
 
     @classmethod
     def of(
-        cls, plant: Plant, noise: ArrayLike, parameters: Sequence[str] | None, outputs: Sequence[str] | None,
+        cls,
+        plant: Plant,
+        noise: ArrayLike,
+        parameters: Sequence[str] | None,
+        outputs: Sequence[str] | None,
         gain: ArrayLike | None,
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """The arguments of :func:`experiment`, checked."""
         check_plant(plant)
         known = [s.name for s in (*plant.states, *plant.outputs)]

@@ -26,10 +26,18 @@ _LOOSE = 1e-2  # by which segments may fail to meet at first, relative to the st
 
 
 def fit(
-    plant: Plant, log: Log, parameters: Sequence[str] | None = None, *, method: str = "auto", starts: int = 8,
-    offsets: bool | Sequence[str] = False, defect: float = DEFECT, segment: int | None = None,
-    substeps: int | None = None, iterations: int = 100,
-) -> FittedPlant:  # fmt: skip
+    plant: Plant,
+    log: Log,
+    parameters: Sequence[str] | None = None,
+    *,
+    method: str = "auto",
+    starts: int = 8,
+    offsets: bool | Sequence[str] = False,
+    defect: float = DEFECT,
+    segment: int | None = None,
+    substeps: int | None = None,
+    iterations: int = 100,
+) -> FittedPlant:
     """Physical parameters of a plant from a log of its inputs and (some) outputs, named as the plant names them.
 
     Minimised is the sum of squares of the outputs' errors in units of their noise, which is estimated along, over the
@@ -109,9 +117,14 @@ def _offset(log: Log, offsets: bool | Sequence[str]) -> np.ndarray:
 
 
 def _cut(
-    plant: Plant, log: Log, names: tuple[str, ...], method: str, segment: int | None, offsets: np.ndarray,
+    plant: Plant,
+    log: Log,
+    names: tuple[str, ...],
+    method: str,
+    segment: int | None,
+    offsets: np.ndarray,
     substeps: int | None,
-) -> Segments:  # fmt: skip
+) -> Segments:
     """The log in one go, or in segments in which errors do not grow too much."""
     longest = max(len(u) for u, _ in log.records)
     segment = None if segment is None else min(checks.whole("segment", segment), longest)
@@ -181,9 +194,13 @@ def _candidates(segments: Segments, starts: int) -> tuple[np.ndarray, np.ndarray
 
 
 def _best_of_starts(
-    segments: Segments, candidates: tuple[np.ndarray, np.ndarray], begin: np.ndarray, sigma: np.ndarray,
-    iterations: int, gap: float,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    segments: Segments,
+    candidates: tuple[np.ndarray, np.ndarray],
+    begin: np.ndarray,
+    sigma: np.ndarray,
+    iterations: int,
+    gap: float,
+) -> tuple[np.ndarray, np.ndarray]:
     """End of the search from the most promising parameter values, and the costs that they lead to.
 
     Those near the plant's own values and those all over the ranges take turns: the former alone may all lie in the

@@ -34,9 +34,14 @@ class Column(NamedTuple):
 
 
 def read(
-    source: Any, inputs: Sequence[str] = (), outputs: Sequence[str] = (), dt: float | None = None,
-    time: str | None = None, *, plant: Plant | None = None,
-) -> Log:  # fmt: skip
+    source: Any,
+    inputs: Sequence[str] = (),
+    outputs: Sequence[str] = (),
+    dt: float | None = None,
+    time: str | None = None,
+    *,
+    plant: Plant | None = None,
+) -> Log:
     """A log from a file, a table, arrays, or a trajectory; or one log of several records from a list of them.
 
     Values are converted to SI units; a unit that is not known is remarked on, as are outputs that drift. Where the time

@@ -108,9 +108,13 @@ def _unpacked(
 
 @functools.partial(jax.jit, static_argnames=("free", "sizes"))
 def _missed(
-    z: Array, fixed: dict[str, Array], samples: tuple[Array, Array, Array, Array], weight: Array,
-    free: tuple[str, ...], sizes: tuple[int, int, int],
-) -> Float[Array, " k"]:  # fmt: skip
+    z: Array,
+    fixed: dict[str, Array],
+    samples: tuple[Array, Array, Array, Array],
+    weight: Array,
+    free: tuple[str, ...],
+    sizes: tuple[int, int, int],
+) -> Float[Array, " k"]:
     """Innovations of samples (inputs, outputs, record, first of it), weighted by ``weight``, one after the other."""
     A, B, C, D, K, starts, mean = _unpacked(z, fixed, free, sizes)
 

@@ -229,9 +229,13 @@ def _finite(rows: Float[np.ndarray, "*batch r f"]) -> Float[np.ndarray, "*batch 
 
 
 def minimised(
-    segments: Segments, free: np.ndarray, sigma: np.ndarray, iterations: int, defect: float = DEFECT,
+    segments: Segments,
+    free: np.ndarray,
+    sigma: np.ndarray,
+    iterations: int,
+    defect: float = DEFECT,
     tolerance: float = 1e-8,
-) -> tuple[np.ndarray, float]:  # fmt: skip
+) -> tuple[np.ndarray, float]:
     """The unknowns that miss the log least, and half the sum of squares."""
 
     @functools.lru_cache(maxsize=1)

@@ -209,10 +209,19 @@ def _text(path: Path) -> pd.DataFrame:
     remarks = content.count(b"\n#") + content.startswith(b"#") > sum(line[0] == "#" for line in lines[:first])
     for mark in _NUMBERS:  # with a decimal comma too where a column has one, and no other has a point
         read = pd.read_csv(
-            io.BytesIO(content), sep=separator, header=None, names=range(width), skiprows=first, index_col=False,
-            skipinitialspace=True, encoding=encoding, encoding_errors="replace", decimal=mark, low_memory=False,
+            io.BytesIO(content),
+            sep=separator,
+            header=None,
+            names=range(width),
+            skiprows=first,
+            index_col=False,
+            skipinitialspace=True,
+            encoding=encoding,
+            encoding_errors="replace",
+            decimal=mark,
+            low_memory=False,
             comment="#" if remarks else None,
-        )  # fmt: skip
+        )
         marks = {marks for _, marks in _fits(read[:: 1 + len(read) // _LOOKED_AT]).values()}
         if mark == "." or "." not in marks:
             frame, decimal = read, mark
