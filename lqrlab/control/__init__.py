@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from lqrlab.compute.names import lazily
 
 if TYPE_CHECKING:
-    from lqrlab.control.analysis.diagnosis import Diagnosis, ctrb, diagnose, gram, obsv, unsaturated_level, zeros
-    from lqrlab.control.analysis.eigenmodes import Mode, modes, modes_in_words, settling_steps, settling_time
+    from lqrlab.control.analysis.diagnosis import Diagnosis, ctrb, diagnose, gram, obsv
+    from lqrlab.control.analysis.eigenmodes import Mode, modes, modes_in_words, settling_steps, settling_time, zeros
     from lqrlab.control.analysis.stability_margins import Disk, Margins, margins
     from lqrlab.control.analysis.system_norms import h2_norm, hinf_norm
     from lqrlab.control.delay import delay_cost, delayed, lqrd_delayed
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lqrlab.control.horizon import LQTracking, finite_horizon, lq_tracking
     from lqrlab.control.kleinman import policy_iteration, spectral_radius
     from lqrlab.control.lyapunov import cost_to_go, dlyap, lyap, stage_weight
-    from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd
+    from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd, unsaturated_level
     from lqrlab.control.riccati.equations import care, dare
     from lqrlab.control.servo import Integral, feedforward, lqi, place
     from lqrlab.control.state_space import StateSpace, frequency_response, sensitivity

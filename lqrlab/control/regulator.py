@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Complex, Float
 
-from lqrlab.compute import as_jax, linalg, pytree
+from lqrlab.compute import as_jax, broadcast, linalg, pytree
 from lqrlab.compute.checks import traced
 from lqrlab.compute.linalg import batch_last
 from lqrlab.control import matrix_checks
@@ -209,3 +209,27 @@ def _warn_of_lost_digits(closed: np.ndarray, good: np.ndarray) -> None:
             "the optimum approaches",
             stacklevel=3,
         )
+
+
+def unsaturated_level(K: ArrayLike, P: ArrayLike, limit: ArrayLike) -> Float[Array, "*batch"]:
+    """The largest c such that u = −Kx stays within ±limit wherever xᵀPx ≤ c.
+
+    With P of an LQR design the linear loop never leaves that ellipsoid, so its inputs never saturate: a place to
+    hand over to it. Of a nonlinear plant nothing is proved.
+
+    Args:
+        K: ``[..., m, n]``.
+        P: ``[..., n, n]``, > 0.
+        limit: of the inputs' deviation from the equilibrium, a scalar or ``[..., m]``.
+
+    Returns:
+        c ``[...]`` = min over inputs of limit² / (K P⁻¹ Kᵀ).
+    """
+    K, P = matrix_checks.matrices(K=(K, "mn"), P=(P, "nn"))
+    limit = jnp.asarray(matrix_checks.real("limit", limit, low=0), K.dtype)
+    limit = jnp.broadcast_to(limit, jnp.broadcast_shapes(limit.shape, K.shape[-2:-1]))
+
+    def one(K: Array, P: Array, limit: Array) -> Array:
+        return jnp.min(limit**2 / jnp.sum(K * linalg.solve(P, K.T).T, axis=1))
+
+    return broadcast(one, (K, 2), (P, 2), (limit, 1))

@@ -10,7 +10,7 @@ from jaxtyping import ArrayLike, Complex, Float
 
 from lqrlab.compute.checks import number
 from lqrlab.control import matrix_checks
-from lqrlab.control.analysis.diagnosis import zeros
+from lqrlab.control.analysis.eigenmodes import zeros
 from lqrlab.control.analysis.system_norms import beside, boundary, hinf_norm, stable, tops
 from lqrlab.control.state_space import response_at
 

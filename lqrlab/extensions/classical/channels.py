@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import scipy  # its modules load when they are first used
 
-from lqrlab.control.analysis.diagnosis import zeros
+from lqrlab.control.analysis.eigenmodes import zeros
 from lqrlab.control.delay import delayed
 from lqrlab.control.state_space import response_at
 

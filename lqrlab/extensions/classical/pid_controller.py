@@ -147,9 +147,16 @@ def parts(w: np.ndarray, filter_time: np.ndarray | float, dt: float | None) -> t
 
 
 def controller_matrices(
-    kp: Array, ki: Array, kd: Array, filter_time: Array, tracking_time: Array, dt: Array, selection: Array, *,
+    kp: Array,
+    ki: Array,
+    kd: Array,
+    filter_time: Array,
+    tracking_time: Array,
+    dt: Array,
+    selection: Array,
+    *,
     leak: bool = True,
-) -> tuple[Array, Array, Array, Array, Array]:  # fmt: skip
+) -> tuple[Array, Array, Array, Array, Array]:
     """:meth:`PID.sampled` for one plant: gains ``[loops]``, the inputs that the loops drive ``[m, loops]``."""
     positive = filter_time > 0
     a = jnp.where(positive, jnp.exp(-dt / jnp.where(positive, filter_time, 1.0)), 0.0)

@@ -169,13 +169,10 @@ class MessageLine(Device):
 
 
 def connect(plant: object, num_outputs: int, patience: float) -> Device:
-    """The device of a plant that is not simulated here.
+    """The device of a plant that is not simulated here; an answer is waited for as long as ``patience`` [s].
 
-    Args:
-        plant: an object with ``measure()`` and ``actuate(u)``, a function, or an address: ``"udp://host:port"``,
-            ``"serial:/dev/ttyUSB0?baud=115200"``.
-        num_outputs: numbers in a measurement.
-        patience: how long an answer is waited for [s].
+    The plant is an object with ``measure()`` and ``actuate(u)``, a function, or an address: ``"udp://host:port"``,
+    ``"serial:/dev/ttyUSB0?baud=115200"``.
     """
     if isinstance(plant, str | Path):
         kind, _, where = str(plant).partition(":")

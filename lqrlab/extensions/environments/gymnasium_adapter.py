@@ -131,11 +131,9 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
         self._count, self._root = 0, jax.random.key(0)
 
     def reset(self, *, seed: Any = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
-        """New episodes in all environments, or where ``options["reset_mask"]`` is True.
+        """New episodes in all environments, or where ``options["reset_mask"]``, a truth value for each, is True.
 
-        Args:
-            seed: one number (environment i has the seed + i), or one for each.
-            options: may hold ``reset_mask``, a truth value for each environment.
+        ``seed`` is one number (environment i has the seed + i), or one for each.
         """
         if options is not None:
             checks.instance("options", options, dict, "a dictionary, such as {'reset_mask': mask}")

@@ -31,9 +31,18 @@ def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> l
 @click.option("-o", "target", type=PATH, help="Write the plant as JSON, for systems.load and lqrlab systems.")
 @as_json
 def identify(
-    file: Path, inputs: list[str], outputs: list[str], family: str | None, parameters: list[str], order: int | None,
-    dt: float | None, time: str | None, validation: float, target: Path | None, as_json: bool,
-) -> None:  # fmt: skip
+    file: Path,
+    inputs: list[str],
+    outputs: list[str],
+    family: str | None,
+    parameters: list[str],
+    order: int | None,
+    dt: float | None,
+    time: str | None,
+    validation: float,
+    target: Path | None,
+    as_json: bool,
+) -> None:
     """Find a plant from a LOG (CSV, Excel, Parquet, HDF5, .mat, whitespace table), and say how sure it is.
 
     With --plant, that plant's physical parameters; else a linear model by subspace and prediction error:

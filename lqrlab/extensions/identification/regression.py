@@ -14,8 +14,7 @@ def transitions(
 ) -> tuple[Float[np.ndarray, "k n"], Float[np.ndarray, "k m"], Float[np.ndarray, "k n"]]:
     """States, inputs and next states of records whose outputs are all the states.
 
-    Raises:
-        ValueError: states and inputs are linearly dependent, so that nothing tells their effects apart.
+    Refused where states and inputs are linearly dependent, so that nothing tells their effects apart.
     """
     steps = [(y[:-1], u[:-1], y[1:]) for u, y in records if len(u) > 1]
     if not steps:

@@ -146,9 +146,14 @@ _sloped = jit_by_function(jax.value_and_grad(_objective, argnums=3), static_argn
 
 
 def regret(
-    plant: Plant, log: Log, seconds: Sequence[float], *, key: PRNGKeyArray, num: int = 100,
+    plant: Plant,
+    log: Log,
+    seconds: Sequence[float],
+    *,
+    key: PRNGKeyArray,
+    num: int = 100,
     parameters: Sequence[str] | None = None,
-) -> pd.DataFrame:  # fmt: skip
+) -> pd.DataFrame:
     """Value of more data: the uncertainty that is left after each of several lengths of a log.
 
     Args:

@@ -85,11 +85,7 @@ class GeneralizedPlant:
         return self.replaced((a, b * right, left[:, None] * c, left[:, None] * d * right)), u, y
 
     def closed(self, controller: System) -> System:
-        """The loop from w to z with u = K y.
-
-        Raises:
-            np.linalg.LinAlgError: u depends on itself: I − D D22 is singular.
-        """
+        """The loop from w to z with u = K y; a ``LinAlgError`` where u depends on itself: I − D D22 is singular."""
         a, b, c, d = controller
         back = np.linalg.inv(np.eye(len(d)) - d @ self.D22)  # u = back (c x + d (C2 x + D21 w))
         u_x, u_k, u_w = back @ d @ self.C2, back @ c, back @ d @ self.D21

@@ -258,10 +258,7 @@ class RegularProblem:
         """The central controller of a level, for the plant without D22.
 
         Written with U1, U2 of X and Y, so that neither has to be finite; the only inverse is that of
-        V1ᵀU1 − γ⁻²V2ᵀU2, which is singular where ρ(XY) = γ².
-
-        Raises:
-            np.linalg.LinAlgError: the conditions do not hold at the level.
+        V1ᵀU1 − γ⁻²V2ᵀU2, which is singular where ρ(XY) = γ²: a ``LinAlgError``, as where a condition does not hold.
         """
         pair, p = self.subspaces(level), self.plant
         if isinstance(pair, str):

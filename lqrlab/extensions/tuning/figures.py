@@ -32,8 +32,7 @@ class StepResponse(NamedTuple):
 def stepping_outputs(plant: Plant, sampled: control.Sampled, held: int) -> list[int]:
     """As many outputs as inputs, the held one first, that constant inputs hold most easily, in the signals' scales.
 
-    Raises:
-        ValueError: there are not as many, or no constant inputs hold any such set.
+    Refused where there are not as many, or no constant inputs hold any such set.
     """
     C, (x, u) = np.asarray(plant.output_matrix()), (np.asarray(a) for a in plant.scales)
     if len(C) < plant.m:
@@ -61,10 +60,7 @@ def response(s: LoopSetting, result: LoopDesign) -> StepResponse:
     """The linear loop whose held output steps to its scale, the other stepping outputs stay: without limits.
 
     The controller is told where the plant is to rest and the input that holds it there; integral action only learns
-    the set-point, and finds them. It takes as long as the curves.
-
-    Raises:
-        ValueError: no constant input holds the output there.
+    the set-point, and finds them. It takes as long as the curves. Refused is an output that no constant input holds.
     """
     plant, loop, held, sampled = s.plant, result.loop, s.controller.held, result.sampled
     rows = stepping_outputs(plant, sampled, held)
@@ -134,8 +130,7 @@ def picture(s: LoopSetting, result: LoopDesign) -> Picture:
 def found_weights(s: LoopSetting) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " m"], str]:
     """Factors of the plant's weights with which the LQR meets the specifications, and what was reached in words.
 
-    Raises:
-        ValueError: see :func:`lqrlab.tuning.tune`.
+    Refused is what :func:`lqrlab.tuning.tune` refuses.
     """
     plant, held = s.plant, s.controller.held
     (A, B), (Q, R) = plant.matrices(), plant.weights()

@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Float
 from lqrlab.compute import calculus
 from lqrlab.compute.checks import instance, whole
 from lqrlab.control import matrix_checks
-from lqrlab.control.analysis.diagnosis import zeros
+from lqrlab.control.analysis.eigenmodes import zeros
 from lqrlab.control.regulator import LQR, lqrd
 from lqrlab.control.state_space import sensitivity
 from lqrlab.extensions.tuning.step import StepExperiment, StepSpecs, step_response

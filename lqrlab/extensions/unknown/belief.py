@@ -206,8 +206,7 @@ def guessed(belief: Belief, prior: Prior, told: Told, t: Array) -> Belief:
 def hypotheses(belief: Belief, prior: Prior) -> tuple[Array, Array, Array]:
     """Hypotheses about the plant: each family that fits, then plants at large as one.
 
-    Returns:
-        Weights ``[F + 1]``, θ ``[F + 1, Z, 12]``, and covariances of the rows of the last ``[2, Z, Z]``.
+    Weights ``[F + 1]``, θ ``[F + 1, Z, 12]``, and covariances of the rows of the last ``[2, Z, Z]``.
     """
     odds, large = jax.nn.softmax(belief.odds), len(belief.theta)
     if large:

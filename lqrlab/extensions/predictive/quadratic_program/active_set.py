@@ -168,9 +168,7 @@ def careful(
 ) -> tuple[Bool[Array, "sets 2 T rows W"], Int[Array, "2 W"]]:
     """The next guess: the new one, or, when the limits that change do not become fewer, only its first in time.
 
-    Args:
-        old, new: guesses.
-        caution: the fewest limits that have changed in a step, and how many more steps may change all.
+    Caution: the fewest limits that have changed in a step, and how many more steps may change all.
 
     Source: J. J. Júdice and F. M. Pires, Comput. Oper. Res. 21 (1994): block principal pivoting, which ends.
     """

@@ -244,9 +244,7 @@ def cold_start(qp: HorizonQP, active: ActiveSet) -> Answer:
 def solve(qp: HorizonQP, known: Answer, changes: int) -> Solved:
     """Programs with equal leading axes, solved from what is known of them; differentiable, in reverse.
 
-    Args:
-        qp, known: the programs, and what is known of them.
-        changes: of so many inputs the changes are limited, by the last outputs; the last states are the inputs before.
+    Of so many inputs the ``changes`` are limited, by the last outputs; the last states are then the inputs before.
     """
     found = _solve(*qp, *known.point, *known.active, known.caution, known.residual)
     open_ = ~found.infeasible & ~(found.residual <= EXACT)

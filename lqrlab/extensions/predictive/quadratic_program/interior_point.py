@@ -25,10 +25,8 @@ from lqrlab.extensions.predictive.quadratic_program.horizon_qp import (
 STEPS = 30, 60  # at most, of a rough answer and of a fine one
 ROUGH, FINE = 1e-4, 1e-13  # the residuals of both: a rough one is a better guess of what holds, a fine one an answer
 _RUNAWAY = 1e12  # growth of the gap: there is no feasible point
-_DEAR = (
-    1e2,
-    1e4,
-)  # multipliers to begin with, beside what the optimum without limits asks for: more where limits cost much
+# multipliers to begin with, beside what the optimum without limits asks for: more where limits cost much
+_DEAR = 1e2, 1e4
 _TO_THE_WALL = 0.995  # of the way to the next limit
 _HARD = 1e8  # weight of an equation beside the curvature
 
@@ -105,12 +103,12 @@ def _start(qp: HorizonQP, kinds: _Kinds, point: PrimalDual, cost: Array, dear: A
     both = jnp.all(kinds.on, 0)
     size = jnp.maximum(jnp.max(jnp.abs(h), (0, 1)), 0.1 * jnp.max(jnp.abs(v), 0))
     size = jnp.where(size > 0, size, 1.0)
-    wide = jnp.where(both & (h[0] + h[1] > 0), jnp.minimum(h[0] + h[1], size), size) / 2  # 0 apart: soft equations
-    slack = jnp.where(kinds.on, jnp.maximum(jnp.abs(h - signed(v)), 0.2 * wide), 1.0)
-    push = jnp.max(jnp.where(kinds.on, cost * wide * slack, 0), (0, 1, 2)) * 0.2 * dear
-    over = jnp.where(kinds.soft, jnp.maximum(signed(v) - h, 0) + 0.2 * wide, 1.0)
+    width = jnp.where(both & (h[0] + h[1] > 0), jnp.minimum(h[0] + h[1], size), size) / 2  # 0 apart: soft equations
+    slack = jnp.where(kinds.on, jnp.maximum(jnp.abs(h - signed(v)), 0.2 * width), 1.0)
+    product = jnp.max(jnp.where(kinds.on, cost * width * slack, 0), (0, 1, 2)) * 0.2 * dear
+    over = jnp.where(kinds.soft, jnp.maximum(signed(v) - h, 0) + 0.2 * width, 1.0)
     slope = jnp.where(kinds.soft, qp.linear + qp.quadratic * over, 1.0)
-    multipliers = jnp.where(kinds.on, push / slack, 0)
+    multipliers = jnp.where(kinds.on, product / slack, 0)
     multipliers = jnp.where(kinds.soft, jnp.minimum(multipliers, slope / 2), multipliers)
     return _Iterate(point._replace(multipliers=multipliers), slack, over, slope - multipliers)
 
