@@ -372,7 +372,9 @@ def _is_linear(structure: PyTreeDef, fields: tuple[Any, ...], n: int, m: int) ->
     def rates(fields: Sequence[Array], x: Array, u: Array) -> Array:
         return jax.tree.unflatten(structure, fields).dynamics(x, u)
 
-    closed = jax.make_jaxpr(rates)(fields, np.zeros(n), np.zeros(m))
+    of_fields = {a.dtype for a in fields if not a.weak_type and jnp.issubdtype(a.dtype, jnp.floating)}
+    dtype = np.result_type(*of_fields or {float})
+    closed = jax.make_jaxpr(rates)(fields, np.zeros(n, dtype), np.zeros(m, dtype))
     return max(degrees(closed, [0] * len(fields) + [1, 1])) <= 1
 
 

@@ -641,4 +641,6 @@ def test_linear_equations_are_told_from_others_by_their_form(linear, f):
     """Most of the others have the derivative of a linear one almost everywhere."""
     plant = systems.Linear(A=M, B=M[:, :1], Q=M, R=M[:1, :1], dt=0.1)
     assert is_linear(plant)
+    single = jax.tree.map(jnp.float32, (plant, systems.make("pendulum")))
+    assert [*map(is_linear, single)] == [True, False]
     assert is_linear(systems.custom.Function(f=f, x_eq=M[0], u_eq=M[0, :1], Q=M, R=M[:1, :1], dt=0.1)) is linear
