@@ -482,6 +482,12 @@ def test_a_mode_on_the_boundary_that_no_input_moves_or_no_weight_sees_is_certifi
         assert np.isnan(found.K).all((-1, -2)).all()
     for problem in problems[::4]:
         refused(r"no input moves it|Q does not see it", design, *problem)
+        said = str(control.diagnose(*problem, dt=None if continuous else 1.0))
+        assert "There is no regulator" in said
+        assert "decays" not in said
+    if not continuous:  # Newton's steps halve what is left to the circle
+        reached = control.policy_iteration(*batch, K=np.zeros((80, 2, 4)), steps=40)
+        assert not reached.stabilizing.any()
 
 
 def test_one_plant_that_no_input_moves_is_refused_whatever_its_weights():
@@ -500,6 +506,9 @@ def test_a_pole_of_the_closed_loop_on_the_circle_is_no_solution():
     with pytest.warns(UserWarning, match="R: expected"), pytest.raises(ValueError, match=r"\+1 \(discrete\)"):
         control.dlqr(A, B, Q, R)
     assert np.isnan(control.dare(A, B, Q, R)).all()
+    K = np.array([[0.0, -1.0], [0.0, 2.5]])  # A − BK = diag(0, −0.5)
+    for steps, good in ((0, True), (5, True), (30, False), (40, False)):
+        assert bool(control.policy_iteration(A, B, Q, R, K=K, steps=steps).stabilizing) == good
     A, Q = np.array([[3.0, 1.0], [4.0, 2.0]]), np.array([[-11.0, -5.0], [-5.0, -2.0]])
     assert np.isnan(control.care(A, np.ones((2, 1)), Q, [[1.0]])).all()  # X = [[2, 1], [1, 1]], poles at ±j: CAREX 11
     for half in (1.0, 7.0, 1e-3):  # (A − X G)² = 0 in continuous time, X = 1
@@ -525,6 +534,7 @@ def test_slow_plants_are_solved_however_close_to_the_boundary_they_are(slow, uni
         expected = f * slow * x / (1 + slow**2 * x)
         assert np.allclose(np.asarray(found.K)[..., 0, 0] * units, expected, rtol=max(1e-7, 1e-14 / slow))
         unmoved = control.dlqr(F, np.diag([0.0, 1.0]) + 0 * b, Q, R)
+        assert control.policy_iteration(F, G, Q, R, K=found.K).stabilizing.all()
         assert np.allclose(np.asarray(unmoved.P)[..., 0, 0] * units**2, 1 / (1 - f * f), rtol=max(1e-9, 1e-14 / slow))
     dt = slow  # a plant of one second, held for so long
     with warnings.catch_warnings():
