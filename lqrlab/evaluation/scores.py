@@ -186,7 +186,7 @@ def _judged(
     if gain is not None:
         judged = jnp.broadcast_to(verdict.of_gain(problem.closed_loop(gain.K))[..., None], cost.shape)
     else:
-        judged = verdict.of_peaks(verdict.size(x0, problem.scale_x), *sizes, num_steps=num_steps)
+        judged = verdict.of_peaks(verdict.size(x0, problem.scale_x), *sizes, num_steps=num_steps, linear=problem.linear)
     # a cost beyond all numbers is that of a loop that has left the model, whatever its poles say
     judged = jnp.where(jnp.isfinite(cost + problem.optimal_cost(end)), judged, Verdict.DIVERGED).astype(jnp.int8)
     return judged, jnp.where((judged == Verdict.CONVERGED)[..., None], end, 0.0)
