@@ -42,6 +42,9 @@ def jit_by_function(fn: Callable[..., R], jit: Callable = jax.jit, **options: An
     @functools.wraps(fn)
     def call(*args: object, **kwargs: object) -> R:
         leaves, structure = jax.tree.flatten((args, kwargs))
+        if any(map(_is_foreign, leaves)):
+            leaves = [checks.real(f"{fn.__qualname__}: argument", a) if _is_foreign(a) else a for a in leaves]
+            args, kwargs = structure.unflatten(leaves)
         functions = (*filter(_is_function, leaves), *_static_functions(structure))
         return (last(functions) if functions else always)(*args, **kwargs)
 
@@ -69,6 +72,14 @@ def one_program(fn: Callable[P, R]) -> Callable[P, R]:
 
     call.kept = program.kept  # type: ignore[attr-defined]
     return call
+
+
+def _is_foreign(value: object) -> bool:
+    """True of NumPy's arrays that JAX misreads: after one call it takes the bytes of another order as they are."""
+    if not isinstance(value, np.ndarray):
+        return False
+    dtype = value.dtype
+    return type(value) is not np.ndarray or not dtype.isnative or dtype.kind not in "biufO" or dtype.char == "g"
 
 
 def _is_function(value: object) -> bool:

@@ -255,6 +255,7 @@ class Problem(QuadraticRegulator):
 
     def saturate(self, u: Float[Array, "*loops m"]) -> Float[Array, "*loops m"]:
         """u ``[*batch, *extra, m]`` within what the actuators can do."""
+        u = checks.real("u", u)
         if self.low is None:
             return u
         low, high = (expand_batch(a, u.ndim).astype(u.dtype) for a in (self.low, self.high))

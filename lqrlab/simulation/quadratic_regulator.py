@@ -125,7 +125,7 @@ class QuadraticRegulator:
 
     def closed_loop(self, K: Float[Array, "*#batch m n"] | None = None) -> Float[Array, "*batch n n"]:
         """F = A − BK; of the optimal gain if none is given."""
-        return _closed_loop(self.A, self.B, self.K if K is None else K)
+        return _closed_loop(self.A, self.B, self.K if K is None else checks.real("K", K))
 
     def stage_weight(self, K: Float[Array, "*#batch m n"] | None = None) -> Float[Array, "*batch n n"]:
         """The weight of one step seen from the state, u = −Kx."""
@@ -133,6 +133,7 @@ class QuadraticRegulator:
 
     def optimal_cost(self, x: Float[Array, "*loops n"]) -> Float[Array, "*loops"]:
         """xᵀPx, the least that any controller can pay from x ``[*batch, *extra, n]`` on."""
+        x = checks.real("x", x)
         return quadratic(self.P.astype(x.dtype), x)
 
     def excess(self, xs: Float[Array, "*loops samples n"], us: Float[Array, "*loops T m"]) -> Float[Array, "*loops"]:
@@ -141,6 +142,7 @@ class QuadraticRegulator:
         Returns:
             (J − x[0]ᵀPx[0]) / x[0]ᵀPx[0] ≥ 0, of states and inputs ``[*batch, *extra, T, …]``.
         """
+        xs, us = checks.real("xs", xs), checks.real("us", us)
         K, S = self.K.astype(xs.dtype), self.S.astype(xs.dtype)
         error = us + matvec(K, xs[..., :-1, :])
         paid = jnp.sum(error * matvec(S, error), axis=(-1, -2))
