@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
@@ -58,17 +59,20 @@ def one_program(fn: Callable[P, R]) -> Callable[P, R]:
     A closure given to ``lax`` is another function at each call, which JAX compiles anew, tenths of a second and
     hundreds of memory maps each time. Here it is made once, while the program is traced; the fields of an instance are
     data of the program. What cannot be traced, such as a policy of somebody's in NumPy, runs as it is.
+
+    States ``x`` and inputs ``u`` of whole numbers are real ones: in their type gains and answers would be cut. Complex
+    numbers, truth values and text are refused, here and in the fields of an instance, while the program is made.
     """
-    program = jit_by_function(fn)
+    program = jit_by_function(real := _of_real_numbers(fn))
 
     @functools.wraps(fn)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if checks.traced(args, kwargs) and checks.traced(jnp.zeros(())):  # part of another program; not so under vmap
-            return fn(*args, **kwargs)
+            return real(*args, **kwargs)
         try:
             return program(*args, **kwargs)
         except (TypeError, IndexError):  # as JAX's errors of tracing are, and those of leaves that are no arrays
-            return fn(*args, **kwargs)
+            return real(*args, **kwargs)
 
     call.kept = program.kept  # type: ignore[attr-defined]
     return call
@@ -80,6 +84,23 @@ def _is_foreign(value: object) -> bool:
         return False
     dtype = value.dtype
     return type(value) is not np.ndarray or not dtype.isnative or dtype.kind not in "biufO" or dtype.char == "g"
+
+
+def _of_real_numbers(fn: Callable[P, R]) -> Callable[P, R]:
+    """``fn`` on real states and inputs alone, of an instance and other arguments without complex numbers."""
+    signature = inspect.signature(fn)
+
+    @functools.wraps(fn)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = signature.bind(*args, **kwargs)
+        for name in {"x", "u"} & given.arguments.keys():
+            given.arguments[name] = checks.floating(name, given.arguments[name])
+        for path, leaf in jax.tree.leaves_with_path(given.arguments):
+            if jnp.iscomplexobj(leaf):
+                checks.real(jax.tree_util.keystr(path, simple=True, separator="."), leaf)
+        return fn(*given.args, **given.kwargs)
+
+    return call
 
 
 def _is_function(value: object) -> bool:
