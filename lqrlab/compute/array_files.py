@@ -16,7 +16,6 @@ from lqrlab.compute.files import write_atomic
 _MATRIX, _COMPRESSED = 14, 15  # MATLAB's numbers of a variable and of one that went through zlib
 _TOO_MANY = 5_000, "expected at most 5000 variables, fields and cells, but found more"
 _UNREAD = "object", "function", "opaque", "unknown", "sparse"  # kinds of variables
-_PACKED = "_FillValue", "missing_value", "scale_factor", "add_offset"
 _SHRINKS = 64  # largest believable ratio of compression of HDF5
 
 
@@ -156,7 +155,7 @@ def _hdf5(path: Path, most: int) -> dict[str, Any]:
             _check_size(held := held + item.nbytes, most)
             if "MATLAB_empty" in item.attrs:
                 return np.zeros((0, 0))
-            array = _unpacked(item[()].T if matlab else item[()], item.attrs)
+            array = item[()].T if matlab else item[()]
             text = matlab and item.attrs.get("MATLAB_class") == b"char"
             return np.array(["".join(map(chr, row)) for row in array]) if text else array
 
@@ -173,19 +172,9 @@ def unbelievable(item: Any, size: int) -> str:
     return ""
 
 
-def _unpacked(array: np.ndarray, said: Mapping[str, Any]) -> np.ndarray:
-    """Numbers as NetCDF's conventions say: packed into integers, and one of them for none."""
-    told = {name: np.ravel(said[name])[0] for name in _PACKED if name in said and array.dtype.kind in "iuf"}
-    if not told:
-        return array
-    missing = np.isin(array, [told[name] for name in _PACKED[:2] if name in told])
-    return np.where(missing, np.nan, array * float(told.get("scale_factor", 1)) + float(told.get("add_offset", 0)))
-
-
 def _unit(item: Any) -> str:
     """``" [deg]"`` of an HDF5 array that says so in an attribute; ``" [s]"`` of ``"s since 2026-01-01"``."""
-    named = [name for name in item.attrs if name.lower() in ("unit", "units")]
-    said = next((text for name in named for text in np.ravel(item.attrs[name])), "")
+    said = next((item.attrs[name] for name in ("unit", "units") if name in item.attrs), "")
     said = said.decode(errors="replace") if isinstance(said, bytes) else said
     said = said.partition(" since ")[0].strip() if isinstance(said, str) else ""
     return f" [{said}]" if said and "[" not in item.name else ""

@@ -19,6 +19,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 KEPT = 16  # functions, or choices of static arguments, whose programs are kept, for each compiled function
+_READ = "?bhilqBHILQefdFDO"  # kinds of NumPy's numbers that JAX takes for what they are, and objects
 _QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
 
 
@@ -28,11 +29,6 @@ def jit_by_function(fn: Callable[..., R], jit: Callable = jax.jit, **options: An
     A program is specialised to a function that is static: the dynamics of a plant, the parameters' schedule. A
     notebook's cell that is run again makes a new one. JAX would keep thousands of such programs and their functions
     (8 MiB for each plant that is made of a function, designed for and simulated).
-
-    Args:
-        fn: to be compiled.
-        jit: what compiles it.
-        options: for ``jit``.
     """
 
     def program(functions: tuple[Callable, ...]) -> Callable[..., R]:
@@ -80,10 +76,8 @@ def one_program(fn: Callable[P, R]) -> Callable[P, R]:
 
 def _is_foreign(value: object) -> bool:
     """True of NumPy's arrays that JAX misreads: after one call it takes the bytes of another order as they are."""
-    if not isinstance(value, np.ndarray):
-        return False
-    dtype = value.dtype
-    return type(value) is not np.ndarray or not dtype.isnative or dtype.kind not in "biufO" or dtype.char == "g"
+    plain = type(value) is np.ndarray and value.dtype.isnative and value.dtype.char in _READ
+    return isinstance(value, np.ndarray) and not plain
 
 
 def _of_real_numbers(fn: Callable[P, R]) -> Callable[P, R]:

@@ -1,7 +1,6 @@
 """Logs from files, tables, arrays and our own trajectories; times, gaps and units are looked at."""
 
 import math
-import re
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -21,8 +20,6 @@ from lqrlab.systems import Plant, Signal, check_plant
 _CLOCKS = ("time", "t", "timestamp", "datetime")
 _BLOCK = 8  # steps in a row of another length are another sample time
 _CLOCK_UNITS = {"ms": 1e3, "µs": 1e6, "ns": 1e9}
-_MOST_SECONDS = 1e10  # since 1970, or 1904
-_DAYS = (36e3, 7e4), (7.3e5, 7.6e5), (2.45e6, 2.47e6)  # spreadsheets', MATLAB's and astronomers' of this half century
 _SHORT = 20  # samples of which most models make nothing
 _GAP = 1.5  # a step of the time column above so many sample times begins a new record
 
@@ -95,8 +92,7 @@ def read(
         Column(h, s.name, s.unit, frame.iloc[:, i]) for i, (h, s) in enumerate(zip(headings, signals_of(headings)))
     ]
     asked, notes = [_found(where, columns, text) for text in wanted], list[str](frame.attrs.get("notes", ()))
-    as_asked = ((c._replace(name=s.name), s.unit) for c, s in zip(asked, signals_of(wanted)))
-    signals, arrays = zip(*(_in_si(column, unit, notes) for column, unit in as_asked))
+    signals, arrays = zip(*(_in_si(c, s.unit, notes) for c, s in zip(asked, signals_of(wanted))))
     names = [column.name for column in asked]
     clock = _clock(where, [c for c in columns if time is not None or c.name not in names], time)
     times = None if clock is None else _times(clock, time, notes)
@@ -171,7 +167,7 @@ def _clock(where: str, columns: Sequence[Column], time: str | None) -> Column | 
     """The time column, if there is one: ``"time"`` before ``"t"``, which may be another signal."""
     if time is not None:
         return _found(where, columns, time)
-    named = [[c for c in columns if c.name.lower().rpartition(".")[2] == name] for name in _CLOCKS]
+    named = [[c for c in columns if c.name.lower() == name] for name in _CLOCKS]
     found = next(filter(None, [*named, [c for c in columns if c.values.dtype.kind == "M"]]), [])
     if len(found) > 1:
         headings = " and ".join(c.heading for c in found)
@@ -182,8 +178,7 @@ def _clock(where: str, columns: Sequence[Column], time: str | None) -> Column | 
 def _found(where: str, columns: Sequence[Column], text: str) -> Column:
     """The column of this heading; else that of its name and unit, else of its name."""
     (s,) = signals_of([text])
-    named = [c for c in columns if c.name == s.name]
-    named = named or [c for c in columns if c.name.rpartition(".")[2] == s.name]  # log.force of a structure
+    named = [c for c in columns if c.name in (s.name, s.name.rpartition(".")[2])]  # log.force is force of a structure
     exact = [c for c in columns if c.heading == text.strip()]
     found = exact or [c for c in named if s.unit and units_of.same(c.unit, s.unit)] or named
     if not found:
@@ -208,7 +203,6 @@ def _in_si(column: Column, asked: str, notes: list[str]) -> tuple[Signal, np.nda
     if asked and units_of.conversion(unit, asked) is None:
         raise ValueError(f"{name}: expected {asked}, but found {column.heading!r} in {unit}, which is no such unit")
     values, known = _numbers(column), units_of.unit(unit)
-    notes += _stand_ins(name, values[np.isfinite(values)])
     ending = "" if column.unit else units_of.ending(name)
     if ending and not units_of.same(ending, unit or units_of.require(name, ending).si):
         notes.append(
@@ -221,16 +215,6 @@ def _in_si(column: Column, asked: str, notes: list[str]) -> tuple[Signal, np.nda
     if (known.factor, known.zero) != (1.0, 0.0):
         notes.append(f"{name}: converted from {unit} to {known.si}")
     return Signal(name, known.si), known.zero + values * known.factor
-
-
-def _stand_ins(name: str, values: np.ndarray) -> list[str]:
-    """A remark on a value such as -9999, far from all others, which loggers write where they have none."""
-    sizes = np.abs(values)
-    rows = np.flatnonzero(sizes == sizes.max(initial=0))
-    far = 5 * np.delete(sizes, rows).max(initial=0) < sizes.max(initial=0)
-    if not (far and re.match("999|1e[+][23]", f"{sizes.max():g}")):
-        return []
-    return [f"{name}: is {values[rows[0]]:g} in {len(rows)} rows, far from all others: make that NaN if it says none"]
 
 
 def _numbers(column: Column) -> np.ndarray:
@@ -250,7 +234,7 @@ def _times(column: Column, time: str | None, notes: list[str]) -> np.ndarray:
     """Seconds, of time stamps since the first."""
     values, unit = column.values, signals_of([time or ""])[0].unit
     if values.dtype.kind not in "iufbcmM" and pd.to_numeric(values, errors="coerce").isna().mean() > 0.5:
-        values = _moments(values.astype("string").str.strip(), notes)
+        values = _moments(values.astype("string").str.strip())
     if values.dtype.kind in "mM":
         return (values - values.min() if values.dtype.kind == "M" else values).dt.total_seconds().to_numpy()
     if values.dtype.kind in "iu":  # before they are rounded
@@ -260,26 +244,15 @@ def _times(column: Column, time: str | None, notes: list[str]) -> np.ndarray:
         if not (unit or column.unit) and 0.9e9 < middle / each < 2.6e9:  # from 1998 to 2052
             unit, day = small, pd.Timestamp(middle / each, unit="s").date()
             notes.append(f"{column.name}: taken in {small} since 1970 ({day}); time='{column.name} [s]' says otherwise")
-    step = abs(values.diff().median()) if middle else 1.0
-    days = step < 1e-3 and any(low < middle < high for low, high in _DAYS)
-    if not (unit or column.unit) and (days or middle > _MOST_SECONDS):
-        raise ValueError(
-            f"time: expected seconds, or ms, µs or ns since 1970, but found {middle:.10g} in steps of {step:.3g}; say "
-            f"the unit, as time='{column.name} [d]' if these are days (of spreadsheets, MATLAB), or '[s]'"
-        )
     signal, seconds = _in_si(column, unit or "s", notes)
     if signal.unit != "s":
         raise ValueError(f"time: expected a unit of time, but found {column.heading!r} in {signal.unit}")
     return seconds
 
 
-def _moments(words: pd.Series, notes: list[str]) -> pd.Series:
+def _moments(words: pd.Series) -> pd.Series:
     """Dates, times of day or durations; of two orders of day and month, the one in which the log is shorter."""
-    fourth = pd.to_numeric(words.str.extract(r"\d:\d\d:\d\d:(\d+)$")[0].fillna("0"))
-    mark = "[,:]" if fourth.max() > 59 else ","  # else of days, hours, minutes, seconds; or pictures of a film
-    words = words.str.replace(rf"(\d:\d\d:\d\d){mark}(\d)", r"\1.\2", regex=True)
-    if words.dropna().str.fullmatch(r"\d+:\d\d").all():
-        notes.append(f"time: {words.dropna().iloc[-1]} is taken as hours and minutes")
+    words = words.str.replace(r"(\d:\d\d:\d\d)[,:](\d)", r"\1.\2", regex=True)
     words = words.str.replace(r"(\d:\d\d:\d\d)(?![\d.])", r"\1.0", regex=True)
     clock = words.str.replace(r"^(\d+:\d\d\.\d+)$", r"0:\1", regex=True)  # minutes and seconds
     clock = clock.str.replace(r"^(\d+:\d\d)$", r"\1:00", regex=True)
@@ -287,10 +260,7 @@ def _moments(words: pd.Series, notes: list[str]) -> pd.Series:
     with warnings.catch_warnings(action="ignore"):
         for how in (None, {"format": "ISO8601"}, {}, {"dayfirst": True}):
             try:
-                if how is not None:
-                    found.append(pd.to_datetime(words, utc=True, **how))
-                elif clock.dropna().str.contains("[:a-zA-Z]").all():  # bare numbers would be nanoseconds
-                    found.append(pd.to_timedelta(clock))
+                found.append(pd.to_timedelta(clock) if how is None else pd.to_datetime(words, utc=True, **how))
             except ValueError as error:
                 why = error
     if not found:
@@ -346,11 +316,7 @@ def _clocked(
             f"{where}: the sample time changes: it is {found} s, see the rows up to {at}; read the parts as records of "
             "their own, resample them, and join them"
         )
-    jumps = (steps > (_GAP + 1e-6) * step).to_numpy() & ~begins  # where rows were left out, that has been said
-    twice = ((steps / step - 2).abs() < 0.02).to_numpy()
-    apart = np.diff(np.flatnonzero(twice))  # stamps of whole ticks, of which a sample takes less than one and a half
-    if len(apart) >= _BLOCK and np.median(apart) < 20 and np.ptp(np.quantile(apart, [0.1, 0.9])) <= 2:
-        jumps &= ~twice
+    jumps = (steps > _GAP * step).to_numpy() & ~begins  # where rows were left out, that has been said
     near = steps[~begins & ~jumps]
     step = float(dt or (near.mean() if len(near) else step))  # rounded time stamps: right on average
     if jumps.any():
