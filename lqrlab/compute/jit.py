@@ -41,7 +41,7 @@ def jit_by_function(fn: Callable[..., R], jit: Callable = jax.jit, **options: An
         leaves, structure = jax.tree.flatten((args, kwargs))
         if any(map(_is_foreign, leaves)):
             leaves = [checks.real(f"{fn.__qualname__}: argument", a) if _is_foreign(a) else a for a in leaves]
-            args, kwargs = structure.unflatten(leaves)
+            args, kwargs = jax.tree.unflatten(structure, leaves)
         functions = (*filter(_is_function, leaves), *_static_functions(structure))
         return (last(functions) if functions else always)(*args, **kwargs)
 
