@@ -253,7 +253,8 @@ def mpc(
     target = _target(problem.A, problem.B, C, disturbance) if reference is not None or disturbance != "none" else None
     sensor, L = _estimator(problem, C, disturbance, sensor, Wd)
     # as many rows as there are plants are no axis of theirs
-    terminal, C, r = (jnp.broadcast_to(a, (*batch, *a.shape)) if np.ndim(a) == 2 else a for a in (terminal, C, r))
+    all_three = terminal, C, r
+    terminal, C, r = jax.tree.map(lambda a: jnp.broadcast_to(a, (*batch, *a.shape)) if a.ndim == 2 else a, all_three)
     nothing: dict = dict.fromkeys(("plant", "continuous", "x_eq", "u_eq"))
     bare = dataclasses.replace(problem, **nothing, noise=NONE, linear=True, substeps=1)
     prices = None if soft is None else constrained.prices(soft, dtype)
