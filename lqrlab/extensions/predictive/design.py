@@ -253,12 +253,12 @@ def mpc(
     target = _target(problem.A, problem.B, C, disturbance) if reference is not None or disturbance != "none" else None
     sensor, L = _estimator(problem, C, disturbance, sensor, Wd)
     # as many rows as there are plants are no axis of theirs
-    all_three = terminal, C, r
-    terminal, C, r = jax.tree.map(lambda a: jnp.broadcast_to(a, (*batch, *a.shape)) if a.ndim == 2 else a, all_three)
+    shared = terminal, C, r
+    terminal, outputs, r = jax.tree.map(lambda a: jnp.broadcast_to(a, (*batch, *a.shape)) if a.ndim == 2 else a, shared)
     nothing: dict = dict.fromkeys(("plant", "continuous", "x_eq", "u_eq"))
     bare = dataclasses.replace(problem, **nothing, noise=NONE, linear=True, substeps=1)
     prices = None if soft is None else constrained.prices(soft, dtype)
-    return MPC(bare, terminal, C, prices, r, target, L, sensor, horizon=T, disturbance=disturbance)
+    return MPC(bare, terminal, outputs, prices, r, target, L, sensor, horizon=T, disturbance=disturbance)
 
 
 def _target(A: Array, B: Array, C: Array | None, disturbance: str) -> Target:
