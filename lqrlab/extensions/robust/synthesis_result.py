@@ -90,10 +90,8 @@ def best_controller(
                 added = f"outputs and disturbances of relative size {eps:g} were added, which costs about {cost:.1g}; "
                 remark = (f"{'; '.join(reasons)}: {added}" if eps else "") + limit(optimum, solved)
                 poles = np.linalg.eigvals(loop[0]).astype(complex)
-                gamma = norm * (1 + doubt) + _ROUNDING * size
-                gamma = (
-                    max(gamma, level) if eps and norm < _TIGHT * level else gamma
-                )  # what is not zero but for rounding
+                gamma = norm * (1 + doubt) + _ROUNDING * size  # what is not zero but for rounding
+                gamma = max(gamma, level) if eps and norm < _TIGHT * level else gamma
                 best = Synthesis(StateSpace(*controller, plant.dt), gamma, norm, poles, eps, cost, remark)
             if norm <= level * (1 + _EXCEEDS):
                 break
