@@ -15,7 +15,7 @@ _SHARE, _WHOLE = 0.9, 1.001  # of the multiple that is refuted, to be certified;
 _BOXES, _LEAST, _WORK = 400, 12, 1e5  # boxes that a box is cut into, at most; times the number of its corners
 _AT_ONCE = 0.83 ** np.arange(1, 24)  # shares of the multiple that is looked for, tried at once
 _CORNERS, _ROUNDS = 10, 6  # directions that corners are made of, at most; turns of halving intervals of frequency
-_SAFE, _SHAKEN = 1.25, 1e-10  # times the remainder that is sampled; of a loop, relative, what does not matter
+_SAFE, _SHAKEN = 1.75, 1e-10  # times the remainder that is sampled; of a loop, relative, what does not matter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +72,7 @@ def robust_stability(
     seed = checks.whole("seed", seed, 0)
     loop = UncertainLoop.of(controller, plant, spread)
     tried = loop.tried(np.random.default_rng(seed))
-    far = np.full(len(tried), loop.plants.beyond)
-    refuted, move = _refuted(loop, tried, far)
+    refuted, move = _refuted(loop, tried, np.full(len(tried), loop.plants.beyond))
     while True:
         most = _SHARE * min(refuted, loop.plants.beyond)
         try:
@@ -155,9 +154,8 @@ def _halves(
     for _ in range(_ROUNDS):
         sampled, found = np.split(values.at(w), [len(inside)])
         up, down = np.split(sampled[1 : 2 * p + 1] - sampled[0], 2)
-        lacks = _length(sampled - np.tensordot(share, found, 1))
-        alone = np.maximum(_length(up), _length(down))[minor]
-        rest = _SAFE * (lacks.max(0) + alone.sum(0))
+        lacks = np.linalg.norm(sampled - np.tensordot(share, found, 1), axis=-1).max(0)
+        rest = _SAFE * (lacks + np.linalg.norm(np.maximum(np.abs(up), np.abs(down)), axis=-1)[minor].sum(0))
         clear = values.clear(found) - rest
         if (clear <= 0).any():
             break
@@ -166,18 +164,12 @@ def _halves(
             return []
         w = np.sort(np.append(w, ((w[1:] + w[:-1]) / 2)[between <= 0]))
     worst = int(np.argmin(clear))
-    score = _length(up + down)[:, worst]
-    score[minor] += alone[:, worst]
+    score = np.linalg.norm(up + down, axis=-1)[:, worst]
     for i in major:
         differ = found[corners[:, i] > 0, worst] - found[corners[:, i] < 0, worst]
-        score[i] += _length(differ - (differ.mean(0) if performance is None else 0)).max()
+        score[i] += np.linalg.norm(differ - (differ.mean(0) if performance is None else 0), axis=-1).max()
     move = 0.5 * half * (np.arange(p) == np.argmax(score))
     return [(center + side * move, half - move) for side in (-1, 1)]
-
-
-def _length(values: np.ndarray) -> np.ndarray:
-    """Of the determinant and the numerators together."""
-    return np.abs(values[..., 0]) + np.linalg.norm(values[..., 1:], axis=-1)
 
 
 class _Values:
@@ -209,9 +201,8 @@ class _Values:
             P *= (z - pole[:, None]) * ((beside - pole[0]) / (z - pole[0])) / (beside - pole[:, None])
         if self.performance is None:
             return P[..., None]
-        N = P[..., None, None] * (
-            self.seen[:, None] @ (self.driven[:, None] / (z[:, None] - poles[:, None])[..., None])
-        )
+        inner = self.driven[:, None] / (z[:, None] - poles[:, None])[..., None]
+        N = P[..., None, None] * (self.seen[:, None] @ inner)
         return np.concatenate([P[..., None], N.reshape(*P.shape, -1)], -1)
 
     def clear(self, corners: np.ndarray) -> np.ndarray:
@@ -269,26 +260,23 @@ def worst_case_gain(
     tried, factors = loop.tried(np.random.default_rng(seed)), list(_FINER)
     moves = np.concatenate([np.zeros((1, loop.plants.directions)), tried])
     gains = _gains(loop, root, moves)
-    move, lower = moves[int(np.argmax(gains))], max(gains)
+    move, lower = moves[int(np.argmax(gains))], gains.max()
     while factors and np.isfinite(lower):
         try:
             if _covered(loop, 1.0, tried, num_frequencies, root / (factors[0] * lower)) >= 1:
                 break
             del factors[0]
         except _Met as met:
-            (move,) = met.args
-            lower = max(lower * (1 + 1e-6), *_gains(loop, root, move[None]))
+            (more,) = _gains(loop, root, met.args[0][None])
+            lower, move, factors = (more, met.args[0], factors) if more > lower else (lower, move, factors[1:])
     upper = factors[0] * lower if factors and np.isfinite(lower) else np.inf
-    return WorstCaseGain(gains[0], lower, upper, loop.plants.parameters(move))
+    return WorstCaseGain(float(gains[0]), float(lower), float(upper), loop.plants.parameters(move))
 
 
-def _gains(loop: UncertainLoop, root: np.ndarray, moves: np.ndarray) -> list[float]:
+def _gains(loop: UncertainLoop, root: np.ndarray, moves: np.ndarray) -> np.ndarray:
     """Of moved plants; inf of a loop that is not stable."""
-    joint = loop.joint(moves)
-    loops = zip(loop.closed(joint), joint[:, :, len(root) :])
-    return [
-        float(control.hinf_norm(a, B, root, np.zeros_like(B), dt=1.0)[0])
-        if np.abs(np.linalg.eigvals(a)).max() < 1
-        else np.inf
-        for a, B in loops
-    ]
+    joint, gains = loop.joint(moves), np.full(len(moves), np.inf)
+    closed, B = loop.closed(joint), joint[:, :, len(root) :]
+    for i in np.flatnonzero(np.abs(np.linalg.eigvals(closed)).max(-1) < 1):
+        gains[i], _ = control.hinf_norm(closed[i], B[i], root, np.zeros_like(B[i]), dt=1.0)
+    return gains

@@ -54,8 +54,7 @@ def surely_stable(a: np.ndarray, dt: float | None) -> bool:
 def _shaken(controller: System) -> System:
     """The controller with its last digits changed; a loop that this destabilises is rejected."""
     rng = np.random.default_rng(0)
-    a, b, c, d = (x * (1 + _DIGITS * rng.normal(size=x.shape)) for x in controller)
-    return a, b, c, d
+    return tuple(x * (1 + _DIGITS * rng.normal(size=x.shape)) for x in controller)  # type: ignore[return-value]
 
 
 def best_controller(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Complex, Float
+from jaxtyping import Float
 
 from lqrlab import control
 from lqrlab.compute import checks
@@ -133,10 +133,8 @@ class UncertainLoop:
             inside[: 2**p] = 1.0 - 2.0 * (np.arange(2**p)[:, None] >> np.arange(p) & 1)
         return inside
 
-    def frequencies(self, poles: Complex[np.ndarray, "k n"], count: int) -> Float[np.ndarray, " f"]:
-        """Zero, a geometric grid up to half the sampling frequency, and those of the first of loops and of the slowest
-        modes of some others [rad a sample].
-        """
+    def frequencies(self, poles: np.ndarray, count: int) -> Float[np.ndarray, " f"]:
+        """Of a grid up to half the sampling frequency, of the first loop's poles and others' slowest [rad a sample]."""
         count = checks.whole("num_frequencies", count, 2)
         slowest = np.abs(np.angle(poles[np.arange(len(poles)), np.abs(poles).argmax(1)]))
         others = np.quantile(slowest, np.linspace(0, 1, _MODES), method="nearest")
