@@ -224,9 +224,11 @@ def _numbers(column: Column) -> np.ndarray:
     if numbers.dtype.kind in "cmM":
         raise ValueError(f"{column.name}: expected a column of real numbers, but found {numbers.dtype}")
     if values.dtype.kind not in "fiub":
-        word = next(iter(values[numbers.isna() & values.notna()].astype(str)), str(values.iloc[0]))
-        hint = "; is the decimal mark a comma?" * ("," in word)
-        raise ValueError(f"{column.name}: expected a column of numbers, but found {word!r} in it{hint}")
+        row, *more = [*np.flatnonzero(numbers.isna() & values.notna()), 0]
+        word, hint = str(values.iloc[row]), f" in row {row + 1} of {len(values)}"
+        hint += "; is the decimal mark a comma?" * ("," in word)
+        hint += "; take away what stands below the data" * (len(more) == len(values) - row < len(values))
+        raise ValueError(f"{column.name}: expected a column of numbers, but found {word!r}{hint}")
     return numbers.to_numpy(float, na_value=np.nan)
 
 
