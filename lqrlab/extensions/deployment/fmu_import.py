@@ -57,7 +57,7 @@ def from_fmu(
 
     Args:
         path: of the file.
-        trusted: whether the unit's binary may be executed here: it can do whatever you can, and a fault in it ends Python.
+        trusted: whether the unit's binary may be executed here: it can do whatever you can; its faults end Python.
         at: where to control around, ``(x, u)``; the start values if left out. It has to be an equilibrium.
         Q, R: weights; identity if left out.
         dt: sample time [s]; 0.01 if left out.
@@ -268,7 +268,7 @@ class CoSimulation:
     Args:
         path: of the file.
         dt: sample time [s].
-        trusted: whether the unit's binary may be executed here: it can do whatever you can, and a fault in it ends Python.
+        trusted: whether the unit's binary may be executed here: it can do whatever you can; its faults end Python.
         start: values of variables before the first step, by name.
 
     Raises:

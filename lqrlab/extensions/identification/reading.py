@@ -224,11 +224,11 @@ def _numbers(column: Column) -> np.ndarray:
     if numbers.dtype.kind in "cmM":
         raise ValueError(f"{column.name}: expected a column of real numbers, but found {numbers.dtype}")
     if values.dtype.kind not in "fiub":
-        row, *more = [*np.flatnonzero(numbers.isna() & values.notna()), 0]
-        word, hint = str(values.iloc[row]), f" in row {row + 1} of {len(values)}"
-        hint += "; is the decimal mark a comma?" * ("," in word)
-        hint += "; take away what stands below the data" * (len(more) == len(values) - row < len(values))
-        raise ValueError(f"{column.name}: expected a column of numbers, but found {word!r}{hint}")
+        row, *more = [*np.flatnonzero(numbers.isna() & values.notna()).tolist(), 0]
+        word, below = str(values.iloc[row]), len(more) == len(values) - row < len(values)
+        hint = "; is the decimal mark a comma?" * ("," in word) + f"; first in row {row + 1} of {len(values)}"
+        hint += ": take away what stands below the data" * below
+        raise ValueError(f"{column.name}: expected a column of numbers, but found {word!r} in it{hint}")
     return numbers.to_numpy(float, na_value=np.nan)
 
 
