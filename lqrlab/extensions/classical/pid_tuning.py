@@ -312,7 +312,7 @@ def _encircles(plant: _PairedPlant, design: PID) -> bool:
     """True if the continuous loop is stable: 1 + L turns by π for each unstable pole and π/2 for each integrator."""
     channels = [plant.channel(i) for i in range(len(plant.inputs))]
     w = np.unique(np.concatenate([c.frequencies() for c in channels]))
-    w = np.geomspace(w[0] / 100, w[-1], 4 * len(w))
+    w = np.union1d(w, np.geomspace(w[0] / 100, w[-1], 4 * len(w)))
     gains = np.asarray(design.response(w)).reshape(len(w), -1)
     G = response_at(plant.A, plant.B, plant.C, 1j * w) * np.exp(-1j * w * plant.delay)[:, None, None]
     L = (design.selection[None] * gains[:, None, :]) @ G
