@@ -6,6 +6,7 @@ import math
 import control as python_control
 import numpy as np
 import pytest
+import scipy
 from refusals import refused
 
 from lqrlab import classical, control, deployment, simulation, systems
@@ -105,16 +106,32 @@ def test_an_unstable_loop_is_said_and_costs_without_end(plant):
 def test_what_is_broken_is_said(plant):
     loop = lead(plant)
     ms, phase = 1 / loop.margins.modulus_margin, math.degrees(loop.margins.phase)
-    crossed = loop.frequencies[np.flatnonzero(np.abs(loop.gain) < 1)[0]]
-    kept = LoopRequirements(ms * 1.01, phase * 0.99, crossed * 0.99)
+    first = np.flatnonzero(np.abs(loop.gain) < 1)[0]
+    crossed = scipy.optimize.brentq(lambda w: abs(loop.gain_at(w)) - 1, *loop.frequencies[first - 1 : first + 1])
+    kept = LoopRequirements(ms * 1.01, phase * 0.99, crossed * 0.999)
     assert loop.broken(kept) == []
     assert "All requirements are kept" in loop_pictures.words(loop, kept)
-    broken = loop.broken(LoopRequirements(ms * 0.99, phase * 1.01, crossed * 1.01))
+    broken = loop.broken(LoopRequirements(ms * 0.99, phase * 1.01, crossed * 1.001))
     assert [said.split()[0:3] for said in broken] == [
         ["Ms", "is", f"{ms:.3g},"],
         ["The", "phase", "margin"],
         ["The", "loop", "gain"],
     ]
+
+
+def test_a_dip_of_the_loop_gain_beside_a_mode_that_hardly_decays_is_seen():
+    """5 (s² + 4) / (s (s² + 4.0004)), both damped a little: a few hundred-thousandths of the frequency wide."""
+    A, b, c, _ = scipy.signal.tf2ss([5.0, 1e-4, 20.0], [1.0, 2e-5, 4.0004, 0.0])
+    plant = systems.from_matrices(A, b, dt=0.02)
+    loop = ShapedLoop(plant, classical.Compensator(c))
+    w = np.linspace(1.9999, 2.0001, 20_001)
+    L = python_control.sample_system(python_control.ss(A, b, c, 0), 0.02)(np.exp(0.02j * w))
+    first = w[np.argmax(np.abs(L) < 1)]
+    assert w[0] < first < 2.0
+    (said,) = loop.broken(LoopRequirements(1e9, 0.0, 2.1))
+    assert said.startswith(f"The loop gain is below one from {first:.3g} rad/s on")
+    assert loop.broken(LoopRequirements(1e9, 0.0, first * 0.9999)) == []
+    assert np.abs(loop.gain).min() < 0.5
 
 
 def test_a_click_draws_the_loop_gain_there_and_code_makes_the_same(panel):
@@ -209,7 +226,7 @@ def test_roots_and_the_loops_poles_are_dragged_in_the_root_locus(panel):
     panel.at_notch.value, panel.notch.value = 12.0, 6.0
     panel.live.wait()
     at, damping = 15.0, 0.1
-    now, _ = panel._roots()["at_notch"]
+    now, _ = panel._roots(panel._corners())["at_notch"]
     _drag_root(panel, now.conjugate(), at * complex(-damping, -math.sqrt(1 - damping**2)))
     notch = next(z for z in panel._compensator().zeros if z.imag > 0)
     assert abs(notch) == pytest.approx(at, rel=1e-6)
