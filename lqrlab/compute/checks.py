@@ -83,6 +83,14 @@ def real(
     return array
 
 
+def floating(name: str, value: object, *, finite: bool = False) -> "Array":
+    """``value`` as JAX's array of floating numbers: in the type of whole ones what is computed with it would be cut."""
+    import jax.numpy as jnp
+
+    array = jnp.asarray(real(name, value, finite=finite))
+    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)
+
+
 def _shown(value: object) -> str:
     """A given value and its type, in a few words."""
     return f"{textwrap.shorten(repr(value), 60, placeholder=' …')} ({type(value).__name__})"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
@@ -18,6 +19,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 KEPT = 16  # functions, or choices of static arguments, whose programs are kept, for each compiled function
+_READ = "?bhilqBHILQefdFDO"  # kinds of NumPy's numbers that JAX takes for what they are, and objects
 _QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
 
 
@@ -27,11 +29,6 @@ def jit_by_function(fn: Callable[..., R], jit: Callable = jax.jit, **options: An
     A program is specialised to a function that is static: the dynamics of a plant, the parameters' schedule. A
     notebook's cell that is run again makes a new one. JAX would keep thousands of such programs and their functions
     (8 MiB for each plant that is made of a function, designed for and simulated).
-
-    Args:
-        fn: to be compiled.
-        jit: what compiles it.
-        options: for ``jit``.
     """
 
     def program(functions: tuple[Callable, ...]) -> Callable[..., R]:
@@ -42,6 +39,9 @@ def jit_by_function(fn: Callable[..., R], jit: Callable = jax.jit, **options: An
     @functools.wraps(fn)
     def call(*args: object, **kwargs: object) -> R:
         leaves, structure = jax.tree.flatten((args, kwargs))
+        if any(map(_is_foreign, leaves)):
+            leaves = [checks.real(f"{fn.__qualname__}: argument", a) if _is_foreign(a) else a for a in leaves]
+            args, kwargs = jax.tree.unflatten(structure, leaves)
         functions = (*filter(_is_function, leaves), *_static_functions(structure))
         return (last(functions) if functions else always)(*args, **kwargs)
 
@@ -55,19 +55,45 @@ def one_program(fn: Callable[P, R]) -> Callable[P, R]:
     A closure given to ``lax`` is another function at each call, which JAX compiles anew, tenths of a second and
     hundreds of memory maps each time. Here it is made once, while the program is traced; the fields of an instance are
     data of the program. What cannot be traced, such as a policy of somebody's in NumPy, runs as it is.
+
+    States ``x`` and inputs ``u`` of whole numbers are real ones: in their type gains and answers would be cut. Complex
+    numbers, truth values and text are refused, here and in the fields of an instance, while the program is made.
     """
-    program = jit_by_function(fn)
+    program = jit_by_function(real := _of_real_numbers(fn))
 
     @functools.wraps(fn)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if checks.traced(args, kwargs) and checks.traced(jnp.zeros(())):  # part of another program; not so under vmap
-            return fn(*args, **kwargs)
+            return real(*args, **kwargs)
         try:
             return program(*args, **kwargs)
         except (TypeError, IndexError):  # as JAX's errors of tracing are, and those of leaves that are no arrays
-            return fn(*args, **kwargs)
+            return real(*args, **kwargs)
 
     call.kept = program.kept  # type: ignore[attr-defined]
+    return call
+
+
+def _is_foreign(value: object) -> bool:
+    """True of NumPy's arrays that JAX misreads: after one call it takes the bytes of another order as they are."""
+    plain = type(value) is np.ndarray and value.dtype.isnative and value.dtype.char in _READ
+    return isinstance(value, np.ndarray) and not plain
+
+
+def _of_real_numbers(fn: Callable[P, R]) -> Callable[P, R]:
+    """``fn`` on real states and inputs alone, of an instance and other arguments without complex numbers."""
+    signature = inspect.signature(fn)
+
+    @functools.wraps(fn)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = signature.bind(*args, **kwargs)
+        for name in {"x", "u"} & given.arguments.keys():
+            given.arguments[name] = checks.floating(name, given.arguments[name])
+        for path, leaf in jax.tree.leaves_with_path(given.arguments):
+            if jnp.iscomplexobj(leaf):
+                checks.real(jax.tree_util.keystr(path, simple=True, separator="."), leaf)
+        return fn(*given.args, **given.kwargs)
+
     return call
 
 

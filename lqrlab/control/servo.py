@@ -119,7 +119,7 @@ def feedforward(
 
     Returns:
         ``(Nx [..., n, m], Nu [..., m, m])``; not finite where a transmission zero lies at the origin (at 1 if
-        discrete): no constant input holds such an output.
+        discrete) but for rounding: no constant input holds such an output.
 
     Source: G. F. Franklin, J. D. Powell and M. Workman, Digital Control of Dynamic Systems, 3rd ed. (1998),
     section 8.4.
@@ -134,8 +134,11 @@ def feedforward(
     if C.shape[-2:] != (m, n):
         raise ValueError(f"C: expected shape ({m}, {n}), as many outputs as inputs, but found {C.shape[-2:]}")
     drift = A - jnp.broadcast_to(jnp.eye(n, dtype=A.dtype), A.shape) if discrete else A
-    hold = jnp.broadcast_to(jnp.eye(n + m, m, -n, dtype=A.dtype), (*A.shape[:-2], n + m, m))
-    both = linalg.solve_many(jnp.block([[drift, B], [C, _zeros(A, m, m)]]), hold)
+    rest = jnp.block([[drift, B], [C, _zeros(A, m, m)]])
+    inverse = linalg.solve_many(rest, jnp.broadcast_to(jnp.eye(n + m, dtype=A.dtype), rest.shape))
+    changed = jnp.sum(jnp.abs(inverse * rest.mT), axis=-1).max(-1)  # by rounding, in its units, whatever those are
+    lost = changed > float(jnp.finfo(A.dtype).eps) ** -0.8
+    both = jnp.where(lost[..., None, None], jnp.nan, inverse[..., n:])
     return both[..., :n, :], both[..., n:, :]
 
 

@@ -179,7 +179,7 @@ def _of_loops(policy: Policy, problem: Problem, loops: int, key: PRNGKeyArray) -
     number = -(-loops // max(1, int(np.prod(problem.batch_shape))))
     x0 = problem.initial_state(key=key, num=number)
     run = simulation.rollout(problem, policy, x0, num_steps, keep=("xs", "us"))
-    judged = np.asarray(verdict.of_sizes(verdict.size(run.xs, problem.scale_x)))
+    judged = np.asarray(verdict.of_sizes(verdict.size(run.xs, problem.scale_x), linear=True))
     good = judged == Verdict.CONVERGED
     paid = np.where(good, np.asarray(problem.excess(run.xs, run.us)), np.inf)
     nothing = np.full(problem.batch_shape, np.nan)

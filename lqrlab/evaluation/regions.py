@@ -26,7 +26,7 @@ class Attraction(verdict.Judged):
 
     Attributes:
         verdict: converged, bounded or diverged, see :mod:`lqrlab.simulation.verdict`.
-        seconds: until it was at rest or had left the model [s]; else the horizon.
+        seconds: until it was at rest or had left the model, which a linear plant does not [s]; else the horizon.
     """
 
     verdict: Int8[np.ndarray, "*lead"]
@@ -83,6 +83,7 @@ def attraction(
     problem, flat = problem.astype(starts.dtype), starts.reshape(-1, problem.n)
     scales, (before, last) = np.asarray(problem.scale_x), verdict.quarters(num_steps)
     start = verdict.size(flat, scales)
+    far = verdict.FAR * np.maximum(start, 1.0)
     peaks = np.stack([start, np.zeros_like(start), np.zeros_like(start)])  # in all, the last quarter but one, the last
     samples = np.full(len(flat), num_steps)
     running, x, carry = np.arange(len(flat)), flat, jax.tree.map(np.asarray, policy.init(start.shape))
@@ -95,8 +96,8 @@ def attraction(
         peaks[parts, running] = np.maximum(peaks[parts, running], largest)
         if end == num_steps:
             break
-        left = ~(peaks[0, running] <= verdict.FAR * np.maximum(start[running], 1.0))
-        rested = largest <= verdict.AT_REST * peaks[0, running]
+        left = ~(peaks[0, running] <= (np.full_like(far, np.inf) if problem.linear else far)[running])
+        rested = largest <= verdict.AT_REST * np.minimum(peaks[0], far)[running]
         peaks[1:, running[rested]] = largest[rested]
         samples[running[left | rested]] = end
         on = ~(left | rested)
@@ -105,7 +106,7 @@ def attraction(
             break
     whole = np.array([[0], [2]])
     peaks[whole, running] = np.maximum(peaks[whole, running], verdict.size(x, scales))
-    judged = np.asarray(verdict.of_peaks(start, *peaks, num_steps=num_steps))
+    judged = np.asarray(verdict.of_peaks(start, *peaks, num_steps=num_steps, linear=problem.linear))
     return Attraction(*(a.reshape(starts.shape[:-1]) for a in (judged, samples * float(problem.dt))))
 
 

@@ -134,13 +134,13 @@ def _with_optimum(problem: Problem) -> Problem:
 
 
 def _starts(problem: Problem, x0: ArrayLike) -> Array:
-    x0, batch = jnp.asarray(checks.real("x0", x0)), problem.batch_shape
+    x0, batch = checks.floating("x0", x0), problem.batch_shape
     if x0.ndim < 2 or not x0.size or (x0.shape[: len(batch)], x0.shape[-1]) != (batch, problem.n):
         expected = ", ".join([*map(str, batch), "S", str(problem.n)])
         raise ValueError(
             f"x0: expected starts [{expected}] of {problem.name}, at least one, but found shape {x0.shape}"
         )
-    return x0 if jnp.issubdtype(x0.dtype, jnp.floating) else x0.astype(float)
+    return x0
 
 
 def _scored(
@@ -186,7 +186,7 @@ def _judged(
     if gain is not None:
         judged = jnp.broadcast_to(verdict.of_gain(problem.closed_loop(gain.K))[..., None], cost.shape)
     else:
-        judged = verdict.of_peaks(verdict.size(x0, problem.scale_x), *sizes, num_steps=num_steps)
+        judged = verdict.of_peaks(verdict.size(x0, problem.scale_x), *sizes, num_steps=num_steps, linear=problem.linear)
     # a cost beyond all numbers is that of a loop that has left the model, whatever its poles say
     judged = jnp.where(jnp.isfinite(cost + problem.optimal_cost(end)), judged, Verdict.DIVERGED).astype(jnp.int8)
     return judged, jnp.where((judged == Verdict.CONVERGED)[..., None], end, 0.0)

@@ -99,7 +99,7 @@ def closed_loop(
         problem = problem.disturbed(noise=noise * policy.coordinates.state_mask)
     run = simulation.rollout(problem, policy, x0, horizon, key=key if noise else None, keep=("xs", "us"))
     sizes = verdict.size(run.xs, jnp.ones(run.xs.shape[-1:], run.xs.dtype))
-    return problem.excess(run.xs, run.us), verdict.of_sizes(jax.lax.stop_gradient(sizes))
+    return problem.excess(run.xs, run.us), verdict.of_sizes(jax.lax.stop_gradient(sizes), linear=problem.linear)
 
 
 def efficiency(excess: ArrayLike, verdicts: ArrayLike) -> Array:

@@ -139,8 +139,7 @@ def rollout(
     Raises:
         ValueError: shapes that do not fit, noise without a key, settings that a problem has already.
     """
-    x0 = jnp.asarray(checks.real("x0", x0, finite=True))
-    x0 = x0 if jnp.issubdtype(x0.dtype, jnp.floating) else x0.astype(float)
+    x0 = checks.floating("x0", x0, finite=True)
     settings = {"dt": dt, "linear": linear, "limits": limits, "substeps": substeps}
     disturbances = {"noise": noise, "sensor_noise": sensor_noise, "excitation": excitation}
     problem = _problem(plant, x0, settings, disturbances)

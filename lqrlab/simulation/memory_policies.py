@@ -33,8 +33,9 @@ class Outputs:
         """As of an output matrix: ``(…, p, n)``."""
         return (*self.y_eq.shape, self.x_eq.shape[-1])
 
-    def __call__(self, x: Float[Array, "*loops n"]) -> Float[Array, "*loops p"]:
-        """y of deviations x."""
+    def __call__(self, x: ArrayLike) -> Float[Array, "*loops p"]:
+        """y of deviations x ``[*loops, n]``."""
+        x = checks.floating("x", x)
         x_eq, y_eq = (expand_batch(a.astype(x.dtype), x.ndim) for a in (self.x_eq, self.y_eq))
         return self.plant.output(x + x_eq).astype(x.dtype) - y_eq
 

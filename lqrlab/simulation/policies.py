@@ -55,8 +55,7 @@ class LinearPolicy:
 
     @one_program
     def __call__(self, carry: None, x: Array) -> tuple[None, Array]:
-        """−K x; whole numbers are real ones, in whose type the gain would be cut."""
-        x = x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(self.K.dtype)
+        """−K x."""
         return None, -matvec(self.K.astype(x.dtype), x)
 
 
@@ -211,7 +210,7 @@ class DelayedPolicy:
             memory, sent = before
             known = sent[..., : self.memory if self.aware else 0, :].reshape(*x.shape[:-1], -1).astype(x.dtype)
             memory, u = self.policy(memory, jnp.concatenate([x, known], axis=-1))
-            u = sent_or(sent[..., 0, :].astype(u.dtype), u, x)
+            u = sent_or(sent[..., 0, :], u.astype(sent.dtype), x)
             u = jnp.clip(u, *(jnp.broadcast_to(end, u.shape) for end in (-self.limit, self.limit)))
             after = memory, jnp.concatenate([u[..., None, :], sent[..., :-1, :]], axis=-2)
             return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), after, tuple(before))

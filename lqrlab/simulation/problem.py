@@ -253,8 +253,9 @@ class Problem(QuadraticRegulator):
         whose = "the sample time of the policy's problem, {:g} s, with which it predicts the state,"
         check_step(self.dt, dt, whose, "make its problem with Problem.of(plant, dt={:g})")
 
-    def saturate(self, u: Float[Array, "*loops m"]) -> Float[Array, "*loops m"]:
+    def saturate(self, u: ArrayLike) -> Float[Array, "*loops m"]:
         """u ``[*batch, *extra, m]`` within what the actuators can do."""
+        u = checks.floating("u", u)
         if self.low is None:
             return u
         low, high = (expand_batch(a, u.ndim).astype(u.dtype) for a in (self.low, self.high))

@@ -6,7 +6,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from lqrlab import control
 from lqrlab.compute import checks
@@ -123,24 +123,26 @@ class QuadraticRegulator:
         """R + BᵀPB, the cost of an error of the input."""
         return self.R + self.B.mT @ self.P @ self.B
 
-    def closed_loop(self, K: Float[Array, "*#batch m n"] | None = None) -> Float[Array, "*batch n n"]:
-        """F = A − BK; of the optimal gain if none is given."""
-        return _closed_loop(self.A, self.B, self.K if K is None else K)
+    def closed_loop(self, K: ArrayLike | None = None) -> Float[Array, "*batch n n"]:
+        """F = A − BK of a gain ``[*batch, m, n]``; of the optimal one if none is given."""
+        return _closed_loop(self.A, self.B, self.K if K is None else checks.real("K", K))
 
     def stage_weight(self, K: Float[Array, "*#batch m n"] | None = None) -> Float[Array, "*batch n n"]:
         """The weight of one step seen from the state, u = −Kx."""
         return control.stage_weight(self.Q, self.R, self.N, self.K if K is None else K)
 
-    def optimal_cost(self, x: Float[Array, "*loops n"]) -> Float[Array, "*loops"]:
+    def optimal_cost(self, x: ArrayLike) -> Float[Array, "*loops"]:
         """xᵀPx, the least that any controller can pay from x ``[*batch, *extra, n]`` on."""
+        x = checks.floating("x", x)
         return quadratic(self.P.astype(x.dtype), x)
 
-    def excess(self, xs: Float[Array, "*loops samples n"], us: Float[Array, "*loops T m"]) -> Float[Array, "*loops"]:
+    def excess(self, xs: ArrayLike, us: ArrayLike) -> Float[Array, "*loops"]:
         """The cost of runs above the optimum, were the optimum to take over at their end; relative to it.
 
         Returns:
             (J − x[0]ᵀPx[0]) / x[0]ᵀPx[0] ≥ 0, of states and inputs ``[*batch, *extra, T, …]``.
         """
+        xs, us = checks.floating("xs", xs), checks.floating("us", us)
         K, S = self.K.astype(xs.dtype), self.S.astype(xs.dtype)
         error = us + matvec(K, xs[..., :-1, :])
         paid = jnp.sum(error * matvec(S, error), axis=(-1, -2))

@@ -13,9 +13,11 @@ For any other loop a simulated run decides (:func:`of_sizes`). The size of a sta
 is judged by its largest sizes: in all, in its last quarter, and in the quarter before that.
 
 - *diverged*: a state is not finite or has left the model (1000 scales, and 1000 times the initial size), or the run
-  still grows: its largest size is in the last quarter, more than 1 % above the quarter before;
-- *converged*: the last quarter is at rest (below 10⁻⁴ of the largest size, or zero to rounding); or it is more than
-  1 % below the quarter before, and near the equilibrium (within one scale, or a tenth of the initial size);
+  still grows: its largest size is in the last quarter, more than 1 % above the quarter before. A linear plant's model
+  holds everywhere: how large it becomes on the way is no divergence, unless it still grows out there;
+- *converged*: the last quarter is at rest (below 10⁻⁴ of the largest size, if that is within the model, or zero to
+  rounding); or it is more than 1 % below the quarter before, and near the equilibrium (within one scale, or a tenth of
+  the initial size);
 - *bounded*: neither. A limit cycle, another equilibrium, an input stuck at its limit, or a loop so slow that the run
   does not show what becomes of it.
 
@@ -87,35 +89,35 @@ def noted(peaks: tuple[Array, ...], size: Array, t: int | Array, num_steps: int)
     return tuple(jnp.where(part, jnp.maximum(peak, size), peak) for part, peak in zip(inside, peaks))
 
 
-def of_sizes(sizes: Arrays, *, disturbed: bool = False) -> Arrays:
+def of_sizes(sizes: Arrays, *, disturbed: bool = False, linear: bool = False) -> Arrays:
     """The :class:`Verdict` on simulated runs ``[*lead]``, NumPy's of NumPy's.
 
-    By the sizes of the states at samples 0 … T ``[*lead, samples]``, see :func:`size`, and whether noise or excitation
-    acted (``disturbed``).
+    By the sizes of the states at samples 0 … T ``[*lead, samples]``, see :func:`size`, whether noise or excitation
+    acted (``disturbed``), and whether the plant is ``linear``.
     """
     third, last = quarters(sizes.shape[-1] - 1)
     peaks = (sizes[..., a:b].max(-1) for a, b in ((0, None), (third, last), (last, None)))
-    return of_peaks(sizes[..., 0], *peaks, num_steps=sizes.shape[-1] - 1, disturbed=disturbed)
+    return of_peaks(sizes[..., 0], *peaks, num_steps=sizes.shape[-1] - 1, disturbed=disturbed, linear=linear)
 
 
-def of_peaks(
-    start: ArrayLike, peak: ArrayLike, before: ArrayLike, last: ArrayLike, *, num_steps: int, disturbed: bool = False
-) -> Any:
+def of_peaks(start: ArrayLike, *peaks: ArrayLike, num_steps: int, disturbed: bool = False, linear: bool = False) -> Any:
     """As :func:`of_sizes`, for runs of T steps whose states were not kept: of the first size and the largest.
 
-    Those ``before`` and ``last`` are the largest in the last but one and in the last quarter, see :func:`quarters`. All
-    are ``[*lead]``; NaN if there was one.
+    These ``peaks`` are of the run, of its last quarter but one and of its last, see :func:`quarters`. All are
+    ``[*lead]``; NaN if there was one.
     """
-    given = start, peak, before, last
+    given = start, *peaks
     library: Any = np if all(isinstance(a, np.ndarray | np.floating) for a in given) else jnp  # no programs for numbers
     begin, most, third, end = (library.asarray(a) for a in given)
-    gone = ~(most <= FAR * library.maximum(begin, 1)) | library.isinf(most)
+    rising = (end > (1 + _CHANGE) * third) & (num_steps + 1 >= _FEWEST)
+    far = FAR * library.maximum(begin, 1)
+    gone = ~(most < np.inf) | ((end > far) & rising if linear else most > far)
     if disturbed:
         return library.where(gone, Verdict.DIVERGED, Verdict.BOUNDED).astype(np.int8)
-    growing = (end >= most) & (end > (1 + _CHANGE) * third) & (num_steps + 1 >= _FEWEST)
+    growing = (end >= most) & rising
     near = end <= library.maximum(1, begin / 10)
     falling = near & (end < (1 - _CHANGE) * third)
-    at_rest = end <= library.maximum(AT_REST * most, _ROUNDING * jnp.finfo(end.dtype).eps)
+    at_rest = end <= library.maximum(AT_REST * library.minimum(most, far), _ROUNDING * jnp.finfo(end.dtype).eps)
     verdict = library.where(at_rest | falling, Verdict.CONVERGED, Verdict.BOUNDED)
     return library.where(gone | growing, Verdict.DIVERGED, verdict).astype(np.int8)
 

@@ -178,6 +178,11 @@ def test_feedforward_holds_the_set_point(discrete):
     assert np.allclose(C @ x, r)
     stacked = control.feedforward(np.stack([A, 2 * A]), B, C, discrete=discrete)[0]
     assert np.allclose(stacked[0], Nx)
+    held, poles = scipy.linalg.qr(A)[0], np.diag([0.5, -0.3, -0.7])
+    drift = poles - discrete * np.eye(3)
+    C = scipy.linalg.null_space(np.linalg.solve(drift, B[:, :1]).T).T  # the first input moves neither at rest
+    lost = control.feedforward(held @ poles @ held.T, held @ B, C @ held.T, discrete=discrete)
+    assert not any(np.isfinite(a).any() for a in lost)  # in coordinates that hide the zero
 
 
 def test_placed_poles_are_reached_or_refused():
@@ -214,6 +219,10 @@ def test_modes_of_an_oscillator():
     assert decay.states == (2,)
     sampled = control.modes(scipy.linalg.expm(0.1 * A), dt=0.1)
     assert np.allclose([m.pole for m in sampled], [swing.pole, decay.pole])
+    (deadbeat,) = control.modes([[0.0]], dt=0.1)
+    assert (deadbeat.pole, deadbeat.damping, deadbeat.time_constant) == (-np.inf, 1.0, 0.0)
+    said = str(control.diagnose(np.diag([0.0, 0.5]), [[0.0], [1.0]], np.eye(2), np.eye(1), dt=0.1))
+    assert "mode at -inf rad/s (in state 0) is moved by no input, but decays" in said
 
 
 @pytest.mark.parametrize("dt", [None, 0.1])

@@ -123,10 +123,52 @@ def test_policies_without_a_model_send_their_last_input_again():
     np.testing.assert_allclose([ask(x) for x in seen], [answers[2 * (t // 2)] for t in range(9)], rtol=1e-9)
 
 
-def test_a_gain_is_not_cut_to_the_type_of_a_state_of_whole_numbers():
-    policy = simulation.LinearPolicy(jnp.array([[0.6, 1.7]]))
-    for x in (np.array([1, 2]), jnp.array([1, 2])):
-        np.testing.assert_allclose(policy(None, x)[1], [-4.0])
+def test_states_of_whole_numbers_are_real_ones_and_complex_ones_are_refused(caplog):
+    K, rate, plan = np.array([[0.6, 1.7]]), np.array([[0.3]]), (np.full((3, 2), 0.4), np.full((2, 1), 0.7))
+    F, G, problem = np.array([[1.0, 0.1], [0.2, 0.9]]), np.array([[0.3], [1.1]]), simulation.Problem.of(Swing())
+    lag = simulation.LinearController.of(control.StateSpace(rate, rate, rate, [[0.6]], 1.0), wide := matrices(F, G))
+    gain = simulation.LinearPolicy(jnp.asarray(K))
+    track = simulation.TrackingPolicy(*map(jnp.asarray, (*plan, np.stack([K, K]))))
+    told = {
+        "gain": (lambda x: gain(None, x)[1], -K @ [1, 2]),
+        "plan": (lambda x: track(jnp.zeros((), int), x)[1], 0.7 - K @ [0.6, 1.6]),
+        "held": (lambda x: (slow := slower(gain, 2))(slow.init(()), x)[1], -K @ [1, 2]),
+        "memory": (lambda x: lag(jnp.array([0.5]), x[1:])[1], [0.15 + 2 * 0.6]),
+        "step": (lambda x: wide.step(x, x[1:])[0], F @ [1, 2] + G @ [1.5]),
+        "cut": (lambda x: wide.saturate(x[1:]), [1.5]),
+        "cost": (wide.optimal_cost, scipy.linalg.solve_discrete_are(F, G, np.eye(2), np.eye(1)) @ [1, 2] @ [1, 2]),
+        "outputs": (simulation.outputs(problem.plant), shown(np.array([1.6, 2]), 0.7) - shown(np.array([0.6, 0]), 0.7)),
+    }
+    for name, (ask, expected) in told.items():
+        for x in (np.array([1, 2]), jnp.array([1, 2], jnp.int32), jnp.array([1, 2], jnp.float32), [1, 2]):
+            with jax.numpy_dtype_promotion("standard"):  # as everywhere but in tests
+                np.testing.assert_allclose(ask(x), expected, rtol=1e-6, err_msg=name)
+        refused("^[xu]: expected real numbers, but found complex", ask, np.array([1, 2 + 1j]))
+    for i in range(4):
+        with jax.log_compiles(i >= 2):
+            gain(None, jnp.array([i, 2]))
+    assert not [record for record in caplog.records if "Compiling" in record.getMessage()]
+    for policy in (simulation.LinearPolicy(1j * K), dataclasses.replace(track, us=track.us.astype(complex))):
+        refused("^self.(K|us): expected real numbers", policy, jnp.zeros((), int), jnp.ones(2))
+
+
+def test_other_bytes_of_the_same_numbers_are_the_same_after_a_call_and_what_a_mask_hides_is_refused():
+    plant, K = Swing(), np.array([[0.6, 1.7]])
+    problem, x = simulation.Problem.of(plant), np.array([0.3, -0.2])
+    for ask, a in (
+        (lambda x: plant.dynamics(x, np.ones(1)), x), (lambda u: plant.dynamics(x, u), np.array([0.4])),
+        (plant.output, x), (lambda x: problem.step(x, np.ones(1)), x), (lambda u: problem.step(x, u), np.array([0.4])),
+        (problem.closed_loop, K), (lambda x: simulation.LinearPolicy(jnp.asarray(K))(None, x), x),
+    ):  # fmt: skip
+        expected = jax.tree.leaves(ask(a))
+        for other in (a.astype(">f8"), a.astype(np.longdouble), np.ma.array(a)):
+            for found, wanted in zip(jax.tree.leaves(ask(other)), expected):
+                np.testing.assert_array_equal(found, wanted)
+        refused("expected numbers, but found 1 masked", ask, np.ma.masked_equal(a, a.flat[0]))
+
+
+def matrices(F, G):
+    return simulation.Problem.from_matrices(F, G, np.eye(2), np.eye(1), limits=(-1.5, 1.5))
 
 
 @pytest.mark.parametrize("late", [lambda gain: later(gain, 2), lambda gain: slower(gain, 3)])

@@ -71,6 +71,28 @@ def test_a_transients_size_is_no_divergence(n, dtype):
     assert int(verdict.of_gain(jnp.asarray(1e6 * np.eye(n, k=1), dtype))) == CONVERGED  # at rest after n samples
 
 
+@pytest.mark.parametrize("n", [4, 6, 8])
+def test_no_road_calls_a_linear_runs_transient_divergence(n):
+    """Of 1e5 to 1e14 scales on the way to rest; the poles are 0.99, and 1.01 in the last loop."""
+    x0, steps = np.random.default_rng(n).normal(size=(3, n)), 8000
+    for pole, expected in ((0.99, CONVERGED), (1.01, DIVERGED)):
+        A, b = pole * np.eye(n) + np.eye(n, k=1), np.eye(n)[:, -1:]
+        problem = simulation.Problem.of(systems.from_matrices(scipy.linalg.logm(A).real / 0.1, b, dt=0.1))
+        nothing = control.StateSpace(*(np.zeros(shape) for shape in ((1, 1), (1, n), (1, 1), (1, n))), 0.1)
+        runs = np.stack([np.linalg.matrix_power(A, k) @ x0.T for k in range(0, steps, 5)], -1)
+        sizes = np.abs(runs).max(0)
+        assert sizes.max() > 1e5
+        assert (verdict.of_sizes(sizes, linear=True) == expected).all()
+        assert (verdict.of_sizes(sizes, linear=True, disturbed=True) == max(expected, BOUNDED)).all()
+        assert (verdict.of_sizes(sizes) == DIVERGED).all()
+        found = evaluation.evaluate(nothing, problem, x0=x0, num_steps=steps, key=jax.random.key(0))
+        assert (found.verdict == expected).all()
+        if pole < 1:
+            assert evaluation.attraction(problem, nothing, x0, num_steps=steps).converged.all()
+    left = np.concatenate([np.geomspace(1.0, 1e9, 50), np.geomspace(1e9, 3.0, 50), np.full(100, 3.0)])
+    assert int(verdict.of_sizes(left, linear=True)) == BOUNDED  # three scales are no rest beside a transient's 1e9
+
+
 @pytest.mark.parametrize("gap", [1e-6, 1e-9, 1e-12])
 def test_slow_loops_are_judged_as_designs_certify_them(gap):
     with jax.enable_x64(True):
@@ -230,8 +252,14 @@ def test_a_loop_is_run_until_it_has_left_the_model_or_is_at_rest():
     look = 25 * dt
     verdicts, seconds = attracted([[1.0]], [[0.1], [5.0]], num_steps, dt)
     assert verdicts == [DIVERGED] * 2
+    np.testing.assert_allclose(seconds, num_steps * dt)  # a linear model holds everywhere
+    plant = systems.from_dynamics(
+        lambda x, u: jnp.where(x > 0, x, 2 * x) + u, x_eq=[0.0], u_eq=[0.0], Q=[[1.0]], R=[[1.0]], dt=dt
+    )
+    found = evaluation.attraction(plant, simulation.no_control(plant), np.array([[0.1], [5.0]]), num_steps=num_steps)
+    assert found.diverged.all()
     left = np.log([1e4, 1e3])  # a thousand scales, and a thousand times the start
-    assert np.all((left <= seconds) & (seconds <= left + look + dt))
+    assert np.all((left - dt <= found.seconds) & (found.seconds <= left + look + dt))
     # up to 1800 scales, 370 times the start, and then at 5 for ever: neither far away nor at rest
     verdicts, seconds = attracted([[-1, 1000, 0], [0, -1, 0], [0, 0, 0]], [[0, 5, 5]], num_steps, dt)
     assert verdicts == [BOUNDED]

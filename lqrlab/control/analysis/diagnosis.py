@@ -205,7 +205,7 @@ def _remarks(plant_modes: list[Mode], controllable: np.ndarray, scaling: np.ndar
     remarks = []
     for mode, near in zip(plant_modes, controllable):
         if near < 1e-12:
-            decays = mode.pole.real < -1e-9 * mode.frequency
+            decays = mode.pole.real < 0 and mode.damping > 1e-9
             remarks.append(f"The {mode} is moved by no input{', but decays' if decays else ''}.")
         elif near < 1e-6:
             text = f"The {mode} is barely controllable: a relative change of {near:.1g} would make it uncontrollable."

@@ -53,7 +53,7 @@ def modes(A: ArrayLike, dt: float | None = None) -> list[Mode]:
     dt = matrix_checks.host_sample_time("modes", dt)
     values, vectors = np.linalg.eig(a)
     with np.errstate(divide="ignore"):
-        poles = values if dt is None else np.log(values.astype(complex)) / dt
+        poles = values if dt is None else np.log(np.abs(values)) / dt + 1j * (np.angle(values) / dt)
     listed = []
     for i in np.argsort(-poles.real):
         p = complex(poles[i])
@@ -63,7 +63,7 @@ def modes(A: ArrayLike, dt: float | None = None) -> list[Mode]:
             Mode(
                 pole=p,
                 frequency=abs(p),
-                damping=-p.real / abs(p) if abs(p) > 0 else 1.0,
+                damping=-p.real / abs(p) if 0 < abs(p) < np.inf else 1.0,  # a pole at z = 0 has no frequency
                 time_constant=-1 / p.real if p.real else np.inf,
                 states=dominant_states(vectors[:, i]),
             )

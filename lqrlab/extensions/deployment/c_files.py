@@ -100,7 +100,7 @@ def _measurements(step: ExportedStep, policy: object) -> tuple[np.ndarray, bool]
     scale = np.asarray(problem.scale_x)
     x0 = 0.1 * scale * np.asarray(jax.random.normal(key, (problem.n,)))
     run = rollout(problem, bind(policy, problem), x0, _STEPS, key=key, noise=0.01 * scale, keep=("xs", "us"))
-    judged = verdict.of_sizes(verdict.size(run.xs, problem.scale_x), disturbed=True)
+    judged = verdict.of_sizes(verdict.size(run.xs, problem.scale_x), disturbed=True, linear=problem.linear)
     stable = int(judged) != Verdict.DIVERGED
     xs = np.asarray(run.xs[:-1]) if stable else 0.1 * scale * np.random.default_rng(0).normal(size=(_STEPS, problem.n))
     seen = xs if step.sensor is None else np.asarray(measure(step.sensor, jnp.asarray(xs)))

@@ -41,7 +41,7 @@ class Settings(Config):
         delay: samples until an input acts.
         action: ``"full"``, or ``"levels:3"`` (a grid of three values an input, chosen by one whole number).
         unaddressed: ``"zero"`` or ``"hold"``: inputs that a structured action leaves out.
-        terminate: ``"diverged"`` (1000 scales: the verdict's rule), ``"never"``, or a number of scales. The last reward
+        terminate: ``"diverged"`` (1000 scales and times the start), ``"never"``, or a number of scales. The last reward
             is paid for each step that is left.
         x_limits: of the states, ``(low, high)`` as deviations, numbers or one each: ``info["violation"]`` is by how
             much the step's state exceeds them, in scales.

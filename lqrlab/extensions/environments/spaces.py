@@ -23,9 +23,10 @@ class BoxSpace:
         return (len(self.low),)
 
     def sample(self, key: PRNGKeyArray) -> Array:
-        """Uniform between the bounds; within ±1 where there are none."""
+        """Uniform between the bounds; a missing one is ∓1, or 2 from the other where that is beyond ∓1."""
         low, high = (np.asarray(a, self.dtype) for a in (self.low, self.high))
-        low, high = np.where(np.isfinite(low), low, -_WIDE), np.where(np.isfinite(high), high, _WIDE)
+        low = np.where(np.isfinite(low), low, np.minimum(-_WIDE, high - 2 * _WIDE))
+        high = np.where(np.isfinite(high), high, np.maximum(_WIDE, low + 2 * _WIDE))
         return low + jax.random.uniform(key, self.shape, self.dtype) * (high - low)
 
 

@@ -168,8 +168,7 @@ class LinearModel:
         Args:
             Q, R: weights; if left out, outputs and inputs count one each (CᵀC and the identity).
         """
-        if np.any(self.D):
-            raise ValueError("D: the model has feedthrough, a plant has none; identify with feedthrough=False")
+        self._without_feedthrough()
         A, B = self.continuous()
         Q = self.C.T @ self.C if Q is None else Q
         labels = [f"{s.name} [{s.unit or '1'}]" for s in self.inputs]
@@ -177,10 +176,15 @@ class LinearModel:
         states = [f"{s.name} [{s.unit or '1'}]" for s in self.outputs] if measured else []
         return systems.from_matrices(A, B, self.C, Q=Q, R=R, dt=self.dt, inputs=labels, states=states)
 
+    def _without_feedthrough(self) -> None:
+        if np.any(self.D):
+            raise ValueError("D: the model has feedthrough, a plant has none; identify with feedthrough=False")
+
     def lqg(self, Q: ArrayLike, R: ArrayLike) -> control.LQG:
         """The sampled LQG controller: the regulator of Q, R fed by the predictor with the identified gain K."""
-        W = self.K @ self.noise @ self.K.T + 1e-12 * np.eye(self.order)
-        return control.lqg(self.A, self.B, self.C, Q, R, W, self.noise, discrete=True)
+        self._without_feedthrough()
+        S = self.K @ self.noise  # the noise of the sensors is that of the state
+        return control.lqg(self.A, self.B, self.C, Q, R, S @ self.K.T, self.noise, S=S, discrete=True)
 
 
 def responses(

@@ -266,5 +266,5 @@ def best_known_cost(
 
 def _cost(run: simulation.Trajectory, problem: Problem) -> np.ndarray:
     """Of each loop, inf where it does not converge."""
-    judged = simulation.verdict.of_sizes(simulation.verdict.size(run.xs, problem.scale_x))
+    judged = simulation.verdict.of_sizes(simulation.verdict.size(run.xs, problem.scale_x), linear=problem.linear)
     return np.where(judged == simulation.Verdict.CONVERGED, run.cost, np.inf)

@@ -303,6 +303,7 @@ def _recovered(task: RecoveryTask, actor: Layers, x0: Array) -> tuple[Array, Arr
     starts = sizes[:, None, None] * x0[None]
     policy = RecoveryPolicy(actor, task.regulator)
     run = simulation.rollout(task.problem, policy, starts, _JUDGED_STEPS, keep=("xs", "costs"))
-    back = verdict.of_sizes(verdict.size(run.xs, task.regulator.scale_x)) == Verdict.CONVERGED
+    sizes = verdict.size(run.xs, task.regulator.scale_x)
+    back = verdict.of_sizes(sizes, linear=task.problem.linear) == Verdict.CONVERGED
     cost = jnp.where(back, run.cost, task.outside_cost)
     return jnp.mean(back, axis=-1, dtype=x0.dtype), jnp.mean(jnp.log(cost + _TINY))

@@ -153,7 +153,7 @@ def _compared(problem: Problem, run: Trajectory, best: Trajectory) -> Regret:
     paid, owed = (jnp.cumsum(each.costs, -1) + problem.optimal_cost(each.xs[..., 1:, :]) for each in (run, best))
     told = problem.told("units")
     sizes = verdict.size(run.xs, problem.scale_x)
-    quiet, disturbed = (verdict.of_sizes(sizes, disturbed=noisy) for noisy in (False, True))
+    quiet, disturbed = (verdict.of_sizes(sizes, disturbed=noisy, linear=problem.linear) for noisy in (False, True))
     judged = jnp.where((told.noise + told.sensor_noise > 0)[:, None], disturbed, quiet)
     ratio = paid[..., -1] / owed[..., -1]
     failed = ~(ratio <= MOST) | (judged == Verdict.DIVERGED)

@@ -20,6 +20,7 @@ from lqrlab.compute import checks, jit_by_function, pytree
 from lqrlab.compute.jit import quick_jit
 from lqrlab.simulation import Problem, Trajectory, verdict
 from lqrlab.systems import Plant
+from lqrlab.systems.plant import is_linear
 from lqrlab.workbench.figures.charts import Poles
 from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice, SampledLoop, sampled_loop
 
@@ -83,7 +84,7 @@ def poles_of(problem: Problem) -> Poles:
 def outcome(plant: Plant, run: Trajectory) -> verdict.Verdict:
     """Verdict on a run of one loop, by the rule of :mod:`lqrlab.simulation.verdict`."""
     sizes = verdict.size(np.asarray(run.xs, float), np.asarray(plant.scales[0]))
-    return verdict.Verdict(int(verdict.of_sizes(sizes)))
+    return verdict.Verdict(int(verdict.of_sizes(sizes, linear=is_linear(plant))))
 
 
 # The designer's loop ---------------------------------------------------------------------------------------

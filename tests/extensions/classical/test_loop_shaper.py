@@ -122,16 +122,13 @@ def test_what_is_broken_is_said(plant):
 def test_a_dip_of_the_loop_gain_beside_a_mode_that_hardly_decays_is_seen():
     """5 (s² + 4) / (s (s² + 4.0004)), both damped a little: a few hundred-thousandths of the frequency wide."""
     A, b, c, _ = scipy.signal.tf2ss([5.0, 1e-4, 20.0], [1.0, 2e-5, 4.0004, 0.0])
-    plant = systems.from_matrices(A, b, dt=0.02)
-    loop = ShapedLoop(plant, classical.Compensator(c))
+    loop = ShapedLoop(systems.from_matrices(A, b, dt=0.02), classical.Compensator(c))
     w = np.linspace(1.9999, 2.0001, 20_001)
     L = python_control.sample_system(python_control.ss(A, b, c, 0), 0.02)(np.exp(0.02j * w))
     first = w[np.argmax(np.abs(L) < 1)]
-    assert w[0] < first < 2.0
     (said,) = loop.broken(LoopRequirements(1e9, 0.0, 2.1))
     assert said.startswith(f"The loop gain is below one from {first:.3g} rad/s on")
     assert loop.broken(LoopRequirements(1e9, 0.0, first * 0.9999)) == []
-    assert np.abs(loop.gain).min() < 0.5
 
 
 def test_a_click_draws_the_loop_gain_there_and_code_makes_the_same(panel):

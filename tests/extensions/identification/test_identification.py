@@ -685,6 +685,8 @@ def test_from_a_record_to_a_regulator():
     response = python_control.impulse_response(space, T=0.1 * np.arange(9)).outputs * 0.1
     assert np.allclose(response, [0.0, *pulses(model, 9)[:, 0, 0]])
     lqg = model.lqg(model.C.T @ model.C, np.eye(1))
+    assert np.allclose(lqg.estimator.L, model.K, rtol=1e-8)  # one noise drives state and sensor
+    refused("has feedthrough", dataclasses.replace(model, D=np.ones((1, 1))).lqg, np.eye(3), np.eye(1))
     loop = np.block([[A, B @ np.asarray(lqg.C)], [np.asarray(lqg.B) @ C, np.asarray(lqg.A)]])
     assert np.abs(np.linalg.eigvals(loop)).max() < 1
 
