@@ -184,8 +184,8 @@ def _of_problem(
     A, B, Q, R, N = problem.continuous
     lead = problem.batch_shape
     there = [a for a in (A, B, problem.plant.output_matrix(), Q, R, N) if a is not None]
-    full = [np.broadcast_to(np.asarray(a), (*lead, *np.shape(a)[-2:])) for a in there]
-    scales = np.broadcast_to(np.asarray(problem.scale_x), (*lead, problem.n))
+    full = [np.broadcast_to(np.asarray(a, float), (*lead, *np.shape(a)[-2:])) for a in there]
+    scales = np.broadcast_to(np.asarray(problem.scale_x, float), (*lead, problem.n))
     steps = np.broadcast_to(np.asarray(problem.dt, float), lead)
     made = []
     for at in np.ndindex(lead):
@@ -228,7 +228,8 @@ def _tuned(plant: _PairedPlant, rule: str, kind: str, chosen: dict[str, Any], se
             "loops (a transmission zero at the origin, or more outputs than inputs), so an integral would grow for ever"
         )
     if rule == "optimal":
-        return _optimal(plant, kind, chosen, **settings)
+        with jax.enable_x64(True):  # single precision ends at other gains
+            return _optimal(plant, kind, chosen, **settings)
     found = [_ruled(plant, i, rule, kind, chosen["filter_time"], **settings) for i in range(k)]
     design = _designed(plant, [g for g, _ in found], [t for _, t in found], chosen)
     _check_stable(plant, design, rule)

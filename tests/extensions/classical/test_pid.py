@@ -238,23 +238,19 @@ def light(damping, at=3.0, peak=-8.0):
 @pytest.mark.parametrize(("delay", "dt"), [(0.3, None), (0.25, 0.1), (0.0, 0.4)])
 def test_the_ultimate_gain_and_the_largest_integral_gain_are_those_that_a_resonance_leaves(damping, delay, dt):
     one = channel(*light(damping), delay=delay, dt=dt)
-    (found, _), (gains, _) = one.ultimate(), max_ki(one, "pi", 0.0, 1.6)
-    late = python_control.ss(*light(damping), 0) * python_control.ss(python_control.tf(*python_control.pade(delay, 8)))
-    A, b, c = one.matrices if dt else (late.A, late.B, late.C)
+    (found, _), ((kp, ki, *_), _) = one.ultimate(), max_ki(one, "pi", 0.0, 1.6)
+    late = python_control.tf2ss(*python_control.pade(delay, 8))
+    G = python_control.ss(*one.matrices, 0, dt) if dt else python_control.ss(*light(damping), 0) * late
+    K = python_control.tf2ss([kp, ki * dt - kp], [1, -1], dt) if dt else python_control.tf2ss([kp, ki], [1, 0])
 
-    def growth(A):
-        z = np.linalg.eigvals(A)
-        return z.real.max() if dt is None else np.abs(z).max() - 1
+    def stable(loop):
+        return (np.abs(loop.poles()) < 1).all() if dt else (loop.poles().real < 0).all()
 
-    assert (
-        max(growth(A - k * found * b @ c) for k in np.linspace(0.01, 0.9999, 99))
-        < 0
-        < growth(A - 1.0001 * found * b @ c)
-    )
-    A = np.block([[A - gains.kp * b @ c, gains.ki * b], [-(dt or 1.0) * c, np.eye(1) * bool(dt)]])
-    assert growth(A) < 0
-    b, c = np.append(b, [[0.0]], axis=0), np.append(-gains.kp * c, [[gains.ki]], axis=1)
-    assert python_control.linfnorm(python_control.ss(A, b, c, 1.0, dt or 0))[0] == pytest.approx(1.6, rel=1e-3)
+    assert all(stable(python_control.feedback(G, k * found)) for k in np.linspace(0.01, 0.9999, 99))
+    assert not stable(python_control.feedback(G, 1.0001 * found))
+    sensitivity = python_control.feedback(1, G * K)
+    assert stable(sensitivity)
+    assert python_control.linfnorm(sensitivity)[0] == pytest.approx(1.6, rel=1e-3)
 
 
 @pytest.mark.parametrize("loops", [1, 2])  # of two that are alike every mode is there twice
@@ -512,13 +508,10 @@ BAD = [
     (lambda: classical.pid(CUBE, pairs=[(1, 0)]), r"pairs: expected a whole number in \[0, 0\]"),
     (lambda: classical.pid(CUBE, pairs=[]), "pairs: expected a list of .output, input."),
     (lambda: classical.pid(CUBE, pairs=[(0, 0), (0, 0)]), "each pair of output and input once"),
-    (
-        lambda: classical.pid(systems.make("parallel_rlc"), "optimal"),
-        'kind: expected "pd" or "p", but found "pid": no constant inputs hold the outputs',
-    ),
+    (lambda: classical.pid(systems.make("parallel_rlc"), "optimal"), 'kind: expected "pd" or "p", but found "pid"'),
     (
         lambda: classical.pid(systems.make("cart_pole"), "optimal", pairs=[(0, 0), (1, 0)]),
-        "a transmission zero at the origin, or more outputs than inputs",
+        "or more outputs than inputs",
     ),
     (lambda: classical.pid((*CUBE, [[1.0]])), "D: expected zero, but found inputs that act"),
     (lambda: classical.pid(CUBE, "amigo", tau_c=1.0), 'settings: expected for rule="amigo" one of experiment'),
