@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, Int8
+from jaxtyping import Array, ArrayLike, Bool, Int8
 
 from lqrlab.compute import checks
 from lqrlab.compute.linalg import expand_batch
