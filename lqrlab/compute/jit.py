@@ -19,6 +19,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 KEPT = 16  # functions, or choices of static arguments, whose programs are kept, for each compiled function
+_READ = "?bhilqBHILQefdFDO"  # kinds of NumPy's numbers that JAX takes for what they are, and objects
 _QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
 
 
@@ -28,11 +29,6 @@ def jit_by_function(fn: Callable[..., R], jit: Callable = jax.jit, **options: An
     A program is specialised to a function that is static: the dynamics of a plant, the parameters' schedule. A
     notebook's cell that is run again makes a new one. JAX would keep thousands of such programs and their functions
     (8 MiB for each plant that is made of a function, designed for and simulated).
-
-    Args:
-        fn: to be compiled.
-        jit: what compiles it.
-        options: for ``jit``.
     """
 
     def program(functions: tuple[Callable, ...]) -> Callable[..., R]:
@@ -43,6 +39,9 @@ def jit_by_function(fn: Callable[..., R], jit: Callable = jax.jit, **options: An
     @functools.wraps(fn)
     def call(*args: object, **kwargs: object) -> R:
         leaves, structure = jax.tree.flatten((args, kwargs))
+        if any(map(_is_foreign, leaves)):
+            leaves = [checks.real(f"{fn.__qualname__}: argument", a) if _is_foreign(a) else a for a in leaves]
+            args, kwargs = jax.tree.unflatten(structure, leaves)
         functions = (*filter(_is_function, leaves), *_static_functions(structure))
         return (last(functions) if functions else always)(*args, **kwargs)
 
@@ -73,6 +72,12 @@ def one_program(fn: Callable[P, R]) -> Callable[P, R]:
 
     call.kept = program.kept  # type: ignore[attr-defined]
     return call
+
+
+def _is_foreign(value: object) -> bool:
+    """True of NumPy's arrays that JAX misreads: after one call it takes the bytes of another order as they are."""
+    plain = type(value) is np.ndarray and value.dtype.isnative and value.dtype.char in _READ
+    return isinstance(value, np.ndarray) and not plain
 
 
 def _of_real_numbers(fn: Callable[P, R]) -> Callable[P, R]:

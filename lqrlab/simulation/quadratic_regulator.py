@@ -123,9 +123,9 @@ class QuadraticRegulator:
         """R + BᵀPB, the cost of an error of the input."""
         return self.R + self.B.mT @ self.P @ self.B
 
-    def closed_loop(self, K: Float[Array, "*#batch m n"] | None = None) -> Float[Array, "*batch n n"]:
-        """F = A − BK; of the optimal gain if none is given."""
-        return _closed_loop(self.A, self.B, self.K if K is None else K)
+    def closed_loop(self, K: ArrayLike | None = None) -> Float[Array, "*batch n n"]:
+        """F = A − BK of a gain ``[*batch, m, n]``; of the optimal one if none is given."""
+        return _closed_loop(self.A, self.B, self.K if K is None else checks.real("K", K))
 
     def stage_weight(self, K: Float[Array, "*#batch m n"] | None = None) -> Float[Array, "*batch n n"]:
         """The weight of one step seen from the state, u = −Kx."""

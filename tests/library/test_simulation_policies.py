@@ -152,6 +152,21 @@ def test_states_of_whole_numbers_are_real_ones_and_complex_ones_are_refused(capl
         refused("^self.(K|us): expected real numbers", policy, jnp.zeros((), int), jnp.ones(2))
 
 
+def test_other_bytes_of_the_same_numbers_are_the_same_after_a_call_and_what_a_mask_hides_is_refused():
+    plant, K = Swing(), np.array([[0.6, 1.7]])
+    problem, x = simulation.Problem.of(plant), np.array([0.3, -0.2])
+    for ask, a in (
+        (lambda x: plant.dynamics(x, np.ones(1)), x), (lambda u: plant.dynamics(x, u), np.array([0.4])),
+        (plant.output, x), (lambda x: problem.step(x, np.ones(1)), x), (lambda u: problem.step(x, u), np.array([0.4])),
+        (problem.closed_loop, K), (lambda x: simulation.LinearPolicy(jnp.asarray(K))(None, x), x),
+    ):  # fmt: skip
+        expected = jax.tree.leaves(ask(a))
+        for other in (a.astype(">f8"), a.astype(np.longdouble), np.ma.array(a)):
+            for found, wanted in zip(jax.tree.leaves(ask(other)), expected):
+                np.testing.assert_array_equal(found, wanted)
+        refused("expected numbers, but found 1 masked", ask, np.ma.masked_equal(a, a.flat[0]))
+
+
 def matrices(F, G):
     return simulation.Problem.from_matrices(F, G, np.eye(2), np.eye(1), limits=(-1.5, 1.5))
 

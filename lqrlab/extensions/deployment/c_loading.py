@@ -58,14 +58,14 @@ class ExportedController:
     def step(self, memory: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """One step of many loops: memories ``[*loops, bytes]`` and absolute measurements ``[*loops, p]``."""
         lead = y.shape[:-1]
-        y, memory = np.ascontiguousarray(y, self.dtype), np.array(memory, np.uint8, order="C")
+        y, memory = np.ascontiguousarray(checks.real("y", y), self.dtype), np.array(memory, np.uint8, order="C")
         u = np.zeros((*lead, self.num_inputs), self.dtype)
         self._call(self.library.lqrlab_step, int(np.prod(lead)), memory, y, u)
         return memory, u
 
     def run(self, ys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Memories after each step, and inputs, of absolute measurements ``[T, p]`` of one loop from its start on."""
-        ys = np.ascontiguousarray(ys, self.dtype)
+        ys = np.ascontiguousarray(checks.real("ys", ys), self.dtype)
         us = np.zeros((len(ys), self.num_inputs), self.dtype)
         memories = np.zeros((len(ys), self.memory_bytes), np.uint8)
         self._call(self.library.lqrlab_run, len(ys), memories, ys, us)

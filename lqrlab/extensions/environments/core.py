@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int32, PRNGKeyArray
 
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import checks, jit_by_function, pytree
 from lqrlab.compute.linalg import matvec, quadratic
 from lqrlab.extensions.environments import actions
 from lqrlab.extensions.environments.settings import Settings
@@ -360,7 +360,7 @@ def _reset(env: Environment, key: PRNGKeyArray, plant: Plant | None) -> tuple[Ar
     return env._reset(key, None if plant is None else env.problem(plant))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4))
+@functools.partial(jit_by_function, static_argnums=(0, 4))
 def _step(env: Environment, key: PRNGKeyArray, state: State, action: Any, again: bool) -> Step:
     out = env._advance(key, state, action)
     return env._restart(key, out) if again else out

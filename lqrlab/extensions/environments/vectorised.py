@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from lqrlab.compute import checks
+from lqrlab.compute import checks, jit_by_function
 from lqrlab.extensions.environments import actions
 from lqrlab.extensions.environments.core import Environment, State, Step, check_environment, told
 from lqrlab.systems import Plant
@@ -27,7 +27,7 @@ def batch_reset(env: Environment, keys: Array, plants: Plant | None = None) -> t
     return _batch_reset(env, keys, plants)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jit_by_function, static_argnums=0)
 def _batch_reset(env: Environment, keys: Array, plants: Plant | None) -> tuple[Array, State]:
     return jax.vmap(env.reset)(keys, plants)
 
@@ -82,7 +82,7 @@ def chosen(mask: Bool[Array, " envs"], new: Any, old: Any) -> Any:
     return jax.tree.map(one, new, old)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jit_by_function, static_argnums=0)
 def _batch_step(env: Environment, keys: Array, states: State, given: Any) -> Step:
     return advance_batch(env, keys, states, given, stop=False)
 

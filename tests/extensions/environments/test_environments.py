@@ -312,6 +312,18 @@ def test_an_invalid_action_raises_from_compiled_and_batched_code(pendulum):
         jax.block_until_ready(step(jnp.zeros((3, 1), jnp.float32).at[1].set(jnp.nan)))
 
 
+def test_actions_in_other_bytes_are_the_same_and_masked_ones_refused(pendulum):
+    keys = jax.random.split(KEY, 3)
+    state, states = pendulum.reset(KEY)[1], environments.batch_reset(pendulum, keys)[1]
+    for step, action in (
+        (lambda a: pendulum.step(KEY, state, a), np.array([0.3])),
+        (lambda a: environments.batch_step(pendulum, keys, states, a), np.array([[0.3], [-0.2], [0.1]])),
+    ):
+        seen = step(action)[0]
+        np.testing.assert_array_equal(step(action.astype(">f8"))[0], seen)
+        refused("expected numbers, but found 1 masked", step, np.ma.masked_equal(action, 0.3))
+
+
 @pytest.mark.parametrize(
     "action", [np.zeros(2, np.float32), np.zeros((1, 1), np.float32), "left", environments.Mask([1.0], [1.0])]
 )
@@ -388,17 +400,17 @@ def test_plants_of_ones_own_are_environments_too(tmp_path):
         assert (played.ratio < 1.2).all()
 
 
-def test_equal_settings_are_equal_environments_and_share_a_program(pendulum):
+def test_equal_settings_are_equal_environments_and_share_a_program(pendulum, caplog):
     again = environments.make("pendulum", linear=True, horizon=20, limits=None)
     other = environments.make("pendulum", linear=True, horizon=21, limits=None)
     assert again == pendulum != other
     assert hash(again) == hash(pendulum)
-    from lqrlab.extensions.environments.core import _step
-
     one_step(pendulum, jnp.zeros(1, jnp.float32))
-    before = _step._cache_size()
-    one_step(again, jnp.zeros(1, jnp.float32))
-    assert _step._cache_size() == before
+    with jax.log_compiles():
+        one_step(again, jnp.zeros(1, jnp.float32))
+        assert not [record for record in caplog.records if "Compiling" in record.getMessage()]
+        one_step(other, jnp.zeros(1, jnp.float32))
+        assert [record for record in caplog.records if "Compiling" in record.getMessage()]
 
 
 def test_the_same_key_is_the_same_episode_and_another_is_another(pendulum):
