@@ -294,24 +294,19 @@ def by_sign_function(
 
     S = _hamiltonian(*balanced.reduced(), continuous=continuous)
     found, error = jax.lax.while_loop(more, step, (symmetric(stable_subspace(S)), best, 0))[1]
-    return _only(sure(problem, found.P, continuous=continuous), found, error)
-
-
-def sure(problem: DoublingProblem, P: Array, *, continuous: bool) -> Bool[Array, " batch"]:
-    """:meth:`DoublingProblem.determined`, with Lyapunov equations solved to a digit."""
 
     def lyapunov(a: Array, q: Array) -> Array:
         X, reach = (smith_continuous if continuous else smith)(a, q, _DECIDES)
         return jnp.where(reach < jnp.inf, X, jnp.nan)
 
-    return problem.determined(P, lyapunov, continuous=continuous)
+    return _only(problem.determined(found.P, lyapunov, continuous=continuous), found, error)
 
 
-def _only(good: Arrays, found: Solution, error: Arrays) -> tuple[Solution, Arrays]:
-    """An answer whose loop counts as stable only where that is ``good``, or where it is too coarse to be given out."""
-    good = good | (found.residual >= accepted(found.P.dtype))
-    stable = found.stable * good.astype(found.P.dtype)
-    return found._replace(stable=stable), batch_last.library(found.P).where(good, error, jnp.inf)
+def _only(sure: Arrays, found: Solution, error: Arrays) -> tuple[Solution, Arrays]:
+    """An answer whose loop counts as stable only where that is ``sure``, or where it is too coarse to be given out."""
+    sure = sure | (found.residual >= accepted(found.P.dtype))
+    stable = found.stable * sure.astype(found.P.dtype)
+    return found._replace(stable=stable), batch_last.library(found.P).where(sure, error, jnp.inf)
 
 
 def _balanced(problem: DoublingProblem) -> tuple[DoublingProblem, Array]:
