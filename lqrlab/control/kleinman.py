@@ -174,7 +174,7 @@ def policy_iteration(
     Returns:
         :class:`LQR` with the gains reached. P is what *they* cost, not the optimum, and ``residual`` says how far it is
         from solving the Riccati equation. ``stabilizing`` says that the loop is stable, its poles by √ε, and P what it
-        costs; where none such was found, as of a plant that has none, it is False and the gain, most often NaN, useless.
+        costs; where none was found, as of a plant that has none, it is False and the gain, most often NaN, useless.
 
     Sources: G. A. Hewer, An iterative technique for the computation of the steady state gains for the discrete optimal
     regulator, IEEE Trans. Autom. Control 16 (1971), after D. L. Kleinman, ibid. 13 (1968), for continuous time;
