@@ -148,8 +148,9 @@ def test_a_record_gives_back_the_process():
     for i in np.flatnonzero(changes):
         late = ts - i * dt - model.delay
         y += changes[i] * 2.0 * np.where(late > 0, 1 - np.exp(-np.maximum(late, 0) / 3.0), 0.0)
-    found = classical.ProcessModel.of_record(u, y + 5.0, dt)
-    np.testing.assert_allclose([found.gain, found.time_constant, found.delay], [2, 3, 0.77], rtol=1e-5)
+    for unit in (1.0, 1e-6, 1e6):  # of the output
+        found = classical.ProcessModel.of_record(u, unit * (y + 5.0), dt)
+        np.testing.assert_allclose([found.gain / unit, found.time_constant, found.delay], [2, 3, 0.77], rtol=1e-5)
     noisy = classical.ProcessModel.of_record(u, y + random.normal(0, 0.05, len(y)), dt)
     np.testing.assert_allclose([noisy.gain, noisy.time_constant, noisy.delay], [2, 3, 0.77], rtol=0.02)
 
