@@ -139,6 +139,9 @@ DEGREES = {"t": 0.1 * np.arange(5), "force": np.arange(5.0), "angle [deg]": 180 
         ("pressure [mbar]", "pressure", 18e3, "Pa"),
         ("duty [%]", "duty", 1.8, "1"),
         ("heat [°C]", "heat [K]", 453.15, "K"),
+        ("heat [deg C]", "heat", 453.15, "K"),
+        ("heat [degrees Fahrenheit]", "heat", scipy.constants.convert_temperature(180, "F", "K"), "K"),
+        ("angle [Grad]", "angle", 180.0, "Grad"),
         ("level [counts]", "level", 180.0, "counts"),
         ("energy [kWh]", "energy", 180e3 * scipy.constants.hour, "J"),
         ("charge [Ah]", "charge", 180 * scipy.constants.hour, "C"),
@@ -155,8 +158,8 @@ def test_units_are_converted_to_those_of_the_si_whoever_says_them(heading, asked
     log = identification.read(table, ["force"], [asked])
     assert log.ys[1, 0] == pytest.approx(expected, rel=1e-12)
     assert log.outputs[0].unit == unit
-    said = "'counts' is not known" if unit == "counts" else f"to {unit}"
-    assert any(said in note for note in log.notes) == (expected != 180.0 or unit == "counts")
+    said = f"{unit!r} is not known" if unit in ("counts", "Grad") else f"to {unit}"
+    assert any(said in note for note in log.notes) == (expected != 180.0 or unit in ("counts", "Grad"))
 
 
 @pytest.mark.parametrize(
@@ -245,6 +248,16 @@ def test_an_hdf5_files_attributes_say_units(tmp_path):
     assert log.dt == pytest.approx(1e-3)
     assert [log.us[1, 0], log.ys[1, 0]] == pytest.approx([1000, np.pi / 180])
     refused("angle: expected V, but found", identification.read, tmp_path / "a.h5", ["force"], ["angle [V]"])
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        del file["angle"].attrs["units"]
+        file["angle"].attrs["Unit"] = np.array([b"mrad"])
+    assert identification.read(tmp_path / "a.h5", ["force"], ["angle"]).ys[1, 0] == pytest.approx(1e-3)
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        file["angle"].attrs["scale_factor"] = 0.01
+    refused("angle is packed, see its scale_factor", identification.read, tmp_path / "a.h5", ["force"], ["angle"])
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["t"], file["motor/speed"], file["pump/flow"] = np.arange(9.0), np.ones(9), np.zeros(9)
+    refused("no column 'pump.speed'", identification.read, tmp_path / "b.h5", ["pump.flow"], ["pump.speed"])
 
 
 def stamped(form):
@@ -300,6 +313,21 @@ def test_an_index_of_times_is_the_clock_and_the_only_column_of_dates_too():
     assert list(frame) == ["time", "force", "angle"]  # the caller's table is as it was
     log = identification.read(frame.assign(time=frame["time"].where(frame.index > 0)), ["force"], ["angle"])
     assert (log.dt, len(log)) == (pytest.approx(0.1), 59)  # one of the times is missing
+    number, seconds = np.arange(60), pd.Series(np.arange(60.0))
+    for time in (46085.5 + number / 864000, 740045.25 + number / 864000, 638 * 10**15 + 10**6 * number):
+        refused("time: expected seconds, but found", identification.read, frame.assign(time=time), ["force"], ["angle"])
+    days = identification.read(frame.assign(time=46085.5 + number / 864000), ["force"], ["angle"], time="time [d]")
+    assert days.dt == pytest.approx(0.1, rel=1e-4)
+    for form in ("063:10:20:%S", "10:%M:20:%S"):  # days of a year, pictures of a film
+        stamps = [form.replace("%M", f"{k // 25:02}").replace("%S", f"{k % 25:02}") for k in number]
+        refused("of one form", identification.read, frame.assign(time=stamps), ["force"], ["angle"])
+    bare = identification.read(frame.assign(time=[f"20260304 1020{k:02}" for k in number]), ["force"], ["angle"])
+    assert bare.dt == pytest.approx(1.0)
+    short = identification.read(frame.assign(time=[f"00:{k:02}" for k in number]), ["force"], ["angle"])
+    assert "time: 00:59 is taken as hours and minutes" in short.notes
+    for step in (1.25, 1.5, 4 / 3):  # in stamps of whole seconds
+        log = identification.read(frame.assign(time=np.floor(step * seconds + 0.3)), ["force"], ["angle"])
+        assert (len(log.first), log.dt) == (1, pytest.approx(step, rel=0.02))
     back = frame["time"].where(frame.index < 30, frame["time"] - pd.Timedelta("1h"))
     for words, time in (
         ("a clock set back an hour needs UTC", back),
@@ -364,6 +392,10 @@ def test_words_that_may_mean_two_numbers_go_by_the_others_and_are_noted(tmp_path
     assert "u: 1.234 is taken as 1234" in log(comma, "1.234", "1").notes
     refused("u: expected a column of numbers, but found '1,234'", log, point, "1,234", comma)
     refused("two rows of finite numbers, but found 1", log, point, missing, "1")
+    numbers = pd.Series([1.234, 2.345, 0.5], dtype=object)  # cells of a workbook, or of a database
+    words = pd.DataFrame({"t": [0, 1, 2], "u": ["0,5", "1,5", "2,5"], "y": numbers, "z": ["7,5", *numbers[1:]]})
+    read = identification.read(words, ["u"], ["y", "z"])
+    assert np.array_equal(np.hstack([read.us, read.ys]), [[0.5, 1.234, 7.5], [1.5, 2.345, 2.345], [2.5, 0.5, 0.5]])
 
 
 def test_a_workbook_is_read_with_its_dates_and_needs_a_package_that_is_named(tmp_path, monkeypatch):
@@ -378,6 +410,8 @@ def test_a_workbook_is_read_with_its_dates_and_needs_a_package_that_is_named(tmp
         log = identification.read(path, ["force [kN]"], ["angle"])
         assert log.dt == pytest.approx(0.1)
         assert np.allclose(log.us[:, 0], 1000 * frame["force"][:60].astype(float))
+    pd.DataFrame({"force": [0, 0, 7], "angle": [0, 5, 0]}).to_excel(path, index=False)
+    assert identification.read(path, ["force"], ["angle"], dt=1.0).us[:, 0].tolist() == [0, 0, 7]
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with pytest.raises(ImportError, match=r"a.xlsx: needs the package openpyxl.*lqrlab\[identification\]"):
         identification.read(path, ["force"], ["angle"])
@@ -400,6 +434,8 @@ def test_reading_remarks_on_outputs_that_drift_and_on_records_that_are_short():
     assert not identification.read(table, ["step"], ["lag", "z"]).notes  # a slow answer to a step is none
     lost = table | {"z": np.where(np.isin(np.arange(1000), [500, 502, 990]), np.nan, y)}
     notes = identification.read(lost, ["u"], ["z"]).notes
+    none = identification.read(table | {"z": np.where(t == 5, -9999, y)}, ["u"], ["z"]).notes
+    assert "z: is -9999 in 1 rows, as loggers write for none: make it NaN if it is" in none
     assert "2 of 4 records have fewer than 20 samples, 10 in all: too short for most models" in notes
 
 
@@ -996,6 +1032,7 @@ def test_excitations_keep_their_limits_and_excite(kind):
         np.testing.assert_array_equal(us[::2], us[1::2])
     for bad in (np.nan, np.inf):
         refused("band: expected a finite number", identification.excitation, kind, 20, 0.1, band=(bad, 1.0))
+        refused("amplitude: expected finite", identification.excitation, kind, 20, 0.1, amplitude=[1.0, bad])
 
 
 def test_predicted_errors_are_those_of_fits_and_designs_tell_more():
@@ -1006,6 +1043,17 @@ def test_predicted_errors_are_those_of_fits_and_designs_tell_more():
     plain = identification.experiment(plant, us, sigma, outputs=states)
     best = identification.design(plant, 200, sigma, amplitude=2.0, outputs=states, num_lines=6, iterations=15)
     assert best.logdet > plain.logdet
+    ask, make, bad = identification.experiment, identification.design, np.array([[0.1, np.nan]])
+    refused("us: expected finite", ask, plant, np.where(us > 0, us, np.nan), sigma, outputs=states)
+    refused("gain: expected finite", ask, plant, us, sigma, outputs=states, gain=bad)
+    refused("amplitude: expected finite", make, plant, 200, sigma, amplitude=np.nan, outputs=states)
+    refused("state_limits: expected numbers", make, plant, 9, 0.01, amplitude=1.0, state_limits=bad[0])
+    refused(
+        "K: expected finite",
+        identification.robust_gain,
+        systems.sample(plant.name, key=jax.random.key(0), num=2),
+        K=bad,
+    )
     assert np.abs(best.us).max() <= 2.0 + 1e-9
     tape = simulation.TrackingPolicy(np.zeros((201, 2)), us, np.zeros((200, 1, 2)))
     run = simulation.rollout(plant, tape, np.zeros(2), 200)
