@@ -47,7 +47,7 @@ def person(monkeypatch):
 
 BARE = """
 import jax, numpy as np
-from lqrlab import predictive, simulation, systems
+from lqrlab import classical, predictive, simulation, systems
 from lqrlab.workbench import widgets
 from lqrlab.workbench.figures import loop_design
 plant = systems.make("cart_pole")
@@ -58,6 +58,7 @@ except ValueError as error:
     assert "expected float64" in str(error), error
 else:
     raise AssertionError("an optimum in single precision")
+assert classical.pid(systems.make("dc_motor"), "optimal", kind="p", num_starts=2).kp.dtype == np.float64
 made = {
     "mpc_designer": lambda: widgets.mpc_designer(plant, num_steps=40),
     "lqr_designer": lambda: widgets.lqr_designer(plant, num_steps=20),

@@ -6,6 +6,7 @@ import numpy as np
 import scipy  # its modules load when they are first used
 
 from lqrlab.control.analysis.eigenmodes import zeros
+from lqrlab.control.analysis.system_norms import beside
 from lqrlab.control.delay import delayed
 from lqrlab.control.state_space import response_at
 
@@ -69,14 +70,18 @@ class Channel:
         return A, b, np.pad(self.c, ((0, 0), (0, len(A) - n)))
 
     def frequencies(self) -> np.ndarray:
-        """ω [rad/s] from far below to far above the plant's poles, zeros and dead time; up to π/dt if sampled."""
-        sizes = np.abs([*self.poles, *zeros(self.A, self.b, self.c)])
+        """ω [rad/s] from far below to far above the plant's poles, zeros and dead time, and beside each pole and zero;
+        up to π/dt if sampled."""
+        roots = np.array([*self.poles, *zeros(self.A, self.b, self.c)])
+        sizes = np.abs(roots)
         sizes = np.append(sizes[sizes > 0], [1 / t for t in (self.delay, self.dt or 0.0) if t > 0])
         low, high = (sizes.min(), sizes.max()) if len(sizes) else (1.0, 1.0)
         low, high = low * 10.0**-_DECADES, high * 10.0**_DECADES
         if self.dt is not None:
             high = np.pi / self.dt
-        return np.geomspace(min(low, high / 1e3), high, _POINTS)
+            roots = roots.real + 1j * np.angle(np.exp(1j * roots.imag * self.dt)) / self.dt
+        w, near = np.geomspace(min(low, high / 1e3), high, _POINTS), beside(roots, None)
+        return np.union1d(w, near[(near > w[0]) & (near < high)])
 
     def response(self, w: np.ndarray) -> np.ndarray:
         """G(jω) exp(−jω delay) at ω [rad/s], or that of the sampled plant at exp(jω dt)."""

@@ -183,8 +183,8 @@ def _of_problem(
     A, B, Q, R, N = problem.continuous
     lead = problem.batch_shape
     there = [a for a in (A, B, problem.plant.output_matrix(), Q, R, N) if a is not None]
-    full = [np.broadcast_to(np.asarray(a), (*lead, *np.shape(a)[-2:])) for a in there]
-    scales = np.broadcast_to(np.asarray(problem.scale_x), (*lead, problem.n))
+    full = [np.broadcast_to(np.asarray(a, float), (*lead, *np.shape(a)[-2:])) for a in there]
+    scales = np.broadcast_to(np.asarray(problem.scale_x, float), (*lead, problem.n))
     steps = np.broadcast_to(np.asarray(problem.dt, float), lead)
     made = []
     for at in np.ndindex(lead):
@@ -227,7 +227,8 @@ def _tuned(plant: _PairedPlant, rule: str, kind: str, chosen: dict[str, Any], se
             "loops (a transmission zero at the origin, or more outputs than inputs), so an integral would grow for ever"
         )
     if rule == "optimal":
-        return _optimal(plant, kind, chosen, **settings)
+        with jax.enable_x64(True):  # single precision ends at other gains
+            return _optimal(plant, kind, chosen, **settings)
     found = [_ruled(plant, i, rule, kind, chosen["filter_time"], **settings) for i in range(k)]
     design = _designed(plant, [g for g, _ in found], [t for _, t in found], chosen)
     _check_stable(plant, design, rule)
@@ -311,7 +312,7 @@ def _encircles(plant: _PairedPlant, design: PID) -> bool:
     """True if the continuous loop is stable: 1 + L turns by π for each unstable pole and π/2 for each integrator."""
     channels = [plant.channel(i) for i in range(len(plant.inputs))]
     w = np.unique(np.concatenate([c.frequencies() for c in channels]))
-    w = np.geomspace(w[0] / 100, w[-1], 4 * len(w))
+    w = np.union1d(w, np.geomspace(w[0] / 100, w[-1], 4 * len(w)))
     gains = np.asarray(design.response(w)).reshape(len(w), -1)
     G = response_at(plant.A, plant.B, plant.C, 1j * w) * np.exp(-1j * w * plant.delay)[:, None, None]
     L = (design.selection[None] * gains[:, None, :]) @ G

@@ -226,7 +226,7 @@ class _Circle:
         apart = self.distance(kp, ki, kd)
         inner = apart[1:-1]
         near = 1 + np.flatnonzero((inner <= apart[:-2]) & (inner <= apart[2:]) & (inner <= 1.1 / self.ms))
-        wide = self.w[near + 1] > self.w[near - 1] * (1 + 1e-5)  # closer than that are minima of the rounding
+        wide = self.w[near + 1] > self.w[near - 1] * (1 + 1e-9)  # closer than that are minima of the rounding
         closer = [np.linspace(self.w[i - 1], self.w[i + 1], 25) for i in near[wide]]
         self.set(np.unique(np.concatenate([self.w, *closer])))
 

@@ -5,6 +5,8 @@ import ctypes
 import re
 import shutil
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 import weakref
@@ -22,6 +24,7 @@ from lqrlab.compute import checks, extras
 from lqrlab.systems import custom, from_dynamics
 
 _MOST_BYTES, _MOST_FILES, _SHRINKS = 1 << 28, 10_000, 200
+_LOADING = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"  # in another process: a damaged binary ends it
 _STEP = float(np.finfo(float).eps) ** (1 / 3)  # of central differences, relative
 
 
@@ -54,7 +57,7 @@ def from_fmu(
 
     Args:
         path: of the file.
-        trusted: whether the unit's binary may be executed here: it can do whatever you can.
+        trusted: whether the unit's binary may be executed here: it can do whatever you can; its faults end Python.
         at: where to control around, ``(x, u)``; the start values if left out. It has to be an equilibrium.
         Q, R: weights; identity if left out.
         dt: sample time [s]; 0.01 if left out.
@@ -127,6 +130,7 @@ def described(file: Path, trusted: bool) -> Any:
 
 def instantiated(owner: object, file: Path, about: Any, kind: str) -> Any:
     """A unit of a ``kind``, unpacked into a folder that goes when its owner goes."""
+    fmpy = extras.load("fmpy", "deployment", "a functional mock-up unit")
     simulation = extras.load("fmpy.simulation", "deployment", "a functional mock-up unit")
     folder = tempfile.mkdtemp(prefix="lqrlab-fmu-")
     weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
@@ -134,7 +138,11 @@ def instantiated(owner: object, file: Path, about: Any, kind: str) -> Any:
     if not re.fullmatch(r"[A-Za-z_]\w*", named.modelIdentifier, re.ASCII):
         raise ValueError(f"modelIdentifier: expected a name as C has them, but found {named.modelIdentifier!r:.100}")
     try:
-        extras.load("fmpy", "deployment", "a functional mock-up unit").extract(str(file), folder)
+        fmpy.extract(str(file), folder)
+        binary = Path(folder, "binaries", fmpy.platform, named.modelIdentifier + fmpy.sharedLibraryExtension)
+        ended = subprocess.run([sys.executable, "-c", _LOADING, binary], capture_output=True, check=False).returncode
+        if ended not in (0, 1):
+            raise ValueError(f"{binary.name} ends a process that loads it ({ended}): cut off or damaged; get it again")
         with contextlib.chdir(Path.cwd()):  # FMPy goes to the binary, and comes back from one that it can load
             return simulation.instantiate_fmu(folder, about, kind)
     except Exception as error:
@@ -260,7 +268,7 @@ class CoSimulation:
     Args:
         path: of the file.
         dt: sample time [s].
-        trusted: whether the unit's binary may be executed here: it can do whatever you can.
+        trusted: whether the unit's binary may be executed here: it can do whatever you can; its faults end Python.
         start: values of variables before the first step, by name.
 
     Raises:

@@ -16,7 +16,7 @@ from lqrlab.extensions.deployment.c_loading import ExportedController
 from lqrlab.extensions.deployment.devices import Device, SimulatedPlant, connect
 from lqrlab.extensions.deployment.exported_step import interface
 from lqrlab.simulation import Measured, Policy, Problem, Trajectory, bind, rollout
-from lqrlab.simulation.memory_policies import Outputs, measure
+from lqrlab.simulation.memory_policies import Outputs, limits_of, measure
 from lqrlab.simulation.noise import drawn
 from lqrlab.systems import Plant, Signal
 
@@ -243,22 +243,16 @@ class _Side:
         named = () if plant is None else {"x": plant.states, "y": plant.outputs}[names]
         self.outputs = tuple(named) if len(named) == len(self.y_eq) else _signals(names, len(self.y_eq))
 
-    @property
-    def limits(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of the inputs, as deviations."""
-        low, high = self.problem.low, self.problem.high
-        return (np.array(-np.inf), np.array(np.inf)) if low is None else (np.asarray(low), np.asarray(high))
-
     def step(self, controller: object, excitation: Iterable[np.ndarray] = ()) -> Step:
-        """From a measurement to an input, in the plant's own terms; warmed up."""
+        """From a measurement to an input, in the plant's own terms; warmed up. It is cut once excitation is added."""
         answer = self._in_c(controller) if isinstance(controller, ExportedController) else self._in_jax()
         if not self.absolute:
             return answer
-        last, added = self.u_eq, iter(excitation)
+        last, added, limits = self.u_eq, iter(excitation), list(map(np.asarray, limits_of(self.problem)))
 
         def absolute(y: np.ndarray) -> np.ndarray:
             nonlocal last
-            u = np.clip(answer(y - self.y_eq) + next(added), *self.limits) + self.u_eq
+            u = np.clip(answer(y - self.y_eq) + next(added), *limits) + self.u_eq
             last = np.where(np.isfinite(u), u, last)  # what is not a number is never sent
             return last
 
@@ -266,11 +260,11 @@ class _Side:
 
     def _in_jax(self) -> Step:
         carry = jax.tree.map(jnp.asarray, self.policy.init(()))
-        _answer(self.policy, self.problem, carry, self.y_eq)  # compiled now, not at the first tick
+        _answer(self.policy, carry, self.y_eq)  # compiled now, not at the first tick
 
         def step(y: np.ndarray) -> np.ndarray:
             nonlocal carry
-            carry, u = _answer(self.policy, self.problem, carry, y)
+            carry, u = _answer(self.policy, carry, y)
             return np.asarray(u)
 
         return step
@@ -280,13 +274,12 @@ class _Side:
         memory, policy = controller.start(), self.policy
         sensor = policy.sensor if isinstance(policy, Measured) else None
         matrix = None if sensor is None or isinstance(sensor, Outputs) else np.asarray(sensor, float)
-        low, high = self.limits
 
         def step(y: np.ndarray) -> np.ndarray:
             nonlocal memory
             seen = y if sensor is None else np.asarray(_shown(sensor, y)) if matrix is None else matrix @ y
             memory, u = controller.step(memory, seen + controller.y_eq)
-            return np.clip(u - controller.u_eq, low, high)
+            return u - controller.u_eq
 
         if sensor is not None and matrix is None:
             _shown(sensor, self.y_eq)  # compiled now
@@ -295,9 +288,9 @@ class _Side:
 
 
 @jit_by_function
-def _answer(policy: Policy, problem: Problem, carry: PyTree, y: Array) -> tuple[PyTree, Array]:
+def _answer(policy: Policy, carry: PyTree, y: Array) -> tuple[PyTree, Array]:
     carry, u = policy(carry, y)
-    return carry, problem.saturate(u.astype(y.dtype))
+    return carry, u.astype(y.dtype)
 
 
 _shown = jit_by_function(measure)

@@ -226,8 +226,10 @@ def _numbers(column: Column) -> np.ndarray:
     if numbers.dtype.kind in "cmM":
         raise ValueError(f"{column.name}: expected a column of real numbers, but found {numbers.dtype}")
     if values.dtype.kind not in "fiub":
-        word = next(iter(values[numbers.isna() & values.notna()].astype(str)), str(values.iloc[0]))
-        hint = "; is the decimal mark a comma?" * ("," in word)
+        row, *more = [*np.flatnonzero(numbers.isna() & values.notna()).tolist(), 0]
+        word, below = str(values.iloc[row]), len(more) == len(values) - row < len(values)
+        hint = "; is the decimal mark a comma?" * ("," in word) + f"; first in row {row + 1} of {len(values)}"
+        hint += ": take away what stands below the data" * below
         raise ValueError(f"{column.name}: expected a column of numbers, but found {word!r} in it{hint}")
     return numbers.to_numpy(float, na_value=np.nan)
 

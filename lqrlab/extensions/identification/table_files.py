@@ -58,10 +58,8 @@ def table(source: Any, names: Sequence[str]) -> tuple[str, pd.DataFrame]:
         frame = reader(path)
         _check_size(path, 8 * frame.size)  # bytes and bits become numbers of eight bytes
         return str(path), _called(str(path), numeric(frame), names)
-    except ImportError:
-        raise
     except Exception as error:
-        if str(error).startswith(str(path)):
+        if isinstance(error, ImportError) or str(error).startswith(str(path)):
             raise
         raise ValueError(f"{path}: cannot be read as {path.suffix} ({type(error).__name__}: {error})") from error
 

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from lqrlab.compute.linalg import expand_batch, matvec, quadratic
 from lqrlab.evaluation import Attraction, attraction
 from lqrlab.extensions.predictive.design import MPC, mpc
 from lqrlab.extensions.predictive.iterative_lqr import Search, ilqr
+from lqrlab.extensions.predictive.quadratic_program.horizon_solver import either
 from lqrlab.simulation import Limits, Problem
 
 _SHORTEST, _LONGER = 16, 4  # first horizon that is tried; times as long as the one before
@@ -138,7 +139,7 @@ def _improved(best: ConstrainedOptimum, design: MPC, x: Array) -> ConstrainedOpt
     """The optimum with what a longer horizon finds; of one plant, only the starts that are left are planned."""
     known = best.found | best.infeasible
     if x.ndim != 2 or design.problem.A.ndim > 2:
-        return jax.tree.map(partial(_where, known), best, _planned(design, x))
+        return either(known, best, _planned(design, x))
     size = min(len(x), _LONGER ** math.ceil(math.log(int(jnp.sum(~known)), _LONGER)))  # few sizes, few programs
     left = jnp.nonzero(~known, size=size, fill_value=int(jnp.argmin(known)))[0]
     return jax.tree.map(lambda old, new: old.at[left].set(new), best, _planned(design, x[left]))
@@ -152,10 +153,6 @@ def _planned(design: MPC, x: Array) -> ConstrainedOptimum:
     cost = jnp.where(found | infeasible, plan.cost, jnp.nan)
     u = jnp.where((found | infeasible)[..., None], plan.us[..., 0, :], jnp.nan)
     return ConstrainedOptimum(cost, u, jnp.where(found, design.horizon, 0), found, infeasible)
-
-
-def _where(kept: Array, old: Array, new: Array) -> Array:
-    return jnp.where(kept.reshape(*kept.shape, *(1,) * (old.ndim - kept.ndim)), old, new)
 
 
 def _held_part(design: MPC, x: Array) -> float:

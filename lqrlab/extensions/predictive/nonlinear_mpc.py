@@ -98,9 +98,8 @@ class NonlinearMPC:
 def _if_finite(plan: NonlinearPlan) -> NonlinearPlan:
     """The plan, or where its cost is no number one that stays at the equilibrium, from which the next begins anew."""
     good: Bool[Array, "*loops"] = jnp.all(jnp.isfinite(plan.xs**2), (-2, -1)) & jnp.all(jnp.isfinite(plan.us), (-2, -1))
-    return plan._replace(
-        xs=jnp.where(good[..., None, None], plan.xs, 0), us=jnp.where(good[..., None, None], plan.us, 0)
-    )
+    xs, us = (jnp.where(good[..., None, None], a, 0) for a in (plan.xs, plan.us))
+    return plan._replace(xs=xs, us=us)
 
 
 def nonlinear_mpc(

@@ -100,9 +100,8 @@ class GeneralizedPlant:
         acting = np.vstack([self.D12, 0 * self.D22]) @ gain
         a, b, c, d = self.system
         d = d - scipy.linalg.block_diag(0 * self.D11, self.D22)
-        return self.replaced(
-            (a + self.B2 @ gain @ self.C2, b + self.B2 @ gain @ y, c + acting @ self.C2, d + acting @ y)
-        )
+        moved = a + self.B2 @ gain @ self.C2, b + self.B2 @ gain @ y, c + acting @ self.C2, d + acting @ y
+        return self.replaced(moved)
 
     def controller(self, made: System, gain: np.ndarray, u: np.ndarray, y: np.ndarray) -> System:
         """The controller u = K y of one in the units u and y for the plant :meth:`fed_back`, in states of like size."""

@@ -12,7 +12,7 @@ from lqrlab.compute.checks import whole
 from lqrlab.control import StateSpace
 from lqrlab.control.analysis.system_norms import hinf_norm
 from lqrlab.control.state_space import response_at
-from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant, System, beside, partitioned, sampled, series
+from lqrlab.extensions.robust.generalized_plant import System, beside, partitioned, sampled, series
 from lqrlab.extensions.robust.hinf_synthesis import synthesis
 from lqrlab.extensions.robust.structured_singular_value import mu
 from lqrlab.extensions.robust.synthesis_result import surely_stable
@@ -90,7 +90,7 @@ def musyn(
     logs: np.ndarray | None = None
     for number in range(rounds if len(structure) > 1 else 1):
         try:
-            design = synthesis("musyn", _scaled(plant, structure, scalings))
+            design = synthesis("musyn", plant.replaced(_around(plant.system, structure, scalings)))
         except ValueError:
             if not number:
                 raise
@@ -103,7 +103,7 @@ def musyn(
         if len(structure) > 1:
             logs = _fitted(response_at(*loop[:3], 1j * w) + loop[3], structure, w, order, logs)
         fitted = [*map(Scaling.of, () if logs is None else logs), Scaling.one()]
-        bound = min(_bound(loop, structure, s) for s in (fitted, scalings))
+        bound = min(hinf_norm(*_around(loop, structure, s))[0] for s in (fitted, scalings))
         scalings = fitted
         bounds.append(bound)
         if best is None or bound < best[0]:
@@ -177,16 +177,6 @@ def _around(system: System, structure: Sequence[UncertaintyBlock], scalings: Seq
     left.append(one.times(outer[0] - rest[0]))
     right.append(one.times(outer[1] - rest[1]))
     return series(beside(left), series(system, beside(right)))
-
-
-def _scaled(
-    plant: GeneralizedPlant, structure: Sequence[UncertaintyBlock], scalings: Sequence[Scaling]
-) -> GeneralizedPlant:
-    return plant.replaced(_around(plant.system, structure, scalings))
-
-
-def _bound(loop: System, structure: Sequence[UncertaintyBlock], scalings: Sequence[Scaling]) -> float:
-    return hinf_norm(*_around(loop, structure, scalings))[0]
 
 
 def _frequencies(a: np.ndarray) -> np.ndarray:

@@ -17,7 +17,6 @@ _EXACT = 2e-4  # relative decrease of λ after which no more is looked for,
 _RESTS, _GONE = 0.01, 1e-4  # unless an entry of D, above that share of the largest, still changes by more, relative
 _NOTHING = 1e-12  # λ relative to ‖M‖²: µ is zero
 _TURNS, _ITERATIONS, _STARTS = 80, 80, 4
-_FIRST, _FEW = 8, 20  # matrices that are looked at first, and turns, where µ below one is all that is asked
 _SWEEPS, _FACTOR = 12, 1e4  # of balancing: how often, and by how much at most
 _TOGETHER = 512  # matrices: what they need stays in the cache
 _ENTRIES = 2**21  # of an array that holds them all
@@ -79,16 +78,6 @@ def mu(M: ArrayLike, blocks: Any) -> StructuredSingularValue:
     found[lower == 0] = 0
     bounds = upper.reshape(lead), np.minimum(lower, upper).reshape(lead)
     return StructuredSingularValue(*bounds, found.reshape(*lead, *found.shape[1:]))
-
-
-def below_one(M: Complex[np.ndarray, "f z w"], blocks: Any, turns: int = _FEW) -> bool:
-    """True if a few turns certify that µ of all matrices is below one; the largest are looked at first."""
-    structure = uncertainty_structure(blocks, *M.shape[1:])
-    even = _balanced(np.moveaxis(M, 0, -1), structure)
-    order, size = np.argsort(-np.linalg.norm(even, axis=(0, 1))), np.abs(even).max(axis=(0, 1)) + 1e-300
-    with np.errstate(all="ignore"):
-        halves = ((even[..., i] / size[i], size[i]) for i in np.split(order, [_FIRST]))
-        return all(bool((s * _upper(m, structure, 1 / s, turns) < 1).all()) for m, s in halves)
 
 
 def _balanced(M: np.ndarray, structure: Structure) -> np.ndarray:
@@ -277,14 +266,14 @@ def _direction(centers: _Centers, v: np.ndarray, level: np.ndarray) -> tuple[np.
     return newton, np.sqrt(np.maximum(-(gradient * newton).sum(0), 0.0)), -tangent
 
 
-def _upper(M: np.ndarray, structure: Structure, enough: Any = 0.0, turns: int = _TURNS) -> np.ndarray:
-    """The least bound that scalings certify, of matrices with the batch on the last axis; or one below ``enough``."""
+def _upper(M: np.ndarray, structure: Structure) -> np.ndarray:
+    """The least bound that scalings certify, of matrices with the batch on the last axis."""
     size, scalings = np.sqrt(np.sum(np.abs(M) ** 2, axis=(0, 1))), _scalings(structure)
     bound, left = np.full(M.shape[-1], 0.0), np.flatnonzero(size)
     centers = _Centers(M[..., left] / size[left], scalings)
     v = np.repeat((scalings.trace > 0).astype(float)[:, None], len(left), axis=1)
     level, fall = np.full(len(left), 1.2), np.full(len(left), 0.5)
-    for _ in range(turns):
+    for _ in range(_TURNS):
         if not len(left):
             break
         newton, far, tangent = _direction(centers, v, level)
@@ -297,7 +286,6 @@ def _upper(M: np.ndarray, structure: Structure, enough: Any = 0.0, turns: int = 
         after = centers.diagonal(v)
         moves = ((np.abs(after - before) > _RESTS * before) & (after > _GONE * after.max(0))).any(0)
         on = ~(((far < 0.5) & (fall < _EXACT * level) & ~moves) | (level < _NOTHING)) & np.isfinite(far)
-        on &= bound[left] >= np.broadcast_to(enough, bound.shape)[left]
         if not on.all():
             left, v, level, fall = left[on], v[:, on], level[on], fall[on]
             centers.keep(on)

@@ -54,8 +54,7 @@ def surely_stable(a: np.ndarray, dt: float | None) -> bool:
 def _shaken(controller: System) -> System:
     """The controller with its last digits changed; a loop that this destabilises is rejected."""
     rng = np.random.default_rng(0)
-    a, b, c, d = (x * (1 + _DIGITS * rng.normal(size=x.shape)) for x in controller)
-    return a, b, c, d
+    return tuple(x * (1 + _DIGITS * rng.normal(size=x.shape)) for x in controller)  # type: ignore[return-value]
 
 
 def best_controller(
@@ -90,10 +89,8 @@ def best_controller(
                 added = f"outputs and disturbances of relative size {eps:g} were added, which costs about {cost:.1g}; "
                 remark = (f"{'; '.join(reasons)}: {added}" if eps else "") + limit(optimum, solved)
                 poles = np.linalg.eigvals(loop[0]).astype(complex)
-                gamma = norm * (1 + doubt) + _ROUNDING * size
-                gamma = (
-                    max(gamma, level) if eps and norm < _TIGHT * level else gamma
-                )  # what is not zero but for rounding
+                gamma = norm * (1 + doubt) + _ROUNDING * size  # what is not zero but for rounding
+                gamma = max(gamma, level) if eps and norm < _TIGHT * level else gamma
                 best = Synthesis(StateSpace(*controller, plant.dt), gamma, norm, poles, eps, cost, remark)
             if norm <= level * (1 + _EXCEEDS):
                 break

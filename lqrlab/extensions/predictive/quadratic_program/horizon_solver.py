@@ -175,7 +175,7 @@ def _solve(*args: Array) -> Solved:
         known = known._replace(residual=jnp.where(flat, 0, known.residual))
         known = jax.lax.fori_loop(0, rounds, lambda _, known: improved(_searched, given, known, _WIDTH), known)
         better = open_ & (known.residual < error) & ~known.infeasible & ~(last & in_doubt)
-        best = _either(better | (known.infeasible & ~last), known.point, best)  # of a proof, the multipliers
+        best = either(better | (known.infeasible & ~last), known.point, best)  # of a proof, the multipliers
         return known, best, jnp.where(better, known.residual, error)
 
     known, best, error = jax.lax.fori_loop(0, _LAST + 1, work, (known, known.point, known.residual))
@@ -183,13 +183,15 @@ def _solve(*args: Array) -> Solved:
         return known._replace(point=best, residual=error)
     known = known._replace(residual=jnp.where(error > EXACT, jnp.inf, 0))
     known = improved(_judged, (*args, best.multipliers), known)
-    best = _either(known.infeasible, known.point, best)
+    best = either(known.infeasible, known.point, best)
     return known._replace(point=best, residual=jnp.where(known.infeasible, 0, error))
 
 
-def _either(first: Bool[Array, " count"], one: PrimalDual, other: PrimalDual) -> PrimalDual:
-    """One of two points for each problem."""
-    return jax.tree.map(lambda a, b: jnp.where(first.reshape(-1, *(1,) * (a.ndim - 1)), a, b), one, other)
+def either(first: Bool[Array, "*batch"], one: Any, other: Any) -> Any:
+    """One of two answers for each problem."""
+    return jax.tree.map(
+        lambda a, b: jnp.where(first.reshape(first.shape + (1,) * (a.ndim - first.ndim)), a, b), one, other
+    )
 
 
 @batch_last.flattened(*_CORES, 2, 2, 2, 3, 3, 3, 2, 2, 2, 3)
