@@ -135,7 +135,7 @@ def _described(model: object, problem: Problem | Plant | None, name: str) -> Exp
         )
     wanted = "the plant that the controller is for, to_fmu(controller, path, problem=plant), or a plant for model"
     checks.instance("problem", model, Plant | Problem, wanted)  # type: ignore[arg-type]
-    problem = model if isinstance(model, Problem) else Problem.of(model, optimum=False)
+    problem = model if isinstance(model, Problem) else Problem.of(model, optimum=False)  # type: ignore[arg-type]
     problem = ExportedStep.of(np.zeros((problem.m, problem.n)), problem).problem  # refuses batches and scaled ones
     x_eq, u_eq = (
         np.zeros(size) if a is None else np.asarray(a)

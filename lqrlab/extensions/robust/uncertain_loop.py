@@ -96,8 +96,8 @@ class UncertainLoop:
         """
         plants = plant if isinstance(plant, UncertainPlant) else UncertainPlant.of(plant, spread)
         problem = Problem.of(plants.plant, linear=True)
-        policy = bind(controller, problem)
-        checks.instance("controller", policy, LinearPolicy, f"one that is a gain on {plants.plant.name}")
+        wanted = f"one that is a gain on {plants.plant.name}"
+        policy = checks.instance("controller", bind(controller, problem), LinearPolicy, wanted)
         x, u = np.asarray(problem.scale_x), np.asarray(problem.scale_u)
         stage = np.asarray(problem.stage_weight(policy.K)) * x * x[:, None]
         loop = cls(plants, np.asarray(policy.K) * x / u[:, None], (x, u), stage)
