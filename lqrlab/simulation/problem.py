@@ -165,14 +165,14 @@ class Problem(QuadraticRegulator):
             optimum: whether K and P are designed.
         """
         sampled = control.Sampled(*control.matrix_checks.arguments(A, B, Q, R, N))
-        sampled = sampled if N is not None else sampled._replace(N=jnp.zeros_like(sampled.B))
-        *lead, n, m = sampled.B.shape
-        dtype = sampled.A.dtype
+        lead = np.broadcast_shapes(*(a.shape[:-2] for a in sampled))
+        sampled = jax.tree.map(lambda a: jnp.broadcast_to(a, (*lead, *a.shape[-2:])), sampled)
+        (n, m), dtype = sampled.B.shape[-2:], sampled.A.dtype
         ones = jnp.ones((*lead, n), dtype), jnp.ones((*lead, m), dtype)
         coordinates = Coordinates.from_scales(*ones, n_max=max(n, N_MAX), m_max=max(m, M_MAX))
         times = control.matrix_checks.sample_time(dt, dtype, *sampled)
         if times.ndim > len(lead):
-            raise ValueError(f"dt: expected one sample time, or one for each of {tuple(lead)}, but found {times.shape}")
+            raise ValueError(f"dt: expected one sample time, or one for each of {lead}, but found {times.shape}")
         times = jnp.broadcast_to(times, lead)
         problem = cls(coordinates, times, *sampled).limited(limits)
         if not optimum:

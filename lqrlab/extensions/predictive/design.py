@@ -124,7 +124,6 @@ class MPC:
             return self
 
         def widen(a: Array) -> Array:
-            # limits and gains that are the same for all plants have no batch to widen
             at = a.shape[: len(batch)]
             return a.reshape(*at, *more, *a.shape[len(batch) :]) if at == batch else a
 
@@ -137,10 +136,9 @@ class MPC:
         d = jnp.zeros(target.Xd.shape[-1]) if d is None else jnp.asarray(d)
         d = jnp.broadcast_to(d, (*batch, d.shape[-1]))[..., None, :]
         ahead = step + jnp.arange(self.horizon + 1)
-        if self.reference is None:
-            r = jnp.zeros((self.horizon + 1, target.Xr.shape[-1]))
-        else:
-            r = jnp.take(self.reference, jnp.minimum(ahead, self.reference.shape[-2] - 1), axis=-2)
+        r = jnp.zeros((1, target.Xr.shape[-1])) if self.reference is None else self.reference
+        r = jnp.take(r, jnp.minimum(ahead, r.shape[-2] - 1), axis=-2)
+        r = jnp.broadcast_to(r, (*batch, *r.shape[-2:]))
         xs = _matvec_each(target.Xr, r) + _matvec_each(target.Xd, d)
         us = (_matvec_each(target.Ur, r) + _matvec_each(target.Ud, d))[..., :-1, :]
         c = _matvec_each(self.problem.B, d) if self.disturbance == "input" else jnp.zeros_like(xs[..., :1, :])
@@ -193,7 +191,7 @@ class MPC:
         return jnp.all((change >= low) & (change <= high), -1)
 
 
-def _matvec_each(M: Float[Array, "*batch a b"], x: Float[Array, "*batch k b"]) -> Float[Array, "*batch k a"]:
+def _matvec_each(M: Float[Array, "*#batch a b"], x: Float[Array, "*#batch k b"]) -> Float[Array, "*#batch k a"]:
     """M x for each of k vectors."""
     return x @ M.mT
 
@@ -240,9 +238,9 @@ def mpc(
     checks.choice("disturbance", disturbance, ("none", "input", "output"))
     if Qf is None:
         problem = problem.solved(check=not problem.batch_shape)
-    n, m, dtype = problem.n, problem.m, problem.A.dtype
+    n, dtype, batch = problem.n, problem.A.dtype, problem.batch_shape
     if problem.limits is not None:
-        problem.limits.checked(n, m, dtype, T)  # as many rows as steps
+        problem.limits.checked(n, problem.m, dtype, T)  # as many rows as steps
     terminal = matrix_checks.terminal_weight(Qf, problem.Q, problem.Q if problem.P is None else problem.P)
     if C is None and (reference is not None or disturbance == "output"):
         raise ValueError("C: expected the outputs y = Cx that the reference and an output disturbance are of")
@@ -252,14 +250,15 @@ def mpc(
     if C is not None and reference is not None:
         r = matrix_checks.trailing("reference", reference, C.shape[-2:-1], dtype)
         r = r[..., None, :] if r.ndim == 1 else r
-    target = None
-    if reference is not None or disturbance != "none":
-        target = _target(problem.A, problem.B, C, disturbance)
+    target = _target(problem.A, problem.B, C, disturbance) if reference is not None or disturbance != "none" else None
     sensor, L = _estimator(problem, C, disturbance, sensor, Wd)
+    # as many rows as there are plants are no axis of theirs
+    shared = terminal, C, r
+    terminal, outputs, r = jax.tree.map(lambda a: jnp.broadcast_to(a, (*batch, *a.shape)) if a.ndim == 2 else a, shared)
     nothing: dict = dict.fromkeys(("plant", "continuous", "x_eq", "u_eq"))
     bare = dataclasses.replace(problem, **nothing, noise=NONE, linear=True, substeps=1)
     prices = None if soft is None else constrained.prices(soft, dtype)
-    return MPC(bare, terminal, C, prices, r, target, L, sensor, horizon=T, disturbance=disturbance)
+    return MPC(bare, terminal, outputs, prices, r, target, L, sensor, horizon=T, disturbance=disturbance)
 
 
 def _target(A: Array, B: Array, C: Array | None, disturbance: str) -> Target:
@@ -272,7 +271,8 @@ def _target(A: Array, B: Array, C: Array | None, disturbance: str) -> Target:
     p = C.shape[-2]
     if p > m:
         raise ValueError(f"C: {m} inputs cannot hold {p} outputs at will; choose at most {m}")
-    system = block([[A - jnp.eye(n, dtype=A.dtype), B], [C, jnp.zeros((p, m), A.dtype)]])
+    still = jnp.broadcast_to(jnp.eye(n, dtype=A.dtype), A.shape)
+    system = block([[A - still, B], [C, jnp.zeros((p, m), A.dtype)]])
     held = jnp.linalg.pinv(system)
     if not checks.traced(A, B, C):
         wrong = np.abs(np.asarray(system @ held) - np.eye(n + p)).max()

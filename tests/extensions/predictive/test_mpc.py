@@ -169,6 +169,24 @@ def test_a_problem_of_many_plants_is_controlled_as_each_of_them_and_lends_its_li
 
 
 @pytest.mark.parametrize(
+    "settings",
+    [{"C": [[1.0, 0.0]], "reference": [[0.3], [-0.2]]}, {"Qf": [[5.0, 1.0], [1.0, 2.0]]}, {"C": np.eye(2)[:1]}],
+)
+def test_as_many_rows_as_there_are_plants_are_no_axis_of_the_plants(settings):
+    A, B, Q, R = np.array([[1.0, 0.1], [0.0, 0.9]]), [[0.1], [0.2]], np.diag([1.0, 3.0]), np.eye(1)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 2, 2)))
+
+    def inputs(A, x):
+        problem = simulation.Problem.from_matrices(A, B, Q, R, dt=0.1, limits=(-1, 1))  # what is left out, all share
+        policy = simulation.bind(predictive.mpc(problem, 5, **settings), problem)
+        return policy(policy.init(x.shape[:-1]), x)[1]
+
+    together = inputs(np.array([A, 0.8 * A]), x)
+    for i, size in enumerate((1.0, 0.8)):
+        np.testing.assert_allclose(together[i], inputs(size * A, x[i]), atol=1e-9)
+
+
+@pytest.mark.parametrize(
     ("design", "change", "message"),
     [
         (predictive.mpc, {"horizon": 0}, "horizon: expected"),
