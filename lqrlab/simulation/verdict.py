@@ -33,8 +33,9 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, Int8
+from jaxtyping import Array, ArrayLike, Bool, Int8
 
+from lqrlab.compute import checks
 from lqrlab.compute.linalg import expand_batch
 
 FAR = 1e3  # a state so many scales, and so many times the initial size, from the equilibrium has left the model
@@ -123,7 +124,7 @@ def of_peaks(start: ArrayLike, *peaks: ArrayLike, num_steps: int, disturbed: boo
 
 
 @jax.jit
-def of_gain(closed: Float[Array, "*batch n n"]) -> Int8[Array, "*batch"]:
+def of_gain(closed: ArrayLike) -> Int8[Array, "*batch"]:
     """The verdict on linear loops x[t+1] = F x[t], exact but for rounding.
 
     With E(N) = Σ ‖Fᵗ‖² over t < N, the second half of a long run has E(2N) − E(N) of it. That is nothing in a loop
@@ -133,7 +134,7 @@ def of_gain(closed: Float[Array, "*batch n n"]) -> Int8[Array, "*batch"]:
     rounding has changed E by less than a hundredth. The units of the states do not matter.
 
     Args:
-        closed: F = A − BK.
+        closed: F = A − BK ``[*batch, n, n]``.
 
     Returns:
         See :class:`Verdict`. Not a number is diverged.
@@ -142,7 +143,7 @@ def of_gain(closed: Float[Array, "*batch n n"]) -> Int8[Array, "*batch"]:
     >>> [simulation.Verdict(int(v)).name for v in simulation.verdict.of_gain(F)]
     ['CONVERGED', 'BOUNDED', 'DIVERGED']
     """
-    F = jax.lax.stop_gradient(closed)
+    F = jax.lax.stop_gradient(checks.floating("closed", closed))
     limits, n = jnp.finfo(F.dtype), F.shape[-1]
     F = _even(jnp.clip(F, -1 / limits.eps, 1 / limits.eps))
 

@@ -100,6 +100,7 @@ def test_slow_loops_are_judged_as_designs_certify_them(gap):
         assert bool(design.stabilizing)
         assert int(verdict.of_gain(design.closed_loop)) == CONVERGED
         assert verdict.of_gain(jnp.array([[[1.0 + gap]], [[1.0]]])).tolist() == [DIVERGED, BOUNDED]
+        assert verdict.of_gain(np.array([[[0]], [[-1]], [[2]]])).tolist() == [CONVERGED, BOUNDED, DIVERGED]
 
 
 @pytest.mark.parametrize("radius", [0.9, 0.999, 0.999999, 1.000001, 1.001, 1.1])

@@ -1,6 +1,7 @@
 """One input and one measured output of a linear plant: its frequency response with dead time, its ultimate gain."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import scipy  # its modules load when they are first used
@@ -11,6 +12,8 @@ from lqrlab.control.delay import delayed
 from lqrlab.control.state_space import response_at
 
 _POINTS, _DECADES = 1200, 3
+_LIGHT = 0.1  # damping below which a pole or zero hides between such points; how far from it, relative, is looked finer
+_TURNED = np.arange(10.0, 200.0, 0.25)  # by the dead time [rad]: before, the points are as near to each other
 _SAME = 1e-4  # relative distance at which a pole and a zero cancel
 _REAL = 1e-2  # |imag| / |p| below which a pole is one of a cluster of equal real ones, which rounding spreads
 
@@ -48,6 +51,11 @@ class Channel:
         poles = self.poles
         return bool((poles.real > 1e-6 * np.abs(poles).max(initial=0.0)).any())
 
+    def refuse_unstable(self, use: str) -> None:
+        """Refuse a plant with a pole in the right half-plane for what only a stable one can be used for."""
+        if self.unstable:
+            raise ValueError(f'plant: expected a stable one {use}, but found an unstable pole; use rule="optimal"')
+
     def transfer(self) -> tuple[float, list[complex], list[complex]]:
         """Leading coefficient k, zeros and poles of k Π(s − z) / Π(s − p), without those that cancel."""
         poles, kept = list(self.poles), []
@@ -61,33 +69,35 @@ class Channel:
         value = (self.c @ np.linalg.solve(s * np.eye(len(self.A)) - self.A, self.b)).item()
         return float((value * np.prod([s - p for p in poles]) / np.prod([s - z for z in kept])).real), kept, poles
 
-    def sampled(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """A, b, c of the sampled plant, whose state has the inputs that are on their way."""
-        assert self.dt is not None
+    @functools.cached_property
+    def matrices(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """A, b, c; with a sample time of the sampled plant, whose state has the inputs that are on their way."""
+        if self.dt is None:
+            return self.A, self.b, self.c
         n = len(self.A)
         problem = delayed(self.A, self.b, np.zeros((n, n)), np.eye(1), self.dt, self.delay / self.dt)
         A, b = np.asarray(problem.A), np.asarray(problem.B)
         return A, b, np.pad(self.c, ((0, 0), (0, len(A) - n)))
 
-    def frequencies(self) -> np.ndarray:
-        """ω [rad/s] from far below to far above the plant's poles, zeros and dead time, and beside each pole and zero;
-        up to π/dt if sampled."""
-        roots = np.array([*self.poles, *zeros(self.A, self.b, self.c)])
-        sizes = np.abs(roots)
+    @functools.cached_property
+    def span(self) -> tuple[float, float]:
+        """ω [rad/s] far below and far above the plant's poles, zeros and dead time; just below π/dt if sampled."""
+        sizes = np.abs([*self.poles, *zeros(self.A, self.b, self.c)])
         sizes = np.append(sizes[sizes > 0], [1 / t for t in (self.delay, self.dt or 0.0) if t > 0])
         low, high = (sizes.min(), sizes.max()) if len(sizes) else (1.0, 1.0)
-        low, high = low * 10.0**-_DECADES, high * 10.0**_DECADES
-        if self.dt is not None:
-            high = np.pi / self.dt
-            roots = roots.real + 1j * np.angle(np.exp(1j * roots.imag * self.dt)) / self.dt
-        w, near = np.geomspace(min(low, high / 1e3), high, _POINTS), beside(roots, None)
-        return np.union1d(w, near[(near > w[0]) & (near < high)])
+        high = high * 10.0**_DECADES if self.dt is None else 0.999 * np.pi / self.dt
+        return min(low * 10.0**-_DECADES, high / 1e3), high
+
+    def frequencies(self) -> np.ndarray:
+        """ω [rad/s] over the span, see :func:`spaced`; of a sampled plant π/dt as well."""
+        roots = np.append(np.linalg.eigvals(self.matrices[0]), zeros(*self.matrices))
+        w = spaced(*self.span, _POINTS, rates(roots, self.dt), self.delay)
+        return w if self.dt is None else np.append(w, np.pi / self.dt)
 
     def response(self, w: np.ndarray) -> np.ndarray:
         """G(jω) exp(−jω delay) at ω [rad/s], or that of the sampled plant at exp(jω dt)."""
-        A, b, c = (self.A, self.b, self.c) if self.dt is None else self.sampled()
         z = 1j * w if self.dt is None else np.exp(1j * w * self.dt)
-        value = response_at(A, b, c, z)[:, 0, 0]
+        value = response_at(*self.matrices, z)[:, 0, 0]
         return value * np.exp(-1j * w * self.delay) if self.dt is None else value
 
     def sign(self) -> float:
@@ -100,19 +110,12 @@ class Channel:
 
     def ultimate(self) -> tuple[float, float]:
         """The gain at which the output oscillates under proportional control, with its sign, and the period [s]."""
-        if self.unstable:
-            raise ValueError(
-                "plant: expected a stable one, but found a pole in the right half-plane: its gain cannot be raised "
-                'from zero to the limit of stability; use rule="optimal"'
-            )
+        self.refuse_unstable("whose gain is raised from zero to the limit of stability")
         w, sign = self.frequencies(), self.sign()
-
-        def imaginary(at: float) -> float:
-            return float(self.response(np.array([at]))[0].imag)
-
         h = sign * self.response(w)
         turned = np.flatnonzero((h.imag[:-1] * h.imag[1:] < 0) & (h.real[:-1] < 0) & (h.real[1:] < 0))
-        found = [scipy.optimize.brentq(imaginary, w[i], w[i + 1], xtol=1e-300, rtol=1e-14) for i in turned]
+        search = functools.partial(scipy.optimize.brentq, lambda at: self.response(np.array([at]))[0].imag)
+        found = [search(w[i], w[i + 1], xtol=1e-300, rtol=1e-14) for i in turned]
         if self.dt is not None and h[-1].real < 0:
             found.append(w[-1])  # the sampled response is real there
         gains = [(1 / abs(self.response(np.array([at]))[0]), at) for at in found]
@@ -123,6 +126,21 @@ class Channel:
             )
         gain, at = min(gains)
         return sign * gain, 2 * np.pi / at
+
+
+def rates(roots: np.ndarray, dt: float | None) -> np.ndarray:
+    """Roots s [rad/s] of roots in z, s = log(z)/dt, far to the left of z = 0; as they are of a continuous system."""
+    return roots if dt is None else np.log(np.where(np.abs(roots) > 1e-12, roots, 1e-12).astype(complex)) / dt
+
+
+def spaced(low: float, high: float, num: int, roots: np.ndarray, delay: float = 0.0) -> np.ndarray:
+    """About so many ω [rad/s], even on a logarithmic scale, but finer beside each light root s and for a dead time."""
+    light = roots[np.abs(roots.real) < _LIGHT * np.abs(roots)]
+    w = beside(light, None)
+    w = w[(np.abs(w[:, None] - np.abs(light.imag)) < _LIGHT * np.abs(light)).any(axis=1)]
+    w = np.concatenate([w, _TURNED / delay if delay else []])
+    w = w[(w > low) & (w < high)]
+    return np.union1d(np.geomspace(low, high, max(num - len(w), num // 2)), w)
 
 
 def revealing_output(A: np.ndarray, C: np.ndarray) -> int:

@@ -25,12 +25,12 @@ def words(loop: ShapedLoop, wanted: LoopRequirements) -> str:
     if not loop.stable:
         return f"{broken} Change the gain, or move the lead to where the loop gain passes one."
     m = loop.margins
-    said = (
+    return (
         f"Gain margin {m.gain_down:.2g}–{m.gain_up:.3g}, phase margin ±{math.degrees(m.phase):.3g}°, Ms "
         f"{1 / m.modulus_margin:.3g}, delay margin {charts.duration(m.delay_margin)}. "
         f"Cost <b>{loop.cost:.3g} times</b> the optimum of a regulator that sees all states."
+        f"<br>{broken or 'All requirements are kept.'}"
     )
-    return f"{said}<br>{broken or 'All requirements are kept.'}"
 
 
 def _beside(name: str, loop: ShapedLoop) -> str:
@@ -44,9 +44,9 @@ def _beside(name: str, loop: ShapedLoop) -> str:
     )
 
 
-def bode_plane(w: Float[np.ndarray, " w"]) -> Axes:
-    """The plane of frequency and loop gain, both as log10."""
-    return Axes((0.0, 0.0, SIDE, _TALL), (math.log10(w[0]), math.log10(w[-1])), (-_DECADES[1], _DECADES[0]), logs="xy")
+def bode_plane(w: tuple[float, float]) -> Axes:
+    """The plane of frequency, from one to another [rad/s], and loop gain, both as log10."""
+    return Axes((0.0, 0.0, SIDE, _TALL), (math.log10(w[0]), math.log10(w[1])), (-_DECADES[1], _DECADES[0]), logs="xy")
 
 
 def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements, corners: Sequence[tuple[float, str]] = ()) -> str:
@@ -56,7 +56,7 @@ def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements, corners: Seq
     """
     newest = next(iter(loops.values()))
     alt = f"{newest.plant.name}: size and phase of the loop gain over frequency"
-    axes, looks = bode_plane(newest.frequencies), svg.strokes(loops)
+    axes, looks = bode_plane(newest.channel.span), svg.strokes(loops)
     phases = Axes((0.0, _TALL, SIDE, BODE - _TALL), axes.x, (-360.0, 0.0), logs="x")
     body, below = axes.cross(axes.x[0], 0.0), phases.cross(axes.x[0], -180.0)
     if wanted.crossover:
@@ -104,8 +104,8 @@ def picture(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements) -> Pictur
     places = [(0.0, 18.0, wide, tall), (wide + 10, 18.0, wide, tall), (0.0, tall + 24, _WIDTH, tall)]
     sensitive = Axes(places[0], (logs[0], logs[-1]), (-2.0, 1.0), logs="xy")
     nyquist = Axes(places[1], (-1 - 2 * sensitive.aspect, -1 + 2 * sensitive.aspect), (-2.0, 2.0))
-    bodies = [sensitive.region(sensitive.x, (math.log10(wanted.ms), sensitive.y[1])), ""]
-    bodies[1] = nyquist.circle(-1.0, 0.0, 1 / wanted.ms).replace('class="lq-axis"', 'class="lq-forbidden"')
+    forbidden = nyquist.circle(-1.0, 0.0, 1 / wanted.ms).replace('class="lq-axis"', 'class="lq-forbidden"')
+    bodies = [sensitive.region(sensitive.x, (math.log10(wanted.ms), sensitive.y[1])), forbidden]
     bodies[1] += nyquist.cross(-1.0, 0.0) + nyquist.circle(0.0, 0.0, 1.0, "2 3")
     steps = []
     for name, loop in loops.items():

@@ -228,8 +228,7 @@ def _losses(thetas: Array, setting: _Setting) -> Array:
     radius = spectral_radius(F * (units[None, :] / units[:, None])[None], squarings=18)
     stable = radius < 1
     # where it is not stable something is solved that is, so that no derivative is NaN
-    still = jnp.broadcast_to(jnp.zeros_like(F[0]), F.shape)
-    P = solve_lyapunov(jnp.where(stable[:, None, None], F, still).mT, stage, continuous=False)
+    P = solve_lyapunov(jnp.where(stable[:, None, None], F, 0.0).mT, stage, continuous=False)
     n = len(setting.W)
     cost = jnp.sum(P[:, :n, :n] * setting.W[None], axis=(1, 2)) / setting.best
     good = stable & (cost > 0)

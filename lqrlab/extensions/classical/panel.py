@@ -91,9 +91,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         self.phase = controls.slider("least phase margin [°]", 30.0, 0.0, 80.0)
         self.crossover = controls.slider("crossover from [rad/s]", 0.0, 0.0, round(10 * middle, 2))
         self.rule = ipywidgets.Dropdown(
-            options=[("none", ""), *((rule, rule) for rule in _RULES)],
-            description="compare with a PID",
-            **controls.WIDE,
+            options=[("none", ""), *zip(_RULES, _RULES)], description="compare with a PID", **controls.WIDE
         )
         self._held: str | None = None
         self.plane = ClickPlane(frame=_shares(self._axes(), loop_pictures.BODE))
@@ -112,11 +110,9 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
             tools=self.pinning(lambda: ("", self._loop()), lambda: _MOST - 1 - bool(self.rule.value)),
             call=("loop_shaper", {"plant": plant, "output": output}),
         )
-        for plane, taken, dragged in (
-            (self.plane, self._taken, self._dragged),
-            (self.roots, self._root_taken, self._root_dragged),
-        ):
-            for name, act in (("start", taken), ("point", dragged)):
+        acts = {"start": self._taken, "point": self._dragged}, {"start": self._root_taken, "point": self._root_dragged}
+        for plane, named in zip((self.plane, self.roots), acts):
+            for name, act in named.items():
                 plane.observe(lambda _, act=act: self._guarded(act)(), names=name)
         self.track(**{name: control for page in pages.values() for name, control in page.items()})
         self.ask()
@@ -148,7 +144,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         return ShapedLoop(self._plant, self._compensator(decibels), self.dead_time.value)
 
     def _axes(self) -> Axes:
-        return loop_pictures.bode_plane(self._loop().frequencies)
+        return loop_pictures.bode_plane(self._loop().channel.span)
 
     def _corners(self) -> dict[str, tuple[float, str]]:
         """Roots of the compensator that can be taken hold of, by control: frequency [rad/s] and mark."""
@@ -160,13 +156,13 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         if self.lead.value:
             ratio = _lead_ratio(self.lead.value)
             found |= {"zero": (self.at_lead.value / ratio, "○"), "pole": (self.at_lead.value * ratio, "×")}
-        low, high = self._loop().frequencies[[0, -1]]
+        low, high = self._loop().channel.span
         return {name: (float(np.clip(w, low, high)), mark) for name, (w, mark) in found.items()}
 
-    def _roots(self) -> dict[str, tuple[complex, str]]:
+    def _roots(self, corners: Mapping[str, tuple[float, str]]) -> dict[str, tuple[complex, str]]:
         """Those of them that the compensator has now, by control: s [rad/s] and mark."""
         c, found = self._compensator(), {}
-        for name, (w, mark) in self._corners().items():
+        for name, (w, mark) in corners.items():
             among = np.atleast_1d(np.asarray(c.zeros if mark == "○" else c.poles, complex))
             near = [
                 s for s in among if abs(abs(s) / w - 1) < 1e-6 and (s.imag > 0 if name == "at_notch" else not s.imag)
@@ -177,12 +173,11 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
 
     def _question(self) -> Question:
         wanted = LoopRequirements(self.ms.value, self.phase.value, self.crossover.value)
-        loop = self._loop()
+        loop, corners = self._loop(), self._corners()
         far = loop.reach
         if not self._far / _ZOOM < far < self._far * _ZOOM:
             self._far = far
-        locus = self._far, [(root, mark) for root, mark in self._roots().values()]
-        return loop, wanted, list(self._corners().values()), self.rule.value, locus
+        return loop, wanted, [*corners.values()], self.rule.value, (self._far, [*self._roots(corners).values()])
 
     def _compute(self, question: Question, check: Check) -> tuple[str, str, Picture]:
         loop, wanted, corners, rule, (far, roots) = question
@@ -227,15 +222,13 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         self._held = nearest if nearest and far[nearest] < _NEAR else None
 
     def _taken(self) -> None:
-        axes, loop = self._axes(), self._loop()
-        level = {w: np.clip(math.log10(abs(loop.gain_at(w)) + 1e-300), *axes.y) for w, _ in self._corners().values()}
-        self._take(
-            self.plane, axes, {name: [complex(math.log10(w), level[w])] for name, (w, _) in self._corners().items()}
-        )
+        axes, loop, at = self._axes(), self._loop(), {name: w for name, (w, _) in self._corners().items()}
+        level = {name: np.clip(math.log10(abs(loop.gain_at(w)) + 1e-300), *axes.y) for name, w in at.items()}
+        self._take(self.plane, axes, {name: [complex(math.log10(w), level[name])] for name, w in at.items()})
 
     def _root_taken(self) -> None:
-        axes = loop_pictures.locus_plane(self._far)
-        self._take(self.roots, axes, {name: [s, s.conjugate()] for name, (s, _) in self._roots().items()})
+        axes, roots = loop_pictures.locus_plane(self._far), self._roots(self._corners())
+        self._take(self.roots, axes, {name: [s, s.conjugate()] for name, (s, _) in roots.items()})
 
     def _dragged(self) -> None:
         """Move what is held to where the plane is clicked: a corner, or the gain so that the loop gain passes there."""

@@ -100,10 +100,8 @@ class PID:
             return jnp.pad(M, [(0, 0)] * (M.ndim - 2) + [(0, rows), (0, columns)])
 
         lower = jnp.concatenate([b @ C, a], axis=-1)
-        upper = joint(A, 0, k)
-        lead = jnp.broadcast_shapes(lower.shape[:-2], upper.shape[:-2])
-        rows = (jnp.broadcast_to(M, (*lead, *M.shape[-2:])) for M in (upper, lower))
-        whole = Sampled(jnp.concatenate([*rows], axis=-2), joint(B, k, 0), joint(Q, k, k), R, joint(N, k, 0))
+        lower = jnp.pad(lower, [(0, 0)] * (lower.ndim - 2) + [(A.shape[-1], 0), (0, 0)])
+        whole = Sampled(joint(A, k, k) + lower, joint(B, k, 0), joint(Q, k, k), R, joint(N, k, 0))
         return whole, -jnp.concatenate([d @ C, c], axis=-1)
 
     def start(self, r: ArrayLike = 0.0, u0: ArrayLike | None = None, y0: ArrayLike = 0.0) -> Array:
@@ -116,13 +114,11 @@ class PID:
         """
         if u0 is not None and not np.all(np.asarray(self.ki)):
             raise ValueError("u0: expected integral gain in each loop, whose integral takes up what is handed over")
-        r, y0 = (self.per_loop(real(n, a, finite=True)) for n, a in (("r", r), ("y0", y0)))
-        kp, b, c = (self.per_loop(a) for a in (self.kp, self.b, self.c))
-        lead = jnp.broadcast_shapes(kp.shape, r.shape, y0.shape)
-        kp, b, c, r, y0 = (jnp.broadcast_to(a, lead) for a in (kp, b, c, r, y0))
+        r, y0 = (real(n, a, finite=True) for n, a in (("r", r), ("y0", y0)))
+        kp, b, c, r, y0 = jnp.broadcast_arrays(*map(self.per_loop, (self.kp, self.b, self.c, r, y0)))
         if u0 is None:
             return jnp.concatenate([kp * b * r, y0 + c * r], axis=-1)
-        first = jnp.broadcast_to(self.per_loop(real("u0", u0, finite=True)), lead)
+        first = jnp.broadcast_to(self.per_loop(real("u0", u0, finite=True)), kp.shape)
         return jnp.concatenate([first + kp * y0, y0], axis=-1)
 
     def response(self, frequencies: ArrayLike, dt: float | None = None) -> Array:
@@ -147,26 +143,18 @@ def parts(w: np.ndarray, filter_time: np.ndarray | float, dt: float | None) -> t
 
 
 def controller_matrices(
-    kp: Array,
-    ki: Array,
-    kd: Array,
-    filter_time: Array,
-    tracking_time: Array,
-    dt: Array,
-    selection: Array,
-    *,
-    leak: bool = True,
+    kp: Array, ki: Array, kd: Array, Tf: Array, Tt: Array, dt: Array, selection: Array, *, leak: bool = True
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """:meth:`PID.sampled` for one plant: gains ``[loops]``, the inputs that the loops drive ``[m, loops]``."""
-    positive = filter_time > 0
-    a = jnp.where(positive, jnp.exp(-dt / jnp.where(positive, filter_time, 1.0)), 0.0)
+    """:meth:`PID.sampled` for one plant: gains and times ``[loops]``, the inputs that these drive ``[m, loops]``."""
+    positive = Tf > 0
+    a = jnp.where(positive, jnp.exp(-dt / jnp.where(positive, Tf, 1.0)), 0.0)
     steep, integral = kd * (1 - a) / dt, ki != 0
     kept = jnp.where(integral, 1.0, 0.0).astype(kp.dtype) if leak else jnp.ones_like(kp)
     A = jnp.diag(jnp.concatenate([kept, a]))
     B = jnp.concatenate([jnp.diag(-ki * dt), jnp.diag(1 - a)])
     C = jnp.concatenate([selection, selection * steep[None]], axis=1)
     D = -selection * (kp + steep)[None]
-    followed = jnp.where(integral, -jnp.expm1(-dt / tracking_time), 0.0)
+    followed = jnp.where(integral, -jnp.expm1(-dt / Tt), 0.0)
     shared = jnp.maximum(selection @ jnp.where(integral, 1.0, 0.0).astype(kp.dtype), 1.0)
     E = selection.T * followed[:, None] / shared[None]
     return A, B, C, D, jnp.concatenate([E, jnp.zeros_like(E)])

@@ -59,15 +59,17 @@ class ProcessModel:
         half = self.second / 2
         return ProcessModel(self.gain, self.time_constant + half, self.delay + half)
 
+    @property
+    def prompt(self) -> bool:
+        """True if there is no dead time, or one that is rounding beside the lag: its inverse is no gain."""
+        return bool(self.delay * abs(self.slope / self.gain) <= NEGLIGIBLE)
+
     def channel(self, dt: float | None = None) -> Channel:
         """The model as a state space with dead time."""
         rows = [(0.0, 1.0) if math.isinf(t) else (-1 / t, 1 / t) for t in (self.time_constant, self.second) if t > 0]
-        if len(rows) == 1:
-            ((a1, b1),) = rows
-            return Channel(np.array([[a1]]), np.array([[b1]]), np.array([[self.gain]]), self.delay, dt)
-        (a1, b1), (a2, b2) = rows
-        A, B = np.array([[a1, b1], [0.0, a2]]), np.array([[0.0], [b2]])
-        return Channel(A, B, np.array([[self.gain, 0.0]]), self.delay, dt)
+        a, b = np.transpose(rows)
+        A, C = np.diag(a) + np.diag(b[:-1], 1), self.gain * np.eye(1, len(a))
+        return Channel(A, b[-1] * np.eye(len(a))[:, -1:], C, self.delay, dt)
 
     @classmethod
     def of_record(cls, u: ArrayLike, y: ArrayLike, dt: float) -> Self:
@@ -89,11 +91,6 @@ class ProcessModel:
             raise ValueError("u, y: expected an input and an output that move, but found constant ones")
         K, T, L = _nearest(u, y)
         return cls(K, T * dt, L * dt) if _INTEGRATES * len(u) > T else cls(K / (T * dt), math.inf, L * dt)
-
-
-def is_prompt(model: ProcessModel) -> bool:
-    """True if there is no dead time, or one that is rounding beside the lag: its inverse is no gain."""
-    return bool(model.delay * abs(model.slope / model.gain) <= NEGLIGIBLE)
 
 
 def half_rule(channel: Channel, order: int) -> ProcessModel:
@@ -155,11 +152,7 @@ def of_step(channel: Channel) -> ProcessModel:
 
     Source: K. J. Åström and T. Hägglund, Advanced PID Control (2006), section 2.7.
     """
-    if channel.unstable:
-        raise ValueError(
-            "plant: expected a stable one for a step experiment, but found a pole in the right half-plane: its output "
-            'grows without bound; use rule="optimal"'
-        )
+    channel.refuse_unstable("for a step experiment")
     _, _, poles = channel.transfer()
     integrators = sum(p == 0 for p in poles)
     slow = min((abs(p.real) for p in poles if p.real < -1e-9 * abs(p)), default=1.0)
@@ -180,7 +173,7 @@ def of_step(channel: Channel) -> ProcessModel:
     late = max(ts[i] - y[i] / rate[i], 0.0)
     reached = 1 - math.exp(-1)
     j = int(np.argmax(y >= reached))
-    at = ts[j] - (y[j] - reached) / (y[j] - y[j - 1]) * (ts[j] - ts[j - 1])
+    at = np.interp(reached, y[j - 1 : j + 1], ts[j - 1 : j + 1])
     return ProcessModel(float(final), float(at - late), float(late) + channel.lateness)
 
 

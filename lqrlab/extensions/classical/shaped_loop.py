@@ -12,7 +12,7 @@ from jaxtyping import Complex, Float
 from lqrlab import control
 from lqrlab.control.state_space import response_at
 from lqrlab.extensions import classical
-from lqrlab.extensions.classical.channels import Channel
+from lqrlab.extensions.classical.channels import Channel, rates, spaced
 from lqrlab.systems import Plant
 
 _POINTS, _LONGEST = 400, 600  # frequencies; samples of a step
@@ -67,15 +67,9 @@ class ShapedLoop:
         return Channel(A, B[:, [self.input]], np.asarray(self.compensator.C), self.delay, float(self.plant.dt))
 
     @functools.cached_property
-    def late_plant(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """A, b, c of the sampled plant, with the inputs that are on their way among its states."""
-        return self.channel.sampled()
-
-    @functools.cached_property
     def frequencies(self) -> Float[np.ndarray, " w"]:
-        """ω [rad/s], up to Nyquist's."""
-        w = self.channel.frequencies()
-        return np.geomspace(w[0], 0.999 * w[-1], _POINTS)
+        """ω [rad/s] up to Nyquist's, finer beside the poles and zeros of the loop, open and closed."""
+        return spaced(*self.channel.span, _POINTS, np.append(self.locus(np.array([0.0, 1.0])), self.zeros))
 
     @functools.cached_property
     def gain(self) -> Complex[np.ndarray, " w"]:
@@ -97,7 +91,7 @@ class ShapedLoop:
     def _gains(self, w: Float[np.ndarray, " w"]) -> Complex[np.ndarray, " w"]:
         z = np.exp(1j * w * float(self.plant.dt))
         a, b, c, d = self.sampled
-        return -(response_at(a, b, c, z)[:, 0, 0] + d[0, 0]) * response_at(*self.late_plant, z)[:, 0, 0]
+        return -(response_at(a, b, c, z)[:, 0, 0] + d[0, 0]) * response_at(*self.channel.matrices, z)[:, 0, 0]
 
     def gain_at(self, w: float) -> complex:
         """The loop gain at a frequency [rad/s]."""
@@ -106,7 +100,7 @@ class ShapedLoop:
     @functools.cached_property
     def joint(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """A, b, K of the plant's and the compensator's states, u = −K [x; z]."""
-        A, b, c = self.late_plant
+        A, b, c = self.channel.matrices
         a, into, out, through = self.sampled
         joint = np.block([[A, np.zeros((len(A), len(a)))], [into @ c, a]])
         return joint, np.vstack([b, np.zeros((len(a), 1))]), -np.hstack([through @ c, out])
@@ -120,15 +114,13 @@ class ShapedLoop:
     def locus(self, factors: Float[np.ndarray, " f"]) -> Complex[np.ndarray, "f s"]:
         """Poles s = log(z)/dt [rad/s] of the closed loop whose gain is multiplied by each factor."""
         A, b, K = self.joint
-        z = np.linalg.eigvals(A - factors[:, None, None] * (b @ K))
-        return np.log(np.where(np.abs(z) > 1e-12, z, 1e-12).astype(complex)) / float(self.plant.dt)
+        return rates(np.linalg.eigvals(A - factors[:, None, None] * (b @ K)), float(self.plant.dt))
 
-    @property
+    @functools.cached_property
     def zeros(self) -> Complex[np.ndarray, " z"]:
         """Zeros s = log(z)/dt [rad/s] of the open loop, which the poles end in."""
-        A, b, K = self.joint
-        z = control.zeros(A, b, K)
-        return np.log(z[np.abs(z) > 1e-12].astype(complex)) / float(self.plant.dt)
+        z = control.zeros(*self.joint)
+        return rates(z[np.abs(z) > 1e-12], float(self.plant.dt))
 
     @property
     def reach(self) -> float:
@@ -160,8 +152,7 @@ class ShapedLoop:
     @functools.cached_property
     def margins(self) -> control.Margins:
         """Of the loop broken at the input."""
-        (found,) = control.margins(*self.joint, float(self.plant.dt))
-        return found
+        return control.margins(*self.joint, float(self.plant.dt))[0]
 
     def step(self) -> tuple[Float[np.ndarray, " t"], Float[np.ndarray, " t"]]:
         """Times [s] and the output after a unit step of its reference; at half of the time a load steps as well.
@@ -192,9 +183,9 @@ class ShapedLoop:
             said.append(f"Ms is {ms:.3g}, more than {wanted.ms:g}: the loop gain comes too near to −1.")
         if phase < wanted.phase:
             said.append(f"The phase margin is {phase:.3g}°, less than {wanted.phase:g}°.")
-        below = self.frequencies[np.abs(self.gain) < 1]
-        if len(below) and below[0] < wanted.crossover:
-            said.append(
-                f"The loop gain is below one at {below[0]:.3g} rad/s already, not only from {wanted.crossover:g} on."
-            )
+        w, size = self.frequencies, np.log(np.abs(self.gain))
+        i = np.argmax(size < 0)  # the first below one; between it and the one before it is one
+        first = w[i] * (w[i - 1] / w[i]) ** (size[i] / (size[i] - size[i - 1])) if i else w[0]
+        if size.min() < 0 and first < wanted.crossover:
+            said.append(f"The loop gain is below one from {first:.3g} rad/s on, not only from {wanted.crossover:g}.")
         return said

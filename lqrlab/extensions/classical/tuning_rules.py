@@ -9,7 +9,7 @@ import scipy  # its modules load when they are first used
 from lqrlab.compute import checks
 from lqrlab.extensions.classical.channels import Channel
 from lqrlab.extensions.classical.pid_controller import parts
-from lqrlab.extensions.classical.process_models import ProcessModel, is_prompt
+from lqrlab.extensions.classical.process_models import ProcessModel
 
 KINDS = ("pid", "pi", "pd", "p")
 
@@ -41,7 +41,7 @@ def _check(rule: str, kind: str, kinds: tuple[str, ...], model: ProcessModel) ->
 def _dead_time(rule: str, model: ProcessModel, *, integrating: bool = True) -> tuple[float, float, float]:
     """Slope, time constant and dead time of the model of one lag, for a rule that divides by the dead time."""
     model = model.first_order
-    if is_prompt(model):
+    if model.prompt:
         raise ValueError(
             f'plant: rule="{rule}" is for processes with dead time, and this one has none, so its gain is unbounded; '
             'give delay= (half a sample time where the loop is sampled), or use rule="simc" with tau_c'
@@ -66,20 +66,15 @@ def simc(model: ProcessModel, kind: str = "pid", tau_c: float | None = None) -> 
     if tau_c is not None:
         checks.number("tau_c", tau_c)
     model = model.first_order if kind == "pi" else model
-    if tau_c is None and is_prompt(model):
+    if tau_c is None and model.prompt:
         raise ValueError("tau_c: expected the time constant of the closed loop [s], for the model has no dead time")
     late = (model.delay if tau_c is None else tau_c) + model.delay
     if late <= 0:
         raise ValueError(f"tau_c: expected more than minus the dead time, {-model.delay:.3g} s, but found {tau_c}")
-    if math.isinf(model.second):
-        return _of_series(1 / (model.gain * 4 * late**2), 4 * late, 4 * late)
-    Ti = min(model.time_constant, 4 * late)
-    return _of_series(1 / (model.slope * late), Ti, model.second)
-
-
-def _of_series(K: float, Ti: float, Td: float) -> Gains:
-    """K (1 + 1/(Ti s)) (1 + Td s)."""
-    return Gains(K * (1 + Td / Ti), K / Ti, K * Td)
+    K, Ti, Td = 1 / (model.slope * late), min(model.time_constant, 4 * late), model.second
+    if math.isinf(Td):
+        K, Ti, Td = 1 / (model.gain * 4 * late**2), 4 * late, 4 * late
+    return Gains(K * (1 + Td / Ti), K / Ti, K * Td)  # those of the series form K (1 + 1/(Ti s)) (1 + Td s)
 
 
 def amigo(model: ProcessModel, kind: str = "pid") -> Gains:
@@ -160,16 +155,6 @@ class _Circle:
         self.g = self.sign * self.channel.response(w)
         self.integral, self.derivative = parts(w, self.filter_time, self.channel.dt)
 
-    def first(self, inside: np.ndarray, along: np.ndarray) -> np.ndarray:
-        """The least k ≥ 0 at which |1 + inside + k along| falls below 1/Ms, at each frequency; 0 where it is below."""
-        before = 1 + inside
-        a, h = np.abs(along) ** 2, (before.conj() * along).real
-        c = np.abs(before) ** 2 - self.ms**-2
-        with np.errstate(all="ignore"):
-            root = (-h - np.sqrt(h**2 - a * c)) / a
-            root = np.where(np.isfinite(root) & (root > 0), root, np.inf)
-        return np.where(c < 0, 0.0, root)
-
     def ki(self, kp: np.ndarray, kd: float) -> np.ndarray:
         """The largest integral gain for each proportional one ``[k]``; 0 where the loop without it is not stable.
 
@@ -202,7 +187,10 @@ class _Circle:
 
     def best(self, kd: float, zooms: int = _ZOOMS) -> tuple[float, float]:
         """The proportional gain with the largest integral gain, and that one."""
-        high = float(self.first(np.zeros_like(self.g), self.g).min())
+        square, re = np.abs(self.g) ** 2, self.g.real
+        with np.errstate(all="ignore"):  # the least k at which |1 + kg| falls below 1/Ms
+            reached = (-re - np.sqrt(re**2 - square * (1 - self.ms**-2))) / square
+        high = float(reached[reached > 0].min(initial=np.inf))
         if not np.isfinite(high):
             raise ValueError(
                 f"plant: its loop keeps Ms ≤ {self.ms:g} at any gain, so none is the largest; give its dead time with "
@@ -226,8 +214,8 @@ class _Circle:
         apart = self.distance(kp, ki, kd)
         inner = apart[1:-1]
         near = 1 + np.flatnonzero((inner <= apart[:-2]) & (inner <= apart[2:]) & (inner <= 1.1 / self.ms))
-        wide = self.w[near + 1] > self.w[near - 1] * (1 + 1e-9)  # closer than that are minima of the rounding
-        closer = [np.linspace(self.w[i - 1], self.w[i + 1], 25) for i in near[wide]]
+        deep = np.maximum(apart[near - 1], apart[near + 1]) > apart[near] * (1 + 1e-8)  # or it may be one of rounding
+        closer = [np.linspace(self.w[i - 1], self.w[i + 1], 25) for i in near[deep]]
         self.set(np.unique(np.concatenate([self.w, *closer])))
 
 
@@ -247,11 +235,7 @@ def max_ki(channel: Channel, kind: str, filter_time: float | None, ms: float | N
     """
     checks.choice("kind", kind, ("pi", "pid"), 'for rule="max_ki" one of')
     ms = 1.4 if ms is None else checks.number("ms", ms, "above 1", above=1.0)
-    if channel.unstable:
-        raise ValueError(
-            "plant: expected a stable one, whose gains can grow from zero, but found a pole in the right half-plane; "
-            'use rule="optimal"'
-        )
+    channel.refuse_unstable("whose gains can grow from zero")
     if filter_time is None:
         filter_time = channel.ultimate()[1] / 80 if kind == "pid" else 0.0
     circle = _Circle(channel, ms * (1 - _INSIDE), filter_time)

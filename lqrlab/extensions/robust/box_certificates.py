@@ -117,7 +117,7 @@ class _Met(Exception):
 def _covered(loop: UncertainLoop, most: float, *how: Any) -> float:
     """The multiple of the box up to which boxes are certified that cover it."""
     one = np.ones(loop.plants.directions)
-    budget = int(np.clip(_WORK / 2 ** len(one), _LEAST, _BOXES))
+    budget = int(np.clip(_WORK / 2 ** min(len(one), _CORNERS), _LEAST, _BOXES))
     left, core = _halves(loop, (0 * one, most * one), *how), most
     if left:
         core = float(next((m for m in _AT_ONCE * most if not _halves(loop, (0 * one, m * one), *how)), 0.0))
