@@ -150,11 +150,10 @@ def _hdf5(path: Path, most: int) -> dict[str, Any]:
 
         def values(item: Any) -> np.ndarray:
             nonlocal held
-            if why := unbelievable(item, size):
+            packed = "is packed, see its scale_factor: unpack it, as xarray does" * ("scale_factor" in item.attrs)
+            if why := packed or unbelievable(item, size):
                 raise ValueError(f"{item.name.strip('/')} {why}")
             _check_size(held := held + item.nbytes, most)
-            if "scale_factor" in item.attrs or "add_offset" in item.attrs:
-                raise ValueError(f"{item.name.strip('/')} is packed, see its scale_factor: unpack it, as xarray does")
             if "MATLAB_empty" in item.attrs:
                 return np.zeros((0, 0))
             array = item[()].T if matlab else item[()]

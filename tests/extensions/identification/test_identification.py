@@ -140,7 +140,6 @@ DEGREES = {"t": 0.1 * np.arange(5), "force": np.arange(5.0), "angle [deg]": 180 
         ("duty [%]", "duty", 1.8, "1"),
         ("heat [°C]", "heat [K]", 453.15, "K"),
         ("heat [deg C]", "heat", 453.15, "K"),
-        ("heat [degrees Fahrenheit]", "heat", scipy.constants.convert_temperature(180, "F", "K"), "K"),
         ("angle [Grad]", "angle", 180.0, "Grad"),
         ("level [counts]", "level", 180.0, "counts"),
         ("energy [kWh]", "energy", 180e3 * scipy.constants.hour, "J"),
@@ -241,23 +240,17 @@ def test_an_hdf5_files_attributes_say_units(tmp_path):
     import h5py
 
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        for name, unit in (("t", "ms since 2026-01-01"), ("force", b"kN"), ("angle", "deg")):
+        for name, unit in (("t", "ms since 2026-01-01"), ("force", np.array([b"kN"])), ("angle", "deg")):
             file[name] = np.arange(5.0)
             file[name].attrs["units"] = unit
     log = identification.read(tmp_path / "a.h5", ["force"], ["angle"])
     assert log.dt == pytest.approx(1e-3)
     assert [log.us[1, 0], log.ys[1, 0]] == pytest.approx([1000, np.pi / 180])
     refused("angle: expected V, but found", identification.read, tmp_path / "a.h5", ["force"], ["angle [V]"])
-    with h5py.File(tmp_path / "a.h5", "r+") as file:
-        del file["angle"].attrs["units"]
-        file["angle"].attrs["Unit"] = np.array([b"mrad"])
-    assert identification.read(tmp_path / "a.h5", ["force"], ["angle"]).ys[1, 0] == pytest.approx(1e-3)
+    refused("no column 'motor.t'", identification.read, tmp_path / "a.h5", ["force"], ["motor.t"])
     with h5py.File(tmp_path / "a.h5", "r+") as file:
         file["angle"].attrs["scale_factor"] = 0.01
-    refused("angle is packed, see its scale_factor", identification.read, tmp_path / "a.h5", ["force"], ["angle"])
-    with h5py.File(tmp_path / "b.h5", "w") as file:
-        file["t"], file["motor/speed"], file["pump/flow"] = np.arange(9.0), np.ones(9), np.zeros(9)
-    refused("no column 'pump.speed'", identification.read, tmp_path / "b.h5", ["pump.flow"], ["pump.speed"])
+    refused("angle is packed", identification.read, tmp_path / "a.h5", ["force"], ["angle"])
 
 
 def stamped(form):
@@ -278,7 +271,7 @@ STAMPS = {
     "mixed": lambda times: [time.isoformat() for time in times],  # whole seconds without a fraction
     "day first": "%d.%m.%Y %H:%M:%S.%f", "month first": "%m/%d/%Y %H:%M:%S.%f", "month": "%d-%b-%Y %H:%M:%S.%f",
     "half days": "%m/%d/%y %I:%M:%S.%f %p", "clock": "%H:%M:%S.%f", "colon": "%H:%M:%S:%f",
-    "clock pm": "%I:%M:%S.%f %p", "minutes": "%M:%S.%f",
+    "clock pm": "%I:%M:%S.%f %p", "minutes": "%M:%S.%f", "bare": "%Y%m%d %H%M%S.%f",
     "duration": lambda times: [str(time - times[0]) for time in times],
     "s": lambda times: epoch(1)(times) / 1e9, "ms": epoch(10**6), "µs": epoch(10**3), "ns": epoch(1),
 }  # fmt: skip
@@ -313,30 +306,15 @@ def test_an_index_of_times_is_the_clock_and_the_only_column_of_dates_too():
     assert list(frame) == ["time", "force", "angle"]  # the caller's table is as it was
     log = identification.read(frame.assign(time=frame["time"].where(frame.index > 0)), ["force"], ["angle"])
     assert (log.dt, len(log)) == (pytest.approx(0.1), 59)  # one of the times is missing
-    number, seconds = np.arange(60), pd.Series(np.arange(60.0))
-    for time in (46085.5 + number / 864000, 740045.25 + number / 864000, 638 * 10**15 + 10**6 * number):
-        refused("time: expected seconds, but found", identification.read, frame.assign(time=time), ["force"], ["angle"])
-    days = identification.read(frame.assign(time=46085.5 + number / 864000), ["force"], ["angle"], time="time [d]")
-    assert days.dt == pytest.approx(0.1, rel=1e-4)
-    for form in ("063:10:20:%S", "10:%M:20:%S"):  # days of a year, pictures of a film
-        stamps = [form.replace("%M", f"{k // 25:02}").replace("%S", f"{k % 25:02}") for k in number]
-        refused("of one form", identification.read, frame.assign(time=stamps), ["force"], ["angle"])
-    bare = identification.read(frame.assign(time=[f"20260304 1020{k:02}" for k in number]), ["force"], ["angle"])
-    assert bare.dt == pytest.approx(1.0)
-    short = identification.read(frame.assign(time=[f"00:{k:02}" for k in number]), ["force"], ["angle"])
-    assert "time: 00:59 is taken as hours and minutes" in short.notes
-    for step in (1.25, 1.5, 4 / 3):  # in stamps of whole seconds
-        log = identification.read(frame.assign(time=np.floor(step * seconds + 0.3)), ["force"], ["angle"])
-        assert (len(log.first), log.dt) == (1, pytest.approx(step, rel=0.02))
     back = frame["time"].where(frame.index < 30, frame["time"] - pd.Timedelta("1h"))
     for words, time in (
         ("a clock set back an hour needs UTC", back),
         ("coarser than the sample time; leave that column out, and say dt", frame["time"].dt.floor("s")),
         ("dates or times of day of one form", ["2026-01-31 12:00", "31st, at noon"] * 30),
-        (
-            "time: expected a column of numbers, but found 'end' in it; first in row 60 of 60: take",
-            [*0.1 * np.arange(59), "end"],
-        ),
+        ("time: expected a column of numbers, but found 'end' in it; first in row 60", [*0.1 * np.arange(59), "end"]),
+        ("time: expected seconds, but found", 46085.5 + np.arange(60) / 864000),
+        ("time: expected seconds, but found", 638 * 10**15 + 10**6 * np.arange(60)),
+        ("dates or times of day of one form", [f"063:10:20:{k:02}" for k in range(60)]),
     ):
         refused(words, identification.read, frame.assign(time=time), ["force"], ["angle"])
 
@@ -395,10 +373,8 @@ def test_words_that_may_mean_two_numbers_go_by_the_others_and_are_noted(tmp_path
     assert "u: 1.234 is taken as 1234" in log(comma, "1.234", "1").notes
     refused("u: expected a column of numbers, but found '1,234'", log, point, "1,234", comma)
     refused("two rows of finite numbers, but found 1", log, point, missing, "1")
-    numbers = pd.Series([1.234, 2.345, 0.5], dtype=object)  # cells of a workbook, or of a database
-    words = pd.DataFrame({"t": [0, 1, 2], "u": ["0,5", "1,5", "2,5"], "y": numbers, "z": ["7,5", *numbers[1:]]})
-    read = identification.read(words, ["u"], ["y", "z"])
-    assert np.array_equal(np.hstack([read.us, read.ys]), [[0.5, 1.234, 7.5], [1.5, 2.345, 2.345], [2.5, 0.5, 0.5]])
+    cells = pd.DataFrame({"t": [0, 1], "u": ["0,5", "1,5"], "y": pd.Series([1.234, 2.0], dtype=object)})
+    assert identification.read(cells, ["u"], ["y"]).ys[0, 0] == 1.234  # a number of a workbook stays what it is
 
 
 def test_a_workbook_is_read_with_its_dates_and_needs_a_package_that_is_named(tmp_path, monkeypatch):
@@ -435,10 +411,9 @@ def test_reading_remarks_on_outputs_that_drift_and_on_records_that_are_short():
     log = identification.read(table, ["u"], ["y [V]", "z"])
     assert [note.partition(",")[0] for note in log.notes] == ["y: drifts by 1.66 V"]
     assert not identification.read(table, ["step"], ["lag", "z"]).notes  # a slow answer to a step is none
+    assert "z: is -9999" in identification.read(table | {"z": np.where(t == 5, -9999, y)}, ["u"], ["z"]).notes[0]
     lost = table | {"z": np.where(np.isin(np.arange(1000), [500, 502, 990]), np.nan, y)}
     notes = identification.read(lost, ["u"], ["z"]).notes
-    none = identification.read(table | {"z": np.where(t == 5, -9999, y)}, ["u"], ["z"]).notes
-    assert "z: is -9999 in 1 rows, as loggers write for none: make it NaN if it is" in none
     assert "2 of 4 records have fewer than 20 samples, 10 in all: too short for most models" in notes
 
 
@@ -472,6 +447,8 @@ def test_a_sample_time_that_changes_is_refused_and_one_that_is_rounded_is_not(sl
     refused(r"the sample time changes: it is 0.01 s and 0.02 s", identification.read, table, ["force"], ["angle"])
     rounded = table | {"t": np.round(np.arange(100) / 150, 3)}  # 6.67 ms, as milliseconds
     assert identification.read(rounded, ["force"], ["angle"]).dt == pytest.approx(1 / 150, rel=1e-3)
+    rounded |= {"t": np.floor(1.25 * np.arange(100)) / 1000}  # 1.25 ms
+    assert identification.read(rounded, ["force"], ["angle"]).dt == pytest.approx(1.25e-3, rel=1e-2)
     random = np.random.default_rng(slow)
     kept = np.flatnonzero(random.uniform(size=500) > 0.3)  # a third of the messages lost
     lost = {name: np.interp(kept, np.arange(500), np.arange(500.0)) for name in ("force", "angle")}
@@ -1046,17 +1023,7 @@ def test_predicted_errors_are_those_of_fits_and_designs_tell_more():
     plain = identification.experiment(plant, us, sigma, outputs=states)
     best = identification.design(plant, 200, sigma, amplitude=2.0, outputs=states, num_lines=6, iterations=15)
     assert best.logdet > plain.logdet
-    ask, make, bad = identification.experiment, identification.design, np.array([[0.1, np.nan]])
-    refused("us: expected finite", ask, plant, np.where(us > 0, us, np.nan), sigma, outputs=states)
-    refused("gain: expected finite", ask, plant, us, sigma, outputs=states, gain=bad)
-    refused("amplitude: expected finite", make, plant, 200, sigma, amplitude=np.nan, outputs=states)
-    refused("state_limits: expected numbers", make, plant, 9, 0.01, amplitude=1.0, state_limits=bad[0])
-    refused(
-        "K: expected finite",
-        identification.robust_gain,
-        systems.sample(plant.name, key=jax.random.key(0), num=2),
-        K=bad,
-    )
+    refused("us: expected finite", identification.experiment, plant, np.nan * us, sigma, outputs=states)
     assert np.abs(best.us).max() <= 2.0 + 1e-9
     tape = simulation.TrackingPolicy(np.zeros((201, 2)), us, np.zeros((200, 1, 2)))
     run = simulation.rollout(plant, tape, np.zeros(2), 200)
