@@ -14,6 +14,7 @@ from lqrlab.extensions.classical.channels import Channel, real_lags
 _STEPS = 4000  # of a step experiment
 NEGLIGIBLE = 1e-9  # a dead time this much shorter than the lags is none
 _INTEGRATES = 100  # times the record: a lag that is longer is an integrator in it
+_EXACT = {"xtol": 1e-14, "ftol": 1e-14, "gtol": 1e-14}
 _TOLD = 0.1  # of a sample: a dead time that is shorter is none in a record
 
 
@@ -89,7 +90,9 @@ class ProcessModel:
             raise ValueError(f"u, y: expected two columns of at least 8 samples, but found {u.shape} and {y.shape}")
         if not u.any() or np.ptp(y) == 0:
             raise ValueError("u, y: expected an input and an output that move, but found constant ones")
-        K, T, L = _nearest(u, y)
+        size_u, size_y = float(np.abs(u).max()), float(np.ptp(y))  # the search ends by the size of its numbers
+        K, T, L = _nearest(u / size_u, (y - y[0]) / size_y)
+        K *= size_y / size_u
         return cls(K, T * dt, L * dt) if _INTEGRATES * len(u) > T else cls(K / (T * dt), math.inf, L * dt)
 
 
@@ -213,9 +216,9 @@ def _nearest(u: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
     ]
     starts = sorted(starts, key=lambda s: float(np.sum(error(np.array(s)) ** 2)))[:4]
     scale = [1.0, horizon / 100]
-    found = [scipy.optimize.least_squares(error, s, x_scale=scale, xtol=1e-14, ftol=1e-14) for s in starts]
+    found = [scipy.optimize.least_squares(error, s, x_scale=scale, **_EXACT) for s in starts]
     best = min(found, key=lambda f: f.cost)
-    none = scipy.optimize.least_squares(lambda lag: error(np.append(lag, 0.0)), best.x[:1], xtol=1e-14, ftol=1e-14)
+    none = scipy.optimize.least_squares(lambda lag: error(np.append(lag, 0.0)), best.x[:1], **_EXACT)
     free = abs(best.x[1]) >= _TOLD and none.cost > (1 + 9 / len(u)) * best.cost  # three standard errors
     at = best.x if free else np.append(none.x, 0.0)
     return float(fit(at)[0][0]), math.exp(at[0]), abs(float(at[1]))

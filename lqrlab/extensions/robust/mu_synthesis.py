@@ -180,9 +180,10 @@ def _around(system: System, structure: Sequence[UncertaintyBlock], scalings: Seq
 
 
 def _frequencies(a: np.ndarray) -> np.ndarray:
-    sizes = np.abs(np.linalg.eigvals(a))
-    sizes = sizes[sizes > 1e-9 * sizes.max()]
-    return np.geomspace(sizes.min() / _BEYOND, sizes.max() * _BEYOND, _FREQUENCIES)
+    poles = np.linalg.eigvals(a)
+    sizes = np.abs(poles)[np.abs(poles) > 1e-9 * np.abs(poles).max()]
+    w = np.geomspace(sizes.min() / _BEYOND, sizes.max() * _BEYOND, _FREQUENCIES)
+    return np.union1d(w, poles.imag[poles.imag > 0])  # a narrow peak lies between the others
 
 
 def _fitted(

@@ -56,12 +56,6 @@ def test_the_ultimate_gain_of_three_lags_is_eight():
     assert gains(classical.pid(CUBE, "ziegler_nichols", kind="p")).tolist() == pytest.approx([4, 0, 0])
 
 
-def test_the_ultimate_gain_with_dead_time_is_where_the_phase_turns():
-    ku, _ = channel(*CUBE, delay=0.3).ultimate()
-    at = scipy.optimize.brentq(lambda w: 3 * np.arctan(w) + 0.3 * w - np.pi, 0.1, 1.7)
-    assert np.isclose(ku, (1 + at**2) ** 1.5, rtol=1e-10)
-
-
 def test_a_sampled_lag_has_its_ultimate_gain_at_nyquists_frequency():
     """z − a + (1 − a) k = 0 at z = −1: the phase comes to −180° only there, whatever the sign of the gain."""
     for gain, dt in ((1.0, 0.5), (-4.0, 0.02)):
@@ -154,8 +148,9 @@ def test_a_record_gives_back_the_process():
     for i in np.flatnonzero(changes):
         late = ts - i * dt - model.delay
         y += changes[i] * 2.0 * np.where(late > 0, 1 - np.exp(-np.maximum(late, 0) / 3.0), 0.0)
-    found = classical.ProcessModel.of_record(u, y + 5.0, dt)
-    np.testing.assert_allclose([found.gain, found.time_constant, found.delay], [2, 3, 0.77], rtol=1e-5)
+    for unit in (1.0, 1e-6, 1e6):  # of the output
+        found = classical.ProcessModel.of_record(u, unit * (y + 5.0), dt)
+        np.testing.assert_allclose([found.gain / unit, found.time_constant, found.delay], [2, 3, 0.77], rtol=1e-5)
     noisy = classical.ProcessModel.of_record(u, y + random.normal(0, 0.05, len(y)), dt)
     np.testing.assert_allclose([noisy.gain, noisy.time_constant, noisy.delay], [2, 3, 0.77], rtol=0.02)
 
@@ -526,7 +521,6 @@ BAD = [
     (lambda: classical.pid((*CUBE[:2], np.zeros((1, 3))), "max_ki"), "the output does not react to the input"),
     (lambda: classical.pid(PENDULUM, "amigo"), "expected a stable one for a step experiment"),
     (lambda: classical.pid(PENDULUM), "expected no pole in the right half-plane"),
-    (lambda: classical.pid(PENDULUM, "max_ki"), "whose gains can grow from zero"),
     (lambda: classical.pid(([[0.0, 1.0], [-1.0, -0.1]], [[0.0], [1.0]], [[1.0, 0.0]])), "expected real poles"),
     (lambda: classical.pid(lags(1.0), "amigo"), "is for processes with dead time"),
     (lambda: classical.pid(lags(1.0)), "tau_c: expected the time constant of the closed loop"),

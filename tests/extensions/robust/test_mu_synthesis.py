@@ -76,6 +76,13 @@ def test_a_discrete_plant_gets_a_discrete_controller(alternating):
         assert bound <= np.linalg.norm(M, 2) * (1 + 1e-6)
 
 
+def test_a_narrow_peak_is_among_the_frequencies():
+    A, B = scipy.linalg.block_diag(-1.0, [[0, 1], [-9, -6e-4]]), np.array([[0.5, 1, 1], [0, 0, 0], [0.0012, 0, 0]])
+    C, D = np.array([[0.0, 0, 0], [1, 0, 1], [1, 0, 0]]), np.array([[0, 0, 1], [0, 0, 0], [0, 0.1, 0]])
+    K = robust.musyn(A, B, C, D, 1, 1, [1, 1], rounds=3)
+    assert 0.99 * K.upper < K.lower <= K.upper < 1.0
+
+
 def test_with_one_block_it_is_the_least_largest_gain():
     P = distillation(slow=0.01)
     K = robust.musyn(*P, 2, 2, [4])
