@@ -16,9 +16,9 @@ from jaxtyping import PyTree, Shaped, jaxtyped
 
 from lqrlab.compute import checks
 from lqrlab.compute.backend import Backend
+from lqrlab.compute.jit import KEPT
 
-# Python needed a value where a trace has none; without a trace it is there. (A leaked tracer, by contrast, is
-# an error of the program, and so are wrong shapes and missing keys.)
+# Python needed a value where a trace has none; a leaked tracer, by contrast, is an error of the program
 _SURVIVABLE = (
     jax.errors.ConcretizationTypeError,  # TracerBoolConversionError is one of them
     jax.errors.TracerArrayConversionError,
@@ -106,12 +106,16 @@ class Compiled:
         self._traces = self._calls = self._programs = 0
         self._eager: dict[object, str] = {}
 
-        @functools.wraps(fn)
-        def counted(*args: PyTree, **kwargs: PyTree) -> PyTree:
-            self._traces += 1
-            return fn(*args, **kwargs)
+        def program(choice: object) -> Callable[..., PyTree]:
+            @functools.wraps(fn)
+            def counted(*args: PyTree, **kwargs: PyTree) -> PyTree:
+                self._traces += 1
+                return fn(*args, **kwargs)
 
-        self._program = jax.jit(counted, static_argnames=self._static, donate_argnames=donate)
+            return jax.jit(counted, static_argnames=self._static, donate_argnames=donate)
+
+        program(None)  # refuses names that are none
+        self._program = functools.lru_cache(KEPT)(program)  # JAX would keep the program of each training
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Call the function, compiled if it can be."""
@@ -123,7 +127,7 @@ class Compiled:
             expected = f"of the static arguments {list(self._static)} what can be hashed, a tuple in place of a list"
             found = [value for _, value in choice]
             raise ValueError(f"{self.report().name}: expected {expected}, but found {found!r}") from None
-        program: Callable[..., PyTree] = self._program
+        program: Callable[..., PyTree] = self._program(choice)
         if jax.config.jax_disable_jit or choice in self._eager:  # type: ignore[attr-defined]
             program = self._fn
         try:

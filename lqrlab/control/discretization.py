@@ -52,9 +52,8 @@ def _flow(A: Arrays, B: Arrays, dt: Arrays, W: Arrays, rolled: bool) -> tuple[Ar
     """E = [Φ Γ] of the input held for dt ``[n, n + m, batch]``, and ∫ [E; 0 I]ᵀ W [E; 0 I] dt.
 
     A Taylor series over a short step h, which is then doubled: for D = [Φ−I Γ], D(2h) = 2D + (Φ−I)D, in which slow
-    modes keep their digits beside fast ones, and the integral gains itself moved on by one step. The doubling ends
-    when the last problem has its dt or, ``rolled``, after a fixed number of masked times, which reverse
-    differentiation can follow.
+    modes keep their digits beside fast ones, and the integral gains itself moved on by one step. ``rolled`` doubles a
+    fixed number of times, masked, which reverse differentiation can follow.
     """
     (n, m), library = B.shape[:2], batch_last.library(A)
     M = library.concatenate([A, B], axis=1)

@@ -78,11 +78,9 @@ def stable(A: np.ndarray, dt: float | None) -> bool:
 def _peak(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, dt: float | None) -> tuple[float, float]:
     """The largest gain and its frequency.
 
-    A level is the gain at a frequency exactly where the Hamiltonian matrix of the level has that frequency on the
-    imaginary axis. Between two crossings of a level just above the best gain known lies a better one, at which the
-    search goes on. What the eigenvalues suggest counts only by the gain that is there, computed from the system
-    itself, so no tolerance decides whether an eigenvalue is on the axis; what they miss, where rounding moves them,
-    is found from a grid that is fine beside each pole.
+    The Hamiltonian matrix of a level has on the imaginary axis the frequencies with that gain. Between two crossings
+    of a level just above the best gain known lies a better one. What the eigenvalues suggest counts only by the gain
+    that is there; what they miss, where rounding moves them, is found from a grid that is fine beside each pole.
     """
     # a discrete system as the continuous one with the same gains, z = (1 + s) / (1 − s), so ω = tan(θ / 2)
     A, B, C, D = (a, b, c, d) if dt is None else bilinear(a, b, c, d)

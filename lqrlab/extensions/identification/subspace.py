@@ -155,7 +155,7 @@ def input_matrices(
 ) -> tuple[np.ndarray, np.ndarray]:
     """B, D that predict best, together with an initial state for each record: linear once A, C, K are known."""
     n, p, m = len(A), len(C), log.us.shape[1]
-    units = np.eye(n)
+    units, spread = np.eye(n), np.maximum(log.ys.std(0), 1e-300)
     rows, targets = [], []
     for us, ys in log.records:
         u, y = us - means[0], ys - means[1]
@@ -165,12 +165,13 @@ def input_matrices(
         parts = [forced[..., :-1], (y - forced[..., -1])[..., None]]
         if feedthrough:
             parts.insert(1, np.einsum("tj,ik->tkij", u, np.eye(p)).reshape(len(u), p, p * m))
-        each = np.concatenate(parts, 2).reshape(len(u) * p, -1)
-        free = free.reshape(len(u) * p, n)
+        each, free = (np.concatenate(a, 2) / spread[:, None] for a in (parts, [free]))  # no unit outweighs another
+        each, free = each.reshape(len(u) * p, -1), free.reshape(len(u) * p, n)
         each -= free @ np.linalg.lstsq(free, each, rcond=None)[0]  # what the best initial state leaves of each
         rows.append(each[:, :-1])
         targets.append(each[:, -1])
-    z = np.linalg.lstsq(np.concatenate(rows), np.concatenate(targets), rcond=None)[0]
+    size = np.maximum(np.linalg.norm(known := np.concatenate(rows), axis=0), 1e-300)
+    z = np.linalg.lstsq(known / size, np.concatenate(targets), rcond=None)[0] / size
     D = z[n * m :].reshape(p, m) if feedthrough else np.zeros((p, m))
     return z[: n * m].reshape(n, m) + K @ D, D
 
