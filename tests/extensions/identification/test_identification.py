@@ -588,6 +588,14 @@ def test_subspace_recovers_a_plant_and_prediction_error_is_near_the_truth_with_t
     assert (better.C @ better.K)[0, 0] == pytest.approx((C @ K)[0, 0], abs=0.08)
 
 
+def test_no_unit_of_an_input_or_an_output_changes_what_a_subspace_finds():
+    B2, C2, units = np.hstack([B, -B[::-1]]), np.vstack([C, C[:, ::-1]]), np.array([1e-6, 1e6])
+    log = linear_log(A, B2, C2, np.zeros((3, 2)), 600, 0.0)
+    plain = pulses(identification.subspace(log, 3))
+    scaled = pulses(identification.subspace(dataclasses.replace(log, us=log.us * units, ys=log.ys * units[::-1]), 3))
+    assert np.abs(scaled * units / units[::-1, None] - plain).max() < 1e-3
+
+
 def test_orders_name_the_true_one_and_subspace_takes_it():
     log = linear_log(A, B, C, K, 1500, 0.2)
     rows = identification.orders(log, range(1, 7))
