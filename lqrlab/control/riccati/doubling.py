@@ -28,6 +28,7 @@ from lqrlab.control.lyapunov import even_units, smith, smith_continuous, stage_w
 _DOUBLINGS = 12  # problems that have not converged by then go to the sign function
 _STEPS, _NEWTON = 60, 8  # of the sign function, and after it
 _PATIENT = 2  # Newton steps after which a digit less is enough
+_TOLD, _ROUGH = 1e-7, 1e-5  # of any direction's cost; the residual of an answer that may be wrong by more
 _DECIDES = 0.2  # share of a Newton step in its second; at a double root a quarter
 _SAMPLED = 16  # times as much rounding have the matrices of a sampled plant: an exponential made them
 CORRECTION = 1e-3  # six digits of a Newton step are enough
@@ -227,7 +228,8 @@ def by_doubling(*matrices: Arrays, continuous: bool) -> tuple[Solution, Arrays]:
     P = doubled(*(_transformed(F, G, H) if continuous else (F, G, H)))
     P, reach = problem.newton_step(P, continuous=continuous)
     found, error = problem.finished(P, reach < jnp.inf, continuous=continuous)
-    return _only(reach * reach * (error + 4 * float(jnp.finfo(P.dtype).eps)) < _DECIDES**2, found, error)
+    good = reach * reach * (error + 4 * float(jnp.finfo(P.dtype).eps)) < _DECIDES**2
+    return _only(good, problem, found, error, continuous)
 
 
 def scales(
@@ -299,14 +301,25 @@ def by_sign_function(
         X, reach = (smith_continuous if continuous else smith)(a, q, _DECIDES)
         return jnp.where(reach < jnp.inf, X, jnp.nan)
 
-    return _only(problem.determined(found.P, lyapunov, continuous=continuous), found, error)
+    return _only(problem.determined(found.P, lyapunov, continuous=continuous), problem, found, error, continuous)
 
 
-def _only(sure: Arrays, found: Solution, error: Arrays) -> tuple[Solution, Arrays]:
-    """An answer whose loop counts as stable only where that is ``sure``, or where it is too coarse to be given out."""
-    sure = sure | (found.residual >= accepted(found.P.dtype))
-    stable = found.stable * sure.astype(found.P.dtype)
-    return found._replace(stable=stable), batch_last.library(found.P).where(sure, error, jnp.inf)
+def _only(sure: Arrays, problem: DoublingProblem, found: Solution, error: Arrays, continuous: bool) -> Any:
+    """An answer whose loop counts as stable only where that is ``sure``, or where it is too coarse to be given out.
+
+    In a program, which does not polish, it is where a direction that costs little may be wrong by :data:`_TOLD`.
+    """
+    A, P, library, size = problem.A, found.P, batch_last.library(found.P), _size(found.P)
+    if library is jnp and P.dtype == jnp.float64:
+        both, tiny = size[:, None] * size[None], float(jnp.finfo(P.dtype).eps)
+        padded = eye(len(P), P) * jnp.where(_diagonal(P) == 0, 1.0, 0.1 * tiny)[None]  # what costs nothing
+        grown = batch_last.largest((P if continuous else mul(t(A), mul(P, A))) / both)
+        told = (error + tiny) * batch_last.row_sum(batch_last.inverse(P / both + padded)) * jnp.maximum(grown, 1.0)
+        rough = jnp.where((error < jnp.inf) & ~(told < _TOLD), _ROUGH, 0.0)
+        found = found._replace(residual=jnp.maximum(found.residual, rough))
+    sure = sure | (found.residual >= accepted(P.dtype))
+    stable = found.stable * sure.astype(P.dtype)
+    return found._replace(stable=stable), library.where(sure, error, jnp.inf)
 
 
 def _balanced(problem: DoublingProblem) -> tuple[DoublingProblem, Array]:

@@ -126,29 +126,17 @@ def _concrete(args: tuple[Array | np.ndarray, ...], *, continuous: bool) -> Solu
         return Solution(*(a.reshape((*lead, *a.shape[1:])).astype(dtype) for a in found))
     doubling, matrices = _SAMPLED_DOUBLING if sampling else _DOUBLING[continuous], map(as_jax, args)
     answer, error = on_all_cores(doubling, *zip(matrices, _CORES))
-    failed = np.flatnonzero(~(np.asarray(error) <= enough))
+    error = np.where(np.asarray(answer.residual) >= accepted(dtype), np.inf, error)  # too coarse to be given out
+    failed = np.flatnonzero(~(error <= enough))
     if not len(failed):
         return answer
     whole = [np.array(a).reshape(-1, *a.shape[len(lead) :]) for a in answer]
-    before = np.nan_to_num(np.asarray(error).ravel()[failed], nan=np.inf)
-    again, left = _solved_again(_gathered(args, lead, failed), continuous=continuous, enough=enough)
+    before = np.nan_to_num(error.ravel()[failed], nan=np.inf)
+    again, left = on_host.solved(_gathered(args, lead, failed), continuous=continuous, enough=enough)
     better = left < before
     for old, new in zip(whole, again):
         old[failed[better]] = new[better]
     return Solution(*(as_jax(a.reshape((*lead, *a.shape[1:]))) for a in whole))
-
-
-def _solved_again(
-    problems: tuple[np.ndarray, ...], *, continuous: bool, enough: float
-) -> tuple[Solution, Float[np.ndarray, " failed"]]:
-    """Problems on which doubling stalls, and their errors: few on the host, many by the sign function."""
-    count = len(problems[0])
-    if matrix_checks.few((count,)):
-        return on_host.solved(problems, continuous=continuous, enough=enough)
-    rows = np.resize(np.arange(count), 1 << (count - 1).bit_length())  # few sizes make few programs
-    found = _inside_a_trace(tuple(jnp.asarray(a[rows]) for a in problems), continuous=continuous)
-    found = Solution(*(np.asarray(a)[:count] for a in found))
-    return found, np.where((found.stable > 0.5) & (found.residual < np.inf), found.residual, np.inf)
 
 
 def _gathered(
