@@ -158,9 +158,7 @@ def test_the_public_site_shows_notebooks_of_more_than_the_tiny_profile():
 
 @pytest.fixture(scope="module")
 def pages(site):
-    return {
-        name: BeautifulSoup(path.read_text(), "html.parser") for name, path in site.items() if name.endswith(".html")
-    }
+    return {name: BeautifulSoup(at.read_text(), "html.parser") for name, at in site.items() if name.endswith(".html")}
 
 
 @pytest.mark.matrix

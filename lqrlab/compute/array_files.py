@@ -150,7 +150,8 @@ def _hdf5(path: Path, most: int) -> dict[str, Any]:
 
         def values(item: Any) -> np.ndarray:
             nonlocal held
-            if why := unbelievable(item, size):
+            packed = "is packed, see its scale_factor: unpack it, as xarray does" * ("scale_factor" in item.attrs)
+            if why := packed or unbelievable(item, size):
                 raise ValueError(f"{item.name.strip('/')} {why}")
             _check_size(held := held + item.nbytes, most)
             if "MATLAB_empty" in item.attrs:
@@ -174,7 +175,7 @@ def unbelievable(item: Any, size: int) -> str:
 
 def _unit(item: Any) -> str:
     """``" [deg]"`` of an HDF5 array that says so in an attribute; ``" [s]"`` of ``"s since 2026-01-01"``."""
-    said = next((item.attrs[name] for name in ("unit", "units") if name in item.attrs), "")
+    said = next((text for k in item.attrs if k.lower() in ("unit", "units") for text in np.ravel(item.attrs[k])), "")
     said = said.decode(errors="replace") if isinstance(said, bytes) else said
     said = said.partition(" since ")[0].strip() if isinstance(said, str) else ""
     return f" [{said}]" if said and "[" not in item.name else ""

@@ -144,7 +144,8 @@ def _improve(problem: tuple[Array, ...], K: Array, steps: int) -> LQR:
     reached = newton_step(*problem, K)
     closed = problem[0] - problem[1] @ K
     stable = (reached.stable > 0.5) & (reached.definite > 0.5) & jnp.all(jnp.isfinite(K), axis=(-1, -2))
-    return LQR(K, reached.P, closed, reached.residual, stable & _is_cost(reached.P, closed, problem, K))
+    decays = _gelfand(jax.lax.stop_gradient(closed), 36) < 1 - float(jnp.finfo(K.dtype).eps) ** 0.5
+    return LQR(K, reached.P, closed, reached.residual, stable & decays & _is_cost(reached.P, closed, problem, K))
 
 
 def _is_cost(P: Array, closed: Array, problem: tuple[Array, ...], K: Array) -> Array:
@@ -172,8 +173,8 @@ def policy_iteration(
 
     Returns:
         :class:`LQR` with the gains reached. P is what *they* cost, not the optimum, and ``residual`` says how far it is
-        from solving the Riccati equation. ``stabilizing`` says that the loop is stable and P what it costs; where no
-        such gain was found, as of a plant that has none, it is False and the gain, most often NaN, is not to be used.
+        from solving the Riccati equation. ``stabilizing`` says that the loop is stable, its poles by √ε, and P what it
+        costs; where none was found, as of a plant that has none, it is False and the gain, most often NaN, useless.
 
     Sources: G. A. Hewer, An iterative technique for the computation of the steady state gains for the discrete optimal
     regulator, IEEE Trans. Autom. Control 16 (1971), after D. L. Kleinman, ibid. 13 (1968), for continuous time;

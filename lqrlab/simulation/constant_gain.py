@@ -95,9 +95,7 @@ def loops_of(problem: Problem, K: Array, extra: PyTree = None) -> Loops:
         of_plant = (problem.x_eq, problem.u_eq, problem.continuous.Q, problem.continuous.R)
         model = jax.tree.map(of_batch, NonlinearModel(plant, *of_plant, problem.dt / problem.substeps))
     if any(isinstance(a, Correlated) for a in problem.noise):
-        raise ValueError(
-            "noise: expected standard deviations, but found a covariance; rollout takes it, record does not"
-        )
+        raise ValueError("noise: expected standard deviations, but found a covariance; rollout takes it, not record")
     rest = jax.tree.map(of_batch, (problem.low, problem.high, problem.noise, extra))
     return Loops(model, flat(K, 2), *rest)
 

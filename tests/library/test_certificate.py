@@ -57,9 +57,7 @@ def test_a_certificate_of_any_other_policy_is_a_statement_about_loops_like_those
     assert "at most 0.99 % fail, with 95 % confidence" in found.words()
     exact = evaluation.certify(simulation.LinearPolicy(K), plants)
     assert found.excess.mean() == pytest.approx(exact.excess.mean(), rel=0.5)
-    few, drawn = (
-        evaluation.certify(Unrecognised(K), plants, loops=30, **how) for how in ({}, {"key": jax.random.key(0)})
-    )
+    few, drawn = (evaluation.certify(Unrecognised(K), plants, loops=30, **o) for o in ({}, {"key": jax.random.key(0)}))
     assert few.loops == 30
     np.testing.assert_array_equal(few.excess, drawn.excess)
     other = evaluation.certify(Unrecognised(K), plants, loops=30, key=KEY)

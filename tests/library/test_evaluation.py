@@ -355,9 +355,7 @@ def test_with_limits_the_ladder_is_beside_the_constrained_optimum(monkeypatch):
     gain = {"network": lambda problem: 0.9 * problem.K}
     free = evaluation.ladder(gain, **options)
     gain["MPC 20"] = lambda p: predictive.mpc(p, 20)
-    far, near = (
-        evaluation.ladder(gain, limit=limit, reference=predictive.reference, **options) for limit in (1e6, 0.3)
-    )
+    far, near = (evaluation.ladder(gain, limit=u, reference=predictive.reference, **options) for u in (1e6, 0.3))
     assert {*free.scores} - {*near.scores} == {"dense systems"}
     for rung, by in far.scores.items():
         for name in {*by} - {"MPC 20"}:  # limits that are never met: exact costs of gains by Lyapunov equations

@@ -267,15 +267,6 @@ def test_a_design_whose_equation_holds_to_six_digits_only_is_not_given(monkeypat
         assert np.isnan(result.P[1]).all()
 
 
-def test_what_no_input_moves_is_not_solved_by_its_rounding():
-    rng = np.random.default_rng(0)
-    T = rng.normal(size=(4, 4))
-    # an unstable mode that no input moves, in coordinates in which rounding seems to move it
-    A = T @ np.diag([1.0, -1.0, -2.0, -3.0]) @ np.linalg.inv(T)
-    B = T @ np.array([[0.0], [1.0], [1.0], [1.0]])
-    refused("not stabilizable: no input moves it", control.lqr, A, B, np.eye(4), np.eye(1))
-
-
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 7])
 def test_small_and_large_batches_give_the_same(n):
     rng = np.random.default_rng(n)
@@ -482,12 +473,19 @@ def test_a_mode_on_the_boundary_that_no_input_moves_or_no_weight_sees_is_certifi
         assert np.isnan(found.K).all((-1, -2)).all()
     for problem in problems[::4]:
         refused(r"no input moves it|Q does not see it", design, *problem)
+        assert "decays" not in str(control.diagnose(*problem, dt=None if continuous else 1.0))
+    if not continuous:  # Newton's steps halve what is left to the circle
+        reached = control.policy_iteration(*batch, K=np.zeros((80, 2, 4)), steps=40)
+        assert not reached.stabilizing.any()
 
 
 def test_one_plant_that_no_input_moves_is_refused_whatever_its_weights():
     for q in 10.0 ** np.arange(-6, 7):  # the left eigenvector [2, −1] at +1 is orthogonal to B
         with pytest.raises(ValueError, match=r"mode at \+1 \(discrete\) is not stabilizable"):
             control.dlqr(np.eye(2), [[1.0], [2.0]], q * np.eye(2), [[1.0]])
+    T = np.random.default_rng(0).normal(size=(4, 4))  # in coordinates in which rounding seems to move it
+    A, B = T @ np.diag([1.0, -1.0, -2.0, -3.0]) @ np.linalg.inv(T), T @ np.array([[0.0], [1.0], [1.0], [1.0]])
+    refused("not stabilizable: no input moves it", control.lqr, A, B, np.eye(4), np.eye(1))
     turning = np.array([[0.0, 1.0], [-1.0, 0.0]])
     for periods in (1, 2, 5):  # inputs held for whole periods of an oscillator do not move it
         refused("not stabilizable", control.lqrd, turning, [[0.0], [1.0]], np.eye(2), [[1.0]], 2 * np.pi * periods)
@@ -500,6 +498,8 @@ def test_a_pole_of_the_closed_loop_on_the_circle_is_no_solution():
     with pytest.warns(UserWarning, match="R: expected"), pytest.raises(ValueError, match=r"\+1 \(discrete\)"):
         control.dlqr(A, B, Q, R)
     assert np.isnan(control.dare(A, B, Q, R)).all()
+    reached = [control.policy_iteration(A, B, Q, R, K=[[0.0, -1.0], [0.0, 2.5]], steps=steps) for steps in (5, 40)]
+    assert [bool(a.stabilizing) for a in reached] == [True, False]
     A, Q = np.array([[3.0, 1.0], [4.0, 2.0]]), np.array([[-11.0, -5.0], [-5.0, -2.0]])
     assert np.isnan(control.care(A, np.ones((2, 1)), Q, [[1.0]])).all()  # X = [[2, 1], [1, 1]], poles at ±j: CAREX 11
     for half in (1.0, 7.0, 1e-3):  # (A − X G)² = 0 in continuous time, X = 1

@@ -188,9 +188,7 @@ def test_output_feedback_is_scored_mapped_and_written_down_like_any_policy(cart,
     design = lqg(cart)
     policy = simulation.estimated(plant, design)
     starts = 0.05 * np.random.default_rng(0).normal(size=(5, 4))
-    scores = [
-        evaluation.evaluate(policy, plant, key=jax.random.key(0), x0=starts, linear=linear) for linear in (True, False)
-    ]
+    scores = [evaluation.evaluate(policy, plant, key=jax.random.key(0), x0=starts, linear=k) for k in (True, False)]
     # what a loop of state and estimate costs, by SciPy
     F, G, H = (np.asarray(a) for a in (design.A, design.B, design.C))
     loop = np.block([[A, B @ H], [G @ C, F]])

@@ -187,25 +187,25 @@ def diagnose(
     problem = [np.asarray(x, float) for x in matrix_checks.one_problem("diagnose", A, B, Q, R, N, weights=False)]
     a, b = problem[:2]
     plant_modes = modes(a, dt)
-    values = [m.pole if dt is None else np.exp(m.pole * dt) for m in plant_modes]
+    values = np.array([m.pole if dt is None else np.exp(m.pole * dt) for m in plant_modes])
     controllable = np.array([controllability_distance(a, b, v) for v in values])
     scaling, _ = on_host.scales(problem)
-    remarks = _remarks(plant_modes, controllable, scaling)
+    decay = -values.real / max(float(np.linalg.norm(a, 2)), 1e-300) if dt is None else 1 - np.abs(values)
     try:
         residual = float((lqr if dt is None else dlqr)(A, B, Q, R, N).residual)
+        remarks = _remarks(plant_modes, controllable, np.full_like(decay, True), scaling)  # what no input moves decays
         remarks.append(f"The regulator exists; its equation holds to {residual:.1g}.")
     except ValueError as error:
         residual = np.nan
-        remarks.insert(0, f"There is no regulator: {error}.")
+        remarks = [f"There is no regulator: {error}.", *_remarks(plant_modes, controllable, decay > _NEAR, scaling)]
     return Diagnosis(tuple(plant_modes), scaling, residual, tuple(remarks))
 
 
-def _remarks(plant_modes: list[Mode], controllable: np.ndarray, scaling: np.ndarray) -> list[str]:
+def _remarks(plant_modes: list[Mode], controllable: np.ndarray, decaying: np.ndarray, scaling: np.ndarray) -> list[str]:
     """Modes that the inputs hardly move or do not move, and bad scaling, in words."""
     remarks = []
-    for mode, near in zip(plant_modes, controllable):
+    for mode, near, decays in zip(plant_modes, controllable, decaying):
         if near < 1e-12:
-            decays = mode.pole.real < 0 and mode.damping > 1e-9
             remarks.append(f"The {mode} is moved by no input{', but decays' if decays else ''}.")
         elif near < 1e-6:
             text = f"The {mode} is barely controllable: a relative change of {near:.1g} would make it uncontrollable."

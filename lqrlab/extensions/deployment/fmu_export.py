@@ -133,12 +133,9 @@ def _described(model: object, problem: Problem | Plant | None, name: str) -> Exp
         return ExportedUnit(
             name, step, *_distinct(given, _variables_of(inputs, step.u_eq, "input of the plant")), False
         )
-    if not isinstance(model, Plant | Problem):
-        raise ValueError(
-            f"problem: expected the plant or problem that the controller is for, because {type(model).__name__} is no "
-            "plant; to_fmu(controller, path, problem=plant)"
-        )
-    problem = model if isinstance(model, Problem) else Problem.of(model, optimum=False)
+    wanted = "the plant that the controller is for, to_fmu(controller, path, problem=plant), or a plant for model"
+    checks.instance("problem", model, Plant | Problem, wanted)  # type: ignore[arg-type]
+    problem = model if isinstance(model, Problem) else Problem.of(model, optimum=False)  # type: ignore[arg-type]
     problem = ExportedStep.of(np.zeros((problem.m, problem.n)), problem).problem  # refuses batches and scaled ones
     x_eq, u_eq = (
         np.zeros(size) if a is None else np.asarray(a)

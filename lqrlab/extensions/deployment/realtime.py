@@ -213,11 +213,8 @@ def _excitation(problem: Problem, num: int, key: PRNGKeyArray | None) -> np.ndar
 
 
 def _problem(plant: Any, rate: float | None) -> Problem:
-    if not isinstance(plant, Plant | Problem):
-        raise ValueError(
-            "problem: needs the plant that the controller is for, which says sample time, equilibrium and signals; "
-            f"give realtime(…, problem=problem), but found {type(plant).__name__}"
-        )
+    wanted = "the plant that the controller is for, which says sample time and signals, as realtime(…, problem=plant)"
+    checks.instance("problem", plant, Plant | Problem, wanted)  # type: ignore[arg-type]
     dt = None if rate is None else 1 / checks.number("rate", rate, "a number of ticks a second above 0", above=0)
     problem = plant if isinstance(plant, Problem) else Problem.of(plant, dt=dt, optimum=False)
     if problem.batch_shape:

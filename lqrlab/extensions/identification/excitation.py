@@ -52,7 +52,7 @@ def excitation(
     """
     checks.choice("kind", kind, KINDS)
     T, step = (checks.whole("num_steps", num_steps, 2), checks.number("dt", dt, "a sample time above 0 s", above=0))
-    high = np.atleast_1d(np.asarray(checks.real("amplitude", amplitude), float))
+    high = np.atleast_1d(np.asarray(checks.real("amplitude", amplitude, finite=True), float))
     if np.any(high <= 0):
         raise ValueError(f"amplitude: expected numbers above 0, but found {amplitude!r}")
     checks.whole("hold", hold)
@@ -134,7 +134,7 @@ def experiment(
             understates what the log tells.
     """
     probe = _Probe.of(plant, noise, parameters, outputs, gain)
-    us = jnp.asarray(checks.real("us", us), float)
+    us = jnp.asarray(checks.real("us", us, finite=True), float)
     if us.ndim != 2 or us.shape[1] != plant.m:
         raise ValueError(f"us: expected shape [T, {plant.m}], but found {us.shape}")
     return probe.experiment(us)
@@ -168,10 +168,9 @@ def design(
     """
     probe = _Probe.of(plant, noise, parameters, outputs, gain)
     T, m = checks.whole("num_steps", num_steps, 4), plant.m
-    high = jnp.broadcast_to(jnp.asarray(checks.real("amplitude", amplitude), float), (m,))
-    limits = (
-        5 * plant.scales[0] if state_limits is None else jnp.broadcast_to(jnp.asarray(state_limits, float), (plant.n,))
-    )
+    high = jnp.broadcast_to(jnp.asarray(checks.real("amplitude", amplitude, finite=True), float), (m,))
+    given = 5 * plant.scales[0] if state_limits is None else checks.real("state_limits", state_limits, low=0)
+    limits = jnp.broadcast_to(jnp.asarray(given, float), (plant.n,))
     lines = np.unique(np.round(np.geomspace(1, max(0.2 * T, 2), checks.whole("num_lines", num_lines))))
     turns = 2 * np.pi * np.outer(np.arange(T), lines) / T
     waves = jnp.asarray(np.concatenate([np.cos(turns), np.sin(turns)], 1))
@@ -231,10 +230,10 @@ class _Probe:
         known = [s.name for s in (*plant.states, *plant.outputs)]
         names = [s.name for s in plant.outputs] if outputs is None else list(outputs)
         which = tuple(known.index(checks.choice("outputs", name, known)) for name in names)
-        sigma = jnp.broadcast_to(jnp.asarray(checks.real("noise", noise), float), (len(which),))
+        sigma = jnp.broadcast_to(jnp.asarray(checks.real("noise", noise, finite=True), float), (len(which),))
         if not bool(jnp.all(sigma > 0)):
             raise ValueError(f"noise: expected standard deviations above 0, but found {noise!r}")
-        K = jnp.zeros((plant.m, plant.n)) if gain is None else jnp.asarray(checks.real("gain", gain), float)
+        K = jnp.asarray(np.zeros((plant.m, plant.n)) if gain is None else checks.real("gain", gain, finite=True), float)
         substeps = simulation.Problem.of(plant, optimum=False).substeps
         coordinates = ScaledParameters.of(plant, free_parameters(plant, parameters))
         return cls(plant, coordinates, which, sigma, K, plant.equilibrium(), substeps)

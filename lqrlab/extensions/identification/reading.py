@@ -20,6 +20,7 @@ from lqrlab.systems import Plant, Signal, check_plant
 _CLOCKS = ("time", "t", "timestamp", "datetime")
 _BLOCK = 8  # steps in a row of another length are another sample time
 _CLOCK_UNITS = {"ms": 1e3, "µs": 1e6, "ns": 1e9}
+_FOR_NONE = 999, 9999, 99999, 999999, 999.25, 999.99, 9999.99, 1e20, 1e30, 1e35, 1e38  # or less than zero
 _SHORT = 20  # samples of which most models make nothing
 _GAP = 1.5  # a step of the time column above so many sample times begins a new record
 
@@ -92,7 +93,7 @@ def read(
         Column(h, s.name, s.unit, frame.iloc[:, i]) for i, (h, s) in enumerate(zip(headings, signals_of(headings)))
     ]
     asked, notes = [_found(where, columns, text) for text in wanted], list[str](frame.attrs.get("notes", ()))
-    signals, arrays = zip(*(_in_si(c, s.unit, notes) for c, s in zip(asked, signals_of(wanted))))
+    signals, arrays = zip(*(_in_si(c._replace(name=s.name), s.unit, notes) for c, s in zip(asked, signals_of(wanted))))
     names = [column.name for column in asked]
     clock = _clock(where, [c for c in columns if time is not None or c.name not in names], time)
     times = None if clock is None else _times(clock, time, notes)
@@ -139,9 +140,7 @@ def _of_trajectory(run: Trajectory, plant: Plant | None) -> Log:
     pairs = zip((seen, run.us), plant.equilibrium())
     xs, us = (np.asarray(a + expand_batch(at, a.ndim), float) for a, at in pairs)
     if not (np.isfinite(xs).all() and np.isfinite(us).all()):
-        raise ValueError(
-            "source: the trajectory is not finite: a loop diverged; take a shorter one, or a better regulator"
-        )
+        raise ValueError("source: a loop diverged to infinity; take a shorter trajectory, or a better regulator")
     steps = np.diff(np.asarray(run.ts, float))
     if np.ptp(steps) > 1e-3 * steps.max():
         raise ValueError("source: the loops differ in their sample time; read those of one sample time")
@@ -167,7 +166,7 @@ def _clock(where: str, columns: Sequence[Column], time: str | None) -> Column | 
     """The time column, if there is one: ``"time"`` before ``"t"``, which may be another signal."""
     if time is not None:
         return _found(where, columns, time)
-    named = [[c for c in columns if c.name.lower() == name] for name in _CLOCKS]
+    named = [[c for c in columns if c.name.lower().rpartition(".")[2] == name] for name in _CLOCKS]
     found = next(filter(None, [*named, [c for c in columns if c.values.dtype.kind == "M"]]), [])
     if len(found) > 1:
         headings = " and ".join(c.heading for c in found)
@@ -176,9 +175,9 @@ def _clock(where: str, columns: Sequence[Column], time: str | None) -> Column | 
 
 
 def _found(where: str, columns: Sequence[Column], text: str) -> Column:
-    """The column of this heading; else that of its name and unit, else of its name."""
+    """The column of this heading; else that of its name and unit, else of its name, as of ``log.force`` force."""
     (s,) = signals_of([text])
-    named = [c for c in columns if c.name in (s.name, s.name.rpartition(".")[2])]  # log.force is force of a structure
+    named = [c for c in columns if c.name == s.name] or [c for c in columns if c.name.rpartition(".")[2] == s.name]
     exact = [c for c in columns if c.heading == text.strip()]
     found = exact or [c for c in named if s.unit and units_of.same(c.unit, s.unit)] or named
     if not found:
@@ -203,6 +202,9 @@ def _in_si(column: Column, asked: str, notes: list[str]) -> tuple[Signal, np.nda
     if asked and units_of.conversion(unit, asked) is None:
         raise ValueError(f"{name}: expected {asked}, but found {column.heading!r} in {unit}, which is no such unit")
     values, known = _numbers(column), units_of.unit(unit)
+    none = values[np.isin(np.abs(values), _FOR_NONE)]
+    if len(none) and abs(none[0]) > 5 * np.nanmedian(np.abs(values)):
+        notes.append(f"{name}: is {none[0]:g} in {len(none)} rows, as loggers write for none: make it NaN if it is")
     ending = "" if column.unit else units_of.ending(name)
     if ending and not units_of.same(ending, unit or units_of.require(name, ending).si):
         notes.append(
@@ -236,7 +238,7 @@ def _times(column: Column, time: str | None, notes: list[str]) -> np.ndarray:
     """Seconds, of time stamps since the first."""
     values, unit = column.values, signals_of([time or ""])[0].unit
     if values.dtype.kind not in "iufbcmM" and pd.to_numeric(values, errors="coerce").isna().mean() > 0.5:
-        values = _moments(values.astype("string").str.strip())
+        values = _moments(values.astype("string").str.strip(), notes)
     if values.dtype.kind in "mM":
         return (values - values.min() if values.dtype.kind == "M" else values).dt.total_seconds().to_numpy()
     if values.dtype.kind in "iu":  # before they are rounded
@@ -246,21 +248,31 @@ def _times(column: Column, time: str | None, notes: list[str]) -> np.ndarray:
         if not (unit or column.unit) and 0.9e9 < middle / each < 2.6e9:  # from 1998 to 2052
             unit, day = small, pd.Timestamp(middle / each, unit="s").date()
             notes.append(f"{column.name}: taken in {small} since 1970 ({day}); time='{column.name} [s]' says otherwise")
+    days = 3e4 < middle < 1e7 and abs(values.diff().median()) < 1e-3  # since 1900, as spreadsheets count, or the year 0
+    if not (unit or column.unit) and (days or middle > 1e10):
+        raise ValueError(
+            f"time: expected seconds, but found {middle:.10g}; say time='{column.name} [d]' of days, or '[s]'"
+        )
     signal, seconds = _in_si(column, unit or "s", notes)
     if signal.unit != "s":
         raise ValueError(f"time: expected a unit of time, but found {column.heading!r} in {signal.unit}")
     return seconds
 
 
-def _moments(words: pd.Series) -> pd.Series:
+def _moments(words: pd.Series, notes: list[str]) -> pd.Series:
     """Dates, times of day or durations; of two orders of day and month, the one in which the log is shorter."""
-    words = words.str.replace(r"(\d:\d\d:\d\d)[,:](\d)", r"\1.\2", regex=True)
+    fourth = pd.to_numeric(words.str.extract(r"\d:\d\d:\d\d:(\d+)$")[0].fillna("0"))
+    mark = "[,:]" if fourth.max() > 59 else ","  # else of days, hours, minutes, seconds; or pictures of a film
+    words = words.str.replace(rf"(\d:\d\d:\d\d){mark}(\d)", r"\1.\2", regex=True)
+    if words.dropna().str.fullmatch(r"\d+:\d\d").all():
+        notes.append(f"time: {words.dropna().iloc[-1]} is taken as hours and minutes")
     words = words.str.replace(r"(\d:\d\d:\d\d)(?![\d.])", r"\1.0", regex=True)
     clock = words.str.replace(r"^(\d+:\d\d\.\d+)$", r"0:\1", regex=True)  # minutes and seconds
     clock = clock.str.replace(r"^(\d+:\d\d)$", r"\1:00", regex=True)
     found, why = [], ValueError()
     with warnings.catch_warnings(action="ignore"):
-        for how in (None, {"format": "ISO8601"}, {}, {"dayfirst": True}):
+        spans = [None] * bool(clock.str.contains("[:a-zA-Z]", na=True).all())  # bare numbers would be nanoseconds
+        for how in (*spans, {"format": "ISO8601"}, {}, {"dayfirst": True}):
             try:
                 found.append(pd.to_timedelta(clock) if how is None else pd.to_datetime(words, utc=True, **how))
             except ValueError as error:
@@ -318,7 +330,10 @@ def _clocked(
             f"{where}: the sample time changes: it is {found} s, see the rows up to {at}; read the parts as records of "
             "their own, resample them, and join them"
         )
-    jumps = (steps > _GAP * step).to_numpy() & ~begins  # where rows were left out, that has been said
+    jumps = (steps > (_GAP + 1e-6) * step).to_numpy() & ~begins  # where rows were left out, that has been said
+    apart = np.diff(np.flatnonzero(jumps))  # regular: stamps of whole ticks, of which a sample takes less than 1.5
+    if len(apart) >= _BLOCK and np.median(apart) < 20 and np.ptp(np.quantile(apart, [0.1, 0.9])) <= 2:
+        jumps &= (steps > 2.02 * step).to_numpy()
     near = steps[~begins & ~jumps]
     step = float(dt or (near.mean() if len(near) else step))  # rounded time stamps: right on average
     if jumps.any():

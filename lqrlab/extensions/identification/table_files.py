@@ -9,6 +9,7 @@ import re
 import statistics
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,8 @@ def numeric(frame: pd.DataFrame) -> pd.DataFrame:
         open_ = words[words.str.contains("[.,]", na=False)] if len(marks) > 1 else words[:0]
         if mark := (either if len(open_) else marks[:1]):
             plain = words.str.replace(rf"[^\w+−{mark}-]", "", regex=True).str.replace(mark, ".").str.replace("−", "-")
-            frame.isetitem(i, pd.to_numeric(plain.str.replace("[dD]", "e", regex=True)))
+            made = pd.to_numeric(plain.str.replace("[dD]", "e", regex=True))
+            frame.isetitem(i, made.fillna(pd.to_numeric(frame.iloc[:, i], errors="coerce")))
             if len(open_):
                 notes.append(f"{frame.columns[i]}: {open_.iloc[0]} is taken as {frame.iloc[:, i][open_.index[0]]:.10g}")
     frame.attrs["notes"] = notes
@@ -148,8 +150,9 @@ def _fits(frame: pd.DataFrame) -> dict[int, tuple[pd.Series, str]]:
     found = {}
     for i, kind in enumerate(frame.dtypes):
         if kind.kind not in "iufbcmM":
-            words = frame.iloc[:, i].astype(str).str.strip()
-            words = words.mask(frame.iloc[:, i].isna() | words.str.lower().isin(_MISSING) | words.str.startswith("#"))
+            column = frame.iloc[:, i]
+            words = column.mask(column.map(type).isin([int, float, np.float64, Decimal])).astype(str).str.strip()
+            words = words.mask(column.isna() | words.str.lower().isin(_MISSING) | words.str.startswith("#"))
             said = words.dropna()
             found[i] = words, "".join(m for m, pattern in _NUMBERS.items() if said.str.fullmatch(pattern).all())
     return found
@@ -265,17 +268,15 @@ def _excel(path: Path) -> pd.DataFrame:
     with contextlib.closing(openpyxl.load_workbook(path, read_only=True, data_only=True)) as book:
         for sheet in book.worksheets:
             sheet.reset_dimensions()  # what the file says of them need not be so
-        sheets = [[row for row in sheet.iter_rows(values_only=True) if any(row)] for sheet in book.worksheets]
-    rows = max(sheets, key=len)
+        sheets = [list(sheet.iter_rows(values_only=True)) for sheet in book.worksheets]
+    rows = max(([row for row in sheet if {*row} - {None, ""}] for sheet in sheets), key=len)
     _check_size(path, 8 * max(map(len, rows), default=0) * len(rows))
     headings, _, first = _layout([["" if cell is None else str(cell) for cell in row] for row in rows[:_LOOKED_AT]])
     return _headed(path, pd.DataFrame(rows[first:]).infer_objects(), headings)
 
 
 def _arrays(path: Path) -> pd.DataFrame:
-    arrays = {k: a for k, a in read_arrays(path, _most(path)).items() if a is not None}
-    last = [re.sub(r"^[^\[]*\.", "", k) for k in arrays]  # signals.values
-    return _of_arrays(str(path), {k if last.count(s) > 1 else s: a for s, (k, a) in zip(last, arrays.items())})
+    return _of_arrays(str(path), {k: a for k, a in read_arrays(path, _most(path)).items() if a is not None})
 
 
 def _parquet(path: Path) -> pd.DataFrame:

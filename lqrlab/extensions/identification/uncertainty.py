@@ -61,11 +61,9 @@ def under_uncertainty(plants: Plant, K: ArrayLike) -> CostUncertainty:
     scales, independent of one another.
     """
     problem, start = _problems(plants)
-    K = jnp.asarray(checks.real("K", K), float)
+    K = jnp.asarray(checks.real("K", K, finite=True), float)
     if K.shape != (plants.m, plants.n):
         raise ValueError(f"K: expected a gain [{plants.m}, {plants.n}], inputs by states, but found {K.shape}")
-    if not np.isfinite(K).all():
-        raise ValueError("K: expected a gain of finite numbers, but found inf or NaN")
     F = np.asarray(problem.closed_loop(K[None]))
     stable = np.abs(np.linalg.eigvals(F)).max(-1) < 1
     excess = np.full(len(F), np.inf)
@@ -115,7 +113,7 @@ def robust_gain(plants: Plant, objective: str = "mean", *, K: ArrayLike | None =
     problem, start = _problems(plants)
     shape = (plants.m, plants.n)
     value = partial(_sloped, problem, start, objective)
-    starts = problem.K[:: max(len(plants) // 8, 1)] if K is None else [jnp.asarray(checks.real("K", K), float)]
+    starts = problem.K[:: max(len(plants) // 8, 1)] if K is None else [checks.floating("K", K, finite=True)]
     first = min(starts, key=lambda k: float(value(k)[0]))
     size = np.abs(np.asarray(first))
     unit = np.maximum(size, 1e-3 * size.max()) if size.any() else np.ones_like(size)  # a start from no control

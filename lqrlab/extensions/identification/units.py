@@ -21,17 +21,17 @@ _TABLE: dict[str, tuple] = {
     "kph": (1 / 3.6, "m/s"), "mph": (0.44704, "m/s"), "Hz hz hertz": (1, "Hz"),
     "N newton newtons": (1, "N"), "lbf": (4.4482216152605, "N"), "Nm": (1, "N·m"), "J joule joules": (1, "J"),
     "Wh": (3600, "J"), "W watt watts": (1, "W"), "Pa pascal": (1, "Pa"), "bar": (1e5, "Pa"),
-    "psi": (6894.757293168361, "Pa"),
+    "psi": (6894.757293168361, "Pa"), "d day days": (86400, "s"),
     "A amp amps ampere amperes": (1, "A"), "V volt volts": (1, "V"), "Ω Ω ohm ohms": (1, "Ω"), "C coulomb": (1, "C"),
     "Ah": (3600, "C"), "F farad": (1, "F"), "H henry": (1, "H"), "T tesla": (1, "T"), "Wb weber": (1, "Wb"),
-    "K kelvin": (1, "K"), "°C degC celsius": (1, "K", 273.15),
+    "K kelvin degK": (1, "K"), "°C degC celsius": (1, "K", 273.15),
     "°F degF fahrenheit": (5 / 9, "K", 459.67 * 5 / 9),
 }  # fmt: skip
 """Spellings → what one of them is, and where its scale begins. Concentrations are our plants', moles in a litre."""
-_ALSO_WORDS = ("", "1", "-", "in", "min", "t", "h", "g", "l", "L", "bar", "cg", "turn", "turns")
+_ALSO_WORDS = ("", "1", "-", "d", "in", "min", "t", "h", "g", "l", "L", "bar", "cg", "turn", "turns")
 """Units that names end in without meaning them: inlet, minimum, mean, centre of gravity."""
 _PREFIXES = {"n": 1e-9, "µ": 1e-6, "μ": 1e-6, "u": 1e-6, "m": 1e-3, "c": 1e-2, "k": 1e3, "M": 1e6, "G": 1e9}
-_PREFIXED = re.compile("m|g|s|L|l|rad|rpm|Hz|N|Nm|J|W|Wh|Pa|bar|A|Ah|V|Ω|F|H|T|Wb|K|mol|C")
+_PREFIXED = re.compile("(?!Grad)[nµμumckMG](m|g|s|L|l|rad|rpm|Hz|N|Nm|J|W|Wh|Pa|bar|A|Ah|V|Ω|F|H|T|Wb|K|mol|C)")
 _MADE_OF = {
     "N": "kg·m/s²", "Pa": "kg/m/s²", "J": "kg·m²/s²", "W": "kg·m²/s³", "C": "A·s", "V": "kg·m²/s³/A", "rad": "1",
     "Ω": "kg·m²/s³/A²", "F": "A²·s⁴/kg/m²", "Wb": "kg·m²/s²/A", "T": "kg/s²/A", "H": "kg·m²/s²/A²",
@@ -39,6 +39,7 @@ _MADE_OF = {
 """SI units by others: so N·m and J are the same."""
 _SPELLED = {word: (*entry, 0.0)[:3] for words, entry in _TABLE.items() for word in words.split()}
 _LOWER = {word.lower(): word for word in _SPELLED if len(word) > 2 and word.isalpha()}
+_DEGREES = re.compile(r"^(?:[°º]|deg(?:\.|rees?)?)\s*([CFK])(?:elsius|ahrenheit|elvin)?(?![a-z])", re.IGNORECASE)
 _RAISED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 _FACTOR = re.compile(
     r"\s*(?P<by>[/·⋅×*]?)\s*(?P<word>(?<!/)mol/L|[^\W\d_]+|[°º%][^\W\d_]*|1)\s*(\^|\*\*)?(?P<power>-?\d)?"
@@ -62,7 +63,7 @@ def unit(text: str) -> Unit | None:
     >>> unit("rev/min").si, unit("kN m").factor, unit("Degrees").si, unit("counts")
     ('rad/s', 1000.0, 'rad', None)
     """
-    text = text.strip()
+    text = _DEGREES.sub(r"deg\1", text.strip())
     whole = _word(text)
     parts = [(whole, 1)] if whole else [(_word(word), power) for word, power in _factors(text)]
     known = [(one, power) for one, power in parts if one]
@@ -113,7 +114,7 @@ def ending(name: str) -> str:
 
 def _word(word: str) -> tuple[float, str, float] | None:
     """Factor, SI unit and zero of a single word, with or without a prefix, in either case if it is long."""
-    if word not in _SPELLED and word[:1] in _PREFIXES and _PREFIXED.fullmatch(word[1:]):
+    if word not in _SPELLED and _PREFIXED.fullmatch(word):
         return _PREFIXES[word[0]] * _SPELLED[word[1:]][0], _SPELLED[word[1:]][1], 0.0
     return _SPELLED.get(word) or _SPELLED.get(_LOWER.get(word.lower(), ""))
 

@@ -90,7 +90,7 @@ def constrained_lqr(
     def vector(name: str, value: ArrayLike | None, size: int) -> Array | None:
         if value is None:
             return None
-        return _finite(name, matrix_checks.trailing(name, value, (size,), dtype))
+        return checks.real(name, matrix_checks.trailing(name, value, (size,), dtype), finite=True)  # type: ignore
 
     if Qf is None and varying:
         raise ValueError("Qf: expected a terminal weight: a time-varying problem has no LQR to take it from")
@@ -150,15 +150,9 @@ def _matrices(
     return full
 
 
-def _finite(name: str, a: Array) -> Array:
-    if not checks.traced(a) and not np.isfinite(a).all():  # jnp would be traced inside a jit
-        raise ValueError(f"{name}: expected finite numbers, but found NaN or infinity")
-    return a
-
-
 def _steps_of(name: str, value: ArrayLike, shape: tuple[int, ...], T: int, varying: bool, dtype: np.dtype) -> Array:
     """An array ``[..., S, *shape]``."""
-    a = _finite(name, matrix_checks.trailing(name, value, shape, dtype))
+    a = jnp.asarray(checks.real(name, matrix_checks.trailing(name, value, shape, dtype), finite=True))
     if not varying or a.ndim == len(shape):
         return jnp.expand_dims(a, a.ndim - len(shape))
     if a.shape[-len(shape) - 1] != T:

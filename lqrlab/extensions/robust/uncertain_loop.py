@@ -96,10 +96,8 @@ class UncertainLoop:
         """
         plants = plant if isinstance(plant, UncertainPlant) else UncertainPlant.of(plant, spread)
         problem = Problem.of(plants.plant, linear=True)
-        policy = bind(controller, problem)
-        if not isinstance(policy, LinearPolicy):
-            found = type(policy).__name__
-            raise ValueError(f"controller: expected one that is a gain on {plants.plant.name}, but found {found}")
+        wanted = f"one that is a gain on {plants.plant.name}"
+        policy = checks.instance("controller", bind(controller, problem), LinearPolicy, wanted)
         x, u = np.asarray(problem.scale_x), np.asarray(problem.scale_u)
         stage = np.asarray(problem.stage_weight(policy.K)) * x * x[:, None]
         loop = cls(plants, np.asarray(policy.K) * x / u[:, None], (x, u), stage)

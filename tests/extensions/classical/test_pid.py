@@ -171,9 +171,7 @@ def test_a_dead_time_that_a_record_does_not_tell_is_none_and_no_rule_divides_by_
     tiny = [dataclasses.replace(model, delay=d, time_constant=T) for d in (3.5e-15, 1e-10) for T in (lag, np.inf)]
     for rule in ("simc", "amigo", "ziegler_nichols", "max_ki", "cohen_coon"):
         for process in (model, *tiny[: len(tiny) if rule != "cohen_coon" else 1]):
-            refused(
-                "no dead time|has none|no ultimate gain|none is the largest", classical.pid, process, rule, kind="pi"
-            )
+            refused("no dead time|has none|no ultimate gain|none is the", classical.pid, process, rule, kind="pi")
     refused("no ultimate gain", classical.pid, loop, "ziegler_nichols", delay=1e-12)
     sampled = classical.pid(model, "simc", kind="pi", dt=1.0)  # by the formula, half a sample late
     assert sampled.kp == pytest.approx(model.time_constant / (model.gain * 2 * 0.5))

@@ -322,7 +322,7 @@ def test_a_serial_line():
 def test_what_is_refused_in_words():
     problem = Problem.of(plant)
     for arguments, words in (
-        ({"plant": lambda u: START}, "problem: needs the plant"),
+        ({"plant": lambda u: START}, "problem: expected the plant"),
         ({"plant": plant, "rate": -1.0}, "rate"),
         ({"plant": problem, "rate": 70.0}, "a controller that is called at another rate is another one"),
         ({"plant": plant, "seconds": 0.0}, "seconds"),

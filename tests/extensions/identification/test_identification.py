@@ -139,6 +139,8 @@ DEGREES = {"t": 0.1 * np.arange(5), "force": np.arange(5.0), "angle [deg]": 180 
         ("pressure [mbar]", "pressure", 18e3, "Pa"),
         ("duty [%]", "duty", 1.8, "1"),
         ("heat [°C]", "heat [K]", 453.15, "K"),
+        ("heat [deg C]", "heat", 453.15, "K"),
+        ("angle [Grad]", "angle", 180.0, "Grad"),
         ("level [counts]", "level", 180.0, "counts"),
         ("energy [kWh]", "energy", 180e3 * scipy.constants.hour, "J"),
         ("charge [Ah]", "charge", 180 * scipy.constants.hour, "C"),
@@ -155,8 +157,8 @@ def test_units_are_converted_to_those_of_the_si_whoever_says_them(heading, asked
     log = identification.read(table, ["force"], [asked])
     assert log.ys[1, 0] == pytest.approx(expected, rel=1e-12)
     assert log.outputs[0].unit == unit
-    said = "'counts' is not known" if unit == "counts" else f"to {unit}"
-    assert any(said in note for note in log.notes) == (expected != 180.0 or unit == "counts")
+    said = f"{unit!r} is not known" if unit in ("counts", "Grad") else f"to {unit}"
+    assert any(said in note for note in log.notes) == (expected != 180.0 or unit in ("counts", "Grad"))
 
 
 @pytest.mark.parametrize(
@@ -238,13 +240,17 @@ def test_an_hdf5_files_attributes_say_units(tmp_path):
     import h5py
 
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        for name, unit in (("t", "ms since 2026-01-01"), ("force", b"kN"), ("angle", "deg")):
+        for name, unit in (("t", "ms since 2026-01-01"), ("force", np.array([b"kN"])), ("angle", "deg")):
             file[name] = np.arange(5.0)
             file[name].attrs["units"] = unit
     log = identification.read(tmp_path / "a.h5", ["force"], ["angle"])
     assert log.dt == pytest.approx(1e-3)
     assert [log.us[1, 0], log.ys[1, 0]] == pytest.approx([1000, np.pi / 180])
     refused("angle: expected V, but found", identification.read, tmp_path / "a.h5", ["force"], ["angle [V]"])
+    refused("no column 'motor.t'", identification.read, tmp_path / "a.h5", ["force"], ["motor.t"])
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        file["angle"].attrs["scale_factor"] = 0.01
+    refused("angle is packed", identification.read, tmp_path / "a.h5", ["force"], ["angle"])
 
 
 def stamped(form):
@@ -265,7 +271,7 @@ STAMPS = {
     "mixed": lambda times: [time.isoformat() for time in times],  # whole seconds without a fraction
     "day first": "%d.%m.%Y %H:%M:%S.%f", "month first": "%m/%d/%Y %H:%M:%S.%f", "month": "%d-%b-%Y %H:%M:%S.%f",
     "half days": "%m/%d/%y %I:%M:%S.%f %p", "clock": "%H:%M:%S.%f", "colon": "%H:%M:%S:%f",
-    "clock pm": "%I:%M:%S.%f %p", "minutes": "%M:%S.%f",
+    "clock pm": "%I:%M:%S.%f %p", "minutes": "%M:%S.%f", "bare": "%Y%m%d %H%M%S.%f",
     "duration": lambda times: [str(time - times[0]) for time in times],
     "s": lambda times: epoch(1)(times) / 1e9, "ms": epoch(10**6), "µs": epoch(10**3), "ns": epoch(1),
 }  # fmt: skip
@@ -305,10 +311,10 @@ def test_an_index_of_times_is_the_clock_and_the_only_column_of_dates_too():
         ("a clock set back an hour needs UTC", back),
         ("coarser than the sample time; leave that column out, and say dt", frame["time"].dt.floor("s")),
         ("dates or times of day of one form", ["2026-01-31 12:00", "31st, at noon"] * 30),
-        (
-            "time: expected a column of numbers, but found 'end' in it; first in row 60 of 60: take",
-            [*0.1 * np.arange(59), "end"],
-        ),
+        ("time: expected a column of numbers, but found 'end' in it; first in row 60", [*0.1 * np.arange(59), "end"]),
+        ("time: expected seconds, but found", 46085.5 + np.arange(60) / 864000),
+        ("time: expected seconds, but found", 638 * 10**15 + 10**6 * np.arange(60)),
+        ("dates or times of day of one form", [f"063:10:20:{k:02}" for k in range(60)]),
     ):
         refused(words, identification.read, frame.assign(time=time), ["force"], ["angle"])
 
@@ -367,6 +373,8 @@ def test_words_that_may_mean_two_numbers_go_by_the_others_and_are_noted(tmp_path
     assert "u: 1.234 is taken as 1234" in log(comma, "1.234", "1").notes
     refused("u: expected a column of numbers, but found '1,234'", log, point, "1,234", comma)
     refused("two rows of finite numbers, but found 1", log, point, missing, "1")
+    cells = pd.DataFrame({"t": [0, 1], "u": ["0,5", "1,5"], "y": pd.Series([1.234, 2.0], dtype=object)})
+    assert identification.read(cells, ["u"], ["y"]).ys[0, 0] == 1.234  # a number of a workbook stays what it is
 
 
 def test_a_workbook_is_read_with_its_dates_and_needs_a_package_that_is_named(tmp_path, monkeypatch):
@@ -381,6 +389,8 @@ def test_a_workbook_is_read_with_its_dates_and_needs_a_package_that_is_named(tmp
         log = identification.read(path, ["force [kN]"], ["angle"])
         assert log.dt == pytest.approx(0.1)
         assert np.allclose(log.us[:, 0], 1000 * frame["force"][:60].astype(float))
+    pd.DataFrame({"force": [0, 0, 7], "angle": [0, 5, 0]}).to_excel(path, index=False)
+    assert identification.read(path, ["force"], ["angle"], dt=1.0).us[:, 0].tolist() == [0, 0, 7]
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with pytest.raises(ImportError, match=r"a.xlsx: needs the package openpyxl.*lqrlab\[identification\]"):
         identification.read(path, ["force"], ["angle"])
@@ -401,6 +411,7 @@ def test_reading_remarks_on_outputs_that_drift_and_on_records_that_are_short():
     log = identification.read(table, ["u"], ["y [V]", "z"])
     assert [note.partition(",")[0] for note in log.notes] == ["y: drifts by 1.66 V"]
     assert not identification.read(table, ["step"], ["lag", "z"]).notes  # a slow answer to a step is none
+    assert "z: is -9999" in identification.read(table | {"z": np.where(t == 5, -9999, y)}, ["u"], ["z"]).notes[0]
     lost = table | {"z": np.where(np.isin(np.arange(1000), [500, 502, 990]), np.nan, y)}
     notes = identification.read(lost, ["u"], ["z"]).notes
     assert "2 of 4 records have fewer than 20 samples, 10 in all: too short for most models" in notes
@@ -436,6 +447,8 @@ def test_a_sample_time_that_changes_is_refused_and_one_that_is_rounded_is_not(sl
     refused(r"the sample time changes: it is 0.01 s and 0.02 s", identification.read, table, ["force"], ["angle"])
     rounded = table | {"t": np.round(np.arange(100) / 150, 3)}  # 6.67 ms, as milliseconds
     assert identification.read(rounded, ["force"], ["angle"]).dt == pytest.approx(1 / 150, rel=1e-3)
+    rounded |= {"t": np.floor(1.25 * np.arange(100)) / 1000}  # 1.25 ms
+    assert identification.read(rounded, ["force"], ["angle"]).dt == pytest.approx(1.25e-3, rel=1e-2)
     random = np.random.default_rng(slow)
     kept = np.flatnonzero(random.uniform(size=500) > 0.3)  # a third of the messages lost
     lost = {name: np.interp(kept, np.arange(500), np.arange(500.0)) for name in ("force", "angle")}
@@ -573,6 +586,14 @@ def test_subspace_recovers_a_plant_and_prediction_error_is_near_the_truth_with_t
     assert better.noise[0, 0] == pytest.approx(0.09, rel=0.1)
     # the Kalman gain comes with it: C K is free of the state's coordinates
     assert (better.C @ better.K)[0, 0] == pytest.approx((C @ K)[0, 0], abs=0.08)
+
+
+def test_no_unit_of_an_input_or_an_output_changes_what_a_subspace_finds():
+    B2, C2, units = np.hstack([B, -B[::-1]]), np.vstack([C, C[:, ::-1]]), np.array([1e-6, 1e6])
+    log = linear_log(A, B2, C2, np.zeros((3, 2)), 600, 0.0)
+    plain = pulses(identification.subspace(log, 3))
+    scaled = pulses(identification.subspace(dataclasses.replace(log, us=log.us * units, ys=log.ys * units[::-1]), 3))
+    assert np.abs(scaled * units / units[::-1, None] - plain).max() < 1e-3
 
 
 def test_orders_name_the_true_one_and_subspace_takes_it():
@@ -999,6 +1020,7 @@ def test_excitations_keep_their_limits_and_excite(kind):
         np.testing.assert_array_equal(us[::2], us[1::2])
     for bad in (np.nan, np.inf):
         refused("band: expected a finite number", identification.excitation, kind, 20, 0.1, band=(bad, 1.0))
+        refused("amplitude: expected finite", identification.excitation, kind, 20, 0.1, amplitude=[1.0, bad])
 
 
 def test_predicted_errors_are_those_of_fits_and_designs_tell_more():
@@ -1009,6 +1031,7 @@ def test_predicted_errors_are_those_of_fits_and_designs_tell_more():
     plain = identification.experiment(plant, us, sigma, outputs=states)
     best = identification.design(plant, 200, sigma, amplitude=2.0, outputs=states, num_lines=6, iterations=15)
     assert best.logdet > plain.logdet
+    refused("us: expected finite", identification.experiment, plant, np.nan * us, sigma, outputs=states)
     assert np.abs(best.us).max() <= 2.0 + 1e-9
     tape = simulation.TrackingPolicy(np.zeros((201, 2)), us, np.zeros((200, 1, 2)))
     run = simulation.rollout(plant, tape, np.zeros(2), 200)

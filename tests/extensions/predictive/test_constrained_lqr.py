@@ -188,9 +188,7 @@ def walking():
     dt, given = 0.1, np.load(Path(__file__).parents[2] / "records" / "robot_mpc.npz")
     A, B = np.array([[1, dt, dt**2 / 2], [0, 1, dt], [0, 0, 1]]), np.array([[dt**3 / 6], [dt**2 / 2], [dt]])
     h = given["walk_h"].reshape(30, 16, 2)
-    high, low = (
-        np.concatenate([sign * h[:, 1:, k], np.full((30, 1), sign * np.inf)], 1) for k, sign in enumerate((1, -1))
-    )
+    high, low = (np.concatenate([s * h[:, 1:, k], np.full((30, 1), s * np.inf)], 1) for k, s in enumerate((1, -1)))
     limits = {"C": np.array([[1.0, 0.0, -0.84 / 9.81]]), "y_limits": (low[..., None], high[..., None])}
     return A, B, np.zeros((3, 3)), np.eye(3), limits, given["walk_P"], given["walk_q"], given["walk_G"], given["walk_h"]
 
