@@ -102,7 +102,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         if not hasattr(self, "live"):  # what it was given was refused
             return
         self.live.interrupt()
-        close_all(self.children)
+        close_all((*self.children, self.designs))  # which a panel without controls does not show
         self.layout.close()
         super().close()
 
