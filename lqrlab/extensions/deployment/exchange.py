@@ -25,10 +25,8 @@ from lqrlab.systems import Plant, Signal, families, plant_files
 _NO_LIMIT = 1e300  # what stands for infinity in a file: JSON has none
 _PAUSE = 10  # sample times between two records: whoever reads the file sees that they are two
 _RESERVED = ("kind", "t", "inputs", "outputs")
-_BESIDE = ("E", "b", "low", "high", "H", "start")
-"""A controller's arrays beside its system."""
-Fields = dict[str, Any]
-"""Arrays, numbers, texts, and lists of texts by name."""
+_BESIDE = ("E", "b", "low", "high", "H", "start")  # a controller's arrays beside its system
+Fields = dict[str, Any]  # arrays, numbers, texts, and lists of texts by name
 
 
 def save(thing: object, path: str | Path) -> Path:
@@ -179,7 +177,7 @@ def _matrix(fields: Fields, name: str, shape: tuple[int, ...] | None = None) -> 
     if shape is None and not a.size:
         raise ValueError(f"{name}: expected a matrix, but found shape {a.shape}")
     shape = np.atleast_2d(a).shape[-2:] if shape is None else shape
-    vector = a.ndim < 2 or (len(shape) == 1 and max(a.shape) == a.size)
+    vector = (a.ndim < 2 and min(shape) < 2) or (len(shape) == 1 and max(a.shape, default=1) == a.size)
     if not (a.shape == shape or (vector and a.size == math.prod(shape))):
         raise ValueError(f"{name}: expected shape {shape}, but found {a.shape}")
     return a.reshape(shape)
@@ -187,7 +185,7 @@ def _matrix(fields: Fields, name: str, shape: tuple[int, ...] | None = None) -> 
 
 def _arrays(fields: Fields, more: Collection[str] = ()) -> Fields:
     """A, B, C, D of z' = Az + By, u = Cz + Dy, and what else is there of ``more``; D and A say the sizes."""
-    known = ("A", "B", "C", "D", "dt", *more)
+    known = ("A", "B", "C", "D", "dt", "Ts", *more)
     for field in fields.keys() - set(known):
         for name in set(known) - fields.keys():
             if field.lower() == name.lower():
@@ -206,7 +204,7 @@ def _to_controller(fields: Fields, _: Path) -> LinearController:
     given = {"E": jnp.zeros((k, m)), "b": jnp.zeros(k), "low": -free, "high": free} | given
     if not jnp.all((given["low"] <= given["high"]) & (given["low"] < jnp.inf) & (given["high"] > -jnp.inf)):
         raise ValueError(f"low, high: expected low ≤ high, but found {given['low']} and {given['high']}")
-    dt = jnp.asarray(plant_files.scalar(fields["dt"])) if "dt" in fields else None
+    dt = jnp.asarray(plant_files.scalar(fields.get("dt", fields.get("Ts")))) if {"dt", "Ts"} & fields.keys() else None
     return LinearController(control.StateSpace(A, B, C, D, dt), **given)
 
 
@@ -216,7 +214,10 @@ def _to_system(fields: Fields, _: Path) -> control.StateSpace:
 
 def _to_log(fields: Fields, _: Path) -> dict[str, np.ndarray]:
     headings = [h for kind in ("inputs", "outputs") for h in _texts(fields[kind])]
-    named = {"t": fields["t"]} | {h: fields[_variable(h.partition(" [")[0])] for h in headings}
+    variables = ["t", *(_variable(heading.partition(" [")[0]) for heading in headings)]
+    if len({*variables}) < len(variables):
+        raise ValueError(f"inputs, outputs: expected signals of different names, but found {', '.join(headings)}")
+    named = {heading: fields[variable] for heading, variable in zip(("t", *headings), variables)}
     given = {k: [np.nan if v is None else v for v in np.ravel(a).tolist()] for k, a in named.items()}
     columns = {k: np.asarray(checks.real(k, a), float) for k, a in given.items()}
     for name, column in columns.items():

@@ -122,6 +122,8 @@ def test_files_that_others_wrote(tmp_path):
     K = RNG.normal(size=(1, 4))
     scipy.io.savemat(tmp_path / "k.mat", {"K": K, "note": "from MATLAB"})
     np.testing.assert_array_equal(deployment.load(tmp_path / "k.mat"), K)
+    (tmp_path / "c.json").write_text(json.dumps(FOUND | {"Ts": 0.1}))
+    assert deployment.load(tmp_path / "c.json").system.dt == 0.1
 
 
 def test_what_is_refused_in_words(tmp_path):
@@ -136,7 +138,6 @@ def test_what_is_refused_in_words(tmp_path):
         (np.array([[1.0, np.nan]]), "k.json", "thing: expected finite numbers, but K holds"),
         (np.ma.array([[1.0, 2.0]], mask=[[True, False]]), "k.mat", "thing: expected numbers, but found 1 masked"),
         (np.zeros((0, 2)), "k.mat", "one gain"),
-        # its K alone would be half of it
         (servo, "x.json", "found Integral; simulation.bind makes linear controllers"),
         (dataclasses.replace(PROBLEM, plant=None), "x.json", "found Problem"),
         (pc.ss([[0.5]], [[1.0]], [[1.0]], [[0.0]], True), "x.json", "its dt: expected seconds"),
@@ -162,20 +163,20 @@ SYSTEM, NAN = {"kind": "system"}, float("nan")
 REFUSED = [
     ({"E": [[1.0, 2.0]]}, r"E: expected shape \(2, 1\), but found \(1, 2\)"),  # its transpose
     ({"H": [[1.0], [2.0]]}, "H: expected shape"),
-    ({"start": [1.0]}, "start: expected shape"),
-    ({"B": [[1.0, 2.0]]}, "B: expected shape"),
+    ({"A": [0.5, 0.0, 0.1, 0.4]}, "A: expected shape"),  # rows or columns?
+    *(({name: a}, f"{name}: expected shape") for name, a in (("start", [1.0]), ("B", [[1.0, 2.0]]))),
     (SYSTEM | {"C": [[1.0], [1.0]]}, "C: expected shape"),
     *(({name: NAN * np.ones(np.shape(FOUND[name]))}, f"{name}: expected finite") for name in "ABCD"),
     (SYSTEM | {"A": [[0.5, np.inf], [0.0, 0.4]]}, "A: expected finite"),
     ({"kind": "gain", "K": [[NAN, 1.0]]}, "K: expected finite"),
     ({"kind": "gain", "K": [[[1.0]]]}, "K: expected shape"),
     ({"low": [NAN]}, "low: expected finite"),
-    ({"low": [1.0], "high": [-1.0]}, "low, high: expected low ≤ high"),
-    ({"low": [np.inf]}, "low, high: expected low ≤ high"),
-    ({"Low": [-1.0]}, "'Low' is no field"),
+    *((limits, "low, high: expected low ≤ high") for limits in ({"low": [1.0], "high": [-1.0]}, {"low": [np.inf]})),
+    *((kind | {name: [-1.0]}, f"'{name}' is no field") for kind, name in (({}, "Low"), ({}, "ts"), (SYSTEM, "ts"))),
     *((kind | {"dt": dt}, "dt: expected") for kind in (SYSTEM, {}) for dt in (None, "0.1", [], [0.1, 0.2], NAN, -1.0)),
     ({"A": [[1.0, 0.0], [0.5]]}, "A: expected real numbers, but found rows of different lengths, 1 to 2"),
     ({"kind": "log", "t": [0, 1], "inputs": ["u"], "outputs": ["y"], "u": [1, 2, 3], "y": [1, 2]}, "u: expected 2 sam"),
+    ({"kind": "log", "t": [0, 1], "inputs": ["u [N]"], "outputs": ["u [m]"], "u": [1, 2]}, "inputs, outputs: expected"),
 ]
 
 
