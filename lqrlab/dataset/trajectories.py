@@ -90,9 +90,9 @@ def _disturbed(config: DataConfig) -> bool:
 
 
 def kept(config: DataConfig, problem: Problem, runs: Runs) -> tuple[Bool[np.ndarray, "v s"], dict[str, int]]:
-    """Loops to keep, those that do not diverge, and numbers of variants or loops left out for ``manifest.REASONS``."""
+    """Loops to keep, by their sizes those of linear plants too, and numbers left out for ``manifest.REASONS``."""
     sizes = np.abs(runs["start"]).max(-1), runs["peak"], runs["before"], runs["last"]
-    judged = verdict.of_peaks(*sizes, num_steps=config.num_steps, disturbed=_disturbed(config), linear=problem.linear)
+    judged = verdict.of_peaks(*sizes, num_steps=config.num_steps, disturbed=_disturbed(config))
     stays = np.asarray(judged) != verdict.Verdict.DIVERGED
     optimal = np.asarray(problem.has_optimum)
     left_out = (~optimal).sum(), (optimal[:, None] & ~stays).sum(), 0
