@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Complex, Float
 
 from lqrlab.compute import broadcast, linalg, pytree
@@ -206,8 +205,7 @@ class LQG:
         inf
         """
         matrix_checks.own_time(dt, discrete=self.discrete)
-        A, B, K = map(np.asarray, self.loop(at))
-        return margins(A, B, K, dt)
+        return margins(*self.loop(at), dt)
 
 
 def lqg(

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from lqrlab import control, simulation
 from lqrlab.compute import checks
+from lqrlab.control.analysis import system_norms
 from lqrlab.simulation import LinearPolicy, Policy, Problem, Verdict, bind, verdict
 from lqrlab.systems import Plant
 
@@ -147,11 +148,9 @@ def _of_gain(K: Array, problem: Problem) -> Certificate:
     radius, distance = (np.zeros(closed.shape[:-2]) for _ in range(2))
     for index in np.ndindex(radius.shape):
         F = closed[index][np.ix_(live[index], live[index])]
-        finite = bool(np.isfinite(F).all())
-        radius[index] = np.abs(np.linalg.eigvals(F)).max() if finite else np.inf
-        if radius[index] < 1:
-            one = np.eye(len(F))
-            distance[index] = 1 / control.hinf_norm(F, one, one, dt=1.0)[0]
+        radius[index] = np.abs(np.linalg.eigvals(F)).max() if np.isfinite(F).all() else np.inf
+        if system_norms.stable(F, 1.0):
+            distance[index] = 1 / control.hinf_norm(F, np.eye(len(F)), np.eye(len(F)), dt=1.0)[0]
     stable = np.asarray(verdict.of_gain(jnp.asarray(closed))) == Verdict.CONVERGED
     return Certificate(True, stable, excess(gain, scaled), radius, np.where(stable, distance, 0.0))
 

@@ -474,6 +474,8 @@ def test_a_mode_on_the_boundary_that_no_input_moves_or_no_weight_sees_is_certifi
     for problem in problems[::4]:
         refused(r"no input moves it|Q does not see it", design, *problem)
         assert "decays" not in str(control.diagnose(*problem, dt=None if continuous else 1.0))
+        for function, last in ((control.hinf_norm, np.eye(4)), (control.margins, np.zeros((2, 4)))):
+            refused("not stable", function, *problem[:2], last, dt=None if continuous else 1.0)
     if not continuous:  # Newton's steps halve what is left to the circle
         reached = control.policy_iteration(*batch, K=np.zeros((80, 2, 4)), steps=40)
         assert not reached.stabilizing.any()

@@ -10,6 +10,7 @@ import scipy  # its modules load when they are first used
 from jaxtyping import Complex, Float
 
 from lqrlab import control
+from lqrlab.control.analysis import system_norms
 from lqrlab.control.state_space import response_at
 from lqrlab.extensions import classical
 from lqrlab.extensions.classical.channels import Channel, rates, spaced
@@ -131,7 +132,7 @@ class ShapedLoop:
     @functools.cached_property
     def stable(self) -> bool:
         """True if all modes of the loop decay."""
-        return bool(np.abs(np.linalg.eigvals(self.closed)).max() < 1)
+        return system_norms.stable(self.closed, 1.0)
 
     @functools.cached_property
     def cost(self) -> float:

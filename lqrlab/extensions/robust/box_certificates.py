@@ -7,6 +7,7 @@ import numpy as np
 
 from lqrlab import control
 from lqrlab.compute import checks
+from lqrlab.control.analysis.system_norms import stable
 from lqrlab.extensions.robust.uncertain_loop import UncertainLoop, UncertainPlant
 from lqrlab.systems import Plant
 
@@ -277,6 +278,6 @@ def _gains(loop: UncertainLoop, root: np.ndarray, moves: np.ndarray) -> np.ndarr
     """Of moved plants; inf of a loop that is not stable."""
     joint, gains = loop.joint(moves), np.full(len(moves), np.inf)
     closed, B = loop.closed(joint), joint[:, :, len(root) :]
-    for i in np.flatnonzero(np.abs(np.linalg.eigvals(closed)).max(-1) < 1):
+    for i in np.flatnonzero([stable(a, 1.0) for a in closed]):
         gains[i], _ = control.hinf_norm(closed[i], B[i], root, np.zeros_like(B[i]), dt=1.0)
     return gains

@@ -10,12 +10,11 @@ from jaxtyping import ArrayLike, Complex, Float
 
 from lqrlab.compute.checks import whole
 from lqrlab.control import StateSpace
-from lqrlab.control.analysis.system_norms import hinf_norm
+from lqrlab.control.analysis.system_norms import hinf_norm, stable
 from lqrlab.control.state_space import response_at
 from lqrlab.extensions.robust.generalized_plant import System, beside, partitioned, sampled, series
 from lqrlab.extensions.robust.hinf_synthesis import synthesis
 from lqrlab.extensions.robust.structured_singular_value import mu
-from lqrlab.extensions.robust.synthesis_result import surely_stable
 from lqrlab.extensions.robust.uncertainty_block import UncertaintyBlock, uncertainty_structure
 
 _FREQUENCIES = 80
@@ -97,7 +96,7 @@ def musyn(
             break  # the scaled plant is too far from what can be solved
         controller = design.controller.matrices
         loop = plant.closed(controller)
-        if not surely_stable(loop[0], None):
+        if not stable(loop[0], None):
             break
         w = _frequencies(loop[0])
         if len(structure) > 1:

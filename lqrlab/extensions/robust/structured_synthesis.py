@@ -10,11 +10,11 @@ from jaxtyping import ArrayLike, Bool, Float
 
 from lqrlab.compute.checks import choice, number, whole
 from lqrlab.control import StateSpace, matrix_checks
-from lqrlab.control.analysis.system_norms import hinf_norm
+from lqrlab.control.analysis.system_norms import hinf_norm, stable
 from lqrlab.extensions.robust.generalized_plant import GeneralizedPlant, System, partitioned
 from lqrlab.extensions.robust.hinf_synthesis import hinfsyn
 from lqrlab.extensions.robust.model_reduction import balred
-from lqrlab.extensions.robust.synthesis_result import Synthesis, surely_stable
+from lqrlab.extensions.robust.synthesis_result import Synthesis
 
 _NOTHING = 1e-12  # of a direct effect, relative, beside which an H2 norm is infinite
 
@@ -353,7 +353,7 @@ def _measured(
     made = K[ncon:, nmeas:], K[ncon:, :nmeas], K[:ncon, nmeas:], K[:ncon, :nmeas]
     controller = plants[0].controller(made, np.zeros((ncon, nmeas)), *one)
     loops = [plant.closed(controller) for plant in plants]
-    assert all(surely_stable(loop[0], plant.dt) for loop, plant in zip(loops, plants))
+    assert all(stable(loop[0], plant.dt) for loop, plant in zip(loops, plants))
     each = np.array([[r.value(r.of(p).closed(controller), p.dt) for r in requirements] for p in plants])
     norms = each.max(axis=1)
     worst = int(np.argmax(norms))

@@ -46,11 +46,6 @@ class Synthesis:
     remark: str
 
 
-def surely_stable(a: np.ndarray, dt: float | None) -> bool:
-    """True if all modes decay by more than rounding can tell: in each order of the states, and of the transpose."""
-    return all(stable(x, dt) for x in (a, a.T, a[::-1, ::-1], a.T[::-1, ::-1]))
-
-
 def _shaken(controller: System) -> System:
     """The controller with its last digits changed; a loop that this destabilises is rejected."""
     rng = np.random.default_rng(0)
@@ -77,7 +72,7 @@ def best_controller(
         for level, controller in controllers(optimum, solved):
             try:
                 loop, near = plant.closed(controller), plant.closed(_shaken(controller))
-                norm = measure(near) if all(surely_stable(a, plant.dt) for a, *_ in (loop, near)) else np.inf
+                norm = measure(near) if all(stable(a, plant.dt) for a, *_ in (loop, near)) else np.inf
                 better = norm < (best.norm if best else np.inf)
                 norms = norm, measure(loop) if better else norm
             except (np.linalg.LinAlgError, ValueError):  # singular, or not finite

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Complex, Float
 
 from lqrlab import control
+from lqrlab.control.analysis import system_norms
 from lqrlab.simulation import LinearController
 from lqrlab.systems import Plant
 
@@ -60,7 +61,7 @@ class SampledLoop:
     @functools.cached_property
     def margins(self) -> list[control.Margins]:
         """At each input; none of a loop that is not stable."""
-        stable = np.abs(np.linalg.eigvals(self.closed)).max() < 1
+        stable = system_norms.stable(self.closed, 1.0)
         return control.margins(*self.opened, self.controller.dt) if stable else []
 
     def on_plant(self, A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
