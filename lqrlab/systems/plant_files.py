@@ -68,7 +68,7 @@ def load(
         labels = {key: given for key, given in (("states", states), ("inputs", inputs)) if len(given)}
         return reader.load()(file, dt=dt, name=name, **labels, **options)
     for key in options:
-        raise ValueError(f"{file}: {key} is an option of a robot's file; a plant of matrices has no joints")
+        raise ValueError(f"{file}: {key} is no option of it: matrices stand in the file, joints in a robot's")
     content = contents(file)
     if "family" in content and file.suffix.lower() == ".json":
         return _of_family(file, content)
@@ -245,12 +245,12 @@ def _read(file: Path) -> None:
             checks.instance(name, table, dict, f"a table [{name}] with A and B, or file")
             for key in table:
                 checks.choice("key", key, _TABLE)
-            given: dict[str, Any] = {"A": [], "B": []} | table
+            given: dict[str, Any] = dict(table)
             if (source := given.pop("file", None)) is not None:
                 checks.instance("file", source, str, "a file's name")
-                plant = load(file.parent / source, **{key: v for key, v in given.items() if key not in "AB"})
+                plant = load(file.parent / source, **given)
             else:
-                plant = from_matrices(**given)
+                plant = from_matrices(**{"A": [], "B": []} | given)
             families.register(plant, name=name)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{file} [{name}]: {error}") from None

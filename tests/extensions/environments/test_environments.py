@@ -549,7 +549,7 @@ def test_actions_of_gymnasium_are_within_one_and_episodes_end():
         np.testing.assert_allclose([lift.action_low[0], lift.action_high[0]], np.array([low, high]) / max(-low, high))
         with pytest.warns(UserWarning, match="limits: actions without bounds"):
             assert make("lqrlab/Pendulum-v0", limits=None).action_space.high.max() == np.inf
-    half = environments.BoxSpace((-np.inf, 5.0, -np.inf), (-3.0, np.inf, np.inf)).sample(KEY)  # beside the only bound
+    half = np.asarray(environments.BoxSpace((-np.inf, 5.0, -np.inf), (-3.0, np.inf, np.inf)).sample(KEY))
     assert np.all((half >= np.array([-5.0, 5.0, -1.0])) & (half <= np.array([-3.0, 7.0, 1.0])))
 
 
