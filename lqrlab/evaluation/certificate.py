@@ -11,7 +11,6 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from lqrlab import control, simulation
 from lqrlab.compute import checks
-from lqrlab.control.analysis import system_norms
 from lqrlab.simulation import LinearPolicy, Policy, Problem, Verdict, bind, verdict
 from lqrlab.systems import Plant
 
@@ -140,6 +139,8 @@ def certify(
 
 
 def _of_gain(K: Array, problem: Problem) -> Certificate:
+    from lqrlab.control.analysis import system_norms  # only certificates of gains need it
+
     scaled, K = problem.scaled(), jnp.asarray(K)
     if K.ndim > problem.K.ndim:
         raise ValueError(f"controller: expected gains {problem.K.shape}, one for each plant, but found {K.shape}")
@@ -173,8 +174,7 @@ def extra_cost(gain: Float[Array, "*batch 6 12"], problem: Problem) -> Float[Arr
 
 
 def _of_loops(policy: Policy, problem: Problem, loops: int, key: PRNGKeyArray) -> Certificate:
-    poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
-    num_steps = control.settling_steps(poles)
+    num_steps = control.settling_steps(np.linalg.eigvals(np.asarray(problem.closed_loop())))
     number = -(-loops // max(1, int(np.prod(problem.batch_shape))))
     x0 = problem.initial_state(key=key, num=number)
     run = simulation.rollout(problem, policy, x0, num_steps, keep=("xs", "us"))

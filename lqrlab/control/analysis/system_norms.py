@@ -15,6 +15,7 @@ _ABOVE = 1e-6, 1e-9  # by how much a peak has to be higher than the best one kno
 _APART = 10 ** np.linspace(3, -12, 91)  # times its size: how far from a pole frequencies are looked at,
 _CLOSE, _STEP = 0.1, 0.1  # but no nearer than this times its distance from the boundary; steps, relative to it
 _PEAKS, _ROUNDS, _SAME = 4, 30, 1e-13
+_System = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 _SHARES = np.array([[1.0], [0.75], [0.5], [0.25], [0.0]])
 
 
@@ -167,7 +168,7 @@ def tops(
     return best, height
 
 
-def bilinear(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, ...]:
+def bilinear(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray) -> _System:
     """The continuous system with the same gains, z = (1 + s) / (1 − s)."""
     one = np.eye(len(a))
     moved = np.linalg.inv(a + one)  # a stable system has no pole at −1
