@@ -112,7 +112,7 @@ def of_peaks(start: ArrayLike, *peaks: ArrayLike, num_steps: int, disturbed: boo
     begin, most, third, end = (library.asarray(a) for a in given)
     rising = (end > (1 + _CHANGE) * third) & (num_steps + 1 >= _FEWEST)
     far = FAR * library.maximum(begin, 1)
-    gone = ~(most < np.inf) | ((end > far) & rising if linear else most > far)
+    gone = ~library.isfinite(most) | ((end > far) & rising if linear else most > far)
     if disturbed:
         return library.where(gone, Verdict.DIVERGED, Verdict.BOUNDED).astype(np.int8)
     growing = (end >= most) & rising
