@@ -96,7 +96,7 @@ def attraction(
         peaks[parts, running] = np.maximum(peaks[parts, running], largest)
         if end == num_steps:
             break
-        left = ~(peaks[0, running] <= (np.full_like(far, np.inf) if problem.linear else far)[running])
+        left = ~np.isfinite(peaks[0, running]) | (not problem.linear) & (peaks[0, running] > far[running])
         rested = largest <= verdict.AT_REST * np.minimum(peaks[0], far)[running]
         peaks[1:, running[rested]] = largest[rested]
         samples[running[left | rested]] = end

@@ -137,9 +137,7 @@ def _starts(problem: Problem, x0: ArrayLike) -> Array:
     x0, batch = checks.floating("x0", x0), problem.batch_shape
     if x0.ndim < 2 or not x0.size or (x0.shape[: len(batch)], x0.shape[-1]) != (batch, problem.n):
         expected = ", ".join([*map(str, batch), "S", str(problem.n)])
-        raise ValueError(
-            f"x0: expected starts [{expected}] of {problem.name}, at least one, but found shape {x0.shape}"
-        )
+        raise ValueError(f"x0: expected one or more starts [{expected}] of {problem.name}, but found shape {x0.shape}")
     return x0
 
 

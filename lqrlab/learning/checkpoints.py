@@ -125,9 +125,7 @@ class Checkpoint:
         if {k: (a.shape, a.dtype) for k, a in wanted.items()} != {
             k: (a.shape, a.dtype) for k, a in self.arrays.items()
         }:
-            raise ValueError(
-                f"folder: the checkpoint of step {self.step} does not fit the model that {SETTINGS} describes"
-            )
+            raise ValueError(f"folder: the checkpoint of step {self.step} does not fit the model of {SETTINGS}")
         return jax.tree.unflatten(tree, [self.arrays[name] for name in wanted])
 
 

@@ -116,9 +116,7 @@ def _ends(name: str, limits: Any, size: int, T: int | None, dtype: np.dtype) -> 
     for what, value in zip(("low", "high"), limits):
         a = jnp.asarray(checks.real(f"limits.{name}", value), dtype)
         if a.ndim and a.shape[-1] not in (1, size):
-            raise ValueError(
-                f"limits.{name}: expected a number or {size} of them for {what}, but found shape {a.shape}"
-            )
+            raise ValueError(f"limits.{name}: expected a number or {size} for {what}, but found shape {a.shape}")
         if T is not None and a.ndim > 1 and a.shape[-2] not in (1, T):
             raise ValueError(
                 f"limits.{name}: expected one row or {T}, one for each step, for {what}, but found shape {a.shape}; "

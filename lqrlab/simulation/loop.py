@@ -182,9 +182,7 @@ def _problem(plant: Any, x0: Array, settings: Mapping[str, Any], disturbances: M
         own = settings["linear"] if either else plant.linear
         given = [name for name, value in settings.items() if value is not None and (name, value) != ("linear", own)]
         if given:
-            raise ValueError(
-                f"{given[0]}: the Problem already has its own; set it in Problem.of, or by problem.limited(…)"
-            )
+            raise ValueError(f"{given[0]}: the Problem has its own; set it in Problem.of, or by problem.limited(…)")
         more = plant.disturbed(**disturbances).noise
         noise = Noise(*(old if new is None else new for new, old in zip(more, plant.noise)))
         problem = dataclasses.replace(plant, noise=noise)

@@ -71,6 +71,10 @@ def load(
         raise ValueError(f"{file}: {key} is no option of it: matrices stand in the file, joints in a robot's")
     content = contents(file)
     if "family" in content and file.suffix.lower() == ".json":
+        if dt is not None or name or len(states) or len(inputs):
+            raise ValueError(
+                f"{file}: dt, name and signals are those of its family; set them on the plant that is made"
+            )
         return _of_family(file, content)
     for matrix in "AB":
         if matrix not in content:

@@ -90,7 +90,7 @@ def test_a_problem_is_run_as_it_is_or_not_at_all(settings):
     plant = systems.make("pendulum")
     policy, x0 = simulation.no_control(plant), np.array([0.1, 0.0])
     problem = simulation.Problem.of(plant, linear=True, optimum=False)
-    with pytest.raises(ValueError, match=f"{next(iter(settings))}: the Problem already has its own"):
+    with pytest.raises(ValueError, match=f"{next(iter(settings))}: the Problem has its own"):
         simulation.rollout(problem, policy, x0, 3, **settings)
     same = simulation.rollout(problem, policy, x0, 3, linear=True)
     np.testing.assert_allclose(same.xs, simulation.rollout(plant, policy, x0, 3, linear=True).xs, rtol=1e-12)

@@ -567,6 +567,7 @@ def test_a_toml_file_lists_plants_by_their_matrices_or_files(tank):
         (".toml", "[slide]\nA = [[0]]\nb = 1", r"\[slide\]: key: expected one of .* found 'b'"),
         (".toml", "[slide]\nA = [[0]]", r"\[slide\]: B: expected a matrix"),
         (".toml", "[cart_pole]\nA = [[0]]\nB = [[1]]", "is in the catalogue already"),
+        (".toml", '[slide]\nfile = "fam.json"\ndt = 0.5', "fam.json: dt, name and signals are those of its family"),
         (".toml", '[slide]\nfile = "motor.json"\nA = [[9]]', r"motor.json: A is no option of it: matrices stand in"),
         (".toml", "slide", "is no TOML"),
         (".txt", "", "expected a file ending in .py, .toml"),
@@ -574,6 +575,7 @@ def test_a_toml_file_lists_plants_by_their_matrices_or_files(tank):
 )
 def test_a_file_of_plants_is_refused_with_the_line_or_table(tank, ending, text, message):
     (file := tank.with_name("mine" + ending)).write_text(text)
+    tank.with_name("fam.json").write_text('{"family": "pendulum"}')
     refused(message, systems.register_file, file)
     assert os.environ["LQRLAB_PLANTS"] == ""
 

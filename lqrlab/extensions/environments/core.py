@@ -293,7 +293,7 @@ class Environment:
         violation = self._violation(problem, after)
         rewarded = self._reward(state, u, after, cost, excess) - self.settings.violation_weight * violation
         # as if the last step's cost were paid until the horizon: leaving the model early must not pay off
-        rewarded = rewarded * jnp.where(terminated, self.settings.horizon - state.time, 1).astype(f)
+        rewarded = rewarded * jnp.where(terminated, jnp.maximum(self.settings.horizon - state.time, 1), 1).astype(f)
         sense = jax.random.fold_in(key, 2) if self.sensor is not None else None
         obs, new = self._observe(new, sense, sent)
         info = {

@@ -90,7 +90,7 @@ def constrained_lqr(
     def vector(name: str, value: ArrayLike | None, size: int) -> Array | None:
         if value is None:
             return None
-        return checks.real(name, matrix_checks.trailing(name, value, (size,), dtype), finite=True)  # type: ignore
+        return jnp.asarray(checks.real(name, matrix_checks.trailing(name, value, (size,), dtype), finite=True))
 
     if Qf is None and varying:
         raise ValueError("Qf: expected a terminal weight: a time-varying problem has no LQR to take it from")

@@ -49,7 +49,8 @@ class Synthesis:
 def _shaken(controller: System) -> System:
     """The controller with its last digits changed; a loop that this destabilises is rejected."""
     rng = np.random.default_rng(0)
-    return tuple(x * (1 + _DIGITS * rng.normal(size=x.shape)) for x in controller)  # type: ignore[return-value]
+    a, b, c, d = (x * (1 + _DIGITS * rng.normal(size=x.shape)) for x in controller)
+    return a, b, c, d
 
 
 def best_controller(

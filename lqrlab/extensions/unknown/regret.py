@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, Int8, PRNGKeyArray
 from lqrlab.compute import checks, jit_by_function, pytree
 from lqrlab.compute.linalg import matvec, quadratic
 from lqrlab.simulation import LinearPolicy, Policy, Problem, Trajectory, Verdict, bind, rollout, verdict
+from lqrlab.simulation.noise import mean_size
 from lqrlab.systems import M_MAX, N_MAX, Plant
 
 MOST = 10.0
@@ -140,10 +141,9 @@ def score(
     start, noise = jax.random.split(key)
     x0 = jax.random.normal(start, (len(problem), num_initial, N_MAX), float)
     x0 = x0 * problem.coordinates.state_mask[:, None]
-    noisy = any(a is not None for a in problem.noise)
 
     def run(policy: Policy) -> Trajectory:
-        return rollout(problem, policy, x0, num_steps, key=noise if noisy else None)
+        return rollout(problem, policy, x0, num_steps, key=noise)
 
     return _compared(problem, run(policy), run(ConstantGain(problem.K)))
 
@@ -154,7 +154,8 @@ def _compared(problem: Problem, run: Trajectory, best: Trajectory) -> Regret:
     told = problem.told("units")
     sizes = verdict.size(run.xs, problem.scale_x)
     quiet, disturbed = (verdict.of_sizes(sizes, disturbed=noisy, linear=problem.linear) for noisy in (False, True))
-    judged = jnp.where((told.noise + told.sensor_noise > 0)[:, None], disturbed, quiet)
+    excited = mean_size(problem.noise.input, problem.scale_u, problem.coordinates.input_mask)
+    judged = jnp.where((told.noise + told.sensor_noise + excited > 0)[:, None], disturbed, quiet)
     ratio = paid[..., -1] / owed[..., -1]
     failed = ~(ratio <= MOST) | (judged == Verdict.DIVERGED)
     xs = run.xs[..., :-1, :]

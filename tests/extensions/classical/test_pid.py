@@ -158,17 +158,15 @@ def test_a_record_gives_back_the_process():
 # The largest integral gain ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("lag", "late", "sigma"), [(18.75, 0.0, 0.02), (18.75, 0.0, 0.0), (6.0, 0.05, 0.0), (30, 0, 0.1)]
-)
-def test_a_dead_time_that_a_record_does_not_tell_is_none_and_no_rule_divides_by_it(lag, late, sigma):
+@pytest.mark.parametrize(("T", "L", "sigma"), [(18.75, 0.0, 0.02), (18.75, 0.0, 0.0), (6.0, 0.05, 0.0), (30, 0, 0.1)])
+def test_a_dead_time_that_a_record_does_not_tell_is_none_and_no_rule_divides_by_it(T, L, sigma):
     t = np.arange(61.0)
-    y = 3 - 3 * np.exp(-np.maximum(t - late, 0) / lag) + sigma * np.random.default_rng(3).normal(size=61)
+    y = 3 - 3 * np.exp(-np.maximum(t - L, 0) / T) + sigma * np.random.default_rng(3).normal(size=61)
     model = classical.ProcessModel.of_record(np.ones(61), y, 1.0)
     assert model.delay == 0
-    assert model.time_constant == pytest.approx(lag, rel=0.02 + 3 * sigma)
+    assert model.time_constant == pytest.approx(T, rel=0.02 + 3 * sigma)
     loop = [[-1.0, 1.0], [0.0, -2.0]], [[0.0], [1.0]], [[1.0, 0.0]]
-    tiny = [dataclasses.replace(model, delay=d, time_constant=T) for d in (3.5e-15, 1e-10) for T in (lag, np.inf)]
+    tiny = [dataclasses.replace(model, delay=d, time_constant=lag) for d in (3.5e-15, 1e-10) for lag in (T, np.inf)]
     for rule in ("simc", "amigo", "ziegler_nichols", "max_ki", "cohen_coon"):
         for process in (model, *tiny[: len(tiny) if rule != "cohen_coon" else 1]):
             refused("no dead time|has none|no ultimate gain|none is the", classical.pid, process, rule, kind="pi")

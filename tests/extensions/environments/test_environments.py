@@ -236,10 +236,11 @@ def test_a_swing_up_begins_hanging_and_its_optimum_is_not_known():
 def test_leaving_the_model_pays_for_the_rest_of_the_horizon():
     env = environments.make("pendulum", horizon=10, terminate=1.0, start=0.0, limits=None)
     _, state = env.reset(KEY)
-    _, _, reward, terminated, truncated, info = env.step(KEY, state, jnp.full(1, 1e3, jnp.float32))
-    assert terminated
-    assert not truncated
-    np.testing.assert_allclose(reward, -10 * info["cost"], rtol=1e-6)
+    for time, steps in ((0, 10), (9, 1), (10, 1), (25, 1)):  # also where step_env goes on beyond the horizon
+        at = dataclasses.replace(state, time=jnp.int32(time))
+        _, _, reward, terminated, truncated, info = env.step(KEY, at, jnp.full(1, 1e3, jnp.float32))
+        assert (bool(terminated), bool(truncated)) == (True, False)
+        np.testing.assert_allclose(reward, -steps * info["cost"], rtol=1e-6)
 
 
 def test_rewards_are_of_the_kind_that_was_asked_for():

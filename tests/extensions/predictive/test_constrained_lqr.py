@@ -474,7 +474,7 @@ PLAIN = {"A": ONE, "B": ONE, "Q": ONE, "R": ONE, "x0": np.ones(2), "num_steps": 
         ({"x_limits": ([0, 2], [1, 1])}, "limits.x: the limits of signal 1 contradict each other"),
         ({"du_limits": (np.inf, np.inf)}, "limits.du: leaves no value"),
         ({"u_limits": (np.nan, 1)}, "limits.u: found NaN"),
-        ({"u_limits": (np.zeros(3), 1)}, "limits.u: expected a number or 2 of them for low"),
+        ({"u_limits": (np.zeros(3), 1)}, "limits.u: expected a number or 2 for low"),
         ({"u_limits": (-np.ones((3, 2)), 1)}, "limits.u: expected one row or 4, one for each step, for low"),
         ({"u_limits": ("low", 1)}, "limits.u: expected"),
         ({"x0": [np.nan, 0]}, "x0: expected finite numbers"),

@@ -92,9 +92,7 @@ def test_a_converged_plan_is_scipys_optimum():
     assert cost == pytest.approx(found.fun, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("limits", "soft"), [({}, {}), ({"x": (-0.6, 0.6), "du": (-2.0, 2.0)}, {"soft": (10.0, 10.0)})]
-)
+@pytest.mark.parametrize(("limits", "soft"), [({}, {}), ({"x": (-0.6, 0.6), "du": (-2.0, 2.0)}, {"soft": (10, 10)})])
 def test_on_a_linear_problem_it_is_the_linear_controller(limits, soft):
     problem = problem_of("cart_pole", 4.0, **limits, linear=True)
     x0 = 0.3 * np.random.default_rng(0).normal(size=(3, 4))

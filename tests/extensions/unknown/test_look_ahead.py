@@ -66,9 +66,7 @@ def test_what_follows_a_candidate_is_the_regulator_that_learns():
         H = theta @ P @ theta.T + price
         u = np.clip(-np.linalg.solve(H[3:, 3:], H[3:, :3]) @ x, -2.0, 2.0)
     final = optimum()[0]
-    found = ahead_of._followed(
-        start, 2, jnp.array([0.5, 0.1]), jnp.asarray(plant), jnp.asarray(final), jnp.asarray(noise)
-    )
+    found = ahead_of._followed(start, 2, jnp.array([0.5, 0.1]), *map(jnp.asarray, (plant, final, noise)))
     assert float(found) == pytest.approx(paid + x @ final @ x, rel=1e-6)
 
 

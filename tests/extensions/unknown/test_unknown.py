@@ -572,6 +572,13 @@ def test_the_controller_sees_the_measured_state(plants):
     assert float(regret.excess.min()) > 0  # but the state's optimum pays less
 
 
+def test_an_optimum_that_is_excited_has_not_failed(plants):
+    excited = plants.disturbed(excitation=10.0)
+    regret = unknown.score(gains(excited), excited, key=KEY, num_initial=8, num_steps=20)
+    np.testing.assert_array_equal(regret.verdict, simulation.Verdict.BOUNDED)
+    np.testing.assert_array_equal(regret.ratio, 1.0)
+
+
 PENDULUM, PENDULUMS = systems.make("pendulum"), sampled("pendulum", 2)
 NO_PLANT_AT_LARGE = dataclasses.replace(unknown.wide(), dense=jnp.zeros((0, 3)), kinematic=jnp.zeros((0, 4)))
 
