@@ -128,26 +128,20 @@ def execute(
     """
     from lqrlab.workbench.runs import execution  # and papermill: a second
 
-    path, begun = folder / run_folder.RUN, time.monotonic()
-    run_folder.begin(path, **about)
-    status: Status = "stopped"
-    error = device = None
-    try:
-        for nb, values, fingerprint in steps:
-            if run_folder.finished(folder, nb.name, fingerprint):
-                say(f"✓ {nb.name}  finished before")
-            else:
-                execution.execute(nb, folder, values, fingerprint, say, ended)
-            device = session.results(folder, nb.name)["device"]
-        status = "finished"
-    except execution.CellError as problem:
-        why, details = problem.args
-        status = _STATUS.get(why.partition(":")[0], "failed")
-        error = f"{nb.name} failed: {why}"
-        failed = folder / "notebooks" / f"{nb.name}.failed.ipynb"
-        executed = [f"executed up to there: {short(failed)}"] * failed.exists()
-        advice = "Fix the cause and run the same command again: finished notebooks are kept."
-        raise RunError("\n".join([error, details, *executed, advice])) from None
-    finally:
-        seconds = round(time.monotonic() - begun, 2)
-        run_folder.note(path, status=status, error=error, ended=session.now(), seconds=seconds, device=device)
+    with run_folder.recording(folder / run_folder.RUN, about) as end:
+        try:
+            for nb, values, fingerprint in steps:
+                if run_folder.finished(folder, nb.name, fingerprint):
+                    say(f"✓ {nb.name}  finished before")
+                else:
+                    execution.execute(nb, folder, values, fingerprint, say, ended)
+                end["device"] = session.results(folder, nb.name)["device"]
+            end["status"] = "finished"
+        except execution.CellError as problem:
+            why, details = problem.args
+            error = f"{nb.name} failed: {why}"
+            end |= {"status": _STATUS.get(why.partition(":")[0], "failed"), "error": error}
+            failed = folder / "notebooks" / f"{nb.name}.failed.ipynb"
+            executed = [f"executed up to there: {short(failed)}"] * failed.exists()
+            advice = "Fix the cause and run the same command again: finished notebooks are kept."
+            raise RunError("\n".join([error, details, *executed, advice])) from None

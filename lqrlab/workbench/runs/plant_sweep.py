@@ -37,8 +37,7 @@ def design(asked: Sweep) -> Path:
     compute.setup()
     name = str(asked.target)
     if name not in systems.names():
-        near = checks.did_you_mean(name, [*systems.names(), *(path.stem for path in sweep_plan.numbered())])
-        advice = near or "; lqrlab list and lqrlab systems show them"
+        advice = checks.did_you_mean(name, systems.names()) or "; lqrlab list and lqrlab systems show them"
         raise ValueError(f"{name}: is neither a notebook nor a plant{advice}")
     if refused := [field for field in _FOR_NOTEBOOKS if getattr(asked, field) is not None]:
         option = "from" if refused[0] == "inputs" else refused[0].replace("_", "-")

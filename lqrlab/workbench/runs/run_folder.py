@@ -69,6 +69,17 @@ def note(path: Path, **changes: Any) -> None:
     files.write_json(path, {**read(path), **changes}, ensure_ascii=False)
 
 
+@contextlib.contextmanager
+def recording(path: Path, about: Record) -> Iterator[Record]:
+    """Keep the record of what is done here, and of the end that it puts into the mapping: stopped, if it puts none."""
+    begun, end = time.monotonic(), Record({"status": "stopped"})
+    begin(path, **about)
+    try:
+        yield end
+    finally:
+        note(path, ended=session.now(), seconds=round(time.monotonic() - begun, 2), **end)
+
+
 def read(path: Path) -> Record:
     """A record; empty where there is none."""
     try:
