@@ -226,14 +226,11 @@ def read(data: Dataset, window: int, blocks: Blocks, digests: bool) -> tuple[Row
     names = ["trajectories/states", "trajectories/controls"]
     for number in sorted({block.shard for block in blocks}):
         path = data.path / data.shards[number]["file"]
-        with shards.opened(path) as arrays:
+        with shards.opened(path) as (_, arrays), shards.damage(path, "is damaged"):
             held = data.read(data.shards[number], names) if digests else arrays
             for first, block in zip(at, blocks):
                 if block.shard == number:
-                    states, controls = (
-                        shards.rows(path, held, f"trajectories/{name}", block.first, block.last)[block.keep]
-                        for name in ("states", "controls")
-                    )
+                    states, controls = (held[name][block.first : block.last][block.keep] for name in names)
                     where = slice(first, first + len(block))
                     put(rows[where], window, states, controls, data.coordinates(number, block.variant))
                     variant[where] = block.variant + data.first_rows[number]
