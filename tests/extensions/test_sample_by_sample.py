@@ -108,7 +108,7 @@ MADE = {
     "adaptive": lambda: unknown.adaptive(PLANT, unknown.wide()),
     "look-ahead": lambda: unknown.look_ahead(unknown.adaptive(PLANT, unknown.ridge()), num=2, steps=2, until=4),
     "sampled": lambda: unknown_baselines.SampledPolicy(
-        unknown_baselines.ridge(0.1, 1.0, 0.0), PROBLEM.scaled().told("units"), 1, hold=3
+        unknown.ridge(size=0.1, input_size=1.0, probe=0.0), PROBLEM.scaled().told("units"), 1, hold=3
     ),
     "plant": lambda: PlantPolicy(dataclasses.replace(PROBLEM, plant=None, linear=True)),
 }

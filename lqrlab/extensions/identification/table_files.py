@@ -262,17 +262,14 @@ def _rows(lines: list[str], separator: str) -> list[list[str]]:
 
 def _excel(path: Path) -> pd.DataFrame:
     """The sheet with the most rows."""
-    openpyxl = extras.load("openpyxl", "identification", str(path))
+    extras.load("openpyxl", "identification", str(path))
     with zipfile.ZipFile(path) as parts:
         _check_size(path, sum(part.file_size for part in parts.infolist()))
-    with contextlib.closing(openpyxl.load_workbook(path, read_only=True, data_only=True)) as book:
-        for sheet in book.worksheets:
-            sheet.reset_dimensions()  # what the file says of them need not be so
-        sheets = [list(sheet.iter_rows(values_only=True)) for sheet in book.worksheets]
-    rows = max(([row for row in sheet if {*row} - {None, ""}] for sheet in sheets), key=len)
-    _check_size(path, 8 * max(map(len, rows), default=0) * len(rows))
-    headings, _, first = _layout([["" if cell is None else str(cell) for cell in row] for row in rows[:_LOOKED_AT]])
-    return _headed(path, pd.DataFrame(rows[first:]).infer_objects(), headings)
+    sheets = pd.read_excel(path, sheet_name=None, header=None, na_values=_MISSING).values()
+    sheet = max((sheet.dropna(how="all") for sheet in sheets), key=len)
+    _check_size(path, 8 * sheet.size)
+    headings, _, first = _layout(sheet[:_LOOKED_AT].astype(object).fillna("").astype(str).to_numpy().tolist())
+    return _headed(path, sheet[first:].infer_objects(), headings)
 
 
 def _arrays(path: Path) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import lqrlab
 from lqrlab.compute import checks
@@ -21,8 +21,6 @@ from lqrlab.compute.files import plant_files, read_object
 from lqrlab.workbench.runs import plant_copies, session
 
 Cell = Mapping[str, Any]
-Kind = Any
-"""The type that a parameter is declared with."""
 Values = dict[str, object]
 """Parameters by name."""
 Config = typing.TypeVar("Config")
@@ -30,7 +28,9 @@ MAIN_JOB, NUMBERED = "0[0-9]_*.ipynb", "[0-9][0-9]_*.ipynb"
 _BOUNDS = {"≥": "low", ">": "above", "≤": "high", "<": "below"}
 BY_OPTION = {"run": "the run's folder (--folder)", "plants_file": "--plants FILE"}
 """Parameters that a person sets in a notebook, and the command line by an option."""
-_TYPES: dict[str, Kind] = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
+FAMILIES = ("family", "families", "held_out", "others", "pages", "films")
+"""Parameters that name families of plants: those that do not exist are refused where they are typed."""
+_TYPES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
 _TYPES |= {str(kind): kind for kind in (list[int], list[float], list[str], dict[str, float])}
 _TYPES |= {f"{name} | None": kind | None for name, kind in _TYPES.items()}
 
@@ -40,7 +40,7 @@ class Parameter:
     """One line ``name: type = default  # about`` of the cell tagged ``parameters``."""
 
     name: str
-    type: Kind
+    type: Any
     default: object
     about: str = ""
 
@@ -79,6 +79,14 @@ class Notebook:
         prose = "\n".join(cell["source"] for cell in self.cells if cell["cell_type"] == "markdown")
         found = re.search(r"\*\*([^*]+\?)\*\*", prose)
         return " ".join(found[1].split()) if found else ""
+
+
+class Step(NamedTuple):
+    """A notebook of a run, its parameters, and the fingerprint of its result."""
+
+    nb: Notebook
+    values: Values
+    fingerprint: str
 
 
 def tags(cell: Cell) -> list[str]:
@@ -233,10 +241,19 @@ def check_value(
     parameter = known[key]
     about = f" ({parameter.about})" if parameter.about else ""
     value = from_text(value, parameter.type) if typed and isinstance(value, str) else value
-    return checked(f"{owner}.{key}{about}", value, parameter.limited)
+    fits = checked(f"{owner}.{key}{about}", value, parameter.limited)
+    if typed and key in FAMILIES:
+        from lqrlab import compute, systems
+
+        compute.setup()
+        for family in [fits] if isinstance(fits, str) else fits:
+            if family not in (*systems.names(), "all"):
+                hint = checks.did_you_mean(family, systems.names()) or "; lqrlab systems lists them"
+                raise ValueError(f"{owner}.{key}: no plant is called {family!r}{hint}")
+    return fits
 
 
-def from_text(text: str, kind: Kind) -> object:
+def from_text(text: str, kind: Any) -> object:
     """A value as typed on a command line: JSON, ``true``, ``none``, or for a list also ``a,b,c``; unchecked."""
     text = text.strip()
     if type(None) in typing.get_args(kind):

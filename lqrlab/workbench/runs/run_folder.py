@@ -120,12 +120,13 @@ def finished(folder: Path, name: str, fingerprint: str) -> bool:
     return all((folder / file).exists() for file in files)
 
 
-def refuse_foreign(folder: Path, source: Path | None = None, record: str = RUN) -> None:
-    """Raise ValueError unless a run, or the sweep of a ``record``, may write to a resolved ``folder``; touch nothing.
+def place(folder: str | Path, source: Path | None = None, record: str = RUN) -> Path:
+    """A folder, resolved, to which a run, or the sweep of a ``record``, may write; else a ``ValueError``.
 
     It may be new, empty, a run's, or hold nothing but what a data set, a training or notebooks run by hand left there.
-    It may not hold the notebooks (``source``), or be inside of their folder.
+    It may not hold the notebooks (``source``), or be inside of their folder. Nothing is touched.
     """
+    folder = Path(os.path.realpath(Path(folder).expanduser()))  # which ends, even where a link leads to itself
     # each may be a link to somewhere
     places = [Path(os.path.realpath(place)) for place in (folder, *(folder / name for name in PRODUCTS))]
     ours = (files.LOCK, USERS, record + files.PART)  # of a run that ended before it had a record
@@ -143,6 +144,7 @@ def refuse_foreign(folder: Path, source: Path | None = None, record: str = RUN) 
         fault = f"expected a new folder or one with the record {record}, but found {found[0]} there and no such record"
     if fault:
         raise ValueError(f"--folder {short(folder)}: {fault}; give another")
+    return folder
 
 
 def refuse_filled(folder: Path) -> None:
