@@ -139,6 +139,7 @@ def examine(file: Path, config: DataConfig, shard: Shard) -> Record:
     with shards.damage(file, "is no file of this data set"):
         content = shards.read(file)
         entry, about = manifest.record(file, content), content.attributes
+        manifest.check_entry(entry, config, shard)
         if DataConfig.from_json(str(about.get("config"))) != config:
             raise ValueError("it was made from another config")
         if (found := (about.get("family"), about.get("first_variant"))) != (shard.family, shard.first):

@@ -48,8 +48,8 @@ def design(asked: Sweep) -> Path:
         raise ValueError(f"{name}: expected -p NAME=VALUES, {advice}")
     points = sweep_plan.points(name, known, asked, "plant")
     problem = designs(name, points)
-    folder = asked.place(session.project(), name)
-    run_folder.refuse_foreign(folder, None, run_folder.SWEEP)
+    default = session.project() / "data" / "sweeps" / name
+    folder = run_folder.place(asked.folder or default, record=run_folder.SWEEP)
     if asked.dry_run:
         return sweep_plan.tell(name, points, folder)
     about: Record = {"notebook": name, "title": phrase(systems.family(name).title), "units": UNITS}

@@ -134,10 +134,12 @@ def perform(plan: Plan, run: Record, plants: str) -> None:
         values = plan.common | run["point"]
         about: Record = {"profile": plan.profile, "parameters": {name: notebooks.without_run(values)}}
         about |= {"commit": run_folder.commit(plan.nb.path.parent), "fingerprint": fingerprint}
+        from lqrlab.workbench.runs import execution  # and papermill: a second
+
         begun = time.monotonic()
         try:
-            step = pipeline.Step(plan.nb, values, fingerprint)
-            pipeline.execute([step], folder, about, lambda line: None, ended)
+            step = notebooks.Step(plan.nb, values, fingerprint)
+            execution.execute([step], folder, about, lambda line: None, ended)
         except RunError:
             if run_folder.read(folder / RUN)["status"] not in ("timed out", "stopped"):
                 raise

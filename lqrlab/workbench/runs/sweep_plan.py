@@ -8,14 +8,13 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import os
 import random
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lqrlab.compute.configuration import Positive
-from lqrlab.workbench.runs import notebooks, pipeline, run_folder
+from lqrlab.workbench.runs import notebooks, run_folder
 from lqrlab.workbench.runs.notebooks import Notebook, Parameter, Values
 from lqrlab.workbench.runs.run_folder import Record
 
@@ -42,11 +41,6 @@ class Sweep:
     retries: int = 1  # of a run that failed, or whose kernel or worker died
     report: bool = True  # write ``<folder>/report/index.html`` and a report of each run
     dry_run: bool = False  # say what would be done, and do nothing
-
-    def place(self, project: Path, name: str) -> Path:
-        """Its folder, resolved; by default one of the project."""
-        folder = Path(self.folder).expanduser() if self.folder else project / "data" / "sweeps" / name
-        return Path(os.path.realpath(folder))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,15 +73,12 @@ def planned(asked: Sweep, nb: Notebook) -> Plan:
     source, profile = nb.path.parent, asked.profile
     if profile is None and (source / "profiles" / "quick.json").exists():
         profile = "quick"
-    settings = notebooks.read_profile(source, profile).get(nb.name, {}) if profile else {}
-    common = notebooks.effective([nb], {nb.name: settings}, {})[nb.name]
-    given = points(nb.name, nb.parameters, asked)
-    for point in given:
-        pipeline.check_names({nb.name: common | point}, point)
+    settings = notebooks.read_profile(source, profile) if profile else {}
+    common = notebooks.effective([nb], settings, {})[nb.name]
     before = [path.stem for path in sorted(source.glob(notebooks.MAIN_JOB)) if path.stem < nb.name]
     needs = nb.metadata.get("needs", before if re.match("0[0-9]_", nb.name) else [])
-    folder = asked.place(source.parent, nb.name)
-    run_folder.refuse_foreign(folder, source, run_folder.SWEEP)
+    given = points(nb.name, nb.parameters, asked)
+    folder = run_folder.place(asked.folder or source.parent / "data" / "sweeps" / nb.name, source, run_folder.SWEEP)
     return Plan(asked, nb, folder, profile, common, given, needs)
 
 
