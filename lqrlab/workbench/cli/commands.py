@@ -210,8 +210,7 @@ def train(folder: Path, profile: str, overrides: dict[str, str], source: Path | 
     """
     source = notebooks.find_source(source)
     (nb,) = notebooks.named(source, ("03_training",))
-    given = {nb.name: notebooks.read_profile(source, profile).get(nb.name, {})}
-    values: dict[str, Any] = notebooks.effective([nb], given, overrides)[nb.name]
+    values: dict[str, Any] = notebooks.effective([nb], notebooks.read_profile(source, profile), overrides)[nb.name]
     values["train_options"] = {"checkpoint_every": 5 * values["report_every"]} | values["train_options"]
     if not (folder / "dataset").is_dir():
         advice = f"lqrlab run 02_data_generation --folder {folder} makes one"

@@ -134,15 +134,6 @@ def named(folder: Path, names: Sequence[str]) -> list[Notebook]:
     return [read(paths[name]) for name in dict.fromkeys(wanted)]
 
 
-def with_inputs(chosen: Sequence[Notebook], chain: Sequence[Notebook]) -> list[Notebook]:
-    """The chosen notebooks of a chain and those whose files they read, directly or not, in order."""
-    wanted = {nb.name for nb in chosen}
-    for i in reversed(range(len(chain))):
-        if chain[i].name in wanted:
-            wanted |= set(chain[i].metadata.get("needs", [nb.name for nb in chain[:i]]))
-    return [nb for nb in chain if nb.name in wanted]
-
-
 def the_one(refusal: str, name: str, names: Iterable[str]) -> str:
     """The one of ``names`` that is ``name``, or alone begins with it; a ``ValueError`` gives the near ones."""
     names = list(names)
@@ -204,8 +195,9 @@ def effective(
 ) -> dict[str, Values]:
     """The parameters that each notebook will run with: its defaults, then the profile, then what was given.
 
-    ``given`` maps ``"notebook.parameter"``, or ``"parameter"`` for all notebooks that declare it, to values; text is
-    read as typed on a command line. A ``ValueError`` names notebook and parameter, what was expected and what came.
+    ``profile`` may name other notebooks of their folder too. ``given`` maps ``"notebook.parameter"``, or
+    ``"parameter"`` for all notebooks that declare it, to values; text is read as typed on a command line. A
+    ``ValueError`` names notebook and parameter, what was expected and what came.
     """
     for nb in chain:
         if "run" not in nb.parameters:
@@ -213,10 +205,11 @@ def effective(
     by_name = {nb.name: nb for nb in chain}
     values: dict[str, Values] = {nb.name: {p.name: p.default for p in nb.parameters.values()} for nb in chain}
     for name, settings in profile.items():
-        if name not in by_name:
+        if name in by_name:
+            declared = by_name[name].parameters
+            values[name] |= {key: check_value(name, declared, key, value) for key, value in settings.items()}
+        elif not chain[0].path.with_stem(name).exists():
             raise ValueError(f"profile: there is no notebook {name!r}{near(name, by_name)}")
-        declared = by_name[name].parameters
-        values[name] |= {key: check_value(name, declared, key, value) for key, value in settings.items()}
     for key, value in given.items():
         name, dot, short = key.rpartition(".")
         meant = [nb for nb in chain if short in nb.parameters]

@@ -73,13 +73,15 @@ def _say_plan(steps: Sequence[Step], folder: Path, fresh: bool) -> None:
 
 
 def _steps(source: Path, profile: str, given: Mapping[str, object], only: Sequence[str]) -> list[Step]:
-    """Steps to be executed, all of them checked, with what they read from others."""
+    """Steps to be executed, all of them checked, with the notebooks whose files they read, directly or not."""
     main_job, chosen = notebooks.find(source), notebooks.named(source, only)
-    known = {nb.name: nb for nb in (*main_job, *chosen)}
-    chain = notebooks.with_inputs(chosen or main_job, [*known.values()])
-    others = {path.stem for path in source.glob(notebooks.NUMBERED)} - {nb.name for nb in chain}
-    settings = {k: v for k, v in notebooks.read_profile(source, profile).items() if k not in others}
-    values = notebooks.effective(chain, settings, given)
+    known = [*{nb.name: nb for nb in (*main_job, *chosen)}.values()]
+    wanted = {nb.name for nb in chosen or main_job}
+    read = set(wanted)
+    for i in reversed(range(len(known))):
+        if known[i].name in read:
+            read |= set(known[i].metadata.get("needs", [nb.name for nb in known[:i]]))
+    chain = [nb for nb in known if nb.name in read]
+    values = notebooks.effective(chain, notebooks.read_profile(source, profile), given)
     prints = notebooks.fingerprints(chain, values)
-    wanted = {nb.name for nb in chosen or chain}
     return [Step(nb, values[nb.name], prints[nb.name]) for nb in chain if nb.name in wanted]
