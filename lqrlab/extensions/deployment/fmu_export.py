@@ -25,7 +25,7 @@ from lqrlab.extensions.deployment import c_files
 from lqrlab.extensions.deployment.c_loading import compiled, compiler
 from lqrlab.extensions.deployment.exported_step import ExportedStep
 from lqrlab.simulation import Problem
-from lqrlab.systems import Plant
+from lqrlab.systems import Plant, Signal
 
 _TOOL = "lqrlab"
 _SOURCES = ("controller.c", "model.c")
@@ -147,14 +147,9 @@ def _described(model: object, problem: Problem | Plant | None, name: str) -> Exp
     return ExportedUnit(name, step, *_distinct(given, _variables_of(states, x_eq, "state")), True)
 
 
-def _variables_of(labels: Sequence[str], start: np.ndarray, about: str) -> list[UnitSignal]:
-    """Signals of labels such as ``"angle [rad]"``."""
-    found = [re.fullmatch(r"(.*?)(?: \[(.*)\])?", label) for label in labels]
-    parts = [("", "") if match is None else (match[1], match[2] or "") for match in found]
-    return [
-        UnitSignal(re.sub(r"\W+", "_", name).strip("_") or "signal", unit, float(v), about)
-        for (name, unit), v in zip(parts, start)
-    ]
+def _variables_of(signals: Sequence[Signal], start: np.ndarray, about: str) -> list[UnitSignal]:
+    names = [re.sub(r"\W+", "_", s.name).strip("_") or "signal" for s in signals]
+    return [UnitSignal(name, s.unit, float(v), about) for name, s, v in zip(names, signals, start)]
 
 
 def _distinct(given: list[UnitSignal], results: list[UnitSignal]) -> tuple[list[UnitSignal], list[UnitSignal]]:
