@@ -163,7 +163,7 @@ class Source(abc.ABC):
         position = checks.whole("position", position, 0, self.num_positions // self.batch_size - 1)
         taken = self.windows(position * self.batch_size, self.batch_size)
         # the signals do not pass through a program, which would copy them
-        return Batch(taken.variant, taken.signals, *_gain_and_masks(taken.t, taken.variant, self.table, self.window))
+        return Batch(taken.variant, taken.signals, *gain_and_masks(taken.t, taken.variant, self.table, self.window))
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         """Batches from number ``start`` on, made by a thread ahead of their use; one epoch if ``stop`` is left out."""
@@ -177,9 +177,6 @@ class Source(abc.ABC):
 
     def __iter__(self) -> Iterator[Batch]:
         return self.batches()
-
-
-_gain_and_masks = jax.jit(gain_and_masks, static_argnames="window")
 
 
 def _prefetched(make: Callable[[int], T], positions: range) -> Iterator[T]:
@@ -197,9 +194,6 @@ def _prefetched(make: Callable[[int], T], positions: range) -> Iterator[T]:
         maker.shutdown(wait=False, cancel_futures=True)
 
 
-_shuffled_windows = jax.jit(WindowSet.shuffled, static_argnames="count")
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ResidentSource(Source):
     """All windows on the device, shuffled and gathered there."""
@@ -208,7 +202,7 @@ class ResidentSource(Source):
 
     def _gather(self, first: int, count: int) -> Windows:
         epoch, start = (np.uint32(i) for i in divmod(first, self.num_windows))
-        return _shuffled_windows(self.held, start, epoch, count, np.uint32(self.spec.seed))
+        return self.held.shuffled(start, epoch, count, np.uint32(self.spec.seed))
 
 
 class _Pool(NamedTuple):

@@ -39,6 +39,7 @@ class Windows:
         return Batch(self.variant, self.signals, *known)
 
 
+@functools.partial(jax.jit, static_argnames="window")
 def gain_and_masks(
     t: Int32[Array, " b"], variant: Int32[Array, " b"], table: VariantTable, window: int
 ) -> tuple[Array, Array, Array, Array]:

@@ -29,6 +29,8 @@ _AT_ONCE = 200  # plants whose loops are simulated together
 PUBLISHED = tomllib.loads(Path(__file__).with_name("textbook.toml").read_text(encoding="utf-8"))
 """Designs that others have published, of which nothing is in the catalogue; the file says what it holds."""
 Rungs = dict[str, dict[str, Plant]]
+Reference = Callable[[Problem], Callable[[Array], Array]]
+"""Problem → the least cost of starts within its limits, as ``predictive.reference`` makes."""
 
 
 def baselines(plants: Mapping[str, Plant]) -> dict[str, LinearPolicy]:
@@ -106,7 +108,7 @@ def ladder(
     spread: float = 0.2,
     wide: float = 0.5,
     limit: float | None = None,
-    reference: Callable[[Problem], Callable[[Array], Array]] | None = None,
+    reference: Reference | None = None,
 ) -> Ladder:
     """Compare controllers with the optimum on plants that are ever further from the trained families.
 
@@ -130,8 +132,8 @@ def ladder(
         spread, wide: half-widths of the parameters around their defaults, relative.
         limit: of all inputs around the equilibrium, in units of their scales; none if left out. Then inputs are
             clipped, all loops are simulated, and dense systems, which often cannot be held, are left out.
-        reference: problem → the least cost of starts within its limits, as ``predictive.reference`` makes; with
-            ``limit``. It takes minutes where the others take seconds: give few variants and starts.
+        reference: see :data:`Reference`; with ``limit``. It takes minutes where the others take seconds: give few
+            variants and starts.
 
     >>> families = systems.names()
     >>> detuned = {"detuned": lambda problem: 0.9 * problem.K}
@@ -201,7 +203,7 @@ def _scores(
     problem: Problem,
     scaled: Problem,
     x0: Array,
-    reference: Callable[[Problem], Callable[[Array], Array]] | None,
+    reference: Reference | None,
 ) -> dict[str, Score]:
     """Exact scores of constant gains without limits; of everything else, of simulated loops."""
     contenders: dict[str, Callable[[slice], object]] = {}
@@ -276,10 +278,7 @@ def _of_gain(optimum: Problem, x0: Array, gain: Float[Array, "V 6 12"]) -> Score
 
 
 def _simulated(
-    contenders: Mapping[str, Callable[[slice], object]],
-    problem: Problem,
-    x0: Array,
-    reference: Callable[[Problem], Callable[[Array], Array]] | None,
+    contenders: Mapping[str, Callable[[slice], object]], problem: Problem, x0: Array, reference: Reference | None
 ) -> dict[str, Score]:
     """Of any policies, by loops on the linearised plants, some at a time; compared with the optimum within limits."""
     parts: dict[str, list[Score]] = {name: [] for name in contenders}
@@ -292,11 +291,7 @@ def _simulated(
 
 
 def _of_families(
-    designs: Mapping[str, object],
-    families: Sequence[str],
-    problem: Problem,
-    x0: Array,
-    reference: Callable[[Problem], Callable[[Array], Array]] | None,
+    designs: Mapping[str, object], families: Sequence[str], problem: Problem, x0: Array, reference: Reference | None
 ) -> Score:
     """Of controllers by family, each on the variants of its own; not a number for the others."""
     ratio, remaining = np.full((2, *x0.shape[:2]), np.nan)

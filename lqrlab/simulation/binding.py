@@ -94,15 +94,11 @@ def _remembering(name: str) -> Callable[[Any, Problem], Policy]:
     return make
 
 
-def _planned(controller: Any, problem: Problem) -> Policy:
-    return tracking(problem, controller)
-
-
 _DESIGNS = {
     "lqrlab.control.estimation.LQG": _remembering("estimated"),
     "lqrlab.control.state_space.StateSpace": _remembering("measuring"),
     "lqrlab.control.servo.Integral": _remembering("integrating"),
-    "lqrlab.control.horizon.LQTracking": _planned,
+    "lqrlab.control.horizon.LQTracking": lambda plan, problem: tracking(problem, plan),
 }
 """Designs that stand below this room and are registered when one of them comes, so that nothing loads them before."""
 

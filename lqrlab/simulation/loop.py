@@ -217,16 +217,12 @@ def _by_engine(
     """
     lead, count = x0.shape[:-1], x0.size // x0.shape[-1]
     watched = jax.config.jax_debug_nans  # type: ignore[attr-defined]
-    if (
-        type(policy) is not LinearPolicy
-        or count < MANY
-        or watched
-        or _shared_out(x0, policy.K, problem.A)
-        or not np.issubdtype(x0.dtype, np.floating)
-    ):
+    if type(policy) is not LinearPolicy or count < MANY or watched or not np.issubdtype(x0.dtype, np.floating):
         return None
     if checks.traced(problem, policy, x0, key, jnp.zeros(())):
         return None
+    if any(len(a.devices()) > 1 for a in (x0, policy.K, problem.A) if isinstance(a, jax.Array)):
+        return None  # a scan leaves them there, an engine would not
     # a linear loop's program is smaller: at 1900 loops of 500 samples it takes a third of the scan's time
     if count * num_steps * (2.5 if problem.linear else problem.substeps) < MUCH:
         return None
@@ -245,11 +241,6 @@ def _seen_by_engine(xs: Float[Array, "loops points n"], spread: Array, key: PRNG
     noise = drawing(key, numbers, Noise(sensor=of_loops), xs.dtype)(xs.shape[1] - 1, jnp.int32(0)).sensor
     assert noise is not None
     return xs[:, :-1] + jnp.moveaxis(noise, -1, 0)
-
-
-def _shared_out(*arrays: object) -> bool:
-    """True if any array is on several devices, where a scan leaves it and an engine would not."""
-    return any(len(a.devices()) > 1 for a in arrays if isinstance(a, jax.Array) and not checks.traced(a))
 
 
 @functools.cache

@@ -341,7 +341,7 @@ def test_programs_of_functions_that_nobody_holds_any_more_are_forgotten():
     "compiled",
     [
         *(systems.custom.Function.dynamics, systems.custom.Function.matrices, loop._run),
-        *(constant_gain._program(False), regions._advance, iterative_lqr._solve, loop_design._rollout),
+        *(constant_gain._PROGRAMS[False], regions._advance, iterative_lqr._solve, loop_design._rollout),
     ],
 )
 def test_whatever_takes_a_plant_of_a_users_function_forgets_it(compiled):

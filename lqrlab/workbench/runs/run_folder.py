@@ -190,15 +190,12 @@ def hold(folder: Path, patience: float = 0.0) -> Iterator[None]:
     It waits ``patience`` seconds for those that :func:`use` or hold it; then a ``ValueError`` names them.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + patience
     users = folder / USERS
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(files.locked(folder, patience))
-            while any([_in_use(place) for place in users.glob("*")]):
-                if time.monotonic() >= deadline:
-                    raise ValueError
-                time.sleep(0.1)
+            for place in users.glob("*"):
+                _remove(place, patience)
         except ValueError:
             known = ", ".join(sorted({place.name.partition("-")[0] for place in users.glob("*")})) or "?"
             wrong = f"another run works in this folder (process {known})"
@@ -233,15 +230,10 @@ def enter(folder: str, parent: int) -> None:
     _ENTERED.enter_context(use(Path(folder)))
 
 
-def _in_use(place: Path) -> bool:
-    """True while the process that made ``place`` runs; what a killed one left is removed."""
-    try:
-        with files.locked(place):
-            pass
-    except ValueError:
-        return True
-    shutil.rmtree(place, ignore_errors=True)
-    return False
+def _remove(place: Path, patience: float = 0.0) -> None:
+    """Remove what a killed process left, or a ``ValueError`` while the one that made ``place`` runs."""
+    with contextlib.suppress(FileNotFoundError), files.locked(place, patience):  # it may take it away itself
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def pack(folder: Path, file: Path | None = None) -> Path:
@@ -286,11 +278,11 @@ def pack(folder: Path, file: Path | None = None) -> Path:
 def _scratch(above: Path) -> Iterator[Path]:
     """A folder for what is not whole yet; those that killed processes left beside it are removed."""
     for left in above.glob(f"{_SCRATCH}*"):
-        with contextlib.suppress(OSError):  # another's, or gone by now
+        with contextlib.suppress(OSError, ValueError):  # another's, or gone by now
             inside, age = {path.name for path in left.iterdir()}, time.time() - left.stat().st_mtime
             known = inside <= {files.LOCK, "archive", "run"} and not left.is_symlink()
             if known and (files.LOCK in inside or age > _YOUNG):
-                _in_use(left)
+                _remove(left)
     with tempfile.TemporaryDirectory(dir=above, prefix=_SCRATCH) as made, files.locked(made):
         yield Path(made)
 
