@@ -27,7 +27,7 @@ _SHRINKS = 16  # largest believable ratio of compression of what is more than th
 _MOST_COLUMNS = 10_000
 _LONGEST_LINE = 1 << 20
 _LOOKED_AT = 1000  # rows in which heading, units and separator are looked for
-_SEPARATORS = (";", "\t", ",", "|", r"\s+")
+_SEPARATORS = (";", "\t", "|", ",", r"\s+")
 _DATA = re.compile(r"\s*[-+]?[.,]?\d")  # numbers and times begin so
 _MISSING = "", "-", "--", "---", ".", "?", "na", "n/a", "nan", "-nan", "nat", "none", "null", "<na>", "<nat>"
 
@@ -244,12 +244,14 @@ def _encoding(head: bytes) -> str:
 
 def _cut(lines: list[str]) -> tuple[str, list[list[str]]]:
     """The separator that cuts most of the last lines into as many cells, and the rows that it makes of all lines."""
-    commas = [re.fullmatch(r"(\s*[-+]?\d+(,\d+)?(e[-+]?\d+)?(\s|$)){2,}", line, re.IGNORECASE) for line in lines[-9:]]
+    number = re.compile(f"(?:{'|'.join(_NUMBERS.values())})(?<!,)")
+    apart = [line.split() for line in lines[-9:] if line.strip()]
+    blanks = [len(words) > 1 and all(number.fullmatch(w) or w.lower() in _MISSING for w in words) for words in apart]
     for separator in (s for s in _SEPARATORS if len(s) > 1 or any(s in line for line in lines)):
         rows = _rows(lines, separator)
         sizes = [len(row) for row in rows[-max(len(rows) // 4, 3) :] if any(row)]
         size, count = collections.Counter(sizes).most_common(1)[0] if sizes else (0, 0)
-        if size > 1 and 2 * count > len(sizes) and not (separator == "," and all(commas)):
+        if size > 1 and 2 * count > len(sizes) and not (separator == "," and all(blanks)):
             return separator, rows
     return ",", _rows(lines, ",")
 

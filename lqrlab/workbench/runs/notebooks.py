@@ -208,7 +208,7 @@ def effective(
         if name in by_name:
             declared = by_name[name].parameters
             values[name] |= {key: check_value(name, declared, key, value) for key, value in settings.items()}
-        elif not chain[0].path.with_stem(name).exists():
+        elif name not in {path.stem for path in chain[0].path.parent.glob(NUMBERED)}:
             raise ValueError(f"profile: there is no notebook {name!r}{near(name, by_name)}")
     for key, value in given.items():
         name, dot, short = key.rpartition(".")

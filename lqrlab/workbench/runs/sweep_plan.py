@@ -95,7 +95,7 @@ def notebook(target: str) -> Notebook | None:
     path = Path(target).expanduser()
     if path.suffix == ".ipynb" and path.exists():
         return notebooks.read(path.resolve())
-    if path.suffix == ".ipynb" or target[:1].isdigit():
+    if path.suffix == ".ipynb" or path.name[:1].isdigit():
         return notebooks.named(notebooks.find_source(), [target])[0]
     return None
 
