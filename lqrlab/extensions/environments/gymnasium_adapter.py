@@ -151,12 +151,12 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
         if seed is None:
             self._count += 1
             return jax.random.split(jax.random.fold_in(self._root, self._count), self.num_envs)
-        if not np.ndim(seed) and seed is not None:
-            seed = checks.whole("seed", seed, None)
-        seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int | np.integer) else list(seed)
+        seeds = seed if np.ndim(seed) else [checks.whole("seed", seed, None) + i for i in range(self.num_envs)]
         if len(seeds) != self.num_envs:
             raise ValueError(f"seed: expected one number, or {self.num_envs} of them, but found {len(seeds)}")
-        seeds = [int(np.random.default_rng().integers(_SEEDS)) if s is None else int(s) for s in seeds]
+        seeds = [
+            int(np.random.default_rng().integers(_SEEDS)) if s is None else checks.whole("seed", s, None) for s in seeds
+        ]
         self._root, self._count = jax.random.key(seeds[0]), 0
         return jax.vmap(jax.random.key)(jnp.asarray(np.array(seeds) % _SEEDS, jnp.uint32))
 

@@ -85,14 +85,13 @@ class Settings(Config):
             checks.choice("reward", self.reward, REWARDS, "a function, or one of")
         for name in ("noise", "sensor_noise"):
             self.require(name, np.ndim(getattr(self, name)) < 2, "standard deviations, one for all states or one each")
+            object.__setattr__(self, name, _plain(name, getattr(self, name)))  # as what has a hash
         for name, others in (("limits", ("plant",)), ("x_limits", ())):
             given = getattr(self, name)
             if pair := isinstance(given, tuple | list) and len(given) == 2:
                 object.__setattr__(self, name, tuple(_plain(name, a) for a in given))
             known = pair or given is None or (isinstance(given, str) and given in others)
             self.require(name, known, "a pair (low, high), None" + "".join(f" or {text!r}" for text in others))
-        for name in ("noise", "sensor_noise"):  # as what has a hash
-            object.__setattr__(self, name, _plain(name, getattr(self, name)))
         self.require("sensor_noise", all(0 <= a < np.inf for a in self.sensor_noise), "standard deviations ≥ 0")
         if self.observe not in ("state", "outputs") and not 0 < self.memory <= _MOST_REMEMBERED:
             self.require("observe", False, f"'state', 'outputs' or 'history:8' (at most {_MOST_REMEMBERED})")

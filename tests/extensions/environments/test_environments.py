@@ -641,6 +641,7 @@ def test_vectors_are_reproducible_and_refuse_what_is_wrong_without_a_trace_of_it
         refused(f"action: {message}", a[0].step, wrong)
     action = np.zeros((3, 1), np.float32)
     np.testing.assert_array_equal(a[0].step(action)[0], b[0].step(action)[0])
+    refused("seed: expected a whole number", a[0].reset, seed=[0, 1, 1.5])
     refused("num_envs: expected a whole number ≥ 1", gymnasium.make_vec, "lqrlab/Pendulum-v0", num_envs=0)
     refused("plant: expected", gymnasium.make, "lqrlab/Plant-v0")
 
