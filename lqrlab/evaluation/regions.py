@@ -69,7 +69,11 @@ def attraction(
     >>> evaluation.attraction(plant, simulation.LinearPolicy(gain), starts, limits=(-2.0, 2.0)).converged.tolist()
     [True, False]
     """
-    problem = _problem(plant, limits)
+    if not isinstance(plant, Problem):
+        check_plant(plant, one=True)
+    elif plant.batch_shape or limits is not None:
+        raise ValueError("plant: expected a problem of one plant, which says itself what the limits are")
+    problem = plant if isinstance(plant, Problem) else Problem.of(plant, limits=limits, optimum=False)
     starts = np.asarray(checks.real("x0", x0, finite=True))
     if starts.shape[-1:] != (problem.n,):
         raise ValueError(f"x0: expected states [..., {problem.n}] of {problem.name}, but found {starts.shape}")
@@ -107,16 +111,6 @@ def attraction(
     peaks[whole, running] = np.maximum(peaks[whole, running], verdict.size(x, scales))
     judged = np.asarray(verdict.of_peaks(start, *peaks, num_steps=num_steps, linear=problem.linear))
     return Attraction(*(a.reshape(starts.shape[:-1]) for a in (judged, samples * float(problem.dt))))
-
-
-def _problem(plant: Plant | Problem, limits: tuple[ArrayLike, ArrayLike] | None) -> Problem:
-    """The problem of one nonlinear plant."""
-    if not isinstance(plant, Problem):
-        check_plant(plant, one=True)
-        return Problem.of(plant, limits=limits, optimum=False)
-    if plant.batch_shape or limits is not None:
-        raise ValueError("plant: expected a problem of one plant, which says itself what the limits are")
-    return plant
 
 
 def _run(
