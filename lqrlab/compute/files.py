@@ -1,7 +1,6 @@
 """Files that are whole or not there, and folders that one process holds at a time."""
 
 import contextlib
-import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -102,26 +101,16 @@ def read_rows(path: str | Path) -> list[dict[str, Any] | None]:
     return found
 
 
-def digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 @contextlib.contextmanager
 def locked(folder: str | Path, patience: float = 0.0) -> Iterator[None]:
     """Hold a folder, so that two processes do not write to it at once; the lock ends with the process.
 
     After ``patience`` [s] of waiting, a ``ValueError`` says that another process holds it.
     """
-    lock = filelock.FileLock(Path(folder) / LOCK, timeout=patience)
     try:
-        lock.acquire()
+        with filelock.FileLock(Path(folder) / LOCK, timeout=patience):
+            yield
     except filelock.Timeout:
         raise ValueError(
             f"{folder}: the folder is locked by another process that writes to it; wait for it, or end it"
         ) from None
-    try:
-        yield
-    finally:
-        lock.release()

@@ -268,7 +268,7 @@ def pack(folder: Path, file: Path | None = None) -> Path:
         with zipfile.ZipFile(scratch / "archive", "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
             for name, path in found.items():
                 archive.write(path, name)
-            digests = {name: files.digest(path) for name, path in found.items()}
+            digests = {name: plant_copies.digest(path) for name, path in found.items()}
             archive.writestr(DIGESTS, json.dumps(digests))
         (scratch / "archive").replace(file)
     return file
@@ -327,7 +327,7 @@ def _extracted(archive: zipfile.ZipFile, place: Path, packed: int) -> str:
         return fault
     archive.extractall(place)
     names, listed = {*archive.namelist()} - {DIGESTS}, files.read_object(place / DIGESTS)
-    if changed := [name for name in sorted(names & {*listed}) if files.digest(place / name) != listed[name]]:
+    if changed := [name for name in sorted(names & {*listed}) if plant_copies.digest(place / name) != listed[name]]:
         return f"{changed[0]} is not what was written"
     if odd := sorted(names ^ {*listed}):
         return f"{odd[0]} is {'not in its list' if odd[0] in names else 'missing, which is in its list'} {DIGESTS}"
