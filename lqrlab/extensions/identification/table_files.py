@@ -283,9 +283,8 @@ def _parquet(path: Path) -> pd.DataFrame:
 
     file = pyarrow.parquet.ParquetFile(path)
     about, columns = file.metadata, [file.schema.column(j) for j in range(file.metadata.num_columns)]
-    groups = [about.row_group(i) for i in range(about.num_row_groups)]
-    _check_columns(path, len(groups) * len(columns))
-    held = sum(group.column(j).total_uncompressed_size for group in groups for j in range(len(columns)))
+    _check_columns(path, about.num_row_groups * len(columns))
+    held = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
     _check_size(path, max(held, 8 * about.num_rows * len(columns)))
     flat = [c.path for c in columns if c.max_repetition_level == 0 and c.physical_type != "BYTE_ARRAY"]
     return file.read(columns=flat).to_pandas(ignore_metadata=True)
