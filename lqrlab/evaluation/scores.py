@@ -106,7 +106,12 @@ def evaluate(
     """
     checks.on_host("evaluate", controller, plants, key, x0)
     problem = plants if isinstance(plants, Problem) else Problem.of(plants, linear=linear, optimum=False)
-    problem = _with_optimum(problem)
+    if problem.A.dtype != jnp.float64:
+        raise ValueError(
+            f"plants: expected float64, but found {problem.A.dtype}; call lqrlab.compute.setup() first: in "
+            "float32 the optimum itself is wrong in the third digit"
+        )
+    problem = problem.solved()
     if any(a is not None for a in problem.noise):
         raise ValueError(
             "plants: expected a problem without noise, under which x0ᵀP x0 is no optimum to compare with; "
@@ -121,16 +126,6 @@ def evaluate(
     poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
     steps = control.settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
     return _scored(problem, policy, starts, steps, reference)
-
-
-def _with_optimum(problem: Problem) -> Problem:
-    """The problem with what policies are compared with, or why there is none."""
-    if problem.A.dtype != jnp.float64:
-        raise ValueError(
-            f"plants: expected float64, but found {problem.A.dtype}; call lqrlab.compute.setup() first: in "
-            "float32 the optimum itself is wrong in the third digit"
-        )
-    return problem.solved()
 
 
 def _starts(problem: Problem, x0: ArrayLike) -> Array:
