@@ -122,18 +122,14 @@ def evaluate(
     if not callable(reference):
         one = "a function of states, such as predictive.reference(problem), or"
         checks.choice("reference", reference, ("unconstrained",), one)
-    starts = _starts(problem, problem.initial_state(key=key, num=num_initial) if x0 is None else x0)
-    poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
-    steps = control.settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
-    return _scored(problem, policy, starts, steps, reference)
-
-
-def _starts(problem: Problem, x0: ArrayLike) -> Array:
-    x0, batch = checks.floating("x0", x0), problem.batch_shape
+    x0 = checks.floating("x0", problem.initial_state(key=key, num=num_initial) if x0 is None else x0)
+    batch = problem.batch_shape
     if x0.ndim < 2 or not x0.size or (x0.shape[: len(batch)], x0.shape[-1]) != (batch, problem.n):
         expected = ", ".join([*map(str, batch), "S", str(problem.n)])
         raise ValueError(f"x0: expected one or more starts [{expected}] of {problem.name}, but found shape {x0.shape}")
-    return x0
+    poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
+    steps = control.settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
+    return _scored(problem, policy, x0, steps, reference)
 
 
 def _scored(
