@@ -217,7 +217,13 @@ def _by_engine(
     if count * num_steps * (2.5 if problem.linear else problem.substeps) < MUCH:
         return None
     loops, starts = loops_of(problem, policy.K), x0.reshape(-1, x0.shape[-1])
-    out = constant_gain.simulate(loops, starts, num_steps, _recorders(keep), key=key, substeps=problem.substeps)
+    out: Mapping[str, np.ndarray | Array] | None = None
+    if loops.plants == 1 and problem.linear and loops.low is None and key is None and jax.default_backend() == "cpu":
+        from lqrlab.simulation import closed_loop_powers  # which few runs need
+
+        out = closed_loop_powers.simulate(loops, np.asarray(starts), num_steps, keep)
+    if out is None:
+        out = constant_gain.simulate(loops, starts, num_steps, _recorders(keep), key=key, substeps=problem.substeps)
     if "seen" in keep:
         out = {**out, "seen": _seen_by_engine(jnp.asarray(out["xs"]), loops.noise.sensor, key)}
     return {name: jax.device_put(out[name].reshape(*lead, *out[name].shape[1:]), may_alias=True) for name in keep}

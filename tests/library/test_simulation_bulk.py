@@ -68,8 +68,8 @@ def test_engines_are_the_reference_scan(linear, limited, batched, dtype, monkeyp
 def test_linear_loops_take_the_engine_sooner(linear, num_steps, engine, monkeypatch):
     """From 0.4 of the steps of nonlinear ones: 350 of 800."""
     monkeypatch.setattr(loop, "MUCH", 800)
-    taken = mock.Mock(side_effect=constant_gain.simulate)
-    monkeypatch.setattr(loop.constant_gain, "simulate", taken)
+    taken = mock.Mock(side_effect=loop.loops_of)
+    monkeypatch.setattr(loop, "loops_of", taken)
     problem, K, x0 = problem_and_starts(linear, False, False, np.float64)
     problem = dataclasses.replace(problem.disturbed(), substeps=1)
     simulation.rollout(problem, simulation.LinearPolicy(K), x0, num_steps)
