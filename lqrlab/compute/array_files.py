@@ -164,12 +164,12 @@ def _hdf5(path: Path, most: int) -> dict[str, Any]:
 
 
 def unbelievable(item: Any, size: int) -> str:
-    """Why an array of an HDF5 file of so many bytes is not read; empty if nothing is wrong."""
+    """Why an array of an HDF5 file that has so many bytes for it is not read; empty if nothing is wrong."""
     if item.is_virtual or item.external:
         return "keeps its values in another file, which is not read"
     compressed = item.id.get_create_plist().get_nfilters() > item.fletcher32
     if item.nbytes > size * (_SHRINKS if compressed else 1):
-        return f"claims {item.nbytes} bytes of shape {item.shape}, but the file has {size}"
+        return f"claims {item.nbytes} bytes of shape {item.shape}, but the file has {size} for it"
     return ""
 
 

@@ -24,11 +24,14 @@ from lqrlab.systems import Plant
 OUTSIDE, DENSE = "designs from outside the catalogue", "dense systems"
 _SIZES = (2, 1), (4, 2), (6, 1), (8, 3), (12, 1), (12, 6)  # of dense systems: states, inputs
 _NEIGHBOURS = 4  # times as many variants of each trained family to look for the nearest in
+_WIDE = 0.5  # half-width of the parameters beyond those trained on, relative
 _AT_ONCE = 200  # plants whose loops are simulated together
 
 PUBLISHED = tomllib.loads(Path(__file__).with_name("textbook.toml").read_text(encoding="utf-8"))
 """Designs that others have published, of which nothing is in the catalogue; the file says what it holds."""
 Rungs = dict[str, dict[str, Plant]]
+Reference = Callable[[Problem], Callable[[Array], Array]]
+"""Problem → the least cost of starts within its limits, as ``predictive.reference`` makes."""
 
 
 def baselines(plants: Mapping[str, Plant]) -> dict[str, LinearPolicy]:
@@ -104,13 +107,12 @@ def ladder(
     variants: int = 24,
     starts: int = 4,
     spread: float = 0.2,
-    wide: float = 0.5,
     limit: float | None = None,
-    reference: Callable[[Problem], Callable[[Array], Array]] | None = None,
+    reference: Reference | None = None,
 ) -> Ladder:
     """Compare controllers with the optimum on plants that are ever further from the trained families.
 
-    The rungs: fresh variants of the trained families within ±``spread``, and within ±``wide``; variants of *every*
+    The rungs: fresh variants of the trained families within ±``spread``, and within ±50 %; variants of *every*
     other family that is registered; published designs from outside the catalogue (``rungs.PUBLISHED``);
     ``variants`` dense systems of each of six sizes, ẋ = Ax + Bu with normal entries, A's of variance r²/n with r
     between 0.3 and 3 a second, sampled at 0.1 s.
@@ -127,11 +129,11 @@ def ladder(
         key: of the variants and their initial states.
         variants: of each family, and of each size of dense systems.
         starts: initial states a variant.
-        spread, wide: half-widths of the parameters around their defaults, relative.
+        spread: half-width of the parameters around their defaults, relative.
         limit: of all inputs around the equilibrium, in units of their scales; none if left out. Then inputs are
             clipped, all loops are simulated, and dense systems, which often cannot be held, are left out.
-        reference: problem → the least cost of starts within its limits, as ``predictive.reference`` makes; with
-            ``limit``. It takes minutes where the others take seconds: give few variants and starts.
+        reference: see :data:`Reference`; with ``limit``. It takes minutes where the others take seconds: give few
+            variants and starts.
 
     >>> families = systems.names()
     >>> detuned = {"detuned": lambda problem: 0.9 * problem.K}
@@ -146,7 +148,7 @@ def ladder(
         raise ValueError("trained: expected at least one family, but found none")
     for name in trained:
         systems.family(name)
-    rungs = _rungs(tuple(trained), key, variants, spread, wide)
+    rungs = _rungs(tuple(trained), key, variants, spread)
     rungs |= {} if limit else {DENSE: _dense(jax.random.fold_in(key, 3), variants)}
     rows = [(rung, name) for rung, by in rungs.items() for name, p in by.items() for _ in range(len(p))]
     everything = Problem.of([plant for by in rungs.values() for plant in by.values()])
@@ -201,7 +203,7 @@ def _scores(
     problem: Problem,
     scaled: Problem,
     x0: Array,
-    reference: Callable[[Problem], Callable[[Array], Array]] | None,
+    reference: Reference | None,
 ) -> dict[str, Score]:
     """Exact scores of constant gains without limits; of everything else, of simulated loops."""
     contenders: dict[str, Callable[[slice], object]] = {}
@@ -221,11 +223,11 @@ def _scores(
     return scores | _simulated(contenders, problem, x0 * problem.scale_x[:, None], reference)
 
 
-def _rungs(trained: tuple[str, ...], key: PRNGKeyArray, variants: int, spread: float, wide: float) -> Rungs:
+def _rungs(trained: tuple[str, ...], key: PRNGKeyArray, variants: int, spread: float) -> Rungs:
     others = [name for name in systems.names() if name not in trained]
     wanted = {
         f"trained families, ±{100 * spread:g} %": (trained, spread),
-        f"trained families, ±{100 * wide:g} %": (trained, wide),
+        f"trained families, ±{100 * _WIDE:g} %": (trained, _WIDE),
         f"families never trained on, ±{100 * spread:g} %": (others, spread),
     }
     rungs = {
@@ -276,10 +278,7 @@ def _of_gain(optimum: Problem, x0: Array, gain: Float[Array, "V 6 12"]) -> Score
 
 
 def _simulated(
-    contenders: Mapping[str, Callable[[slice], object]],
-    problem: Problem,
-    x0: Array,
-    reference: Callable[[Problem], Callable[[Array], Array]] | None,
+    contenders: Mapping[str, Callable[[slice], object]], problem: Problem, x0: Array, reference: Reference | None
 ) -> dict[str, Score]:
     """Of any policies, by loops on the linearised plants, some at a time; compared with the optimum within limits."""
     parts: dict[str, list[Score]] = {name: [] for name in contenders}
@@ -292,11 +291,7 @@ def _simulated(
 
 
 def _of_families(
-    designs: Mapping[str, object],
-    families: Sequence[str],
-    problem: Problem,
-    x0: Array,
-    reference: Callable[[Problem], Callable[[Array], Array]] | None,
+    designs: Mapping[str, object], families: Sequence[str], problem: Problem, x0: Array, reference: Reference | None
 ) -> Score:
     """Of controllers by family, each on the variants of its own; not a number for the others."""
     ratio, remaining = np.full((2, *x0.shape[:2]), np.nan)

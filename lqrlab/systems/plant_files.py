@@ -265,7 +265,8 @@ def _enter_one(file: Path) -> None:
     name = file.stem
     if not name.isidentifier():
         raise ValueError(f"{file}: expected a file called as the plant, as my_plant.json; rename it")
-    families.register(load(file, name=name), name=name)
+    of_family = file.suffix == ".json" and "family" in contents(file)  # which has a name
+    families.register(load(file) if of_family else load(file, name=name), name=name)
 
 
 def enter_named() -> None:

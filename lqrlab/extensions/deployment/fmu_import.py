@@ -248,15 +248,7 @@ def _differenced(unit: LoadedUnit) -> Any:
     def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
         return one(*primals), jacobian(*primals) @ jnp.concatenate(tangents)
 
-    def f(x: Array, u: Array) -> Array:
-        if x.ndim == 1:
-            return one(x, u)
-        lead = jnp.broadcast_shapes(x.shape[:-1], u.shape[:-1])
-        return jnp.vectorize(one, signature="(n),(m)->(n)")(
-            *(jnp.broadcast_to(a, (*lead, a.shape[-1])) for a in (x, u))
-        )
-
-    return f
+    return jnp.vectorize(one, signature="(n),(m)->(n)")
 
 
 class CoSimulation:

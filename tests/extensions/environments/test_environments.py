@@ -258,22 +258,15 @@ def test_rewards_are_of_the_kind_that_was_asked_for():
 
 
 def test_structured_actions_address_what_they_name():
-    env, hold = (environments.make("dual_arm", horizon=9, linear=True, unaddressed=of) for of in ("zero", "hold"))
+    env = environments.make("dual_arm", horizon=9, linear=True)
     m = env.m
-    held = jnp.arange(10.0, 10.0 + m, dtype=jnp.float32)
-    cases = {
-        environments.InputChannel: (environments.InputChannel(1, 3.0), jnp.zeros(m).at[1].set(3.0)),
-        environments.InputRange: (environments.InputRange(1, 3, value=jnp.ones(2)), jnp.zeros(m).at[1:3].set(1.0)),
-        environments.Mask: (environments.Mask(jnp.arange(m) == 0, jnp.ones(m)), jnp.zeros(m).at[0].set(1.0)),
-    }  # fmt: skip
-    for action, expected in cases.values():
+    for action, expected in (
+        (environments.InputChannel(1, 3.0), jnp.zeros(m).at[1].set(3.0)),
+        (environments.InputChannel([2, 1], [4.0, 5.0]), jnp.zeros(m).at[2].set(4.0).at[1].set(5.0)),
+        (environments.Mask(jnp.arange(m) == 0, jnp.ones(m)), jnp.zeros(m).at[0].set(1.0)),
+    ):
         np.testing.assert_allclose(action.to_input(env), expected)
         assert one_step(env, action)[5]["invalid"] == False  # noqa: E712
-    kept = environments.InputChannel(1, 3.0).to_input(hold, held)
-    np.testing.assert_allclose(kept, held.at[1].set(3.0))
-    _, state, *_ = one_step(hold, environments.InputChannel(0, 2.0))
-    _, state, *_ = hold.step_env(KEY, state, environments.InputChannel(1, 3.0))
-    assert state.held[:2].tolist() == [2.0, 3.0]
 
 
 def test_a_grid_of_levels_reaches_from_limit_to_limit():
@@ -287,6 +280,7 @@ def test_a_grid_of_levels_reaches_from_limit_to_limit():
 BAD = {
     "a number that is none": (np.float32([np.nan]), {}),
     "an index out of range": (environments.InputChannel(7, 1.0), {}),
+    "one of several": (environments.InputChannel([0, -1], [1.0, 1.0]), {}),
     "a level out of range": (9, {"action": "levels:3"}),
 }
 
@@ -326,11 +320,12 @@ def test_actions_in_other_bytes_are_the_same_and_masked_ones_refused(pendulum):
 
 
 @pytest.mark.parametrize(
-    "action", [np.zeros(2, np.float32), np.zeros((1, 1), np.float32), "left", environments.Mask([1.0], [1.0])]
+    "action",
+    [np.zeros(2), np.zeros((1, 1)), "left", environments.Mask([1.0], [1.0]), environments.InputChannel([0], 1.0)],
 )
 def test_a_wrong_shape_of_action_is_refused_inside_a_trace_too(pendulum, action):
     _, state = pendulum.reset(KEY)
-    with pytest.raises((ValueError, TypeError), match=r"action|mask"):
+    with pytest.raises((ValueError, TypeError), match=r"action|mask|value"):
         jax.jit(lambda s: pendulum.step(KEY, s, action))(state)
 
 
@@ -439,6 +434,8 @@ def test_records_hold_what_was_asked_for_and_no_more(cart):
     np.testing.assert_array_equal(logs["summary"]["peak"], np.abs(full["x"]).max(1))
     np.testing.assert_allclose(logs["summary"]["cost"], full["cost"].sum(1), rtol=1e-5)
     refused("keep: expected", environments.Recorder, cart, "every:")
+    grid = environments.make("cart_pole", action="levels:3")
+    refused("a policy sees the state and chooses any input", environments.play, grid, np.zeros((1, 4)), key=KEY)
 
 
 def test_a_state_on_disk_is_small_and_goes_on_bit_for_bit(tmp_path):
@@ -644,6 +641,7 @@ def test_vectors_are_reproducible_and_refuse_what_is_wrong_without_a_trace_of_it
         refused(f"action: {message}", a[0].step, wrong)
     action = np.zeros((3, 1), np.float32)
     np.testing.assert_array_equal(a[0].step(action)[0], b[0].step(action)[0])
+    refused("seed: expected a whole number", a[0].reset, seed=[0, 1, 1.5])
     refused("num_envs: expected a whole number ≥ 1", gymnasium.make_vec, "lqrlab/Pendulum-v0", num_envs=0)
     refused("plant: expected", gymnasium.make, "lqrlab/Plant-v0")
 
@@ -772,7 +770,7 @@ def test_play_takes_agents_and_models_and_refuses_others_in_words():
         np.testing.assert_allclose(environments.play(env, agent, key=KEY, num=3).ratio, 1.0, rtol=1e-9)
     with pytest.raises(TypeError, match="wrong"):
         environments.play(env, lambda obs: obs["wrong"], key=KEY)
-    refused("action: expected 1 inputs", environments.play, env, lambda obs: obs, key=KEY)
+    refused(r"action: expected inputs of shape \(1,\)", environments.play, env, lambda obs: obs, key=KEY)
     refused("agent: expected a function", environments.AgentPolicy.of, env, 3)
     with pytest.raises(Exception, match="predict: expected an agent without memory"):
         agents.HostAgent(Model(env, memory=()), env)(jnp.zeros(2))

@@ -17,7 +17,7 @@ from lqrlab.compute import pytree
 from lqrlab.extensions.unknown import belief as beliefs
 from lqrlab.extensions.unknown.prior import Guess
 from lqrlab.extensions.unknown.regret import ConstantGain
-from lqrlab.extensions.unknown.unknown_baselines import DRAWS, SETTINGS, SampledPolicy, baseline, ridge
+from lqrlab.extensions.unknown.unknown_baselines import DRAWS, SETTINGS, SampledPolicy, baseline
 from lqrlab.learning import weight_files
 from lqrlab.simulation import Problem
 from lqrlab.systems import N_MAX
@@ -652,7 +652,7 @@ def test_optimism_takes_the_cheapest_of_its_draws_and_one_draw_is_thompsons(plan
     """Before anything is seen the rows of θ are independent, so that the draws can be made again by hand."""
     told, x = plants.told("units"), jnp.ones((len(plants), 12)) * plants.coordinates.state_mask
     for num in (1, 16):
-        policy = SampledPolicy(ridge(0.1, 0.5, 0.0), told, num)
+        policy = SampledPolicy(unknown.ridge(size=0.1, input_size=0.5, probe=0.0), told, num)
         (_, K), _ = policy(policy.init((len(plants),)), x)
         keys = jax.random.split(jax.random.fold_in(jax.random.key(0), 0), len(plants))
         white = [jax.random.normal(key, (18, 12, num)) for key in keys]
