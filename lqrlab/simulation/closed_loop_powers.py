@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from lqrlab.compute.memory import aligned
 from lqrlab.compute.threads import on_threads
-from lqrlab.control import stage_weight
+from lqrlab.control import Sampled, stage_weight
 from lqrlab.simulation.constant_gain import Loops
 
 _ENTRIES, _LOOPS = 64_000, 1600  # of matrices in a piece, which stay in the cache; loops in a piece, at most
@@ -24,7 +24,8 @@ def simulate(
 
     None where a power of F = A − BK overflows, which a state need not do.
     """
-    A, B, Q, R, N, K = (np.asarray(a)[0] for a in (*loops.model[:5], loops.K.astype(loops.model[0].dtype)))
+    assert isinstance(loops.model, Sampled)
+    A, B, Q, R, N, K = (np.asarray(a)[0] for a in (*loops.model, loops.K.astype(loops.model.A.dtype)))
     factor = _powers(A - B @ K, min(num_steps, _SAMPLES)).astype(x0.dtype)
     if not np.isfinite(factor).all():
         return None
