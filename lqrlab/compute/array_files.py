@@ -53,12 +53,16 @@ def _check_size(size: float, most: int, instead: str = "") -> None:
         raise ValueError(instead or f"it unpacks to more than {most >> 20} MiB")
 
 
+def _check_names(names: Sequence[str]) -> None:
+    if len({*names}) < len(names):
+        raise ValueError("two of its arrays have the same name; give each a name of its own")
+
+
 def _numpy(path: Path, most: int) -> dict[str, Any]:
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
     _check_size(sum(member.file_size for member in members), most)
-    if len({member.filename for member in members}) < len(members):
-        raise ValueError("two of its arrays have the same name; give each a name of its own")
+    _check_names([member.filename for member in members])
     with np.load(path, allow_pickle=False) as arrays:
         return dict(arrays)
 
@@ -84,6 +88,7 @@ def _matlab(path: Path, most: int) -> dict[str, Any]:
 
     _check_unpacked(path, most)
     there = scipy.io.whosmat(path)
+    _check_names([name for name, *_ in there])
     sizes = {name: 8 * math.prod(shape) for name, shape, kind in there if kind not in _UNREAD}
     _check_size(sum(sizes.values()), most)
     read = scipy.io.loadmat(path, variable_names=[*sizes]) if sizes else {}

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ def read_object(path: str | Path, most: int = _MOST_BYTES) -> dict[str, Any]:
     """The JSON object in a file that anyone may have written; a ``ValueError`` if it is none: :func:`read_bytes`."""
     data = read_bytes(path, most)
     try:
-        content = json.loads(data)
+        content = json.loads(data, object_pairs_hook=distinct)
     except RecursionError:
         raise ValueError("expected a JSON object, but found one that is nested too deeply to be read") from None
     except ValueError as error:
@@ -84,6 +85,15 @@ def read_object(path: str | Path, most: int = _MOST_BYTES) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"expected a JSON object, but found a JSON value of type {type(content).__name__}")
     return content
+
+
+def distinct(entries: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For ``json.loads``: an object whose entries have different names; of two alike it would take the last."""
+    found = dict(entries)
+    if len(found) < len(entries):
+        twins = sorted(name for name, count in Counter(name for name, _ in entries).items() if count > 1)
+        raise ValueError(f"two entries of one object are called {', '.join(twins)}")
+    return found
 
 
 def read_rows(path: str | Path) -> list[dict[str, Any] | None]:

@@ -89,12 +89,30 @@ def load(
         for key, given in (("states", states), ("inputs", inputs))
     }
     try:
+        check_plain(content)
         if file.suffix.lower() == ".json":
             _check_fields(content, _KEYS)
         matrices: Contents = {key: checks.real(key, content[key]) for key in "ABCQR" if key in content}
         return from_matrices(**matrices, **names, dt=scalar(step), name=name)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
+
+
+def check_plain(content: Contents) -> None:
+    """Raise ValueError where a model's file says more than its matrices do: E ẋ = Ax + Bu, or dead times."""
+    for name, value in content.items():
+        if (
+            name.lower() == "e"
+            and np.size(value)
+            and not np.array_equal(np.atleast_2d(value), np.eye(len(np.atleast_2d(value))))
+        ):
+            raise ValueError(
+                f"{name}: expected ẋ = Ax + Bu, but found a matrix before ẋ; multiply A and B by its inverse"
+            )
+        if name.lower().endswith("delay") and np.any(value):
+            raise ValueError(
+                f"{name}: expected a model without dead time, but found {np.ravel(value)[0]}; leave it out"
+            )
 
 
 def contents(file: Path) -> Contents:

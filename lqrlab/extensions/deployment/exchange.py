@@ -205,6 +205,7 @@ def _to_controller(fields: Fields, _: Path) -> LinearController:
 
 
 def _to_system(fields: Fields, _: Path) -> control.StateSpace:
+    plant_files.check_plain(fields)
     return control.StateSpace(**_arrays(fields), dt=plant_files.scalar(fields.get("dt", fields.get("Ts", 0))) or None)
 
 
