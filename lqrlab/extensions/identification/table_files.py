@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lqrlab.compute import checks, extras
+from lqrlab.compute import checks
 from lqrlab.compute.array_files import read_arrays
+from lqrlab.compute.names import of_extra
 from lqrlab.extensions.identification import units
 from lqrlab.extensions.identification.log import signals_of
 
@@ -264,7 +265,7 @@ def _rows(lines: list[str], separator: str) -> list[list[str]]:
 
 def _excel(path: Path) -> pd.DataFrame:
     """The sheet with the most rows."""
-    extras.load("openpyxl", "identification", str(path))
+    of_extra("openpyxl", "identification", str(path))
     with zipfile.ZipFile(path) as parts:
         _check_size(path, sum(part.file_size for part in parts.infolist()))
     sheets = pd.read_excel(path, sheet_name=None, header=None, na_values=_MISSING).values()
