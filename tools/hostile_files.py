@@ -437,7 +437,7 @@ PLANTS = [
       for dt in ("[]", "{}", "null", '"a"', "NaN", "-1", "[1, 2]", "1" + "0" * 400)),
     Case("names of another kind", text(plant(states=[{"a": []}])), "", "plant.json"),
     Case("more names than states", text(plant(states=["a"] * 5)), "states", "plant.json"),
-    Case("A twice", text('{"A": [[1, 2, 3]], "A": [[0]], "B": [[1]]}'), "", "plant.json"),
+    Case("A twice", text('{"A": [[1, 2, 3]], "A": [[0]], "B": [[1]]}'), "are called A", "plant.json"),
     Case("an object that runs a command", pickled, "pickle", "plant.npz"),
     Case("no values", member("C.npy", npy("(2, 2)")), CANNOT, "plant.npz"),
     Case("an exabyte", member("C.npy", npy("(1073741824, 1073741824)")), CANNOT, "plant.npz"),

@@ -101,11 +101,7 @@ def load(
 def check_plain(content: Contents) -> None:
     """Raise ValueError where a model's file says more than its matrices do: E ẋ = Ax + Bu, or dead times."""
     for name, value in content.items():
-        if (
-            name.lower() == "e"
-            and np.size(value)
-            and not np.array_equal(np.atleast_2d(value), np.eye(len(np.atleast_2d(value))))
-        ):
+        if name.lower() == "e" and np.size(value) and not np.array_equal(value, np.eye(len(np.atleast_2d(value)))):
             raise ValueError(
                 f"{name}: expected ẋ = Ax + Bu, but found a matrix before ẋ; multiply A and B by its inverse"
             )
