@@ -142,6 +142,16 @@ def test_new_episodes_are_the_same_however_many_begin(pendulum, ending):
     np.testing.assert_allclose(after.optimum, one_by_one[1].optimum, rtol=1e-5)
 
 
+def test_a_batch_inside_a_program_stops_at_an_action_that_is_none():
+    env = environments.make("pendulum", linear=True, horizon=9)
+    keys = jax.random.split(KEY, 3)
+    _, states = environments.batch_reset(env, keys)
+    program = jax.jit(lambda u: environments.batch_step(env, keys, states, u))
+    with pytest.raises(Exception, match="action: expected finite inputs"):
+        jax.block_until_ready(program(jnp.full((3, 1), jnp.nan, jnp.float32)))
+        jax.effects_barrier()
+
+
 @pytest.mark.parametrize("linear", [True, False])
 def test_not_a_number_stays_in_its_own_row(linear):
     env = environments.make("cart_pole", linear=linear, horizon=20, on_error="nan", limits=None)
