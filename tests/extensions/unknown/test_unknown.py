@@ -336,6 +336,11 @@ def test_a_family_is_learned_as_a_normal_density_of_its_coefficients(training, s
     expected = np.asarray(first.odds)[large + which] + evidence - np.asarray(first.odds)[0]
     expected -= sum(dense[0, int(i)][2] for i in ROWS)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+    exists = jnp.zeros(N_MAX).at[np.asarray(ROWS)].set(1.0)
+    usual, _ = beliefs._FamilyStep(first, families, exists, jnp.asarray(zs[0]), jnp.asarray(xs[0])).likelihoods()
+    spread = np.sqrt(noise[:4] + np.einsum("ni,ij,nj->n", H[:4], W, H[:4]))
+    alone = scipy.stats.norm(0, spread).logpdf(error[:4]).sum() + 2 * np.log(2 * np.pi)
+    np.testing.assert_allclose(usual[which], alone, rtol=1e-6)
 
 
 def test_a_plant_that_is_known_is_regulated_by_scipys_gain(training):
