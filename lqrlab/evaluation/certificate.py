@@ -153,9 +153,13 @@ def _of_gain(K: Array, problem: Problem) -> Certificate:
         if system_norms.stable(F, 1.0):
             distance[index] = 1 / control.hinf_norm(F, np.eye(len(F)), np.eye(len(F)), dt=1.0)[0]
     stable = np.asarray(verdict.of_gain(jnp.asarray(closed))) == Verdict.CONVERGED
-    # over all directions of x0 alike
-    paid, least = (jnp.trace(M, axis1=-1, axis2=-2) for M in (extra_cost(gain, scaled), scaled.P))
-    return Certificate(True, stable, np.asarray(paid / least), radius, np.where(stable, distance, 0.0))
+    return Certificate(True, stable, excess(gain, scaled), radius, np.where(stable, distance, 0.0))
+
+
+def excess(gain: Float[Array, "*batch 6 12"], problem: Problem) -> Float[np.ndarray, "*batch"]:
+    """Excess cost of scaled gains relative to the optimum, over all directions of x0 alike; inf if unstable."""
+    paid, least = (jnp.trace(M, axis1=-1, axis2=-2) for M in (extra_cost(gain, problem), problem.P))
+    return np.asarray(paid / least)
 
 
 def extra_cost(gain: Float[Array, "*batch 6 12"], problem: Problem) -> Float[Array, "*batch 12 12"]:
