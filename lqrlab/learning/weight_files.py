@@ -12,7 +12,7 @@ import numpy as np
 import safetensors.numpy
 from safetensors import safe_open
 
-from lqrlab.compute.files import write_atomic
+from lqrlab.compute.files import distinct, write_atomic
 from lqrlab.learning import models
 from lqrlab.learning.train_config import ModelConfig
 
@@ -139,7 +139,7 @@ def load_arrays(file: str | Path, most: int = _MOST_BYTES) -> tuple[dict[str, np
         with safe_open(file, "np") as opened:
             told = opened.metadata() or {}
             arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (no mapping)
-        card = json.loads(told.get("card", "{}"))
+        card = json.loads(told.get("card", "{}"), object_pairs_hook=distinct)
     except Exception as error:  # its author may be anyone: of what it is made there is no end
         raise ValueError(f"file: {file} holds no weights that can be read: {error!s:.300}") from error
     if not isinstance(card, dict):

@@ -26,7 +26,8 @@ def simulate(
     """
     assert isinstance(loops.model, Sampled)
     A, B, Q, R, N, K = (np.asarray(a)[0] for a in (*loops.model, loops.K.astype(loops.model.A.dtype)))
-    factor = _powers(A - B @ K, min(num_steps, _SAMPLES)).astype(x0.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        factor = _powers(A - B @ K, min(num_steps, _SAMPLES)).astype(x0.dtype)
     if not np.isfinite(factor).all():
         return None
     count, n = x0.shape
@@ -35,6 +36,7 @@ def simulate(
     gain, weight = -K.T.astype(x0.dtype), stage_weight(Q, R, N, K).astype(x0.dtype)
     some = max(min(_LOOPS, _ENTRIES // n**2), 1)
 
+    @np.errstate(over="ignore", invalid="ignore")  # of the thread that runs it: a loop may leave all numbers
     def piece(first: int) -> None:
         at = slice(first, first + some)
         xs = result["xs"][at] if "xs" in keep else np.empty((len(x0[at]), *sizes["xs"]), x0.dtype)
@@ -45,17 +47,15 @@ def simulate(
         if "costs" in keep:
             np.matmul((before @ weight) * before, np.ones(n, x0.dtype), out=result["costs"][at])
 
-    with np.errstate(over="ignore", invalid="ignore"):
-        on_threads(piece, range(0, count, some), "powers of the closed loop")
+    on_threads(piece, range(0, count, some), "powers of the closed loop")
     return result
 
 
 def _powers(F: np.ndarray, num: int) -> np.ndarray:
     """F, F², … transposed in a row ``[n, num · n]``, by doubling, in the plant's precision: single would drift."""
     powers, power = np.eye(len(F))[None].astype(F.dtype), F.T
-    with np.errstate(over="ignore", invalid="ignore"):
-        while len(powers) <= num:
-            powers, power = np.concatenate([powers, powers @ power]), power @ power
+    while len(powers) <= num:
+        powers, power = np.concatenate([powers, powers @ power]), power @ power
     return np.moveaxis(powers[1 : num + 1], 0, 1).reshape(len(F), -1)
 
 

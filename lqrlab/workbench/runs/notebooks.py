@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import lqrlab
 from lqrlab.compute import checks
 from lqrlab.compute.configuration import OneOf, Range, checked
-from lqrlab.compute.files import plant_files, read_object
+from lqrlab.compute.files import distinct, plant_files, read_object
 from lqrlab.workbench.runs import plant_copies, session
 
 Cell = Mapping[str, Any]
@@ -260,7 +260,7 @@ def from_text(text: str, kind: Any) -> object:
     if kind is str:
         return text
     try:
-        return json.loads(text.lower() if kind is bool else text)
+        return json.loads(text.lower() if kind is bool else text, object_pairs_hook=distinct)
     except ValueError:
         return text
 

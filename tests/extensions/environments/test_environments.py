@@ -516,6 +516,7 @@ def test_a_state_that_was_changed_on_disk_is_refused_in_words(tmp_path, cart):
         ({"x": None}, {}),
         ({}, {"card": json.dumps({"owner": "cart"})}),
         ({}, {"card": "{}", "sha256": ""}),
+        ({}, {"card": f"{told['card'][:-1]}, {told['card'][1:]}", "sha256": ""}),  # each entry twice
     ):
         arrays = {k: np.asarray(a) for k, a in (kept | change).items() if a is not None}
         safetensors.numpy.save_file(arrays, file, told | more)
