@@ -1,6 +1,8 @@
 """Policies that recover what the LQR loses: where they start, what they never do, gradients, and that they learn."""
 
 import dataclasses
+from types import SimpleNamespace
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,7 @@ from scipy_oracle import gain, van_loan
 
 from benchmarks import recovery as measured_recovery
 from lqrlab import control, predictive, simulation, systems
-from lqrlab.extensions.predictive import recovery
+from lqrlab.extensions.predictive import least_cost, recovery
 from lqrlab.extensions.predictive.recovery_policy import RecoveryPolicy, Regulator
 from lqrlab.simulation import Problem
 
@@ -297,6 +299,18 @@ def test_the_best_known_cost_is_the_optimum_where_that_is_known():
     np.testing.assert_allclose(best[:2], P[0, 0] * starts[:2, 0] ** 2, rtol=1e-4)  # no input at its limit
     assert (best[:2] < paid["keen"][:2]).all()
     assert np.isinf(paid["keen"][2])  # no input brings it back
+
+
+def test_random_guesses_of_the_best_known_cost_have_a_quarter_of_the_limits_for_their_deviation(monkeypatch):
+    searched = mock.Mock(return_value=SimpleNamespace(cost=jnp.full((2, 900), jnp.nan)))
+    monkeypatch.setattr(least_cost, "ilqr", searched)
+    problem = Problem.of(unstable()[0], limits=(-1.0, 3.0))
+    predictive.best_known_cost(problem, {}, jnp.zeros((900, 1)), key=KEY, horizon=25)
+    rest, random = searched.call_args.kwargs["search"].us[..., 0]
+    assert not rest.any()
+    assert (random[:, :10] == random[:, :1]).all()
+    shares = [np.mean(random <= at) for at in (-1, 0.5, 2)]
+    assert shares == pytest.approx([0.1587, 0.6915, 0.9772], abs=0.03)  # of the normal distribution
 
 
 def test_loops_of_a_training_begin_at_ages_spread_evenly_over_the_longest():
