@@ -242,9 +242,9 @@ def test_halves_are_rounded_to_even_and_away_from_zero(tmp_path):
 
 def test_vectors_tolerate_what_rounding_moves_beside_the_largest_number(monkeypatch):
     step, exact = ExportedStep.of(problem().K, problem()), [np.array([[1.0, np.nan], [-4.0, 2.0]]), np.zeros((2, 1))]
-    for double, single, expected in ((0.0, 0.0, (1e-12, 1e-5)), (8e-9, 0.0, (4e-8, 1e-5)), (0.0, 4e-3, (2e-11, 1e-2))):
+    for double, single, expected in ((0.0, 0.0, (1e-12, 1e-5)), (8e-9, 0.0, (8e-8, 1e-5)), (0.0, 4e-3, (4e-11, 2e-2))):
         moved = {False: double, True: single}
-        others = lambda _, ys, single=False: ({"m": exact[0] + moved[single]}, exact[1])  # noqa: B023, E731
+        others = lambda _, ys, single=False: ({"m": exact[0] + moved[single]}, exact[1] + moved[single] / 2)  # noqa: B023, E731
         monkeypatch.setattr(ExportedStep, "run", others)
         assert c_files._tolerances(step, np.ones((2, 1)), exact) == pytest.approx(expected, rel=0.1)
 

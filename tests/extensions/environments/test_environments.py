@@ -26,7 +26,7 @@ from safetensors import safe_open
 
 from lqrlab import evaluation, simulation, systems
 from lqrlab.extensions import environments
-from lqrlab.extensions.environments import actions, agents, ids
+from lqrlab.extensions.environments import actions, agents, gymnasium_adapter, ids
 from lqrlab.simulation import loop
 
 ROOT = Path(__file__).parents[3]
@@ -466,7 +466,6 @@ def test_torn_and_foreign_state_files_are_refused(tmp_path, pendulum):
     for wrong in (data[:-30], b"", b"hello", (tmp_path / "other.npz").read_bytes()):
         file.write_bytes(wrong)
         refused(r"that environments\.save wrote", environments.load, file, pendulum)
-    refused("expected a file of weights", environments.load, tmp_path / "none", pendulum)
     refused("key: expected a random key or keys", environments.save, state, tmp_path / "state.npz", key=np.zeros(3))
     lost = dataclasses.replace(state, x=state.x * jnp.nan)
     refused(r"state: expected finite numbers.*; reset these", environments.save, lost, tmp_path / "lost")
@@ -587,6 +586,8 @@ def test_pictures_and_films_show_the_plant_moving(film, tmp_path):
     assert first.shape == (360, 480, 3)
     assert first.dtype == np.uint8
     assert 0.01 < (first != second).any(-1).mean() < 0.5
+    drawn = functools.partial(gymnasium_adapter._frame_of, systems.make("cart_pole"), bounds=(-2.0, 2.0, -1.0, 1.0))
+    np.testing.assert_array_equal(drawn(np.full(4, np.nan), np.full(1, np.nan)), drawn(np.zeros(4), np.zeros(1)))
 
 
 def vectors(mode, num=3, **settings):

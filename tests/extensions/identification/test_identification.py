@@ -223,10 +223,7 @@ WRONG = [
     ({"outputs": ["angle [V]"]}, r"angle: expected V, but found 'angle \[deg\]' in deg"),
     ({"inputs": ["force [newtn]"]}, "force: expected a unit, but found 'newtn'.*did you mean newton"),
     ({"outputs": ["force"]}, "expected each signal once and with a name, but found 'force'"),
-    ({"source": pd.DataFrame(DEGREES).assign(force=1j)}, "force: expected a column of real numbers.*complex"),
     ({"source": pd.DataFrame(DEGREES).assign(force=np.array([1j] * 5, object))}, "force: expected .*complex128"),
-    ({"source": pd.DataFrame(np.eye(5), columns=["t", "force", "a", "a", "b"]), "outputs": ["a"]},
-     "'a' is the name of 2 columns, 'a' and 'a'; say which by its heading, or give each a name of its own"),
     ({"source": DEGREES | {"t [V]": DEGREES["t"]}, "time": "t [V]"}, r"a unit of time, but found 't \[V\]' in V"),
     ({"source": DEGREES | {"t [ms]": DEGREES["t"]}}, r"has the time columns t and t \[ms\]; say which"),
     ({"source": DEGREES | {"a": np.ones((5, 2)), "a1": np.ones(5)}}, "two columns are called a1"),
@@ -264,7 +261,6 @@ def test_an_hdf5_files_attributes_say_units(tmp_path):
     assert log.dt == pytest.approx(1e-3)
     assert [log.us[1, 0], log.ys[1, 0]] == pytest.approx([1000, np.pi / 180])
     refused("angle: expected V, but found", identification.read, tmp_path / "a.h5", ["force"], ["angle [V]"])
-    refused("no column 'motor.t'", identification.read, tmp_path / "a.h5", ["force"], ["motor.t"])
 
 
 def stamped(form):
@@ -433,10 +429,8 @@ def test_reading_remarks_on_outputs_that_drift_and_on_records_that_are_short():
     assert "2 of 4 records have fewer than 20 samples, 10 in all: too short for most models" in notes
 
 
-def test_rows_of_a_csv_with_more_values_than_headings_are_refused_unless_those_are_blank(tmp_path):
+def test_rows_of_a_csv_may_end_with_separators(tmp_path):
     path, rows = tmp_path / "a.csv", [f"{t / 10},{t},{10 * t}" for t in range(5)]
-    path.write_text("\n".join(["t,force,angle", *(f"{row},7" for row in rows)]))
-    refused("a value for each of 3 headings, but found 4", identification.read, path, ["force"], ["angle"])
     for end in (",", ",,"):
         path.write_text("\n".join(["t,force,angle", *(row + end for row in rows)]))
         log = identification.read(path, ["force"], ["angle"])
@@ -1043,7 +1037,8 @@ def test_parameters_are_scaled_onto_their_ranges():
     plant = systems.make("cart_pole")
     fields = systems.parameter_fields(type(plant))
     scaled = shooting.ScaledParameters.of(plant, tuple(fields))
-    assert {0.0} < {field.metadata["low"] for field in fields.values()}
+    logarithms = [(low, field.metadata["low"] > 0) for low, field in zip((scaled.span == 0).tolist(), fields.values())]
+    assert {*logarithms} == {(True, True), (False, False)}
     for end, z in (("low", scaled.low), ("high", scaled.high), ("default", 0 * scaled.low)):
         expected = [plant.parameters[name] if end == "default" else f.metadata[end] for name, f in fields.items()]
         np.testing.assert_allclose(scaled.values(z), expected, rtol=1e-12)
