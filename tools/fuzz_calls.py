@@ -433,8 +433,6 @@ NOT_CALLED = {
     ),
     **dict.fromkeys(
         (
-            "predictive.best_known_cost",
-            "predictive.recoveries",
             "evaluation.ladder",
             "robust.robust_stability",
             "robust.worst_case_gain",

@@ -14,8 +14,7 @@ _MOVED = {
         "constrained_optimum:optimum",
         "simulation": "FilteredPolicy NonlinearMPC NonlinearPlan PredictivePolicy SwitchingPolicy filtered "
         "nonlinear_mpc",
-        "learning": "Imitation ImitationConfig Recovery RecoveryConfig RecoveryPolicy imitate train_recovery",
-        "evaluation": "best_known_cost recoveries",
+        "learning": "Imitation ImitationConfig RecoveryPolicy imitate",
     },
     "robust": {
         "control": "MuController:MuSynthesis NormRequirement ReducedModel:Reduction RobustController:Synthesis "
