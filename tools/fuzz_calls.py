@@ -436,7 +436,6 @@ NOT_CALLED = {
             "evaluation.ladder",
             "robust.robust_stability",
             "robust.worst_case_gain",
-            "unknown.first_contact",
             "unknown.score",
             "unknown.baselines",
         ),

@@ -34,8 +34,7 @@ _MOVED = {
     "evaluation": {"learning": "Certificate certificate certify"},
     "unknown": {
         "learning": "AdaptivePolicy Families LookAheadPolicy Prior adaptive families look_ahead ridge wide",
-        "evaluation": "FirstContact Regret first_contact unknown:score unknown_baselines:baselines "
-        "unknown_problem:problem_of",
+        "evaluation": "Regret unknown:score unknown_baselines:baselines unknown_problem:problem_of",
     },
 }
 """Subpackage → where its names were, and by which name, if by another."""
