@@ -17,6 +17,7 @@ _BOXES, _LEAST, _WORK = 400, 12, 1e5  # boxes that a box is cut into, at most; t
 _AT_ONCE = 0.83 ** np.arange(1, 24)  # shares of the multiple that is looked for, tried at once
 _CORNERS, _ROUNDS = 10, 6  # directions that corners are made of, at most; turns of halving intervals of frequency
 _SAFE, _SHAKEN = 1.75, 1e-10  # times the remainder that is sampled; of a loop, relative, what does not matter
+_BENT = 0.9  # how unevenly a parameter's range may be mapped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,10 +152,15 @@ def _halves(
     inside = np.concatenate([np.zeros((1, p)), axes, inside])
     values = _Values(loop, center + half * np.concatenate([inside, corners]), performance)
     w = loop.frequencies(values.poles, count)
-    share = np.prod((1 + inside[:, None, major] * corners[:, major]) / 2, axis=-1)
+    lean = share = None
     for _ in range(_ROUNDS):
         sampled, found = np.split(values.at(w), [len(inside)])
         up, down = np.split(sampled[1 : 2 * p + 1] - sampled[0], 2)
+        if lean is None:
+            lean = -((up - down).conj() * (up + down)).real.sum((1, 2)) / np.maximum((np.abs(up - down) ** 2).sum((1, 2)), 1e-300)
+            lean = np.clip(lean, -_BENT, _BENT)
+            even = (inside + lean) / (1 + lean * inside)
+            share = np.prod((1 + even[:, None, major] * corners[:, major]) / 2, axis=-1)
         lacks = np.linalg.norm(sampled - np.tensordot(share, found, 1), axis=-1).max(0)
         rest = _SAFE * (lacks + np.linalg.norm(np.maximum(np.abs(up), np.abs(down)), axis=-1)[minor].sum(0))
         clear = values.clear(found) - rest
