@@ -433,12 +433,9 @@ NOT_CALLED = {
     ),
     **dict.fromkeys(
         (
-            "predictive.best_known_cost",
-            "predictive.recoveries",
             "evaluation.ladder",
             "robust.robust_stability",
             "robust.worst_case_gain",
-            "unknown.first_contact",
             "unknown.score",
             "unknown.baselines",
         ),
