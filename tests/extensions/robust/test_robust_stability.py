@@ -76,9 +76,9 @@ def test_where_it_is_refuted_the_loop_is_at_the_edge(name):
         assert abs(value / fixed[key] - 1) <= spread + 1e-9
 
 
-@pytest.mark.parametrize("k, spread", [((1.3, 1.0), 0.4), ((3.4, 1.9), 0.4)])
+@pytest.mark.parametrize(("k", "spread"), [((1.3, 1.0), 0.4), ((3.4, 1.9), 0.4)])
 def test_a_narrow_place_of_instability_is_never_within_what_is_certified(k, spread):
-    """A linearisation in the parameters certifies 0.52 of the first, determinants half as far out 1.39 of the second."""
+    """Linearised in the parameters 0.52 is certified of the first, determinants half as far out 1.39 of the other."""
     found = robust.robust_stability(np.zeros((1, 4)), Flutter(k1=k[0], k2=k[1]), spread=spread)
 
     def lost(multiple):
