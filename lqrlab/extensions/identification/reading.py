@@ -94,8 +94,8 @@ def read(
     ]
     for name in {s.name for s in signals_of(wanted)} - {c.name.rpartition(".")[2] for c in columns}:
         if name in (s.name.rpartition(".")[2] for s in signals_of(frame.attrs.get("left", ()))):
-            rows = f"{len(frame)} numbers or texts, one for each row"
-            raise ValueError(f"{where}: {name}: expected {rows}, but found another length or kind of array")
+            wrong = "one for each row, but found another length or kind of array"
+            raise ValueError(f"{where}: {name}: expected {len(frame)} numbers or texts, {wrong}")
     asked, notes = [_found(where, columns, text) for text in wanted], list[str](frame.attrs.get("notes", ()))
     signals, arrays = zip(*(_in_si(c._replace(name=s.name), s.unit, notes) for c, s in zip(asked, signals_of(wanted))))
     names = [column.name for column in asked]
