@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from lqrlab.evaluation import certificate
     from lqrlab.evaluation.certificate import Certificate, certify
     from lqrlab.evaluation.regions import Attraction, attraction
-    from lqrlab.evaluation.rungs import Ladder, baselines, ladder
+    from lqrlab.evaluation.judgement import Judgement, judge, read
+    from lqrlab.evaluation.rungs import FamilyGain, NearestGain, Rung, baselines, suite
     from lqrlab.evaluation.scores import Score, evaluate
 
 __getattr__, __dir__, __all__ = lazily(__name__)
