@@ -33,10 +33,10 @@ class _Extensions(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(name, self) if found else None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        from lqrlab.compute import extras
+        from lqrlab.compute.names import of_extra
 
         below = spec.name.removeprefix(f"{__name__}.")
-        module = extras.load(f"{__name__}.extensions.{below}", below.partition(".")[0], spec.name)
+        module = of_extra(f"{__name__}.extensions.{below}", below.partition(".")[0], spec.name)
         spec.loader_state = module.__spec__
         return module
 

@@ -53,12 +53,16 @@ def _check_size(size: float, most: int, instead: str = "") -> None:
         raise ValueError(instead or f"it unpacks to more than {most >> 20} MiB")
 
 
+def _check_names(names: Sequence[str]) -> None:
+    if len({*names}) < len(names):
+        raise ValueError("two of its arrays have the same name; give each a name of its own")
+
+
 def _numpy(path: Path, most: int) -> dict[str, Any]:
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
     _check_size(sum(member.file_size for member in members), most)
-    if len({member.filename for member in members}) < len(members):
-        raise ValueError("two of its arrays have the same name; give each a name of its own")
+    _check_names([member.filename for member in members])
     with np.load(path, allow_pickle=False) as arrays:
         return dict(arrays)
 
@@ -84,6 +88,7 @@ def _matlab(path: Path, most: int) -> dict[str, Any]:
 
     _check_unpacked(path, most)
     there = scipy.io.whosmat(path)
+    _check_names([name for name, *_ in there])
     sizes = {name: 8 * math.prod(shape) for name, shape, kind in there if kind not in _UNREAD}
     _check_size(sum(sizes.values()), most)
     read = scipy.io.loadmat(path, variable_names=[*sizes]) if sizes else {}
@@ -164,12 +169,12 @@ def _hdf5(path: Path, most: int) -> dict[str, Any]:
 
 
 def unbelievable(item: Any, size: int) -> str:
-    """Why an array of an HDF5 file of so many bytes is not read; empty if nothing is wrong."""
+    """Why an array of an HDF5 file that has so many bytes for it is not read; empty if nothing is wrong."""
     if item.is_virtual or item.external:
         return "keeps its values in another file, which is not read"
     compressed = item.id.get_create_plist().get_nfilters() > item.fletcher32
     if item.nbytes > size * (_SHRINKS if compressed else 1):
-        return f"claims {item.nbytes} bytes of shape {item.shape}, but the file has {size}"
+        return f"claims {item.nbytes} bytes of shape {item.shape}, but the file has {size} for it"
     return ""
 
 

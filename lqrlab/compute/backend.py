@@ -149,13 +149,13 @@ class Backend(Config):
         """The arrays of a pytree in :attr:`place`."""
         return jax.device_put(tree, self.place)
 
-    def cast(self, tree: T, dtype: str = "") -> T:
-        """The real numbers of a pytree in ``compute_dtype``, or in ``dtype``; called inside a program."""
+    def cast(self, tree: T) -> T:
+        """The real numbers of a pytree in ``compute_dtype``; called inside a program."""
 
         def real(a: ArrayLike) -> bool:
             return jnp.issubdtype(jax.typeof(a).dtype, jnp.floating)
 
-        return jax.tree.map(lambda a: jnp.asarray(a, dtype or self.compute_dtype) if real(a) else a, tree)
+        return jax.tree.map(lambda a: jnp.asarray(a, self.compute_dtype) if real(a) else a, tree)
 
     def share(self, tree: T) -> T:
         """The arrays of a pytree shared out over the mesh by their first axis; whole where it does not divide."""

@@ -1,4 +1,4 @@
-"""``jax.jit`` that counts its programs and runs eagerly what cannot be traced; a model as a program of shapes."""
+"""``jax.jit`` that counts its programs and runs eagerly what cannot be traced."""
 
 import dataclasses
 import functools
@@ -8,14 +8,12 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-from jax import Array
-from jaxtyping import PyTree, Shaped, jaxtyped
+from jaxtyping import PyTree
 
 from lqrlab.compute import checks
-from lqrlab.compute.backend import Backend
 from lqrlab.compute.jit import KEPT
 
 # Python needed a value where a trace has none; a leaked tracer, by contrast, is an error of the program
@@ -53,12 +51,7 @@ class CompileReport:
 
 
 def compile(
-    fn: Callable[..., PyTree] | None = None,
-    backend: Backend | None = None,
-    shapes: str | Sequence[str] | None = None,
-    *,
-    static: str | Sequence[str] = (),
-    donate: str | Sequence[str] = (),
+    fn: Callable[..., PyTree] | None = None, *, static: str | Sequence[str] = (), donate: str | Sequence[str] = ()
 ) -> Any:
     """``jax.jit`` with a report: use it as ``compile(fn, ...)`` or as a decorator, ``@compile(...)``.
 
@@ -68,29 +61,19 @@ def compile(
     Why there is one program more ``debugging.compiles()`` tells.
 
     Args:
-        fn: a function of arrays and of pytrees of arrays; with ``shapes`` a network, a policy or a function of
-            ``(params, *inputs)``.
-        backend: types and precision that a model with ``shapes`` computes in; where, ``with backend.active():`` says.
-        shapes: of a model's inputs, such as ``("batch 4", "batch 2")``; sizes with a name are free, but equal.
+        fn: a function of arrays and of pytrees of arrays.
         static, donate: as ``static_argnames`` and ``donate_argnames`` of ``jax.jit``.
 
     Returns:
-        A :class:`Compiled`, called like ``fn``; with ``shapes`` a :class:`Program`.
+        A :class:`Compiled`, called like ``fn``.
 
     >>> double = compute.compile(lambda x: 2 * x)
     >>> double(jnp.ones(3)).tolist(), double.report().programs
     ([2.0, 2.0, 2.0], 1)
-    >>> scale = compute.compile(lambda k, x: k * x, shapes=("batch 2",))
-    >>> scale.evaluate(3.0, [jnp.ones((1, 2))]).tolist()
-    [[3.0, 3.0]]
     """
     if fn is None:
         return functools.partial(compile, static=static, donate=donate)
-    if shapes is None and backend is None:
-        return Compiled(fn, static, donate)
-    if shapes is None or static or donate:
-        raise ValueError("shapes: expected a model, a backend and shapes together, without static and donate")
-    return _program(fn, backend, (shapes,) if isinstance(shapes, str) else shapes)
+    return Compiled(fn, static, donate)
 
 
 class Compiled:
@@ -149,63 +132,6 @@ class Compiled:
         """Counts of the calls so far."""
         name = getattr(self._fn, "__name__", type(self._fn).__name__)
         return CompileReport(name, self._calls, self._programs, tuple(self._eager.values()))
-
-
-class Program(NamedTuple):
-    """:func:`compile` with ``shapes``: two functions under ``jax.jit``, and what they are called with first.
-
-    Attributes:
-        params: a network's state, a policy itself (its inputs are those from an empty memory), None of a function.
-        evaluate: ``(params, inputs)`` → the outputs; inputs of other shapes are a ``ValueError``.
-        gradients: ``(params, inputs, loss)`` → gradient of ``loss(outputs)``, a scalar, with respect to the parameters.
-    """
-
-    params: PyTree
-    evaluate: Callable[[PyTree, Sequence[Array]], PyTree]
-    gradients: Callable[[PyTree, Sequence[Array], Callable[[PyTree], Array]], PyTree]
-
-
-def _program(model: Any, backend: Backend | None, shapes: Sequence[str]) -> Program:
-    """Checks and casts happen while the model is traced: a call costs what ``jax.jit`` costs."""
-    fn, params = _separated(model)
-    for shape in shapes if isinstance(shapes, list | tuple) else (None,):
-        if not isinstance(shape, str) or not all(size.isdecimal() or size.isidentifier() for size in shape.split()):
-            example = "of whole numbers and names of sizes, as ('batch 4', 'batch 2')"
-            raise ValueError(f"shapes: expected a text for each input, in order, {example}, but found {shapes!r}")
-    kinds = [Shaped[Array, shape] for shape in shapes]
-    if backend is not None:
-        checks.instance("backend", backend, Backend, "a compute.Backend")
-
-    def evaluate(params: PyTree, inputs: Sequence[Array]) -> PyTree:
-        if not isinstance(inputs, list | tuple) or len(inputs) != len(kinds):
-            raise ValueError(f"inputs: expected a list of arrays of shapes {list(shapes)}, but found {inputs!r}")
-        with jaxtyped("context"):
-            for i, (a, kind) in enumerate(zip(inputs, kinds)):
-                if not isinstance(a, kind):  # type: ignore[arg-type]
-                    given = [getattr(a, "shape", a) for a in inputs]
-                    raise ValueError(f"inputs[{i}]: expected shapes {list(shapes)}, but found {given}")
-        if backend is None:
-            return fn(params, *inputs)
-        with backend.active():
-            return backend.cast(fn(*backend.cast((params, *inputs))), backend.dtype)
-
-    def gradients(params: PyTree, inputs: Sequence[Array], loss: Callable[[PyTree], Array]) -> PyTree:
-        slope = jax.grad(lambda params: loss(evaluate(params, inputs)))(params)
-        return slope if backend is None else backend.cast(slope, backend.dtype)
-
-    return Program(params, jax.jit(evaluate), jax.jit(gradients, static_argnames="loss"))
-
-
-def _separated(model: Any) -> tuple[Callable[..., PyTree], PyTree]:
-    """A model as a function of (params, *inputs), and its parameters."""
-    from flax import nnx  # here, because it takes long to import
-
-    if isinstance(model, nnx.Module):
-        graph, state = nnx.split(model)
-        return lambda params, *inputs: nnx.merge(graph, params)(*inputs), state
-    if callable(model) and hasattr(model, "init"):
-        return lambda params, x: params(params.init(x.shape[:-1]), x)[1], model
-    return checks.function("model", model, "a network, a policy or a function of (params, *inputs)"), None
 
 
 _SPECS = [importlib.util.find_spec(name) for name in ("jax", "jaxlib", "flax", "numpy")]

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from lqrlab.compute import checks
 from lqrlab.compute.checks import did_you_mean
+from lqrlab.compute.files import distinct
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Config:
             ValueError: no JSON object, an unknown key (with the near names), a value that does not fit.
         """
         try:
-            values = json.loads(text)
+            values = json.loads(text, object_pairs_hook=distinct)
         except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{cls.__name__}: expected JSON, but found {error}") from None
         return cls.from_dict(values)

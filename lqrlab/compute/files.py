@@ -1,9 +1,9 @@
 """Files that are whole or not there, and folders that one process holds at a time."""
 
 import contextlib
-import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ import filelock
 
 PART = ".part"  # ending of a file that is not whole yet
 LOCK = ".lock"  # the file in a folder that whoever works there holds
-DIGESTS = "sha256.json"  # the file in a folder that lists its files with their digests
 PLANT_FILES = "LQRLAB_PLANTS"
 """Environment variable: files of the user's plants, for the processes that are started from one that was given them."""
 
@@ -78,7 +77,7 @@ def read_object(path: str | Path, most: int = _MOST_BYTES) -> dict[str, Any]:
     """The JSON object in a file that anyone may have written; a ``ValueError`` if it is none: :func:`read_bytes`."""
     data = read_bytes(path, most)
     try:
-        content = json.loads(data)
+        content = json.loads(data, object_pairs_hook=distinct)
     except RecursionError:
         raise ValueError("expected a JSON object, but found one that is nested too deeply to be read") from None
     except ValueError as error:
@@ -88,10 +87,19 @@ def read_object(path: str | Path, most: int = _MOST_BYTES) -> dict[str, Any]:
     return content
 
 
-def read_rows(path: str | Path, most: int = _MOST_BYTES) -> list[dict[str, Any] | None]:
+def distinct(entries: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For ``json.loads``: an object whose entries have different names; of two alike it would take the last."""
+    found = dict(entries)
+    if len(found) < len(entries):
+        twins = sorted(name for name, count in Counter(name for name, _ in entries).items() if count > 1)
+        raise ValueError(f"two entries of one object are called {', '.join(twins)}")
+    return found
+
+
+def read_rows(path: str | Path) -> list[dict[str, Any] | None]:
     """The JSON objects in the lines of a file, none if it is not there; None for a line that is something else."""
     try:
-        lines = read_bytes(path, most).splitlines() if os.path.lexists(path) else []
+        lines = read_bytes(path).splitlines() if os.path.lexists(path) else []
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     found: list[dict[str, Any] | None] = []
@@ -103,45 +111,16 @@ def read_rows(path: str | Path, most: int = _MOST_BYTES) -> list[dict[str, Any] 
     return found
 
 
-def flaw(folder: Path) -> str:
-    """Faults of a folder's files against its list of digests, :data:`DIGESTS`; empty without faults or a list."""
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
-    for name, path in found.items():
-        if not (path.is_file() or path.is_dir()):  # a pipe would be waited for
-            return f"{name} is no regular file"
-    if DIGESTS not in found:
-        return ""
-    try:
-        for name, expected in read_object(found[DIGESTS]).items():
-            if name not in found or found[name].is_dir():  # what lies elsewhere is not looked at
-                return f"{name} is missing"
-            if digest(found[name]) != expected:
-                return f"{name} is not what was written"
-    except (OSError, ValueError):
-        return f"{DIGESTS} cannot be read"
-    return ""
-
-
-def digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 @contextlib.contextmanager
 def locked(folder: str | Path, patience: float = 0.0) -> Iterator[None]:
     """Hold a folder, so that two processes do not write to it at once; the lock ends with the process.
 
     After ``patience`` [s] of waiting, a ``ValueError`` says that another process holds it.
     """
-    lock = filelock.FileLock(Path(folder) / LOCK, timeout=patience)
     try:
-        lock.acquire()
+        with filelock.FileLock(Path(folder) / LOCK, timeout=patience):
+            yield
     except filelock.Timeout:
         raise ValueError(
             f"{folder}: the folder is locked by another process that writes to it; wait for it, or end it"
         ) from None
-    try:
-        yield
-    finally:
-        lock.release()

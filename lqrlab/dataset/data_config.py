@@ -153,13 +153,6 @@ class DataConfig(Config):
         for name in self.families:
             systems.family(name)
 
-    def is_written(self, text: object) -> bool:
-        """True if a text is this config's JSON, by this version or an earlier one."""
-        try:
-            return isinstance(text, str) and len(text) <= MOST_BYTES and type(self).from_json(text) == self
-        except ValueError:
-            return False
-
     def to_json(self) -> str:
         """As a JSON object, to the byte as earlier versions wrote it, for files carry it."""
         values = {}

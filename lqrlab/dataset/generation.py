@@ -19,11 +19,13 @@ from lqrlab.dataset.shards import BadFile
 
 Progress = Callable[[int, int, str], None]
 
-Engine = Callable[[Callable[[Shard], Record], Sequence[Shard]], Iterable[Record]]
+Made = tuple[Record, str]
+"""A file's entry of the manifest, and what was wrong with another that was there; empty if none was."""
+
+Engine = Callable[[Callable[[Shard], Made], Sequence[Shard]], Iterable[Made]]
 """Calls a function, which can be pickled, for each shard, anywhere; returns results in the order of the shards."""
 
 _THREADS = 2
-_MADE_AGAIN = "made_again"  # in an entry on its way from the process that made the file
 
 
 def generate(
@@ -63,8 +65,8 @@ def generate(
         manifest.claim(folder, config)
         todo, records = plan(config), list[Record]()
         _report(progress, todo, 0)
-        for record in (engine or _threads)(partial(produce, config, folder.resolve()), todo):
-            if why := record.pop(_MADE_AGAIN, ""):
+        for record, why in (engine or _threads)(partial(produce, config, folder.resolve()), todo):
+            if why:
                 say(f"{folder / record['file']} was made again: {why}")
             records.append(record)
             _report(progress, todo, len(records))
@@ -80,35 +82,26 @@ def _report(progress: Progress | None, todo: Sequence[Shard], done: int) -> None
         progress(done, len(todo), [*words, "all shards written"][done])
 
 
-def _threads(make: Callable[[Shard], Record], todo: Sequence[Shard]) -> Iterable[Record]:
+def _threads(make: Callable[[Shard], Made], todo: Sequence[Shard]) -> Iterable[Made]:
     """The engine of this process: a shard is computed while others are written."""
     here = jax.config.jax_default_device  # type: ignore[attr-defined]  # of this thread; others do not inherit it
-
-    def on_device(shard: Shard) -> Record:
-        with jax.default_device(here):
-            return make(shard)
-
     with concurrent.futures.ThreadPoolExecutor(_THREADS, "lqrlab-shard") as threads:
-        yield from threads.map(on_device, todo)
+        yield from threads.map(jax.default_device(here)(make), todo)
 
 
-def produce(config: DataConfig, folder: Path, shard: Shard) -> Record:
-    """Make one shard, unless its file is there and whole, and return its entry of the manifest.
-
-    If there was another file, the entry also says what was wrong with it.
-    """
+def produce(config: DataConfig, folder: Path, shard: Shard) -> Made:
+    """Make one shard, unless its file is there and whole."""
     path, why = folder / shard.name, ""
     if os.path.lexists(path):
         try:
-            return examine(path, config, shard)
+            return examine(path, config, shard), ""
         except shards.Busy:
             raise
         except BadFile as error:
             why = error.why
     content = trajectories.make(config, shard)
     shards.write(path, content)
-    record = manifest.record(path, content)
-    return record | {_MADE_AGAIN: why} if why else record
+    return manifest.record(path, content), why
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,20 +140,19 @@ def examine(file: Path, config: DataConfig, shard: Shard) -> Record:
         content = shards.read(file)
         entry, about = manifest.record(file, content), content.attributes
         manifest.check_entry(entry, config, shard)
-        if not config.is_written(about.get("config")):
+        if DataConfig.from_json(str(about.get("config"))) != config:
             raise ValueError("it was made from another config")
         if (found := (about.get("family"), about.get("first_variant"))) != (shard.family, shard.first):
             raise ValueError(f"expected {shard.family} from variant {shard.first} on, but found {found!r:.100}")
     return entry
 
 
-def verify(path: str | Path, *, again: bool = False, progress: Progress | None = None) -> Report:
+def verify(path: str | Path, *, again: bool = False) -> Report:
     """Compare a data set with the digests of all its arrays and attributes; whatever is there, list what is wrong.
 
     Args:
         path: its folder.
         again: make each file again and compare that, bit for bit; it takes as long as ``generate`` did.
-        progress: called as ``(shards done, shards in all, file)``.
 
     Raises:
         ValueError: with ``again``, a family that is not registered.
@@ -172,12 +164,10 @@ def verify(path: str | Path, *, again: bool = False, progress: Progress | None =
         return Report(folder, ((getattr(error, "path", folder), getattr(error, "why", f"cannot be read: {error}")),))
     if again:
         config.check_registered()
-    todo, listed, good = plan(config), record["shards"], []
+    todo, good = plan(config), []
     strange = sorted({file.name for file in folder.glob("*.h5")} - {shard.name for shard in todo})
     problems = [(folder, f"{len(strange)} files are not of the data set: {', '.join(strange[:9])}")] if strange else []
-    for done, (shard, entry) in enumerate(zip(todo, listed)):
-        if progress:
-            progress(done, len(listed), shard.name)
+    for shard, entry in zip(todo, record["shards"]):
         file = folder / shard.name
         if why := manifest.glance(file, entry) or _difference(file, config, shard, entry, again):
             problems.append((file, why))
@@ -196,11 +186,9 @@ def _difference(file: Path, config: DataConfig, shard: Shard, listed: Record, ag
         entry = examine(file, config, shard)
     except BadFile as error:
         return error.why
-    if entry != listed:
-        other = ", ".join(key for key in entry if entry[key] != listed.get(key))
-        return manifest.changed(entry["arrays"], listed["arrays"]) or f"{other}: not what the manifest lists"
-    if not again:
-        return ""
+    why = manifest.changed(entry["arrays"], listed["arrays"]) or manifest.changed(entry, listed)
+    if why or not again:
+        return why
     made = trajectories.make(config, shard)
     here = ", ".join(f"{name} {made.attributes[name]}" for name in ("lqrlab", "jax", "numpy", "platform"))
     why = manifest.changed(made.headers, listed["arrays"])

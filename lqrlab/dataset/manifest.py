@@ -5,7 +5,7 @@ import functools
 import json
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key, Shaped
 
-from lqrlab.compute import checks
 from lqrlab.compute.files import LOCK, PART, read_object, write_atomic
 from lqrlab.dataset import shards
 from lqrlab.dataset.data_config import MOST_BYTES, DataConfig
@@ -81,11 +80,8 @@ class Shard:
 def plan(config: DataConfig) -> tuple[Shard, ...]:
     """All shards of a data set in order: families as the config lists them, then variants."""
     size = config.variants_per_shard
-    return tuple(
-        Shard(family, first // size, first, min(size, config.variants - first))
-        for family in config.families
-        for first in range(0, config.variants, size)
-    )
+    parts = [(first // size, first, min(size, config.variants - first)) for first in range(0, config.variants, size)]
+    return tuple(Shard(family, *part) for family in config.families for part in parts)
 
 
 def keys(config: DataConfig, shard: Shard) -> Key[Array, "3"]:
@@ -134,49 +130,35 @@ def record(path: Path, content: Content) -> Record:
 
 
 def check_entry(entry: Record, config: DataConfig, shard: Shard) -> None:
-    """Refuse an entry, made from a file or listed, that the config's file of this shard cannot have."""
-    left_out = entry["left_out"]
-    known = isinstance(left_out, dict) and left_out.keys() == REASONS.keys()
-    if not known or not all(type(number) is int and number >= 0 for number in left_out.values()):
-        raise ValueError(f"left_out: expected a count for each reason, but found {left_out!r:.100}")
+    """Refuse a manifest's entry that the config's file of this shard cannot have; looks at no number in its arrays."""
+    left_out, headers, known = entry["left_out"], entry["arrays"], _arrays(config)
     undesigned, *loops = (left_out[reason] for reason in REASONS)
     variants = shard.count - undesigned
     rows = (variants * config.trajectories - sum(loops)) * len(config.starts)
-    for group, expected in zip(_GROUPS, (variants, rows)):
-        if entry[group] != expected:
-            raise ValueError(
-                f"{group}: expected {expected}, what the config makes without what was left out, but found "
-                f"{entry[group]!r:.50}"
-            )
-    checks.whole("bytes", entry["bytes"], 0, 2**63 - 1)
-    if odd := list(wrong(entry["arrays"], config, variants, rows)):
-        raise ValueError("; ".join(odd))
-
-
-def wrong(headers: Headers, config: DataConfig, variants: int, rows: int) -> Iterator[str]:
-    """Faults in names, types and shapes of a file's arrays, in words; looks at no number in them."""
-    expected = _arrays(config)
-    if absent := [name for name in expected if name not in headers]:
-        yield f"{', '.join(absent)} are missing"
-        return
+    planned = {"file": shard.name, "family": shard.family, "variants": variants, "trajectories": rows}
+    for key, expected in planned.items():
+        if entry[key] != expected:
+            what = f"{expected}, what the config makes without what was left out"
+            raise ValueError(f"{key}: expected {what}, but found {entry[key]!r:.50}")
+    if absent := [name for name in known if name not in headers]:
+        raise ValueError(f"{', '.join(absent)} are missing")
     B = headers["variants/B"]["shape"]
     if not (len(B) == 3 and 1 <= B[1] <= N_MAX and 1 <= B[2] <= M_MAX):
-        yield f"variants/B: expected at most {N_MAX} states and {M_MAX} inputs, but found shape {B}"
-        return
+        raise ValueError(f"variants/B: expected at most {N_MAX} states and {M_MAX} inputs, but found shape {B}")
     sizes = dict(zip("vnmrts", (variants, *B[1:], rows, config.row_steps, config.row_steps + 1)))
     for name, header in headers.items():
-        kind, axes, _ = expected.get(name, (_PARAMETER, "v", ""))
-        shape = tuple(sizes[axis] for axis in axes)
-        if name not in expected and not name.startswith(_PARAMETERS):
-            yield f"{name} is no array of a data set"
-        elif list(header["shape"]) != list(shape):
-            yield f"{name}: expected shape {shape}, but found {tuple(header['shape'])}"
-        elif not re.fullmatch(kind, header["dtype"]):
-            yield f"{name} holds {header['dtype']}, not the type of a data set"
+        kind, axes, _ = known.get(name, (_PARAMETER, "v", ""))
+        shape = [sizes[axis] for axis in axes]
+        if name not in known and not name.startswith(_PARAMETERS):
+            raise ValueError(f"{name} is no array of a data set")
+        if header["shape"] != shape:
+            raise ValueError(f"{name}: expected shape {shape}, but found {header['shape']}")
+        if not re.fullmatch(kind, header["dtype"]):
+            raise ValueError(f"{name} holds {header['dtype']}, not the type of a data set")
 
 
-def changed(found: Headers, listed: Headers) -> str:
-    """Arrays that are others than those listed, in words; empty if none are."""
+def changed(found: Record | Headers, listed: Record | Headers) -> str:
+    """Arrays or other things that are not those listed, in words; empty if none are."""
     odd = [name for name in sorted(found.keys() | listed.keys()) if found.get(name) != listed.get(name)]
     return f"{', '.join(odd[:5])} {'is' if len(odd) == 1 else 'are'} not what the manifest lists" if odd else ""
 
@@ -248,37 +230,31 @@ def read(folder: Path) -> tuple[DataConfig, Record]:
         if len(json.dumps(settings)) > MOST_BYTES:
             raise ValueError(f"config: expected at most {MOST_BYTES} bytes")
         config = DataConfig.from_dict(settings)
-        _check(manifest, config)
+        entries, planned = manifest["shards"], plan(config)
+        if len(entries) != len(planned):
+            raise ValueError(f"shards: expected the {len(planned)} files of its config, but found {len(entries)}")
+        for entry, shard in zip(entries, planned):
+            check_entry(entry, config, shard)
+        for key, value in of_entries(config, entries).items():
+            # an older version wrote fewer settings into the config
+            if key != "config" and manifest.get(key) != value:
+                raise ValueError(f"{key}: expected {value!r:.100} as in the files of its config, but found another")
     except Exception as error:  # its author may be anyone: of what it is made there is no end
         what = str(error) if isinstance(error, ValueError | OSError) else repr(error)
         raise BadFile(path, f"is no manifest of a data set, or is damaged: {what:.300}") from None
     return config, manifest
 
 
-def _check(manifest: Record, config: DataConfig) -> None:
-    """Refuse a manifest of other files than its config makes; so no name in it can lead out of the folder."""
-    shards, planned = manifest["shards"], plan(config)
-    if len(shards) != len(planned):
-        raise ValueError(f"shards: expected the {len(planned)} files of its config, but found {len(shards)}")
-    entries = [entry | {"file": shard.name, "family": shard.family} for entry, shard in zip(shards, planned)]
-    for entry, shard in zip(entries, planned):
-        check_entry(entry, config, shard)
-    for key, value in of_entries(config, entries).items():
-        # an older version wrote fewer settings into the config
-        if key != "config" and manifest.get(key) != value:
-            raise ValueError(f"{key}: expected {value!r:.100} as in the files of its config, but found another")
-
-
 def glance(file: Path, entry: Record) -> str:
     """Faults of a file that the manifest lists, in words, as far as they are seen before an array of it is read."""
     try:
-        with shards.opened(file) as arrays:
+        with shards.opened(file) as (_, arrays):
             found = {name: shards.header(array) for name, array in arrays.items()}
-        why = changed(found, {name: header | {"sha256": ""} for name, header in entry["arrays"].items()})
+        why = changed(found, {name: {key: a[key] for key in ("shape", "dtype")} for name, a in entry["arrays"].items()})
     except shards.Busy as error:
         return error.why
     except BadFile as error:
         why = error.why
     if file.is_file() and (size := file.stat().st_size) != entry["bytes"]:
-        why = f"has {size} bytes where the manifest says {entry['bytes']}"
+        why = f"has {size} bytes where the manifest says {entry['bytes']!r:.50}"
     return f"{why}; generate() with the same config makes it again" if why else ""

@@ -42,14 +42,10 @@ def random_systems(key: PRNGKeyArray, num: int, *, full_weights: bool = False, d
     with jax.enable_x64(True):
         kept: list[Problem] = []
         while sum(map(len, kept)) < num:  # the same numbers are drawn, whatever num is
-            kept.append(_designed(jax.random.fold_in(key, len(kept)), full_weights, dense))
+            drawn = _candidates(jax.random.fold_in(key, len(kept)), _AT_ONCE, *map(jnp.asarray, (full_weights, dense)))
+            problem, good = jax.tree.map(np.asarray, drawn)
+            kept.append(jax.tree.map(lambda a, good=good: a[good], problem))
         return jax.tree.map(lambda *a: jnp.asarray(np.concatenate(a)[:num]), *kept)
-
-
-def _designed(key: PRNGKeyArray, full_weights: bool, dense: bool) -> Problem:
-    """Those of some plants that have an optimum with a moderate gain, on the host."""
-    problem, good = jax.tree.map(np.asarray, _candidates(key, _AT_ONCE, jnp.asarray(full_weights), jnp.asarray(dense)))
-    return jax.tree.map(lambda a: a[good], problem)
 
 
 @partial(jax.jit, static_argnums=1)

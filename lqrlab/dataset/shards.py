@@ -55,8 +55,9 @@ class Content:
 
     @functools.cached_property
     def headers(self) -> Headers:
-        """Shape, type and digest of each array, as the manifest has them."""
-        return {name: header(a, digest(a)) for name, a in sorted(self.arrays.items())}
+        """Shape, type and digest of each array, of its bytes in C order, as the manifest has them."""
+        digests = {name: hashlib.sha256(np.ascontiguousarray(a).data) for name, a in sorted(self.arrays.items())}
+        return {name: header(self.arrays[name]) | {"sha256": done.hexdigest()} for name, done in digests.items()}
 
     @functools.cached_property
     def about(self) -> str:
@@ -65,14 +66,9 @@ class Content:
         return hashlib.sha256(texts.encode()).hexdigest()
 
 
-def digest(array: np.ndarray) -> str:
-    """SHA-256 of an array's bytes in C order."""
-    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
-
-
-def header(array: Any, sha256: str = "") -> dict[str, Any]:
-    """Shape and type of an array, and its digest where it is known."""
-    return {"shape": list(array.shape), "dtype": array.dtype.str, "sha256": sha256}
+def header(array: Any) -> dict[str, Any]:
+    """Shape and type of an array."""
+    return {"shape": list(array.shape), "dtype": array.dtype.str}
 
 
 def chunk_rows(headers: Headers) -> int:
@@ -96,9 +92,8 @@ def write(path: Path, content: Content) -> None:
         # in a fixed order, so that the same content is the same bytes
         for name, array in sorted(content.arrays.items()):
             # arrays in chunks have checksums that HDF5 tests; the others are read whole and tested by their digests
-            parted = name in _PARTED and array.size
-            layout = {"chunks": (chunks, *array.shape[1:]), "fletcher32": True} if parted else {}
-            dataset = file.create_dataset(name, data=array, **layout)
+            parted = {"chunks": (chunks, *array.shape[1:]), "fletcher32": True}
+            dataset = file.create_dataset(name, data=array, **(parted if name in _PARTED and array.size else {}))
             dataset.attrs["sha256"] = content.headers[name]["sha256"]
             if name in content.units:
                 dataset.attrs["unit"] = content.units[name]
@@ -112,8 +107,8 @@ def write(path: Path, content: Content) -> None:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[dict[str, h5py.Dataset]]:
-    """The arrays of a file by name, none of them read yet, after a look at all that could go wrong.
+def opened(path: Path) -> Iterator[tuple[h5py.File, dict[str, h5py.Dataset]]]:
+    """A file and its arrays by name, none of them read yet, after a look at all that could go wrong.
 
     A :class:`BadFile` is missing, cut off, not HDF5, points out of itself, or claims more bytes than it has.
     """
@@ -126,7 +121,7 @@ def opened(path: Path) -> Iterator[dict[str, h5py.Dataset]]:
     with file:
         with damage(path, "is damaged"):
             arrays = _checked(path, file, about.st_size)
-        yield arrays
+        yield file, arrays
 
 
 @contextlib.contextmanager
@@ -145,41 +140,33 @@ def damage(path: Path, what: str) -> Iterator[None]:
 
 
 def _checked(path: Path, file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
-    """The arrays of a file of so many bytes."""
-    found, groups = {}, [""]
+    """The arrays of a file of so many bytes, which they claim together at most."""
+    found, groups = dict[str, h5py.Dataset](), [""]
     for group in groups:
         for name in (group + key for key in file[group or "/"]):
-            if not isinstance(file.get(name, getlink=True), h5py.HardLink):
-                raise BadFile(path, f"{name} is a link; links are not followed, as they can lead to other files")
-            item = file[name]
-            if not isinstance(item, h5py.Group):
-                found[name] = item
-                if len(found) > _MOST:
-                    raise BadFile(path, f"holds more than {_MOST} arrays, more than a data set has")
-                if why := _refused(item, size):
-                    raise BadFile(path, f"{name} {why}")
-            elif name in _GROUPS:
+            item: Any = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
+            if name in _GROUPS and isinstance(item, h5py.Group):
                 groups.append(f"{name}/")
-            else:
-                raise BadFile(path, f"{name} is no group of a data set")
+                continue
+            if why := _refused(item, size):
+                raise BadFile(path, f"{name} {why}")
+            found[name], size = item, size - item.nbytes
+            if len(found) > _MOST:
+                raise BadFile(path, f"holds more than {_MOST} arrays, more than a data set has")
     return found
 
 
 def _refused(item: Any, size: int) -> str:
-    """Why an item of a file of so many bytes is not read; empty if nothing is wrong."""
+    """Why an item of a file that has so many bytes for it is not read; empty if nothing is wrong."""
+    if item is None:
+        return "is a link; links are not followed, as they can lead to other files"
     if not isinstance(item, h5py.Dataset):
-        return f"is a {type(item).__name__}, not an array"
+        return f"is a {type(item).__name__}, not an array of a data set"
     if item.shape is None or item.dtype.kind not in _KINDS:
         return f"holds {item.dtype}, not plain numbers"
     from lqrlab.compute.array_files import unbelievable  # not needed to make a data set
 
     return unbelievable(item, size)
-
-
-def rows(path: Path, arrays: Mapping[str, h5py.Dataset | np.ndarray], name: str, first: int, last: int) -> np.ndarray:
-    """Rows first … last − 1 of an array of an opened file; HDF5 tests the checksums of their chunks."""
-    with damage(path, f"{name}, rows {first} to {last}, is damaged"):
-        return arrays[name][first:last]
 
 
 def read(path: Path) -> Content:
@@ -188,13 +175,8 @@ def read(path: Path) -> Content:
     Raises:
         BadFile: see :func:`opened`; its bytes are not those of which the digests are written in it.
     """
-    with opened(path) as found, damage(path, "is damaged"):
-        if not found:
-            raise BadFile(path, "holds no arrays")
-        file, size = next(iter(found.values())).file, path.stat().st_size
-        if (held := sum(item.nbytes for item in found.values())) > size:  # many names of one array, say
-            raise BadFile(path, f"its arrays together claim {held} bytes, but the file has {size}")
-        if over := size - len(file.id.get_file_image()):
+    with opened(path) as (file, found), damage(path, "is damaged"):
+        if over := path.stat().st_size - len(file.id.get_file_image()):
             raise BadFile(path, f"has {over} bytes after its end that are not of a data set")
         arrays = {name: item[...] for name, item in found.items()}
         units = {name: str(item.attrs["unit"]) for name, item in found.items() if "unit" in item.attrs}
@@ -202,9 +184,8 @@ def read(path: Path) -> Content:
         attributes = {k: v.item() if isinstance(v, np.generic) else v for k, v in file.attrs.items()}
     about = attributes.pop("sha256", None)
     content = Content(arrays, units, attributes)
-    for name, header in content.headers.items():
-        if header["sha256"] != written[name]:
-            raise BadFile(path, f"{name} has changed since it was written: its checksum differs")
-    if content.about != about:
-        raise BadFile(path, "an attribute or unit has changed since it was written: its checksum differs")
+    changed = [name for name, header in content.headers.items() if header["sha256"] != written[name]]
+    if changed or content.about != about:
+        what = [*changed, "an attribute or unit"][0]
+        raise BadFile(path, f"{what} has changed since it was written: its checksum differs")
     return content

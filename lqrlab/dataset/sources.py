@@ -7,9 +7,8 @@ import concurrent.futures
 import dataclasses
 import functools
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -163,7 +162,7 @@ class Source(abc.ABC):
         position = checks.whole("position", position, 0, self.num_positions // self.batch_size - 1)
         taken = self.windows(position * self.batch_size, self.batch_size)
         # the signals do not pass through a program, which would copy them
-        return Batch(taken.variant, taken.signals, *_gain_and_masks(taken.t, taken.variant, self.table, self.window))
+        return Batch(taken.variant, taken.signals, *gain_and_masks(taken.t, taken.variant, self.table, self.window))
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         """Batches from number ``start`` on, made by a thread ahead of their use; one epoch if ``stop`` is left out."""
@@ -177,9 +176,6 @@ class Source(abc.ABC):
 
     def __iter__(self) -> Iterator[Batch]:
         return self.batches()
-
-
-_gain_and_masks = jax.jit(gain_and_masks, static_argnames="window")
 
 
 def _prefetched(make: Callable[[int], T], positions: range) -> Iterator[T]:
@@ -197,9 +193,6 @@ def _prefetched(make: Callable[[int], T], positions: range) -> Iterator[T]:
         maker.shutdown(wait=False, cancel_futures=True)
 
 
-_shuffled_windows = jax.jit(WindowSet.shuffled, static_argnames="count")
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ResidentSource(Source):
     """All windows on the device, shuffled and gathered there."""
@@ -208,7 +201,7 @@ class ResidentSource(Source):
 
     def _gather(self, first: int, count: int) -> Windows:
         epoch, start = (np.uint32(i) for i in divmod(first, self.num_windows))
-        return _shuffled_windows(self.held, start, epoch, count, np.uint32(self.spec.seed))
+        return self.held.shuffled(start, epoch, count, np.uint32(self.spec.seed))
 
 
 class _Pool(NamedTuple):
@@ -254,7 +247,13 @@ class StreamingSource(Source):
             starts = self._epoch(epoch).starts
             number = bisect.bisect_right(starts, position) - 1
             following = (epoch, number + 1) if number + 2 < len(starts) else (epoch + 1, 0)
-            pool = self._pools.get(self._pool, (epoch, number), following)
+            coming = self._pools(epoch, number)
+            self._pools(*following)
+            try:
+                pool = coming.result()
+            except Exception:  # what could not be read is read again when it is asked for again
+                self._pools.cache_clear()
+                raise
             take = min(starts[number + 1] - position, count - done)
             piece, start = slice(done, done + take), position - starts[number]
             trajectory, t[piece] = pool.trajectory[start : start + take], pool.t[start : start + take]
@@ -277,37 +276,19 @@ class StreamingSource(Source):
         return functools.lru_cache(1)(functools.partial(windows.read, self.data, self.window, digests=in_memory))
 
     @functools.cached_property
-    def _pools(self) -> "_Ahead":
-        return _Ahead()
+    def _pools(self) -> Any:
+        """Epoch and number → a pool that a thread makes: two are held, the one in use and the next one."""
+        plan, read, seed, steps = self._epoch, self._read, self.spec.seed, self.data.config.row_steps
 
-    def _pool(self, epoch: int, number: int) -> _Pool:
-        pools = self._epoch(epoch).pools
-        # a single pool is shuffled as a resident source, each of several in another way
-        seed = self.spec.seed + (0x632BE5 * (number + 1) if len(pools) > 1 else 0)
-        rows, variant = self._read(pools[number])
-        return _Pool(rows, variant, *_shuffled(len(variant), self.data.config.row_steps, seed, epoch))
+        def pool(epoch: int, number: int) -> _Pool:  # which does not hold its source
+            pools = plan(epoch).pools
+            # a single pool is shuffled as a resident source, each of several in another way
+            own = seed + (0x632BE5 * (number + 1) if len(pools) > 1 else 0)
+            rows, variant = read(pools[number])
+            return _Pool(rows, variant, *_shuffled(len(variant), steps, own, epoch))
 
-
-class _Ahead:
-    """Pools made by a thread: the one in use, and the next one."""
-
-    def __init__(self) -> None:
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="lqrlab-read")
-        self._held: dict[tuple[int, int], concurrent.futures.Future[_Pool]] = {}
-        self._lock = threading.Lock()
-
-    def get(self, make: Callable[[int, int], _Pool], key: tuple[int, int], following: tuple[int, int]) -> _Pool:
-        """``make(*key)``, made before if it was the last call's ``following``; all other pools are released."""
-        with self._lock:
-            held = self._held
-            self._held = {k: held.get(k) or self._thread.submit(make, *k) for k in (key, following)}
-            future = self._held[key]
-        try:
-            return future.result()
-        except Exception:  # what could not be read is read again when it is asked for again
-            with self._lock:
-                self._held.clear()
-            raise
+        thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="lqrlab-read")
+        return functools.lru_cache(2)(lambda *key: thread.submit(pool, *key))
 
 
 def _plan_epoch(blocks: Blocks, room: int, steps: int, seed: int, epoch: int) -> _Epoch:

@@ -128,9 +128,9 @@ class Dataset:
             BadFile: the file is damaged or is another one.
         """
         path = self.path / shard["file"]
-        with shards.opened(path) as arrays, shards.damage(path, "is damaged"):
+        with shards.opened(path) as (_, arrays), shards.damage(path, "is damaged"):
             found = {name: arrays[name][...] for name in names}
-        headers = {name: shards.header(a, shards.digest(a)) for name, a in found.items()}
+        headers = shards.Content(found, {}, {}).headers
         if why := manifest.changed(headers, {name: shard["arrays"][name] for name in names}):
             raise BadFile(path, why)
         return found

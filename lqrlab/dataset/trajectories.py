@@ -140,10 +140,10 @@ def _content(
     good = np.flatnonzero(problem.has_optimum)
     # rows of the table that is written, in which variants without an optimum are missing
     rows = rows | {"variant": np.searchsorted(good, rows["variant"]).astype(np.int32)}
-    matrices = {name: getattr(continuous, name) for name in "ABQR"} | {"K": problem.K, "P": problem.P}
-    columns = matrices | {name: getattr(problem, name) for name in ("dt", "scale_x", "scale_u")}
-    parameters = {f"parameters/{name}": value for name, value in plants.parameters.items()}
-    columns |= {name: np.broadcast_to(np.asarray(a), (len(problem),)) for name, a in parameters.items()}
+    columns = {name: getattr(continuous, name) for name in "ABQR"}
+    columns |= {name: getattr(problem, name) for name in ("K", "P", "dt", "scale_x", "scale_u")}
+    for name, value in plants.parameters.items():
+        columns[f"parameters/{name}"] = np.broadcast_to(np.asarray(value), (len(problem),))
     columns = {name: np.asarray(a)[good] for name, a in columns.items()}
     columns["family"] = np.full(len(good), shard.family, dtype=f"S{len(shard.family)}")
     columns["variant"] = (shard.first + good).astype(np.int32)

@@ -39,6 +39,7 @@ class Windows:
         return Batch(self.variant, self.signals, *known)
 
 
+@functools.partial(jax.jit, static_argnames="window")
 def gain_and_masks(
     t: Int32[Array, " b"], variant: Int32[Array, " b"], table: VariantTable, window: int
 ) -> tuple[Array, Array, Array, Array]:
@@ -226,14 +227,11 @@ def read(data: Dataset, window: int, blocks: Blocks, digests: bool) -> tuple[Row
     names = ["trajectories/states", "trajectories/controls"]
     for number in sorted({block.shard for block in blocks}):
         path = data.path / data.shards[number]["file"]
-        with shards.opened(path) as arrays:
+        with shards.opened(path) as (_, arrays), shards.damage(path, "is damaged"):
             held = data.read(data.shards[number], names) if digests else arrays
             for first, block in zip(at, blocks):
                 if block.shard == number:
-                    states, controls = (
-                        shards.rows(path, held, f"trajectories/{name}", block.first, block.last)[block.keep]
-                        for name in ("states", "controls")
-                    )
+                    states, controls = (held[name][block.first : block.last][block.keep] for name in names)
                     where = slice(first, first + len(block))
                     put(rows[where], window, states, controls, data.coordinates(number, block.variant))
                     variant[where] = block.variant + data.first_rows[number]

@@ -44,7 +44,6 @@ def attraction(
     x0: ArrayLike,
     *,
     num_steps: int = 500,
-    dt: float | None = None,
     limits: tuple[ArrayLike, ArrayLike] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Attraction:
@@ -58,7 +57,7 @@ def attraction(
         controller: see :func:`lqrlab.simulation.bind`.
         x0: initial deviations ``[*lead, n]``; in float32 it is a few times faster, and as good but for the boundary.
         num_steps: samples of a run.
-        dt, limits: as in :func:`lqrlab.simulation.rollout`; taken from a problem.
+        limits: as in :func:`lqrlab.simulation.rollout`; taken from a problem.
         check: called now and then; what it raises ends the work.
 
     Raises:
@@ -70,7 +69,11 @@ def attraction(
     >>> evaluation.attraction(plant, simulation.LinearPolicy(gain), starts, limits=(-2.0, 2.0)).converged.tolist()
     [True, False]
     """
-    problem = _problem(plant, dt, limits)
+    if not isinstance(plant, Problem):
+        check_plant(plant, one=True)
+    elif plant.batch_shape or limits is not None:
+        raise ValueError("plant: expected a problem of one plant, which says itself what the limits are")
+    problem = plant if isinstance(plant, Problem) else Problem.of(plant, limits=limits, optimum=False)
     starts = np.asarray(checks.real("x0", x0, finite=True))
     if starts.shape[-1:] != (problem.n,):
         raise ValueError(f"x0: expected states [..., {problem.n}] of {problem.name}, but found {starts.shape}")
@@ -108,16 +111,6 @@ def attraction(
     peaks[whole, running] = np.maximum(peaks[whole, running], verdict.size(x, scales))
     judged = np.asarray(verdict.of_peaks(start, *peaks, num_steps=num_steps, linear=problem.linear))
     return Attraction(*(a.reshape(starts.shape[:-1]) for a in (judged, samples * float(problem.dt))))
-
-
-def _problem(plant: Plant | Problem, dt: float | None, limits: tuple[ArrayLike, ArrayLike] | None) -> Problem:
-    """The problem of one nonlinear plant."""
-    if not isinstance(plant, Problem):
-        check_plant(plant, one=True)
-        return Problem.of(plant, dt=dt, limits=limits, optimum=False)
-    if plant.batch_shape or dt is not None or limits is not None:
-        raise ValueError("plant: expected a problem of one plant, which says itself what dt and limits are")
-    return plant
 
 
 def _run(

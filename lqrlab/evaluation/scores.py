@@ -109,7 +109,12 @@ def evaluate(
     """
     checks.on_host("evaluate", controller, plants, key, x0)
     problem = plants if isinstance(plants, Problem) else Problem.of(plants, linear=linear, optimum=False)
-    problem = _with_optimum(problem)
+    if problem.A.dtype != jnp.float64:
+        raise ValueError(
+            f"plants: expected float64, but found {problem.A.dtype}; call lqrlab.compute.setup() first: in "
+            "float32 the optimum itself is wrong in the third digit"
+        )
+    problem = problem.solved()
     if any(a is not None for a in problem.noise):
         raise ValueError(
             "plants: expected a problem without noise, under which x0ᵀP x0 is no optimum to compare with; "
@@ -120,28 +125,14 @@ def evaluate(
     if not callable(reference):
         one = "a function of states, such as predictive.reference(problem), or"
         checks.choice("reference", reference, ("unconstrained",), one)
-    starts = _starts(problem, problem.initial_state(key=key, num=num_initial) if x0 is None else x0)
-    poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
-    steps = control.settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
-    return _scored(problem, policy, starts, steps, reference)
-
-
-def _with_optimum(problem: Problem) -> Problem:
-    """The problem with what policies are compared with, or why there is none."""
-    if problem.A.dtype != jnp.float64:
-        raise ValueError(
-            f"plants: expected float64, but found {problem.A.dtype}; call lqrlab.compute.setup() first: in "
-            "float32 the optimum itself is wrong in the third digit"
-        )
-    return problem.solved()
-
-
-def _starts(problem: Problem, x0: ArrayLike) -> Array:
-    x0, batch = checks.floating("x0", x0), problem.batch_shape
+    x0 = checks.floating("x0", problem.initial_state(key=key, num=num_initial) if x0 is None else x0)
+    batch = problem.batch_shape
     if x0.ndim < 2 or not x0.size or (x0.shape[: len(batch)], x0.shape[-1]) != (batch, problem.n):
         expected = ", ".join([*map(str, batch), "S", str(problem.n)])
         raise ValueError(f"x0: expected one or more starts [{expected}] of {problem.name}, but found shape {x0.shape}")
-    return x0
+    poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
+    steps = control.settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
+    return _scored(problem, policy, x0, steps, reference)
 
 
 def _scored(

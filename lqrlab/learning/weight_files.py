@@ -12,7 +12,7 @@ import numpy as np
 import safetensors.numpy
 from safetensors import safe_open
 
-from lqrlab.compute.files import write_atomic
+from lqrlab.compute.files import distinct, write_atomic
 from lqrlab.learning import models
 from lqrlab.learning.train_config import ModelConfig
 
@@ -81,19 +81,13 @@ def read(file: str | Path) -> Any:
         for name, array in arrays.items():
             if array.dtype.kind != "f" or not (np.abs(array) < np.finfo(np.float32).max).all():
                 raise ValueError(f"{name}: expected finite real numbers, but found an array of {array.dtype}")
-        kind = _registered(card.get("kind"))
+        said = str(card.get("kind"))
+        if said in _HOMES.keys() - _KINDS.keys():
+            importlib.import_module(_HOMES[said])
+        kind = _KINDS.get(said)
         return kind.read(arrays) if kind else _network(arrays, card)
     except ValueError as error:
         raise ValueError(f"file: {file} holds no weights that can be used: {error}") from None
-
-
-def _registered(kind: object) -> WeightKind | None:
-    """The kind that a card names, its module loaded; None if there is none of that name."""
-    if not isinstance(kind, str) or kind not in _HOMES.keys() | _KINDS.keys():
-        return None
-    if kind not in _KINDS:
-        importlib.import_module(_HOMES[kind])
-    return _KINDS[kind]
 
 
 def _network(arrays: Mapping[str, np.ndarray], card: Mapping[str, Any]) -> Any:
@@ -145,7 +139,7 @@ def load_arrays(file: str | Path, most: int = _MOST_BYTES) -> tuple[dict[str, np
         with safe_open(file, "np") as opened:
             told = opened.metadata() or {}
             arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (no mapping)
-        card = json.loads(told.get("card", "{}"))
+        card = json.loads(told.get("card", "{}"), object_pairs_hook=distinct)
     except Exception as error:  # its author may be anyone: of what it is made there is no end
         raise ValueError(f"file: {file} holds no weights that can be read: {error!s:.300}") from error
     if not isinstance(card, dict):

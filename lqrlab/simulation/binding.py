@@ -18,7 +18,6 @@ import numpy as np
 from jaxtyping import Array
 
 from lqrlab.compute import checks
-from lqrlab.control import LQR
 from lqrlab.simulation.policies import LinearPolicy, Policy, tracking
 from lqrlab.simulation.problem import Problem
 from lqrlab.systems import Plant, check_plant
@@ -80,11 +79,6 @@ def bind(controller: object, problem: Problem | Plant) -> Policy:
     return _bound(controller, problem)
 
 
-@_bound.register
-def _(controller: LQR, problem: Problem) -> Policy:
-    return _gain(controller.K, problem)
-
-
 def _remembering(name: str) -> Callable[[Any, Problem], Policy]:
     """A policy of :mod:`lqrlab.simulation.memory_policies`, which is loaded when the first is made."""
 
@@ -94,15 +88,12 @@ def _remembering(name: str) -> Callable[[Any, Problem], Policy]:
     return make
 
 
-def _planned(controller: Any, problem: Problem) -> Policy:
-    return tracking(problem, controller)
-
-
 _DESIGNS = {
+    "lqrlab.control.regulator.LQR": lambda design, problem: _gain(design.K, problem),
     "lqrlab.control.estimation.LQG": _remembering("estimated"),
     "lqrlab.control.state_space.StateSpace": _remembering("measuring"),
     "lqrlab.control.servo.Integral": _remembering("integrating"),
-    "lqrlab.control.horizon.LQTracking": _planned,
+    "lqrlab.control.horizon.LQTracking": lambda plan, problem: tracking(problem, plan),
 }
 """Designs that stand below this room and are registered when one of them comes, so that nothing loads them before."""
 

@@ -229,7 +229,7 @@ def simulate(
     device = next(iter(jnp.zeros(()).devices()))
     loops, x0, key = jax.device_put((loops, x0, key), device)
     layout, calls = cut(loops, x0, num_steps, substeps, keep)
-    program = _program(quick)
+    program = _PROGRAMS[quick]
     if jax.default_backend() == "cpu":
         return _on_threads(program, layout, calls, loops, x0, key)
     points, intervals, totals = jax.tree.map(lambda a: a[0], program(layout, calls[0], loops, x0, key))
@@ -270,11 +270,6 @@ def _on_threads(
     return {name: a[:, 0] if name in samples and not layout.keep.starts else a for name, a in result.items()}
 
 
-@functools.cache
-def _program(quick: bool) -> Callable[..., Kept]:
-    return jit_by_function(_call, quick_jit if quick else jax.jit, static_argnums=0)
-
-
 def _call(layout: Layout, firsts: Array, loops: Loops, x0: Array, key: PRNGKeyArray | None) -> Kept:
     """Run the blocks that begin with these loops."""
 
@@ -298,6 +293,9 @@ def _call(layout: Layout, firsts: Array, loops: Loops, x0: Array, key: PRNGKeyAr
     if layout.blocks == 1:
         return jax.tree.map(lambda a: a[None], block(firsts[0]))
     return jax.lax.map(block, firsts)
+
+
+_PROGRAMS = {q: jit_by_function(_call, quick_jit if q else jax.jit, static_argnums=0) for q in (True, False)}
 
 
 def _block(layout: Layout, loops: Loops, x0: Array, draw: Callable[[int, Array], Drawn]) -> Kept:

@@ -143,13 +143,19 @@ def rollout(
     settings = {"dt": dt, "linear": linear, "limits": limits, "substeps": substeps}
     disturbances = {"noise": noise, "sensor_noise": sensor_noise, "excitation": excitation}
     problem = _problem(plant, x0, settings, disturbances)
-    num_steps, keep = checks.whole("num_steps", num_steps), _kept(keep)
+    num_steps = checks.whole("num_steps", num_steps)
+    if not isinstance(keep, tuple | list) or not keep or not set(keep) <= set(KEEPABLE):
+        raise ValueError(f"keep: expected a tuple of some of {', '.join(KEEPABLE)}, but found {keep!r}")
     policy = bind(controller, problem)
     if not checks.traced(x0):
         check_policy(policy, x0, problem.m)
-    key = _needed(key, problem.noise)
-    if "xs" in keep and problem.noise.sensor is not None:
-        keep = (*keep, "seen")
+    if all(a is None for a in problem.noise):
+        key = None  # nothing is drawn
+    elif key is None:
+        raise ValueError("key: noise, sensor_noise and excitation need a random key")
+    else:
+        checks.random_key(key)
+    keep = (*keep, "seen") if "xs" in keep and problem.noise.sensor is not None else tuple(keep)
     fields = None
     # an engine's policies have no memory, and its noises nothing to do with each other
     if "memory" not in keep and not any(isinstance(a, Correlated) for a in problem.noise):
@@ -157,22 +163,6 @@ def rollout(
     if fields is not None:
         return Trajectory(_times(problem.dt, num_steps, x0.dtype), **fields)
     return _run(problem.astype(x0.dtype), policy, x0, key, num_steps, keep)
-
-
-def _kept(keep: tuple[str, ...] | list[str]) -> tuple[str, ...]:
-    if not isinstance(keep, tuple | list) or not keep or not set(keep) <= set(KEEPABLE):
-        raise ValueError(f"keep: expected a tuple of some of {', '.join(KEEPABLE)}, but found {keep!r}")
-    return tuple(keep)
-
-
-def _needed(key: PRNGKeyArray | None, noise: Noise) -> PRNGKeyArray | None:
-    """The key where something is drawn, else None."""
-    if all(a is None for a in noise):
-        return None
-    if key is None:
-        raise ValueError("key: noise, sensor_noise and excitation need a random key")
-    checks.random_key(key)
-    return key
 
 
 def _problem(plant: Any, x0: Array, settings: Mapping[str, Any], disturbances: Mapping[str, Any]) -> Problem:
@@ -217,21 +207,23 @@ def _by_engine(
     """
     lead, count = x0.shape[:-1], x0.size // x0.shape[-1]
     watched = jax.config.jax_debug_nans  # type: ignore[attr-defined]
-    if (
-        type(policy) is not LinearPolicy
-        or count < MANY
-        or watched
-        or _shared_out(x0, policy.K, problem.A)
-        or not np.issubdtype(x0.dtype, np.floating)
-    ):
+    if type(policy) is not LinearPolicy or count < MANY or watched or not np.issubdtype(x0.dtype, np.floating):
         return None
     if checks.traced(problem, policy, x0, key, jnp.zeros(())):
         return None
+    if any(len(a.devices()) > 1 for a in (x0, policy.K, problem.A) if isinstance(a, jax.Array)):
+        return None  # a scan leaves them there, an engine would not
     # a linear loop's program is smaller: at 1900 loops of 500 samples it takes a third of the scan's time
     if count * num_steps * (2.5 if problem.linear else problem.substeps) < MUCH:
         return None
     loops, starts = loops_of(problem, policy.K), x0.reshape(-1, x0.shape[-1])
-    out = constant_gain.simulate(loops, starts, num_steps, _recorders(keep), key=key, substeps=problem.substeps)
+    out: Mapping[str, np.ndarray | Array] | None = None
+    if loops.plants == 1 and problem.linear and loops.low is None and key is None and jax.default_backend() == "cpu":
+        from lqrlab.simulation import closed_loop_powers  # which few runs need
+
+        out = closed_loop_powers.simulate(loops, np.asarray(starts), num_steps, keep)
+    if out is None:
+        out = constant_gain.simulate(loops, starts, num_steps, _recorders(keep), key=key, substeps=problem.substeps)
     if "seen" in keep:
         out = {**out, "seen": _seen_by_engine(jnp.asarray(out["xs"]), loops.noise.sensor, key)}
     return {name: jax.device_put(out[name].reshape(*lead, *out[name].shape[1:]), may_alias=True) for name in keep}
@@ -245,11 +237,6 @@ def _seen_by_engine(xs: Float[Array, "loops points n"], spread: Array, key: PRNG
     noise = drawing(key, numbers, Noise(sensor=of_loops), xs.dtype)(xs.shape[1] - 1, jnp.int32(0)).sensor
     assert noise is not None
     return xs[:, :-1] + jnp.moveaxis(noise, -1, 0)
-
-
-def _shared_out(*arrays: object) -> bool:
-    """True if any array is on several devices, where a scan leaves it and an engine would not."""
-    return any(len(a.devices()) > 1 for a in arrays if isinstance(a, jax.Array) and not checks.traced(a))
 
 
 @functools.cache

@@ -217,8 +217,10 @@ def integrating(plant: Plant | Problem, design: Integral, r: ArrayLike | None = 
     # Ki times this is the identity on what the integrals can do to the inputs
     back = -linalg.solve_many(Ki.mT @ Ki, Ki.mT)
     low, high = limits_of(problem)
-    # z holds the integrals and, for a measurement that is missing, the state that the model expects: Ay + Bv
-    (A, B), lead = _model(problem), jnp.broadcast_shapes(design.C.shape[:-2], problem.batch_shape)
+    # z holds the integrals and, for a measurement that is missing, the state that the model expects: Ay + Bv, of a
+    # plant that is hidden y
+    A = jnp.where(jnp.isfinite(problem.A), problem.A, jnp.eye(n, dtype=problem.A.dtype))
+    B, lead = jnp.nan_to_num(problem.B, nan=0.0), jnp.broadcast_shapes(design.C.shape[:-2], problem.batch_shape)
 
     def rows(of_integrals: Array, of_state: Array) -> Array:
         parts = (jnp.broadcast_to(a, (*lead, *a.shape[-2:])) for a in (of_integrals, of_state))
@@ -236,12 +238,6 @@ def integrating(plant: Plant | Problem, design: Integral, r: ArrayLike | None = 
         high=high,
         H=jnp.eye(n, p + n, p, dtype=Ki.dtype),
     )
-
-
-def _model(problem: Problem) -> tuple[Array, Array]:
-    """A and B of the sampled plant; of one that is hidden, that the state stays where it is."""
-    still = jnp.eye(problem.n, dtype=problem.A.dtype)
-    return jnp.where(jnp.isfinite(problem.A), problem.A, still), jnp.nan_to_num(problem.B, nan=0.0)
 
 
 def delayed(

@@ -68,9 +68,11 @@ def root(P: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
 
 
 def spread(
-    name: str, value: ArrayLike, size: int, dtype: np.dtype, batch: tuple[int, ...] = ()
+    name: str, value: ArrayLike, size: int, exists: Float[Array, "*batch k"], dtype: np.dtype, batch: tuple[int, ...]
 ) -> Array | Correlated | None:
-    """A standard deviation for each of ``size`` components (of each plant of the ``batch``), None if it is zero.
+    """A standard deviation for each of ``size`` components of each plant of the ``batch``, None if it is zero.
+
+    It is zero where a component is padding, by the mask of those that exist.
 
     What has two axes more than the batch is a covariance ``[*batch, size, size]``. Inside a trace nobody can tell
     whether an array is zero, so noise is drawn.
@@ -90,7 +92,7 @@ def spread(
     lead = deviation.shape[:-1]
     if lead and (len(lead) != len(batch) or any(k not in (1, full) for k, full in zip(lead, batch))):
         raise ValueError(f"{name}: expected leading axes {batch}, those of the plants, but found {deviation.shape}")
-    return jnp.broadcast_to(deviation, (*batch, size))
+    return jnp.broadcast_to(deviation, (*batch, size)) * exists[..., :size].astype(dtype)
 
 
 def _correlated(name: str, value: ArrayLike, size: int, dtype: np.dtype, batch: tuple[int, ...]) -> Correlated | None:

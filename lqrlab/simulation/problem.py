@@ -237,10 +237,10 @@ class Problem(QuadraticRegulator):
 
     def disturbed(self, *, noise: ArrayLike = 0.0, sensor_noise: ArrayLike = 0.0, excitation: ArrayLike = 0.0) -> Self:
         """The same under other noise, see :meth:`of`."""
-        batch, dtype = self.batch_shape, self.A.dtype
-        given = (("noise", noise, self.n), ("sensor_noise", sensor_noise, self.n), ("excitation", excitation, self.m))
-        drawn = (spread(*one, dtype, batch) for one in given)
-        return dataclasses.replace(self, noise=scaling.without_padding(Noise(*drawn), self.coordinates))
+        x, u = (self.n, self.coordinates.state_mask), (self.m, self.coordinates.input_mask)
+        given = (("noise", noise, *x), ("sensor_noise", sensor_noise, *x), ("excitation", excitation, *u))
+        drawn = (spread(*one, self.A.dtype, self.batch_shape) for one in given)
+        return dataclasses.replace(self, noise=Noise(*drawn))
 
     def initial_state(self, *, key: PRNGKeyArray, num: int | None = None) -> Float[Array, "*loops n"]:
         """Typical initial deviations ``[*batch, n]`` or ``[*batch, num, n]``: normal, with the scales of states."""

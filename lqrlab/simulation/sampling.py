@@ -223,36 +223,6 @@ def _batch(plants: tuple[int, ...], times: tuple[int, ...]) -> tuple[int, ...]:
     return batch
 
 
-def input_limits(limits: tuple[ArrayLike, ArrayLike], u_eq: Array, exists: Array | np.ndarray) -> tuple[Any, Any]:
-    """Limits as deviations from the equilibrium input ``[*batch, m]``, NumPy's outside a trace.
-
-    None for inputs that do not exist.
-    """
-    if not isinstance(limits, tuple | list) or len(limits) != 2:
-        raise ValueError(f"limits: expected a pair (low, high), but found {limits!r}")
-    library: Any = jnp if checks.traced(u_eq, exists, *limits) else np
-    ends = [library.asarray(checks.real("limits", a), u_eq.dtype) for a in limits]
-    u_eq, exists = library.asarray(u_eq), library.asarray(exists)
-    if any(a.ndim and a.shape[-1] not in (1, u_eq.shape[-1]) for a in ends):
-        raise ValueError(f"limits: expected numbers, or one for each of {u_eq.shape[-1]} inputs, but found {limits!r}")
-    for a in ends:
-        if a.ndim > u_eq.ndim or any(k not in (1, own) for k, own in zip(a.shape[::-1], u_eq.shape[::-1])):
-            raise ValueError(
-                f"limits: expected those of actuators, {u_eq.shape} or less, the same at each step, but found shape "
-                f"{a.shape}; predictive.constrained_lqr takes limits for each step"
-            )
-    low, high = (
-        library.where(exists, library.broadcast_to(a, u_eq.shape) - u_eq, end)
-        for a, end in zip(ends, (-np.inf, np.inf))
-    )
-    if library is np and not np.all((low <= 0) & (high >= 0)):
-        raise ValueError(
-            f"limits: expected a range around the equilibrium input {np.asarray(u_eq)}, but found {limits}: "
-            "the actuator could not even hold the operating point"
-        )
-    return low, high
-
-
 def substeps_of(plant: Plant, A: Array, dt: ArrayLike, given: int | None, linear: bool) -> int:
     """Runge-Kutta steps in a sample time: those given, or so many that the fastest mode turns or decays by at most a
     quarter radian in each, and that after a million samples no mode is off by a hundredth of what is left of it."""

@@ -110,13 +110,3 @@ def _padded(spread: Array | Correlated | None, scale: Array, size: int) -> Array
     if isinstance(spread, Correlated):
         return Correlated(pad_matrix(spread.root / scale[..., :, None], size, size))
     return None if spread is None else widened(spread / scale, size, 0.0)
-
-
-def without_padding(noise: Noise, coordinates: Coordinates) -> Noise:
-    """Noise of the signals that exist."""
-    masks = coordinates.state_mask, coordinates.state_mask, coordinates.input_mask
-
-    def masked(a: Array | Correlated | None, mask: Array) -> Array | Correlated | None:
-        return a if a is None or isinstance(a, Correlated) else a * mask[..., : a.shape[-1]].astype(a.dtype)
-
-    return Noise(*map(masked, noise, masks))

@@ -89,12 +89,26 @@ def load(
         for key, given in (("states", states), ("inputs", inputs))
     }
     try:
+        check_plain(content)
         if file.suffix.lower() == ".json":
             _check_fields(content, _KEYS)
         matrices: Contents = {key: checks.real(key, content[key]) for key in "ABCQR" if key in content}
         return from_matrices(**matrices, **names, dt=scalar(step), name=name)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
+
+
+def check_plain(content: Contents) -> None:
+    """Raise ValueError where a model's file says more than its matrices do: E ẋ = Ax + Bu, or dead times."""
+    for name, value in content.items():
+        if name.lower() == "e" and np.size(value) and not np.array_equal(value, np.eye(len(np.atleast_2d(value)))):
+            raise ValueError(
+                f"{name}: expected ẋ = Ax + Bu, but found a matrix before ẋ; multiply A and B by its inverse"
+            )
+        if name.lower().endswith("delay") and np.any(value):
+            raise ValueError(
+                f"{name}: expected a model without dead time, but found {np.ravel(value)[0]}; leave it out"
+            )
 
 
 def contents(file: Path) -> Contents:
@@ -265,7 +279,8 @@ def _enter_one(file: Path) -> None:
     name = file.stem
     if not name.isidentifier():
         raise ValueError(f"{file}: expected a file called as the plant, as my_plant.json; rename it")
-    families.register(load(file, name=name), name=name)
+    of_family = file.suffix == ".json" and "family" in contents(file)  # which has a name
+    families.register(load(file) if of_family else load(file, name=name), name=name)
 
 
 def enter_named() -> None:

@@ -91,7 +91,7 @@ ROWS = {
     "PID": lambda _: dataclasses.replace(classical.pid(classical.ProcessModel(-1.0, 0.5, delay=0.1)), C=jnp.asarray(C)),
     "Compensator": lambda _: classical.Compensator([[1.0, 0.0]], zeros=[-2.0], poles=[-20.0], gain=5.0),
     "ExportedController": exported,
-    "Predicts": lambda _: agents.compiled and Agent(),
+    "Predicts": lambda _: agents.play and Agent(),
     "Module": lambda _: learning.pretrained("regulator"),
 }
 """One controller of each kind that ``bind`` knows, by name; a folder, a path or text, holds a network."""
@@ -108,7 +108,7 @@ MADE = {
     "adaptive": lambda: unknown.adaptive(PLANT, unknown.wide()),
     "look-ahead": lambda: unknown.look_ahead(unknown.adaptive(PLANT, unknown.ridge()), num=2, steps=2, until=4),
     "sampled": lambda: unknown_baselines.SampledPolicy(
-        unknown_baselines.ridge(0.1, 1.0, 0.0), PROBLEM.scaled().told("units"), 1, hold=3
+        unknown.ridge(size=0.1, input_size=1.0, probe=0.0), PROBLEM.scaled().told("units"), 1, hold=3
     ),
     "plant": lambda: PlantPolicy(dataclasses.replace(PROBLEM, plant=None, linear=True)),
 }
@@ -197,6 +197,5 @@ def test_no_kind_of_controller_and_no_policy_is_left_out():
     }
     kinds = {kind.__name__ for kind in binding._bound.registry} | {name.split(".")[-1] for name in binding._DESIGNS}
     assert kinds - {"Path", "PosixPath", "str"} == set(ROWS)
-    # policies of a panel's own loop, and agents, which are given observations
-    alone = {"_AnyHorizon", "Pushed", "PolicyAgent", "FunctionAgent"}
+    alone = {"_AnyHorizon", "Pushed"}  # policies of a panel's own loop
     assert {item.__name__ for item in found if not hasattr(item.__call__, "kept")} == alone

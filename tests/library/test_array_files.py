@@ -93,8 +93,19 @@ def test_what_is_no_plant_of_a_matlab_file_is_said(write, tmp_path):
     refused("A is missing; it holds x, y.z$", systems.load, path)
     path = write(tmp_path / "a.mat", {"sys": {"A": A, "B": B, "Ts": 0.1}})
     refused("expected ẋ = Ax [+] Bu, but Ts = 0.1 says a sampled model", systems.load, path)
+    for name, value in (("E", 2 * np.eye(len(A))), ("InputDelay", 0.3)):
+        path = write(tmp_path / "a.mat", {"sys": {"A": A, "B": B, name: value}})
+        refused(f"{name}: expected", systems.load, path)
     refused("at most 5000 variables", read_arrays, write(tmp_path / "b.mat", {"x": [1.0] * 6000}), MOST)
     refused("more than 1 MiB", read_arrays, write(tmp_path / "c.mat", {"x": {"y": np.zeros(1 << 17 | 1)}}), MOST)
+
+
+def test_two_variables_of_one_name_are_refused(tmp_path):
+    scipy.io.savemat(tmp_path / "a.mat", {"A": A, "x": B})
+    content = (tmp_path / "a.mat").read_bytes()
+    scipy.io.savemat(tmp_path / "a.mat", {"A": 2 * A})
+    (tmp_path / "a.mat").write_bytes(content + (tmp_path / "a.mat").read_bytes()[128:])
+    refused("two of its arrays have the same name", read_arrays, tmp_path / "a.mat", MOST)
 
 
 def test_a_structure_for_each_sample_is_read(tmp_path):

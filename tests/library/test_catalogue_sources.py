@@ -5,6 +5,7 @@ reproduced if it rounds to the digits printed there. Where a source prints a for
 here.
 """
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -247,3 +248,22 @@ def test_planar_quadrotor():
     np.testing.assert_allclose(A, expected, atol=1e-12)
     m, r, J = 0.486, 0.25, 0.00383
     np.testing.assert_allclose(B[4:], [[1 / m, 1 / m], [r / J, -r / J]], rtol=1e-12)
+
+
+def test_fixed_wing_along_its_path():
+    """Beard and McLain (2012), chapter 2: m V̇ = T cos α − D − m g sin γ; D of a parabolic polar, off the trim."""
+    V, climb, attack, elevator, thrust = 22.0, 0.2, 0.11, -0.07, 17.0
+    drag = 0.5 * 1.2682 * V**2 * 0.55 * (0.03 + (0.28 + 3.45 * attack - 0.36 * elevator) ** 2 / (np.pi * 0.9 * 15))
+    rate = systems.make("fixed_wing").dynamics(np.array([V, climb, attack, 0.0]), np.array([elevator, thrust]))[0]
+    assert rate == pytest.approx((thrust * np.cos(attack) - drag) / 13.5 - 9.81 * np.sin(climb), rel=1e-9)
+
+
+def test_dual_arm_strains_what_it_holds():
+    """½ k |strain|² of the vector between two hands, each the sum of two complex exponentials."""
+    plant, rest = systems.make("dual_arm"), (2.2, -1.3, 0.94, 1.3)
+
+    def gap(a, b, c, d):
+        return 0.4 * np.exp(1j * c) + 0.35 * np.exp(1j * (c + d)) - 0.4 * np.exp(1j * a) - 0.35 * np.exp(1j * (a + b))
+
+    q = np.array([2.0, -1.0, 1.1, 1.5])
+    assert plant.potential(jnp.asarray(q)) == pytest.approx(100.0 * abs(gap(*q) - gap(*rest)) ** 2, rel=1e-9)

@@ -18,6 +18,7 @@ def test_norms_equal_python_controls():
     system = python_control.ss(A, B, C, [[0.0]])
     assert np.isclose(control.h2_norm(A, B, C), python_control.norm(system, 2), rtol=1e-8)
     refused("not stable", control.hinf_norm, -A, B, C)
+    refused("hinf_norm takes one problem", control.hinf_norm, np.stack([A, A]), B, C)
 
 
 def test_noise_keeps_up_the_cost_that_the_riccati_solution_says():

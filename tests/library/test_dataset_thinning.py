@@ -3,16 +3,17 @@
 import dataclasses
 import json
 
-import h5py
 import numpy as np
 import pytest
+from refusals import refused
+from test_dataset_loading import FROM_FILES, WINDOW, joined, reference, rows
 
 from lqrlab import dataset
 from lqrlab.dataset import DataConfig
 from lqrlab.workbench.figures import data_card
 from lqrlab.workbench.panels import data_browser
 
-WINDOW, STEPS = 4, 3
+STEPS = 3
 STARTS = (0, 6, 12)  # of 17 steps, every second stretch of three: 15 and 16 are no stretch
 WHOLE = DataConfig(
     families=("pendulum", "dc_motor"),
@@ -96,68 +97,27 @@ def test_where_rows_begin():
     assert dataclasses.replace(THINNED, num_steps=14).starts == STARTS[:2]
 
 
-def test_a_segment_that_does_not_fit_is_refused():
+def test_a_segment_that_does_not_fit_and_a_file_without_starts_are_refused(made):
     with pytest.raises(ValueError, match=r"segment_length: expected at most num_steps = 17 .else no segment fits"):
         dataclasses.replace(THINNED, segment_length=18)
-
-
-# What is not what it should be -----------------------------------------------------------------------------
-
-
-def test_a_manifest_without_starts_is_refused(made, tmp_path):
-    for file in made.path.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    del manifest["shards"][0]["arrays"]["trajectories/start"]
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(dataset.BadFile, match="trajectories/start are missing"):
-        dataset.open(tmp_path)
+    entry, shard = made.shards[0], dataset.manifest.plan(THINNED)[0]
+    entry = entry | {"arrays": {k: a for k, a in entry["arrays"].items() if k != "trajectories/start"}}
+    refused("trajectories/start are missing", dataset.manifest.check_entry, entry, THINNED, shard)
 
 
 # Windows ---------------------------------------------------------------------------------------------------
 
 
-def reference(data, split):
-    """Every window of a split as a line of numbers, from the files alone, by loops; none reaches over a start."""
-    found, row = [], 0
-    for shard in data.shards:
-        with h5py.File(data.path / shard["file"]) as file:
-            v = {name: a[...] for name, a in file["variants"].items() if isinstance(a, h5py.Dataset)}
-            runs = {name: a[...] for name, a in file["trajectories"].items()}
-        for k, xs, us in zip(runs["variant"], runs["states"], runs["controls"]):
-            for t in range(STEPS if v["split"][k] == split.encode() else 0):
-                x, u = np.zeros((WINDOW, 12)), np.zeros((WINDOW, 6))
-                live = np.zeros(WINDOW)
-                for back in range(min(t + 1, WINDOW)):
-                    at = WINDOW - 1 - back
-                    live[at] = 1
-                    x[at, : xs.shape[1]] = xs[t - back] / v["scale_x"][k]
-                    if t - back > 0:
-                        u[at, : us.shape[1]] = us[t - back - 1] / v["scale_u"][k]
-                found.append(np.concatenate([[row + k], live, x.ravel(), u.ravel()]))
-        row += len(v["split"])
-    return in_order(np.array(found))
-
-
-def lines(batches):
-    """The same of batches."""
-    parts = [[b.variant[:, None], b.time_mask, *(a.reshape(len(a), -1) for a in (b.x, b.u))] for b in batches]
-    return in_order(np.concatenate([np.concatenate(part, axis=1) for part in parts]))
-
-
-def in_order(windows):
-    """By variant, then by the last state."""
-    return windows[np.lexsort(np.round(windows[:, [WINDOW * 13 - 10, WINDOW * 13 - 11, 0]].T, 5))]
-
-
-@pytest.mark.parametrize("kind", ["resident", "memory", "streaming"])
-def test_every_window_once_from_each_source(kind, made):
-    arguments = {"batch_size": 9, "window": WINDOW, "kind": kind}
+def test_windows_of_segments_are_those_of_the_reference_from_each_source(made):
     expected = reference(made, "train")
-    assert len(expected) == 3 * 4 * 9  # variants, trajectories, times
-    source = dataset.source(made, **arguments)
-    assert (source.num_windows, len(source)) == (108, 12)
-    np.testing.assert_allclose(lines(source), expected, rtol=1e-5, atol=1e-6)
+    assert len(expected["x"]) == 3 * 4 * 9  # variants, trajectories, times
+    kinds = [dataset.source(made, kind=kind, batch_size=9, window=WINDOW) for kind in FROM_FILES]
+    batch = kinds[0].held.gather(np.arange(108)).batch(made.table())
+    for name, value in expected.items():
+        np.testing.assert_allclose(getattr(batch, name), value, rtol=1e-5, atol=1e-6, err_msg=name)
+    for source in kinds:
+        assert (source.num_windows, len(source)) == (108, 12)
+        assert rows(joined(source)) == rows(batch)
 
 
 # What people see -------------------------------------------------------------------------------------------

@@ -215,9 +215,9 @@ def test_the_optimum_scores_one_from_any_size_of_start(size):
     [
         ({"x0": np.array([[1j, 0.0]])}, "x0: expected real numbers"),
         ({"x0": "text"}, "x0: expected real numbers, but found 'text'"),
-        ({"x0": np.zeros((0, 2))}, "x0: expected starts"),
-        ({"x0": np.zeros(2)}, "x0: expected starts"),
-        ({"x0": np.zeros((4, 3))}, r"x0: expected starts \[S, 2\] of pendulum"),
+        ({"x0": np.zeros((0, 2))}, "x0: expected one or more starts"),
+        ({"x0": np.zeros(2)}, "x0: expected one or more starts"),
+        ({"x0": np.zeros((4, 3))}, r"x0: expected one or more starts \[S, 2\] of pendulum"),
         ({"x0": np.full((1, 2), 1e200), "linear": False}, "x0: expected deviations of a finite cost"),
         ({"num_initial": 0}, "num_initial: expected a whole number"),
         ({"num_steps": 1.5}, "num_steps: expected a whole number"),

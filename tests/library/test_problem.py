@@ -142,8 +142,8 @@ def test_what_is_told_is_all_or_units_and_noise():
         (lambda p: jax.jit(lambda p: Problem.of([p]).A)(p), "plants: a list of plants is padded"),
         (lambda p: len(Problem.of(p)), "one problem has no length"),
         *((lambda p, dt=dt: Problem.from_matrices(*SAMPLED[:4], dt=dt), "dt: expected") for dt in (np.nan, 0, [1, 2])),
-        (lambda p: Problem.from_matrices(*SAMPLED[:4], limits=(np.nan, 1.0)), "limits: expected"),
-        (lambda p: Problem.from_matrices(*SAMPLED[:4], limits=(-1.0, np.nan)), "limits: expected"),
+        (lambda p: Problem.from_matrices(*SAMPLED[:4], limits=(np.nan, 1.0)), "limits.u: found NaN"),
+        (lambda p: Problem.from_matrices(*SAMPLED[:4], limits=(-1.0, np.nan)), "limits.u: found NaN"),
     ],
 )
 def test_what_makes_no_problem_is_refused_in_words(make, words):

@@ -202,6 +202,17 @@ def test_plants_that_their_input_hardly_moves_have_stable_loops_or_are_called_un
         assert ((poles.real if continuous else np.abs(poles) - 1) < 0).all()
 
 
+def test_a_program_certifies_no_cost_that_rounding_has_decided():
+    """A mode that grows 1e5 times a step: outside a trace P is polished, in a program it was wrong by an eighth."""
+    rng = np.random.default_rng(287)
+    T, B = rng.normal(size=(3, 3)), rng.normal(size=(3, 2))
+    A = T @ np.diag([1e5, 3.0, 0.5]) @ np.linalg.inv(T)
+    found, polished = jax.jit(control.dlqr)(A, B, np.eye(3), np.eye(2)), control.dlqr(A, B, np.eye(3), np.eye(2))
+    assert polished.stabilizing
+    assert not found.stabilizing
+    assert found.uncertified
+
+
 def test_where_there_is_no_optimum_nothing_is_called_uncertified():
     A = np.stack([np.diag([1.0, 2.0])] * 3)
     B = np.stack([np.array([[1.0], [0.0]]), np.ones((2, 1)), np.ones((2, 1))])

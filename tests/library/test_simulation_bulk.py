@@ -64,12 +64,21 @@ def test_engines_are_the_reference_scan(linear, limited, batched, dtype, monkeyp
     assert part.xs is part.us is None
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_mode_whose_powers_overflow_but_that_no_start_excites_stays_at_rest(dtype):
+    problem = simulation.Problem.from_matrices(
+        np.diag([1e10, 0.5]), np.zeros((2, 1)), np.eye(2), [[1.0]], optimum=False
+    )
+    run = simulation.rollout(problem, np.zeros((1, 2)), np.tile(np.array([0, 1], dtype), (5000, 1)), 100)
+    np.testing.assert_array_equal(run.xs[0], np.stack([np.zeros(101), 0.5 ** np.arange(101.0)], 1).astype(dtype))
+
+
 @pytest.mark.parametrize(("linear", "num_steps", "engine"), [(True, 5, True), (True, 4, False), (False, 5, False)])
 def test_linear_loops_take_the_engine_sooner(linear, num_steps, engine, monkeypatch):
     """From 0.4 of the steps of nonlinear ones: 350 of 800."""
     monkeypatch.setattr(loop, "MUCH", 800)
-    taken = mock.Mock(side_effect=constant_gain.simulate)
-    monkeypatch.setattr(loop.constant_gain, "simulate", taken)
+    taken = mock.Mock(side_effect=loop.loops_of)
+    monkeypatch.setattr(loop, "loops_of", taken)
     problem, K, x0 = problem_and_starts(linear, False, False, np.float64)
     problem = dataclasses.replace(problem.disturbed(), substeps=1)
     simulation.rollout(problem, simulation.LinearPolicy(K), x0, num_steps)

@@ -148,6 +148,8 @@ def test_files_that_are_refused(tmp_path):
     refused(r"expected a file ending in \.npz, \.mat, \.json", systems.load, tmp_path / "plant.pkl")
     np.savez(tmp_path / "half.npz", A=A, X=B)
     refused(r"half\.npz.* B is missing; it holds A, X", systems.load, tmp_path / "half.npz")
+    np.savez(tmp_path / "bare.npz", A=-np.eye(2), B=np.eye(2))
+    assert float(systems.load(tmp_path / "bare.npz").dt) == 0.01
 
 
 # Mistakes in a declaration --------------------------------------------------------------------------------

@@ -73,9 +73,8 @@ def test_what_would_not_be_unpacked_is_not_packed(name: str, run: Path) -> None:
 
 KILLED = """
 import os, pathlib, sys
-from lqrlab.compute import files
-from lqrlab.workbench.runs import run_folder
-files.digest = lambda path: os.kill(os.getpid(), 9)
+from lqrlab.workbench.runs import plant_copies, run_folder
+plant_copies.digest = lambda path: os.kill(os.getpid(), 9)
 getattr(run_folder, sys.argv[1])(*map(pathlib.Path, sys.argv[2:]))
 """
 

@@ -432,9 +432,9 @@ def test_what_was_made_by_hand_is_gone_on_with(tmp_path):
     (tmp_path / "dataset").mkdir()
     (tmp_path / "dataset" / "manifest.json").touch()
     (tmp_path / "designs.json").write_text("{}")  # of a panel
-    run_folder.refuse_foreign(tmp_path)
+    run_folder.place(tmp_path)
     (tmp_path / "notebooks").mkdir()
-    refused("but found dataset there", run_folder.refuse_foreign, tmp_path)
+    refused("but found dataset there", run_folder.place, tmp_path)
 
 
 def test_parameters_of_one_line_are_no_magic_of_ipython(source, tmp_path):

@@ -204,7 +204,7 @@ def test_the_head_tells_parameters_seed_versions_commit(pages):
     facts = {div.dt.get_text(): div.dd.get_text() for div in page.select("dl.facts div")}
     assert facts["Seed"] == "3"
     assert facts["Profile"] == "tiny"
-    assert facts["Took"] == "1:05"
+    assert facts["Took"] == "0:01:05"
     rows = [[cell.get_text() for cell in row.find_all(["th", "td"])] for row in page.select(".parameters tbody tr")]
     assert rows == [["seed", "3", "–", ""], ["spread", "0.3", "0.2", "half-width"], ["names", "a", "–", ""]]
     assert len(page.select(".parameters .changed")) == 1

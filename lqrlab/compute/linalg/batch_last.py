@@ -28,7 +28,7 @@ Arrays = Any  # JAX's arrays, or NumPy's
 Rescue = Callable[[tuple[Array, ...], PyTree[Array]], PyTree[Array]]
 """Another one, for what a solver could not do: of its arguments and its answer."""
 
-# measured on a CPU with 1 MiB of second-level cache a core; powers of two would collide in it
+# problems in a block by their states, measured with 1 MiB of second-level cache a core; powers of two collide in it
 _WIDTHS = {1: 520, 2: 264, 3: 136, 4: 72, 5: 56, 6: 40, 7: 40, 8: 40}
 _WIDTH = 72
 _NARROW = 32  # below, a quick compilation and pivoting are worth more than speed
@@ -249,11 +249,6 @@ def enough(dtype: np.dtype) -> float:
     return 1e-11 if jnp.finfo(dtype).eps < 1e-10 else 3e-5
 
 
-def _block_size(n: int) -> int:
-    """Problems of n states in a block."""
-    return _WIDTHS.get(n, _WIDTH) if jax.default_backend() == "cpu" else _ACCELERATOR
-
-
 def in_blocks(solve: Solve, args: tuple[Array, ...], size: int) -> PyTree[Array]:
     """``solve`` (batch last) over the one leading axis of ``args``, a block at a time."""
     count = args[0].shape[0]
@@ -303,7 +298,7 @@ def solver(*cores: int, rescue: Rescue | None = None) -> Callable[[Solve], Solve
 
     def decorate(solve: Solve) -> Solve:
         def flat(*args: Array) -> PyTree[Array]:
-            size = _block_size(args[0].shape[-1])
+            size = _ACCELERATOR if jax.default_backend() != "cpu" else _WIDTHS.get(args[0].shape[-1], _WIDTH)
             out = in_blocks(solve, args, size)
             return out if rescue is None else rescued(rescue, args, out, min(size, _NARROW - 8))
 

@@ -26,7 +26,6 @@ class Compensator:
         C: the measured output ``[1, n]``.
         gain: factor before the roots, in input over output and rad/s to the power of the pole excess.
         zeros, poles: roots [rad/s], complex ones in pairs; a pole at 0 is an integrator.
-        prewarp: frequency [rad/s] at which the sampled K equals the continuous one but for rounding; 0 for none.
         input: the input that it drives.
         m: number of the plant's inputs.
 
@@ -37,7 +36,6 @@ class Compensator:
     gain: float = 1.0
     zeros: ArrayLike | Sequence[complex] = ()
     poles: ArrayLike | Sequence[complex] = ()
-    prewarp: float = 0.0
     input: int = 0
     m: int = 1
 
@@ -45,7 +43,6 @@ class Compensator:
         C = np.atleast_2d(np.array(checks.real("C", self.C, finite=True), float))
         object.__setattr__(self, "C", C)
         checks.number("gain", self.gain, "a finite number")
-        checks.number("prewarp", self.prewarp, "a frequency [rad/s] ≥ 0", low=0)
         for name in ("zeros", "poles"):
             roots = np.atleast_1d(np.array(checks.real(name, getattr(self, name), or_complex=True), complex))
             roots = np.where(np.abs(roots.imag) <= 1e-9 * np.abs(roots), roots.real, roots)
@@ -75,19 +72,15 @@ class Compensator:
         1987); zero where K's zeros do not decay, for then it would not forget.
 
         Raises:
-            ValueError: a prewarp beyond Nyquist's; a pole that the rule sends to z = ∞.
+            ValueError: a pole that the rule sends to z = ∞.
         """
         dt = checks.number("dt", dt, "a sample time above 0 s", above=0)
-        if not 0 <= self.prewarp * dt < np.pi:
-            raise ValueError(
-                f"prewarp: expected a frequency from 0 to Nyquist's, {np.pi / dt:.4g} rad/s, but found {self.prewarp:g}"
-            )
-        half = np.tan(self.prewarp * dt / 2) / self.prewarp if self.prewarp else dt / 2  # s = (z − 1)/(z + 1)/half
+        half = dt / 2  # s = (z − 1)/(z + 1)/half
         zeros, poles = np.asarray(self.zeros), np.asarray(self.poles)
         if (np.abs(1 - half * poles) < _AT_INFINITY).any():
             raise ValueError(
                 f"poles: expected none at {1 / half:.6g} rad/s, which Tustin's rule sends to z = ∞, where u would need "
-                "a measurement to come; choose another sample time, or a prewarp"
+                "a measurement to come; choose another sample time"
             )
         A, B, C, D = np.zeros((0, 0)), np.zeros((0, 1)), np.zeros((1, 0)), np.full((1, 1), float(self.gain))
         # sections in series: one companion matrix of all poles near z = 1 would lose them to rounding
@@ -97,7 +90,7 @@ class Compensator:
             # ẋ = ax + bu is transformed, not its roots: a zero at 2/dt goes to z = ∞
             a, c, d = scipy.linalg.companion(den), num[:, 1:] - num[:, :1] * den[None, 1:], num[:, :1]
             system = a, np.eye(len(a), 1), c, d
-            a, b, c, d, _ = scipy.signal.cont2discrete(system, 2 * half, "bilinear")
+            a, b, c, d, _ = scipy.signal.cont2discrete(system, dt, "bilinear")
             A = np.block([[A, np.zeros((len(A), len(a)))], [b @ C, a]])
             B, C, D = np.vstack([B, b @ D]), np.hstack([d @ C, c]), d @ D
         C, D = -C, -D

@@ -2,6 +2,7 @@
 
 import textwrap
 import warnings
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from lqrlab.extensions.deployment.c_code.operations import HELPERS
 from lqrlab.extensions.deployment.exported_step import ExportedStep, TranslatedStep
 from lqrlab.simulation import Outputs, Problem, Verdict, bind, rollout, verdict
 from lqrlab.simulation.memory_policies import measure
-from lqrlab.systems import Plant
+from lqrlab.systems import Plant, Signal
 
 _MARK = "written by lqrlab.deployment.to_c"
 _STEPS, _MOST = 200, 200  # test vectors; numbers of the memory in each
@@ -240,23 +241,22 @@ def _initial(name: str, a: np.ndarray) -> list[str]:
     ]
 
 
-def signals(step: ExportedStep) -> tuple[list[str], list[str]]:
-    """Labels of measurements and inputs."""
-    plant, p, m = step.problem.plant, len(step.y_eq), len(step.u_eq)
+def signals(step: ExportedStep) -> tuple[Sequence[Signal], Sequence[Signal]]:
+    """Measurements and inputs; of a matrix that measures sums, these in words."""
+    plant, sensor = step.problem.plant, step.sensor
     if plant is None:
-        states, inputs, outputs = (
-            [f"{c}{k}" for k in range(n)] for c, n in (("x", step.problem.n), ("u", m), ("y", p))
-        )
+        sizes = {"x": step.problem.n, "u": len(step.u_eq), "y": len(step.y_eq)}
+        states, inputs, outputs = ([Signal(f"{c}{k}") for k in range(n)] for c, n in sizes.items())
     else:
-        states, inputs = ([s.label for s in given] for given in (plant.states, plant.inputs))
-        outputs = [s.label for s in plant.outputs]
-    if step.sensor is None:
-        return states, inputs
-    if isinstance(step.sensor, Outputs):
-        return outputs, inputs
-    rows = np.asarray(step.sensor)
-    terms = [" + ".join(f"{v:g} × {s}" if v != 1 else s for v, s in zip(row, states) if v) or "0" for row in rows]
-    return terms, inputs
+        states, inputs, outputs = (list(given) for given in (plant.states, plant.inputs, plant.outputs))
+    if sensor is None or isinstance(sensor, Outputs):
+        return states if sensor is None else outputs, inputs
+    measured = []
+    for row in np.asarray(sensor):
+        terms = [(v, s) for v, s in zip(row, states) if v]
+        words = " + ".join(f"{v:g} × {s.label}" if v != 1 else s.label for v, s in terms)
+        measured.append(terms[0][1] if [v for v, _ in terms] == [1] else Signal(words or "0"))
+    return measured, inputs
 
 
 def _readme(step: ExportedStep, translated: TranslatedStep, tolerances: tuple[float, float]) -> str:
@@ -266,9 +266,9 @@ def _readme(step: ExportedStep, translated: TranslatedStep, tolerances: tuple[fl
         np.full(len(inputs), s * np.inf) if a is None else np.asarray(a) + step.u_eq
         for s, a in ((-1, problem.low), (1, problem.high))
     ]
-    y_rows = [f"| `y[{k}]` | {comment(s)} | {v:.6g} | |" for k, (s, v) in enumerate(zip(measured, step.y_eq))]
+    y_rows = [f"| `y[{k}]` | {comment(s.label)} | {v:.6g} | |" for k, (s, v) in enumerate(zip(measured, step.y_eq))]
     u_rows = [
-        f"| `u[{k}]` | {comment(s)} | {v:.6g} | {a:.6g} … {b:.6g} |"
+        f"| `u[{k}]` | {comment(s.label)} | {v:.6g} | {a:.6g} … {b:.6g} |"
         for k, (s, v, a, b) in enumerate(zip(inputs, step.u_eq, low, high))
     ]
     memory = [f"- `{name}`: {a.size} × {TYPES[kind_of(a.dtype)]}" for name, a in step.start.items()]

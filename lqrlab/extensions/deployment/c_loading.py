@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -74,25 +75,6 @@ class ExportedController:
     def _call(self, function: Any, count: int, *arrays: np.ndarray) -> None:
         function(ctypes.c_long(count), *(ctypes.c_void_p(a.ctypes.data) for a in arrays))
 
-    def bound(self, problem: Problem) -> Policy:
-        """Its policy on a problem, for :func:`lqrlab.simulation.bind`."""
-        sensor: np.ndarray | Outputs | None = self.sensor
-        if sensor is None and self.measures_outputs:
-            if problem.plant is None:
-                raise ValueError("problem: expected a plant whose outputs the exported controller measures")
-            sensor = outputs(problem.plant)
-        shown = self.num_measured if sensor is None else sensor.shape[-1]
-        if (shown, self.num_inputs) != (problem.n, problem.m):
-            raise ValueError(
-                f"controller: the C code of {self.folder} is for {shown} states and {self.num_inputs} inputs, but "
-                f"{problem.name} has {problem.n} and {problem.m}"
-            )
-        policy = ExportedPolicy(jnp.asarray(self.y_eq), jnp.asarray(self.u_eq), self)
-        policy.check_step(problem.dt)
-        if sensor is None:
-            return policy
-        return Measured(policy, jnp.asarray(sensor) if isinstance(sensor, np.ndarray) else sensor)
-
 
 @pytree
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +142,11 @@ def load_c(folder: str | Path, *, single: bool = False) -> ExportedController:
     if missing:
         raise ValueError(f"folder: expected one that deployment.to_c wrote, but {folder} has no {missing[0]}")
     with tempfile.TemporaryDirectory() as build:
-        library = ctypes.CDLL(str(_compiled(folder, Path(build), checks.flag("single", single))))
+        wrapper, target = Path(build, "wrapper.c"), Path(build, "controller.so")
+        wrapper.write_text(resources.files(__package__).joinpath("templates", "wrapper.c.txt").read_text())
+        options = [f"-I{folder.resolve()}", *["-DCONTROLLER_FLOAT"] * checks.flag("single", single)]
+        compiled(compiler(), [*options, wrapper, folder.resolve() / "controller.c"], target, f"folder: {folder}")
+        library = ctypes.CDLL(str(target))
     sizes = (ctypes.c_long * 5)()
     library.lqrlab_sizes(sizes)
     size, p, m, sensor, real = sizes
@@ -176,18 +162,13 @@ def load_c(folder: str | Path, *, single: bool = False) -> ExportedController:
     return ExportedController(folder, dt, p, m, size, y_eq, u_eq, matrix, sensor == 2, dtype, library)
 
 
-def _compiled(folder: Path, build: Path, single: bool) -> Path:
-    """The library of a folder's code."""
-    wrapper, target = build / "wrapper.c", build / "controller.so"
-    wrapper.write_text(resources.files(__package__).joinpath("templates", "wrapper.c.txt").read_text())
-    sources = [str(wrapper), str(folder.resolve() / "controller.c")]
-    options = ["-std=c99", "-O2", "-ffp-contract=off", "-fPIC", "-shared", f"-I{folder.resolve()}"]
-    command = [compiler(), *options, *(["-DCONTROLLER_FLOAT"] if single else []), *sources, "-lm", "-o", str(target)]
+def compiled(cc: str, given: Sequence[str | Path], target: Path, whose: str) -> None:
+    """Compile sources, with options, into a library; refuse with the compiler's first words."""
+    command = [cc, "-std=c99", "-O2", "-ffp-contract=off", "-fPIC", "-shared", *given, "-lm", "-o", target]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         words = next(iter(done.stderr.strip().splitlines()), "no reason given")
-        raise ValueError(f"folder: the C code of {folder} does not compile: {words}")
-    return target
+        raise ValueError(f"{whose}: its C code does not compile: {words}")
 
 
 def compiler() -> str:
@@ -204,4 +185,19 @@ def compiler() -> str:
 
 @bind.register
 def _bound(controller: ExportedController, problem: Problem) -> Policy:
-    return controller.bound(problem)
+    sensor: np.ndarray | Outputs | None = controller.sensor
+    if sensor is None and controller.measures_outputs:
+        if problem.plant is None:
+            raise ValueError("problem: expected a plant whose outputs the exported controller measures")
+        sensor = outputs(problem.plant)
+    shown = controller.num_measured if sensor is None else sensor.shape[-1]
+    if (shown, controller.num_inputs) != (problem.n, problem.m):
+        raise ValueError(
+            f"controller: the C code of {controller.folder} is for {shown} states and {controller.num_inputs} inputs, "
+            f"but {problem.name} has {problem.n} and {problem.m}"
+        )
+    policy = ExportedPolicy(jnp.asarray(controller.y_eq), jnp.asarray(controller.u_eq), controller)
+    policy.check_step(problem.dt)
+    if sensor is None:
+        return policy
+    return Measured(policy, jnp.asarray(sensor) if isinstance(sensor, np.ndarray) else sensor)

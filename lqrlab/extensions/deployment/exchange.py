@@ -18,9 +18,9 @@ from lqrlab import control
 from lqrlab.compute import checks
 from lqrlab.compute.array_files import write_arrays
 from lqrlab.compute.files import write_json
-from lqrlab.extensions.deployment.realtime import TimedRun
+from lqrlab.extensions.deployment.realtime import TimedRun, heading
 from lqrlab.simulation import LinearController, LinearPolicy, Problem
-from lqrlab.systems import Plant, Signal, families, plant_files
+from lqrlab.systems import Plant, families, plant_files
 
 _NO_LIMIT = 1e300  # what stands for infinity in a file: JSON has none
 _PAUSE = 10  # sample times between two records: whoever reads the file sees that they are two
@@ -113,7 +113,7 @@ def _of_plant(plant: Plant) -> Fields:
     matrices = dict(zip("ABQR", (*plant.matrices(), *plant.weights())))
     C = jax.jacfwd(plant.output)(plant.equilibrium()[0])
     arrays = {k: np.asarray(a, float) for k, a in (matrices | {"C": C}).items()}
-    names = {k: [_heading(s) for s in getattr(plant, k)] for k in ("states", "inputs")}
+    names = {k: [heading(s) for s in getattr(plant, k)] for k in ("states", "inputs")}
     return {"kind": "plant", **arrays, "dt": float(plant.dt), **names}
 
 
@@ -140,7 +140,7 @@ def _of_log(log: Any) -> Fields:
     ticks = log.ticks if isinstance(log, TimedRun) else rows + _PAUSE * (np.searchsorted(log.first, rows, "right") - 1)
     fields: Fields = {"kind": "log", "t": ticks * step}
     for kind, values in (("inputs", log.us), ("outputs", log.ys)):
-        fields[kind] = [_heading(s) for s in getattr(log, kind)]
+        fields[kind] = [heading(s) for s in getattr(log, kind)]
         for signal, a in zip(getattr(log, kind), values.T):
             name = _variable(signal.name)
             if name in fields or name in _RESERVED:
@@ -149,10 +149,6 @@ def _of_log(log: Any) -> Fields:
                 )
             fields[name] = np.asarray(a, float)
     return fields
-
-
-def _heading(signal: Signal) -> str:
-    return f"{signal.name} [{signal.unit}]" if signal.unit else signal.name
 
 
 def _variable(name: str) -> str:
@@ -209,6 +205,7 @@ def _to_controller(fields: Fields, _: Path) -> LinearController:
 
 
 def _to_system(fields: Fields, _: Path) -> control.StateSpace:
+    plant_files.check_plain(fields)
     return control.StateSpace(**_arrays(fields), dt=plant_files.scalar(fields.get("dt", fields.get("Ts", 0))) or None)
 
 

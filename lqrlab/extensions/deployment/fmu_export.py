@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import io
 import re
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -23,10 +22,10 @@ from lqrlab import __version__
 from lqrlab.compute import checks, one_program, pytree
 from lqrlab.compute.files import write_atomic
 from lqrlab.extensions.deployment import c_files
-from lqrlab.extensions.deployment.c_loading import compiler
+from lqrlab.extensions.deployment.c_loading import compiled, compiler
 from lqrlab.extensions.deployment.exported_step import ExportedStep
 from lqrlab.simulation import Problem
-from lqrlab.systems import Plant
+from lqrlab.systems import Plant, Signal
 
 _TOOL = "lqrlab"
 _SOURCES = ("controller.c", "model.c")
@@ -148,14 +147,9 @@ def _described(model: object, problem: Problem | Plant | None, name: str) -> Exp
     return ExportedUnit(name, step, *_distinct(given, _variables_of(states, x_eq, "state")), True)
 
 
-def _variables_of(labels: Sequence[str], start: np.ndarray, about: str) -> list[UnitSignal]:
-    """Signals of labels such as ``"angle [rad]"``."""
-    found = [re.fullmatch(r"(.*?)(?: \[(.*)\])?", label) for label in labels]
-    parts = [("", "") if match is None else (match[1], match[2] or "") for match in found]
-    return [
-        UnitSignal(re.sub(r"\W+", "_", name).strip("_") or "signal", unit, float(v), about)
-        for (name, unit), v in zip(parts, start)
-    ]
+def _variables_of(signals: Sequence[Signal], start: np.ndarray, about: str) -> list[UnitSignal]:
+    names = [re.sub(r"\W+", "_", s.name).strip("_") or "signal" for s in signals]
+    return [UnitSignal(name, s.unit, float(v), about) for name, s, v in zip(names, signals, start)]
 
 
 def _distinct(given: list[UnitSignal], results: list[UnitSignal]) -> tuple[list[UnitSignal], list[UnitSignal]]:
@@ -237,12 +231,7 @@ def _binary(unit: ExportedUnit, sources: dict[str, str]) -> dict[str, bytes]:
     folder, suffix = _PLACES[sys.platform]
     with tempfile.TemporaryDirectory() as build:
         for name, text in sources.items():
-            (Path(build) / name).write_text(text)
-        target = Path(build) / f"{unit.name}.{suffix}"
-        options = ["-std=c99", "-O2", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-shared", "-s"]
-        command = [cc, *options, *_SOURCES, "-lm", "-o", str(target)]
-        done = subprocess.run(command, cwd=build, capture_output=True, text=True, check=False)
-        if done.returncode:
-            words = next(iter(done.stderr.strip().splitlines()), "no reason given")
-            raise ValueError(f"to_fmu: the C code of the unit does not compile: {words}")
+            Path(build, name).write_text(text)
+        target = Path(build, f"{unit.name}.{suffix}")
+        compiled(cc, ["-fvisibility=hidden", "-s", *(Path(build, name) for name in _SOURCES)], target, "to_fmu")
         return {f"binaries/{folder}/{target.name}": target.read_bytes()}

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from lqrlab.compute import checks, extras
+from lqrlab.compute import checks
+from lqrlab.compute.names import of_extra
 from lqrlab.systems import custom, from_dynamics
 
 _MOST_BYTES, _MOST_FILES, _SHRINKS = 1 << 28, 10_000, 200
@@ -110,7 +111,7 @@ def described(file: Path, trusted: bool) -> Any:
     Raises:
         ValueError: no such file, a hostile archive, not an FMU, or not declared trusted.
     """
-    fmpy = extras.load("fmpy", "deployment", "a functional mock-up unit")
+    fmpy = of_extra("fmpy", "deployment", "a functional mock-up unit")
     if not file.is_file():
         raise ValueError("there is no such file")
     check_archive(file)
@@ -130,8 +131,8 @@ def described(file: Path, trusted: bool) -> Any:
 
 def instantiated(owner: object, file: Path, about: Any, kind: str) -> Any:
     """A unit of a ``kind``, unpacked into a folder that goes when its owner goes."""
-    fmpy = extras.load("fmpy", "deployment", "a functional mock-up unit")
-    simulation = extras.load("fmpy.simulation", "deployment", "a functional mock-up unit")
+    fmpy = of_extra("fmpy", "deployment", "a functional mock-up unit")
+    simulation = of_extra("fmpy.simulation", "deployment", "a functional mock-up unit")
     folder = tempfile.mkdtemp(prefix="lqrlab-fmu-")
     weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
     named = about.coSimulation if kind == "CoSimulation" else about.modelExchange
@@ -248,15 +249,7 @@ def _differenced(unit: LoadedUnit) -> Any:
     def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
         return one(*primals), jacobian(*primals) @ jnp.concatenate(tangents)
 
-    def f(x: Array, u: Array) -> Array:
-        if x.ndim == 1:
-            return one(x, u)
-        lead = jnp.broadcast_shapes(x.shape[:-1], u.shape[:-1])
-        return jnp.vectorize(one, signature="(n),(m)->(n)")(
-            *(jnp.broadcast_to(a, (*lead, a.shape[-1])) for a in (x, u))
-        )
-
-    return f
+    return jnp.vectorize(one, signature="(n),(m)->(n)")
 
 
 class CoSimulation:

@@ -124,7 +124,7 @@ class TimedRun:
         """
         table = {"t": self.ticks * self.dt}
         for signals, values in ((self.inputs, self.us), (self.outputs, self.ys)):
-            table |= {f"{s.name} [{s.unit}]" if s.unit else s.name: a for s, a in zip(signals, values.T)}
+            table |= {heading(s): a for s, a in zip(signals, values.T)}
         return table
 
     def figure(self) -> "Figure":
@@ -294,6 +294,11 @@ def _answer(policy: Policy, carry: PyTree, y: Array) -> tuple[PyTree, Array]:
 
 
 _shown = jit_by_function(measure)
+
+
+def heading(signal: Signal) -> str:
+    """A signal's name and unit, as heads a column."""
+    return f"{signal.name} [{signal.unit}]" if signal.unit else signal.name
 
 
 def _signals(letter: str, count: int) -> tuple[Signal, ...]:

@@ -9,10 +9,10 @@ from lqrlab.compute.names import lazily
 from lqrlab.extensions.environments.ids import register
 
 if TYPE_CHECKING:
-    from lqrlab.extensions.environments.actions import Action, InputChannel, InputRange, Mask
-    from lqrlab.extensions.environments.agents import AgentPolicy, optimal
+    from lqrlab.extensions.environments.actions import Action, InputChannel, Mask
+    from lqrlab.extensions.environments.agents import AgentPolicy, optimal, play
     from lqrlab.extensions.environments.core import Environment, State
-    from lqrlab.extensions.environments.episode_recording import Recorder, play
+    from lqrlab.extensions.environments.episode_recording import Recorder
     from lqrlab.extensions.environments.factory import make
     from lqrlab.extensions.environments.gymnax_adapter import gymnax
     from lqrlab.extensions.environments.settings import Settings

@@ -1,8 +1,8 @@
 """Structured actions: which inputs an agent addresses, and with what. Each is a pytree, so ``vmap`` batches it.
 
-What is not addressed is zero (the equilibrium) or holds its last value, as the environment's ``unaddressed`` says.
-An index that is out of range makes the input NaN, as a NaN in the action itself does; the environment's ``on_error``
-decides what becomes of that. A wrong shape is refused at once, also inside ``jit``.
+What is not addressed is zero, the equilibrium. An index that is out of range makes the input NaN, as a NaN in the
+action itself does; the environment's ``on_error`` decides what becomes of that. A wrong shape is refused at once, also
+inside ``jit``.
 """
 
 import dataclasses
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from lqrlab.compute import checks, pytree
@@ -22,52 +21,24 @@ if TYPE_CHECKING:
 class Action:
     """The decision of an agent in a step."""
 
-    def addressed(self, env: "Environment") -> tuple[ArrayLike, Array, ArrayLike]:
-        """Mask ``[m]`` of the inputs that it addresses, their values, and whether it is valid."""
+    def to_input(self, env: "Environment") -> Array:
+        """The input ``[m]`` in the environment's units, NaN if the action is invalid."""
         raise NotImplementedError
-
-    def to_input(self, env: "Environment", held: Array | None = None) -> Array:
-        """The input ``[m]`` in the environment's units, NaN if the action is invalid; ``held`` is the last one."""
-        which, values, valid = self.addressed(env)
-        if env.settings.unaddressed == "zero":
-            held = jnp.zeros(env.m, env.dtype)
-        elif held is None:
-            raise ValueError("held: inputs that hold need their last value; env.step hands it on")
-        return jnp.where(valid, jnp.where(which, values, held), jnp.nan)
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class InputChannel(Action):
-    """One input, by its number."""
+    """One input by its number, or several, ``[k]`` with as many values."""
 
     index: ArrayLike
     value: ArrayLike
 
-    def addressed(self, env: "Environment") -> tuple[ArrayLike, Array, ArrayLike]:
+    def to_input(self, env: "Environment") -> Array:
         """``value`` at ``index``."""
-        index, valid = _index("index", self.index, env.m, env)
-        value = jnp.asarray(self.value, env.dtype)
-        if value.ndim:
-            raise ValueError(f"value: expected one number for one input, but found shape {value.shape}")
-        return jnp.arange(env.m, dtype=jnp.int32) == index, value, valid
-
-
-@pytree
-@dataclasses.dataclass(frozen=True)
-class InputRange(Action):
-    """The inputs ``start`` … ``stop − 1``; which ones is part of the program."""
-
-    start: int = dataclasses.field(metadata={"static": True})
-    stop: int = dataclasses.field(metadata={"static": True})
-    value: ArrayLike
-
-    def addressed(self, env: "Environment") -> tuple[ArrayLike, Array, ArrayLike]:
-        """``value`` there."""
-        stop = checks.whole("stop", self.stop, checks.whole("start", self.start, 0, env.m - 1) + 1, env.m)
-        value = _vector("value", self.value, stop - self.start, env)
-        which = (np.arange(env.m) >= self.start) & (np.arange(env.m) < stop)
-        return which, jnp.zeros(env.m, env.dtype).at[self.start : stop].set(value), True
+        index, valid = _index("index", self.index, env.m, env, most_axes=1)
+        value = _values("value", self.value, index.shape, env)
+        return jnp.where(valid, jnp.zeros(env.m, env.dtype).at[index].set(value), jnp.nan)
 
 
 @pytree
@@ -78,22 +49,22 @@ class Mask(Action):
     mask: ArrayLike
     values: ArrayLike
 
-    def addressed(self, env: "Environment") -> tuple[ArrayLike, Array, ArrayLike]:
+    def to_input(self, env: "Environment") -> Array:
         """``values`` where the mask is True."""
         mask = jnp.asarray(self.mask)
         if mask.shape != (env.m,) or mask.dtype != bool:
             raise ValueError(
                 f"mask: expected {env.m} truth values, one an input, but found {mask.dtype} of shape {mask.shape}"
             )
-        return mask, _vector("values", self.values, env.m, env), True
+        return jnp.where(mask, _values("values", self.values, (env.m,), env), 0)
 
 
-def input_of(action: Any, env: "Environment", held: Array | None = None) -> Array:
+def input_of(action: Any, env: "Environment") -> Array:
     """The input of an action: of a structure, of all inputs, or of the index of a grid."""
     if isinstance(action, Action):
-        return action.to_input(env, held)
+        return action.to_input(env)
     if not (levels := env.settings.levels):
-        return _vector("action", action, env.m, env)
+        return _values("action", action, (env.m,), env)
     index, valid = _index("action", action, levels**env.m, env)
     places = levels ** jnp.arange(env.m - 1, -1, -1, jnp.int32)  # the last input moves fastest
     low, high = (jnp.asarray(a, env.dtype) for a in (env.action_low, env.action_high))
@@ -101,26 +72,26 @@ def input_of(action: Any, env: "Environment", held: Array | None = None) -> Arra
     return jnp.where(valid, low + (high - low) * share, jnp.nan)
 
 
-def _vector(name: str, value: ArrayLike, size: int, env: "Environment") -> Array:
+def _values(name: str, value: ArrayLike, shape: tuple[int, ...], env: "Environment") -> Array:
     array = jnp.asarray(checks.real(name, value))
-    if array.shape != (size,):
+    if array.shape != shape:
         raise ValueError(
-            f"{name}: expected {size} inputs, shape ({size},), but found shape {array.shape}; "
-            "many environments at once go through batch_step"
+            f"{name}: expected inputs of shape {shape}, but found shape {array.shape}; many environments at once go "
+            "through batch_step"
         )
     return array.astype(env.dtype)
 
 
-def _index(name: str, value: ArrayLike, size: int, env: "Environment") -> tuple[Array, Array]:
-    """A whole number as int32, clipped where the environment clips; and whether it is in range."""
-    array = jnp.asarray(value)
-    if array.shape != () or not jnp.issubdtype(array.dtype, jnp.integer):
+def _index(name: str, value: ArrayLike, size: int, env: "Environment", most_axes: int = 0) -> tuple[Array, Array]:
+    """Whole numbers as int32, clipped where the environment clips; and whether all are in range."""
+    array = jnp.asarray(checks.real(name, value))
+    if array.ndim > most_axes or not jnp.issubdtype(array.dtype, jnp.integer):
         raise ValueError(
             f"{name}: expected a whole number from 0 to {size - 1}, but found {array.dtype} of shape {array.shape}"
         )
     array = array.astype(jnp.int32)
     array = jnp.clip(array, 0, size - 1) if env.settings.on_error == "clip" else array
-    return array, (array >= 0) & (array < size)
+    return array, jnp.all((array >= 0) & (array < size))
 
 
 def settled(u: Array, env: "Environment") -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""Agents and policies: an agent sees an environment's observations, a policy deviations of the state."""
+"""Agents, which see an environment's observations, and policies, which see deviations of the state; their episodes."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,12 +7,14 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from lqrlab.compute import checks, one_program, pytree
+from lqrlab.compute import checks, jit_by_function, one_program, pytree
 from lqrlab.compute.linalg import matvec
 from lqrlab.extensions.environments.actions import Action, input_of
-from lqrlab.extensions.environments.core import Environment, check_environment
+from lqrlab.extensions.environments.core import Environment, State, check_environment
+from lqrlab.extensions.environments.episode_recording import Log, Recorder
+from lqrlab.extensions.environments.vectorised import batch_reset, chosen
 from lqrlab.simulation import Policy, Problem, bind, is_policy, measured_or
 from lqrlab.simulation.binding import recognised
 
@@ -32,10 +34,15 @@ class OptimalAgent:
 def optimal(env: Environment) -> OptimalAgent:
     """The LQR as an agent; of an environment with many plants, that of the first."""
     check_environment(env)
-    if env.settings.observe == "outputs" or env.settings.levels:
-        raise ValueError("env: the LQR sees the state and chooses any input; leave observe='state', action='full'")
+    _require_state(env)
     K = np.asarray(env.pool.K[0]) * env.unit_x / env.unit_u[:, None]
     return OptimalAgent(jnp.asarray(K.astype(env.dtype)))
+
+
+def _require_state(env: Environment) -> None:
+    """Raise ValueError where a policy would not see the state, or not choose any input."""
+    if env.settings.observe == "outputs" or env.settings.levels:
+        raise ValueError("env: a policy sees the state and chooses any input; leave observe='state', action='full'")
 
 
 @pytree
@@ -55,7 +62,7 @@ class AgentPolicy:
     def of(cls, env: Environment, agent: Any) -> "AgentPolicy":
         """The policy of an agent: a function of one observation, or a model of Stable-Baselines3 or SBX."""
         check_environment(env)
-        agent = compiled(agent, env)
+        agent = _compiled(agent, env)
         if env.settings.observe == "outputs":
             raise ValueError("env: a policy is given the state; its agent has to see it too: leave observe='state'")
         return cls(agent, env)
@@ -79,7 +86,7 @@ class AgentPolicy:
             if env.settings.memory:
                 history = jnp.concatenate([jnp.concatenate([obs, sent])[None], history[:-1]])
                 obs = history.reshape(-1)
-            asked = input_of(self.agent(obs), env, sent)
+            asked = input_of(self.agent(obs), env)
             sent = jnp.where(jnp.all(jnp.isfinite(x)), asked, sent)
             u = problem.saturate(sent * unit_u)
             return (history, u / unit_u), u.astype(x.dtype)
@@ -90,16 +97,16 @@ class AgentPolicy:
         return call(carry, x)
 
 
-def compiled(agent: Any, env: Environment) -> Any:
+def _compiled(agent: Any, env: Environment) -> Any:
     """An agent as a pytree that can be called: a function of one observation, or a model with ``predict``."""
     if callable(getattr(agent, "predict", None)):
-        normalisers(agent)  # refuses what else changes observations
+        _normalisers(agent)  # refuses what else changes observations
         agent = HostAgent(agent, env)
     checks.function("agent", agent, "a function from an observation to an action, or a model with predict")
     return jax.tree_util.Partial(agent) if jax.tree_util.all_leaves([agent]) else agent
 
 
-def acts_on_observations(env: Environment, controller: Any, problem: Problem) -> bool:
+def _acts_on_observations(env: Environment, controller: Any, problem: Problem) -> bool:
     """True of an agent of an environment, which is not a controller to be bound to the problem."""
     if callable(getattr(controller, "predict", None)):
         return True
@@ -142,7 +149,7 @@ class HostAgent:
 
     def _predicted(self, obs: Any) -> np.ndarray:
         space, seen = self.env.action_space, np.asarray(obs).reshape(-1, np.shape(obs)[-1])
-        for normalise in normalisers(self.model):
+        for normalise in _normalisers(self.model):
             seen = normalise(seen)
         with jax.enable_x64(False):  # as where it was trained: SBX computes in single precision alone
             action, memory = self.model.predict(seen, deterministic=True)  # a batch has one axis
@@ -154,53 +161,11 @@ class HostAgent:
         return np.asarray(action, np.dtype(space.dtype)).reshape(np.shape(obs)[:-1] + space.shape)
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
-class PolicyAgent:
-    """A policy in an environment: it is given the state as it is observed, and answers with an action."""
-
-    policy: Policy
-    env: Environment = dataclasses.field(metadata={"static": True})
-
-    @classmethod
-    def of(cls, env: Environment, policy: Policy) -> "PolicyAgent":
-        """The agent of a policy; refuses environments in which it would not see the state or choose any input."""
-        if env.settings.observe == "outputs" or env.settings.levels:
-            raise ValueError("env: a policy sees the state and chooses any input; leave observe='state', action='full'")
-        return cls(policy, env)
-
-    def init(self, num: int) -> Any:
-        """Memory of the policy before its first step."""
-        return self.policy.init((num,))
-
-    def __call__(self, carry: Any, obs: Array) -> tuple[Any, Array]:
-        """Actions on observations ``[num, size]``."""
-        env = self.env
-        unit_x, unit_u = (jnp.asarray(a, env.dtype) for a in (env.unit_x, env.unit_u))
-        carry, u = self.policy(carry, obs[:, : env.n] * unit_x[None])
-        return carry, u.astype(env.dtype) / unit_u[None]
-
-
-@pytree
-@dataclasses.dataclass(frozen=True)
-class FunctionAgent:
-    """An agent that remembers nothing: a function of one observation."""
-
-    function: Any
-
-    def init(self, num: int) -> None:
-        """Nothing to remember."""
-
-    def __call__(self, carry: None, obs: Array) -> tuple[None, Any]:
-        """Actions on observations ``[num, size]``."""
-        return None, jax.vmap(self.function)(obs)
-
-
 _SAME_OBSERVATIONS = ("VecMonitor", "VecVideoRecorder", "VecCheckNan")
 """Wrappers of Stable-Baselines3 that leave observations as they are."""
 
 
-def normalisers(model: Any) -> list[Callable[[np.ndarray], np.ndarray]]:
+def _normalisers(model: Any) -> list[Callable[[np.ndarray], np.ndarray]]:
     """The changes that wrappers of a model's environment make to its observations, the innermost first."""
     found: list[Callable] = []
     vector: Any = model.get_env() if callable(getattr(model, "get_env", None)) else None
@@ -226,7 +191,7 @@ def _wrapped(wrapper: Any) -> str:
     )
 
 
-def environment_of(model: Any) -> Environment | None:
+def _environment_of(model: Any) -> Environment | None:
     """The environment that a model of Stable-Baselines3 or SBX was trained in, if it still has it."""
     vector: Any = model.get_env() if callable(getattr(model, "get_env", None)) else None
     while hasattr(vector, "venv"):
@@ -247,7 +212,7 @@ class Predicts(Protocol):
 
 @bind.register(runtime_checkable(Predicts))
 def _bound(model: Predicts, problem: Problem) -> Policy:
-    env = environment_of(model)
+    env = _environment_of(model)
     if env is None:
         raise ValueError(
             f"controller: {type(model).__name__} does not say what its observations mean; "
@@ -259,3 +224,82 @@ def _bound(model: Predicts, problem: Problem) -> Policy:
             f"found one for {env.n} and {env.m}"
         )
     return AgentPolicy.of(env, model)
+
+
+# Episodes ----------------------------------------------------------------------------------------------------
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Played:
+    """Episodes from reset to their end, ``[num, …]``.
+
+    Attributes:
+        ratio: cost over the optimum, inf where the plant left the model; NaN of a swing-up, whose optimum is not known.
+        terminated: whether it did.
+        optimum: x0ᵀP x0.
+        total: the sum of the rewards.
+        log: what the recorder kept.
+        steps: how many the episode had.
+    """
+
+    ratio: Array
+    terminated: Array
+    optimum: Array
+    total: Array
+    log: Log
+    steps: Array
+
+
+def play(env: Environment, controller: Any, *, key: PRNGKeyArray, num: int = 1, keep: str = "summary") -> Played:
+    """One episode in each of ``num`` environments at once.
+
+    Args:
+        env: as :func:`make` makes.
+        controller: an agent: a pure function of one observation that returns an action (a pytree that can be called,
+            with a network's parameters as arrays, is not compiled again for new numbers), or a model with ``predict``;
+            or whatever :func:`lqrlab.simulation.bind` takes: a policy, also one that remembers, a gain, a design, a
+            network, a function of a problem. It sees the state as it is observed, and is bound to each episode's plant.
+        key: random key.
+        num: episodes.
+        keep: see :class:`Recorder`.
+    """
+    check_environment(env)
+    checks.random_key(key)
+    keys = jax.vmap(jax.random.split)(jax.random.split(key, checks.whole("num", num)))
+    obs, state = batch_reset(env, keys[:, 0])
+    problem = jax.tree.map(lambda a: jnp.asarray(a[np.asarray(state.variant)]), env.pool)
+    if _acts_on_observations(env, controller, problem):
+        agent = _compiled(controller, env)
+    else:
+        _require_state(env)
+        agent = bind(controller, problem)
+    return _play(env, agent, obs, state, keys[:, 1], Recorder(env, keep))
+
+
+def _episodes(env: Environment, agent: Any, obs: Array, state: State, keys: Array, recorder: Recorder) -> Played:
+    num, zero = len(keys), jnp.zeros(len(keys), env.dtype)
+    unit_x, unit_u = (jnp.asarray(a, env.dtype)[None] for a in (env.unit_x, env.unit_u))
+
+    def act(memory: Any, obs: Array) -> tuple[Any, Any]:
+        if not is_policy(agent):  # one that remembers nothing
+            return memory, jax.vmap(agent)(obs)
+        memory, u = agent(memory, obs[:, : env.n] * unit_x)
+        return memory, u.astype(env.dtype) / unit_u
+
+    def step(carry: tuple, t: Array) -> tuple[tuple, None]:
+        obs, state, memory, log, total, _, over, steps = carry
+        memory, action = act(memory, obs)
+        at = jax.vmap(jax.random.fold_in, (0, None))(keys, t)
+        seen, after, reward, terminated, _, info = jax.vmap(env.step_env)(at, state, action)
+        noted = jax.vmap(recorder.add)(log, state, action, info["cost"])
+        new = (seen, after, memory, noted, total + reward, info["ratio"], terminated, steps + 1)
+        return chosen(~over, new, carry), None
+
+    memory, empty = agent.init((num,)) if is_policy(agent) else None, jax.vmap(recorder.init)(state)
+    start = obs, state, memory, empty, zero, zero, zero.astype(bool), zero.astype(jnp.int32)
+    (_, state, _, log, total, ratio, over, steps), _ = jax.lax.scan(step, start, jnp.arange(env.settings.horizon))
+    return Played(ratio, over, state.optimum, total, log, steps)
+
+
+_play = jit_by_function(_episodes, static_argnums=(0, 5))

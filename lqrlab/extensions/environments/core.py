@@ -34,7 +34,6 @@ class State:
         optimum: the least that the episode can cost, x0ᵀP x0; NaN where it is not known.
         paid: what was paid, with x_tᵀP x_t for the rest, above the optimum (linear plants), or in all (nonlinear ones).
         bound: size of a state, in scales, at which the episode ends.
-        held: the last action's inputs, where inputs hold.
         queue: inputs on their way, the newest first.
         history: what was seen, and the input before it, the newest first.
         problem: the plant's, where :meth:`Environment.reset` was given one.
@@ -47,7 +46,6 @@ class State:
     optimum: Float[Array, "*envs"]
     paid: Float[Array, "*envs"]
     bound: Float[Array, "*envs"]
-    held: Float[Array, "*envs held"]
     queue: Float[Array, "*envs delay m"]
     history: Float[Array, "*envs k both"]
     problem: Problem | None = None
@@ -202,7 +200,6 @@ class Environment:
             optimum=own.optimal_cost(x) if self.settings.task != "swing_up" else jnp.asarray(jnp.nan, f),
             paid=jnp.zeros((), f),
             bound=bound.astype(f),
-            held=jnp.zeros(self.m if self.settings.unaddressed == "hold" else 0, f),
             queue=jnp.zeros((self.settings.delay, self.m), f),
             history=jnp.zeros((self.settings.memory, (len(self.unit_x) + self.m)), f),
             problem=problem,
@@ -268,7 +265,7 @@ class Environment:
     def _advance(self, key: PRNGKeyArray, state: State, action: Any) -> Step:
         """A sample time, whatever the action is."""
         f = self.dtype
-        asked, bad = actions.settled(actions.input_of(action, self, state.held), self)
+        asked, bad = actions.settled(actions.input_of(action, self), self)
         problem, x = self.problem_of(state), state.x
         u = sent = problem.saturate(asked * jnp.asarray(self.unit_u, f))
         if self.settings.filter_horizon:
@@ -281,12 +278,7 @@ class Environment:
             after, cost = problem.step(x, u, key=noise)
         excess = quadratic(problem.S, u + matvec(problem.K, x))
         new = dataclasses.replace(
-            state,
-            x=after,
-            time=state.time + 1,
-            queue=queue,
-            paid=state.paid + (excess if self.linear else cost),
-            held=asked if self.settings.unaddressed == "hold" else state.held,
+            state, x=after, time=state.time + 1, queue=queue, paid=state.paid + (excess if self.linear else cost)
         )
         terminated = ~(verdict.size(after, problem.scale_x) <= state.bound)
         truncated = (new.time >= self.settings.horizon) & ~terminated

@@ -18,7 +18,7 @@ from lqrlab.compute import checks
 from lqrlab.extensions.environments.actions import refuse
 from lqrlab.extensions.environments.core import Environment, State, Step
 from lqrlab.extensions.environments.factory import make
-from lqrlab.extensions.environments.spaces import BoxSpace, Discrete
+from lqrlab.extensions.environments.spaces import Discrete, as_of
 from lqrlab.extensions.environments.vectorised import advance_batch, batch_reset, chosen, renewed
 from lqrlab.systems import Plant, drawing
 
@@ -27,14 +27,6 @@ _SEEDS = 2**31
 _COLOURS = {"body": "#30475e", "accent": "#d1495b", "ground": "#8a8a8a", "faint": "#cfd6dd", "fluid": "#7fb2d9"}
 _MARGIN = 24
 _SHARP = 2  # times the size, scaled down at the end: smooth edges
-
-
-def gymnasium_space(space: BoxSpace | Discrete) -> gymnasium.Space:
-    """The same space in Gymnasium's words."""
-    if isinstance(space, Discrete):
-        return gymnasium.spaces.Discrete(space.n)
-    kind = np.dtype(space.dtype).type
-    return gymnasium.spaces.Box(np.array(space.low, kind), np.array(space.high, kind), dtype=kind)
 
 
 def _numbers(info: dict[str, Any]) -> dict[str, Any]:
@@ -53,8 +45,8 @@ class PlantEnv(gymnasium.Env):
     def __init__(self, plant: Any = None, *, render_mode: str | None = None, **settings: Any):
         checks.choice("render_mode", render_mode, _MODES)
         self.core = _made(plant, settings)
-        self.observation_space = gymnasium_space(self.core.observation_space)
-        self.action_space = gymnasium_space(self.core.action_space)
+        self.observation_space = as_of(gymnasium.spaces, self.core.observation_space)
+        self.action_space = as_of(gymnasium.spaces, self.core.action_space)
         self.render_mode = render_mode
         step = float(self.core.pool.dt[0])
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": round(min(max(1 / step, 1), 60))}
@@ -121,8 +113,8 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
         self.core = _made(plant, settings)
         self.mode = AutoresetMode(autoreset_mode)
         self.metadata = {"autoreset_mode": self.mode}
-        self.single_observation_space = gymnasium_space(self.core.observation_space)
-        self.single_action_space = gymnasium_space(self.core.action_space)
+        self.single_observation_space = as_of(gymnasium.spaces, self.core.observation_space)
+        self.single_action_space = as_of(gymnasium.spaces, self.core.action_space)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._state: State | None = None
@@ -159,12 +151,12 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
         if seed is None:
             self._count += 1
             return jax.random.split(jax.random.fold_in(self._root, self._count), self.num_envs)
-        if not np.ndim(seed) and seed is not None:
-            seed = checks.whole("seed", seed, None)
-        seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int | np.integer) else list(seed)
+        seeds = seed if np.ndim(seed) else [checks.whole("seed", seed, None) + i for i in range(self.num_envs)]
         if len(seeds) != self.num_envs:
             raise ValueError(f"seed: expected one number, or {self.num_envs} of them, but found {len(seeds)}")
-        seeds = [int(np.random.default_rng().integers(_SEEDS)) if s is None else int(s) for s in seeds]
+        seeds = [
+            int(np.random.default_rng().integers(_SEEDS)) if s is None else checks.whole("seed", s, None) for s in seeds
+        ]
         self._root, self._count = jax.random.key(seeds[0]), 0
         return jax.vmap(jax.random.key)(jnp.asarray(np.array(seeds) % _SEEDS, jnp.uint32))
 

@@ -9,17 +9,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from lqrlab.compute import checks
 from lqrlab.extensions.environments.core import Environment, State, check_environment
-from lqrlab.extensions.environments.spaces import BoxSpace, Discrete
-
-
-def _gymnax_space(space: BoxSpace | Discrete) -> Any:
-    """The same space in gymnax's words."""
-    from gymnax.environments import spaces
-
-    if isinstance(space, Discrete):
-        return spaces.Discrete(space.n)
-    low, high = (jnp.asarray(a, space.dtype) for a in (space.low, space.high))
-    return spaces.Box(low, high, space.shape, jnp.dtype(space.dtype))
+from lqrlab.extensions.environments.spaces import Discrete, as_of
 
 
 @functools.lru_cache(64)
@@ -31,7 +21,7 @@ def gymnax(env: Environment, *, returns: int = 6) -> Any:
         returns: 6 values of a step, as gymnax 1.0 has them; or 5 (``obs, state, reward, done, info``), as what was
             written for gymnax before 1.0 expects, rejax 0.1.3 for one.
     """
-    from gymnax.environments import environment
+    from gymnax.environments import environment, spaces
 
     check_environment(env)
     checks.choice("returns", returns, (5, 6))
@@ -72,9 +62,9 @@ def gymnax(env: Environment, *, returns: int = 6) -> Any:
             return obs, state, reward, terminated | truncated, info
 
         def observation_space(self, params: Any) -> Any:
-            return _gymnax_space(env.observation_space)
+            return as_of(spaces, env.observation_space)
 
         def action_space(self, params: Any = None) -> Any:
-            return _gymnax_space(env.action_space)
+            return as_of(spaces, env.action_space)
 
     return PlantEnvironment()

@@ -40,7 +40,6 @@ class Settings(Config):
             state, and to what is seen of it.
         delay: samples until an input acts.
         action: ``"full"``, or ``"levels:3"`` (a grid of three values an input, chosen by one whole number).
-        unaddressed: ``"zero"`` or ``"hold"``: inputs that a structured action leaves out.
         terminate: ``"diverged"`` (1000 scales and times the start), ``"never"``, or a number of scales. The last reward
             is paid for each step that is left.
         x_limits: of the states, ``(low, high)`` as deviations, numbers or one each: ``info["violation"]`` is by how
@@ -69,7 +68,6 @@ class Settings(Config):
     sensor_noise: Any = 0.0
     delay: Natural = 0
     action: str = "full"
-    unaddressed: Annotated[str, OneOf("zero", "hold")] = "zero"
     terminate: Any = "diverged"
     x_limits: Any = None
     violation_weight: NonNegative = 0.0
@@ -87,14 +85,13 @@ class Settings(Config):
             checks.choice("reward", self.reward, REWARDS, "a function, or one of")
         for name in ("noise", "sensor_noise"):
             self.require(name, np.ndim(getattr(self, name)) < 2, "standard deviations, one for all states or one each")
+            object.__setattr__(self, name, _plain(name, getattr(self, name)))  # as what has a hash
         for name, others in (("limits", ("plant",)), ("x_limits", ())):
             given = getattr(self, name)
             if pair := isinstance(given, tuple | list) and len(given) == 2:
                 object.__setattr__(self, name, tuple(_plain(name, a) for a in given))
             known = pair or given is None or (isinstance(given, str) and given in others)
             self.require(name, known, "a pair (low, high), None" + "".join(f" or {text!r}" for text in others))
-        for name in ("noise", "sensor_noise"):  # as what has a hash
-            object.__setattr__(self, name, _plain(name, getattr(self, name)))
         self.require("sensor_noise", all(0 <= a < np.inf for a in self.sensor_noise), "standard deviations ≥ 0")
         if self.observe not in ("state", "outputs") and not 0 < self.memory <= _MOST_REMEMBERED:
             self.require("observe", False, f"'state', 'outputs' or 'history:8' (at most {_MOST_REMEMBERED})")
@@ -115,12 +112,12 @@ class Settings(Config):
     @property
     def memory(self) -> int:
         """Number of states seen at once, 0 if only the present one."""
-        return _count(self.observe, "history")
+        return number_in(self.observe, "history")
 
     @property
     def levels(self) -> int:
         """Values an input of a grid of actions, 0 without a grid."""
-        return _count(self.action, "levels")
+        return number_in(self.action, "levels")
 
     @property
     def far(self) -> float:
@@ -128,10 +125,10 @@ class Settings(Config):
         return {"diverged": verdict.FAR, "never": np.inf}.get(self.terminate, self.terminate)
 
 
-def _count(text: str, word: str) -> int:
+def number_in(text: str, word: str) -> int:
     """The number in ``"word:number"``; 0 of anything else."""
-    head, colon, number = text.partition(":")
-    return int(number) if head == word and colon and number.isdigit() else 0
+    head, _, number = text.partition(":")
+    return int(number) if head == word and number.isdecimal() else 0
 
 
 def _plain(name: str, value: Any) -> tuple[float, ...]:

@@ -1,6 +1,7 @@
 """Spaces of observations and actions: boxes and finite choices, drawn from inside compiled code."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
@@ -41,3 +42,11 @@ class Discrete:
     def sample(self, key: PRNGKeyArray) -> Array:
         """Uniform."""
         return jax.random.randint(key, (), 0, self.n, self.dtype)
+
+
+def as_of(spaces: Any, space: BoxSpace | Discrete) -> Any:
+    """The same space in the words of ``gymnasium.spaces``, or of gymnax's."""
+    if isinstance(space, Discrete):
+        return spaces.Discrete(space.n)
+    kind = np.dtype(space.dtype).type
+    return spaces.Box(np.array(space.low, kind), np.array(space.high, kind), space.shape, kind)

@@ -27,7 +27,7 @@ def save(state: State, path: str | Path, *, key: Any = None) -> Path:
     checks.instance("state", state, State, "a state, as env.reset makes")
     checks.on_host("save", state)
     arrays = {name: np.asarray(getattr(state, name)) for name in _FIELDS}
-    if not all(np.isfinite(arrays[name]).all() for name in ("x", "held", "queue", "history", "paid")):
+    if not all(np.isfinite(arrays[name]).all() for name in ("x", "queue", "history", "paid")):
         raise ValueError("state: expected finite numbers, but found inf or NaN; reset these environments before")
     if state.problem is not None:
         arrays |= {f"plant{i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(state.problem.plant))}

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lqrlab.compute import checks, extras
+from lqrlab.compute import checks
 from lqrlab.compute.array_files import read_arrays
+from lqrlab.compute.names import of_extra
 from lqrlab.extensions.identification import units
 from lqrlab.extensions.identification.log import signals_of
 
@@ -27,7 +28,7 @@ _SHRINKS = 16  # largest believable ratio of compression of what is more than th
 _MOST_COLUMNS = 10_000
 _LONGEST_LINE = 1 << 20
 _LOOKED_AT = 1000  # rows in which heading, units and separator are looked for
-_SEPARATORS = (";", "\t", ",", "|", r"\s+")
+_SEPARATORS = (";", "\t", "|", ",", r"\s+")
 _DATA = re.compile(r"\s*[-+]?[.,]?\d")  # numbers and times begin so
 _MISSING = "", "-", "--", "---", ".", "?", "na", "n/a", "nan", "-nan", "nat", "none", "null", "<na>", "<nat>"
 
@@ -244,12 +245,14 @@ def _encoding(head: bytes) -> str:
 
 def _cut(lines: list[str]) -> tuple[str, list[list[str]]]:
     """The separator that cuts most of the last lines into as many cells, and the rows that it makes of all lines."""
-    commas = [re.fullmatch(r"(\s*[-+]?\d+(,\d+)?(e[-+]?\d+)?(\s|$)){2,}", line, re.IGNORECASE) for line in lines[-9:]]
+    number = re.compile(f"(?:{'|'.join(_NUMBERS.values())})(?<!,)")
+    apart = [line.split() for line in lines[-9:] if line.strip()]
+    blanks = [len(words) > 1 and all(number.fullmatch(w) or w.lower() in _MISSING for w in words) for words in apart]
     for separator in (s for s in _SEPARATORS if len(s) > 1 or any(s in line for line in lines)):
         rows = _rows(lines, separator)
         sizes = [len(row) for row in rows[-max(len(rows) // 4, 3) :] if any(row)]
         size, count = collections.Counter(sizes).most_common(1)[0] if sizes else (0, 0)
-        if size > 1 and 2 * count > len(sizes) and not (separator == "," and all(commas)):
+        if size > 1 and 2 * count > len(sizes) and not (separator == "," and all(blanks)):
             return separator, rows
     return ",", _rows(lines, ",")
 
@@ -262,17 +265,14 @@ def _rows(lines: list[str], separator: str) -> list[list[str]]:
 
 def _excel(path: Path) -> pd.DataFrame:
     """The sheet with the most rows."""
-    openpyxl = extras.load("openpyxl", "identification", str(path))
+    of_extra("openpyxl", "identification", str(path))
     with zipfile.ZipFile(path) as parts:
         _check_size(path, sum(part.file_size for part in parts.infolist()))
-    with contextlib.closing(openpyxl.load_workbook(path, read_only=True, data_only=True)) as book:
-        for sheet in book.worksheets:
-            sheet.reset_dimensions()  # what the file says of them need not be so
-        sheets = [list(sheet.iter_rows(values_only=True)) for sheet in book.worksheets]
-    rows = max(([row for row in sheet if {*row} - {None, ""}] for sheet in sheets), key=len)
-    _check_size(path, 8 * max(map(len, rows), default=0) * len(rows))
-    headings, _, first = _layout([["" if cell is None else str(cell) for cell in row] for row in rows[:_LOOKED_AT]])
-    return _headed(path, pd.DataFrame(rows[first:]).infer_objects(), headings)
+    sheets = pd.read_excel(path, sheet_name=None, header=None, na_values=_MISSING).values()
+    sheet = max((sheet.dropna(how="all") for sheet in sheets), key=len)
+    _check_size(path, 8 * sheet.size)
+    headings, _, first = _layout(sheet[:_LOOKED_AT].astype(object).fillna("").astype(str).to_numpy().tolist())
+    return _headed(path, sheet[first:].infer_objects(), headings)
 
 
 def _arrays(path: Path) -> pd.DataFrame:
@@ -284,9 +284,8 @@ def _parquet(path: Path) -> pd.DataFrame:
 
     file = pyarrow.parquet.ParquetFile(path)
     about, columns = file.metadata, [file.schema.column(j) for j in range(file.metadata.num_columns)]
-    groups = [about.row_group(i) for i in range(about.num_row_groups)]
-    _check_columns(path, len(groups) * len(columns))
-    held = sum(group.column(j).total_uncompressed_size for group in groups for j in range(len(columns)))
+    _check_columns(path, about.num_row_groups * len(columns))
+    held = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
     _check_size(path, max(held, 8 * about.num_rows * len(columns)))
     flat = [c.path for c in columns if c.max_repetition_level == 0 and c.physical_type != "BYTE_ARRAY"]
     return file.read(columns=flat).to_pandas(ignore_metadata=True)

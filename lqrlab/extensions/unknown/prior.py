@@ -305,12 +305,15 @@ def wide(known: Families | None = None) -> Prior:
     )
 
 
-def ridge(*, size: float = 0.3, caution: float = 0.0, probe: float = 0.15) -> Prior:
-    """No knowledge at all: ridge regression towards x⁺ = x. With ``caution`` 0 it is certainty equivalence."""
+def ridge(*, size: float = 0.3, input_size: float | None = None, caution: float = 0.0, probe: float = 0.15) -> Prior:
+    """No knowledge at all: ridge regression towards x⁺ = x. With ``caution`` 0 it is certainty equivalence.
+
+    ``size`` is the standard deviation of the entries of A − I, ``input_size`` of those of B, the same if left out.
+    """
     base = wide()
     return dataclasses.replace(
         base,
-        dense=jnp.array([[size, size, 0.0]]),
+        dense=jnp.array([[size, size if input_size is None else input_size, 0.0]]),
         kinematic=base.kinematic[:0],
         caution=jnp.asarray(caution),
         probe=jnp.array([probe, 0.0, 1.0]),

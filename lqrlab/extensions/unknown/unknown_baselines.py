@@ -11,10 +11,9 @@ from jaxtyping import Array
 from lqrlab.compute import one_program, pytree
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.extensions.unknown import belief as beliefs
-from lqrlab.extensions.unknown import prior as prior_module
 from lqrlab.extensions.unknown.adaptive_policy import AdaptivePolicy, RegulatorMemory, adaptive
 from lqrlab.extensions.unknown.belief import Belief, drawn, likeliest_at_large, optimum
-from lqrlab.extensions.unknown.prior import Prior
+from lqrlab.extensions.unknown.prior import Prior, families, ridge, wide
 from lqrlab.extensions.unknown.regret import ConstantGain
 from lqrlab.simulation import Policy, Problem, Told
 from lqrlab.systems import M_MAX, N_MAX
@@ -53,29 +52,16 @@ def baseline(name: str, training: Sequence[Told], **settings: float) -> Controll
     if name == "likeliest family":
         prior = likeliest(training, given["inflate"])
     elif name in DRAWS:
-        prior = ridge(given.pop("size", 0.1), given.pop("input_size", 1.0), 0.0)
+        prior = ridge(size=given.pop("size", 0.1), input_size=given.pop("input_size", 1.0), probe=0.0)
         return lambda problem: SampledPolicy(prior, problem.told("units"), DRAWS[name], **given)  # type: ignore[arg-type]
     else:
         prior = ridge(**given)
     return lambda problem: adaptive(problem, prior, doublings=doublings)
 
 
-def ridge(size: float, input_size: float, probe: float, caution: float = 0.0) -> Prior:
-    """Recursive ridge regression towards x⁺ = x, and the design for its mean: certainty equivalence.
-
-    Args:
-        size: standard deviation of the entries of A − I.
-        input_size: of those of B.
-        probe: amplitude of the probing input at the start.
-        caution: share of the covariance that is multiplicative noise in the design.
-    """
-    prior = prior_module.ridge(caution=caution, probe=probe)
-    return dataclasses.replace(prior, dense=jnp.array([[size, input_size, 0.0]]))
-
-
 def likeliest(training: Sequence[Told], inflate: float) -> Prior:
     """The likeliest of the training families, and certainty equivalence from its prior; no control of other sizes."""
-    base = prior_module.wide(prior_module.families(training))
+    base = wide(families(training))
     return dataclasses.replace(
         base, dense=base.dense[:0], kinematic=base.kinematic[:0], caution=jnp.array(0.0), inflate=jnp.array(inflate)
     )

@@ -37,14 +37,14 @@ def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: 
 @main.command()
 @click.argument("target", metavar="NOTEBOOK|PLANT", shell_complete=complete("notebook"))
 @options.overrides(help="Values, as in 1e-3,3e-4.", metavar="NAME=VALUES", shell_complete=complete("parameter"))
-@click.option("--random", "num_random", type=int, metavar="N", help="N points drawn from values and ranges.")
+@click.option("--random", "num_random", type=click.IntRange(1), metavar="N", help="N draws from values and ranges.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the draws.")
 @options.profile(help="Parameters that all runs have.  [default: quick]")
 @click.option("--from", "inputs", type=PATH, metavar="RUN", help="Run that is read.  [default: data/runs/PROFILE]")
 @options.folder(help="Output folder.  [default: data/sweeps/NOTEBOOK]")
 @options.workers(help="Number of worker processes.  [default: half the cores]")
 @options.scheduler
-@click.option("--time-limit", type=float, metavar="SECONDS", help="Time limit of each run.")
+@click.option("--time-limit", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Limit of each run.")
 @click.option("--retries", type=click.IntRange(0), default=1, show_default=True, help="Retries of a failed run.")
 @click.option("--report/--no-report", default=True, help="Compare the runs on a page.  [default: yes]")
 @options.dry_run
@@ -62,9 +62,10 @@ def sweep(target: str, overrides: dict[str, str], **kwargs: Any) -> None:
 
     asked = sweep_plan.Sweep(target, overrides, **kwargs)
     if notebook := sweep_plan.notebook(target):
+        plan = sweep_plan.planned(asked, notebook)
         from lqrlab.workbench.runs import sweep
 
-        folder = sweep.sweep(asked, notebook)
+        folder = sweep.sweep(plan)
     else:
         from lqrlab.workbench.runs import plant_sweep
 
@@ -87,12 +88,16 @@ def report(folder: Path | None, show: bool, whole: bool) -> None:
         raise ValueError("--one-file: expected the FOLDER of a run; a sweep's page, and the list of all, are one file")
     if folder is not None and not swept:
         run_folder.require_record(folder)
-    from lqrlab.workbench.runs import report, sweep
+    from lqrlab.workbench.runs import report
 
     if folder is None:
         index = report.index(notebooks.find_source().parent / "data")
+    elif swept:
+        from lqrlab.workbench.runs import sweep
+
+        index = sweep.compare(folder)
     else:
-        index = sweep.compare(folder) if swept else report.write(folder, whole=whole)
+        index = report.write(folder, whole=whole)
     click.echo(index)
     if show:
         click.launch(index.resolve().as_uri())
@@ -205,8 +210,7 @@ def train(folder: Path, profile: str, overrides: dict[str, str], source: Path | 
     """
     source = notebooks.find_source(source)
     (nb,) = notebooks.named(source, ("03_training",))
-    given = {nb.name: notebooks.read_profile(source, profile).get(nb.name, {})}
-    values: dict[str, Any] = notebooks.effective([nb], given, overrides)[nb.name]
+    values: dict[str, Any] = notebooks.effective([nb], notebooks.read_profile(source, profile), overrides)[nb.name]
     values["train_options"] = {"checkpoint_every": 5 * values["report_every"]} | values["train_options"]
     if not (folder / "dataset").is_dir():
         advice = f"lqrlab run 02_data_generation --folder {folder} makes one"

@@ -61,11 +61,6 @@ def client(scheduler: str | None, workers: int, *, failures: int = 0) -> Iterato
         yield connected
 
 
-def died(problem: BaseException) -> bool:
-    """True if a task failed because its workers died."""
-    return type(problem).__name__ == "KilledWorker"
-
-
 @contextlib.contextmanager
 def engine(*, workers: int | None = None, scheduler: str | None = None) -> Iterator[Engine]:
     """Engine for ``lqrlab.dataset.generate``: shards are made on the workers of a cluster.
@@ -74,6 +69,8 @@ def engine(*, workers: int | None = None, scheduler: str | None = None) -> Itera
     see the data set's folder under the same path. A shard whose worker died is tried three times in all; a
     ``RunError`` says why one could not be made.
     """
+    from distributed import KilledWorker
+
     with client(scheduler, workers or os.cpu_count() or 1, failures=2) as connected:
 
         def run(function: Callable, shards: Sequence) -> Iterator:
@@ -83,7 +80,7 @@ def engine(*, workers: int | None = None, scheduler: str | None = None) -> Itera
                 problem = future.exception()
                 if problem is not None and not isinstance(problem, ValueError):
                     advice = "its workers died three times over; out of memory? Give fewer --workers"
-                    why = advice if died(problem) else problem
+                    why = advice if isinstance(problem, KilledWorker) else problem
                     raise RunError(f"{shard.name}: {why}; the same command resumes from here") from problem
                 yield future.result()
 

@@ -1,7 +1,8 @@
-"""One notebook, executed by papermill in a kernel of this Python.
+"""Notebooks, executed one after another by papermill, each in a kernel of this Python.
 
 The kernel holds the run's folder for as long as it lives, and ends when the process that started it is gone: a run that
-is killed leaves nobody behind who writes there.
+is killed leaves nobody behind who writes there. A notebook is finished when its process ended well *and* the last cell
+of that very execution wrote its result file.
 """
 
 import logging
@@ -11,7 +12,7 @@ import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,13 @@ from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import Engine, NotebookExecutionManager, papermill_engines
 
 from lqrlab.workbench.runs import notebooks, run_folder, session
-from lqrlab.workbench.runs.notebooks import Cell, Notebook, Values
-from lqrlab.workbench.runs.terminal import clock
+from lqrlab.workbench.runs.notebooks import Cell, Notebook, Step, Values
+from lqrlab.workbench.runs.run_folder import Record, RunError, Status, short
+from lqrlab.workbench.runs.terminal import clock, say
 
 _PLAIN = "--InteractiveShell.automagic=False"  # else a cell of one line, run: str = "…", is the magic %run
 _ENTER = "__import__('lqrlab.workbench.runs.run_folder', fromlist=['enter']).enter"
-
-
-class CellError(Exception):
-    """A notebook did not run to its end: why, in one line, and the cell and the end of what it said."""
+_STATUS: dict[str, Status] = {"TimeLimit": "timed out", "Stopped": "stopped", "DeadKernelError": "kernel died"}
 
 
 def environment() -> dict[str, str]:
@@ -45,52 +44,69 @@ def client(book: NotebookExecutionManager, **options: Any) -> PapermillNotebookC
 
 
 def execute(
-    nb: Notebook, folder: Path, values: Values, fingerprint: str, say: Callable[[str], None], ended: Callable[[], str]
+    steps: Sequence[Step], folder: Path, about: Record, say: Callable[[str], None] = say, ended: Callable[[], str] = str
 ) -> None:
-    """Execute one notebook in a folder that is held, and make sure that it came to its end.
+    """Execute what is not up to date in a folder that is held; its record, with ``about``, says how far that came.
 
-    ``fingerprint`` is filed with the result. ``say`` gets a line for each heading that is come to, and for the end.
-    ``ended`` is asked every second; when it says why, the kernel is killed.
+    ``say`` gets a line for each heading that is come to, and for the end of a notebook. ``ended`` is asked every
+    second; when it says why, the kernel is killed.
 
     Raises:
-        CellError: a cell failed, the kernel died, it was ended, or the last cell wrote no result.
+        RunError: a cell failed, the kernel died, it was ended, or the last cell wrote no result.
             ``notebooks/<name>.failed.ipynb`` is executed up to there.
     """
-    executed = folder / "notebooks" / f"{nb.name}.ipynb"
+    with run_folder.recording(folder / run_folder.RUN, about) as end:
+        for step in steps:
+            name = step.nb.name
+            if run_folder.finished(folder, name, step.fingerprint):
+                say(f"✓ {name}  finished before")
+            elif problem := _executed(step, folder, say, ended):
+                why, *details = problem
+                error = f"{name} failed: {why}"
+                end |= {"status": _STATUS.get(why.partition(":")[0], "failed"), "error": error}
+                advice = "Fix the cause and run the same command again: finished notebooks are kept."
+                executed = f"executed up to there: {short(folder / 'notebooks' / f'{name}.failed.ipynb')}"
+                raise RunError("\n".join([error, *details, executed, advice]))
+            end["device"] = session.results(folder, name)["device"]
+        end["status"] = "finished"
+
+
+def _executed(step: Step, folder: Path, say: Callable[[str], None], ended: Callable[[], str]) -> list[str]:
+    """Execute one notebook and file it; why it did not come to its end, in one line and in others, or nothing."""
+    nb, executed = step.nb, folder / "notebooks" / f"{step.nb.name}.ipynb"
     failed, partial = executed.with_suffix(".failed.ipynb"), executed.with_name(f".{nb.name}.partial.ipynb")
     executed.parent.mkdir(exist_ok=True)
     result = session.result_path(folder, nb.name)
     result.unlink(missing_ok=True)  # so that a result is one of this execution
     partial.unlink(missing_ok=True)
-    given = {k: v for k, v in values.items() if v != nb.parameters[k].default} | {"run": str(folder)}
-    env = environment() | {"LQRLAB_FINGERPRINT": fingerprint}
-    begun = time.monotonic()
+    given = {k: v for k, v in step.values.items() if v != nb.parameters[k].default} | {"run": str(folder)}
+    env = environment() | {"LQRLAB_FINGERPRINT": step.fingerprint}
+    begun, end = time.monotonic(), "interrupted"
 
     def told(mark: str, words: str) -> None:
         say(f"{mark} {nb.name}  {words}  ({clock(time.monotonic() - begun)})")
 
     try:
-        _run(nb, partial, given, env, told, ended)
-        if session.fingerprint(folder, nb.name) != fingerprint:
-            raise CellError(
-                f"the notebook ended without writing {run_folder.short(result)}",
-                "its last cell has to be session.finish(...)",
-            )
-    except (CellError, KeyboardInterrupt) as end:
-        result.unlink(missing_ok=True)
-        told("✗", "failed" if isinstance(end, CellError) else "interrupted")
-        raise
+        problem = _run(nb, partial, given, env, told, ended)
+        if not problem and session.fingerprint(folder, nb.name) != step.fingerprint:
+            wrong = f"the notebook ended without writing {short(result)}"
+            problem = [wrong, "its last cell has to be session.finish(...)"]
+        end = "failed" if problem else "finished"
     finally:
         if partial.exists():
             os.replace(partial, failed)
-    os.replace(failed, executed)
-    told("✓", "finished")
+        if end == "finished":
+            os.replace(failed, executed)
+        else:
+            result.unlink(missing_ok=True)
+        told("✓" if end == "finished" else "✗", end)
+    return problem
 
 
 def _run(
     nb: Notebook, target: Path, given: Values, env: dict, told: Callable[[str, str], None], ended: Callable[[], str]
-) -> None:
-    """Execute a notebook by an engine of papermill's; a ``CellError`` says why it did not come to its end."""
+) -> list[str]:
+    """Execute a notebook by an engine of papermill's; why it did not come to its end, and what it said, or nothing."""
     over, clients = threading.Event(), list[PapermillNotebookClient]()
 
     def begins(cell: Cell, cell_index: int) -> None:
@@ -119,15 +135,16 @@ def _run(
         except papermill.PapermillExecutionError as error:
             cell = textwrap.indent(error.source.strip("\n"), "  │ ", bool)
             shown = f"in the cell\n{cell}\nwith the traceback\n{_end(chr(10).join(error.traceback))}"
-            raise CellError(f"{error.ename}: {error.evalue}", shown) from None
+            return [f"{error.ename}: {error.evalue}", shown]
         except RuntimeError as error:
             log.seek(0)
-            raise CellError(ended() or f"{type(error).__name__}: {error}", _end(log.read())) from None
+            return [ended() or f"{type(error).__name__}: {error}", _end(log.read())]
         except KeyboardInterrupt:
             logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # else it tells of the cell that nobody waits for
             raise
         finally:
             over.set()
+    return []
 
 
 def _end(text: str) -> str:

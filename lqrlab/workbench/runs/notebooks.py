@@ -12,17 +12,15 @@ import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import lqrlab
 from lqrlab.compute import checks
 from lqrlab.compute.configuration import OneOf, Range, checked
-from lqrlab.compute.files import plant_files, read_object
+from lqrlab.compute.files import distinct, plant_files, read_object
 from lqrlab.workbench.runs import plant_copies, session
 
 Cell = Mapping[str, Any]
-Kind = Any
-"""The type that a parameter is declared with."""
 Values = dict[str, object]
 """Parameters by name."""
 Config = typing.TypeVar("Config")
@@ -30,7 +28,9 @@ MAIN_JOB, NUMBERED = "0[0-9]_*.ipynb", "[0-9][0-9]_*.ipynb"
 _BOUNDS = {"≥": "low", ">": "above", "≤": "high", "<": "below"}
 BY_OPTION = {"run": "the run's folder (--folder)", "plants_file": "--plants FILE"}
 """Parameters that a person sets in a notebook, and the command line by an option."""
-_TYPES: dict[str, Kind] = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
+FAMILIES = ("family", "families", "held_out", "others", "pages", "films")
+"""Parameters that name families of plants: those that do not exist are refused where they are typed."""
+_TYPES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
 _TYPES |= {str(kind): kind for kind in (list[int], list[float], list[str], dict[str, float])}
 _TYPES |= {f"{name} | None": kind | None for name, kind in _TYPES.items()}
 
@@ -40,7 +40,7 @@ class Parameter:
     """One line ``name: type = default  # about`` of the cell tagged ``parameters``."""
 
     name: str
-    type: Kind
+    type: Any
     default: object
     about: str = ""
 
@@ -79,6 +79,14 @@ class Notebook:
         prose = "\n".join(cell["source"] for cell in self.cells if cell["cell_type"] == "markdown")
         found = re.search(r"\*\*([^*]+\?)\*\*", prose)
         return " ".join(found[1].split()) if found else ""
+
+
+class Step(NamedTuple):
+    """A notebook of a run, its parameters, and the fingerprint of its result."""
+
+    nb: Notebook
+    values: Values
+    fingerprint: str
 
 
 def tags(cell: Cell) -> list[str]:
@@ -124,15 +132,6 @@ def named(folder: Path, names: Sequence[str]) -> list[Notebook]:
             raise ValueError(f"notebooks: {name!r} is none; values are given with -p, as in -p {name}")
         wanted.append(the_one("notebooks: there is no", Path(name).name.removesuffix(".ipynb"), paths))
     return [read(paths[name]) for name in dict.fromkeys(wanted)]
-
-
-def with_inputs(chosen: Sequence[Notebook], chain: Sequence[Notebook]) -> list[Notebook]:
-    """The chosen notebooks of a chain and those whose files they read, directly or not, in order."""
-    wanted = {nb.name for nb in chosen}
-    for i in reversed(range(len(chain))):
-        if chain[i].name in wanted:
-            wanted |= set(chain[i].metadata.get("needs", [nb.name for nb in chain[:i]]))
-    return [nb for nb in chain if nb.name in wanted]
 
 
 def the_one(refusal: str, name: str, names: Iterable[str]) -> str:
@@ -196,8 +195,9 @@ def effective(
 ) -> dict[str, Values]:
     """The parameters that each notebook will run with: its defaults, then the profile, then what was given.
 
-    ``given`` maps ``"notebook.parameter"``, or ``"parameter"`` for all notebooks that declare it, to values; text is
-    read as typed on a command line. A ``ValueError`` names notebook and parameter, what was expected and what came.
+    ``profile`` may name other notebooks of their folder too. ``given`` maps ``"notebook.parameter"``, or
+    ``"parameter"`` for all notebooks that declare it, to values; text is read as typed on a command line. A
+    ``ValueError`` names notebook and parameter, what was expected and what came.
     """
     for nb in chain:
         if "run" not in nb.parameters:
@@ -205,10 +205,11 @@ def effective(
     by_name = {nb.name: nb for nb in chain}
     values: dict[str, Values] = {nb.name: {p.name: p.default for p in nb.parameters.values()} for nb in chain}
     for name, settings in profile.items():
-        if name not in by_name:
+        if name in by_name:
+            declared = by_name[name].parameters
+            values[name] |= {key: check_value(name, declared, key, value) for key, value in settings.items()}
+        elif name not in {path.stem for path in chain[0].path.parent.glob(NUMBERED)}:
             raise ValueError(f"profile: there is no notebook {name!r}{near(name, by_name)}")
-        declared = by_name[name].parameters
-        values[name] |= {key: check_value(name, declared, key, value) for key, value in settings.items()}
     for key, value in given.items():
         name, dot, short = key.rpartition(".")
         meant = [nb for nb in chain if short in nb.parameters]
@@ -233,10 +234,19 @@ def check_value(
     parameter = known[key]
     about = f" ({parameter.about})" if parameter.about else ""
     value = from_text(value, parameter.type) if typed and isinstance(value, str) else value
-    return checked(f"{owner}.{key}{about}", value, parameter.limited)
+    fits = checked(f"{owner}.{key}{about}", value, parameter.limited)
+    if typed and key in FAMILIES:
+        from lqrlab import compute, systems
+
+        compute.setup()
+        for family in [fits] if isinstance(fits, str) else fits:
+            if family not in (*systems.names(), "all"):
+                hint = checks.did_you_mean(family, systems.names()) or "; lqrlab systems lists them"
+                raise ValueError(f"{owner}.{key}: no plant is called {family!r}{hint}")
+    return fits
 
 
-def from_text(text: str, kind: Kind) -> object:
+def from_text(text: str, kind: Any) -> object:
     """A value as typed on a command line: JSON, ``true``, ``none``, or for a list also ``a,b,c``; unchecked."""
     text = text.strip()
     if type(None) in typing.get_args(kind):
@@ -250,7 +260,7 @@ def from_text(text: str, kind: Kind) -> object:
     if kind is str:
         return text
     try:
-        return json.loads(text.lower() if kind is bool else text)
+        return json.loads(text.lower() if kind is bool else text, object_pairs_hook=distinct)
     except ValueError:
         return text
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lqrlab.compute.files import digest, plant_files, write_atomic
+from lqrlab.compute.files import plant_files, write_atomic
 
 FOLDER = "plants"
 _TEXTS = (".toml", ".py", ".xml", ".mjcf", ".urdf")  # files that may name others
@@ -30,6 +30,12 @@ def keep(folder: Path) -> list[dict[str, str]]:
                 write_atomic(target, part.read_bytes())
         kept.append({"file": (place / file.name).as_posix(), "sha256": digest(file)})
     return kept
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def checksum(file: Path) -> str:

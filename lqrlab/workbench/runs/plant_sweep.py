@@ -37,8 +37,7 @@ def design(asked: Sweep) -> Path:
     compute.setup()
     name = str(asked.target)
     if name not in systems.names():
-        near = checks.did_you_mean(name, [*systems.names(), *(path.stem for path in sweep_plan.numbered())])
-        advice = near or "; lqrlab list and lqrlab systems show them"
+        advice = checks.did_you_mean(name, systems.names()) or "; lqrlab list and lqrlab systems show them"
         raise ValueError(f"{name}: is neither a notebook nor a plant{advice}")
     if refused := [field for field in _FOR_NOTEBOOKS if getattr(asked, field) is not None]:
         option = "from" if refused[0] == "inputs" else refused[0].replace("_", "-")
@@ -49,8 +48,8 @@ def design(asked: Sweep) -> Path:
         raise ValueError(f"{name}: expected -p NAME=VALUES, {advice}")
     points = sweep_plan.points(name, known, asked, "plant")
     problem = designs(name, points)
-    folder = asked.place(session.project(), name)
-    run_folder.refuse_foreign(folder, None, run_folder.SWEEP)
+    default = session.project() / "data" / "sweeps" / name
+    folder = run_folder.place(asked.folder or default, record=run_folder.SWEEP)
     if asked.dry_run:
         return sweep_plan.tell(name, points, folder)
     about: Record = {"notebook": name, "title": phrase(systems.family(name).title), "units": UNITS}

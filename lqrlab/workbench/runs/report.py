@@ -9,7 +9,7 @@ import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 import nbformat
@@ -25,9 +25,6 @@ from lqrlab.workbench.figures import svg
 from lqrlab.workbench.figures.safe_html import mathml, plain_css, policy, sanitise
 from lqrlab.workbench.runs import notebooks, plant_copies, run_folder, session
 from lqrlab.workbench.runs.terminal import clock
-
-if TYPE_CHECKING:
-    pass
 
 TEMPLATES = Path(__file__).parent / "templates"
 _WIDGET = "application/vnd.jupyter.widget-view+json"

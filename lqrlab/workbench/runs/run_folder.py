@@ -34,12 +34,13 @@ USERS = ".in_use"
 
 _OF_PERSONS = (session.BY_HAND, session.DESIGNS)  # who look at a run and work on it
 _KEPT = ("notebooks", *_BY_HAND, *_OF_PERSONS)  # pages are written anew from the notebooks
+DIGESTS = "sha256.json"  # the file in an archive that lists its files with their digests
 _MOST_FILES, _DEEPEST, _LONGEST, _LONGEST_PART = 100_000, 32, 1000, 255
 _DENSEST, _UNSUSPICIOUS = 200, 1 << 30  # what is packed more tightly is refused, unless it is small
 _SCRATCH, _YOUNG = ".lqrlab-part-", 60.0  # folders of archives in the making; how long one may be without its lock [s]
 _DEVICES = r"(?i:con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *(\.|/|$)"
 _PART = rf"""(?!{_DEVICES})[^\\/:<>"|?*\0]+(?<![. ])"""  # of a path, on any system, that stays in its folder
-_SINGLE, _FOLDERS = ("|".join(map(re.escape, names)) for names in ((RUN, files.DIGESTS), _KEPT))
+_SINGLE, _FOLDERS = ("|".join(map(re.escape, names)) for names in ((RUN, DIGESTS), _KEPT))
 _NAME = rf"({_SINGLE}|({_FOLDERS})(/{_PART})*)"
 _ENTERED = contextlib.ExitStack()  # closed by the end of the process
 
@@ -67,6 +68,17 @@ def begin(path: Path, **fields: Any) -> None:
 def note(path: Path, **changes: Any) -> None:
     """Put what has changed into a record."""
     files.write_json(path, {**read(path), **changes}, ensure_ascii=False)
+
+
+@contextlib.contextmanager
+def recording(path: Path, about: Record) -> Iterator[Record]:
+    """Keep the record of what is done here, and of the end that it puts into the mapping: stopped, if it puts none."""
+    begun, end = time.monotonic(), Record({"status": "stopped"})
+    begin(path, **about)
+    try:
+        yield end
+    finally:
+        note(path, ended=session.now(), seconds=round(time.monotonic() - begun, 2), **end)
 
 
 def read(path: Path) -> Record:
@@ -109,12 +121,13 @@ def finished(folder: Path, name: str, fingerprint: str) -> bool:
     return all((folder / file).exists() for file in files)
 
 
-def refuse_foreign(folder: Path, source: Path | None = None, record: str = RUN) -> None:
-    """Raise ValueError unless a run, or the sweep of a ``record``, may write to a resolved ``folder``; touch nothing.
+def place(folder: str | Path, source: Path | None = None, record: str = RUN) -> Path:
+    """A folder, resolved, to which a run, or the sweep of a ``record``, may write; else a ``ValueError``.
 
     It may be new, empty, a run's, or hold nothing but what a data set, a training or notebooks run by hand left there.
-    It may not hold the notebooks (``source``), or be inside of their folder.
+    It may not hold the notebooks (``source``), or be inside of their folder. Nothing is touched.
     """
+    folder = Path(os.path.realpath(Path(folder).expanduser()))  # which ends, even where a link leads to itself
     # each may be a link to somewhere
     places = [Path(os.path.realpath(place)) for place in (folder, *(folder / name for name in PRODUCTS))]
     ours = (files.LOCK, USERS, record + files.PART)  # of a run that ended before it had a record
@@ -132,6 +145,7 @@ def refuse_foreign(folder: Path, source: Path | None = None, record: str = RUN) 
         fault = f"expected a new folder or one with the record {record}, but found {found[0]} there and no such record"
     if fault:
         raise ValueError(f"--folder {short(folder)}: {fault}; give another")
+    return folder
 
 
 def refuse_filled(folder: Path) -> None:
@@ -176,15 +190,12 @@ def hold(folder: Path, patience: float = 0.0) -> Iterator[None]:
     It waits ``patience`` seconds for those that :func:`use` or hold it; then a ``ValueError`` names them.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + patience
     users = folder / USERS
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(files.locked(folder, patience))
-            while any([_in_use(place) for place in users.glob("*")]):
-                if time.monotonic() >= deadline:
-                    raise ValueError
-                time.sleep(0.1)
+            for place in users.glob("*"):
+                _remove(place, patience)
         except ValueError:
             known = ", ".join(sorted({place.name.partition("-")[0] for place in users.glob("*")})) or "?"
             wrong = f"another run works in this folder (process {known})"
@@ -219,15 +230,10 @@ def enter(folder: str, parent: int) -> None:
     _ENTERED.enter_context(use(Path(folder)))
 
 
-def _in_use(place: Path) -> bool:
-    """True while the process that made ``place`` runs; what a killed one left is removed."""
-    try:
-        with files.locked(place):
-            pass
-    except ValueError:
-        return True
-    shutil.rmtree(place, ignore_errors=True)
-    return False
+def _remove(place: Path, patience: float = 0.0) -> None:
+    """Remove what a killed process left, or a ``ValueError`` while the one that made ``place`` runs."""
+    with contextlib.suppress(FileNotFoundError), files.locked(place, patience):  # it may take it away itself
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def pack(folder: Path, file: Path | None = None) -> Path:
@@ -262,8 +268,8 @@ def pack(folder: Path, file: Path | None = None) -> Path:
         with zipfile.ZipFile(scratch / "archive", "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
             for name, path in found.items():
                 archive.write(path, name)
-            digests = {name: files.digest(path) for name, path in found.items()}
-            archive.writestr(files.DIGESTS, json.dumps(digests))
+            digests = {name: plant_copies.digest(path) for name, path in found.items()}
+            archive.writestr(DIGESTS, json.dumps(digests))
         (scratch / "archive").replace(file)
     return file
 
@@ -272,11 +278,11 @@ def pack(folder: Path, file: Path | None = None) -> Path:
 def _scratch(above: Path) -> Iterator[Path]:
     """A folder for what is not whole yet; those that killed processes left beside it are removed."""
     for left in above.glob(f"{_SCRATCH}*"):
-        with contextlib.suppress(OSError):  # another's, or gone by now
+        with contextlib.suppress(OSError, ValueError):  # another's, or gone by now
             inside, age = {path.name for path in left.iterdir()}, time.time() - left.stat().st_mtime
             known = inside <= {files.LOCK, "archive", "run"} and not left.is_symlink()
             if known and (files.LOCK in inside or age > _YOUNG):
-                _in_use(left)
+                _remove(left)
     with tempfile.TemporaryDirectory(dir=above, prefix=_SCRATCH) as made, files.locked(made):
         yield Path(made)
 
@@ -320,11 +326,14 @@ def _extracted(archive: zipfile.ZipFile, place: Path, packed: int) -> str:
     if fault := _hostile(archive, packed, shutil.disk_usage(place.parent).free):
         return fault
     archive.extractall(place)
-    if fault := files.flaw(place) or ("" if recorded(place / RUN) else f"{RUN} is no record of a run"):
-        return fault
-    if {*archive.namelist()} - {*files.read_object(place / files.DIGESTS)} != {files.DIGESTS}:
-        return f"holds files that are not in its list {files.DIGESTS}"
-    (place / files.DIGESTS).unlink()
+    names, listed = {*archive.namelist()} - {DIGESTS}, files.read_object(place / DIGESTS)
+    if changed := [name for name in sorted(names & {*listed}) if plant_copies.digest(place / name) != listed[name]]:
+        return f"{changed[0]} is not what was written"
+    if odd := sorted(names ^ {*listed}):
+        return f"{odd[0]} is {'not in its list' if odd[0] in names else 'missing, which is in its list'} {DIGESTS}"
+    if not recorded(place / RUN):
+        return f"{RUN} is no record of a run"
+    (place / DIGESTS).unlink()
     for mark in (place / RUN, place / "results"):  # older than any run that was made here
         if mark.exists():
             os.utime(mark, (0, 0))
@@ -344,8 +353,8 @@ def _hostile(archive: zipfile.ZipFile, packed: int, room: int) -> str:
         regular = stat.S_IFMT(member.external_attr >> 16) in (0, stat.S_IFREG)
         if not regular or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             return f"holds {member.filename!r:.200}, which is no file of a run"
-    if not {RUN, files.DIGESTS} <= {*names}:
-        return f"found no {RUN}, or no {files.DIGESTS} in it"
+    if not {RUN, DIGESTS} <= {*names}:
+        return f"found no {RUN}, or no {DIGESTS} in it"
     if size > min(room, max(_UNSUSPICIOUS, _DENSEST * packed)):
         return f"holds {len(members)} files of {size / 1e9:.1f} GB in all, more than fits here or than a run has"
     return _unfit(names)

@@ -26,8 +26,6 @@ DESIGNS = "designs.json"
 DATASET, BY_HAND = "dataset", "by_hand"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy")
 
-Result = dict[str, Any]
-"""Content of ``results/<name>.json``, see :func:`finish`."""
 _started: dict[str, "tuple[float, str, Backend | None]"] = {}
 _begun: list[Path] = []
 
@@ -157,7 +155,7 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
         return path
     device = jax.devices()[0]
     kind = f" ({device.device_kind})" if device.device_kind != device.platform else ""
-    result: Result = {
+    result: dict[str, Any] = {
         "notebook": name,
         "numbers": plain(numbers),
         "files": [str(f) for f in files],
@@ -173,7 +171,7 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
     return disk.write_json(path, result, ensure_ascii=False, allow_nan=False)
 
 
-def results(folder: Path, name: str) -> Result:
+def results(folder: Path, name: str) -> dict[str, Any]:
     """Result that the notebook ``name`` wrote at its end; a ``ValueError`` says which notebook to run first."""
     try:
         return disk.read_object(result_path(folder, name))

@@ -7,132 +7,62 @@ worker and a killed sweep.
 import base64
 import contextlib
 import dataclasses
-import hashlib
-import json
 import os
 import platform
-import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from lqrlab.compute.files import PLANT_FILES, write_atomic
 from lqrlab.workbench.runs import cluster, notebooks, pipeline, plant_copies, run_folder, session, sweep_plan
-from lqrlab.workbench.runs.notebooks import Notebook, Values
-from lqrlab.workbench.runs.run_folder import RUN, SWEEP, Record, RunError, Status
-from lqrlab.workbench.runs.sweep_plan import Sweep
+from lqrlab.workbench.runs.notebooks import Values
+from lqrlab.workbench.runs.run_folder import RUN, SWEEP, Record, RunError
+from lqrlab.workbench.runs.sweep_plan import Plan, Sweep
 from lqrlab.workbench.runs.terminal import cell, clock, say
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 TABLE = "results.csv"
 SHOWN = 60  # rows on the terminal and on the page; all are in the table
 _PATIENCE = 30.0  # seconds that a run waits for its folder: what a killed worker left is about to end
 
 
-@dataclasses.dataclass(frozen=True)
-class Point:
-    """One run: its name, what it sets, all its parameters, the fingerprint of its result."""
-
-    name: str
-    given: Values
-    values: Values
-    fingerprint: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """The runs of a sweep and their places, checked."""
-
-    asked: Sweep
-    nb: Notebook
-    points: list[Point]
-    folder: Path
-    profile: str | None
-    needs: Sequence[str]  # the notebooks whose files are read
-    source: Path = Path()  # the folder of the run that made these files
-    links: Sequence[str] = ()  # what is linked from there
-    inputs: Sequence[str] = ()  # the fingerprints of its results
-
-    def place(self, point: Point) -> Path:
-        """The folder of a run."""
-        return self.folder / "runs" / point.name
-
-    def fingerprints(self, points: Sequence[Point]) -> list[str]:
-        """Of the results at some points, with the notebook and the package as they are now."""
-        nb, package = notebooks.read(self.nb.path), notebooks.package_hash()
-        return [notebooks.fingerprint(nb, point.values, self.inputs, package) for point in points]
-
-
-def planned(asked: Sweep, nb: Notebook) -> Plan:
-    """Check everything that is asked for; a ``ValueError`` names the option or parameter and what was expected."""
-    if asked.time_limit is not None and not asked.time_limit > 0:
-        raise ValueError(f"--time-limit: expected seconds above 0, but found {asked.time_limit:g}")
-    source, profile = nb.path.parent, asked.profile
-    if profile is None and (source / "profiles" / "quick.json").exists():
-        profile = "quick"
-    settings = notebooks.read_profile(source, profile).get(nb.name, {}) if profile else {}
-    common = notebooks.effective([nb], {nb.name: settings}, {})[nb.name]
-    points = []
-    for given in sweep_plan.points(nb.name, nb.parameters, asked):
-        values = common | given
-        pipeline.check_names({nb.name: values}, given)
-        points.append(Point(_called(given, values), given, values))
-    before = [path.stem for path in sorted(source.glob(notebooks.MAIN_JOB)) if path.stem < nb.name]
-    needs = nb.metadata.get("needs", before if re.match("0[0-9]_", nb.name) else [])
-    return Plan(asked, nb, points, asked.place(source.parent, nb.name), profile, needs)
-
-
-def _called(given: Values, values: Values) -> str:
-    """A run's name: what it sets, as a person reads it, and a hash of all its parameters."""
-    text = ",".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in given.items())
-    readable = re.sub(r"[^\w.=,+-]+", "_", text)[:80]
-    digest = hashlib.sha256(json.dumps(notebooks.without_run(values), sort_keys=True).encode()).hexdigest()
-    return f"{readable or 'defaults'}-{digest[:6]}"
-
-
-def sweep(asked: Sweep, nb: Notebook) -> Path:
+def sweep(plan: Plan) -> Path:
     """Run a notebook at each point that has no result yet and gather the results of all.
 
-    Returns the sweep's folder: ``results.csv``, ``runs/``. A ``ValueError`` says what was refused: a parameter, an
-    input that is missing, the folder; nothing was started.
+    Returns the sweep's folder: ``results.csv``, ``runs/``. A ``ValueError`` says what was refused: an input that is
+    missing, the folder; nothing was started.
     """
-    plan = planned(asked, nb)
-    run_folder.refuse_foreign(plan.folder, nb.path.parent, SWEEP)
-    if asked.dry_run:
-        return sweep_plan.tell(nb.name, [point.given for point in plan.points], plan.folder)
+    name, folder = plan.nb.name, plan.folder
+    if plan.asked.dry_run:
+        return sweep_plan.tell(name, plan.points, folder)
     with contextlib.ExitStack() as held:
-        held.enter_context(run_folder.hold(plan.folder))
+        held.enter_context(run_folder.hold(folder))
         plan = with_inputs(plan, held)
-        about: Record = {"notebook": str(nb.path), "title": nb.title, "profile": plan.profile}
-        about |= {"inputs": str(plan.source) if plan.needs else None, "commit": run_folder.commit(nb.path.parent)}
-        about["runs"] = [{"run": p.name, "point": p.given, "fingerprint": p.fingerprint} for p in plan.points]
-        with recorded(plan.folder, asked, about):
-            held.callback(save, plan.folder)  # with the runs that a Ctrl-C stopped
-            save(plan.folder)
-            done = read(plan.folder)["status"].eq("finished")
-            before = f"{len(done)} runs, {done.sum()} finished before"
-            say(f"lqrlab sweep · {nb.name} · {before} → {plan.folder}")
-            if missing := [point for point, known in zip(plan.points, done) if not known]:
+        runs = plan.runs(plan.points)
+        about: Record = {"notebook": str(plan.nb.path), "title": plan.nb.title, "profile": plan.profile, "runs": runs}
+        about |= {"inputs": str(plan.source) if plan.needs else None, "commit": run_folder.commit(plan.nb.path.parent)}
+        with recorded(folder, plan.asked, about):
+            held.callback(save, folder)  # with the runs that a Ctrl-C stopped
+            done = save(folder)["status"].eq("finished")
+            say(f"lqrlab sweep · {name} · {len(done)} runs, {done.sum()} finished before → {folder}")
+            if missing := [run for run, known in zip(runs, done) if not known]:
                 _run(plan, missing)
-    return plan.folder
+    return folder
 
 
 def with_inputs(plan: Plan, held: contextlib.ExitStack) -> Plan:
-    """The plan with the run that its notebook reads from, which nobody rewrites while ``held``, and fingerprints."""
-    given, profile, folder = plan.asked.inputs, plan.profile, plan.nb.path.parent
-    source = Path(given or folder.parent / "data" / "runs" / (profile or "default")).expanduser().resolve()
-    missing = [name for name in plan.needs if not session.result_path(source, name).exists()]
-    if missing and (given or profile is None):
-        raise ValueError(
-            f"{plan.nb.name}: reads what {', '.join(plan.needs)} made, but {source} has no result of {missing[0]}; "
-            "give --from RUN, the folder of a run that has"
-        )
-    if missing and profile:
-        pipeline.run(profile, source, only=plan.needs, source=folder, report=False)
+    """The plan with the run that its notebook reads from, which nobody rewrites while ``held``."""
+    given, folder = plan.asked.inputs, plan.nb.path.parent
+    source = Path(given or folder.parent / "data" / "runs" / (plan.profile or "default")).expanduser().resolve()
+    if missing := [name for name in plan.needs if not session.result_path(source, name).exists()]:
+        if given or plan.profile is None:
+            raise ValueError(
+                f"{plan.nb.name}: reads what {', '.join(plan.needs)} made, but {source} has no result of {missing[0]}; "
+                "give --from RUN, the folder of a run that has"
+            )
+        pipeline.run(plan.profile, source, only=plan.needs, source=folder, report=False)
     if plan.needs:
         with run_folder.hold(source):
             held.enter_context(run_folder.use(source))
@@ -142,51 +72,41 @@ def with_inputs(plan: Plan, held: contextlib.ExitStack) -> Plan:
         raise ValueError(f"{source}: {gone[0]}, which {plan.nb.name} reads, is gone; lqrlab run makes it again")
     inputs = [result["fingerprint"] or result["started"] for result in results]
     links = sorted({Path(file).parts[0] for file in files})
-    plan = dataclasses.replace(plan, source=source, links=links, inputs=inputs)
-    prints = zip(plan.points, plan.fingerprints(plan.points))
-    return dataclasses.replace(plan, points=[dataclasses.replace(p, fingerprint=known) for p, known in prints])
+    return dataclasses.replace(plan, source=source, links=links, inputs=inputs)
 
 
-def _run(plan: Plan, missing: Sequence[Point]) -> None:
+def _run(plan: Plan, missing: Sequence[Record]) -> None:
     """Have workers do the runs, each one at a time: one that dies takes its own run along alone.
 
     dask tries again what failed and what a worker took along. The sweep's table is written anew after each run.
     """
-    from distributed import as_completed
+    from distributed import KilledWorker, as_completed
 
     asked, plants = plan.asked, os.environ.get(PLANT_FILES, "")
     workers = min(asked.workers or max(1, (os.cpu_count() or 2) // 2), len(missing))
     with cluster.client(asked.scheduler, workers, failures=asked.retries) as client:
         options = {"pure": False, "retries": asked.retries}
-        futures = {client.submit(perform, plan, point, plants, **options): point for point in missing}
+        futures = {client.submit(perform, plan, run, plants, **options): run["run"] for run in missing}
         for count, future in enumerate(as_completed(list(futures)), 1):
-            point = futures.pop(future)  # else dask repeats it when a later one takes the worker down
-            _note_death(plan, point, future.exception())
-            run = run_folder.read(plan.place(point) / RUN)
-            mark, error = "✓" if run.get("status") == "finished" else "✗", run.get("error")
-            say(f"{mark} {count}/{len(missing)}  {point.name}  {run.get('status')}" + (f": {error}" if error else ""))
-            save(plan.folder)
+            name = futures.pop(future)  # else dask repeats it when a later one takes the worker down
+            problem, place = future.exception(), plan.folder / "runs" / name
+            if problem is not None and not isinstance(problem, RunError):  # which its record does not say yet
+                place.mkdir(parents=True, exist_ok=True)
+                said: Record = {"status": "failed", "error": f"{type(problem).__name__}: {problem}"}
+                if isinstance(problem, KilledWorker):
+                    said = {"status": "worker died", "error": "its worker died"}
+                run_folder.note(place / RUN, ended=session.now(), **said)
+            status, error = save(plan.folder).set_index("run").loc[name, ["status", "error"]]
+            mark, why = "✓" if status == "finished" else "✗", f": {error}" if error else ""
+            say(f"{mark} {count}/{len(missing)}  {name}  {status}{why}")
 
 
-def _note_death(plan: Plan, point: Point, problem: BaseException | None) -> None:
-    """Put into the record of a run that ended what its worker could not: that it died, or why it never began."""
-    place, status, error = plan.place(point), "failed", f"{type(problem).__name__}: {problem}"
-    if problem is None or isinstance(problem, RunError):
-        return
-    if run_folder.finished(place, plan.nb.name, point.fingerprint):  # its worker died afterwards
-        status, error = "finished", ""
-    elif cluster.died(problem):
-        status, error = "worker died", "its worker died"
-    place.mkdir(parents=True, exist_ok=True)
-    run_folder.note(place / RUN, status=status, error=error, ended=session.now())
-
-
-def perform(plan: Plan, point: Point, plants: str) -> None:
+def perform(plan: Plan, run: Record, plants: str) -> None:
     """Do one run on a worker, with such files of plants, and leave the truth about it in its folder.
 
     It ends when the sweep does; raises a ``RunError`` where trying again may help.
     """
-    limit, name = plan.asked.time_limit, plan.nb.name
+    limit, name, fingerprint = plan.asked.time_limit, plan.nb.name, run["fingerprint"]
 
     def ended() -> str:
         if limit is not None and time.monotonic() - begun >= limit:
@@ -198,25 +118,28 @@ def perform(plan: Plan, point: Point, plants: str) -> None:
     os.environ[PLANT_FILES] = plants  # a worker of somebody's scheduler was not started from here
     if not plan.folder.is_dir():
         raise FileNotFoundError(f"{platform.node()} does not see {plan.folder}: a shared disk is needed")
-    folder = plan.place(point)
+    folder = plan.folder / "runs" / run["run"]
     with run_folder.hold(folder, patience=_PATIENCE):
-        if run_folder.finished(folder, name, point.fingerprint):
+        if run_folder.finished(folder, name, fingerprint):
             return
-        if run_folder.read(folder / RUN).get("fingerprint") != point.fingerprint:
+        if run_folder.read(folder / RUN).get("fingerprint") != fingerprint:
             run_folder.clear(folder)  # else an interrupted training resumes from its checkpoint
-        if plan.fingerprints([point]) != [point.fingerprint]:
+        if plan.runs([run["point"]]) != [run]:
             raise ValueError("notebook or package were changed during the sweep; run the command again")
         for link in map(folder.joinpath, plan.links):
             if link.is_symlink():
                 link.unlink()
             if not link.exists():
                 link.symlink_to(plan.source / link.name)
-        about: Record = {"profile": plan.profile, "parameters": {name: notebooks.without_run(point.values)}}
-        about |= {"commit": run_folder.commit(plan.nb.path.parent), "fingerprint": point.fingerprint}
-        step = pipeline.Step(plan.nb, point.values, point.fingerprint)
+        values = plan.common | run["point"]
+        about: Record = {"profile": plan.profile, "parameters": {name: notebooks.without_run(values)}}
+        about |= {"commit": run_folder.commit(plan.nb.path.parent), "fingerprint": fingerprint}
+        from lqrlab.workbench.runs import execution  # and papermill: a second
+
         begun = time.monotonic()
         try:
-            pipeline.execute([step], folder, about, lambda line: None, ended)
+            step = notebooks.Step(plan.nb, values, fingerprint)
+            execution.execute([step], folder, about, lambda line: None, ended)
         except RunError:
             if run_folder.read(folder / RUN)["status"] not in ("timed out", "stopped"):
                 raise
@@ -228,36 +151,27 @@ def perform(plan: Plan, point: Point, plants: str) -> None:
 @contextlib.contextmanager
 def recorded(folder: Path, asked: Sweep, about: Record) -> Iterator[None]:
     """Keep the record of a sweep whose folder is held; in the end say what its table holds, and write its page."""
-    record, begun = folder / SWEEP, time.monotonic()
-    status: Status = "stopped"
-    run_folder.begin(record, **about)
-    try:
+    with run_folder.recording(folder / SWEEP, about) as end:
         yield
-        status = "finished" if read(folder)["status"].eq("finished").all() else "failed"
-    finally:
-        seconds = round(time.monotonic() - begun, 2)
-        run_folder.note(record, status=status, ended=session.now(), seconds=seconds)
+        end["status"] = "finished" if read(folder)["status"].eq("finished").all() else "failed"
     say(summary(folder))
     say(f"table: {folder / TABLE}")
     if asked.report:
         say(f"report: {compare(folder)}")
 
 
-def save(folder: Path) -> None:
+def save(folder: Path) -> pd.DataFrame:
     """Gather what the folders of the runs hold in the table: status, parameters, numbers, time taken, error."""
-    import pandas as pd
-
     record = run_folder.read(folder / SWEEP)
     frame = pd.DataFrame([_row(folder, entry, record) for entry in record["runs"]]).infer_objects()
     last = [c for c in ("seconds", "device", "error") if c in frame]
     frame = frame[[c for c in frame if c not in last] + last]
     write_atomic(folder / TABLE, frame.to_csv(index=False))
+    return frame
 
 
 def _row(folder: Path, entry: Record, sweep: Record) -> Values:
     """Status, parameters and error of a run; its numbers, its parameters left out, where it has a result."""
-    import pandas as pd
-
     place, name = folder / "runs" / entry["run"], Path(sweep["notebook"]).stem
     run, row = run_folder.read(place / RUN), {"run": entry["run"], "status": "finished", **entry["point"]}
     status, error = run.get("status", "not started"), run.get("error") or ""
@@ -265,7 +179,7 @@ def _row(folder: Path, entry: Record, sweep: Record) -> Values:
         result = session.results(place, name)
         flat: Values = next(iter(pd.json_normalize(result["numbers"]).to_dict("records")), {})
         row |= {k: v for k, v in flat.items() if k not in row and not isinstance(v, list)}
-        return row | {"seconds": result["seconds"], "device": result["device"], "error": error}
+        return row | {"seconds": result["seconds"], "device": result["device"], "error": ""}
     if run.get("fingerprint", entry["fingerprint"]) != entry["fingerprint"] or status == "finished":
         status, error = "not started", ""  # of other code or inputs, or its result is gone
     elif status == "running" and sweep.get("status") != "running":
@@ -273,16 +187,14 @@ def _row(folder: Path, entry: Record, sweep: Record) -> Values:
     return row | {"status": status, "error": error}
 
 
-def read(folder: Path) -> "DataFrame":
+def read(folder: Path) -> pd.DataFrame:
     """The table as it was written last; a ``ValueError`` if the folder is no sweep's."""
-    import pandas as pd
-
     if not run_folder.recorded(folder / SWEEP):
         raise ValueError(f"{folder}: not the folder of a sweep, it has no {SWEEP}")
     return pd.read_csv(folder / TABLE, dtype={"run": str, "error": str}).fillna({"error": ""})
 
 
-def axes(frame: "DataFrame", record: Record) -> tuple[list[str], list[str]]:
+def axes(frame: pd.DataFrame, record: Record) -> tuple[list[str], list[str]]:
     """Names of the parameters that differ between the runs, and of the numbers that do."""
     given = list(dict.fromkeys(k for entry in record["runs"] for k in entry["point"] if k in frame))
     rest = frame.select_dtypes("number").drop(columns=["seconds", *given], errors="ignore")
@@ -290,7 +202,7 @@ def axes(frame: "DataFrame", record: Record) -> tuple[list[str], list[str]]:
     return [k for k in given if frame[k].astype(str).nunique() > 1], numbers
 
 
-def spread(frame: "DataFrame", numbers: Sequence[str], units: Mapping[str, str]) -> "DataFrame":
+def spread(frame: pd.DataFrame, numbers: Sequence[str], units: Mapping[str, str]) -> pd.DataFrame:
     """Each number's unit, lowest, median, 95 % quantile and highest over all points."""
     # each is one of the values, so that inf among them does no harm
     made = frame[list(numbers)].quantile([0.0, 0.5, 0.95, 1.0], interpolation="higher").T
@@ -318,7 +230,7 @@ def compare(folder: str | Path) -> Path:
     frame, record = read(folder), run_folder.read(folder / SWEEP)
     varying, numbers = axes(frame, record)
     head = [c for c in ("status", *varying, *numbers[:8], "seconds") if c in frame]
-    over = spread(frame, numbers, record.get("units", {})) if len(frame) > SHOWN else None
+    over = spread(frame, numbers, record.get("units", {})).itertuples() if len(frame) > SHOWN else ()
     facts = [
         ("Of", Path(record["notebook"]).stem),
         ("Points", ", ".join(f"{n} {s}" for s, n in frame["status"].value_counts().items())),
@@ -336,7 +248,7 @@ def compare(folder: str | Path) -> Path:
         name=folder.name,
         facts=[(name, value) for name, value in facts if value],
         figures=_figures(frame, varying[:6], numbers[:4]),
-        spread=None if over is None else [(name, *map(cell, row)) for name, *row in over.itertuples()],
+        spread=[(name, *map(cell, row)) for name, *row in over],
         head=head,
         rows=[((_page(folder, r["run"]), str(i)), *(cell(r[c]) for c in head)) for i, r in enumerate(shown, 1)],
         more=len(frame) - len(shown),
@@ -359,7 +271,7 @@ def _page(folder: Path, run: str) -> str | None:
     return f"../runs/{run}/report/index.html"
 
 
-def _figures(frame: "DataFrame", varying: Sequence[str], numbers: Sequence[str]) -> list[tuple[str, str]]:
+def _figures(frame: pd.DataFrame, varying: Sequence[str], numbers: Sequence[str]) -> list[tuple[str, str]]:
     """For each number its values over the parameters that differ: PNG in base64, and the words that stand for it."""
     from lqrlab.workbench.figures import plots
 

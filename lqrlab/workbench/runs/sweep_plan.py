@@ -4,19 +4,19 @@ A value as typed is several at its commas (``2,4``; commas inside brackets, brac
 a random search, a range ``low:high`` or ``low:high:log``.
 """
 
-import contextlib
 import dataclasses
+import hashlib
 import itertools
 import json
-import os
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lqrlab.compute.configuration import Positive
-from lqrlab.workbench.runs import notebooks
+from lqrlab.workbench.runs import notebooks, run_folder
 from lqrlab.workbench.runs.notebooks import Notebook, Parameter, Values
+from lqrlab.workbench.runs.run_folder import Record
 
 _RANGE = re.compile(r"([^:]+):([^:]+?)(:log)?")
 _COMMA = re.compile(r",(?=(?:[^\[\]{}\"]|\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\")*$)")  # outside of brackets and quotes
@@ -42,26 +42,61 @@ class Sweep:
     report: bool = True  # write ``<folder>/report/index.html`` and a report of each run
     dry_run: bool = False  # say what would be done, and do nothing
 
-    def place(self, project: Path, name: str) -> Path:
-        """Its folder, resolved; by default one of the project."""
-        folder = Path(self.folder).expanduser() if self.folder else project / "data" / "sweeps" / name
-        return Path(os.path.realpath(folder))
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The runs of a notebook's sweep, checked, and their places."""
+
+    asked: Sweep
+    nb: Notebook
+    folder: Path
+    profile: str | None
+    common: Values  # parameters of all runs
+    points: Sequence[Values]  # those that each run sets
+    needs: Sequence[str]  # the notebooks whose files are read
+    source: Path = Path()  # the folder of the run that made these files
+    links: Sequence[str] = ()  # what is linked from there
+    inputs: Sequence[str] = ()  # the fingerprints of its results
+
+    def runs(self, points: Sequence[Values]) -> list[Record]:
+        """Name, point and fingerprint of runs at some points, with the notebook and the package as they are now."""
+        nb, package, made = notebooks.read(self.nb.path), notebooks.package_hash(), []
+        for point in points:
+            values = self.common | point
+            known = notebooks.fingerprint(nb, values, self.inputs, package)
+            made.append({"run": _called(point, values), "point": point, "fingerprint": known})
+        return made
 
 
-def numbered() -> list[Path]:
-    """The project's notebooks; a plant can be swept over where there are none."""
-    with contextlib.suppress(ValueError):
-        return sorted(notebooks.find_source().glob(notebooks.NUMBERED))
-    return []
+def planned(asked: Sweep, nb: Notebook) -> Plan:
+    """Check everything that is asked for; a ``ValueError`` names the option or parameter and what was expected."""
+    source, profile = nb.path.parent, asked.profile
+    if profile is None and (source / "profiles" / "quick.json").exists():
+        profile = "quick"
+    settings = notebooks.read_profile(source, profile) if profile else {}
+    common = notebooks.effective([nb], settings, {})[nb.name]
+    before = [path.stem for path in sorted(source.glob(notebooks.MAIN_JOB)) if path.stem < nb.name]
+    needs = nb.metadata.get("needs", before if re.match("0[0-9]_", nb.name) else [])
+    given = points(nb.name, nb.parameters, asked)
+    folder = run_folder.place(asked.folder or source.parent / "data" / "sweeps" / nb.name, source, run_folder.SWEEP)
+    return Plan(asked, nb, folder, profile, common, given, needs)
 
 
-def notebook(target: str | Path) -> Notebook | None:
-    """The notebook that is meant, by its path, its name or the beginning of it; None if it is not one."""
-    path, known = Path(target).expanduser(), numbered()
+def _called(point: Values, values: Values) -> str:
+    """A run's name: what it sets, as a person reads it, and a hash of all its parameters."""
+    text = ",".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in point.items())
+    readable = re.sub(r"[^\w.=,+-]+", "_", text)[:80]
+    digest = hashlib.sha256(json.dumps(notebooks.without_run(values), sort_keys=True).encode()).hexdigest()
+    return f"{readable or 'defaults'}-{digest[:6]}"
+
+
+def notebook(target: str) -> Notebook | None:
+    """The notebook that is meant, by its path, its name or the beginning of it; None of what begins with no number."""
+    path = Path(target).expanduser()
     if path.suffix == ".ipynb" and path.exists():
         return notebooks.read(path.resolve())
-    if known and (path.suffix == ".ipynb" or any(each.stem.startswith(path.stem) for each in known)):
-        return notebooks.named(known[0].parent, [str(target)])[0]
+    if path.suffix == ".ipynb" or path.name[:1].isdigit():
+        return notebooks.named(notebooks.find_source(), [target])[0]
     return None
 
 
@@ -78,8 +113,6 @@ def points(owner: str, parameters: Mapping[str, Parameter], asked: Sweep, what: 
     count, axes = asked.num_random, dict[str, _Axis]()
     if count is not None and not asked.given:
         raise ValueError(f"--random {count}: expected values or ranges to draw from, as in -p NAME=LOW:HIGH")
-    if count is not None and count < 1:
-        raise ValueError(f"--random: expected a number of points from 1 on, but found {count}")
     for key, text in asked.given.items():
         before, _, short = key.rpartition(".")
         name = short if before and owner.startswith(before) else key
@@ -117,7 +150,7 @@ def _draw(axis: _Axis, seed: str) -> object:
     return round(value) if whole else value
 
 
-def tell(name: str, given: list[Values], folder: Path) -> Path:
+def tell(name: str, given: Sequence[Values], folder: Path) -> Path:
     """Print what would be done."""
     print(f"{name}: {len(given)} points in {folder}")
     print("\n".join(f"  {point}" for point in given[:10]))

@@ -1,6 +1,7 @@
 """Output of the command line: plain lines of progress, aligned tables."""
 
 import contextlib
+import datetime
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -37,10 +38,8 @@ def cell(value: object) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as ``0:07`` or ``1:02:03``."""
-    minutes, s = divmod(int(seconds), 60)
-    hours, m = divmod(minutes, 60)
-    return f"{hours}:{m:02d}:{s:02d}" if hours else f"{m}:{s:02d}"
+    """Seconds as ``0:00:07`` or ``1:02:03``."""
+    return str(datetime.timedelta(seconds=int(seconds)))
 
 
 def say(text: str) -> None:

@@ -148,9 +148,11 @@ def test_what_is_refused_in_words(tmp_path):
     (tmp_path / "bad.mat").write_bytes(b"nonsense")
     (tmp_path / "odd.json").write_text('{"kind": "cake", "A": [[1]]}')
     (tmp_path / "half.json").write_text('{"kind": "controller", "A": [[1]]}')
+    (tmp_path / "twice.json").write_text('{"kind": "gain", "K": [[1.0]], "K": [[2.0]]}')
     for name, words in (
         ("bad.mat", "cannot be read as .mat"),
         ("odd.json", "kind"),
+        ("twice.json", "two entries of one object are called K"),
         ("half.json", "a controller needs 'B'"),
         ("none.json", "there is no such file"),
         ("k.xls", "ending in"),
@@ -174,6 +176,8 @@ REFUSED = [
     *((limits, "low, high: expected low ≤ high") for limits in ({"low": [1.0], "high": [-1.0]}, {"low": [np.inf]})),
     *((kind | {name: [-1.0]}, f"'{name}' is no field") for kind, name in (({}, "Low"), ({}, "ts"), (SYSTEM, "ts"))),
     *((kind | {"dt": dt}, "dt: expected") for kind in (SYSTEM, {}) for dt in (None, "0.1", [], [0.1, 0.2], NAN, -1.0)),
+    (SYSTEM | {"E": [[2.0, 0.0], [0.0, 1.0]]}, "E: expected ẋ = Ax [+] Bu, but found a matrix before ẋ"),
+    (SYSTEM | {"InputDelay": [0.0, 0.3]}, "InputDelay: expected a model without dead time"),
     ({"A": [[1.0, 0.0], [0.5]]}, "A: expected real numbers, but found rows of different lengths, 1 to 2"),
     ({"kind": "log", "t": [0, 1], "inputs": ["u"], "outputs": ["y"], "u": [1, 2, 3], "y": [1, 2]}, "u: expected 2 sam"),
     ({"kind": "log", "t": [0, 1], "inputs": ["u [N]"], "outputs": ["u [m]"], "u": [1, 2]}, "inputs, outputs: expected"),

@@ -159,9 +159,11 @@ def test_a_step_of_many_samples_holds_the_input_and_another_is_refused(tmp_path)
 def test_units_stand_beside_each_other_and_go_back_to_a_state(tmp_path):
     """An observer's, which remembers."""
     A, B, Q, R, N = simulation.Problem.of(PLANT).sampled
-    design = control.lqg(A, B, np.eye(4)[:2], Q, R, 0.01 * np.eye(4), 0.001 * np.eye(2), N, discrete=True)
+    C = [[1.0, 0, 0, 0], [0, 2.0, 1.0, 0]]  # the second a sum, which has no unit
+    design = control.lqg(A, B, C, Q, R, 0.01 * np.eye(4), 0.001 * np.eye(2), N, discrete=True)
     path = deployment.to_fmu(design, tmp_path / "observer.fmu", problem=PLANT)
-    dt = float(PLANT.dt)
+    dt, known = float(PLANT.dt), fmpy.read_model_description(str(path)).modelVariables
+    assert [(v.name, v.unit) for v in known] == [("position", "m"), ("2_angle_rad_velocity_m_s", None), ("force", "N")]
     ys = 0.1 * np.random.default_rng(0).normal(size=(30, 2))
     first, second = Running(path, tmp_path), Running(path, tmp_path)
     for k in range(10):

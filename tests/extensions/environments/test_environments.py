@@ -142,6 +142,15 @@ def test_new_episodes_are_the_same_however_many_begin(pendulum, ending):
     np.testing.assert_allclose(after.optimum, one_by_one[1].optimum, rtol=1e-5)
 
 
+def test_a_batch_inside_a_program_stops_at_an_action_that_is_none():
+    env = environments.make("pendulum", linear=True, horizon=9)
+    keys = jax.random.split(KEY, 3)
+    _, states = environments.batch_reset(env, keys)
+    program, bad = jax.jit(lambda u: environments.batch_step(env, keys, states, u)), jnp.full((3, 1), jnp.nan)
+    with pytest.raises(Exception, match="action: expected finite inputs"):
+        jax.block_until_ready(program(bad.astype(jnp.float32)))
+
+
 @pytest.mark.parametrize("linear", [True, False])
 def test_not_a_number_stays_in_its_own_row(linear):
     env = environments.make("cart_pole", linear=linear, horizon=20, on_error="nan", limits=None)
@@ -258,22 +267,15 @@ def test_rewards_are_of_the_kind_that_was_asked_for():
 
 
 def test_structured_actions_address_what_they_name():
-    env, hold = (environments.make("dual_arm", horizon=9, linear=True, unaddressed=of) for of in ("zero", "hold"))
+    env = environments.make("dual_arm", horizon=9, linear=True)
     m = env.m
-    held = jnp.arange(10.0, 10.0 + m, dtype=jnp.float32)
-    cases = {
-        environments.InputChannel: (environments.InputChannel(1, 3.0), jnp.zeros(m).at[1].set(3.0)),
-        environments.InputRange: (environments.InputRange(1, 3, value=jnp.ones(2)), jnp.zeros(m).at[1:3].set(1.0)),
-        environments.Mask: (environments.Mask(jnp.arange(m) == 0, jnp.ones(m)), jnp.zeros(m).at[0].set(1.0)),
-    }  # fmt: skip
-    for action, expected in cases.values():
+    for action, expected in (
+        (environments.InputChannel(1, 3.0), jnp.zeros(m).at[1].set(3.0)),
+        (environments.InputChannel([2, 1], [4.0, 5.0]), jnp.zeros(m).at[2].set(4.0).at[1].set(5.0)),
+        (environments.Mask(jnp.arange(m) == 0, jnp.ones(m)), jnp.zeros(m).at[0].set(1.0)),
+    ):
         np.testing.assert_allclose(action.to_input(env), expected)
         assert one_step(env, action)[5]["invalid"] == False  # noqa: E712
-    kept = environments.InputChannel(1, 3.0).to_input(hold, held)
-    np.testing.assert_allclose(kept, held.at[1].set(3.0))
-    _, state, *_ = one_step(hold, environments.InputChannel(0, 2.0))
-    _, state, *_ = hold.step_env(KEY, state, environments.InputChannel(1, 3.0))
-    assert state.held[:2].tolist() == [2.0, 3.0]
 
 
 def test_a_grid_of_levels_reaches_from_limit_to_limit():
@@ -287,6 +289,7 @@ def test_a_grid_of_levels_reaches_from_limit_to_limit():
 BAD = {
     "a number that is none": (np.float32([np.nan]), {}),
     "an index out of range": (environments.InputChannel(7, 1.0), {}),
+    "one of several": (environments.InputChannel([0, -1], [1.0, 1.0]), {}),
     "a level out of range": (9, {"action": "levels:3"}),
 }
 
@@ -326,11 +329,12 @@ def test_actions_in_other_bytes_are_the_same_and_masked_ones_refused(pendulum):
 
 
 @pytest.mark.parametrize(
-    "action", [np.zeros(2, np.float32), np.zeros((1, 1), np.float32), "left", environments.Mask([1.0], [1.0])]
+    "action",
+    [np.zeros(2), np.zeros((1, 1)), "left", environments.Mask([1.0], [1.0]), environments.InputChannel([0], 1.0)],
 )
 def test_a_wrong_shape_of_action_is_refused_inside_a_trace_too(pendulum, action):
     _, state = pendulum.reset(KEY)
-    with pytest.raises((ValueError, TypeError), match=r"action|mask"):
+    with pytest.raises((ValueError, TypeError), match=r"action|mask|value"):
         jax.jit(lambda s: pendulum.step(KEY, s, action))(state)
 
 
@@ -439,6 +443,8 @@ def test_records_hold_what_was_asked_for_and_no_more(cart):
     np.testing.assert_array_equal(logs["summary"]["peak"], np.abs(full["x"]).max(1))
     np.testing.assert_allclose(logs["summary"]["cost"], full["cost"].sum(1), rtol=1e-5)
     refused("keep: expected", environments.Recorder, cart, "every:")
+    grid = environments.make("cart_pole", action="levels:3")
+    refused("a policy sees the state and chooses any input", environments.play, grid, np.zeros((1, 4)), key=KEY)
 
 
 def test_a_state_on_disk_is_small_and_goes_on_bit_for_bit(tmp_path):
@@ -510,6 +516,7 @@ def test_a_state_that_was_changed_on_disk_is_refused_in_words(tmp_path, cart):
         ({"x": None}, {}),
         ({}, {"card": json.dumps({"owner": "cart"})}),
         ({}, {"card": "{}", "sha256": ""}),
+        ({}, {"card": f"{told['card'][:-1]}, {told['card'][1:]}", "sha256": ""}),  # each entry twice
     ):
         arrays = {k: np.asarray(a) for k, a in (kept | change).items() if a is not None}
         safetensors.numpy.save_file(arrays, file, told | more)
@@ -644,6 +651,7 @@ def test_vectors_are_reproducible_and_refuse_what_is_wrong_without_a_trace_of_it
         refused(f"action: {message}", a[0].step, wrong)
     action = np.zeros((3, 1), np.float32)
     np.testing.assert_array_equal(a[0].step(action)[0], b[0].step(action)[0])
+    refused("seed: expected a whole number", a[0].reset, seed=[0, 1, 1.5])
     refused("num_envs: expected a whole number ≥ 1", gymnasium.make_vec, "lqrlab/Pendulum-v0", num_envs=0)
     refused("plant: expected", gymnasium.make, "lqrlab/Plant-v0")
 
@@ -772,7 +780,7 @@ def test_play_takes_agents_and_models_and_refuses_others_in_words():
         np.testing.assert_allclose(environments.play(env, agent, key=KEY, num=3).ratio, 1.0, rtol=1e-9)
     with pytest.raises(TypeError, match="wrong"):
         environments.play(env, lambda obs: obs["wrong"], key=KEY)
-    refused("action: expected 1 inputs", environments.play, env, lambda obs: obs, key=KEY)
+    refused(r"action: expected inputs of shape \(1,\)", environments.play, env, lambda obs: obs, key=KEY)
     refused("agent: expected a function", environments.AgentPolicy.of, env, 3)
     with pytest.raises(Exception, match="predict: expected an agent without memory"):
         agents.HostAgent(Model(env, memory=()), env)(jnp.zeros(2))

@@ -342,6 +342,8 @@ LAYOUTS = {
     "units in brackets": PREAMBLE + rows_of(",", head="time{0}force{0}angle\n[s]{0}[N]{0}[rad]\n"),
     "UTF-16": PLAIN.encode("utf-16"), "UTF-16 without a mark": PLAIN.encode("utf-16-le"),
     "packed": gzip.compress(PLAIN.encode()), "lines in cells": rows_of(",", head='time{0}"force\n(N)"{0}angle\n'),
+    "bars and commas": rows_of("|", ","), "blanks and 1,234.5": rows_of(" ", ".", ","),
+    "blanks, none in the last row": rows_of(" ", ",") + "6,0 NaN -\n\n",
     "1.0D+03": re.sub(r"(\.\d+)", r"\1D+00", PLAIN),
     "an index": "".join(f"{i},{line}\n" for i, line in enumerate(PLAIN.splitlines())).replace("0", "", 1),
     "words": PLAIN.replace("\n", ',"run, ""a""",NA\n').replace('angle,"run, ""a""",NA', "angle,mode,mode"),

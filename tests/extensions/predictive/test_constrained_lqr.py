@@ -120,6 +120,20 @@ def test_a_chain_of_integrators_whose_limits_cost_much_is_solved_alone_and_in_a_
     np.testing.assert_allclose(alone.us, together.us[0], atol=1e-9)
 
 
+@pytest.mark.parametrize("size", [0.5, -2.0, 10.0])
+def test_a_plant_that_limited_changes_cannot_hold_is_pushed_back_as_hard_as_they_allow(size):
+    """Its state grows a thousand billion times: each input but the last pays for nothing else."""
+    T, x, cost, limit = 40, size, 0.0, min(1.0, abs(size) / 2)
+    pushed = -np.sign(size) * limit * np.minimum(0.3 * np.arange(1, T + 1), 1)
+    for u in pushed:
+        cost, x = cost + x**2 + u**2, 2 * x + u
+    given = {"u_limits": (-limit, limit), "du_limits": (-0.3 * limit, 0.3 * limit), "u_last": [0.0]}
+    found = solved([[2.0]], [[1.0]], [[1.0]], [[1.0]], [size], T, Qf=[[1.0]], **given)
+    assert bool(found.solved)
+    assert found.cost == pytest.approx(cost + x**2, rel=1e-9)
+    np.testing.assert_allclose(found.us[: T // 2, 0], pushed[: T // 2], atol=1e-9)
+
+
 def without_work(monkeypatch, search=0):
     """No method takes a step, but the search so many: programs that are compiled from now on stay open."""
     monkeypatch.setattr(interior_point, "STEPS", (0, 0))

@@ -209,8 +209,8 @@ def test_bad_designs_are_refused_in_words(design, change, message):
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"u": (0.5, 1.0)}, "limits: expected a range around the equilibrium input"),
-        ({"u": (-np.ones((16, 1)), 1.0)}, r"limits: expected those of actuators, \(1,\) or less.* shape \(16, 1\)"),
+        ({"u": (0.5, 1.0)}, "limits.u: expected limits around zero, .* could not even hold the operating point"),
+        ({"u": (-np.ones((16, 1)), 1.0)}, r"limits.u: expected those of actuators, \(1,\) or less.* shape \(16, 1\)"),
         ({"x": (1.0, -1.0)}, "limits.x: the limits of signal 0 contradict each other"),
         ({"x": (0.1, 1.0)}, "limits.x: expected limits around zero"),
         ({"du": (np.nan, 1.0)}, "limits.du: found NaN"),

@@ -266,7 +266,7 @@ def test_limits_plants_and_steps_that_leave_nothing_to_recover_or_to_see_are_ref
         return predictive.train_recovery(Problem.of(plants, limits=limits), BRIEF)
 
     refused("finite", train, plant, -np.inf, np.inf)
-    refused("around the equilibrium input", train, plant, 1.0, 2.0)
+    refused("could not even hold the operating point", train, plant, 1.0, 2.0)
     refused("expected one plant", train, two, -3.0, 3.0)
     refused("num_steps: .*a multiple of report_every = 200", predictive.RecoveryConfig, num_steps=300)
 

@@ -279,7 +279,7 @@ def test_a_member_that_diverges_is_marked_and_the_rest_solved():
         ({"search": predictive.Search(np.zeros((4, 2)))}, r"us: expected shape \(…, 12, 2\)"),
         ({"Qf": np.eye(3)}, "Qf: expected shape"),
         ({"limits": (1.0, -1.0)}, "limits.u: the limits of signal 0 contradict each other"),
-        ({"limits": (np.zeros(3), 1.0)}, "limits.u: expected a number or 2 of them"),
+        ({"limits": (np.zeros(3), 1.0)}, "limits.u: expected a number or 2 for low"),
         ({"limits": simulation.Limits(du=(-1.0, 1.0))}, "limits: expected those of inputs and states, but found du"),
         (
             {"x0": np.array([0.0, 3.0]), "limits": simulation.Limits(x=(-1.0, [1.0, 2.0]))},

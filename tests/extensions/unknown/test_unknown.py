@@ -17,7 +17,7 @@ from lqrlab.compute import pytree
 from lqrlab.extensions.unknown import belief as beliefs
 from lqrlab.extensions.unknown.prior import Guess
 from lqrlab.extensions.unknown.regret import ConstantGain
-from lqrlab.extensions.unknown.unknown_baselines import DRAWS, SETTINGS, SampledPolicy, baseline, ridge
+from lqrlab.extensions.unknown.unknown_baselines import DRAWS, SETTINGS, SampledPolicy, baseline
 from lqrlab.learning import weight_files
 from lqrlab.simulation import Problem
 from lqrlab.systems import N_MAX
@@ -336,6 +336,11 @@ def test_a_family_is_learned_as_a_normal_density_of_its_coefficients(training, s
     expected = np.asarray(first.odds)[large + which] + evidence - np.asarray(first.odds)[0]
     expected -= sum(dense[0, int(i)][2] for i in ROWS)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+    exists = jnp.zeros(N_MAX).at[np.asarray(ROWS)].set(1.0)
+    usual, _ = beliefs._FamilyStep(first, families, exists, jnp.asarray(zs[0]), jnp.asarray(xs[0])).likelihoods()
+    spread = np.sqrt(noise[:4] + np.einsum("ni,ij,nj->n", H[:4], W, H[:4]))
+    alone = scipy.stats.norm(0, spread).logpdf(error[:4]).sum() + 2 * np.log(2 * np.pi)
+    np.testing.assert_allclose(usual[which], alone, rtol=1e-6)
 
 
 def test_a_plant_that_is_known_is_regulated_by_scipys_gain(training):
@@ -652,7 +657,7 @@ def test_optimism_takes_the_cheapest_of_its_draws_and_one_draw_is_thompsons(plan
     """Before anything is seen the rows of θ are independent, so that the draws can be made again by hand."""
     told, x = plants.told("units"), jnp.ones((len(plants), 12)) * plants.coordinates.state_mask
     for num in (1, 16):
-        policy = SampledPolicy(ridge(0.1, 0.5, 0.0), told, num)
+        policy = SampledPolicy(unknown.ridge(size=0.1, input_size=0.5, probe=0.0), told, num)
         (_, K), _ = policy(policy.init((len(plants),)), x)
         keys = jax.random.split(jax.random.fold_in(jax.random.key(0), 0), len(plants))
         white = [jax.random.normal(key, (18, 12, num)) for key in keys]

@@ -2,8 +2,8 @@
 
 Blocks of problems are searched a few steps at a time; those that are not done are gathered and searched on, then
 given to the interior point, then asked whether they can be feasible at all; with limits of inputs alone they are, and
-are searched on by careful steps. So the work is bounded: 208 steps of the search, 30 and twice 60 of the interior
-point.
+are searched on by careful steps. So the work is bounded: 224 steps of the search, 30 and three times 60 of the
+interior point.
 """
 
 import functools
@@ -35,7 +35,7 @@ EXACT = 1e-9
 _WIDTH, _FEW = 40, 8  # of a block: of those that are searched; of those, few, that the interior point gets
 _STEPS = 4  # of the search in a round
 _ROUNDS, _CAREFUL = 4, 40  # rounds of a phase, and of careful steps
-_LAST = 3  # phase: first the search alone, then from the interior point's guesses, then carefully or for feasibility
+_LAST = 4  # phase: first the search alone, then from the interior point's guesses, then carefully or for feasibility
 _CORES = (3, 3, 2, 3, 3, 3, 2, 2, 2, 1, 3, 3, 3, 1, 1, 1)  # axes of each part of a program, without the batch's
 _SLIGHT = 1e-7  # weight of the inputs beside that of a violation, where feasibility is asked for
 _NEARER = 4  # times that this weight is moved to where the inputs are
@@ -69,7 +69,7 @@ def _searched(args: tuple[Array, ...], known: Solved) -> Solved:
 
 def _guessed(phase: Array, args: tuple[Array, ...], known: Solved) -> Solved:
     """The interior point's answer, or its proof that there is none, and the active set to go on from."""
-    active, point, error, proven = interior_point.minimise(HorizonQP(*args), phase > 1)
+    active, point, error, proven = interior_point.minimise(HorizonQP(*args), phase)
     caution = active_set.caution(len(error), _STEPS * _ROUNDS)  # the guess is near
     return Solved(point, active, caution, known.infeasible | proven, jnp.where(proven, 0, error))
 

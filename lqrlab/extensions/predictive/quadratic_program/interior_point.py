@@ -25,8 +25,9 @@ from lqrlab.extensions.predictive.quadratic_program.horizon_qp import (
 STEPS = 30, 60  # at most, of a rough answer and of a fine one
 ROUGH, FINE = 1e-4, 1e-13  # the residuals of both: a rough one is a better guess of what holds, a fine one an answer
 _RUNAWAY = 1e12  # growth of the gap: there is no feasible point
-# multipliers to begin with, beside what the optimum without limits asks for: more where limits cost much
-_DEAR = 1e2, 1e4
+# multipliers to begin with, of each phase, beside what the optimum without limits asks for: more where limits cost
+# much, most where the inputs do not hold an unstable plant (1e4 alone leaves 29 of 400 such open, of limited changes)
+_DEAR = 1e2, 1e4, 1e20, 1e4
 _TO_THE_WALL = 0.995  # of the way to the next limit
 _HARD = 1e8  # weight of an equation beside the curvature
 
@@ -58,7 +59,7 @@ def _kinds(qp: HorizonQP) -> _Kinds:
     return _Kinds(on, on & jnp.isfinite(qp.linear), same & ~inputs, ~either[:, :m])
 
 
-def minimise(qp: HorizonQP, fine: bool | Array) -> tuple[ActiveSet, PrimalDual, Float[Array, " W"], Bool[Array, " W"]]:
+def minimise(qp: HorizonQP, phase: int | Array) -> tuple[ActiveSet, PrimalDual, Float[Array, " W"], Bool[Array, " W"]]:
     """A guess which limits hold, the answer of least residual on the way, that residual, and whether there is none.
 
     Where no point is feasible the multipliers grow in the direction that proves it: those are the answer's then.
@@ -68,9 +69,9 @@ def minimise(qp: HorizonQP, fine: bool | Array) -> tuple[ActiveSet, PrimalDual, 
     """
     kinds = _kinds(qp)
     point, cost = active_set.unlimited(qp)
-    start = _start(qp, kinds, point, cost, jnp.where(fine, _DEAR[1], _DEAR[0]))
+    start = _start(qp, kinds, point, cost, jnp.asarray(_DEAR, qp.x0.dtype)[phase - 1])
     first, held = _gap(kinds, start), active_set.equal(qp)[:, :, : qp.B.shape[2]]
-    most, near = jnp.where(fine, STEPS[1], STEPS[0]), jnp.where(fine, FINE, ROUGH)
+    most, near = jnp.where(phase > 1, STEPS[1], STEPS[0]), jnp.where(phase > 1, FINE, ROUGH)
 
     def go_on(state: tuple) -> Array:
         return (state[0] < most) & ~jnp.all(state[-1])
