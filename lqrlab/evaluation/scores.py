@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 
 import jax
@@ -17,6 +18,10 @@ from lqrlab.simulation.recording import largest_sizes, paid
 from lqrlab.systems import Plant
 
 Sizes = tuple[Array, ...]  # largest sizes of states in all, in the last quarter but one, and in the last ``[*loops]``
+NO_ANSWER = -1
+"""In the place of a verdict where a controller refused a plant, or raised an error."""
+FAILED = 10.0
+"""A loop that costs more than so many times the reference has failed, though it may not have diverged."""
 _MANY = 64  # from so many loops on the engine of constant gains is worth its compilation
 
 
@@ -46,23 +51,37 @@ class Score(verdict.Judged):
         return jax.tree.map(lambda a: a[index], self)
 
     def summary(self) -> dict[str, float]:
-        """Percent of the loops that diverged, excess cost in percent (p99, worst, p95, median; inf: at least that
-        fraction of the loops does not converge), and percent that are bounded without converging.
+        """Percent of the loops that diverged, or failed, see :data:`FAILED`; excess cost in percent (p99, worst, p95,
+        median; inf: at least that fraction of the loops does not converge); percent bounded without converging.
 
-        Beside the constrained optimum also how many percent of the starts have none: no input within the limits holds
-        them, or none was found. They are not in the quantiles; their loops are in the verdicts.
+        Where there are any also: percent of loops of which a controller gave no answer, which are in nothing else;
+        p95 of the largest input asked for beyond its limit, in percent of it; percent of starts without a constrained
+        optimum, whose loops are in the verdicts, not in the quantiles.
         """
-        gap = (np.asarray(self.ratio, float).ravel() - 1) * 100
-        nothing = np.isnan(gap)
-        known = gap[~nothing] if not nothing.all() else gap
-        quantiles = np.quantile(known, (0.99, 1.0, 0.95, 0.5), method="higher")
-        unheld = {} if self.reference == "unconstrained" else {"no optimum": 100 * float(np.mean(nothing))}
-        return {  # what matters most first: on a phone the last are out of sight
-            "diverged": 100 * float(np.mean(self.diverged)),
+        judged = np.asarray(self.verdict).ravel()
+        answered = judged != NO_ANSWER
+        if not answered.any():
+            return dict.fromkeys(("diverged", "failed", "p99", "worst", "p95", "median", "bounded"), math.nan) | {
+                "no answer": 100.0
+            }
+        judged, ratio = judged[answered], np.asarray(self.ratio, float).ravel()[answered]
+        nothing = np.isnan(ratio)
+        gap = 100 * (ratio[~nothing] if not nothing.all() else ratio) - 100
+        quantiles = np.quantile(gap, (0.99, 1.0, 0.95, 0.5), method="higher")
+        found = {  # what matters most first: on a phone the last are out of sight
+            "diverged": 100 * float(np.mean(judged == Verdict.DIVERGED)),
+            "failed": 100 * float(np.mean(ratio > FAILED)),
             **{name: float(q) for name, q in zip(("p99", "worst", "p95", "median"), quantiles)},
-            "bounded": 100 * float(np.mean(np.asarray(self.verdict) == Verdict.BOUNDED)),
-            **unheld,
+            "bounded": 100 * float(np.mean(judged == Verdict.BOUNDED)),
         }
+        if self.reference == "constrained":
+            found["no optimum"] = 100 * float(np.mean(nothing))
+        if self.asked is not None:
+            asked = np.asarray(self.asked, float).ravel()[answered]
+            found["beyond limit"] = 100 * float(np.quantile(asked, 0.95, method="higher"))
+        if not answered.all():
+            found["no answer"] = 100 * float(np.mean(~answered))
+        return found
 
 
 def evaluate(

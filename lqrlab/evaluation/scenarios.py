@@ -1,10 +1,9 @@
-"""The rungs on which controllers are judged: plants ever further from those they were made for, and what happens to them.
+"""Scenarios for judging controllers: plants ever further from those they were made for, and what happens to them.
 
-A plant of a rung is drawn from a key, so that one seed is one list of plants and starts.
+Plants are drawn from a key, so that one seed is one list of plants and starts.
 """
 
 import dataclasses
-import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,37 +11,37 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray, Array
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from lqrlab import systems
-from lqrlab.compute import as_jax, checks
-from lqrlab.simulation import LinearPolicy, Problem
+from lqrlab.compute import checks
+from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
 
-OUTSIDE, DENSE = "designs from outside the catalogue", "dense systems"
 _SIZES = (2, 1), (4, 2), (6, 1), (8, 3), (12, 1), (12, 6)  # of dense systems: states, inputs
-_NEIGHBOURS = 4  # times as many variants of each trained family to look for the nearest in
 
 PUBLISHED = tomllib.loads(Path(__file__).with_name("textbook.toml").read_text(encoding="utf-8"))
 """Designs that others have published, of which nothing is in the catalogue; the file says what it holds."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Rung:
+class Scenario:
     """Plants, and what happens to them while they are controlled.
 
     Attributes:
         plants: family or design → a batch of plants with one leading axis.
+        group: of scenarios: ``"trained"``, ``"unseen"``, ``"published"``, ``"dense"``.
         limit: of all inputs around the equilibrium, in units of their scales; None for none.
         size: of the starts, in scales of the states.
         noise: standard deviation of the disturbance at each sample, and of the sensors, in scales of the states.
         events: what happens after the first samples, one after another, unannounced: ``"push"`` of the state by one
             scale, ``"another plant"``, a variant of the same family.
         then: the plants after ``"another plant"``, as ``plants``.
-        told: ``"everything"``, or ``"units"``: the controller is not given A and B; the cost is Σ |x|² + |u|² in scales.
+        told: ``"everything"``, or ``"units"``: A and B are not given; the cost is Σ |x|² + |u|² in scales.
     """
 
     plants: Mapping[str, Plant]
+    group: str = "trained"
     limit: float | None = None
     size: float = 1.0
     noise: float = 0.0
@@ -61,8 +60,8 @@ def suite(
     noise: float = 0.01,
     limit: float | None = None,
     others: Sequence[str] | None = None,
-) -> dict[str, Rung]:
-    """The rungs of a judgement, by name.
+) -> dict[str, Scenario]:
+    """Scenarios for :func:`judge`, by name.
 
     Fresh variants of the trained families within ±``spread``, and within ±``wide``; of every other family that is
     registered; published designs (:data:`PUBLISHED`); ``variants`` dense systems of each of six sizes, ẋ = Ax + Bu with
@@ -76,9 +75,9 @@ def suite(
         key: of the variants.
         variants: of each family, and of each size of dense systems.
         spread, wide: half-widths of the parameters around their defaults, relative.
-        noise: of the rungs with noise, in scales of the states.
+        noise: of the scenarios with noise, in scales of the states.
         limit: of inputs, in their scales.
-        others: the families of the rung of those never trained on; all that are left if left out.
+        others: the families never trained on; all that are left if left out.
     """
     checks.random_key(key)
     variants = checks.whole("variants", variants)
@@ -89,27 +88,29 @@ def suite(
     others = [name for name in systems.names() if name not in trained] if others is None else others
 
     def some(label: int, names: Sequence[str], width: float, num: int = variants) -> dict[str, Plant]:
-        return _drawn(names, jax.random.fold_in(key, label), num, width)
+        keys = jax.random.split(jax.random.fold_in(key, label), len(names))
+        return {name: systems.sample(name, key=k, num=num, spread=width) for name, k in zip(names, keys)}
 
     home, percent = some(0, trained, spread), f"±{100 * spread:g} %"
-    rungs = {f"trained families, {percent}": Rung(home)}
-    rungs[f"trained families, ±{100 * wide:g} %"] = Rung(some(1, trained, wide))
+    found = {f"trained families, {percent}": Scenario(home)}
+    found[f"trained families, ±{100 * wide:g} %"] = Scenario(some(1, trained, wide))
     if others:
-        rungs[f"families never trained on, {percent}"] = Rung(some(2, others, spread))
-    rungs[OUTSIDE] = Rung(published())
-    rungs[DENSE] = Rung(_dense(jax.random.fold_in(key, 3), variants))
+        found[f"families never trained on, {percent}"] = Scenario(some(2, others, spread), group="unseen")
+    found["published designs"] = Scenario(published(), group="published")
+    found["dense systems"] = Scenario(_dense(jax.random.fold_in(key, 3), variants), group="dense")
     if limit is not None:
-        checks.number("limit", limit, "a number above 0, in units of the inputs' scales", above=0.0)
+        limit = checks.number("limit", limit, "a number above 0, in units of the inputs' scales", above=0.0)
         one = some(4, trained, spread, 1)
-        rungs["starts within limits"] = Rung(one, limit, size=0.3)
-        rungs["starts beyond limits"] = Rung(one, limit, size=1.0)
-    if noise:
-        other = some(5, trained, spread)
-        rungs[f"noise, σ = {noise:g}"] = Rung(home, noise=noise)
-        rungs["a push"] = Rung(home, noise=noise, events=("push",))
-        rungs["another plant"] = Rung(home, noise=noise, events=("another plant",), then=other)
-        rungs["A and B not told"] = Rung(home, noise=noise, told="units")
-    return rungs
+        found["starts within limits"] = Scenario(one, limit=limit, size=0.3)
+        found["starts beyond limits"] = Scenario(one, limit=limit, size=1.0)
+    if checks.number("noise", noise, "a number ≥ 0, in scales of the states", low=0.0):
+        disturbed = Scenario(home, noise=noise)
+        found[f"noise, σ = {noise:g}"] = disturbed
+        found["a push"] = dataclasses.replace(disturbed, events=("push",))
+        another = some(5, trained, spread)
+        found["another plant"] = dataclasses.replace(disturbed, events=("another plant",), then=another)
+        found["A and B not told"] = dataclasses.replace(disturbed, told="units")
+    return found
 
 
 def untold(plants: Sequence[Plant]) -> Problem:
@@ -142,42 +143,6 @@ def _dense(key: PRNGKeyArray, num: int) -> dict[str, Plant]:
     return found
 
 
-def _drawn(names: Sequence[str], key: PRNGKeyArray, num: int, spread: float) -> dict[str, Plant]:
-    keys = jax.random.split(key, len(names))
-    return {name: systems.sample(name, key=k, num=num, spread=spread) for name, k in zip(names, keys)}
-
-
-def baselines(plants: Mapping[str, Plant]) -> dict[str, LinearPolicy]:
-    """Reference policies for ``Problem.of(list(plants.values()))``.
-
-    Args:
-        plants: family name → a batch of its variants with one leading axis.
-
-    Returns:
-        ``optimal``: each variant's own LQR, 1 by definition. ``nominal gain``: the LQR of the family's default
-        parameters, for all its variants: what a network must beat to have learned more than a table.
-        ``no control``: inputs held at the equilibrium.
-    """
-    if not isinstance(plants, Mapping) or not plants:
-        raise ValueError(f"plants: expected a table of families and their plants, but found {plants!r}")
-    for name, batch in plants.items():
-        family = systems.family(name)
-        systems.check_plant(batch)
-        if (batch.n, batch.m) != (len(family.states), len(family.inputs)) or len(batch.batch_shape) > 1:
-            raise ValueError(
-                f"plants: expected variants of {name} with one leading axis, but found {type(batch).__name__} of batch "
-                f"shape {batch.batch_shape}"
-            )
-    problem = Problem.of(list(plants.values()))
-    nominal = Problem.of([systems.make(name) for name in plants])
-    counts = np.array([math.prod(batch.batch_shape) for batch in plants.values()])
-    return {
-        "optimal": LinearPolicy(problem.K),
-        "nominal gain": LinearPolicy(as_jax(np.repeat(np.asarray(nominal.K), counts, axis=0))),
-        "no control": LinearPolicy(jnp.zeros_like(problem.K)),
-    }
-
-
 @dataclasses.dataclass(frozen=True)
 class FamilyGain:
     """One gain a family: the optimum of its default parameters, for all its variants. It knows the family."""
@@ -190,27 +155,3 @@ class FamilyGain:
         nominal = Problem.of([systems.make(name) for name in number])
         none = jnp.full_like(nominal.K[:1], jnp.nan)
         return jnp.concatenate([nominal.K, none])[jnp.asarray([number.get(name, len(number)) for name in names])]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class NearestGain:
-    """The optimal gain of that variant of a trained family whose sampled A and B are nearest, all scaled."""
-
-    trained: tuple[str, ...]
-    key: PRNGKeyArray
-    variants: int = 8
-    spread: float = 0.2
-
-    def gains(self, names: Sequence[str], problem: Problem) -> Float[Array, "V 6 12"]:
-        """Gains for a problem, in SI units."""
-        keys = jax.random.split(jax.random.fold_in(self.key, 8), _NEIGHBOURS)
-        drawn = [_drawn(self.trained, k, self.variants, self.spread) for k in keys]
-        others, scaled = Problem.of([p for by in drawn for p in by.values()]).scaled(), problem.scaled()
-
-        def seen(one: Problem) -> np.ndarray:
-            return np.concatenate([np.asarray(a).reshape(len(a), -1) for a in (one.A, one.B)], axis=1)
-
-        a, b = seen(scaled), seen(others)
-        squares = np.sum(a * a, 1)[:, None] - 2 * a @ b.T + np.sum(b * b, 1)[None]
-        nearest = others.K[jnp.asarray(np.argmin(squares, axis=1))]
-        return problem.units.unscale("K", scaled.coordinates.zero_padding(nearest, "u", "x"), problem.n, problem.m)
