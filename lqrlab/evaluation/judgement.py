@@ -77,14 +77,10 @@ class Judgement:
                         "judged with another seed or other options, so their numbers cannot be compared"
                     )
                 if twice := sorted(by.keys() & scores.get(scenario, {}).keys()):
-                    raise ValueError(
-                        f"{scenario}: expected each controller once, but {', '.join(twice)} is there twice"
-                    )
+                    raise ValueError(f"{scenario}: expected each controller once, but found twice: {', '.join(twice)}")
                 scores.setdefault(scenario, {}).update(by)
-                fields["plants"][scenario], fields["left_out"][scenario] = (
-                    part.plants[scenario],
-                    part.left_out[scenario],
-                )
+                fields["plants"][scenario] = part.plants[scenario]
+                fields["left_out"][scenario] = part.left_out[scenario]
             for name, words in part.refused.items():
                 refused.setdefault(name, {}).update(words)
             seconds = {**part.seconds, **seconds}
