@@ -435,7 +435,8 @@ NOT_CALLED = {
         (
             "predictive.best_known_cost",
             "predictive.recoveries",
-            "evaluation.ladder",
+            "evaluation.judge",
+            "evaluation.suite",
             "robust.robust_stability",
             "robust.worst_case_gain",
             "unknown.first_contact",

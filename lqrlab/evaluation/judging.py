@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import itertools
 import time
@@ -219,10 +220,23 @@ def _scored(controller: Any, case: _Case) -> tuple[Score, dict[str, str]]:
             if isinstance(controller, Mapping) and family not in controller:
                 raise ValueError(f"there is no controller for {family}")
             own = controller[family] if isinstance(controller, Mapping) else controller
-            parts.append((at, _run(own, case.alone(family))))
+            here = case.alone(family)
+            try:
+                found = _run(own, here)
+            except Exception:  # a function of one plant, such as a design of another library
+                if not callable(own):
+                    raise
+                found = _run(functools.partial(_plant_by_plant, own), here)
+            parts.append((at, found))
         except Exception as error:  # a controller's fault costs its own rows
             words[family] = f"{'' if isinstance(error, ValueError) else type(error).__name__ + ': '}{error}"
     return _spread(case, parts), words
+
+
+def _plant_by_plant(make: Callable[[Problem], object], problem: Problem) -> Policy:
+    """The policies of a function that takes one plant, as one."""
+    policies = (bind(make, problem[i]) for i in range(problem.batch_shape[0]))
+    return jax.tree.map(lambda *a: jnp.stack(a), *policies)
 
 
 def _spread(case: _Case, parts: Sequence[tuple[np.ndarray, Score]]) -> Score:
@@ -235,12 +249,14 @@ def _spread(case: _Case, parts: Sequence[tuple[np.ndarray, Score]]) -> Score:
         if asked is not None:
             asked[at] = part.asked
     reference = parts[0][1].reference if parts else "unconstrained"
-    return Score(jnp.asarray(ratio), jnp.asarray(judged), jnp.zeros(shape), reference, asked)
+    found = (ratio, judged, np.zeros(shape), asked)
+    ratio, judged, rest, asked = jax.tree.map(jnp.asarray, found)
+    return Score(ratio, judged, rest, reference, asked)
 
 
 def _run(controller: Any, case: _Case) -> Score:
     """The score of what :func:`lqrlab.simulation.bind` takes, on all plants of a case."""
-    if case.scenario.noise or case.scenario.events:
+    if case.scenario.noise or case.scenario.events or case.scenario.told == "units":
         return _disturbed(controller, case)
     policy = bind(controller, case.problem)
     if isinstance(policy, LinearPolicy) and case.scenario.limit is None:
@@ -282,7 +298,7 @@ def _disturbed(controller: Any, case: _Case) -> Score:
         raise ValueError("it needs A and B, which it is not told here")
     pushes = [jnp.zeros_like(case.x0)]
     for i in range(len(events)):
-        normal = jax.random.normal(jax.random.fold_in(case.key, i), case.x0.shape) * (case.x0 != 0)
+        normal = jax.random.normal(jax.random.fold_in(case.key, i), case.x0.shape) * (case.x0 != 0).astype(float)
         length = jnp.linalg.norm(normal, axis=-1, keepdims=True)
         pushes.append(normal / length * problem.scale_x[:, None])
     plants = [problem, *(case.then if event == "another plant" else problem for event in events)]
