@@ -183,8 +183,8 @@ def _prepared(scenario: Scenario, key: Array, starts: int, reference: Reference 
     """Plants with an optimum, their starts and what happens to them."""
     batches = list(scenario.plants.values())
     names = [name for name, batch in scenario.plants.items() for _ in range(len(batch))]
-    problem = (untold if scenario.told == "units" else Problem.of)(batches)
-    then = Problem.of(list(scenario.then.values())) if scenario.then else None
+    problem = untold(batches) if scenario.told == "units" else Problem.of(batches, linear=True)
+    then = Problem.of(list(scenario.then.values()), linear=True) if scenario.then else None
     good = np.asarray(problem.has_optimum) & (True if then is None else np.asarray(then.has_optimum))
     at = np.flatnonzero(good)
     if not len(at):
