@@ -135,6 +135,7 @@ import resource, sys
 import jax, jax.numpy as jnp
 from lqrlab import compute, evaluation, simulation, systems
 sys.path.insert(0, "tests")
+from unrecognised import Unrecognised
 
 compute.setup()
 problem = simulation.Problem.of(systems.make("pendulum"), linear=True)
