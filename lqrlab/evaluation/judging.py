@@ -39,7 +39,8 @@ class _Case:
     """A scenario, ready to be run: only the plants that have an optimum, padded to one size."""
 
     scenario: Scenario
-    names: tuple[str, ...]
+    names: np.ndarray  # of each plant's family or design
+    members: np.ndarray  # where each is in its batch
     left_out: int
     problem: Problem
     x0: Array
@@ -58,19 +59,17 @@ class _Case:
 
     def some(self, at: Any) -> "_Case":
         """The case of some plants, still padded."""
-        then = None if self.then is None else self.then[at]
-        names = tuple(np.array(self.names)[at].tolist())
-        return dataclasses.replace(self, names=names, problem=self.problem[at], x0=self.x0[at], then=then)
+        chosen = {name: getattr(self, name)[at] for name in ("names", "members", "problem", "x0")}
+        return dataclasses.replace(self, **chosen, then=None if self.then is None else self.then[at])
 
     def alone(self, family: str) -> "_Case":
         """The case of one family's plants as they are: not padded, with the plant's own equations and names."""
-        here = self.some(np.flatnonzero(np.array(self.names) == family))
+        here = self.some(np.flatnonzero(self.names == family))
         if self.scenario.told == "units":
             return here
 
         def own(batches: Mapping[str, Plant]) -> Problem:
-            problem = Problem.of(batches[family], linear=True)
-            return self.acting(problem[np.flatnonzero(np.asarray(problem.has_optimum))])
+            return self.acting(Problem.of(batches[family], linear=True)[here.members])
 
         problem, then = own(self.scenario.plants), own(self.scenario.then) if self.scenario.then else None
         return dataclasses.replace(here, problem=problem, x0=here.x0[..., : problem.n], then=then)
@@ -125,7 +124,7 @@ def judge(
             seconds[name] = timed
     return Judgement(
         scores,
-        {name: case.names for name, case in cases.items()},
+        {name: tuple(case.names.tolist()) for name, case in cases.items()},
         dict(refused),
         seconds,
         {name: digest(one, key_of(key, name), starts) for name, one in scenarios.items()},
@@ -182,7 +181,7 @@ def digest(scenario: Scenario, key: Array, starts: int) -> str:
 def _prepared(scenario: Scenario, key: Array, starts: int, reference: Reference | None) -> _Case:
     """Plants with an optimum, their starts and what happens to them."""
     batches = list(scenario.plants.values())
-    names = [name for name, batch in scenario.plants.items() for _ in range(len(batch))]
+    names = np.repeat(list(scenario.plants), [len(batch) for batch in batches])
     problem = untold(batches) if scenario.told == "units" else Problem.of(batches, linear=True)
     then = Problem.of(list(scenario.then.values()), linear=True) if scenario.then else None
     good = np.asarray(problem.has_optimum) & (True if then is None else np.asarray(then.has_optimum))
@@ -193,8 +192,11 @@ def _prepared(scenario: Scenario, key: Array, starts: int, reference: Reference 
     normal = jax.random.normal(key, (len(names), starts, systems.N_MAX))[at]
     exists = problem.coordinates.state_mask[:, None, : problem.n]
     x0 = scenario.size * normal[..., : problem.n] * exists * problem.scale_x[:, None]
-    kept, best = tuple(names[i] for i in at), None if scenario.limit is None else reference
-    case = _Case(scenario, kept, len(names) - len(at), problem, x0, then, key, best)
+    members, best = (
+        np.concatenate([np.arange(len(batch)) for batch in batches]),
+        None if scenario.limit is None else reference,
+    )
+    case = _Case(scenario, names[at], members[at], len(names) - len(at), problem, x0, then, key, best)
     return dataclasses.replace(case, problem=case.acting(problem), then=None if then is None else case.acting(then))
 
 
@@ -203,7 +205,7 @@ def _scored(controller: Any, case: _Case) -> tuple[Score, dict[str, str]]:
     if hasattr(controller, "gains"):
         if case.scenario.told == "units":
             return _spread(case, []), dict.fromkeys(case.names, "its gains are for the plants' own units and weights")
-        controller = controller.gains(case.names, case.problem)
+        controller = controller.gains(case.names.tolist(), case.problem)
         there = np.flatnonzero(np.isfinite(np.asarray(controller)).all((-1, -2)))
         words = {case.names[i]: "it has no gain for this plant" for i in range(len(case.names)) if i not in there}
         found = _run(controller[there], case.some(there)) if len(there) else None
@@ -215,7 +217,7 @@ def _scored(controller: Any, case: _Case) -> tuple[Score, dict[str, str]]:
             pass
     words, parts = {}, []
     for family in dict.fromkeys(case.names):
-        at = np.flatnonzero(np.array(case.names) == family)
+        at = np.flatnonzero(case.names == family)
         try:
             if isinstance(controller, Mapping) and family not in controller:
                 raise ValueError(f"there is no controller for {family}")
