@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-import time
+import statistics
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from lqrlab import systems
-from lqrlab.compute import checks, jit_by_function
+from lqrlab.compute import checks, jit_by_function, seconds
 from lqrlab.compute.linalg import quadratic
 from lqrlab.evaluation import certificate
 from lqrlab.evaluation.judgement import Judgement
@@ -113,20 +113,20 @@ def judge(
     cases = {name: _prepared(one, key_of(key, name), starts, reference) for name, one in scenarios.items()}
     scores: dict[str, dict[str, Score]] = {name: {} for name in cases}
     refused: dict[str, dict[str, dict[str, str]]] = collections.defaultdict(dict)
-    seconds: dict[str, tuple[float, float]] = {}
+    times: dict[str, tuple[float, float]] = {}
     for (scenario, case), (name, controller) in itertools.product(cases.items(), controllers.items()):
         if progress is not None:
             progress(scenario, name)
         scores[scenario][name], words = _scored(controller, case)
         if words:
             refused[name][scenario] = words
-        if name not in seconds and case.scenario.told == "everything" and (timed := _timed(controller, case)):
-            seconds[name] = timed
+        if name not in times and case.scenario.told == "everything" and (timed := _timed(controller, case)):
+            times[name] = timed
     return Judgement(
         scores,
         {name: tuple(case.names.tolist()) for name, case in cases.items()},
         dict(refused),
-        seconds,
+        times,
         {name: digest(one, key_of(key, name), starts) for name, one in scenarios.items()},
         {name: case.left_out for name, case in cases.items()},
     )
@@ -342,17 +342,12 @@ def _episode(problem: Problem, policy: Policy, loops: tuple, key: Array) -> tupl
 def _timed(controller: Any, case: _Case) -> tuple[float, float] | None:
     """Median and longest time of a step of one loop of the first plant [s]; None if it does not control it."""
     try:
-        first = case.alone(case.names[0]).some(np.zeros(1, int))
-        named = controller.get(case.names[0]) if isinstance(controller, Mapping) else controller
-        if hasattr(named, "gains"):
-            named = LinearPolicy(first.problem.K)
-        policy = bind(named, first.problem)
-        call = jax.jit(lambda policy, carry, x: policy(carry, x))
-        x, carry, taken = first.x0[:, 0], policy.init((1,)), []
-        for _ in range(_CALLS + 2):
-            begin = time.perf_counter()
-            carry, _ = jax.block_until_ready(call(policy, carry, x))
-            taken.append(time.perf_counter() - begin)
+        first = case.alone(case.names[0])
+        problem, x = first.problem[0], first.x0[0, 0]
+        named = controller[case.names[0]] if isinstance(controller, Mapping) else controller
+        policy = bind(problem.K if hasattr(named, "gains") else named, problem)
+        call, carry = jax.jit(lambda policy, carry, x: policy(carry, x)), policy.init(())
+        taken = [seconds(call, policy, carry, x) for _ in range(_CALLS)][2:]
     except Exception:  # its words are kept where its loops are run
         return None
-    return float(np.median(taken[2:])), max(taken[2:])
+    return statistics.median(taken), max(taken)
