@@ -1,7 +1,5 @@
 """``lqrlab judge``: controllers side by side, on the plants of a seed, and the page."""
 
-import json
-import math
 from pathlib import Path
 from typing import Any
 

@@ -1,0 +1,236 @@
+"""The page of a judgement: where controllers are good or bad, the tails of their costs, and the worst loops."""
+
+import math
+import os
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+import lqrlab
+from lqrlab import systems
+from lqrlab.evaluation import Judgement
+from lqrlab.evaluation.judging import JudgedLoop
+from lqrlab.simulation import Trajectory, rollout
+from lqrlab.workbench.figures import charts, svg
+from lqrlab.workbench.figures.svg import Stroke, element, px, text
+
+GOOD = 10.0
+"""Percent above the optimum at p99, up to which a controller is good where none of its loops fails."""
+_WIDTHS = {"wide": 860.0, "narrow": 350.0}  # of the picture [px], on a page and on a phone
+_DECADES = -3, 5  # of the cost above the optimum [%] that is drawn
+_ROW, _LOST = 13.0, 64.0  # height of a controller's line, width of what stands at the right edge [px]
+_SHARES = ("diverged", "failed", "no answer", "no optimum")
+_COLUMNS = {"diverged": "lost", **{name: name for name in (*_SHARES[1:3], "p99", "p95", "median", _SHARES[3])}}
+
+
+def answer(judgement: Judgement) -> str:
+    """Of each controller two sentences, where it is good and where it is bad, as Markdown."""
+    return "\n\n".join(f"**{_plain(name)}:** {_plain(words)}" for name, words in _sentences(judgement).items())
+
+
+def markdown(judgement: Judgement, scenarios: Sequence[str] | None = None) -> str:
+    """A table in Markdown, a controller a row: median and p99 of the cost above the optimum, loops lost, in percent."""
+    summary = judgement.summary()
+    chosen = list(summary if scenarios is None else scenarios)
+    if unknown := [name for name in chosen if name not in summary]:
+        raise ValueError(f"scenarios: expected some of {', '.join(summary)}, but found {unknown[0]!r}")
+    rows = [[name, *(_cell(summary[one].get(name, {})) for one in chosen)] for name in _controllers(judgement)]
+    head = "| " + " | ".join(map(_plain, ["median / p99 / lost, in %", *chosen])) + " |\n|---" + "|---" * len(chosen)
+    return "\n".join([f"{head}|", *("| " + " | ".join(map(_plain, row)) + " |" for row in rows)])
+
+
+def write(judgement: Judgement, path: str | Path, *, command: str = "", loops: Sequence[JudgedLoop] = ()) -> Path:
+    """Write a judgement as one HTML file, to be mailed; ``loops`` are drawn, as ``judging.worst`` makes them.
+
+    What the judgement's recipe says of date, processor, command or else stands on the page as it is.
+    """
+    from lqrlab.workbench.runs import report, session  # and nbconvert: a second
+
+    refused = {
+        name: sum(judgement.plants[scenario].count(plant) for scenario, by in words.items() for plant in by)
+        for name, words in judgement.refused.items()
+    }
+    return report.fill(
+        Path(path),
+        "judgement.html.j2",
+        whole=True,
+        judgement=judgement,
+        answers=_sentences(judgement),
+        good=GOOD,
+        pictures={look: _tails(judgement, width) for look, width in _WIDTHS.items()},
+        table=_table(judgement),
+        times=_times(judgement),
+        refused=refused,
+        loops=[_loop(loop) for loop in loops],
+        facts={"date": report.minute(session.now()), "processor": _processor(), "command": command} | judgement.recipe,
+        versions=session.versions(),
+        run={},
+    )
+
+
+def _controllers(judgement: Judgement) -> list[str]:
+    return list(dict.fromkeys(name for by in judgement.scores.values() for name in by))
+
+
+def _plain(words: str) -> str:
+    """Words in which Markdown sees no markup."""
+    return re.sub(r"([\\`*_|\[\]<>])", r"\\\1", words)
+
+
+def _digits(value: float) -> str:
+    """A percentage in two digits: others do not repeat on another machine."""
+    if not math.isfinite(value):
+        return "–" if math.isnan(value) else "∞"
+    if abs(value) < 1e-3 or value >= 1e6:
+        return "< 0.001" if value < 1 else "> 1,000,000"
+    value = float(f"{value:.1e}")
+    return f"{value:,.{max(0, 1 - math.floor(math.log10(abs(value))))}f}".replace("-", "−")
+
+
+def _share(value: float) -> str:
+    """A share of the loops in percent, to a tenth."""
+    return "–" if math.isnan(value) else "< 0.1" if 0 < value < 0.05 else f"{value:.1f}".removesuffix(".0")
+
+
+def _cell(numbers: Mapping[str, float]) -> str:
+    """Median, p99 and share of lost loops."""
+    missing = numbers.get("no answer", 0.0)
+    if not numbers or missing == 100:
+        return "no answer" if numbers else "–"
+    partly = f" ({_share(missing)} without an answer)" if missing else ""
+    return f"{_digits(numbers['median'])} / {_digits(numbers['p99'])} / {_share(numbers['diverged'])}{partly}"
+
+
+def _sentences(judgement: Judgement) -> dict[str, str]:
+    """Controller → where it is good, and where it is not; of many scenarios the worst three."""
+    summary, found = judgement.summary(), {}
+    for name in _controllers(judgement):
+        grades: dict[str, list[tuple[float, str]]] = {"good": [], "bad": [], "weak": [], "no answer": []}
+        for scenario, by in summary.items():
+            if name in by:
+                grade, words = _grade(by[name])
+                grades[grade].append((-by[name]["diverged"], scenario + words))
+        parts = {}
+        for grade, items in grades.items():
+            words = [words for _, words in sorted(items, key=lambda one: one[0])]
+            parts[grade] = f"{grade} on {'; '.join(words[:3])}" + f"; and {len(words) - 3} more" * (len(words) > 3)
+        good = f"G{parts.pop('good')[1:]}" if grades.pop("good") else "Good nowhere"
+        rest = "; ".join(parts[grade] for grade, items in grades.items() if items) or "bad nowhere: no loop fails"
+        found[name] = f"{good}. {rest[0].upper()}{rest[1:]}."
+    return found
+
+
+def _grade(numbers: Mapping[str, float]) -> tuple[str, str]:
+    """How good a controller is in a scenario, and why, in brackets."""
+    lost, failed, hopeless = numbers["diverged"], numbers["failed"], numbers.get("no optimum", 0.0)
+    if numbers.get("no answer") == 100:
+        return "no answer", ""
+    if failed > 0:
+        what = f"loses {_share(lost)} % of the loops" if lost else f"{_share(failed)} % of the loops fail"
+        return "bad", f" ({what}{f', {_share(hopeless)} % have no optimum within the limits' if hopeless else ''})"
+    if numbers["p99"] <= GOOD:
+        return "good", f" (median {_digits(numbers['median'])} %, p99 {_digits(numbers['p99'])} % above the optimum)"
+    return "weak", f" (p99 {_digits(numbers['p99'])} %)"
+
+
+def _table(judgement: Judgement) -> tuple[list[str], list[list[str]]]:
+    """Head and rows: scenario, controller, and those numbers that there are."""
+    rows = [(scenario, name, n) for scenario, by in judgement.summary().items() for name, n in by.items()]
+    columns = {**_COLUMNS, "beyond limit": "beyond limit"}
+    columns = {key: words for key, words in columns.items() if any(key in numbers for *_, numbers in rows)}
+
+    def written(key: str, numbers: Mapping[str, float]) -> str:
+        value = numbers.get(key, 0.0 if key == "no answer" else math.nan)
+        return _share(value) if key in _SHARES else _digits(value)
+
+    body = [[scenario, name, *(written(key, numbers) for key in columns)] for scenario, name, numbers in rows]
+    again = [i > 0 and body[i - 1][0] == row[0] for i, row in enumerate(body)]
+    return ["scenario", "controller", *columns.values()], [["" if a else s, *r] for a, (s, *r) in zip(again, body)]
+
+
+def _times(judgement: Judgement) -> list[tuple[str, ...]]:
+    """Controller, median and longest time of a step, and the shortest sample time of the families."""
+    names = {name for plants in judgement.plants.values() for name in plants} & set(systems.names())
+    fast = min(((float(systems.make(name).dt), name.replace("_", " ")) for name in names), default=None)
+    sample = "–" if fast is None else f"{charts.duration(fast[0])} ({fast[1]})"
+    written = {name: (charts.duration(float(f"{t:.1e}")) for t in taken) for name, taken in judgement.seconds.items()}
+    return [(name, *taken, sample) for name, taken in written.items()]
+
+
+def _processor() -> str:
+    file = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*: (.+)", file.read_text() if file.exists() else "")
+    return f"{found[1] if found else platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+
+
+def _tails(judgement: Judgement, width: float) -> str:
+    """The picture: of each scenario and controller a line from the median to p95 and p99; lost loops at the edge."""
+    summary, looks = judgement.summary(), svg.strokes(_controllers(judgement))
+    x, y, keys = 2.0, 12.0, ""
+    for name, stroke in looks.items():
+        room = 41 + 6.4 * len(name)
+        x, y = (2.0, y + 16) if x + room > width and x > 2 else (x, y)
+        keys, x = keys + svg.legend(x, y, {name: stroke}), x + room
+    top, tall = y + 24, sum(20 + _ROW * len(by) for by in summary.values())
+    tails = [n["p99"] for by in summary.values() for n in by.values() if math.isfinite(n["p99"])]
+    low, high = _DECADES[0], min(math.ceil(math.log10(max([*tails, 10.0]))), _DECADES[1])
+    axes = charts.Axes((0.0, top, width, tall), (low, high), (0.0, 1.0), (8, _LOST, 0, 0))
+    start, end, _, bottom = axes.edges
+    edge = {"class": "lq-forbidden", "x": px(end + 8), "y": px(top), "width": px(_LOST - 8), "height": px(tall)}
+    body = element("rect", edge) + text(end + 12, top - 4, "lost", look="lq-soft")
+    body += text(start, top - 4, "cost above the optimum [%]", look="lq-soft")
+    for decade in range(low, high + 1, 1 if width > 500 else 2):
+        at, label = float(axes.place(decade, 0.0)[0]), f"{10.0**decade:,.10g}"
+        body += element("path", {"class": "lq-grid", "d": f"M{px(at)} {px(top)}V{px(bottom)}"})
+        body += text(
+            at, bottom + 13, "≤ " * (decade == low) + label, look="lq-soft", anchor=["middle", ""][decade == low]
+        )
+    y = top
+    for scenario, by in summary.items():
+        body, y = body + text(start + 2, y + 12, scenario, look="lq-b"), y + 20
+        for name, numbers in by.items():
+            body, y = body + _tail(axes, y + 2, numbers, looks[name]), y + _ROW
+    alt = f"Cost above the optimum in each scenario of {', '.join(looks)}; the table below has the numbers"
+    return svg.document(keys + body, width, bottom + 20, alt)
+
+
+def _tail(axes: charts.Axes, y: float, numbers: Mapping[str, float], stroke: Stroke) -> str:
+    """The line of one controller, and its share of lost loops."""
+    start, end, *_ = axes.edges
+    values = [numbers[key] for key in ("median", "p95", "p99")]
+    if any(map(math.isnan, values)):
+        words = "no answer" if numbers.get("no answer") == 100 else "no optimum to compare with"
+        return text(start + 4, y + 3.5, words, look="lq-soft")
+    levels = [math.log10(min(max(value, 10.0 ** axes.x[0]), 10.0 ** axes.x[1])) for value in values]
+    median, p95, p99 = (end + 8 if v == math.inf else float(axes.place(a, 0.0)[0]) for a, v in zip(levels, values))
+    paths = {f"M{px(median)} {px(y)}H{px(p99)}m0 -3v6": 1.5, f"M{px(median)} {px(y)}H{px(p95)}m0 -3v6": 4}
+    paths[f"M{px(median)} {px(y - 5)}v10"] = 3
+    look = f"lq-curve lq-c{stroke.colour}"
+    drawn = (element("path", {"class": look, "style": f"stroke-width:{wide}", "d": d}) for d, wide in paths.items())
+    lost = numbers["diverged"]
+    return "".join(drawn) + (text(end + 12, y + 3.5, f"{_share(lost)} %") if lost else "")
+
+
+def _loop(loop: JudgedLoop) -> tuple[str, str]:
+    """A loop in words, and its six signals that move most, next to the optimum."""
+    problem, own, plant = loop.problem, loop.runs[loop.controller], loop.plant.replace("_", " ")
+    signals, scales = charts.channels(problem.plant), np.concatenate([problem.scale_x, problem.scale_u])
+    peaks = [np.nanmax(np.abs(one.values(own))) / scale for one, scale in zip(signals, scales)]
+    shown = [signals[i] for i in sorted(np.argsort(peaks)[-6:])]
+    runs = loop.runs if "optimal" in loop.runs else {"optimal": _optimum(loop), **loop.runs}
+    start = [f"{one.name} {one.values(own)[0]:.2g} {one.signal.unit}".removesuffix(" 1") for one in signals]
+    cost = "lost: it does not converge" if math.isinf(loop.excess) else f"{_digits(loop.excess)} % above the optimum"
+    drawn, bottom = charts.responses(shown, runs, (0, 0, 350), columns=2, lead=1, named=True)
+    drawn = svg.document(drawn, 358, bottom + 4, f"Responses of {plant}: {', '.join(runs)}")
+    words = f"{plant} ({loop.scenario}), {loop.controller}: {cost}. From {', '.join(start[: problem.n])}."
+    return words.replace("-", "−"), drawn
+
+
+def _optimum(loop: JudgedLoop) -> Trajectory:
+    """The optimum within limits from the same start: at each step the shortest plan that needs no limits at its end."""
+    (own,) = loop.runs.values()
+    horizon = int(lqrlab.predictive.optimum(loop.problem, own.xs[0]).horizon)
+    return rollout(loop.problem, lqrlab.predictive.mpc(loop.problem, horizon), own.xs[0], len(own.us))
