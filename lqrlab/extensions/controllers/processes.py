@@ -44,7 +44,8 @@ def rungs_of(asked: Mapping[str, Any]) -> dict[str, Rung]:
             begins = kinds.get(name)
             others = tuple(kinds.values())
             rungs |= {
-                rung: one for rung, one in every.items()
+                rung: one
+                for rung, one in every.items()
                 if name == "all" or (rung.startswith(begins) if begins else not rung.startswith(others))
             }
     if asked["told"] == "units":
@@ -84,8 +85,9 @@ def run_here(word: str, place: Path, asked: Mapping[str, Any], say: Callable[[st
             controller = contenders.contender(word)
         if say is not None:
             say(f"  {word}: {name}")
-        found = evaluation.judge({word: controller}, {name: rung}, key=key, starts=asked["starts"],
-                                 reference=_reference(rung))
+        found = evaluation.judge(
+            {word: controller}, {name: rung}, key=key, starts=asked["starts"], reference=_reference(rung)
+        )
         found.save(part)
 
 

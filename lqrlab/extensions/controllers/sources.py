@@ -188,12 +188,14 @@ def _of_python(path: Path, attribute: str) -> object:
         own = [
             name
             for name, value in vars(module).items()
-            if not name.startswith("_") and getattr(value, "__module__", path.stem) == path.stem
+            if not name.startswith("_")
+            and getattr(value, "__module__", path.stem) == path.stem
             and (inspect.isfunction(value) or isinstance(value, np.ndarray | jax.Array))
         ]
         if len(own) != 1:
-            raise ValueError(f"{path}: expected one function or gain, but found {', '.join(own) or 'none'}; say which: "
-                             f"{path}:NAME")
+            raise ValueError(
+                f"{path}: expected one function or gain, but found {', '.join(own) or 'none'}; say which: {path}:NAME"
+            )
         (attribute,) = own
     if not hasattr(module, attribute):
         raise ValueError(f"{path}: there is no {attribute} in it")

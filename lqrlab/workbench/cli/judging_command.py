@@ -13,15 +13,27 @@ PUBLIC_SEED = 0
 
 @click.command()
 @click.argument("controllers", nargs=-1, metavar="CONTROLLER...")
-@click.option("--on", "plants", multiple=True, metavar="PLANTS", help="Families, a file of plants, or "
-              f"{', '.join(GROUPS)}.  [default: all]")
+@click.option(
+    "--on",
+    "plants",
+    multiple=True,
+    metavar="PLANTS",
+    help=f"Families, a file of plants, or {', '.join(GROUPS)}.  [default: all]",
+)
 @click.option("--variants", default=8, show_default=True, help="Plants of each family.")
 @click.option("--spread", default=0.2, show_default=True, help="Half-width of their parameters, relative.")
 @click.option("--starts", default=4, show_default=True, help="Initial states of each plant.")
 @click.option("--noise", default=0.01, show_default=True, help="Noise of states and sensors, in scales; 0 for none.")
-@click.option("--limits", "limit", type=float, help="Input limits, ± this in scales; compared with the optimum within them.")
-@click.option("--told", type=click.Choice(["everything", "units"]), default="everything", show_default=True,
-              help="Whether controllers are given A and B.")
+@click.option(
+    "--limits", "limit", type=float, help="Input limits, ± this in scales; compared with the optimum within them."
+)
+@click.option(
+    "--told",
+    type=click.Choice(["everything", "units"]),
+    default="everything",
+    show_default=True,
+    help="Whether controllers are given A and B.",
+)
 @click.option("--held-back", "seed", type=int, help="Seed of fresh plants.  [default: the public list]")
 @click.option("--time-limit", default=600.0, show_default=True, help="Seconds a controller has for one rung.")
 @click.option("--memory-limit", default=8.0, show_default=True, help="GiB that a controller's process may take.")

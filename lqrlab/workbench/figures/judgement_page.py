@@ -8,22 +8,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 import lqrlab
 from lqrlab import systems
 from lqrlab.evaluation import Judgement
 from lqrlab.evaluation.judging import JudgedLoop
 from lqrlab.simulation import Trajectory, rollout
-from lqrlab.workbench.figures import charts, svg
+from lqrlab.workbench.figures import charts, svg, tables
 from lqrlab.workbench.figures.svg import Stroke, element, px, text
 
 GOOD = 10.0
-"""Percent above the optimum at p99, up to which a controller is good where none of its loops fails."""
+"""Percent above the optimum at p99 up to which a controller is good, if none of its loops fails."""
 _WIDTHS = {"wide": 860.0, "narrow": 350.0}  # of the picture [px], on a page and on a phone
 _DECADES = -3, 5  # of the cost above the optimum [%] that is drawn
 _ROW, _LOST = 13.0, 64.0  # height of a controller's line, width of what stands at the right edge [px]
-_SHARES = ("diverged", "failed", "no answer", "no optimum")
-_COLUMNS = {"diverged": "lost", **{name: name for name in (*_SHARES[1:3], "p99", "p95", "median", _SHARES[3])}}
 
 
 def answer(judgement: Judgement) -> str:
@@ -49,10 +48,6 @@ def write(judgement: Judgement, path: str | Path, *, command: str = "", loops: S
     """
     from lqrlab.workbench.runs import report, session  # and nbconvert: a second
 
-    refused = {
-        name: sum(judgement.plants[scenario].count(plant) for scenario, by in words.items() for plant in by)
-        for name, words in judgement.refused.items()
-    }
     return report.fill(
         Path(path),
         "judgement.html.j2",
@@ -63,7 +58,6 @@ def write(judgement: Judgement, path: str | Path, *, command: str = "", loops: S
         pictures={look: _tails(judgement, width) for look, width in _WIDTHS.items()},
         table=_table(judgement),
         times=_times(judgement),
-        refused=refused,
         loops=[_loop(loop) for loop in loops],
         facts={"date": report.minute(session.now()), "processor": _processor(), "command": command} | judgement.recipe,
         versions=session.versions(),
@@ -93,6 +87,13 @@ def _digits(value: float) -> str:
 def _share(value: float) -> str:
     """A share of the loops in percent, to a tenth."""
     return "–" if math.isnan(value) else "< 0.1" if 0 < value < 0.05 else f"{value:.1f}".removesuffix(".0")
+
+
+_COLUMNS = {
+    **dict.fromkeys(("lost", "failed", "no answer"), _share),
+    **dict.fromkeys(("p99", "p95", "median"), _digits),
+    **{"no optimum": _share, "beyond limit": _digits},
+}
 
 
 def _cell(numbers: Mapping[str, float]) -> str:
@@ -125,39 +126,31 @@ def _sentences(judgement: Judgement) -> dict[str, str]:
 
 def _grade(numbers: Mapping[str, float]) -> tuple[str, str]:
     """How good a controller is in a scenario, and why, in brackets."""
-    lost, failed, hopeless = numbers["diverged"], numbers["failed"], numbers.get("no optimum", 0.0)
     if numbers.get("no answer") == 100:
         return "no answer", ""
+    lost, failed, hopeless = numbers["diverged"], numbers["failed"], numbers.get("no optimum", 0.0)
+    said = [f"median {_digits(numbers['median'])} %", f"p99 {_digits(numbers['p99'])} % above the optimum"]
     if failed > 0:
-        what = f"loses {_share(lost)} % of the loops" if lost else f"{_share(failed)} % of the loops fail"
-        return "bad", f" ({what}{f', {_share(hopeless)} % have no optimum within the limits' if hopeless else ''})"
-    if numbers["p99"] <= GOOD:
-        return "good", f" (median {_digits(numbers['median'])} %, p99 {_digits(numbers['p99'])} % above the optimum)"
-    return "weak", f" (p99 {_digits(numbers['p99'])} %)"
+        said[1] = f"loses {_share(lost)} % of the loops" if lost else f"{_share(failed)} % of the loops fail"
+        said += [f"{_share(hopeless)} % have no optimum within the limits"] * (hopeless > 0)
+    grade = "bad" if failed >= 1 else "good" if failed == 0 and numbers["p99"] <= GOOD else "weak"
+    return grade, f" ({', '.join(said)})"
 
 
-def _table(judgement: Judgement) -> tuple[list[str], list[list[str]]]:
-    """Head and rows: scenario, controller, and those numbers that there are."""
-    rows = [(scenario, name, n) for scenario, by in judgement.summary().items() for name, n in by.items()]
-    columns = {**_COLUMNS, "beyond limit": "beyond limit"}
-    columns = {key: words for key, words in columns.items() if any(key in numbers for *_, numbers in rows)}
-
-    def written(key: str, numbers: Mapping[str, float]) -> str:
-        value = numbers.get(key, 0.0 if key == "no answer" else math.nan)
-        return _share(value) if key in _SHARES else _digits(value)
-
-    body = [[scenario, name, *(written(key, numbers) for key in columns)] for scenario, name, numbers in rows]
-    again = [i > 0 and body[i - 1][0] == row[0] for i, row in enumerate(body)]
-    return ["scenario", "controller", *columns.values()], [["" if a else s, *r] for a, (s, *r) in zip(again, body)]
+def _table(judgement: Judgement) -> str:
+    """A row a scenario and controller, of those numbers that there are."""
+    frame = pd.DataFrame(judgement.rows()).rename(columns={"plants": "scenario", "diverged": "lost"})
+    frame = frame.reindex(columns=["scenario", "controller", *_COLUMNS]).dropna(axis="columns", how="all")
+    frame = frame.fillna({"no answer": 0.0}).set_index("scenario")
+    return tables.show(frame, formats={name: _COLUMNS[name] for name in frame.columns[1:]}).to_html()
 
 
 def _times(judgement: Judgement) -> list[tuple[str, ...]]:
     """Controller, median and longest time of a step, and the shortest sample time of the families."""
     names = {name for plants in judgement.plants.values() for name in plants} & set(systems.names())
-    fast = min(((float(systems.make(name).dt), name.replace("_", " ")) for name in names), default=None)
-    sample = "–" if fast is None else f"{charts.duration(fast[0])} ({fast[1]})"
-    written = {name: (charts.duration(float(f"{t:.1e}")) for t in taken) for name, taken in judgement.seconds.items()}
-    return [(name, *taken, sample) for name, taken in written.items()]
+    fast = [f"{charts.duration(t)} ({name})" for t, name in sorted((systems.make(n).dt, n) for n in names)]
+    written = {name: [charts.duration(float(f"{t:.1e}")) for t in taken] for name, taken in judgement.seconds.items()}
+    return [(name, *taken, *(fast or ["–"])[:1]) for name, taken in written.items()]
 
 
 def _processor() -> str:

@@ -9,7 +9,7 @@ from IPython.display import HTML
 from pandas.io.formats.style import Styler
 
 from lqrlab import control, systems
-from lqrlab.evaluation import Score
+from lqrlab.evaluation import Judgement, Score
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import plant_card
 from lqrlab.workbench.figures.charts import percent
@@ -47,6 +47,11 @@ def scores(by_policy: Mapping[str, Score], groups: Sequence[str]) -> pd.DataFram
         members = np.flatnonzero(np.array(groups) == family)
         rows += [{"plant": family, "controller": k, **s[members].summary()} for k, s in by_policy.items()]
     return pd.DataFrame(rows).set_index(["plant", "controller"])
+
+
+def judgement(found: Judgement) -> pd.DataFrame:
+    """One row a scenario and controller, as :func:`scores` has them for families."""
+    return pd.DataFrame(found.rows()).set_index(["plants", "controller"]).drop(columns=["step [s]", "slowest step [s]"])
 
 
 def folded(styler: Styler, what: str) -> HTML:
