@@ -14,7 +14,7 @@ import lqrlab
 from lqrlab import systems
 from lqrlab.evaluation import Judgement
 from lqrlab.evaluation.judging import JudgedLoop
-from lqrlab.simulation import Trajectory, rollout
+from lqrlab.simulation import rollout
 from lqrlab.workbench.figures import charts, svg, tables
 from lqrlab.workbench.figures.svg import Stroke, element, px, text
 
@@ -36,9 +36,9 @@ def markdown(judgement: Judgement, scenarios: Sequence[str] | None = None) -> st
     chosen = list(summary if scenarios is None else scenarios)
     if unknown := [name for name in chosen if name not in summary]:
         raise ValueError(f"scenarios: expected some of {', '.join(summary)}, but found {unknown[0]!r}")
-    rows = [[name, *(_cell(summary[one].get(name, {})) for one in chosen)] for name in _controllers(judgement)]
-    head = "| " + " | ".join(map(_plain, ["median / p99 / lost, in %", *chosen])) + " |\n|---" + "|---" * len(chosen)
-    return "\n".join([f"{head}|", *("| " + " | ".join(map(_plain, row)) + " |" for row in rows)])
+    rows = [["median / p99 / lost, in %", *chosen], ["---"] * (1 + len(chosen))]
+    rows += [[name, *(_cell(summary[one].get(name, {})) for one in chosen)] for name in _controllers(judgement)]
+    return "\n".join(f"| {' | '.join(map(_plain, row))} |" for row in rows)
 
 
 def write(judgement: Judgement, path: str | Path, *, command: str = "", loops: Sequence[JudgedLoop] = ()) -> Path:
@@ -71,7 +71,7 @@ def _controllers(judgement: Judgement) -> list[str]:
 
 def _plain(words: str) -> str:
     """Words in which Markdown sees no markup."""
-    return re.sub(r"([\\`*_|\[\]<>])", r"\\\1", words)
+    return re.sub(r"[\\`*|\[\]]|<(?=\S)|(?<!\w)_|_(?!\w)", r"\\\g<0>", words)
 
 
 def _digits(value: float) -> str:
@@ -106,21 +106,21 @@ def _cell(numbers: Mapping[str, float]) -> str:
 
 
 def _sentences(judgement: Judgement) -> dict[str, str]:
-    """Controller → where it is good, and where it is not; of many scenarios the worst three."""
+    """Controller → where it is good, and where it is not; of many scenarios three, those with most lost loops first."""
     summary, found = judgement.summary(), {}
     for name in _controllers(judgement):
-        grades: dict[str, list[tuple[float, str]]] = {"good": [], "bad": [], "weak": [], "no answer": []}
-        for scenario, by in summary.items():
-            if name in by:
-                grade, words = _grade(by[name])
-                grades[grade].append((-by[name]["diverged"], scenario + words))
-        parts = {}
-        for grade, items in grades.items():
-            words = [words for _, words in sorted(items, key=lambda one: one[0])]
-            parts[grade] = f"{grade} on {'; '.join(words[:3])}" + f"; and {len(words) - 3} more" * (len(words) > 3)
-        good = f"G{parts.pop('good')[1:]}" if grades.pop("good") else "Good nowhere"
-        rest = "; ".join(parts[grade] for grade, items in grades.items() if items) or "bad nowhere: no loop fails"
-        found[name] = f"{good}. {rest[0].upper()}{rest[1:]}."
+        grades: dict[str, list[str]] = {"good": [], "bad": [], "weak": [], "no answer": []}
+        each = [(scenario, by[name]) for scenario, by in summary.items() if name in by]
+        for scenario, numbers in sorted(each, key=lambda one: -np.nan_to_num(one[1]["diverged"])):
+            grade, why = _grade(numbers)
+            grades[grade].append(scenario + why)
+        parts = {
+            grade: f"{grade} on {'; '.join(items[:3])}" + f"; and {len(items) - 3} more" * (len(items) > 3)
+            for grade, items in grades.items()
+            if items
+        }
+        said = parts.pop("good", "good nowhere"), "; ".join(parts.values()) or "bad nowhere: no loop fails"
+        found[name] = " ".join(f"{words[0].upper()}{words[1:]}." for words in said)
     return found
 
 
@@ -162,15 +162,11 @@ def _processor() -> str:
 def _tails(judgement: Judgement, width: float) -> str:
     """The picture: of each scenario and controller a line from the median to p95 and p99; lost loops at the edge."""
     summary, looks = judgement.summary(), svg.strokes(_controllers(judgement))
-    x, y, keys = 2.0, 12.0, ""
-    for name, stroke in looks.items():
-        room = 41 + 6.4 * len(name)
-        x, y = (2.0, y + 16) if x + room > width and x > 2 else (x, y)
-        keys, x = keys + svg.legend(x, y, {name: stroke}), x + room
-    top, tall = y + 24, sum(20 + _ROW * len(by) for by in summary.values())
+    keys = "".join(svg.legend(2, 12 + 15 * k, {name: stroke}) for k, (name, stroke) in enumerate(looks.items()))
+    top, tall = 24 + 15.0 * len(looks), sum(20 + _ROW * len(by) for by in summary.values())
     tails = [n["p99"] for by in summary.values() for n in by.values() if math.isfinite(n["p99"])]
     low, high = _DECADES[0], min(math.ceil(math.log10(max([*tails, 10.0]))), _DECADES[1])
-    axes = charts.Axes((0.0, top, width, tall), (low, high), (0.0, 1.0), (8, _LOST, 0, 0))
+    axes = charts.Axes((0.0, top, width, tall), (low, high), (0.0, 1.0), (22, _LOST, 0, 0))
     start, end, _, bottom = axes.edges
     edge = {"class": "lq-forbidden", "x": px(end + 8), "y": px(top), "width": px(_LOST - 8), "height": px(tall)}
     body = element("rect", edge) + text(end + 12, top - 4, "lost", look="lq-soft")
@@ -178,9 +174,7 @@ def _tails(judgement: Judgement, width: float) -> str:
     for decade in range(low, high + 1, 1 if width > 500 else 2):
         at, label = float(axes.place(decade, 0.0)[0]), f"{10.0**decade:,.10g}"
         body += element("path", {"class": "lq-grid", "d": f"M{px(at)} {px(top)}V{px(bottom)}"})
-        body += text(
-            at, bottom + 13, "≤ " * (decade == low) + label, look="lq-soft", anchor=["middle", ""][decade == low]
-        )
+        body += text(at, bottom + 13, "≤ " * (decade == low) + label, look="lq-soft", anchor="middle")
     y = top
     for scenario, by in summary.items():
         body, y = body + text(start + 2, y + 12, scenario, look="lq-b"), y + 20
@@ -208,22 +202,23 @@ def _tail(axes: charts.Axes, y: float, numbers: Mapping[str, float], stroke: Str
 
 
 def _loop(loop: JudgedLoop) -> tuple[str, str]:
-    """A loop in words, and its six signals that move most, next to the optimum."""
-    problem, own, plant = loop.problem, loop.runs[loop.controller], loop.plant.replace("_", " ")
+    """A loop in words, and its six signals that move most, next to the optimum.
+
+    The optimum within limits makes at each step the shortest plan that needs no limits at its end.
+    """
+    problem, own, name = loop.problem, loop.runs[loop.controller], loop.plant.replace("_", " ")
+    assert problem.plant is not None
     signals, scales = charts.channels(problem.plant), np.concatenate([problem.scale_x, problem.scale_u])
     peaks = [np.nanmax(np.abs(one.values(own))) / scale for one, scale in zip(signals, scales)]
+    runs = dict(loop.runs)
+    if "optimal" not in runs:
+        horizon = int(lqrlab.predictive.optimum(problem, own.xs[0]).horizon)
+        best = rollout(problem, lqrlab.predictive.mpc(problem, horizon), own.xs[0], len(own.us))
+        runs = {"optimal": best, **runs}
     shown = [signals[i] for i in sorted(np.argsort(peaks)[-6:])]
-    runs = loop.runs if "optimal" in loop.runs else {"optimal": _optimum(loop), **loop.runs}
-    start = [f"{one.name} {one.values(own)[0]:.2g} {one.signal.unit}".removesuffix(" 1") for one in signals]
-    cost = "lost: it does not converge" if math.isinf(loop.excess) else f"{_digits(loop.excess)} % above the optimum"
     drawn, bottom = charts.responses(shown, runs, (0, 0, 350), columns=2, lead=1, named=True)
-    drawn = svg.document(drawn, 358, bottom + 4, f"Responses of {plant}: {', '.join(runs)}")
-    words = f"{plant} ({loop.scenario}), {loop.controller}: {cost}. From {', '.join(start[: problem.n])}."
-    return words.replace("-", "−"), drawn
-
-
-def _optimum(loop: JudgedLoop) -> Trajectory:
-    """The optimum within limits from the same start: at each step the shortest plan that needs no limits at its end."""
-    (own,) = loop.runs.values()
-    horizon = int(lqrlab.predictive.optimum(loop.problem, own.xs[0]).horizon)
-    return rollout(loop.problem, lqrlab.predictive.mpc(loop.problem, horizon), own.xs[0], len(own.us))
+    start = [f"{one.name} {one.values(own)[0]:.2g} {one.signal.unit}".removesuffix(" 1") for one in signals]
+    begun = ", ".join(start[: problem.n]).replace("-", "−")
+    cost = "lost: it does not converge" if math.isinf(loop.excess) else f"{_digits(loop.excess)} % above the optimum"
+    words = f"{name} ({loop.scenario}), {loop.controller}: {cost}. From {begun}."
+    return words, svg.document(drawn, 358, bottom + 4, f"Responses of {name}: {', '.join(runs)}")
