@@ -48,6 +48,7 @@ def write(judgement: Judgement, path: str | Path, *, command: str = "", loops: S
     """
     from lqrlab.workbench.runs import report, session  # and nbconvert: a second
 
+    made = {"date": report.minute(session.now()), "processor": _processor(), "command": command}
     return report.fill(
         Path(path),
         "judgement.html.j2",
@@ -59,7 +60,7 @@ def write(judgement: Judgement, path: str | Path, *, command: str = "", loops: S
         table=_table(judgement),
         times=_times(judgement),
         loops=[_loop(loop) for loop in loops],
-        facts={"date": report.minute(session.now()), "processor": _processor(), "command": command} | judgement.recipe,
+        facts={**made, **judgement.recipe},
         versions=session.versions(),
         run={},
     )
@@ -120,7 +121,8 @@ def _sentences(judgement: Judgement) -> dict[str, str]:
             if items
         }
         said = parts.pop("good", "good nowhere"), "; ".join(parts.values()) or "bad nowhere: no loop fails"
-        found[name] = " ".join(f"{words[0].upper()}{words[1:]}." for words in said)
+        words = " ".join(f"{words[0].upper()}{words[1:]}." for words in said)
+        found[name] = words.replace(" %)", " % above the optimum)", 1)  # the others mean the same
     return found
 
 
@@ -129,7 +131,7 @@ def _grade(numbers: Mapping[str, float]) -> tuple[str, str]:
     if numbers.get("no answer") == 100:
         return "no answer", ""
     lost, failed, hopeless = numbers["diverged"], numbers["failed"], numbers.get("no optimum", 0.0)
-    said = [f"median {_digits(numbers['median'])} %", f"p99 {_digits(numbers['p99'])} % above the optimum"]
+    said = [f"median {_digits(numbers['median'])} %", f"p99 {_digits(numbers['p99'])} %"]
     if failed > 0:
         said[1] = f"loses {_share(lost)} % of the loops" if lost else f"{_share(failed)} % of the loops fail"
         said += [f"{_share(hopeless)} % have no optimum within the limits"] * (hopeless > 0)
