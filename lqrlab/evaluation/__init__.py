@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from lqrlab.evaluation import certificate
     from lqrlab.evaluation.certificate import Certificate, certify
     from lqrlab.evaluation.judgement import Judgement
-    from lqrlab.evaluation.judging import judge, worst
+    from lqrlab.evaluation.judging import judge
     from lqrlab.evaluation.regions import Attraction, attraction
     from lqrlab.evaluation.scenarios import FamilyGain, Scenario, published, suite
     from lqrlab.evaluation.scores import Score, evaluate

@@ -8,21 +8,21 @@ import itertools
 import statistics
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from lqrlab import control, systems
+from lqrlab import systems
 from lqrlab.compute import checks, jit_by_function, seconds
 from lqrlab.compute.linalg import quadratic
 from lqrlab.evaluation import certificate
 from lqrlab.evaluation.judgement import Judgement
 from lqrlab.evaluation.scenarios import Scenario, untold
 from lqrlab.evaluation.scores import NO_ANSWER, Score, evaluate
-from lqrlab.simulation import LinearPolicy, Policy, Problem, Trajectory, Verdict, bind, rollout, step, verdict
+from lqrlab.simulation import LinearPolicy, Policy, Problem, Verdict, bind, step, verdict
 from lqrlab.simulation.binding import check_controller
 from lqrlab.systems import Plant
 
@@ -132,50 +132,21 @@ def judge(
     )
 
 
-class JudgedLoop(NamedTuple):
-    """A loop of a judgement, run again on its plant; ``excess`` is its cost above the optimum, in percent."""
+def loop_of(
+    controller: Any, scenario: Scenario, key: Array, variant: int, start: int, starts: int
+) -> tuple[Problem, Array, Any]:
+    """The plant of a loop that was judged, not padded, its start, and its controller: to be run again.
 
-    scenario: str
-    plant: str
-    controller: str
-    excess: float
-    problem: Problem
-    runs: Mapping[str, Trajectory]
-
-
-def worst(
-    controllers: Mapping[str, object],
-    plants: Mapping[str, Scenario] | Mapping[str, Plant] | Plant,
-    judgement: Judgement,
-    *,
-    key: PRNGKeyArray,
-    num: int = 5,
-) -> list[JudgedLoop]:
-    """The loops that cost most in a judgement, run again: first the worst of each scenario and controller.
-
-    Of scenarios without noise and events, and of loops above the optimum, which is run beside them where there are no
-    limits. Plants and key are those of :func:`judge`.
+    Variant and start are as in the scores, of ``starts``; the key is :func:`key_of` the scenario.
     """
-    ranked, found = [], []
-    for (scenario, one), name in itertools.product(_as_scenarios(plants).items(), controllers):
-        score = judgement.scores.get(scenario, {}).get(name)
-        if score is not None and not (one.noise or one.events or one.told == "units"):
-            ratio = np.nan_to_num(np.asarray(score.ratio), nan=1.0)
-            order = [i for i in np.argsort(-ratio.max(1), kind="stable")[:num].tolist() if ratio[i].max() > 1 + 1e-5]
-            ranked += [(rank, -ratio[i].max(), scenario, name, i, ratio[i].argmax()) for rank, i in enumerate(order)]
-    for _, ratio, scenario, name, i, start in sorted(ranked)[:num]:
-        one, starts = _as_scenarios(plants)[scenario], judgement.scores[scenario][name].ratio.shape[1]
-        case = _prepared(one, key_of(key, scenario), starts, None)
-        family, own = str(case.names[i]), controllers[name]
-        alone = case.some(np.array([i])).alone(family)
-        problem, x0 = alone.problem[0], alone.x0[0, start]
-        own = own[family] if isinstance(own, Mapping) else own
-        own = own.gains((family,), problem)[0, : problem.m, : problem.n] if hasattr(own, "gains") else own
-        drawn = {"optimal": LinearPolicy(problem.K), name: own} if one.limit is None else {name: own}
-        steps = control.settling_steps(np.linalg.eigvals(np.asarray(problem.closed_loop())))
-        runs = {label: rollout(problem, policy, x0, steps) for label, policy in drawn.items()}
-        found.append(JudgedLoop(scenario, family, name, 100.0 * (-float(ratio) - 1), problem, runs))
-    return found
+    case = _prepared(scenario, key, starts, None)
+    family = str(case.names[variant])
+    alone = case.some(np.array([variant])).alone(family)
+    problem = alone.problem[0]
+    controller = controller[family] if isinstance(controller, Mapping) else controller
+    if hasattr(controller, "gains"):
+        controller = controller.gains((family,), problem)[0, : problem.m, : problem.n]
+    return problem, alone.x0[0, start], controller
 
 
 def _as_scenarios(plants: Any) -> dict[str, Scenario]:

@@ -79,12 +79,13 @@ def test_a_judgement_in_sentences_says_where_a_controller_is_good_and_where_it_i
 def test_the_worst_loop_is_run_again_and_drawn_beside_the_optimum(tmp_path):
     controllers, key = {"detuned": lambda problem: 0.6 * problem.K}, jax.random.key(1)
     plants = systems.sample("dc_motor", key=jax.random.key(0), num=3, spread=0.2)
-    found = evaluation.judge(controllers, plants, key=key, starts=5)
-    worst = evaluation.worst(controllers, plants, found, key=key, num=3)
+    scenarios = {"dc_motor": evaluation.Scenario({"dc_motor": plants})}
+    found = evaluation.judge(controllers, scenarios, key=key, starts=5)
+    worst = judgement_page.worst(controllers, scenarios, found, key=key, num=3)
     highest = np.sort(np.asarray(found.scores["dc_motor"]["detuned"].ratio).max(1))[::-1]
-    for loop, ratio in zip(worst, highest, strict=False):
-        own, best = (float(loop.runs[name].costs.sum()) for name in ("detuned", "optimal"))
-        assert (loop.excess, own / best) == pytest.approx((100 * ratio - 100, ratio), rel=1e-3)
+    for loop, ratio in zip(worst, highest, strict=True):
+        least = loop.problem.optimal_cost(loop.run.xs[0])
+        assert (loop.excess, float(loop.run.costs.sum() / least)) == pytest.approx((100 * ratio - 100, ratio), rel=1e-3)
     shown = judgement_page.write(found, tmp_path / "page.html", loops=worst).read_text(encoding="utf-8")
     assert shown.count('aria-label="Responses of dc motor: optimal, detuned"') == len(worst) == 3
 

@@ -1,20 +1,22 @@
 """The page of a judgement: where controllers are good or bad, the tails of their costs, and the worst loops."""
 
+import itertools
 import math
 import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from jaxtyping import PRNGKeyArray
 
 import lqrlab
-from lqrlab import systems
-from lqrlab.evaluation import Judgement
-from lqrlab.evaluation.judging import JudgedLoop
-from lqrlab.simulation import rollout
+from lqrlab import control, systems
+from lqrlab.evaluation import Judgement, Scenario, judging
+from lqrlab.simulation import LinearPolicy, Problem, Trajectory, rollout
 from lqrlab.workbench.figures import charts, svg, tables
 from lqrlab.workbench.figures.svg import Stroke, element, px, text
 
@@ -42,7 +44,7 @@ def markdown(judgement: Judgement, scenarios: Sequence[str] | None = None) -> st
 
 
 def write(judgement: Judgement, path: str | Path, *, command: str = "", loops: Sequence[JudgedLoop] = ()) -> Path:
-    """Write a judgement as one HTML file, to be mailed; ``loops`` are drawn, as ``judging.worst`` makes them.
+    """Write a judgement as one HTML file, to be mailed; ``loops`` are drawn, as :func:`worst` makes them.
 
     What the judgement's recipe says of date, processor, command or else stands on the page as it is.
     """
@@ -64,6 +66,47 @@ def write(judgement: Judgement, path: str | Path, *, command: str = "", loops: S
         versions=session.versions(),
         run={},
     )
+
+
+class JudgedLoop(NamedTuple):
+    """A loop of a judgement, run again; ``excess`` is its cost above the optimum, in percent."""
+
+    scenario: str
+    plant: str
+    controller: str
+    excess: float
+    problem: Problem
+    run: Trajectory
+
+
+def worst(
+    controllers: Mapping[str, object],
+    scenarios: Mapping[str, Scenario],
+    judgement: Judgement,
+    *,
+    key: PRNGKeyArray,
+    num: int = 5,
+) -> list[JudgedLoop]:
+    """The loops that cost most in a judgement, run again: first the worst of each scenario and controller.
+
+    Of scenarios without noise and events. Scenarios and key are those of ``evaluation.judge``.
+    """
+    ranked, found = [], []
+    for (scenario, one), name in itertools.product(scenarios.items(), controllers):
+        score = judgement.scores.get(scenario, {}).get(name)
+        if score is not None and not (one.noise or one.events or one.told == "units"):
+            ratio = np.nan_to_num(score.ratio, nan=1.0, posinf=math.inf)
+            order = np.argsort(-ratio.max(1), kind="stable")[:num].tolist()
+            ranked += [(rank, -ratio[i].max(), scenario, name, i, ratio[i].argmax()) for rank, i in enumerate(order)]
+    for _, ratio, scenario, name, i, start in sorted(ranked)[:num]:
+        score, own = judgement.scores[scenario][name], judging.key_of(key, scenario)
+        at = own, i, start, score.ratio.shape[1]
+        problem, x0, controller = judging.loop_of(controllers[name], scenarios[scenario], *at)
+        steps = control.settling_steps(np.linalg.eigvals(np.asarray(problem.closed_loop())))
+        run = rollout(problem, controller, x0, steps)
+        if ratio < -1 - 1e-5:  # else it is the optimum
+            found.append(JudgedLoop(scenario, judgement.plants[scenario][i], name, -100 * ratio - 100, problem, run))
+    return found
 
 
 def _controllers(judgement: Judgement) -> list[str]:
@@ -208,15 +251,14 @@ def _loop(loop: JudgedLoop) -> tuple[str, str]:
 
     The optimum within limits makes at each step the shortest plan that needs no limits at its end.
     """
-    problem, own, name = loop.problem, loop.runs[loop.controller], loop.plant.replace("_", " ")
+    problem, own, name = loop.problem, loop.run, loop.plant.replace("_", " ")
     assert problem.plant is not None
     signals, scales = charts.channels(problem.plant), np.concatenate([problem.scale_x, problem.scale_u])
     peaks = [np.nanmax(np.abs(one.values(own))) / scale for one, scale in zip(signals, scales)]
-    runs = dict(loop.runs)
-    if "optimal" not in runs:
-        horizon = int(lqrlab.predictive.optimum(problem, own.xs[0]).horizon)
-        best = rollout(problem, lqrlab.predictive.mpc(problem, horizon), own.xs[0], len(own.us))
-        runs = {"optimal": best, **runs}
+    best: object = LinearPolicy(problem.K)
+    if problem.limits is not None:
+        best = lqrlab.predictive.mpc(problem, int(lqrlab.predictive.optimum(problem, own.xs[0]).horizon))
+    runs = {"optimal": rollout(problem, best, own.xs[0], len(own.us)), loop.controller: own}
     shown = [signals[i] for i in sorted(np.argsort(peaks)[-6:])]
     drawn, bottom = charts.responses(shown, runs, (0, 0, 350), columns=2, lead=1, named=True)
     start = [f"{one.name} {one.values(own)[0]:.2g} {one.signal.unit}".removesuffix(" 1") for one in signals]
