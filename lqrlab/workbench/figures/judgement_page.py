@@ -7,16 +7,15 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
 import lqrlab
 from lqrlab import control, systems
 from lqrlab.evaluation import Judgement, Scenario, judging
-from lqrlab.simulation import LinearPolicy, Problem, Trajectory, rollout
+from lqrlab.simulation import LinearPolicy, Problem, rollout
 from lqrlab.workbench.figures import charts, svg, tables
 from lqrlab.workbench.figures.svg import Stroke, element, px, text
 
@@ -43,8 +42,8 @@ def markdown(judgement: Judgement, scenarios: Sequence[str] | None = None) -> st
     return "\n".join(f"| {' | '.join(map(_plain, row))} |" for row in rows)
 
 
-def write(judgement: Judgement, path: str | Path, *, command: str = "", loops: Sequence[JudgedLoop] = ()) -> Path:
-    """Write a judgement as one HTML file, to be mailed; ``loops`` are drawn, as :func:`worst` makes them.
+def write(judgement: Judgement, path: str | Path, *, command: str = "", loops: Sequence[tuple[str, str]] = ()) -> Path:
+    """Write a judgement as one HTML file, to be mailed; ``loops`` are those of :func:`worst`.
 
     What the judgement's recipe says of date, processor, command or else stands on the page as it is.
     """
@@ -61,22 +60,11 @@ def write(judgement: Judgement, path: str | Path, *, command: str = "", loops: S
         pictures={look: _tails(judgement, width) for look, width in _WIDTHS.items()},
         table=_table(judgement),
         times=_times(judgement),
-        loops=[_loop(loop) for loop in loops],
+        loops=loops,
         facts={**made, **judgement.recipe},
         versions=session.versions(),
         run={},
     )
-
-
-class JudgedLoop(NamedTuple):
-    """A loop of a judgement, run again; ``excess`` is its cost above the optimum, in percent."""
-
-    scenario: str
-    plant: str
-    controller: str
-    excess: float
-    problem: Problem
-    run: Trajectory
 
 
 def worst(
@@ -86,8 +74,8 @@ def worst(
     *,
     key: PRNGKeyArray,
     num: int = 5,
-) -> list[JudgedLoop]:
-    """The loops that cost most in a judgement, run again: first the worst of each scenario and controller.
+) -> list[tuple[str, str]]:
+    """The loops that cost most in a judgement, run again, in words and drawn: first the worst of each scenario.
 
     Of scenarios without noise and events. Scenarios and key are those of ``evaluation.judge``.
     """
@@ -95,17 +83,19 @@ def worst(
     for (scenario, one), name in itertools.product(scenarios.items(), controllers):
         score = judgement.scores.get(scenario, {}).get(name)
         if score is not None and not (one.noise or one.events or one.told == "units"):
-            ratio = np.nan_to_num(score.ratio, nan=1.0, posinf=math.inf)
-            order = np.argsort(-ratio.max(1), kind="stable")[:num].tolist()
-            ranked += [(rank, -ratio[i].max(), scenario, name, i, ratio[i].argmax()) for rank, i in enumerate(order)]
-    for _, ratio, scenario, name, i, start in sorted(ranked)[:num]:
-        score, own = judgement.scores[scenario][name], judging.key_of(key, scenario)
-        at = own, i, start, score.ratio.shape[1]
-        problem, x0, controller = judging.loop_of(controllers[name], scenarios[scenario], *at)
-        steps = control.settling_steps(np.linalg.eigvals(np.asarray(problem.closed_loop())))
-        run = rollout(problem, controller, x0, steps)
-        if ratio < -1 - 1e-5:  # else it is the optimum
-            found.append(JudgedLoop(scenario, judgement.plants[scenario][i], name, -100 * ratio - 100, problem, run))
+            excess = 100 * np.nan_to_num(score.ratio, nan=1.0, posinf=math.inf) - 100
+            order = [i for i in np.argsort(-excess.max(1), kind="stable")[:num].tolist() if excess[i].max() > 1e-3]
+            ranked += [
+                (rank, -float(excess[i].max()), scenario, name, i, int(excess[i].argmax()))
+                for rank, i in enumerate(order)
+            ]
+    for _, excess, scenario, name, i, start in sorted(ranked)[:num]:
+        starts, of_scenario = judgement.scores[scenario][name].ratio.shape[1], judging.key_of(key, scenario)
+        loop = judging.loop_of(controllers[name], scenarios[scenario], of_scenario, i, start, starts)
+        cost = "lost: it does not converge" if math.isinf(excess) else f"{_digits(-excess)} % above the optimum"
+        plant = judgement.plants[scenario][i].replace("_", " ")
+        start_words, drawn = _responses(*loop, name, plant)
+        found.append((f"{plant} ({scenario}), {name}: {cost}. From {start_words}.", drawn))
     return found
 
 
@@ -246,23 +236,21 @@ def _tail(axes: charts.Axes, y: float, numbers: Mapping[str, float], stroke: Str
     return "".join(drawn) + (text(end + 12, y + 3.5, f"{_share(lost)} %") if lost else "")
 
 
-def _loop(loop: JudgedLoop) -> tuple[str, str]:
-    """A loop in words, and its six signals that move most, next to the optimum.
+def _responses(problem: Problem, x0: Array, controller: object, label: str, plant: str) -> tuple[str, str]:
+    """The start of a loop in words, and its six signals that move most, next to the optimum.
 
     The optimum within limits makes at each step the shortest plan that needs no limits at its end.
     """
-    problem, own, name = loop.problem, loop.run, loop.plant.replace("_", " ")
     assert problem.plant is not None
-    signals, scales = charts.channels(problem.plant), np.concatenate([problem.scale_x, problem.scale_u])
-    peaks = [np.nanmax(np.abs(one.values(own))) / scale for one, scale in zip(signals, scales)]
     best: object = LinearPolicy(problem.K)
     if problem.limits is not None:
-        best = lqrlab.predictive.mpc(problem, int(lqrlab.predictive.optimum(problem, own.xs[0]).horizon))
-    runs = {"optimal": rollout(problem, best, own.xs[0], len(own.us)), loop.controller: own}
+        best = lqrlab.predictive.mpc(problem, int(lqrlab.predictive.optimum(problem, x0).horizon))
+    steps = control.settling_steps(np.linalg.eigvals(np.asarray(problem.closed_loop())))
+    runs = {name: rollout(problem, one, x0, steps) for name, one in (("optimal", best), (label, controller))}
+    signals, scales = charts.channels(problem.plant), np.concatenate([problem.scale_x, problem.scale_u])
+    peaks = [np.nanmax(np.abs(one.values(runs[label]))) / scale for one, scale in zip(signals, scales)]
     shown = [signals[i] for i in sorted(np.argsort(peaks)[-6:])]
     drawn, bottom = charts.responses(shown, runs, (0, 0, 350), columns=2, lead=1, named=True)
-    start = [f"{one.name} {one.values(own)[0]:.2g} {one.signal.unit}".removesuffix(" 1") for one in signals]
-    begun = ", ".join(start[: problem.n]).replace("-", "−")
-    cost = "lost: it does not converge" if math.isinf(loop.excess) else f"{_digits(loop.excess)} % above the optimum"
-    words = f"{name} ({loop.scenario}), {loop.controller}: {cost}. From {begun}."
-    return words, svg.document(drawn, 358, bottom + 4, f"Responses of {name}: {', '.join(runs)}")
+    start = [f"{one.name} {x:.2g} {one.signal.unit}".removesuffix(" 1") for one, x in zip(signals, np.asarray(x0))]
+    alt = f"Responses of {plant}: {', '.join(runs)}"
+    return ", ".join(start).replace("-", "−"), svg.document(drawn, 358, bottom + 4, alt)
