@@ -1,4 +1,4 @@
-"""What controllers cost above the least that any controller could pay: the table of a judgement, and its file."""
+"""A judgement: the cost of controllers above the least that any could pay, scenario by scenario, and its file."""
 
 import dataclasses
 import math
