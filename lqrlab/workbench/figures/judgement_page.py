@@ -91,11 +91,14 @@ def worst(
             ]
     for _, excess, scenario, name, i, start in sorted(ranked)[:num]:
         starts, of_scenario = judgement.scores[scenario][name].ratio.shape[1], judging.key_of(key, scenario)
-        loop = judging.loop_of(controllers[name], scenarios[scenario], of_scenario, i, start, starts)
         cost = "lost: it does not converge" if math.isinf(excess) else f"{_digits(-excess)} % above the optimum"
         plant = judgement.plants[scenario][i].replace("_", " ")
-        start_words, drawn = _responses(*loop, name, plant)
-        found.append((f"{plant} ({scenario}), {name}: {cost}. From {start_words}.", drawn))
+        try:
+            loop = judging.loop_of(controllers[name], scenarios[scenario], of_scenario, i, start, starts)
+            begun, drawn = _responses(*loop, name, plant)
+        except Exception as error:  # a controller's fault costs its own picture
+            begun, drawn = f"a start from which it is not run again: {error}", ""
+        found.append((f"{plant} ({scenario}), {name}: {cost}. From {begun}.", drawn))
     return found
 
 
