@@ -106,6 +106,11 @@ def _controllers(judgement: Judgement) -> list[str]:
     return list(dict.fromkeys(name for by in judgement.scores.values() for name in by))
 
 
+def _short(name: str) -> str:
+    """The end of a name that is too long for a legend."""
+    return name if len(name) < 40 else f"…{name[-38:]}"
+
+
 def _plain(words: str) -> str:
     """Words in which Markdown sees no markup."""
     return re.sub(r"[\\`*|\[\]]|<(?=\S)|(?<!\w)_|_(?!\w)", r"\\\g<0>", words)
@@ -200,7 +205,7 @@ def _processor() -> str:
 def _tails(judgement: Judgement, width: float) -> str:
     """The picture: of each scenario and controller a line from the median to p95 and p99; lost loops at the edge."""
     summary, looks = judgement.summary(), svg.strokes(_controllers(judgement))
-    keys = "".join(svg.legend(2, 12 + 15 * k, {name: stroke}) for k, (name, stroke) in enumerate(looks.items()))
+    keys = "".join(svg.legend(2, 12 + 15 * k, {_short(name): stroke}) for k, (name, stroke) in enumerate(looks.items()))
     top, tall = 24 + 15.0 * len(looks), sum(20 + _ROW * len(by) for by in summary.values())
     tails = [n["p99"] for by in summary.values() for n in by.values() if math.isfinite(n["p99"])]
     low, high = _DECADES[0], min(math.ceil(math.log10(max([*tails, 10.0]))), _DECADES[1])
@@ -249,6 +254,7 @@ def _responses(problem: Problem, x0: Array, controller: object, label: str, plan
     if problem.limits is not None:
         best = lqrlab.predictive.mpc(problem, int(lqrlab.predictive.optimum(problem, x0).horizon))
     steps = control.settling_steps(np.linalg.eigvals(np.asarray(problem.closed_loop())))
+    label = _short(label)
     runs = {name: rollout(problem, one, x0, steps) for name, one in (("optimal", best), (label, controller))}
     signals, scales = charts.channels(problem.plant), np.concatenate([problem.scale_x, problem.scale_u])
     peaks = [np.nanmax(np.abs(one.values(runs[label]))) / scale for one, scale in zip(signals, scales)]
