@@ -185,7 +185,7 @@ def key_of(key: PRNGKeyArray, name: str) -> Array:
 
 
 def digest(scenario: Scenario, key: Array, starts: int) -> str:
-    """What plants and starts there are, in 64 digits; to the digits of float32, which all machines share."""
+    """Digest of plants and starts, to the digits of float32, which all machines share."""
     names = {name: len(batch) for name, batch in scenario.plants.items()}
     conditions = names, scenario.limit, scenario.size, scenario.noise, scenario.events, scenario.told
     seen = hashlib.sha256(repr(conditions).encode())
