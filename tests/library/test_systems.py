@@ -257,7 +257,7 @@ def test_whole_numbers_are_a_state():
 def test_complex_numbers_enter_by_no_door_and_leave_by_none():
     plant, x, u = systems.make("pendulum"), np.array([0.1, 1j]), np.array([1j])
     units, A = systems.Coordinates.of(plant), 1j * np.eye(2)
-    doors = [(plant.dynamics, x, [0.0]), (plant.dynamics, [0.1, 0.0], u), (plant.output, x), (plant.energy, x)]
+    doors = [(plant.dynamics, x, [0.0]), (plant.dynamics, [0.1, 0.0], u), (plant.output, x)]
     doors += [(plant.drawing, x, [0.0]), (jax.jit(plant.dynamics), x, [0.0])]
     of_units = {"scale_state": (x,), "scale_input": (u,), "unscale_input": (u, 1), "scale": ("A", A)}
     of_units |= {"unscale": ("A", A, 2, 1), "zero_padding": (A, "x", "x")}  # without the tests' check of types
@@ -265,8 +265,8 @@ def test_complex_numbers_enter_by_no_door_and_leave_by_none():
     for door, *given in doors:
         refused("expected real numbers, but found complex128", door, *given)
     refused("angle: expected real", plant.point, angle=1j)
-    given = {"x_eq": [0.0], "u_eq": [0.0]}
-    refused("dynamics: expected real", systems.from_dynamics, lambda x, u: jax.lax.complex(x, u), **given)
+    rows = {"dynamics": lambda self, x, u: jax.lax.complex(x, x)}
+    refused("dynamics fails with .*: expected real numbers", systems.register, declare(**rows))
 
 
 def test_functions_that_do_not_fit_are_refused():
