@@ -200,11 +200,12 @@ def _prepared(scenario: Scenario, key: Array, starts: int, reference: Reference 
 def _scored(controller: Any, case: _Case) -> tuple[Score, dict[str, str]]:
     """A controller's score on all plants of a scenario, and why it has none on some."""
     if hasattr(controller, "gains"):
+        why = getattr(controller, "why", "it has no gain for this plant")
         if case.scenario.told == "units":
-            return _spread(case, []), dict.fromkeys(case.names, "its gains are for the plants' own units and weights")
+            return _spread(case, []), dict.fromkeys(case.names, f"{why}, and for the plants' own units and weights")
         controller = controller.gains(case.names, case.problem)
         there = np.flatnonzero(np.isfinite(np.asarray(controller)).all((-1, -2)))
-        words = {case.names[i]: "it has no gain for this plant" for i in range(len(case.names)) if i not in there}
+        words = {case.names[i]: why for i in range(len(case.names)) if i not in there}
         found = _run(controller[there], case.some(there)) if len(there) else None
         return _spread(case, [] if found is None else [(there, found)]), words
     if not isinstance(controller, Mapping):

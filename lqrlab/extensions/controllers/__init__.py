@@ -1,10 +1,11 @@
-"""Any controller against the least cost: contenders from names and files, each in a process of its own, and the page."""
+"""Controllers to be judged: by built-in name, from runs and files, and code that is not ours in a process of its own."""
 
 from typing import TYPE_CHECKING
 
 from lqrlab.compute.names import lazily
 
 if TYPE_CHECKING:
-    from lqrlab.extensions.judging.contenders import BUILT_IN, contender
+    from lqrlab.extensions.controllers.selection import Selection, scenarios_of, verify
+    from lqrlab.extensions.controllers.sources import BUILT_IN, load
 
 __getattr__, __dir__, __all__ = lazily(__name__)

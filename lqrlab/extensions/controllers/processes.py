@@ -1,101 +1,192 @@
-"""Controllers judged each in a process of its own: what one does costs its own rows, and nothing done is done again."""
+"""Controllers judged each in a process of its own: what one does costs its own rows; what is done is not done again."""
 
 import concurrent.futures
-import dataclasses
+import contextlib
 import hashlib
-import json
+import os
 import resource
+import signal
 import subprocess
 import sys
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import jax
-import numpy as np
+from lqrlab.compute.files import write_atomic
 
-from lqrlab import evaluation, learning, systems
-from lqrlab.evaluation import Judgement, Rung
-from lqrlab.extensions.judging import contenders
+if TYPE_CHECKING:
+    from lqrlab.evaluation import Judgement
+    from lqrlab.extensions.controllers.selection import Parts, Selection
 
-_OF_PLANTS = ("plants", "variants", "spread", "noise", "limit", "told", "seed")
-_LIMITED = "limit", "time_limit", "memory_limit", "jobs"
-
-
-def rungs_of(asked: Mapping[str, Any]) -> dict[str, Rung]:
-    """The rungs that were asked for."""
-    wanted, key = asked["plants"] or ("all",), jax.random.key(asked["seed"] or 0)
-    trained = list(learning.weight_files.card("regulator")["trained"])
-    named = [name for name in wanted if name not in ("trained", "unseen", "published", "dense", "all")]
-    options = {name: asked[name] for name in ("variants", "spread", "noise", "limit")}
-    rungs: dict[str, Rung] = {}
-    families = [name for name in named if not Path(name).suffix]
-    if families:
-        rungs |= evaluation.suite(families, key=key, others=[], outside=False, **options)
-    for file in (name for name in named if Path(name).suffix):
-        plant = systems.load(file)
-        batch = plant if plant.batch_shape else jax.tree.map(lambda a: np.asarray(a)[None], plant)
-        rungs[plant.name] = Rung({plant.name: batch}, limit=asked["limit"])
-    if len(named) < len(wanted):
-        every = evaluation.suite(trained, key=key, **options)
-        kinds = {"unseen": "families never", "published": "designs", "dense": "dense"}
-        for name in (name for name in wanted if name not in named):
-            begins = kinds.get(name)
-            others = tuple(kinds.values())
-            rungs |= {
-                rung: one for rung, one in every.items()
-                if name == "all" or (rung.startswith(begins) if begins else not rung.startswith(others))
-            }
-    if asked["told"] == "units":
-        rungs = {name: dataclasses.replace(one, told="units", noise=one.noise or 1e-9) for name, one in rungs.items()}
-    return rungs
+NAMES = ("lqr", "clipped", "mpc", "pid", "nominal", "adaptive", "network", "none")
+"""Controllers that are built in; ``mpc:20``, ``pid:simc`` say more."""
+_FILES = (".py", ".zip", ".fmu", ".json", ".mat", ".npz")
+_EXECUTED = (".py", ".zip", ".fmu")  # so is a folder of C code
+_AT, _ENDED, _LOG = "at", "ended", "log.txt"  # files beside a controller's parts: what its process does, and has said
+_POLL = 0.1  # [s]
+_ENOUGH = 2  # scenarios that end a controller's process before the others are not tried
 
 
-def run(words: Sequence[str], output: Path, asked: Mapping[str, Any], say: Callable[[str], None]) -> Judgement:
-    """The judgement of all contenders, what an earlier command has found among it."""
-    folder = output.with_suffix(".parts") / _digest({name: asked[name] for name in (*_OF_PLANTS, "starts")})
-    folder.mkdir(parents=True, exist_ok=True)
-    with concurrent.futures.ThreadPoolExecutor(asked["jobs"]) as pool:
-        found = list(pool.map(lambda word: _one(word, folder, asked, say), words))
-    return evaluation.together([part for parts in found for part in parts])
+# Words that name controllers ----------------------------------------------------------------------------------
 
 
-def _one(word: str, folder: Path, asked: Mapping[str, Any], say: Callable[[str], None]) -> list[Judgement]:
-    """The parts of one contender, each a rung."""
-    place = folder / f"{_digest(contenders.identity(word))}"
-    if not contenders.foreign(word) and asked["jobs"] == 1:
-        run_here(word, place, asked, say)
-    else:
-        _in_process(word, place, asked)
-    return [evaluation.read(file) for file in sorted(place.glob("*.json"))]
+def parted(word: str) -> tuple[Path | None, str]:
+    """The file or folder that a word names, and what stands behind ``.py:``; None for a built-in controller.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if word.partition(":")[0] in NAMES:
+        return None, ""
+    file, colon, name = word.rpartition(":")
+    path, name = (Path(file), name) if colon and file.endswith(".py") else (Path(word), "")
+    if not path.exists():
+        known = ", ".join(NAMES)
+        raise ValueError(f"CONTROLLER: expected one of {known}, or a file or folder that is there, but found {word}")
+    if path.is_file() and path.suffix not in _FILES:
+        raise ValueError(f"CONTROLLER: expected a file ending in {', '.join(_FILES)}, or a folder, but found {word}")
+    return path, name
 
 
-def run_here(word: str, place: Path, asked: Mapping[str, Any], say: Callable[[str], None] | None = None) -> None:
-    """Judge one contender on all rungs that it has no part of yet, in this process."""
-    rungs, key = rungs_of(asked), jax.random.key(asked["seed"] or 0)
-    place.mkdir(parents=True, exist_ok=True)
-    controller: object | None = None
-    for name, rung in rungs.items():
-        part = place / f"{zlib.crc32(name.encode()):08x}.json"
-        if part.exists():
-            continue
-        if controller is None:
-            controller = contenders.contender(word)
-        if say is not None:
-            say(f"  {word}: {name}")
-        found = evaluation.judge({word: controller}, {name: rung}, key=key, starts=asked["starts"],
-                                 reference=_reference(rung))
-        found.save(part)
+def is_foreign(word: str) -> bool:
+    """True of a word whose controller executes code that is not ours."""
+    path, _ = parted(word)
+    return path is not None and (path.suffix in _EXECUTED or (path / "controller.c").exists())
 
 
-def _reference(rung: Rung) -> Any:
-    if rung.limit is None:
-        return None
-    from lqrlab.extensions import predictive
+def identity(word: str) -> str:
+    """Digest of the word and of the file or folder that it names: another file is another controller."""
+    path, _ = parted(word)
+    seen = hashlib.sha256(word.encode())
+    if path is not None and path.is_dir() and (path / "checkpoints").is_dir():
+        path /= "checkpoints"
+    for file in [] if path is None else [path] if path.is_file() else sorted(path.rglob("*")):
+        if file.is_file():
+            seen.update(str(file.relative_to(path)).encode() + file.read_bytes())
+    return seen.hexdigest()[:16]
 
-    return predictive.reference
+
+# Judging ------------------------------------------------------------------------------------------------------
 
 
-def _in_process(word: str, place: Path, asked: Mapping[str, Any]) -> None:
-    """The same in a process with limits of time and memory; what it did not answer has no answer."""
+def judge(
+    words: Sequence[str],
+    selection: "Selection",
+    folder: Path,
+    *,
+    jobs: int = 1,
+    time_limit: float = 600.0,
+    memory_limit: float = 8.0,
+    say: Callable[[str], None] = lambda line: None,
+) -> "Judgement":
+    """The judgement of the controllers that words name; the same call goes on where another ended.
+
+    Args:
+        words: see :func:`lqrlab.controllers.load`; each is a controller of the table.
+        selection: of plants, and of what happens to them.
+        folder: of the parts, a file for each controller and scenario.
+        jobs: controllers judged at once. Code that is not ours has a process of its own in any case.
+        time_limit: of such a process for one scenario [s].
+        memory_limit: of such a process [GiB].
+        say: called with a line of progress.
+    """
+    if len(set(words)) < len(words):
+        raise ValueError(f"CONTROLLER: expected each once, but found {', '.join(words)}")
+    apart = [word for word in words if is_foreign(word) or jobs > 1]
+    from lqrlab.extensions.controllers.selection import Parts
+
+    parts = {word: Parts(word, selection, folder / f"{identity(word)}-{selection.digest}") for word in words}
+    stop = threading.Event()
+    for word in words:
+        if word not in apart:
+            parts[word].loaded()  # what is no controller is refused before any is judged
+
+    def one(word: str) -> None:
+        if word in apart:
+            _apart(parts[word], (time_limit, memory_limit), say, stop)
+        else:
+            parts[word].judge(lambda name: say(f"  {word}: {name}"))
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        try:
+            list((map if jobs == 1 else pool.map)(one, words))
+        except BaseException:  # the person's Ctrl-C among them
+            stop.set()
+            raise
+    return Parts.joined(list(parts.values()))
+
+
+def _apart(parts: "Parts", limits: tuple[float, float], say: Callable[[str], None], stop: threading.Event) -> None:
+    """Judge a controller in a process of its own, and in another one after a scenario that ends it."""
+    ended: list[str] = []
+    while parts.left() and not stop.is_set():
+        for name in (_AT, _ENDED):
+            (parts.place / name).unlink(missing_ok=True)
+        words = _watched(parts, limits, say, stop)
+        if stop.is_set() or not (left := parts.left()):
+            return
+        at = _text(parts.place / _AT)
+        ended.append(at)
+        for name in [at] if at in left and len(ended) < _ENOUGH else left:
+            why = words if at in (name, "") else f"not tried after {', '.join(ended)}, where its process {words}"
+            say(f"  {parts.word}: {name}: no answer: {why}")
+            parts.without_answer(name, why)
+
+
+def _watched(parts: "Parts", limits: tuple[float, float], say: Callable[[str], None], stop: threading.Event) -> str:
+    """Run a controller's process until it ends, by itself or by its limits; why it did."""
+    seconds, memory = limits
+    parts.place.mkdir(parents=True, exist_ok=True)
+    given = (parts.word, str(parts.place), parts.selection.to_json(), str(memory))
+    with open(parts.place / _LOG, "ab") as log:
+        running = subprocess.Popen(
+            [sys.executable, "-P", "-m", __spec__.name, *given],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    at, since = "", time.monotonic()
+    try:
+        while running.poll() is None and not stop.is_set():
+            if (now := _text(parts.place / _AT)) != at:
+                at, since = now, time.monotonic()
+                say(f"  {parts.word}: {at}")
+            if time.monotonic() - since > seconds:
+                return f"was stopped after {seconds:g} s"
+            time.sleep(_POLL)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+    code = running.returncode
+    ended = f"ended with signal {-code}" if code < 0 else f"ended with code {code} before it was done"
+    return _text(parts.place / _ENDED) or ended
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8") if file.exists() else ""
+
+
+def _here(word: str, place: str, selection: str, memory: str) -> None:
+    """The process of a controller: what is left of its parts."""
+    most = int(float(memory) * 2**30)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    from lqrlab import compute
+    from lqrlab.extensions.controllers.selection import Parts, Selection
+
+    compute.setup()
+    parts = Parts(word, Selection.from_json(selection), Path(place))
+    try:
+        parts.loaded()
+    except BaseException as error:
+        write_atomic(parts.place / _ENDED, f"{type(error).__name__}: {error}"[:2000])
+        raise
+    parts.judge(lambda line: write_atomic(parts.place / _AT, line) and None)
+
+
+if __name__ == "__main__":
+    _here(*sys.argv[1:])

@@ -1,11 +1,12 @@
-"""Controllers to be judged, by a name or by the file that holds them."""
+"""Controllers by a name, or from the file that holds them, for :func:`lqrlab.evaluation.judge`."""
 
 import dataclasses
 import importlib.util
 import inspect
-import itertools
+import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,32 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from lqrlab import learning, systems
-from lqrlab.compute import checks, files, pytree
+from lqrlab import control, learning, simulation, systems
+from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
+from lqrlab.compute.names import of_extra
 from lqrlab.evaluation import FamilyGain
-from lqrlab.simulation import LinearPolicy, Policy, Problem
+from lqrlab.extensions.controllers.processes import parted
+from lqrlab.simulation import LinearPolicy, Measured, Policy, Problem, bind
+from lqrlab.systems import Plant
 
-RUNS_CODE = (".py", ".zip", ".fmu")
-"""Endings of files that execute what is in them; a folder of C code does too."""
 _MOST_UNITS = 256  # loops of a functional mock-up unit, each an instance of it
+_AGENTS = ("stable_baselines3", "sbx", "sb3_contrib")
+Design = Callable[[Problem], Any]
+
+
+def one_family(make: Design) -> Design:
+    """A controller that is made for one family at a time, of its plants as they are, not padded."""
+
+    def made(problem: Problem) -> Any:
+        if problem.plant is None:
+            raise ValueError("it is made for plants whose equations, states and inputs it is told, and here it is not")
+        return make(problem)
+
+    return made
+
+
+# Built in ----------------------------------------------------------------------------------------------------
 
 
 @pytree
@@ -43,45 +61,29 @@ class ClippedPolicy:
         return None, jnp.clip(-matvec(self.K.astype(x.dtype), x), low, high)
 
 
-def clipped(problem: Problem) -> Policy:
+def _clipped(problem: Problem) -> Policy:
     """The LQR that keeps the limits of the inputs; without limits the LQR."""
     return LinearPolicy(problem.K) if problem.low is None else ClippedPolicy(problem.K, problem.low, problem.high)
 
 
-class EachFamily(Mapping[str, Callable[[Problem], object]]):
-    """A controller that is made for one family at a time, of its plants as they are, not padded."""
-
-    def __init__(self, make: Callable[[str, Problem], object]) -> None:
-        self.make = make
-
-    def __getitem__(self, family: str) -> Callable[[Problem], object]:
-        return lambda problem: self.make(family, problem)
-
-    def __contains__(self, family: object) -> bool:
-        return True
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(systems.names())
-
-    def __len__(self) -> int:
-        return len(systems.names())
-
-
-def _mpc(horizon: str) -> object:
+def _mpc(horizon: str) -> Design:
     from lqrlab.extensions import predictive
 
     steps = checks.whole("mpc:N", int(horizon) if horizon.isdigit() else horizon or 20)
+    planned = one_family(lambda problem: predictive.mpc(problem, steps))
     # without limits the plan of any horizon is the LQR's
-    return EachFamily(lambda family, problem: predictive.mpc(problem, steps) if problem.limits else problem.K)
+    return lambda problem: problem.K if problem.limits is None else planned(problem)
 
 
-def _pid(rule: str) -> object:
+def _pid(rule: str) -> Design:
     from lqrlab.extensions import classical
 
+    checks.choice("pid:RULE", rule or "optimal", classical.pid_tuning.RULES)
     designs: dict[str, object] = {}
 
-    def tuned(family: str, problem: Problem) -> object:
+    def tuned(problem: Problem) -> object:
         """Tuned on the family's default parameters; kept, for the best takes seconds."""
+        family = problem.name
         if family not in systems.names():
             raise ValueError("PID is tuned on the default parameters of a family, and this is of none")
         if family not in designs:
@@ -89,23 +91,23 @@ def _pid(rule: str) -> object:
             designs[family] = classical.pid(plant, rule or "optimal", pairs=[(i, i) for i in range(plant.m)])
         return designs[family]
 
-    return EachFamily(tuned)
+    return one_family(tuned)
 
 
-def _adaptive(_: str) -> object:
+def _adaptive(_: str) -> Design:
     from lqrlab.extensions import unknown
 
-    def make(problem: Problem) -> object:
+    def made(problem: Problem) -> object:
         if not problem.in_scales:
-            raise ValueError("the adaptive regulator is for plants of which A and B are not told")
+            raise ValueError("it is judged where A and B are not told: its cost is Σ |x|² + |u|² in scales")
         return unknown.adaptive(problem, learning.pretrained("adaptive"))
 
-    return make
+    return made
 
 
 BUILT_IN: dict[str, Callable[[str], object]] = {
     "lqr": lambda _: lambda problem: problem.K,
-    "clipped": lambda _: clipped,
+    "clipped": lambda _: _clipped,
     "mpc": _mpc,
     "pid": _pid,
     "nominal": lambda _: FamilyGain(),
@@ -116,145 +118,260 @@ BUILT_IN: dict[str, Callable[[str], object]] = {
 """Name → what makes the controller of it, given what stands behind a colon (``mpc:20``, ``pid:simc``)."""
 
 
-def contender(word: str, *, dt: float | None = None) -> object:
+# From files --------------------------------------------------------------------------------------------------
+
+
+def load(word: str, *, dt: float | None = None) -> object:
     """The controller that a word names, for :func:`lqrlab.evaluation.judge`.
+
+    C code, functional mock-up units and agents are for plants of their own size and sample time; others they refuse.
+    C code and units are given the absolute states (or outputs) of the plant at hand, and their inputs are absolute:
+    they hold the equilibrium that they were made with, also where that of a variant is another.
 
     Args:
         word: a built-in name (:data:`BUILT_IN`); the folder of a run, of checkpoints, or of C code; a file that
-            ``deployment.save`` wrote (``.json``, ``.mat``, ``.npz``); ``my_controller.py[:name]``; a ``.fmu``; the
-            ``.zip`` of an agent of Stable-Baselines3 or SBX. Code in them is executed: name what you would run.
-        dt: sample time [s] of a ``.fmu``; its plant's if left out.
+            ``deployment.save`` wrote (``.json``, ``.mat``, ``.npz``); ``my_controller.py[:name]``, a gain, a design or
+            a function from a problem to one; a ``.fmu``; the ``.zip`` of an agent of Stable-Baselines3 or SBX. Code in
+            them is executed: name what you would run.
+        dt: sample time [s] of a ``.fmu`` that does not say its own.
 
     Raises:
         ValueError: what it is not, in words.
+
+    >>> found = evaluation.judge({"mine": controllers.load("clipped")}, systems.make("pendulum"), key=jax.random.key(0))
+    >>> found.summary()["pendulum"]["mine"]["worst"] < 1e-6
+    True
     """
-    name, _, rest = word.partition(":")
-    if name in BUILT_IN:
-        return BUILT_IN[name](rest)
-    path, attribute = _parted(word)
-    if not path.exists():
-        known = ", ".join(BUILT_IN)
-        raise ValueError(f"CONTROLLER: expected one of {known}, or a file or folder that is there, but found {word}")
+    path, name = parted(word)
+    if path is None:
+        kind, _, rest = word.partition(":")
+        return BUILT_IN[kind](rest)
     if path.is_dir():
         return _of_folder(path)
     if path.suffix == ".py":
-        return _of_python(path, attribute)
+        return _of_python(path, name)
     if path.suffix == ".zip":
         return _of_agent(path)
     from lqrlab.extensions import deployment
 
     if path.suffix == ".fmu":
-        return EachFamily(lambda family, problem: UnitPolicy(path, problem))
-    return deployment.load(path)
+        return _of_unit(path, dt)
+    found = deployment.load(path)
+    if isinstance(found, Plant | dict):
+        kind = "a log" if isinstance(found, dict) else "a plant"
+        raise ValueError(f"{path}: expected a gain or a controller, but found {kind}")
+    return _of_design(found)
 
 
-def foreign(word: str) -> bool:
-    """True of a word whose controller executes code that is not ours."""
-    path, _ = _parted(word)
-    named = word.partition(":")[0] in BUILT_IN
-    return not named and (path.suffix in RUNS_CODE or (path / "controller.c").exists())
+@dataclasses.dataclass(frozen=True, eq=False)
+class FixedGain:
+    """One gain for all plants of its size; others it has none for."""
+
+    K: np.ndarray
+
+    @property
+    def why(self) -> str:
+        """The words for plants of another size."""
+        return "its gain is for {1} states and {0} inputs".format(*self.K.shape)
+
+    def gains(self, names: Sequence[str], problem: Problem) -> Float[Array, "V 6 12"]:
+        """The gain for each plant of a padded problem; not a number for those of another size."""
+        exists = problem.coordinates.input_mask, problem.coordinates.state_mask
+        fits = np.all([np.sum(mask, -1) == size for mask, size in zip(exists, self.K.shape)], 0)
+        padded = np.zeros((problem.m, problem.n))
+        padded[: self.K.shape[0], : self.K.shape[1]] = self.K
+        return jnp.asarray(np.where(fits[:, None, None], padded, np.nan))
 
 
-def identity(word: str) -> str:
-    """The word, and the digest of the file that it names: another file is another contender."""
-    path, _ = _parted(word)
-    named = word.partition(":")[0] in BUILT_IN or not path.is_file()
-    return word if named else f"{word} {files.digest(path)[:16]}"
+def _of_design(found: Any) -> object:
+    """A gain, a design, or what makes them."""
+    if isinstance(found, control.LQR):
+        found = found.K
+    if isinstance(found, np.ndarray | jax.Array | list | tuple):
+        K = np.asarray(checks.real("K", found, finite=True), float)
+        if K.ndim != 2 or not K.size or K.shape[0] > systems.M_MAX or K.shape[1] > systems.N_MAX:
+            raise ValueError(f"K: expected one gain [m, n], at most 6 inputs by 12 states, but found shape {K.shape}")
+        return FixedGain(K)
+    simulation.binding.check_controller(found)
+    made = inspect.isfunction(found) or not (hasattr(found, "init") or simulation.binding.recognised(found))
+    return _of_function(found) if made else one_family(lambda problem: found)
 
 
-def _parted(word: str) -> tuple[Path, str]:
-    """File and name of ``my_controller.py:name``."""
-    file, colon, attribute = word.rpartition(":")
-    return (Path(file), attribute) if colon and file.endswith(".py") else (Path(word), "")
+def _of_function(make: Design) -> Design:
+    """What a function makes of all plants at once, or where it cannot, of one after another."""
+
+    def made(problem: Problem) -> Policy:
+        try:
+            return bind(make, problem)
+        except Exception:
+            if problem.plant is None or not problem.batch_shape:
+                raise
+        each = [bind(make, problem[i]) for i in range(len(problem))]
+        return jax.tree.map(lambda *a: jnp.stack([jnp.asarray(one) for one in a]), *each)
+
+    return made
+
+
+def _of_python(path: Path, name: str) -> object:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    sys.path.insert(0, str(path.resolve().parent))  # what it imports stands beside it
+    spec.loader.exec_module(module)
+    if not name:
+        public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
+        own = [key for key, value in public.items() if inspect.isfunction(value) and value.__module__ == path.stem]
+        own = own or [key for key, value in public.items() if isinstance(value, np.ndarray | jax.Array | control.LQR)]
+        if len(own) != 1:
+            found = f"found {', '.join(own) or 'neither'}; say which: {path}:NAME"
+            raise ValueError(f"{path}: expected one function, or one gain, but {found}")
+        (name,) = own
+    if not hasattr(module, name):
+        raise ValueError(f"{path}: expected {name} in it, but found {', '.join(key for key in vars(module) if key[0] != '_')}")
+    return _of_design(getattr(module, name))
 
 
 def _of_folder(path: Path) -> object:
-    if (path / "controller.c").exists():
-        from lqrlab.extensions import deployment
+    from lqrlab.extensions import deployment
 
-        exported = deployment.load_c(path)
-        return EachFamily(lambda family, problem: exported)
-    checkpoints = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-    return learning.load(checkpoints)
+    if not (path / "controller.c").exists():
+        checkpoints = path / "checkpoints"
+        return learning.load(checkpoints if checkpoints.is_dir() else path)
+    exported = deployment.load_c(path)
 
+    def absolute(problem: Problem) -> Policy:
+        """The code about the equilibrium of the plant at hand."""
+        y_eq = problem.x_eq
+        if exported.measures_outputs and problem.plant is not None:
+            y_eq = problem.plant.output(y_eq)
+        elif exported.sensor is not None and exported.sensor.shape[-1] == problem.n:
+            y_eq = y_eq @ exported.sensor.T
+        at = {"y_eq": np.asarray(y_eq), "u_eq": np.asarray(problem.u_eq)}
+        return bind(dataclasses.replace(exported, **at), problem)
 
-def _of_python(path: Path, attribute: str) -> object:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    if not attribute:
-        own = [
-            name
-            for name, value in vars(module).items()
-            if not name.startswith("_") and getattr(value, "__module__", path.stem) == path.stem
-            and (inspect.isfunction(value) or isinstance(value, np.ndarray | jax.Array))
-        ]
-        if len(own) != 1:
-            raise ValueError(f"{path}: expected one function or gain, but found {', '.join(own) or 'none'}; say which: "
-                             f"{path}:NAME")
-        (attribute,) = own
-    if not hasattr(module, attribute):
-        raise ValueError(f"{path}: there is no {attribute} in it")
-    return getattr(module, attribute)
+    return one_family(absolute)
 
 
 def _of_agent(path: Path) -> object:
     from lqrlab.extensions import environments
 
     model = _loaded_agent(path)
+    seen, given = model.observation_space, model.action_space
 
-    def agent(family: str, problem: Problem) -> object:
-        env = environments.make(family, dt=float(np.asarray(problem.dt).ravel()[0]))
-        seen, wanted = env.observation_space.shape, model.observation_space.shape
-        if seen != wanted:
-            raise ValueError(f"the agent was trained on observations of shape {wanted}, but {family} shows {seen}")
-        return environments.AgentPolicy.of(env, model)
+    def agent(problem: Problem) -> object:
+        assert problem.plant is not None
+        plant: Any = problem.name if problem.name in systems.names() else problem.plant[(0,) * len(problem.batch_shape)]
+        both, size = problem.n + problem.m, seen.shape[-1]
+        history = size != problem.n and size % both == 0
+        settings: dict[str, Any] = {"observe": f"history:{size // both}"} if history else {}
+        settings["dt"] = float(np.ravel(problem.dt)[0])
+        if hasattr(given, "n"):
+            settings["action"] = f"levels:{round(given.n ** (1 / problem.m))}"
+        for units in ("limits", "physical", "scaled"):
+            env = environments.make(plant, units=units, **settings)
+            if (env.observation_space.shape, env.action_space.shape) != (seen.shape, given.shape):
+                raise ValueError(
+                    f"the agent was trained on observations of shape {seen.shape} and actions of {given.shape}, but "
+                    f"{problem.name} has {env.observation_space.shape} and {env.action_space.shape}"
+                )
+            if hasattr(given, "n") or np.allclose(env.action_high, given.high, rtol=1e-4):
+                return environments.AgentPolicy.of(env, model)
+        raise ValueError(f"the agent's actions reach up to {given.high}, and those of {problem.name} in no units do")
 
-    return EachFamily(agent)
+    return one_family(agent)
 
 
 def _loaded_agent(path: Path) -> Any:
-    """A model of Stable-Baselines3 or SBX; which algorithm it is the file does not say, so they are tried."""
-    tried = []
-    for library, algorithm in itertools.product(("stable_baselines3", "sbx"), ("PPO", "SAC", "TD3", "A2C", "DQN")):
-        if importlib.util.find_spec(library) is None:
-            tried.append(f"{library} is not installed")
-            continue
-        kind = getattr(importlib.import_module(library), algorithm, None)
-        try:
-            return kind.load(path, device="cpu") if kind is not None else None
-        except Exception as error:  # of another algorithm
-            tried.append(f"{algorithm}: {error}")
-    raise ValueError(f"{path}: expected an agent of Stable-Baselines3 or SBX, but found none ({tried[0]:.200})")
+    """A model of Stable-Baselines3 or SBX, by the algorithm of which its policy is."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            data = json.loads(archive.read("data"))
+        library, algorithm, *_ = data["policy_class"]["__module__"].split(".")
+    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, OSError) as error:
+        raise ValueError(f"{path}: expected an agent of Stable-Baselines3 or SBX, but found another ({error})") from None
+    if library not in _AGENTS:
+        raise ValueError(f"{path}: expected an agent of {', '.join(_AGENTS)}, but found one of {library}")
+    if algorithm == "common":  # which several share
+        algorithm = "ppo" if "clip_range" in data else "a2c"
+    module = of_extra(library, "environments", f"the agent in {path.name}")
+    kind = next((value for key, value in vars(module).items() if key.lower() == algorithm), None)
+    if kind is None:
+        raise ValueError(f"{path}: expected an algorithm of {library}, but it has no {algorithm}")
+    return kind.load(path, device="cpu")
 
 
+# Functional mock-up units -------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Units:
+    """The instances of a unit, one for each loop; those of a new run are new."""
+
+    path: Path
+    dt: float
+    running: list[Any] = dataclasses.field(default_factory=list)
+
+    def called(self, count: Any, y: Any) -> np.ndarray:
+        """The answers to measurements ``[*loops, p]``."""
+        from lqrlab.extensions import deployment
+
+        flat = np.asarray(y).reshape(-1, y.shape[-1])
+        if len(flat) > _MOST_UNITS:
+            raise ValueError(f"{self.path}: expected at most {_MOST_UNITS} loops at once, but found {len(flat)}")
+        if int(count) == 0:
+            self.running[:] = [deployment.CoSimulation(self.path, self.dt, trusted=True) for _ in flat]
+        answers = [unit(one) for unit, one in zip(self.running, flat)]
+        return np.asarray(answers, y.dtype).reshape(*y.shape[:-1], -1)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
 class UnitPolicy:
-    """A functional mock-up unit as a policy: an instance for each loop, called in the order of the samples."""
+    """A functional mock-up unit as a policy: absolute measurements in, absolute inputs out, in the order of samples."""
 
-    def __init__(self, path: Path, problem: Problem) -> None:
-        self.path, self.problem = path, problem
-        self.units: list[Any] = []
+    y_eq: Float[Array, "*batch p"]
+    u_eq: Float[Array, "*batch m"]
+    units: Units = dataclasses.field(metadata={"static": True})
 
     def init(self, batch_shape: tuple[int, ...]) -> Array:
         """The number of samples taken."""
         return jnp.zeros((), int)
 
     def __call__(self, carry: Array, x: Array) -> tuple[Array, Array]:
-        """What the units answer to the states."""
-        result = jax.ShapeDtypeStruct((*x.shape[:-1], self.problem.m), x.dtype)
-        return carry + 1, jax.experimental.io_callback(self._called, result, carry, x, ordered=True)
+        """The unit's answer to a deviation of what it measures."""
+        y_eq, u_eq = (expand_batch(a.astype(x.dtype), x.ndim) for a in (self.y_eq, self.u_eq))
+        result = jax.ShapeDtypeStruct((*x.shape[:-1], u_eq.shape[-1]), x.dtype)
+        answer = jax.experimental.io_callback(self.units.called, result, carry, x + y_eq, ordered=True)
+        return carry + 1, answer - u_eq
 
-    def _called(self, count: Any, x: Any) -> np.ndarray:
-        from lqrlab.extensions import deployment
 
-        states = np.asarray(x).reshape(-1, x.shape[-1])
-        if len(states) > _MOST_UNITS:
-            raise ValueError(f"{self.path}: expected at most {_MOST_UNITS} loops, but found {len(states)}")
-        if int(count) == 0:
-            dt = float(np.asarray(self.problem.dt).ravel()[0])
-            self.units = [deployment.CoSimulation(self.path, dt, trusted=True) for _ in states]
-        x_eq, u_eq = (np.asarray(a).reshape(-1, np.shape(a)[-1])[0] for a in (self.problem.x_eq, self.problem.u_eq))
-        answers = [unit(state + x_eq) - u_eq for unit, state in zip(self.units, states)]
-        return np.asarray(answers, x.dtype).reshape(*x.shape[:-1], -1)
+def _of_unit(path: Path, dt: float | None) -> object:
+    from lqrlab.extensions import deployment
+    from lqrlab.extensions.deployment import fmu_import
+
+    says = getattr(fmu_import.described(path, True).defaultExperiment, "stepSize", None)
+    step = float(says) if says else dt
+    unit = deployment.CoSimulation(path, step or 0.01, trusted=True)  # refuses what it cannot run
+
+    def made(problem: Problem) -> Policy:
+        if step is not None:
+            simulation.policies.check_step(
+                jnp.asarray(step), problem.dt, "the sample time of the unit, {:g} s,", "export it for {:g} s"
+            )
+        assert problem.plant is not None
+        shown = simulation.outputs(problem.plant)
+        sizes, sensor = (len(unit.inputs), len(unit.outputs)), None
+        if sizes != (problem.n, problem.m) and sizes == (shown.shape[-2], problem.m):
+            sensor = shown
+        elif sizes != (problem.n, problem.m):
+            raise ValueError(
+                f"the unit is given {sizes[0]} numbers and answers with {sizes[1]}, but {problem.name} has "
+                f"{problem.n} states and {problem.m} inputs"
+            )
+        y_eq = problem.x_eq if sensor is None else problem.plant.output(problem.x_eq)
+        policy = UnitPolicy(y_eq, problem.u_eq, Units(path, float(np.ravel(problem.dt)[0])))
+        return policy if sensor is None else Measured(policy, sensor)
+
+    return one_family(made)
