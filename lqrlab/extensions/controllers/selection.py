@@ -1,0 +1,210 @@
+"""Selections of plants to judge controllers on, and what is judged of them: a part for each controller and scenario."""
+
+import dataclasses
+import functools
+import hashlib
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+import lqrlab
+from lqrlab import evaluation, learning, systems
+from lqrlab.compute.configuration import Config, Count, NonNegative, OneOf, Positive, Seed, Share
+from lqrlab.evaluation import Judgement, Scenario, judging
+from lqrlab.extensions.controllers import processes, sources
+from lqrlab.simulation import Problem
+
+GROUPS = ("trained", "unseen", "published", "dense")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Selection(Config):
+    """Plants, and what happens to them, as the options of ``lqrlab judge`` say it.
+
+    Attributes:
+        plants: groups (``trained``, ``unseen``, ``published``, ``dense``, ``all``), families, files of plants.
+        variants: plants of each family.
+        spread: half-width of their parameters, relative.
+        starts: initial states of each plant.
+        noise: of states and sensors, in scales of the states; 0 for no scenarios with noise.
+        limits: of the inputs, ± this in their scales; None for no scenarios with limits.
+        told: whether controllers are given A and B, ``"everything"``, or ``"units"`` alone.
+        seed: of plants and starts; 0 is the public list, others are held back.
+    """
+
+    plants: tuple[str, ...] = ("all",)
+    variants: Count = 8
+    spread: Share = 0.2
+    starts: Count = 4
+    noise: NonNegative = 0.01
+    limits: Positive | None = None
+    told: Annotated[str, OneOf("everything", "units")] = "everything"
+    seed: Seed = 0
+
+    @property
+    def key(self) -> Array:
+        """Random key of plants and starts."""
+        return jax.random.key(self.seed)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the selection, and of the files that it names."""
+        seen = hashlib.sha256(f"{lqrlab.__version__} {self.to_json()}".encode())
+        for file in map(Path, self.plants):
+            seen.update(file.read_bytes() if file.suffix and file.is_file() else b"")
+        return seen.hexdigest()[:16]
+
+
+def scenarios_of(selection: Selection) -> dict[str, Scenario]:
+    """The scenarios of a selection: of its groups in the order of :func:`lqrlab.evaluation.suite`, then of its plants.
+
+    The trained families are those of the network that is shipped. A file is entered as a family of the file's name.
+
+    Raises:
+        ValueError: nothing selected; a name that is no group, family or file, with the nearest.
+    """
+    if not selection.plants:
+        raise ValueError(f"plants: expected {', '.join(GROUPS)}, all, families or files of plants, but found none")
+    trained = list(learning.weight_files.card("regulator")["trained"])
+    options = {name: getattr(selection, name) for name in ("variants", "spread", "noise")} | {"limit": selection.limits}
+    groups = GROUPS if "all" in selection.plants else [name for name in GROUPS if name in selection.plants]
+    found: dict[str, Scenario] = {}
+    if groups:
+        others = None if "unseen" in groups else []
+        every = evaluation.suite(trained, key=selection.key, others=others, **options)
+        found = {name: one for name, one in every.items() if one.group in groups}
+    names: list[str] = []
+    for name in (name for name in selection.plants if name not in (*GROUPS, "all")):
+        names += _entered(Path(name)) if Path(name).suffix else [systems.family(name) and name]
+    if names:
+        label = ", ".join(names) if len(names) < 4 else f"{len(names)} families"
+        group = "trained" if set(names) <= set(trained) else "unseen"
+        for name, one in evaluation.suite(names, key=selection.key, others=[], **options).items():
+            if one.group == "trained":
+                own = name.replace("trained families", label) if "trained families" in name else f"{label}, {name}"
+                found[own] = dataclasses.replace(one, group=group)
+    if selection.told == "units":
+        shown = "A and B not told"
+        found = {
+            name if one.told == "units" else f"{name}, {shown}": dataclasses.replace(one, told="units")
+            for name, one in found.items()
+        }
+    return found
+
+
+def _entered(file: Path) -> list[str]:
+    """The families of a file of plants, entered into the catalogue."""
+    if not file.is_file():
+        raise ValueError(f"plants: expected a group, a family or a file that is there, but found {file}")
+    if file.stem in systems.names() and file.suffix not in (".py", ".toml"):
+        return [file.stem]  # entered before
+    return systems.register_file(file)
+
+
+def verify(judgement: Judgement) -> list[str]:
+    """Words for each scenario of a judgement that is not of the plants and starts that its recipe says; none if all are.
+
+    Plants and starts are drawn again here, from the seed.
+    """
+    try:
+        selection = Selection.from_json(str(judgement.recipe["selection"]))
+        scenarios = scenarios_of(selection)
+    except (KeyError, ValueError) as error:
+        return [f"its recipe cannot be followed here: {error}"]
+    found = [f"{name}: it is of the recipe, and missing" for name in scenarios if name not in judgement.scores]
+    for name, digest in judgement.digests.items():
+        if name not in scenarios:
+            found.append(f"{name}: it is not of the recipe")
+        elif digest != judging.digest(scenarios[name], judging.key_of(selection.key, name), selection.starts):
+            found.append(f"{name}: its plants or starts are not those of the recipe")
+    return found
+
+
+# Parts -------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(4)
+def _scenarios(selection: Selection) -> dict[str, Scenario]:
+    return scenarios_of(selection)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NoAnswer:
+    """In the place of a controller that cannot be asked."""
+
+    why: str
+
+    def gains(self, names: Sequence[str], problem: Problem) -> Array:
+        """None."""
+        return jnp.full_like(problem.K, jnp.nan)
+
+
+@dataclasses.dataclass
+class Parts:
+    """The files of a controller in a folder, one for each scenario that has been judged."""
+
+    word: str
+    selection: Selection
+    place: Path
+    controller: Any = None
+
+    def file(self, name: str) -> Path:
+        """The part of a scenario."""
+        return self.place / f"{zlib.crc32(name.encode()):08x}.json"
+
+    def left(self) -> list[str]:
+        """Scenarios that have no part yet."""
+        return [name for name in _scenarios(self.selection) if not self.file(name).exists()]
+
+    def loaded(self) -> "Parts":
+        """With its controller, if there is something left to judge."""
+        if self.left():
+            self.controller = sources.load(self.word)
+        return self
+
+    def judge(self, say: Callable[[str], None]) -> None:
+        """Judge what is left."""
+        for name in self.left():
+            say(name)
+            self._write(name, self.controller)
+
+    def without_answer(self, name: str, words: str) -> None:
+        """The part of a scenario of which there is no answer."""
+        self._write(name, NoAnswer(words))
+
+    def _write(self, name: str, controller: object) -> None:
+        one = _scenarios(self.selection)[name]
+        options: dict[str, Any] = {"key": self.selection.key, "starts": self.selection.starts}
+        reference = None if one.limit is None else _reference
+        found = evaluation.judge({self.word: controller}, {name: one}, reference=reference, **options)
+        self.place.mkdir(parents=True, exist_ok=True)
+        found.save(self.file(name))
+
+    @staticmethod
+    def joined(parts: Sequence["Parts"]) -> Judgement:
+        """The judgement of all parts, with what is to be known of how it was made."""
+        selection = parts[0].selection
+        each = [Judgement.read(part.file(name)) for name in _scenarios(selection) for part in parts]
+        recipe = {
+            "selection": selection.to_json(),
+            "version": lqrlab.__version__,
+            "controllers": {part.word: processes.identity(part.word) for part in parts},
+        }
+        return dataclasses.replace(Judgement.together(each), recipe=recipe)
+
+
+def _reference(problem: Problem) -> Callable[[Array], Array]:
+    """The least cost within limits; controllers judged one after another share the search."""
+    from lqrlab.extensions import predictive
+
+    seen = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(problem))).digest()
+    return _REFERENCES.setdefault(seen, predictive.reference(problem))
+
+
+_REFERENCES: dict[bytes, Callable[[Array], Array]] = {}
