@@ -11,6 +11,7 @@ import numpy as np
 
 from benchmarks.adaptive_prior import TRAINED, told, variants
 from benchmarks.baseline_grid import BaselineTrial, tune_baselines
+from benchmarks.first_contact import first_contact
 from benchmarks.measurement import Parts, Row, main, row
 from lqrlab import learning, systems, unknown
 from lqrlab.dataset import random_systems
@@ -83,7 +84,7 @@ def bench_unknown(size: Size = FULL, controllers: Mapping[str, Controller] | Non
 
 @dataclasses.dataclass(frozen=True)
 class ContactRow:
-    """A controller in :func:`lqrlab.extensions.unknown.first_contact`; each figure (median, least, largest) over seeds.
+    """A controller in :func:`benchmarks.first_contact.first_contact`; each figure (median, least, largest) over seeds.
 
     Attributes:
         controller: its name.
@@ -139,7 +140,7 @@ def bench_contact(
         for seed, kinds in enumerate(drawn):
             before, after = kinds[kind]
             before = before.disturbed(noise=np.full((len(before), 1), claimed))
-            contact = unknown.first_contact(made, before, after, key=jax.random.key(seed), noise=noise)
+            contact = first_contact(made, before, after, key=jax.random.key(seed), noise=noise)
             found.append(contact.summary())
         for episode in found[0]:
             median, failed = (_spread([each[episode][of] for each in found]) for of in ("median", "failed"))

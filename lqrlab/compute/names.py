@@ -14,8 +14,7 @@ _MOVED = {
         "constrained_optimum:optimum",
         "simulation": "FilteredPolicy NonlinearMPC NonlinearPlan PredictivePolicy SwitchingPolicy filtered "
         "nonlinear_mpc",
-        "learning": "Imitation ImitationConfig Recovery RecoveryConfig RecoveryPolicy imitate train_recovery",
-        "evaluation": "best_known_cost recoveries",
+        "learning": "Imitation ImitationConfig RecoveryPolicy imitate",
     },
     "robust": {
         "control": "MuController:MuSynthesis NormRequirement ReducedModel:Reduction RobustController:Synthesis "
@@ -35,8 +34,7 @@ _MOVED = {
     "evaluation": {"learning": "Certificate certificate certify"},
     "unknown": {
         "learning": "AdaptivePolicy Families LookAheadPolicy Prior adaptive families look_ahead ridge wide",
-        "evaluation": "FirstContact Regret first_contact unknown:score unknown_baselines:baselines "
-        "unknown_problem:problem_of",
+        "evaluation": "Regret unknown:score unknown_baselines:baselines unknown_problem:problem_of",
     },
 }
 """Subpackage → where its names were, and by which name, if by another."""

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import itertools
 import time
@@ -120,7 +121,8 @@ def judge(
         scores[scenario][name], words = _scored(controller, case)
         if words:
             refused[name][scenario] = words
-        if name not in seconds and case.scenario.told == "everything" and (timed := _timed(controller, case)):
+        able = case.names[0] not in words and case.scenario.told == "everything"
+        if able and name not in seconds and (timed := _timed(controller, case)):
             seconds[name] = timed
     return Judgement(
         scores,
@@ -182,8 +184,8 @@ def _prepared(scenario: Scenario, key: Array, starts: int, reference: Reference 
     """Plants with an optimum, their starts and what happens to them."""
     batches = list(scenario.plants.values())
     names = [name for name, batch in scenario.plants.items() for _ in range(len(batch))]
-    problem = (untold if scenario.told == "units" else Problem.of)(batches)
-    then = Problem.of(list(scenario.then.values())) if scenario.then else None
+    problem = untold(batches) if scenario.told == "units" else Problem.of(batches, linear=True)
+    then = Problem.of(list(scenario.then.values()), linear=True) if scenario.then else None
     good = np.asarray(problem.has_optimum) & (True if then is None else np.asarray(then.has_optimum))
     at = np.flatnonzero(good)
     if not len(at):
@@ -200,12 +202,13 @@ def _prepared(scenario: Scenario, key: Array, starts: int, reference: Reference 
 def _scored(controller: Any, case: _Case) -> tuple[Score, dict[str, str]]:
     """A controller's score on all plants of a scenario, and why it has none on some."""
     if hasattr(controller, "gains"):
-        why = getattr(controller, "why", "it has no gain for this plant")
+        why = getattr(controller, "why", "")
         if case.scenario.told == "units":
-            return _spread(case, []), dict.fromkeys(case.names, f"{why}, and for the plants' own units and weights")
+            why = why or "its gains are for the plants' own units and weights"
+            return _spread(case, []), dict.fromkeys(case.names, why)
         controller = controller.gains(case.names, case.problem)
         there = np.flatnonzero(np.isfinite(np.asarray(controller)).all((-1, -2)))
-        words = {case.names[i]: why for i in range(len(case.names)) if i not in there}
+        words = {case.names[i]: why or "it has no gain for this plant" for i in range(len(case.names)) if i not in there}
         found = _run(controller[there], case.some(there)) if len(there) else None
         return _spread(case, [] if found is None else [(there, found)]), words
     if not isinstance(controller, Mapping):
@@ -220,10 +223,23 @@ def _scored(controller: Any, case: _Case) -> tuple[Score, dict[str, str]]:
             if isinstance(controller, Mapping) and family not in controller:
                 raise ValueError(f"there is no controller for {family}")
             own = controller[family] if isinstance(controller, Mapping) else controller
-            parts.append((at, _run(own, case.alone(family))))
+            here = case.alone(family)
+            try:
+                found = _run(own, here)
+            except Exception:  # a function of one plant, such as a design of another library
+                if not callable(own):
+                    raise
+                found = _run(functools.partial(_plant_by_plant, own), here)
+            parts.append((at, found))
         except Exception as error:  # a controller's fault costs its own rows
             words[family] = f"{'' if isinstance(error, ValueError) else type(error).__name__ + ': '}{error}"
     return _spread(case, parts), words
+
+
+def _plant_by_plant(make: Callable[[Problem], object], problem: Problem) -> Policy:
+    """The policies of a function that takes one plant, as one."""
+    policies = (bind(make, problem[i]) for i in range(problem.batch_shape[0]))
+    return jax.tree.map(lambda *a: jnp.stack(a), *policies)
 
 
 def _spread(case: _Case, parts: Sequence[tuple[np.ndarray, Score]]) -> Score:
@@ -236,12 +252,14 @@ def _spread(case: _Case, parts: Sequence[tuple[np.ndarray, Score]]) -> Score:
         if asked is not None:
             asked[at] = part.asked
     reference = parts[0][1].reference if parts else "unconstrained"
-    return Score(jnp.asarray(ratio), jnp.asarray(judged), jnp.zeros(shape), reference, asked)
+    found = (ratio, judged, np.zeros(shape), asked)
+    ratio, judged, rest, asked = jax.tree.map(jnp.asarray, found)
+    return Score(ratio, judged, rest, reference, asked)
 
 
 def _run(controller: Any, case: _Case) -> Score:
     """The score of what :func:`lqrlab.simulation.bind` takes, on all plants of a case."""
-    if case.scenario.noise or case.scenario.events:
+    if case.scenario.noise or case.scenario.events or case.scenario.told == "units":
         return _disturbed(controller, case)
     policy = bind(controller, case.problem)
     if isinstance(policy, LinearPolicy) and case.scenario.limit is None:
@@ -283,7 +301,7 @@ def _disturbed(controller: Any, case: _Case) -> Score:
         raise ValueError("it needs A and B, which it is not told here")
     pushes = [jnp.zeros_like(case.x0)]
     for i in range(len(events)):
-        normal = jax.random.normal(jax.random.fold_in(case.key, i), case.x0.shape) * (case.x0 != 0)
+        normal = jax.random.normal(jax.random.fold_in(case.key, i), case.x0.shape) * (case.x0 != 0).astype(float)
         length = jnp.linalg.norm(normal, axis=-1, keepdims=True)
         pushes.append(normal / length * problem.scale_x[:, None])
     plants = [problem, *(case.then if event == "another plant" else problem for event in events)]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int8, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Bool, Float, Int8, PRNGKeyArray
 
 from lqrlab import control, simulation
 from lqrlab.compute import as_jax, checks, jit_by_function, pytree
@@ -50,6 +50,11 @@ class Score(verdict.Judged):
         """The scores of some variants."""
         return jax.tree.map(lambda a: a[index], self)
 
+    @property
+    def answered(self) -> Bool[np.ndarray, "*loops"]:
+        """True for each loop of which the controller gave an answer."""
+        return np.asarray(self.verdict) != NO_ANSWER
+
     def summary(self) -> dict[str, float]:
         """Percent of the loops that diverged, or failed, see :data:`FAILED`; excess cost in percent (p99, worst, p95,
         median; inf: at least that fraction of the loops does not converge); percent bounded without converging.
@@ -58,8 +63,7 @@ class Score(verdict.Judged):
         p95 of the largest input asked for beyond its limit, in percent of it; percent of starts without a constrained
         optimum, whose loops are in the verdicts, not in the quantiles.
         """
-        judged = np.asarray(self.verdict).ravel()
-        answered = judged != NO_ANSWER
+        judged, answered = np.asarray(self.verdict).ravel(), self.answered.ravel()
         if not answered.any():
             return dict.fromkeys(("diverged", "failed", "p99", "worst", "p95", "median", "bounded"), math.nan) | {
                 "no answer": 100.0

@@ -30,7 +30,7 @@ from lqrlab import (
 from lqrlab.dataset.shuffling import shuffled
 from lqrlab.extensions.deployment.fmu_export import PlantPolicy
 from lqrlab.extensions.environments import agents, gymnasium_adapter
-from lqrlab.extensions.predictive.recovery_policy import RecoveryPolicy, Regulator
+from lqrlab.extensions.predictive.imitation import RecoveryPolicy, Regulator
 from lqrlab.extensions.unknown import unknown_baselines
 from lqrlab.simulation import binding
 

@@ -77,8 +77,9 @@ def _mpc(horizon: str) -> Design:
 
 def _pid(rule: str) -> Design:
     from lqrlab.extensions import classical
+    from lqrlab.extensions.classical.pid_tuning import RULES
 
-    checks.choice("pid:RULE", rule or "optimal", classical.pid_tuning.RULES)
+    checks.choice("pid:RULE", rule or "optimal", RULES)
     designs: dict[str, object] = {}
 
     def tuned(problem: Problem) -> object:
@@ -172,7 +173,7 @@ class FixedGain:
     @property
     def why(self) -> str:
         """The words for plants of another size."""
-        return "its gain is for {1} states and {0} inputs".format(*self.K.shape)
+        return "its gain is for {1} states and {0} inputs, in the plant's own units".format(*self.K.shape)
 
     def gains(self, names: Sequence[str], problem: Problem) -> Float[Array, "V 6 12"]:
         """The gain for each plant of a padded problem; not a number for those of another size."""
@@ -251,7 +252,32 @@ def _of_folder(path: Path) -> object:
         at = {"y_eq": np.asarray(y_eq), "u_eq": np.asarray(problem.u_eq)}
         return bind(dataclasses.replace(exported, **at), problem)
 
+<<<<<<< HEAD
     return one_family(absolute)
+=======
+def _of_python(path: Path, attribute: str) -> object:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    if not attribute:
+        own = [
+            name
+            for name, value in vars(module).items()
+            if not name.startswith("_")
+            and getattr(value, "__module__", path.stem) == path.stem
+            and (inspect.isfunction(value) or isinstance(value, np.ndarray | jax.Array))
+        ]
+        if len(own) != 1:
+            raise ValueError(
+                f"{path}: expected one function or gain, but found {', '.join(own) or 'none'}; say which: {path}:NAME"
+            )
+        (attribute,) = own
+    if not hasattr(module, attribute):
+        raise ValueError(f"{path}: there is no {attribute} in it")
+    return getattr(module, attribute)
+>>>>>>> h/judge
 
 
 def _of_agent(path: Path) -> object:
@@ -357,7 +383,7 @@ def _of_unit(path: Path, dt: float | None) -> object:
 
     def made(problem: Problem) -> Policy:
         if step is not None:
-            simulation.policies.check_step(
+            simulation.problem.check_step(
                 jnp.asarray(step), problem.dt, "the sample time of the unit, {:g} s,", "export it for {:g} s"
             )
         assert problem.plant is not None

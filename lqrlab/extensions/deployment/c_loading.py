@@ -81,8 +81,8 @@ class ExportedController:
 class ExportedPolicy:
     """The policy of an :class:`ExportedController`, called from JAX; its memory is that of the C code, byte by byte."""
 
-    y_eq: Float[Array, " p"]
-    u_eq: Float[Array, " m"]
+    y_eq: Float[Array, "*batch p"]
+    u_eq: Float[Array, "*batch m"]
     controller: ExportedController = dataclasses.field(metadata={"static": True})
 
     def check_step(self, dt: Array) -> None:

@@ -1,9 +1,9 @@
-"""The least cost from a start: exact within the limits of linear problems, the best that is known of nonlinear ones."""
+"""The least cost from a start within the limits of a linear problem, exactly."""
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 
 import jax
@@ -11,12 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from lqrlab import simulation
 from lqrlab.compute import checks, pytree
-from lqrlab.compute.linalg import expand_batch, matvec, quadratic
-from lqrlab.evaluation import Attraction, attraction
+from lqrlab.compute.linalg import matvec, quadratic
 from lqrlab.extensions.predictive.design import MPC, mpc
-from lqrlab.extensions.predictive.iterative_lqr import Search, ilqr
 from lqrlab.extensions.predictive.quadratic_program.horizon_solver import either
 from lqrlab.simulation import Limits, Problem
 
@@ -70,7 +67,7 @@ def optimum(problem: Problem, x0: ArrayLike, *, longest: int = 512) -> Constrain
     if not problem.linear:
         raise ValueError(
             f"problem: the constrained optimum is known of a linear plant, but {problem.name} is nonlinear here; "
-            "give linear=True, or compare with predictive.best_known_cost"
+            "give linear=True, or compare with plans of predictive.ilqr"
         )
     checks.whole("longest", longest, low=_SHORTEST)
     checks.on_host("the constrained optimum", problem.A, x0)
@@ -172,96 +169,3 @@ def _unheld(most: float, longest: int, infeasible: bool) -> str:
         f"x0: no input within the limits holds this state: at most {most:.4g} times it is brought back to the "
         f"equilibrium, as far as {longest} samples show; what grows faster than the inputs can push is lost"
     )
-
-
-def recoveries(
-    problem: Problem,
-    policies: Mapping[str, object],
-    *,
-    key: Array,
-    sizes: Sequence[float] = (1.0, 2.0, 4.0),
-    num: int = 512,
-    num_steps: int = 1000,
-) -> dict[str, Attraction]:
-    """Starts, of a fixed set, that each policy brings back to the equilibrium.
-
-    Args:
-        problem: of one plant, with the limits of its inputs.
-        policies: name → controller, see :func:`lqrlab.simulation.bind`.
-        key: random key of the starts; one key, one set.
-        sizes: the starts are normal with so many state scales, ``num`` of each; the same directions in each size.
-        num_steps: samples after which a loop is judged.
-
-    Returns name → verdicts ``[sizes, num]``; ``.converged.mean(-1)`` are the shares.
-    """
-    checks.whole("num", num)
-    starts = starts_of(problem, key=key, sizes=sizes, num=num)
-    return {name: attraction(problem, policy, starts, num_steps=num_steps) for name, policy in policies.items()}
-
-
-def starts_of(problem: Problem, *, key: Array, sizes: Sequence[float], num: int) -> np.ndarray:
-    """Initial deviations ``[sizes, num, n]`` in float32, one set of directions in all sizes."""
-    directions = np.asarray(problem.initial_state(key=key, num=num), np.float32)
-    return np.asarray(sizes, np.float32)[:, None, None] * directions
-
-
-def best_known_cost(
-    problem: Problem,
-    policies: Mapping[str, object],
-    x0: ArrayLike,
-    *,
-    key: Array,
-    horizon: int = 250,
-    num_random: int = 1,
-    max_iterations: int = 100,
-    num_steps: int = 1000,
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The least cost from each start that anything here finds, and what each policy pays.
-
-    Iterative LQR from several first guesses: the equilibrium's inputs, the inputs of each policy's own loop, and random
-    ones. Its optima are local, so the least of all of them and of the policies' own costs counts; a bound from above
-    on the optimum, no more.
-
-    Args:
-        problem, policies: as of :func:`recoveries`.
-        x0: initial deviations ``[starts, n]``.
-        key: random key of the ``num_random`` guesses.
-        horizon: samples of a trajectory; what comes after costs xᵀPx, as the LQR's.
-        max_iterations: of a search.
-        num_steps: samples of a policy's loop; a loop that does not converge costs inf.
-
-    Returns cost ``[starts]``, and name → cost ``[starts]``.
-    """
-    x0 = jnp.asarray(checks.real("x0", x0), float)
-    plant = problem.plant
-    if plant is None or problem.batch_shape or problem.limits is None or problem.low is None:
-        raise ValueError(f"problem: expected one plant with limits of its inputs, but found {problem.name}")
-    runs = {name: simulation.rollout(problem, policy, x0, num_steps) for name, policy in policies.items()}
-    paid = {name: _cost(run, problem) for name, run in runs.items()}
-    guesses = [jnp.zeros((len(x0), horizon, plant.m))]
-    guesses += [jnp.where(jnp.isfinite(run.us), run.us, 0.0)[:, :horizon] for run in runs.values()]
-    held = -(-horizon // 10)
-    spread = expand_batch((problem.high - problem.low) / 4, 4)
-    noise = spread * jax.random.normal(key, (num_random, len(x0), held, plant.m))
-    guesses += list(jnp.repeat(noise, 10, axis=2)[:, :, :horizon])
-    assert problem.continuous is not None
-    plans = ilqr(
-        plant.dynamics,
-        x0 + problem.x_eq[None],
-        problem.continuous.Q,
-        problem.continuous.R,
-        horizon,
-        problem.P,
-        dt=problem.dt,
-        goal=(problem.x_eq, problem.u_eq),
-        limits=Limits(u=(problem.low + problem.u_eq, problem.high + problem.u_eq)),
-        search=Search(expand_batch(problem.u_eq, 4) + problem.saturate(jnp.stack(guesses)), 1e-5, max_iterations),
-    )
-    found = np.where(np.isfinite(plans.cost), plans.cost, np.inf)
-    return np.min([*found, *paid.values()], axis=0), paid
-
-
-def _cost(run: simulation.Trajectory, problem: Problem) -> np.ndarray:
-    """Of each loop, inf where it does not converge."""
-    judged = simulation.verdict.of_sizes(simulation.verdict.size(run.xs, problem.scale_x), linear=problem.linear)
-    return np.where(judged == simulation.Verdict.CONVERGED, run.cost, np.inf)

@@ -9,7 +9,7 @@ from IPython.display import HTML
 from pandas.io.formats.style import Styler
 
 from lqrlab import control, systems
-from lqrlab.evaluation import Ladder, Score
+from lqrlab.evaluation import Judgement, Score
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import plant_card
 from lqrlab.workbench.figures.charts import percent
@@ -49,13 +49,13 @@ def scores(by_policy: Mapping[str, Score], groups: Sequence[str]) -> pd.DataFram
     return pd.DataFrame(rows).set_index(["plant", "controller"])
 
 
-def ladder(found: Ladder) -> pd.DataFrame:
-    """One row a rung and controller, as :func:`scores` has them for families."""
-    return pd.DataFrame(found.rows()).set_index(["plants", "controller"])
+def judgement(found: Judgement) -> pd.DataFrame:
+    """One row a scenario and controller, as :func:`scores` has them for families."""
+    return pd.DataFrame(found.rows()).set_index(["plants", "controller"]).drop(columns=["step [s]", "slowest step [s]"])
 
 
-def answer(found: Ladder) -> str:
-    """The ladder in a few sentences, for somebody who reads nothing else."""
+def answer(found: Judgement) -> str:
+    """A judgement in a few sentences, for somebody who reads nothing else."""
     summary, sentences = found.summary(), []
     for rung in found.scores:
         by = summary[rung]

@@ -13,7 +13,6 @@ from refusals import refused
 from scipy_oracle import gain
 
 from lqrlab import learning, simulation, systems, unknown
-from lqrlab.compute import pytree
 from lqrlab.extensions.unknown import belief as beliefs
 from lqrlab.extensions.unknown.prior import Guess
 from lqrlab.extensions.unknown.regret import ConstantGain
@@ -492,67 +491,6 @@ def test_a_loop_that_diverges_counts_and_leaves_its_neighbours_alone(plants, fac
     assert (regret.steps_until()[1] == 60).all()
 
 
-def test_first_contact_is_the_loop_of_numpy_episode_by_episode(plants):
-    """A gain that is not the best, pushed, and then on reversed inputs; the reference is told the new plant."""
-    K = np.asarray(plants.K) * 1.1
-    contact = unknown.first_contact(lambda _: ConstantGain(jnp.asarray(K)), plants.disturbed(), key=KEY, num_steps=30)
-    first, pushes, _ = jax.random.split(KEY, 3)
-    mask = np.asarray(plants.coordinates.state_mask, float)
-    x0 = np.asarray(jax.random.normal(first, mask.shape, float)) * mask
-    pushes = np.asarray(jax.random.normal(pushes, (2, *mask.shape), float)) * mask
-    pushes = [0 * x0, *(pushes / np.linalg.norm(pushes, axis=-1, keepdims=True))]
-    for i in range(len(plants)):
-        A, B, P, optimal = (np.asarray(getattr(plants, name))[i] for name in "ABPK")
-        x = np.stack([x0[i], x0[i]])
-        for episode, sign in enumerate((1, 1, -1)):
-            x, paid = x + pushes[episode][i], np.zeros(2)
-            for _ in range(30):
-                u = np.clip(np.stack([-K[i] @ x[0], -sign * optimal @ x[1]]), -20, 20)
-                paid += (x**2).sum(1) + (u**2).sum(1)
-                x = x @ A.T + sign * u @ B.T
-            ratio = np.divide(*(paid + np.einsum("bi,ij,bj->b", x, P, x)))
-            if ratio < 10:
-                np.testing.assert_allclose(contact.ratio[episode, i], ratio, rtol=1e-9)
-            else:
-                assert contact.failed[episode, i]
-    assert not contact.failed[1].any()
-    assert contact.failed[2].all()  # both families fall over
-    assert contact.summary()["another plant"]["failed"] == 100
-
-
-@pytree
-@dataclasses.dataclass(frozen=True)
-class LateLearner:
-    """Inputs at random for ten steps, then the gain."""
-
-    K: jax.Array
-
-    def init(self, batch_shape):
-        return jnp.zeros(())
-
-    def __call__(self, t, x):
-        u = -(self.K @ x[..., None])[..., 0]
-        return t + 1, jnp.where(t < 10, u + 20.0 * jnp.cos(jnp.pi * t), u)
-
-
-def test_a_loop_that_failed_has_failed_even_if_it_recovers(plants):
-    met = unknown.first_contact(lambda _: LateLearner(plants.K), plants, plants, key=KEY)
-    assert met.failed.all()
-    assert np.isinf(met.ratio).all()
-    fine = unknown.first_contact(lambda _: ConstantGain(plants.K), plants, plants, key=KEY)
-    np.testing.assert_allclose(fine.ratio, 1.0, rtol=1e-9)
-
-
-def test_the_regulator_survives_a_push_another_plant_and_noise_of_which_it_was_told_nothing():
-    quiet = unknown.problem_of([sampled(name, 4) for name in FAMILIES])
-    regulator = partial(unknown.adaptive, prior=unknown.wide())
-    pushed = unknown.first_contact(regulator, quiet, key=KEY)
-    assert not pushed.failed.any()
-    assert np.median(pushed.ratio[1]) < 1.1  # as if it had not been pushed
-    noisy = unknown.first_contact(regulator, quiet, key=KEY, noise=0.03)
-    assert not noisy.failed[:2].any()
-
-
 def test_steps_until_learned_end_after_the_last_step_that_cost_too_much():
     excess = jnp.array([[[0.5, 0.05, 0.2, 0.01], [0.0, 0.0, 0.0, 0.0], [9.0, 9.0, 9.0, jnp.nan]]])
     verdict, failed = jnp.zeros((1, 3), jnp.int8), jnp.zeros((1, 3), bool)
@@ -592,10 +530,6 @@ def ahead(**settings):
     return unknown.look_ahead(unknown.adaptive(PENDULUM, unknown.ridge()), **settings)
 
 
-def contact(plants, then):
-    return unknown.first_contact(simulation.no_control, plants, then, key=KEY)
-
-
 WRONG = [
     (lambda: unknown.problem_of([]), "plants: expected a plant, or a list"),
     (lambda: unknown.problem_of(PENDULUMS, noise=-1.0), "noise: expected finite numbers ≥ 0"),
@@ -605,8 +539,6 @@ WRONG = [
         lambda: unknown.score(simulation.no_control, Problem.of(PENDULUMS), key=KEY),
         r"plants: expected plants or a problem of unknown\.problem_of, but found another",
     ),
-    (lambda: contact(PENDULUMS, PENDULUM), "then: expected one plant for each of plants"),
-    (lambda: contact(PENDULUMS, Problem.of(PENDULUM)), r"then: expected plants or a problem of"),
     (lambda: unknown.score(lambda p: p, PENDULUMS, key=KEY), "but found Problem"),
     (lambda: unknown.Regret(*[jnp.ones((1, 1, 1))] * 5).steps_until(0.0), "excess: expected a number > 0"),
     (

@@ -1,4 +1,4 @@
-"""Policies that recover what the LQR loses: where they start, what they never do, gradients, and that they learn."""
+"""Trainings of policies that recover what the LQR loses: gradients, losses, what is kept; the benchmark's rows."""
 
 import dataclasses
 
@@ -7,16 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from refusals import refused
-from scipy_oracle import gain, van_loan
+from scipy_oracle import van_loan
 
 from benchmarks import recovery as measured_recovery
-from lqrlab import control, predictive, simulation, systems
-from lqrlab.extensions.predictive import recovery
-from lqrlab.extensions.predictive.recovery_policy import RecoveryPolicy, Regulator
+from benchmarks import recovery_training as recovery
+from benchmarks.recovery_training import RecoveryConfig, train_recovery
+from lqrlab import control, simulation, systems
+from lqrlab.extensions.predictive.imitation import RecoveryPolicy, perceptron
 from lqrlab.simulation import Problem
 
 KEY = jax.random.key(4)
-BRIEF = predictive.RecoveryConfig(num_steps=2, report_every=2, loops=8, window=4, width=8, longest=20)
+BRIEF = RecoveryConfig(num_steps=2, report_every=2, loops=8, window=4, width=8, longest=20)
 
 
 def problem_of(plant):
@@ -37,74 +38,6 @@ def disturbed(policy, size, key=KEY):
     return dataclasses.replace(policy, layers=jax.tree.unflatten(tree, moved))
 
 
-@pytest.mark.parametrize("family", ["cart_pole", "quadrotor"])
-def test_it_starts_as_the_lqr_exactly(family):
-    plant = systems.make(family)
-    limits = limits_of(plant)
-    gain = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
-    problem, x0 = Problem.of(plant, limits=limits), plant.initial_state(key=KEY, num=20)
-    policy = RecoveryPolicy.start(Regulator.of(problem, "float64"), 8, key=KEY)
-    u, expected = policy(None, x0)[1], problem.saturate(simulation.LinearPolicy(gain)(None, x0)[1])
-    np.testing.assert_allclose(u, expected, rtol=1e-12)
-
-
-def test_a_policy_is_its_formula_by_numpy():
-    plant = systems.make("cart_pole", pole_length=0.4)
-    low, high = -8.0, 12.0
-    sx, su = (np.asarray(a) for a in plant.scales)
-    K, P = gain(*van_loan(*(np.asarray(a) for a in (*plant.matrices(), *plant.weights())), float(plant.dt)))
-    K, P = K * sx / su[:, None], P * np.outer(sx, sx)
-    level = 64.0 / su[0] ** 2 / (K @ np.linalg.solve(P, K.T))[0, 0]
-    start = RecoveryPolicy.start(Regulator.of(Problem.of(plant, limits=(low, high)), "float64"), 8, key=KEY)
-    policy = disturbed(start, 0.3)
-    (W1, b1), (W2, b2), (W3, b3) = (map(np.asarray, layer) for layer in policy.layers)
-    angles = [i for i, state in enumerate(plant.states) if state.name == "pole_angle" or state.unit == "rad"]
-    assert angles == [1]
-    size, V = np.linalg.eigh(P)
-    seen = []
-    for x in 2 * np.asarray(plant.initial_state(key=KEY, num=10)):
-        z = x / sx
-        cost = np.arcsinh(np.sqrt(size) * (V.T @ z))
-        lqr = np.clip(-K @ z, low / su, high / su)
-        signs = np.asarray(policy.regulator.root) @ z
-        np.testing.assert_allclose(np.abs(np.arcsinh(signs)), np.abs(cost), rtol=1e-7)
-        features = [np.arcsinh(z), np.arcsinh(signs), np.sin(x[angles]), np.cos(x[angles]) - 1, lqr]
-        v = np.tanh(np.tanh(np.concatenate(features) @ W1 + b1) @ W2 + b2) @ W3 + b3
-        beyond = z @ P @ z / (z @ P @ z + level)
-        u = su * np.clip(lqr + (high - low) / su * beyond * v, low / su, high / su)
-        np.testing.assert_allclose(policy(None, jnp.asarray(x))[1], u, rtol=1e-7)
-        seen.append(u[0])
-    assert np.ptp(seen) > 1
-    # a network starts with activations of one size, whatever its width, and answers zero
-    layers = recovery.perceptron(start.regulator, 200, 3, key=KEY)
-    assert [w.shape for w, _ in layers] == [(2 * 4 + 2 + 1, 200), (200, 200), (200, 3)]
-    for (w, b), inputs in zip(layers, (11, 200, None)):
-        assert not np.any(b)
-        assert float(jnp.std(w)) == pytest.approx(inputs**-0.5 if inputs else 0, rel=0.05)
-
-
-def test_near_the_equilibrium_it_is_the_lqr_whatever_it_has_learned():
-    plant = systems.make("cart_pole")
-    regulator = Regulator.of(Problem.of(plant, limits=limits_of(plant)), "float64")
-    policy = disturbed(RecoveryPolicy.start(regulator, 8, key=KEY), 0.5)
-    gain = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
-    slope = jax.jacfwd(lambda x: policy(None, x)[1])(jnp.zeros(plant.n))
-    np.testing.assert_allclose(slope, -gain, rtol=1e-9)
-
-
-def test_no_input_exceeds_its_limits():
-    plant = systems.make("quadrotor")
-    limits = limits_of(plant, jnp.array([0.2, 0.4, 0.6, 0.8]))
-    policy = disturbed(RecoveryPolicy.start(Regulator.of(Problem.of(plant, limits=limits)), 8, key=KEY), 3.0)
-    u = policy(None, 8 * plant.initial_state(key=KEY, num=500).astype(jnp.float32))[1]
-    u_eq = plant.equilibrium()[1]
-    low, high = (np.asarray(a - u_eq, np.float32)[None] for a in limits)
-    u = np.asarray(u)
-    assert (u >= low - 1e-6).all()
-    assert (u <= high + 1e-6).all()
-    assert ((u < low + 1e-6) | (u > high - 1e-6)).mean() > 0.5  # else nothing has been tried
-
-
 def test_the_gradient_of_a_window_is_that_of_finite_differences():
     plant = systems.make("pendulum")
     config = dataclasses.replace(BRIEF, steepest=1e9)
@@ -113,7 +46,7 @@ def test_the_gradient_of_a_window_is_that_of_finite_differences():
     )  # limits that no input reaches: there is a kink
     start = RecoveryPolicy.start(task.regulator, 4, key=KEY)
     actor = disturbed(start, 0.01).layers
-    critic = recovery.perceptron(task.regulator, 4, 1, key=KEY)
+    critic = perceptron(task.regulator, 4, 1, key=KEY)
     x0 = 0.3 * plant.initial_state(key=KEY, num=3)
 
     way = disturbed(start, 1.0, jax.random.key(9)).layers
@@ -136,7 +69,7 @@ def test_the_loss_of_a_window_is_that_of_loops_by_numpy():
     task = jax.tree.map(lambda a: a.astype(float), recovery.task_of(Problem.of(plant, limits=(-0.5, 0.5)), config))
     start = RecoveryPolicy.start(task.regulator, 4, key=KEY).layers
     actor = [*start[:-1], (start[-1][0], start[-1][1] + 2.0)]  # asks for twice the range where w is 1
-    critic = recovery.perceptron(task.regulator, 4, 1, key=KEY)
+    critic = perceptron(task.regulator, 4, 1, key=KEY)
     one = np.ones((1, 1))
     a, b, q, r, cross = (w.item() for w in van_loan(one, 2 * one, one, one, 0.05))
     k, p, far = lqr.K.item(), control.lqrd(one, 2 * one, one, one, 0.05).P.item(), float(task.outside_cost)
@@ -191,7 +124,7 @@ def test_both_networks_descend_by_adam_on_gradients_of_length_one_at_a_rate_that
 def test_the_same_seed_gives_the_same_parameters_and_another_seed_others():
     plant = systems.make("pendulum")
     first, again, other = (
-        predictive.train_recovery(problem_of(plant), dataclasses.replace(BRIEF, seed=seed)) for seed in (1, 1, 2)
+        train_recovery(problem_of(plant), dataclasses.replace(BRIEF, seed=seed)) for seed in (1, 1, 2)
     )
     assert [row["step"] for row in first.metrics] == [0, 2]
     assert np.isfinite([row["loss"] for row in first.metrics[1:]]).all()
@@ -212,7 +145,7 @@ def test_the_policy_kept_recovers_no_less_than_the_lqr_at_any_size_and_costs_lea
 
     monkeypatch.setattr(recovery, "_recovered", judged)
     plant, config = systems.make("pendulum"), dataclasses.replace(BRIEF, num_steps=6)
-    kept = predictive.train_recovery(problem_of(plant), config).policy.layers
+    kept = train_recovery(problem_of(plant), config).policy.layers
     assert [kept is actor for actor, _ in seen] == [False, False, True, False]
     assert all(x0 is seen[0][1] for _, x0 in seen)  # one set of starts judges all
 
@@ -229,7 +162,7 @@ def test_no_start_of_a_training_or_of_its_validation_is_one_of_the_test(monkeypa
     monkeypatch.setattr(recovery, "_recovered", lambda task, actor, x0: recovered(task, actor, seen(x0)))
     plant = systems.make("pendulum")
     config = dataclasses.replace(BRIEF, loops=9)  # as in no other test: compiled here, with seen
-    predictive.train_recovery(problem_of(plant), config)
+    train_recovery(problem_of(plant), config)
     jax.effects_barrier()
     assert sorted(len(x) for x in drawn) == [9, 9, 9, 128, 128]
 
@@ -259,16 +192,8 @@ def test_the_benchmark_says_share_and_cost_of_the_lqr_beside_those_of_each_train
     assert (config.seed, config.spread, config.num_steps, config.report_every) == (5, 3.0, 300, 100)
 
 
-def test_limits_plants_and_steps_that_leave_nothing_to_recover_or_to_see_are_refused():
-    plant, two = systems.make("pendulum"), systems.sample("pendulum", key=KEY, num=2)
-
-    def train(plants, *limits):
-        return predictive.train_recovery(Problem.of(plants, limits=limits), BRIEF)
-
-    refused("finite", train, plant, -np.inf, np.inf)
-    refused("could not even hold the operating point", train, plant, 1.0, 2.0)
-    refused("expected one plant", train, two, -3.0, 3.0)
-    refused("num_steps: .*a multiple of report_every = 200", predictive.RecoveryConfig, num_steps=300)
+def test_steps_that_no_report_ends_with_are_refused():
+    refused("num_steps: .*a multiple of report_every = 200", RecoveryConfig, num_steps=300)
 
 
 def unstable():
@@ -280,7 +205,7 @@ def unstable():
 def test_starts_of_a_plant_whose_limit_is_known_are_recovered_within_it():
     plant, lqr = unstable()
     settings = {"key": KEY, "sizes": (0.5, 2.0), "num": 64, "num_steps": 400}
-    found = predictive.recoveries(Problem.of(plant, limits=(-0.5, 0.5)), {"LQR": lqr}, **settings)["LQR"]
+    found = measured_recovery.recoveries(Problem.of(plant, limits=(-0.5, 0.5)), {"LQR": lqr}, **settings)["LQR"]
     starts = np.array([0.5, 2.0])[:, None] * np.asarray(plant.initial_state(key=KEY, num=64))[:, 0]
     np.testing.assert_array_equal(found.converged, abs(starts) < 1)
     assert 0 < found.converged[1].sum() < found.converged[0].sum()
@@ -290,7 +215,7 @@ def test_the_best_known_cost_is_the_optimum_where_that_is_known():
     plant, lqr = unstable()
     starts = jnp.array([[0.1], [-0.2], [3.0]])
     keen = simulation.LinearPolicy(2 * lqr.K)
-    best, paid = predictive.best_known_cost(
+    best, paid = measured_recovery.best_known_cost(
         Problem.of(plant, limits=(-0.5, 0.5)), {"keen": keen}, starts, key=KEY, horizon=60, num_steps=200
     )
     P = control.lqrd([[1.0]], [[2.0]], [[1.0]], [[1.0]], 0.05).P

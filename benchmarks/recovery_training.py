@@ -19,10 +19,10 @@ import optax
 from jax import Array
 
 from lqrlab import simulation
-from lqrlab.compute import calculus, pytree
+from lqrlab.compute import pytree
 from lqrlab.compute.configuration import Config, Count, Positive, Range, Seed
 from lqrlab.compute.linalg import quadratic
-from lqrlab.extensions.predictive.recovery_policy import Layers, RecoveryPolicy, Regulator, applied, perceptron
+from lqrlab.extensions.predictive.imitation import Layers, RecoveryPolicy, Regulator, applied, perceptron, updated
 from lqrlab.simulation import Problem, Verdict, verdict
 
 _OUTSIDE = 100.0  # scales at which a loop leaves the region that is trained in
@@ -273,16 +273,6 @@ def _steps(task: RecoveryTask, learner: _Learner, key: Array) -> tuple[_Learner,
 
     learner, losses = jax.lax.scan(step, learner, jax.random.split(key, config.report_every))
     return learner, jax.tree.map(jnp.mean, losses)
-
-
-def updated(
-    opt: optax.GradientTransformation, grad: Layers, state: optax.OptState, params: Layers
-) -> tuple[Layers, optax.OptState]:
-    """A step of Adam; none along a gradient that is not finite."""
-    finite = jnp.isfinite(optax.tree.norm(grad))
-    grad = jax.tree.map(lambda a: jnp.where(finite, a, jnp.zeros_like(a)), grad)
-    updates, state = calculus.updates(opt, grad, state, params)
-    return optax.apply_updates(params, updates), state
 
 
 def _renewed(task: RecoveryTask, seen: _Window, age: Array, key: Array) -> tuple[Array, Array]:
