@@ -29,38 +29,7 @@ _POLL = 0.1  # [s]
 _ENOUGH = 2  # scenarios that end a controller's process before the others are not tried
 
 
-<<<<<<< HEAD
 # Words that name controllers ----------------------------------------------------------------------------------
-=======
-def rungs_of(asked: Mapping[str, Any]) -> dict[str, Rung]:
-    """The rungs that were asked for."""
-    wanted, key = asked["plants"] or ("all",), jax.random.key(asked["seed"] or 0)
-    trained = list(learning.weight_files.card("regulator")["trained"])
-    named = [name for name in wanted if name not in ("trained", "unseen", "published", "dense", "all")]
-    options = {name: asked[name] for name in ("variants", "spread", "noise", "limit")}
-    rungs: dict[str, Rung] = {}
-    families = [name for name in named if not Path(name).suffix]
-    if families:
-        rungs |= evaluation.suite(families, key=key, others=[], outside=False, **options)
-    for file in (name for name in named if Path(name).suffix):
-        plant = systems.load(file)
-        batch = plant if plant.batch_shape else jax.tree.map(lambda a: np.asarray(a)[None], plant)
-        rungs[plant.name] = Rung({plant.name: batch}, limit=asked["limit"])
-    if len(named) < len(wanted):
-        every = evaluation.suite(trained, key=key, **options)
-        kinds = {"unseen": "families never", "published": "designs", "dense": "dense"}
-        for name in (name for name in wanted if name not in named):
-            begins = kinds.get(name)
-            others = tuple(kinds.values())
-            rungs |= {
-                rung: one
-                for rung, one in every.items()
-                if name == "all" or (rung.startswith(begins) if begins else not rung.startswith(others))
-            }
-    if asked["told"] == "units":
-        rungs = {name: dataclasses.replace(one, told="units", noise=one.noise or 1e-9) for name, one in rungs.items()}
-    return rungs
->>>>>>> h/judge
 
 
 def parted(word: str) -> tuple[Path | None, str]:
@@ -87,7 +56,6 @@ def is_foreign(word: str) -> bool:
     return path is not None and (path.suffix in _EXECUTED or (path / "controller.c").exists())
 
 
-<<<<<<< HEAD
 def identity(word: str) -> str:
     """Digest of the word and of the file or folder that it names: another file is another controller."""
     path, _ = parted(word)
@@ -98,25 +66,6 @@ def identity(word: str) -> str:
         if file.is_file():
             seen.update(str(file.relative_to(path)).encode() + file.read_bytes())
     return seen.hexdigest()[:16]
-=======
-def run_here(word: str, place: Path, asked: Mapping[str, Any], say: Callable[[str], None] | None = None) -> None:
-    """Judge one contender on all rungs that it has no part of yet, in this process."""
-    rungs, key = rungs_of(asked), jax.random.key(asked["seed"] or 0)
-    place.mkdir(parents=True, exist_ok=True)
-    controller: object | None = None
-    for name, rung in rungs.items():
-        part = place / f"{zlib.crc32(name.encode()):08x}.json"
-        if part.exists():
-            continue
-        if controller is None:
-            controller = contenders.contender(word)
-        if say is not None:
-            say(f"  {word}: {name}")
-        found = evaluation.judge(
-            {word: controller}, {name: rung}, key=key, starts=asked["starts"], reference=_reference(rung)
-        )
-        found.save(part)
->>>>>>> h/judge
 
 
 # Judging ------------------------------------------------------------------------------------------------------

@@ -208,3 +208,21 @@ def _reference(problem: Problem) -> Callable[[Array], Array]:
 
 
 _REFERENCES: dict[bytes, Callable[[Array], Array]] = {}
+
+
+def compared(files: Sequence[Path]) -> Judgement:
+    """The judgements of files side by side, each verified; a controller of one name is called by its file too.
+
+    Raises:
+        ValueError: no file of a judgement; plants or starts that are not those of its recipe, or differ between files.
+    """
+    found: list[Judgement] = []
+    for file in files:
+        one = Judgement.read(file)
+        if words := verify(one):
+            raise ValueError(f"{file}: expected the plants and starts of its recipe, but found: {'; '.join(words)}")
+        known = {name for other in found for by in other.scores.values() for name in by}
+        found.append(
+            one.renamed({name: f"{name} ({file.stem})" for by in one.scores.values() for name in by if name in known})
+        )
+    return Judgement.together(found)

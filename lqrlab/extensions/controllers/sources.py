@@ -230,7 +230,9 @@ def _of_python(path: Path, name: str) -> object:
             raise ValueError(f"{path}: expected one function, or one gain, but {found}")
         (name,) = own
     if not hasattr(module, name):
-        raise ValueError(f"{path}: expected {name} in it, but found {', '.join(key for key in vars(module) if key[0] != '_')}")
+        raise ValueError(
+            f"{path}: expected {name} in it, but found {', '.join(key for key in vars(module) if key[0] != '_')}"
+        )
     return _of_design(getattr(module, name))
 
 
@@ -252,32 +254,7 @@ def _of_folder(path: Path) -> object:
         at = {"y_eq": np.asarray(y_eq), "u_eq": np.asarray(problem.u_eq)}
         return bind(dataclasses.replace(exported, **at), problem)
 
-<<<<<<< HEAD
     return one_family(absolute)
-=======
-def _of_python(path: Path, attribute: str) -> object:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    if not attribute:
-        own = [
-            name
-            for name, value in vars(module).items()
-            if not name.startswith("_")
-            and getattr(value, "__module__", path.stem) == path.stem
-            and (inspect.isfunction(value) or isinstance(value, np.ndarray | jax.Array))
-        ]
-        if len(own) != 1:
-            raise ValueError(
-                f"{path}: expected one function or gain, but found {', '.join(own) or 'none'}; say which: {path}:NAME"
-            )
-        (attribute,) = own
-    if not hasattr(module, attribute):
-        raise ValueError(f"{path}: there is no {attribute} in it")
-    return getattr(module, attribute)
->>>>>>> h/judge
 
 
 def _of_agent(path: Path) -> object:
@@ -316,7 +293,9 @@ def _loaded_agent(path: Path) -> Any:
             data = json.loads(archive.read("data"))
         library, algorithm, *_ = data["policy_class"]["__module__"].split(".")
     except (zipfile.BadZipFile, KeyError, TypeError, ValueError, OSError) as error:
-        raise ValueError(f"{path}: expected an agent of Stable-Baselines3 or SBX, but found another ({error})") from None
+        raise ValueError(
+            f"{path}: expected an agent of Stable-Baselines3 or SBX, but found another ({error})"
+        ) from None
     if library not in _AGENTS:
         raise ValueError(f"{path}: expected an agent of {', '.join(_AGENTS)}, but found one of {library}")
     if algorithm == "common":  # which several share
