@@ -208,7 +208,8 @@ def _scored(controller: Any, case: _Case) -> tuple[Score, dict[str, str]]:
             return _spread(case, []), dict.fromkeys(case.names, why)
         controller = controller.gains(case.names, case.problem)
         there = np.flatnonzero(np.isfinite(np.asarray(controller)).all((-1, -2)))
-        words = {case.names[i]: why or "it has no gain for this plant" for i in range(len(case.names)) if i not in there}
+        why = why or "it has no gain for this plant"
+        words = {case.names[i]: why for i in range(len(case.names)) if i not in there}
         found = _run(controller[there], case.some(there)) if len(there) else None
         return _spread(case, [] if found is None else [(there, found)]), words
     if not isinstance(controller, Mapping):
@@ -296,8 +297,11 @@ def _disturbed(controller: Any, case: _Case) -> Score:
     it sees what the controller sees. The state at the end counts as x_TᵀP x_T.
     """
     problem, events = case.problem, case.scenario.events
-    policy = bind(controller, problem.hidden() if case.scenario.told == "units" else problem)
-    if any(bool(np.isnan(a).any()) for a in jax.tree.leaves(policy) if jnp.issubdtype(a.dtype, jnp.floating)):
+    hidden = case.scenario.told == "units"
+    policy = bind(controller, problem.hidden() if hidden else problem)
+    if hidden and any(
+        bool(np.isnan(a).any()) for a in jax.tree.leaves(policy) if jnp.issubdtype(a.dtype, jnp.floating)
+    ):
         raise ValueError("it needs A and B, which it is not told here")
     pushes = [jnp.zeros_like(case.x0)]
     for i in range(len(events)):

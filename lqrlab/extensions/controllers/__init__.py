@@ -1,4 +1,4 @@
-"""Controllers to be judged: by built-in name, from runs and files, and code that is not ours in a process of its own."""
+"""Controllers to be judged: built in, or from runs and files; foreign code in a process of its own."""
 
 from typing import TYPE_CHECKING
 

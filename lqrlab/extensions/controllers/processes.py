@@ -129,10 +129,10 @@ def _apart(parts: "Parts", limits: tuple[float, float], say: Callable[[str], Non
             return
         at = _text(parts.place / _AT)
         ended.append(at)
-        for name in [at] if at in left and len(ended) < _ENOUGH else left:
-            why = words if at in (name, "") else f"not tried after {', '.join(ended)}, where its process {words}"
-            say(f"  {parts.word}: {name}: no answer: {why}")
-            parts.without_answer(name, why)
+        lost = [at] if at in left and len(ended) < _ENOUGH else left
+        say(f"  {parts.word}: no answer{' in what is left' if len(lost) > 1 else ''}: {words}")
+        for name in lost:
+            parts.without_answer(name, words if at in (name, "") else f"not tried: in others its process {words}")
 
 
 def _watched(parts: "Parts", limits: tuple[float, float], say: Callable[[str], None], stop: threading.Event) -> str:

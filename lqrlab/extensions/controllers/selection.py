@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -108,12 +109,12 @@ def _entered(file: Path) -> list[str]:
 
 
 def verify(judgement: Judgement) -> list[str]:
-    """Words for each scenario of a judgement that is not of the plants and starts that its recipe says; none if all are.
+    """Words for each scenario of a judgement whose plants and starts are not those of its recipe; none if all are.
 
     Plants and starts are drawn again here, from the seed.
     """
     try:
-        selection = Selection.from_json(str(judgement.recipe["selection"]))
+        selection = Selection.from_dict(judgement.recipe["selection"])
         scenarios = scenarios_of(selection)
     except (KeyError, ValueError) as error:
         return [f"its recipe cannot be followed here: {error}"]
@@ -192,7 +193,7 @@ class Parts:
         selection = parts[0].selection
         each = [Judgement.read(part.file(name)) for name in _scenarios(selection) for part in parts]
         recipe = {
-            "selection": selection.to_json(),
+            "selection": json.loads(selection.to_json()),
             "version": lqrlab.__version__,
             "controllers": {part.word: processes.identity(part.word) for part in parts},
         }
@@ -211,7 +212,7 @@ _REFERENCES: dict[bytes, Callable[[Array], Array]] = {}
 
 
 def compared(files: Sequence[Path]) -> Judgement:
-    """The judgements of files side by side, each verified; a controller of one name is called by its file too.
+    """The judgements of files side by side, each verified; a controller of a name that is there is called by its file.
 
     Raises:
         ValueError: no file of a judgement; plants or starts that are not those of its recipe, or differ between files.
@@ -222,7 +223,10 @@ def compared(files: Sequence[Path]) -> Judgement:
         if words := verify(one):
             raise ValueError(f"{file}: expected the plants and starts of its recipe, but found: {'; '.join(words)}")
         known = {name for other in found for by in other.scores.values() for name in by}
-        found.append(
-            one.renamed({name: f"{name} ({file.stem})" for by in one.scores.values() for name in by if name in known})
-        )
+
+        def called(table: Mapping[str, Any], known: set[str] = known, file: Path = file) -> dict[str, Any]:
+            return {f"{name} ({file.stem})" if name in known else name: value for name, value in table.items()}
+
+        scores = {scenario: called(by) for scenario, by in one.scores.items()}
+        found.append(dataclasses.replace(one, scores=scores, refused=called(one.refused), seconds=called(one.seconds)))
     return Judgement.together(found)

@@ -173,14 +173,13 @@ class FixedGain:
     @property
     def why(self) -> str:
         """The words for plants of another size."""
-        return "its gain is for {1} states and {0} inputs, in the plant's own units".format(*self.K.shape)
+        return f"its gain has the shape {self.K.shape}, inputs by states in the plant's own units"
 
     def gains(self, names: Sequence[str], problem: Problem) -> Float[Array, "V 6 12"]:
         """The gain for each plant of a padded problem; not a number for those of another size."""
-        exists = problem.coordinates.input_mask, problem.coordinates.state_mask
-        fits = np.all([np.sum(mask, -1) == size for mask, size in zip(exists, self.K.shape)], 0)
-        padded = np.zeros((problem.m, problem.n))
-        padded[: self.K.shape[0], : self.K.shape[1]] = self.K
+        (m, n), unit = self.K.shape, problem.coordinates
+        fits = (np.sum(unit.input_mask, -1) == m) & (np.sum(unit.state_mask, -1) == n)
+        padded = np.pad(self.K, ((0, problem.m - m), (0, problem.n - n)))
         return jnp.asarray(np.where(fits[:, None, None], padded, np.nan))
 
 
@@ -194,8 +193,23 @@ def _of_design(found: Any) -> object:
             raise ValueError(f"K: expected one gain [m, n], at most 6 inputs by 12 states, but found shape {K.shape}")
         return FixedGain(K)
     simulation.binding.check_controller(found)
+    if isinstance(found, simulation.LinearController):
+        sizes = np.shape(found.system.D)[::-1]
+        return one_family(lambda problem: _measuring(found, sizes, problem))
     made = inspect.isfunction(found) or not (hasattr(found, "init") or simulation.binding.recognised(found))
     return _of_function(found) if made else one_family(lambda problem: found)
+
+
+def _measuring(policy: Any, sizes: tuple[int, ...], problem: Problem) -> Policy:
+    """A policy that is given p numbers and answers with m, as the plant's: its states, or its outputs."""
+    assert problem.plant is not None
+    outputs = simulation.outputs(problem.plant)
+    if sizes not in ((problem.n, problem.m), (outputs.shape[-2], problem.m)):
+        raise ValueError(
+            f"it is given {sizes[0]} numbers and answers with {sizes[1]}, but {problem.name} has {problem.n} states, "
+            f"{outputs.shape[-2]} outputs and {problem.m} inputs"
+        )
+    return policy if sizes[0] == problem.n else Measured(policy, outputs)
 
 
 def _of_function(make: Design) -> Design:
@@ -366,17 +380,9 @@ def _of_unit(path: Path, dt: float | None) -> object:
                 jnp.asarray(step), problem.dt, "the sample time of the unit, {:g} s,", "export it for {:g} s"
             )
         assert problem.plant is not None
-        shown = simulation.outputs(problem.plant)
-        sizes, sensor = (len(unit.inputs), len(unit.outputs)), None
-        if sizes != (problem.n, problem.m) and sizes == (shown.shape[-2], problem.m):
-            sensor = shown
-        elif sizes != (problem.n, problem.m):
-            raise ValueError(
-                f"the unit is given {sizes[0]} numbers and answers with {sizes[1]}, but {problem.name} has "
-                f"{problem.n} states and {problem.m} inputs"
-            )
-        y_eq = problem.x_eq if sensor is None else problem.plant.output(problem.x_eq)
+        sizes = len(unit.inputs), len(unit.outputs)
+        y_eq = problem.x_eq if sizes[0] == problem.n else problem.plant.output(problem.x_eq)
         policy = UnitPolicy(y_eq, problem.u_eq, Units(path, float(np.ravel(problem.dt)[0])))
-        return policy if sensor is None else Measured(policy, sensor)
+        return _measuring(policy, sizes, problem)
 
     return one_family(made)
