@@ -1,4 +1,7 @@
-"""Compiled programs on all cores: XLA runs one of many small steps on one core, a few Python threads use the others."""
+"""Compiled programs on all cores: XLA runs one of many small steps on one core, a few Python threads use the others.
+
+And the memory of a host that they write to: JAX takes it over as it is.
+"""
 
 import functools
 import math
@@ -12,10 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import PyTree
+from numpy.typing import DTypeLike
 
 T = TypeVar("T")
 S = TypeVar("S")
 
+_BOUNDARY = 64  # bytes; JAX copies an array that begins elsewhere
 _PIECE = 2500  # problems that one thread takes at a time
 _compiled: set[int] = set()  # hashes: a program's name may hold functions that nobody else holds any more
 
@@ -80,3 +85,13 @@ def _flat(a: np.ndarray, core: int, lead: tuple[int, ...]) -> np.ndarray:
     if math.prod(outer) == 1:
         return a.reshape(1, *inner)
     return np.broadcast_to(a, lead + inner).reshape(-1, *inner)
+
+
+def aligned(
+    shape: tuple[int, ...], dtype: DTypeLike = np.float32, make: Callable[..., np.ndarray] = np.empty
+) -> np.ndarray:
+    """An array on a boundary of 64 bytes, uninitialised or as ``make`` (``np.zeros``) fills bytes."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    buffer = make(size + _BOUNDARY, np.uint8)
+    start = -buffer.ctypes.data % _BOUNDARY
+    return buffer[start : start + size].view(dtype).reshape(shape)

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Int32
 
 from lqrlab.compute import Backend, checks
-from lqrlab.compute.memory import aligned
+from lqrlab.compute.threads import aligned
 from lqrlab.dataset import shuffling, windows
 from lqrlab.dataset.store import SPLITS, Dataset, VariantTable
 from lqrlab.dataset.windows import CHANNELS, Batch, Block, Blocks, Rows, Windows, WindowSet, gain_and_masks, row_bytes

@@ -9,8 +9,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Int32
 
 from lqrlab.compute import pytree
-from lqrlab.compute.memory import aligned
-from lqrlab.compute.threads import on_threads
+from lqrlab.compute.threads import aligned, on_threads
 from lqrlab.dataset import shards, shuffling
 from lqrlab.dataset.store import Dataset, VariantTable
 from lqrlab.systems import M_MAX, N_MAX, Coordinates

@@ -1,4 +1,4 @@
-"""What controllers cost above the least that any controller could pay: the table of a judgement, and its file."""
+"""A judgement: the cost of controllers above the least that any could pay, scenario by scenario, and its file."""
 
 import dataclasses
 import math
@@ -88,17 +88,10 @@ class Judgement:
 
     def save(self, path: str | Path, **recipe: object) -> Path:
         """Write it as JSON, with what else is to be known of how it was made; :meth:`read` reads it back."""
-        scenarios = {
-            scenario: {
-                "plants": list(self.plants[scenario]),
-                "digest": self.digests[scenario],
-                "left_out": self.left_out[scenario],
-                "scores": {name: _written(score) for name, score in by.items()},
-            }
-            for scenario, by in self.scores.items()
-        }
-        content = {"kind": _KIND, "recipe": {**self.recipe, **recipe}, "seconds": self.seconds}
-        return files.write_json(path, content | {"refused": self.refused, "scenarios": scenarios}, ensure_ascii=False)
+        content: dict[str, object] = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        content["scores"] = {s: {name: _written(one) for name, one in by.items()} for s, by in self.scores.items()}
+        content |= {"kind": _KIND, "recipe": {**self.recipe, **recipe}}
+        return files.write_json(path, content, ensure_ascii=False)
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
@@ -108,23 +101,17 @@ class Judgement:
             ValueError: it is none, or its numbers do not go together.
         """
         try:
-            content = files.read_object(checks.path("path", path))
-            if content["kind"] != _KIND:
-                raise ValueError(f"its kind is {content['kind']!r:.40}")
-            found = content["scenarios"]
-            scores = {s: {str(n): _score_of(row) for n, row in one["scores"].items()} for s, one in found.items()}
-            for scenario, by in scores.items():
-                if any(len(score.ratio) != len(found[scenario]["plants"]) for score in by.values()):
+            found: dict[str, Any] = files.read_object(checks.path("path", path))
+            if (kind := found.pop("kind")) != _KIND:
+                raise ValueError(f"its kind is {kind!r:.40}")
+            found["scores"] = {s: {n: _score_of(row) for n, row in by.items()} for s, by in found["scores"].items()}
+            found["plants"] = {scenario: tuple(names) for scenario, names in found["plants"].items()}
+            found["seconds"] = {name: (float(a), float(b)) for name, (a, b) in found["seconds"].items()}
+            for scenario, by in found["scores"].items():
+                if any(len(score.ratio) != len(found["plants"][scenario]) for score in by.values()):
                     raise ValueError(f"{scenario} has scores of another number of plants")
-            return cls(
-                scores,
-                {s: tuple(one["plants"]) for s, one in found.items()},
-                dict(content["refused"]),
-                {str(name): (float(a), float(b)) for name, (a, b) in content["seconds"].items()},
-                {s: str(one["digest"]) for s, one in found.items()},
-                {s: int(one["left_out"]) for s, one in found.items()},
-                dict(content["recipe"]),
-            )
+                found["digests"][scenario], found["left_out"][scenario]
+            return cls(**found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path}: expected a file of Judgement.save, but found another ({error})") from None
 

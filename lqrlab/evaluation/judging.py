@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-import time
+import statistics
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from lqrlab import systems
-from lqrlab.compute import checks, jit_by_function
+from lqrlab.compute import checks, jit_by_function, seconds
 from lqrlab.compute.linalg import quadratic
 from lqrlab.evaluation import certificate
 from lqrlab.evaluation.judgement import Judgement
@@ -39,7 +39,8 @@ class _Case:
     """A scenario, ready to be run: only the plants that have an optimum, padded to one size."""
 
     scenario: Scenario
-    names: tuple[str, ...]
+    names: np.ndarray  # of each plant's family or design
+    members: np.ndarray  # where each is in its batch
     left_out: int
     problem: Problem
     x0: Array
@@ -58,19 +59,17 @@ class _Case:
 
     def some(self, at: Any) -> "_Case":
         """The case of some plants, still padded."""
-        then = None if self.then is None else self.then[at]
-        names = tuple(np.array(self.names)[at].tolist())
-        return dataclasses.replace(self, names=names, problem=self.problem[at], x0=self.x0[at], then=then)
+        chosen = {name: getattr(self, name)[at] for name in ("names", "members", "problem", "x0")}
+        return dataclasses.replace(self, **chosen, then=None if self.then is None else self.then[at])
 
     def alone(self, family: str) -> "_Case":
         """The case of one family's plants as they are: not padded, with the plant's own equations and names."""
-        here = self.some(np.flatnonzero(np.array(self.names) == family))
+        here = self.some(np.flatnonzero(self.names == family))
         if self.scenario.told == "units":
             return here
 
         def own(batches: Mapping[str, Plant]) -> Problem:
-            problem = Problem.of(batches[family], linear=True)
-            return self.acting(problem[np.flatnonzero(np.asarray(problem.has_optimum))])
+            return self.acting(Problem.of(batches[family], linear=True)[here.members])
 
         problem, then = own(self.scenario.plants), own(self.scenario.then) if self.scenario.then else None
         return dataclasses.replace(here, problem=problem, x0=here.x0[..., : problem.n], then=then)
@@ -114,7 +113,7 @@ def judge(
     cases = {name: _prepared(one, key_of(key, name), starts, reference) for name, one in scenarios.items()}
     scores: dict[str, dict[str, Score]] = {name: {} for name in cases}
     refused: dict[str, dict[str, dict[str, str]]] = collections.defaultdict(dict)
-    seconds: dict[str, tuple[float, float]] = {}
+    times: dict[str, tuple[float, float]] = {}
     for (scenario, case), (name, controller) in itertools.product(cases.items(), controllers.items()):
         if progress is not None:
             progress(scenario, name)
@@ -122,13 +121,13 @@ def judge(
         if words:
             refused[name][scenario] = words
         able = case.names[0] not in words and case.scenario.told == "everything"
-        if able and name not in seconds and (timed := _timed(controller, case)):
-            seconds[name] = timed
+        if able and name not in times and (timed := _timed(controller, case)):
+            times[name] = timed
     return Judgement(
         scores,
-        {name: case.names for name, case in cases.items()},
+        {name: tuple(case.names.tolist()) for name, case in cases.items()},
         dict(refused),
-        seconds,
+        times,
         {name: digest(one, key_of(key, name), starts) for name, one in scenarios.items()},
         {name: case.left_out for name, case in cases.items()},
     )
@@ -183,7 +182,7 @@ def digest(scenario: Scenario, key: Array, starts: int) -> str:
 def _prepared(scenario: Scenario, key: Array, starts: int, reference: Reference | None) -> _Case:
     """Plants with an optimum, their starts and what happens to them."""
     batches = list(scenario.plants.values())
-    names = [name for name, batch in scenario.plants.items() for _ in range(len(batch))]
+    names = np.repeat(list(scenario.plants), [len(batch) for batch in batches])
     problem = untold(batches) if scenario.told == "units" else Problem.of(batches, linear=True)
     then = Problem.of(list(scenario.then.values()), linear=True) if scenario.then else None
     good = np.asarray(problem.has_optimum) & (True if then is None else np.asarray(then.has_optimum))
@@ -194,8 +193,11 @@ def _prepared(scenario: Scenario, key: Array, starts: int, reference: Reference 
     normal = jax.random.normal(key, (len(names), starts, systems.N_MAX))[at]
     exists = problem.coordinates.state_mask[:, None, : problem.n]
     x0 = scenario.size * normal[..., : problem.n] * exists * problem.scale_x[:, None]
-    kept, best = tuple(names[i] for i in at), None if scenario.limit is None else reference
-    case = _Case(scenario, kept, len(names) - len(at), problem, x0, then, key, best)
+    members, best = (
+        np.concatenate([np.arange(len(batch)) for batch in batches]),
+        None if scenario.limit is None else reference,
+    )
+    case = _Case(scenario, names[at], members[at], len(names) - len(at), problem, x0, then, key, best)
     return dataclasses.replace(case, problem=case.acting(problem), then=None if then is None else case.acting(then))
 
 
@@ -205,11 +207,11 @@ def _scored(controller: Any, case: _Case) -> tuple[Score, dict[str, str]]:
         why = getattr(controller, "why", "")
         if case.scenario.told == "units":
             why = why or "its gains are for the plants' own units and weights"
-            return _spread(case, []), dict.fromkeys(case.names, why)
-        controller = controller.gains(case.names, case.problem)
+            return _spread(case, []), dict.fromkeys(case.names.tolist(), why)
+        controller = controller.gains(case.names.tolist(), case.problem)
         there = np.flatnonzero(np.isfinite(np.asarray(controller)).all((-1, -2)))
         why = why or "it has no gain for this plant"
-        words = {case.names[i]: why for i in range(len(case.names)) if i not in there}
+        words = {name: why for i, name in enumerate(case.names.tolist()) if i not in there}
         found = _run(controller[there], case.some(there)) if len(there) else None
         return _spread(case, [] if found is None else [(there, found)]), words
     if not isinstance(controller, Mapping):
@@ -219,7 +221,7 @@ def _scored(controller: Any, case: _Case) -> tuple[Score, dict[str, str]]:
             pass
     words, parts = {}, []
     for family in dict.fromkeys(case.names):
-        at = np.flatnonzero(np.array(case.names) == family)
+        at = np.flatnonzero(case.names == family)
         try:
             if isinstance(controller, Mapping) and family not in controller:
                 raise ValueError(f"there is no controller for {family}")
@@ -347,17 +349,12 @@ def _episode(problem: Problem, policy: Policy, loops: tuple, key: Array) -> tupl
 def _timed(controller: Any, case: _Case) -> tuple[float, float] | None:
     """Median and longest time of a step of one loop of the first plant [s]; None if it does not control it."""
     try:
-        first = case.alone(case.names[0]).some(np.zeros(1, int))
-        named = controller.get(case.names[0]) if isinstance(controller, Mapping) else controller
-        if hasattr(named, "gains"):
-            named = LinearPolicy(first.problem.K)
-        policy = bind(named, first.problem)
-        call = jax.jit(lambda policy, carry, x: policy(carry, x))
-        x, carry, taken = first.x0[:, 0], policy.init((1,)), []
-        for _ in range(_CALLS + 2):
-            begin = time.perf_counter()
-            carry, _ = jax.block_until_ready(call(policy, carry, x))
-            taken.append(time.perf_counter() - begin)
+        first = case.alone(case.names[0])
+        problem, x = first.problem[0], first.x0[0, 0]
+        named = controller[case.names[0]] if isinstance(controller, Mapping) else controller
+        policy = bind(problem.K if hasattr(named, "gains") else named, problem)
+        call, carry = jax.jit(lambda policy, carry, x: policy(carry, x)), policy.init(())
+        taken = [seconds(call, policy, carry, x) for _ in range(_CALLS)][2:]
     except Exception:  # its words are kept where its loops are run
         return None
-    return float(np.median(taken[2:])), max(taken[2:])
+    return statistics.median(taken), max(taken)

@@ -7,8 +7,7 @@ engine at 4 and at 12 states. Nothing is compiled.
 import numpy as np
 from jaxtyping import Float
 
-from lqrlab.compute.memory import aligned
-from lqrlab.compute.threads import on_threads
+from lqrlab.compute.threads import aligned, on_threads
 from lqrlab.control import Sampled, stage_weight
 from lqrlab.simulation.constant_gain import Loops
 

@@ -20,8 +20,7 @@ from lqrlab.compute.calculus import rk4
 from lqrlab.compute.jaxprs import componentwise
 from lqrlab.compute.linalg import stored
 from lqrlab.compute.linalg.batch_last import dot, matvec, mul, product, t
-from lqrlab.compute.memory import aligned
-from lqrlab.compute.threads import on_threads
+from lqrlab.compute.threads import aligned, on_threads
 from lqrlab.control import Sampled
 from lqrlab.simulation.noise import Correlated, Drawn, Noise, drawing
 from lqrlab.simulation.problem import Problem

@@ -20,11 +20,11 @@ from refusals import refused
 
 from lqrlab import compute, dataset, learning, systems
 from lqrlab.compute import checks, debugging, pytree
-from lqrlab.compute.elementwise import normals, words
 from lqrlab.compute.linalg import batch_last
 from lqrlab.evaluation import regions
 from lqrlab.extensions.predictive import iterative_lqr
 from lqrlab.simulation import constant_gain, loop
+from lqrlab.simulation.noise import normals, random_words
 from lqrlab.workbench.figures import loop_design
 
 
@@ -317,7 +317,7 @@ def test_words_are_jaxs_and_normals_are_normal_and_independent():
     key = jax.random.key_data(jax.random.key(7))
     first, second = (jnp.arange(1000, dtype=jnp.uint32) * jnp.uint32(4294967) + i for i in range(2))
     expected = jax.extend.random.threefry_2x32(key, jnp.concatenate([first, second]))
-    np.testing.assert_array_equal(jnp.concatenate(words(key, first, second)), expected)
+    np.testing.assert_array_equal(jnp.concatenate(random_words(key, first, second)), expected)
     rows, columns = (jnp.arange(size, dtype=jnp.uint32) for size in (500, 400))
     z = np.asarray(normals(key, rows[:, None], columns[None]))
     assert scipy.stats.kstest(z.ravel(), "norm").pvalue > 1e-3

@@ -14,7 +14,7 @@ from refusals import refused
 from test_dataset_generation import CONFIG, changed
 
 from lqrlab import control, dataset, systems
-from lqrlab.compute import memory
+from lqrlab.compute import threads
 from lqrlab.dataset import shuffling, sources, windows
 from lqrlab.simulation import Problem
 
@@ -247,7 +247,7 @@ def test_placing_on_the_cpu_copies_nothing(data, monkeypatch):
     placed = jax.device_put(read, jax.devices("cpu")[0])
     assert placed.unsafe_buffer_pointer() == read.ctypes.data
     made = []
-    monkeypatch.setattr(sources, "aligned", lambda *given: made.append(memory.aligned(*given)) or made[-1])
+    monkeypatch.setattr(sources, "aligned", lambda *given: made.append(threads.aligned(*given)) or made[-1])
     batch = source(data, "streaming").windows(0, 32)
     assert batch.signals.unsafe_buffer_pointer() == made[-1].ctypes.data
 
@@ -406,7 +406,7 @@ def test_windows_are_cut_whole_however_many_threads_cut_them(count):
 @pytest.mark.parametrize("make", [np.empty, np.zeros])
 def test_an_aligned_array_is_taken_over_without_a_copy(make):
     for count in range(1, 20):  # some of which begin elsewhere without it
-        array = memory.aligned((count, 5, 3), make=make)
+        array = threads.aligned((count, 5, 3), make=make)
         assert (array.shape, array.dtype, array.ctypes.data % 64) == ((count, 5, 3), np.float32, 0)
         assert make is np.empty or not array.any()
         taken = jax.device_put(array, may_alias=True)

@@ -179,7 +179,7 @@ def test_a_judgement_is_kept_joined_and_refused_if_it_is_of_other_plants(judged,
     with pytest.raises(ValueError, match="expected the same plants and starts"):
         Judgement.together([judged, moved])
     content = json.loads((tmp_path / "a.json").read_text())
-    next(iter(content["scenarios"].values()))["plants"].pop()
+    content["plants"][next(iter(home))].pop()
     for text in (json.dumps(content), '{"kind": "another"}', "[]"):
         (tmp_path / "b.json").write_text(text)
         with pytest.raises(ValueError, match=r"expected a file of Judgement\.save"):

@@ -13,8 +13,7 @@ from unrecognised import Unrecognised
 
 from lqrlab import control, simulation, systems
 from lqrlab.compute import jaxprs
-from lqrlab.compute.elementwise import sincos
-from lqrlab.compute.jaxprs import componentwise
+from lqrlab.compute.jaxprs import componentwise, sincos
 from lqrlab.simulation import Keep, Noise, constant_gain, loop
 from lqrlab.simulation.noise import drawing
 

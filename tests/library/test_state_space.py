@@ -7,7 +7,7 @@ import pytest
 import scipy.signal
 
 from lqrlab import compute, control, simulation, systems
-from lqrlab.compute.memory import aligned
+from lqrlab.compute.threads import aligned
 
 A, B = np.array([[-1.0, 2.0], [0.0, -3.0]]), np.array([[0.5], [1.0]])
 C, D = np.array([[1.0, -4.0]]), np.array([[0.2]])

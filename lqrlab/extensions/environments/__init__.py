@@ -12,12 +12,10 @@ if TYPE_CHECKING:
     from lqrlab.extensions.environments.actions import Action, InputChannel, Mask
     from lqrlab.extensions.environments.agents import AgentPolicy, optimal, play
     from lqrlab.extensions.environments.core import Environment, State
-    from lqrlab.extensions.environments.episode_recording import Recorder
+    from lqrlab.extensions.environments.episode_recording import Recorder, load, save
     from lqrlab.extensions.environments.factory import make
     from lqrlab.extensions.environments.gymnax_adapter import gymnax
-    from lqrlab.extensions.environments.settings import Settings
-    from lqrlab.extensions.environments.spaces import BoxSpace, Discrete
-    from lqrlab.extensions.environments.state_files import load, save
+    from lqrlab.extensions.environments.settings import BoxSpace, Discrete, Settings
     from lqrlab.extensions.environments.vectorised import batch_reset, batch_step
 
 __getattr__, __dir__, __all__ = lazily(__name__)

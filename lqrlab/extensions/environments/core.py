@@ -15,8 +15,7 @@ from jaxtyping import Array, ArrayLike, Float, Int32, PRNGKeyArray
 from lqrlab.compute import checks, jit_by_function, pytree
 from lqrlab.compute.linalg import matvec, quadratic
 from lqrlab.extensions.environments import actions
-from lqrlab.extensions.environments.settings import Settings
-from lqrlab.extensions.environments.spaces import BoxSpace, Discrete
+from lqrlab.extensions.environments.settings import BoxSpace, Discrete, Settings
 from lqrlab.extensions.predictive import predictive_policies
 from lqrlab.simulation import Problem, verdict
 from lqrlab.systems import Plant, check_plant

@@ -1,17 +1,25 @@
-"""Records of episodes while they run: everything, every k-th step, the last W steps, or a summary."""
+"""Records of episodes while they run: everything, every k-th step, the last, a summary; their states on disk."""
 
 import dataclasses
+import functools
+from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from lqrlab.compute import checks
 from lqrlab.extensions.environments.actions import input_of
 from lqrlab.extensions.environments.core import Environment, State, check_environment
 from lqrlab.extensions.environments.settings import number_in
+from lqrlab.learning.weight_files import load_arrays, save_arrays
+from lqrlab.simulation import Problem
+from lqrlab.systems import Plant
 
 Log = dict[str, Array]
+_FIELDS = tuple(f.name for f in dataclasses.fields(State) if f.name not in ("problem", "owner"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,3 +67,64 @@ class Recorder:
         row = jnp.where(kept, row, len(log["x"]))  # beyond the last, where it is dropped
         new = {"x": state.x, "u": input_of(action, self.env), "cost": cost}
         return {name: log[name].at[row].set(a, mode="drop") for name, a in new.items()}
+
+
+def save(state: State, path: str | Path, *, key: Any = None) -> Path:
+    """Write the state of one environment or many, as ``reset`` or ``step`` gives it, and a random key to go on with.
+
+    Raises:
+        ValueError: a state that is not finite: no episode goes on from there.
+    """
+    checks.instance("state", state, State, "a state, as env.reset makes")
+    checks.on_host("save", state)
+    arrays = {name: np.asarray(getattr(state, name)) for name in _FIELDS}
+    if not all(np.isfinite(arrays[name]).all() for name in ("x", "queue", "history", "paid")):
+        raise ValueError("state: expected finite numbers, but found inf or NaN; reset these environments before")
+    if state.problem is not None:
+        arrays |= {f"plant{i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(state.problem.plant))}
+    if key is not None:
+        if not isinstance(key, jax.Array) or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+            raise ValueError(f"key: expected a random key or keys, such as jax.random.key(0), but found {key!r}")
+        arrays["key"] = np.asarray(jax.random.key_data(key))
+    file = checks.path("path", path)
+    save_arrays(file, arrays, {"owner": state.owner})
+    return file
+
+
+def load(path: str | Path, env: Environment) -> tuple[State, Any]:
+    """The state in a file that :func:`save` wrote, and its key or None; it goes on bit for bit.
+
+    Raises:
+        ValueError: the file is torn, of another kind, or of other environments than ``env``: other plants, another
+            task, sample time or horizon.
+    """
+    check_environment(env)
+    file = checks.path("path", path)
+    try:
+        arrays, card = load_arrays(file)
+        owner, fields = card["owner"], {name: jnp.asarray(arrays[name]) for name in _FIELDS}
+    except (KeyError, ValueError) as error:
+        raise ValueError(
+            f"{file}: expected a state that environments.save wrote, but it is torn or of another kind ({error})"
+        ) from error
+    if owner != env.digest:
+        raise ValueError(
+            f"{file}: the state is of another environment than {env}: of other plants, or with another sample time, "
+            "horizon or task; make env with the plant and the settings that it was saved with"
+        )
+    problem = None
+    if "plant0" in arrays:
+        leaves, tree = jax.tree.flatten(env.pool.plant)
+        plant = jax.tree.unflatten(tree, [jnp.asarray(arrays[f"plant{i}"]) for i in range(len(leaves))])
+        problem = _problems(env, fields["time"].ndim, plant)
+    key = jax.random.wrap_key_data(jnp.asarray(arrays["key"])) if "key" in arrays else None
+    return State(**fields, problem=problem, owner=env.digest), key
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _problems(env: Environment, axes: int, plants: Plant) -> Problem:
+    """Those of plants with so many leading axes, as resetting environments make them."""
+    build = env.problem
+    for _ in range(axes):
+        build = jax.vmap(build)
+    return build(plants)

@@ -18,7 +18,7 @@ from lqrlab.compute import checks
 from lqrlab.extensions.environments.actions import refuse
 from lqrlab.extensions.environments.core import Environment, State, Step
 from lqrlab.extensions.environments.factory import make
-from lqrlab.extensions.environments.spaces import Discrete, as_of
+from lqrlab.extensions.environments.settings import Discrete, as_of
 from lqrlab.extensions.environments.vectorised import advance_batch, batch_reset, chosen, renewed
 from lqrlab.systems import Plant, drawing
 

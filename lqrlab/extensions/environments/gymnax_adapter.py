@@ -9,7 +9,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from lqrlab.compute import checks
 from lqrlab.extensions.environments.core import Environment, State, check_environment
-from lqrlab.extensions.environments.spaces import Discrete, as_of
+from lqrlab.extensions.environments.settings import Discrete, as_of
 
 
 @functools.lru_cache(64)

@@ -1,4 +1,4 @@
-"""Settings of a task: checked when they are made, frozen and hashable."""
+"""Settings of a task, checked when they are made, frozen and hashable; spaces of its observations and actions."""
 
 import dataclasses
 import os
@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import Annotated, Any
 
+import jax
 import numpy as np
+from jaxtyping import Array, PRNGKeyArray
 
 from lqrlab.compute import checks
 from lqrlab.compute.configuration import Config, Count, Natural, NonNegative, OneOf, Positive, Share
@@ -14,6 +16,7 @@ from lqrlab.simulation import verdict
 
 REWARDS = ("cost", "excess", "relative")
 _MOST_REMEMBERED = 10_000
+_WIDE = 1.0  # half the width that an unbounded component is drawn from
 Limits = tuple[float | Sequence[float], float | Sequence[float]]
 
 
@@ -133,3 +136,45 @@ def number_in(text: str, word: str) -> int:
 
 def _plain(name: str, value: Any) -> tuple[float, ...]:
     return tuple(np.asarray(checks.real(name, value), float).ravel().tolist())
+
+
+@dataclasses.dataclass(frozen=True)
+class BoxSpace:
+    """Vectors between ``low`` and ``high``, a bound for each component; they may be infinite."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    dtype: str = "float32"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """One axis, as long as the bounds."""
+        return (len(self.low),)
+
+    def sample(self, key: PRNGKeyArray) -> Array:
+        """Uniform between the bounds; a missing one is ∓1, or 2 from the other where that is beyond ∓1."""
+        low, high = (np.asarray(a, self.dtype) for a in (self.low, self.high))
+        low = np.where(np.isfinite(low), low, np.minimum(-_WIDE, high - 2 * _WIDE))
+        high = np.where(np.isfinite(high), high, np.maximum(_WIDE, low + 2 * _WIDE))
+        return low + jax.random.uniform(key, self.shape, self.dtype) * (high - low)
+
+
+@dataclasses.dataclass(frozen=True)
+class Discrete:
+    """The whole numbers 0 … n − 1."""
+
+    n: int
+    dtype: str = "int32"
+    shape: tuple[int, ...] = ()
+
+    def sample(self, key: PRNGKeyArray) -> Array:
+        """Uniform."""
+        return jax.random.randint(key, (), 0, self.n, self.dtype)
+
+
+def as_of(spaces: Any, space: BoxSpace | Discrete) -> Any:
+    """The same space in the words of ``gymnasium.spaces``, or of gymnax's."""
+    if isinstance(space, Discrete):
+        return spaces.Discrete(space.n)
+    kind = np.dtype(space.dtype).type
+    return spaces.Box(np.array(space.low, kind), np.array(space.high, kind), space.shape, kind)

@@ -12,10 +12,17 @@ from lqrlab.compute.checks import whole
 from lqrlab.control import StateSpace
 from lqrlab.control.analysis.system_norms import hinf_norm, stable
 from lqrlab.control.state_space import response_at
-from lqrlab.extensions.robust.generalized_plant import System, beside, partitioned, sampled, series
+from lqrlab.extensions.robust.generalized_plant import (
+    System,
+    UncertaintyBlock,
+    beside,
+    partitioned,
+    sampled,
+    series,
+    uncertainty_structure,
+)
 from lqrlab.extensions.robust.hinf_synthesis import synthesis
 from lqrlab.extensions.robust.structured_singular_value import mu
-from lqrlab.extensions.robust.uncertainty_block import UncertaintyBlock, uncertainty_structure
 
 _FREQUENCIES = 80
 _BEYOND = 30.0  # times the fastest and the slowest pole of a loop: how far frequencies go

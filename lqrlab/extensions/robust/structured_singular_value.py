@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Complex, Float
 
 from lqrlab.control import matrix_checks
-from lqrlab.extensions.robust.uncertainty_block import UncertaintyBlock, uncertainty_structure
+from lqrlab.extensions.robust.generalized_plant import UncertaintyBlock, uncertainty_structure
 
 _STEPS = np.array([0.2, 0.7, 1.5, 3.0, 6.0])  # times the last decrease of λ: those that are tried for the next one
 _INSIDE = 0.8  # of the largest decrease that was possible
