@@ -16,7 +16,8 @@ _SHARE, _WHOLE = 0.9, 1.001  # of the multiple that is refuted, to be certified;
 _BOXES, _LEAST, _WORK = 400, 12, 1e5  # boxes that a box is cut into, at most; times the number of its corners
 _AT_ONCE = 0.83 ** np.arange(1, 24)  # shares of the multiple that is looked for, tried at once
 _CORNERS, _ROUNDS = 10, 6  # directions that corners are made of, at most; turns of halving intervals of frequency
-_SAFE, _SHAKEN = 1.75, 1e-10  # times the remainder that is sampled; of a loop, relative, what does not matter
+_SAFE, _BENT = 1.75, 0.9  # times the remainder that is sampled; how unevenly a parameter's range may be mapped
+_SHAKEN = 1e-10  # of a loop, relative, what does not matter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,9 +139,12 @@ def _halves(
     """The box |d − center| ≤ half in two, across the direction that matters most; none if all within is certified.
 
     No gain from the inputs' disturbances to the root of a weight is to be above 1, if that is given as performance.
-    Directions beyond the most that corners are made of are added to what is lacking.
+    Directions beyond the most that corners are made of are added to what is lacking. Each direction is mapped unevenly,
+    x → (x + λ)/(1 + λx), so that values at its ends and middle are affine in it: of what is divided by, they are so.
     """
-    (center, half), p = box, len(box[0])
+    p, (least, most) = len(box[0]), loop.plants.ends
+    low, high = np.maximum(box[0] - box[1], least), np.minimum(box[0] + box[1], most)
+    center, half = (low + high) / 2, (high - low) / 2
     axes = np.concatenate([np.eye(p), -np.eye(p)])
     up, down = np.split(loop.closed(loop.joint(center + half * axes)), 2)
     major = np.argsort(-np.linalg.norm(up - down, axis=(1, 2)), kind="stable")[:_CORNERS]
@@ -151,10 +155,16 @@ def _halves(
     inside = np.concatenate([np.zeros((1, p)), axes, inside])
     values = _Values(loop, center + half * np.concatenate([inside, corners]), performance)
     w = loop.frequencies(values.poles, count)
-    share = np.prod((1 + inside[:, None, major] * corners[:, major]) / 2, axis=-1)
+    share: Any = None
     for _ in range(_ROUNDS):
         sampled, found = np.split(values.at(w), [len(inside)])
         up, down = np.split(sampled[1 : 2 * p + 1] - sampled[0], 2)
+        if share is None:
+            even, bent = up - down, up + down
+            lean = -(even.conj() * bent).real.sum((1, 2)) / np.maximum((np.abs(even) ** 2).sum((1, 2)), 1e-300)
+            lean = np.clip(lean, -_BENT, _BENT)
+            even = (inside + lean) / (1 + lean * inside)
+            share = np.prod((1 + even[:, None, major] * corners[:, major]) / 2, axis=-1)
         lacks = np.linalg.norm(sampled - np.tensordot(share, found, 1), axis=-1).max(0)
         rest = _SAFE * (lacks + np.linalg.norm(np.maximum(np.abs(up), np.abs(down)), axis=-1)[minor].sum(0))
         clear = values.clear(found) - rest
@@ -176,8 +186,8 @@ def _halves(
 class _Values:
     """Of P = det(zI − A + BK) of moved plants, relative to the first one's, and of the numerators N of a gain.
 
-    They are divided by the determinant a bit outside the circle, as far as the nearest pole of the first plant is
-    inside: that is without zeros where the loop is stable, and evens out what only scales.
+    They are divided by the determinant a bit outside the circle, as far as the nearest pole of all plants is inside:
+    that is without zeros where the loop is stable, and evens out what only scales. Nearer, it hides narrow places.
     """
 
     def __init__(self, loop: UncertainLoop, moves: np.ndarray, performance: Any) -> None:
@@ -196,7 +206,7 @@ class _Values:
     def at(self, w: np.ndarray) -> np.ndarray:
         """``[plants, w, 1 + entries]``: the determinant, and the entries of the numerators."""
         z, poles = np.exp(1j * w), self.poles
-        beside = z * (1 + np.abs(z[:, None] - poles[0]).min(1))
+        beside = z * (1 + np.abs(z[:, None, None] - poles).min((1, 2)))
         P = np.ones((len(poles), len(w)), complex)
         for pole in poles.T:
             P *= (z - pole[:, None]) * ((beside - pole[0]) / (z - pole[0])) / (beside - pole[:, None])

@@ -25,6 +25,7 @@ class UncertainPlant:
         moved: from d ``[k, directions]`` to a batch of k plants, also beyond ±1.
         directions: how many there are.
         beyond: the multiple of ±1 up to which it is worth to look further.
+        ends: the least and the largest of each of d that make a difference: beyond them a parameter's range ends.
     """
 
     plant: Plant
@@ -32,6 +33,7 @@ class UncertainPlant:
     moved: Callable[[Float[np.ndarray, "k d"]], Plant]
     directions: int
     beyond: float
+    ends: tuple[Float[np.ndarray, " d"] | float, Float[np.ndarray, " d"] | float] = (-np.inf, np.inf)
 
     @classmethod
     def of(cls, plant: Plant, spread: float) -> "UncertainPlant":
@@ -60,7 +62,11 @@ class UncertainPlant:
                 values[name] = jnp.asarray(np.clip(at, fields[name].metadata["low"], fields[name].metadata["high"]))
             return dataclasses.replace(plant.broadcast_to((len(moves),)), **values)  # type: ignore[type-var]
 
-        return cls(plant, names, moved, len(names), _MOST / spread)
+        values = np.array([float(getattr(plant, name)) for name in names])
+        ranges = np.array([[fields[name].metadata[end] for name in names] for end in ("low", "high")], float)
+        ends = np.divide(ranges, values, out=np.full_like(ranges, [[-np.inf], [np.inf]]), where=values != 0)
+        least, most = np.sort((ends - 1) / spread, axis=0)
+        return cls(plant, names, moved, len(names), _MOST / spread, (least, most))
 
     def parameters(self, move: Float[np.ndarray, " d"]) -> dict[str, float]:
         """Names and values of the parameters of one of the plants."""

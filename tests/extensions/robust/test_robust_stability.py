@@ -50,7 +50,7 @@ def size(plant, K, parameters):
 
 
 @pytest.mark.parametrize(
-    "name", ["pendulum", "gantry_crane", "two_mass_spring", "dc_motor", "mass_train", "flexible_beam"]
+    "name", ["gantry_crane", "two_mass_spring", "dc_motor", "mass_train", "flexible_beam", "heated_rod", "helicopter"]
 )
 def test_what_is_certified_is_stable_wherever_one_looks_and_nearly_all_that_is_not_refuted(name):
     plant = systems.make(name)
@@ -76,23 +76,23 @@ def test_where_it_is_refuted_the_loop_is_at_the_edge(name):
         assert abs(value / fixed[key] - 1) <= spread + 1e-9
 
 
-def test_a_narrow_place_of_instability_is_never_within_what_is_certified():
-    """What a linearisation of the loop in its parameters leaves out is counted: without it 0.52 is certified."""
-    found = robust.robust_stability(np.zeros((1, 4)), Flutter(), spread=0.4)
+@pytest.mark.parametrize(("k", "spread"), [((1.3, 1.0), 0.4), ((3.4, 1.9), 0.4)])
+def test_a_narrow_place_of_instability_is_never_within_what_is_certified(k, spread):
+    """Linearised in the parameters 0.52 is certified of the first, determinants half as far out 1.39 of the other."""
+    found = robust.robust_stability(np.zeros((1, 4)), Flutter(k1=k[0], k2=k[1]), spread=spread)
 
     def lost(multiple):
-        k1, k2 = 1.3 * (1 - 0.4 * multiple), 1 + 0.4 * multiple
+        k1, k2 = np.array(k) * (1 - np.sign([k[0] - k[1], k[1] - k[0]]) * spread * multiple)
         A = [[0, 1, 0, 0], [-k1, -0.0025, 0.005, 0], [0, 0, 0, 1], [-0.005, 0, -k2, -0.0025]]
         return np.linalg.eigvals(A).real.max() > 0
 
-    assert 1 / found.mu < next(multiple for multiple in np.linspace(0.2, 0.5, 301) if lost(multiple)) < 0.4
+    assert 1 / found.mu < next(multiple for multiple in np.linspace(0.2, 0.9, 701) if lost(multiple)) < 0.8
 
 
 def test_one_parameter_is_bounded_as_it_is_by_hand():
     """ẋ = px + u under u = −Kx is stable for p < K, whatever the sample time."""
-    plant = Growth()
     for K in (1.1, 1.5):
-        found = robust.robust_stability([[K]], plant, spread=0.2)
+        found = robust.robust_stability([[K]], Growth(), spread=0.2)
         assert found.refuted == pytest.approx((K - 1) / 0.2, rel=1e-5)
         assert found.certified == (K == 1.5)
         assert 1 / found.mu == pytest.approx(found.refuted, rel=0.15)  # that the sampled plant is not linear in p costs
