@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from lqrlab.compute.names import lazily
 
 if TYPE_CHECKING:
-    from lqrlab.extensions.controllers.selection import Selection, scenarios_of, verify
+    from lqrlab.extensions.controllers.selection import Selection, compared, scenarios_of, verify
     from lqrlab.extensions.controllers.sources import BUILT_IN, load
 
 __getattr__, __dir__, __all__ = lazily(__name__)

@@ -1,5 +1,6 @@
 """``lqrlab judge``: controllers side by side, on the plants of a seed, and the page."""
 
+import functools
 import shlex
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ import click
 from lqrlab.extensions.controllers.processes import parted
 from lqrlab.workbench.cli.options import PATH
 
+_option = functools.partial(click.option, show_default=True)
+
 
 def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> tuple[str, ...]:
     return tuple(name.strip() for part in value for name in part.split(",") if name.strip())
@@ -17,55 +20,22 @@ def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> t
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="CONTROLLER...")
-@click.option(
-    "--plants",
-    multiple=True,
-    default=("all",),
-    show_default=True,
-    callback=_listed,
-    metavar="PLANTS",
-    help="trained, unseen, published, dense, all; families; files of plants.",
+@_option("--plants", multiple=True, callback=_listed, help="trained, unseen, published, dense; families; files.  [all]")
+@_option("--variants", default=8, help="Plants of each family.")
+@_option("--spread", default=0.2, help="Half-width of their parameters, relative.")
+@_option("--starts", default=4, help="Initial states of each plant.")
+@_option("--noise", default=0.01, help="Noise of states and sensors, in scales; 0 for none.")
+@_option("--limits", type=float, help="Input limits, ± this in scales, for starts within and beyond them.")
+@_option("--told", type=click.Choice(["everything", "units"]), default="everything", help="What is told of A and B.")
+@_option(
+    "--held-back", "seed", type=click.IntRange(1), default=0, metavar="SEED", help="Seed that nobody has tuned to."
 )
-@click.option("--variants", default=8, show_default=True, help="Plants of each family.")
-@click.option("--spread", default=0.2, show_default=True, help="Half-width of their parameters, relative.")
-@click.option("--starts", default=4, show_default=True, help="Initial states of each plant.")
-@click.option("--noise", default=0.01, show_default=True, help="Noise of states and sensors, in scales; 0 for none.")
-@click.option("--limits", type=float, help="Input limits, ± this in scales, for starts within and beyond them.")
-@click.option(
-    "--told",
-    type=click.Choice(["everything", "units"]),
-    default="everything",
-    show_default=True,
-    help="Whether controllers are told A and B.",
-)
-@click.option(
-    "--held-back",
-    "seed",
-    type=click.IntRange(1),
-    metavar="SEED",
-    help="Seed of plants that nobody has tuned to.  [default: the public list]",
-)
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(1),
-    default=600.0,
-    show_default=True,
-    help="Seconds that code which is not ours has for one scenario.",
-)
-@click.option("--memory-limit", type=click.FloatRange(0.5), default=8.0, show_default=True, help="GiB that it has.")
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Controllers judged at once.")
-@click.option("-o", "--output", type=PATH, default="judgement.html", show_default=True, help="Page; .json beside it.")
-@click.option("--compare", is_flag=True, help="CONTROLLERs are results, .json, of earlier judgements.")
-def judge(
-    words: tuple[str, ...],
-    output: Path,
-    compare: bool,
-    seed: int | None,
-    time_limit: float,
-    memory_limit: float,
-    jobs: int,
-    **asked: Any,
-) -> None:
+@_option("--time-limit", default=600.0, help="Seconds that foreign code has for one scenario.")
+@_option("--memory-limit", default=8.0, help="GiB that it has.")
+@_option("--jobs", type=click.IntRange(1), default=1, help="Controllers judged at once.")
+@_option("-o", "--output", type=PATH, default="judgement.html", help="Page; its numbers are in .json beside it.")
+@click.option("--compare", is_flag=True, help="CONTROLLERs are such .json files.")
+def judge(words: tuple[str, ...], output: Path, compare: bool, plants: tuple[str, ...], **asked: Any) -> None:
     """Judge each CONTROLLER by its cost above the least that any controller could pay.
 
     CONTROLLER: lqr, clipped, mpc:20, pid[:rule], nominal, adaptive, network, none; a run's folder; mine.py[:name];
@@ -83,18 +53,18 @@ def judge(
             raise ValueError(f"CONTROLLER: expected results of lqrlab judge, .json, but {word} is no file")
     from lqrlab import compute
     from lqrlab.extensions.controllers import processes, selection
+    from lqrlab.workbench.figures import judgement_page
 
     compute.setup()
+    loops: list[tuple[str, str]] = []
     if compare:
         found = selection.compared([Path(word) for word in words])
     else:
-        chosen = selection.Selection(seed=seed or 0, **asked)
-        limits = {"jobs": jobs, "time_limit": time_limit, "memory_limit": memory_limit}
-        found = processes.judge(
-            words, chosen, output.with_suffix(".parts"), say=lambda line: click.echo(line, err=True), **limits
-        )
+        options = {name: asked.pop(name) for name in ("jobs", "time_limit", "memory_limit")}
+        chosen, folder = selection.Selection(plants=plants or ("all",), **asked), output.with_suffix(".parts")
+        parts = processes.judge(words, chosen, folder, say=lambda line: click.echo(line, err=True), **options)
+        found = selection.joined(parts)
+        ours = {part.word: part.controller for part in parts if part.controller is not None}
+        loops = judgement_page.worst(ours, parts[0].scenarios, found, key=chosen.key)
     found.save(output.with_suffix(".json"))
-    from lqrlab.workbench.figures import judgement_page
-
-    click.echo(judgement_page.write(found, output, command=shlex.join(["lqrlab", *sys.argv[1:]])))
-    click.echo(output.with_suffix(".json"))
+    click.echo(judgement_page.write(found, output, command=shlex.join(["lqrlab", *sys.argv[1:]]), loops=loops))

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from lqrlab.compute.files import write_atomic
 
 if TYPE_CHECKING:
-    from lqrlab.evaluation import Judgement
     from lqrlab.extensions.controllers.selection import Parts, Selection
 
 NAMES = ("lqr", "clipped", "mpc", "pid", "nominal", "adaptive", "network", "none")
@@ -27,9 +26,6 @@ _EXECUTED = (".py", ".zip", ".fmu")  # so is a folder of C code
 _AT, _ENDED, _LOG = "at", "ended", "log.txt"  # files beside a controller's parts: what its process does, and has said
 _POLL = 0.1  # [s]
 _ENOUGH = 2  # scenarios that end a controller's process before the others are not tried
-
-
-# Words that name controllers ----------------------------------------------------------------------------------
 
 
 def parted(word: str) -> tuple[Path | None, str]:
@@ -60,15 +56,11 @@ def identity(word: str) -> str:
     """Digest of the word and of the file or folder that it names: another file is another controller."""
     path, _ = parted(word)
     seen = hashlib.sha256(word.encode())
-    if path is not None and path.is_dir() and (path / "checkpoints").is_dir():
-        path /= "checkpoints"
-    for file in [] if path is None else [path] if path.is_file() else sorted(path.rglob("*")):
-        if file.is_file():
+    if path is not None:
+        inside = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+        for file in [path] if path.is_file() else sorted(one for one in inside.rglob("*") if one.is_file()):
             seen.update(str(file.relative_to(path)).encode() + file.read_bytes())
     return seen.hexdigest()[:16]
-
-
-# Judging ------------------------------------------------------------------------------------------------------
 
 
 def judge(
@@ -80,8 +72,8 @@ def judge(
     time_limit: float = 600.0,
     memory_limit: float = 8.0,
     say: Callable[[str], None] = lambda line: None,
-) -> "Judgement":
-    """The judgement of the controllers that words name; the same call goes on where another ended.
+) -> "list[Parts]":
+    """Judge the controllers that words name, and give their parts; the same call goes on where another ended.
 
     Args:
         words: see :func:`lqrlab.controllers.load`; each is a controller of the table.
@@ -94,32 +86,36 @@ def judge(
     """
     if len(set(words)) < len(words):
         raise ValueError(f"CONTROLLER: expected each once, but found {', '.join(words)}")
-    apart = [word for word in words if is_foreign(word) or jobs > 1]
     from lqrlab.extensions.controllers.selection import Parts
+    from lqrlab.extensions.controllers.sources import load
 
-    parts = {word: Parts(word, selection, folder / f"{identity(word)}-{selection.digest}") for word in words}
+    parts = [Parts(word, selection, folder / f"{identity(word)}-{selection.digest}") for word in words]
+    for part in parts:
+        if jobs == 1 and not is_foreign(part.word):
+            part.controller = load(part.word)  # what is no controller is refused before any is judged
     stop = threading.Event()
-    for word in words:
-        if word not in apart:
-            parts[word].loaded()  # what is no controller is refused before any is judged
 
-    def one(word: str) -> None:
-        if word in apart:
-            _apart(parts[word], (time_limit, memory_limit), say, stop)
+    def one(part: "Parts") -> None:
+        if part.controller is None:
+            _apart(part, (time_limit, memory_limit), say, stop)
         else:
-            parts[word].judge(lambda name: say(f"  {word}: {name}"))
+            part.judge(lambda name: say(f"  {part.word}: {name}"))
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         try:
-            list((map if jobs == 1 else pool.map)(one, words))
+            list((map if jobs == 1 else pool.map)(one, parts))
         except BaseException:  # the person's Ctrl-C among them
             stop.set()
             raise
-    return Parts.joined(list(parts.values()))
+    return parts
 
 
 def _apart(parts: "Parts", limits: tuple[float, float], say: Callable[[str], None], stop: threading.Event) -> None:
     """Judge a controller in a process of its own, and in another one after a scenario that ends it."""
+    import numpy as np
+
+    from lqrlab.extensions.controllers.sources import FixedGain
+
     ended: list[str] = []
     while parts.left() and not stop.is_set():
         for name in (_AT, _ENDED):
@@ -132,7 +128,8 @@ def _apart(parts: "Parts", limits: tuple[float, float], say: Callable[[str], Non
         lost = [at] if at in left and len(ended) < _ENOUGH else left
         say(f"  {parts.word}: no answer{' in what is left' if len(lost) > 1 else ''}: {words}")
         for name in lost:
-            parts.without_answer(name, words if at in (name, "") else f"not tried: in others its process {words}")
+            why = words if at in (name, "") else f"not tried: in others its process {words}"
+            parts.write(name, FixedGain(np.zeros((0, 0)), why))
 
 
 def _watched(parts: "Parts", limits: tuple[float, float], say: Callable[[str], None], stop: threading.Event) -> str:
@@ -177,15 +174,16 @@ def _here(word: str, place: str, selection: str, memory: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from lqrlab import compute
     from lqrlab.extensions.controllers.selection import Parts, Selection
+    from lqrlab.extensions.controllers.sources import load
 
     compute.setup()
     parts = Parts(word, Selection.from_json(selection), Path(place))
     try:
-        parts.loaded()
+        parts.controller = load(word)
     except BaseException as error:
         write_atomic(parts.place / _ENDED, f"{type(error).__name__}: {error}"[:2000])
         raise
-    parts.judge(lambda line: write_atomic(parts.place / _AT, line) and None)
+    parts.judge(lambda name: write_atomic(parts.place / _AT, name))
 
 
 if __name__ == "__main__":

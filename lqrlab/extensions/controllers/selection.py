@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -18,7 +17,7 @@ import lqrlab
 from lqrlab import evaluation, learning, systems
 from lqrlab.compute.configuration import Config, Count, NonNegative, OneOf, Positive, Seed, Share
 from lqrlab.evaluation import Judgement, Scenario, judging
-from lqrlab.extensions.controllers import processes, sources
+from lqrlab.extensions.controllers import processes
 from lqrlab.simulation import Problem
 
 GROUPS = ("trained", "unseen", "published", "dense")
@@ -77,12 +76,12 @@ def scenarios_of(selection: Selection) -> dict[str, Scenario]:
     groups = GROUPS if "all" in selection.plants else [name for name in GROUPS if name in selection.plants]
     found: dict[str, Scenario] = {}
     if groups:
-        others = None if "unseen" in groups else []
+        others: list[str] | None = None if "unseen" in groups else []
         every = evaluation.suite(trained, key=selection.key, others=others, **options)
         found = {name: one for name, one in every.items() if one.group in groups}
     names: list[str] = []
     for name in (name for name in selection.plants if name not in (*GROUPS, "all")):
-        names += _entered(Path(name)) if Path(name).suffix else [systems.family(name) and name]
+        names += _entered(Path(name)) if Path(name).suffix else [name]
     if names:
         label = ", ".join(names) if len(names) < 4 else f"{len(names)} families"
         group = "trained" if set(names) <= set(trained) else "unseen"
@@ -100,12 +99,13 @@ def scenarios_of(selection: Selection) -> dict[str, Scenario]:
 
 
 def _entered(file: Path) -> list[str]:
-    """The families of a file of plants, entered into the catalogue."""
-    if not file.is_file():
-        raise ValueError(f"plants: expected a group, a family or a file that is there, but found {file}")
-    if file.stem in systems.names() and file.suffix not in (".py", ".toml"):
-        return [file.stem]  # entered before
-    return systems.register_file(file)
+    """The families of a file of plants, entered into the catalogue once."""
+    if file not in _FILES:
+        _FILES[file] = systems.register_file(file)
+    return _FILES[file]
+
+
+_FILES: dict[Path, list[str]] = {}
 
 
 def verify(judgement: Judgement) -> list[str]:
@@ -127,23 +127,25 @@ def verify(judgement: Judgement) -> list[str]:
     return found
 
 
-# Parts -------------------------------------------------------------------------------------------------------
+def compared(files: Sequence[Path]) -> Judgement:
+    """The judgements of files side by side, each verified; a controller is called by its file too.
 
+    Raises:
+        ValueError: no file of a judgement; plants or starts that are not those of its recipe, or differ between files.
+    """
 
-@functools.lru_cache(4)
-def _scenarios(selection: Selection) -> dict[str, Scenario]:
-    return scenarios_of(selection)
+    def called(table: Mapping[str, Any], file: Path) -> dict[str, Any]:
+        return {f"{name} ({file.stem})": value for name, value in table.items()}
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class NoAnswer:
-    """In the place of a controller that cannot be asked."""
-
-    why: str
-
-    def gains(self, names: Sequence[str], problem: Problem) -> Array:
-        """None."""
-        return jnp.full_like(problem.K, jnp.nan)
+    found: list[Judgement] = []
+    for file in files:
+        one = Judgement.read(file)
+        if words := verify(one):
+            raise ValueError(f"{file}: expected the plants and starts of its recipe, but found: {'; '.join(words)}")
+        scores = {scenario: called(by, file) for scenario, by in one.scores.items()}
+        tables = {"refused": called(one.refused, file), "seconds": called(one.seconds, file)}
+        found.append(dataclasses.replace(one, scores=scores, **tables))
+    return Judgement.together(found)
 
 
 @dataclasses.dataclass
@@ -155,53 +157,51 @@ class Parts:
     place: Path
     controller: Any = None
 
+    @property
+    def scenarios(self) -> dict[str, Scenario]:
+        """Those of the selection; drawn once."""
+        return _drawn(self.selection)
+
     def file(self, name: str) -> Path:
         """The part of a scenario."""
         return self.place / f"{zlib.crc32(name.encode()):08x}.json"
 
     def left(self) -> list[str]:
         """Scenarios that have no part yet."""
-        return [name for name in _scenarios(self.selection) if not self.file(name).exists()]
+        return [name for name in self.scenarios if not self.file(name).exists()]
 
-    def loaded(self) -> "Parts":
-        """With its controller, if there is something left to judge."""
-        if self.left():
-            self.controller = sources.load(self.word)
-        return self
-
-    def judge(self, say: Callable[[str], None]) -> None:
-        """Judge what is left."""
+    def judge(self, say: Callable[[str], object]) -> None:
+        """Judge what is left, by the controller."""
         for name in self.left():
             say(name)
-            self._write(name, self.controller)
+            self.write(name, self.controller)
 
-    def without_answer(self, name: str, words: str) -> None:
-        """The part of a scenario of which there is no answer."""
-        self._write(name, NoAnswer(words))
-
-    def _write(self, name: str, controller: object) -> None:
-        one = _scenarios(self.selection)[name]
-        options: dict[str, Any] = {"key": self.selection.key, "starts": self.selection.starts}
+    def write(self, name: str, controller: object) -> None:
+        """The part of a scenario, by a controller."""
+        one, options = self.scenarios[name], {"key": self.selection.key, "starts": self.selection.starts}
         reference = None if one.limit is None else _reference
         found = evaluation.judge({self.word: controller}, {name: one}, reference=reference, **options)
         self.place.mkdir(parents=True, exist_ok=True)
         found.save(self.file(name))
 
-    @staticmethod
-    def joined(parts: Sequence["Parts"]) -> Judgement:
-        """The judgement of all parts, with what is to be known of how it was made."""
-        selection = parts[0].selection
-        each = [Judgement.read(part.file(name)) for name in _scenarios(selection) for part in parts]
-        recipe = {
-            "selection": json.loads(selection.to_json()),
-            "version": lqrlab.__version__,
-            "controllers": {part.word: processes.identity(part.word) for part in parts},
-        }
-        return dataclasses.replace(Judgement.together(each), recipe=recipe)
+
+_drawn = functools.lru_cache(4)(scenarios_of)
+
+
+def joined(parts: Sequence[Parts]) -> Judgement:
+    """The judgement of all parts, with what is to be known of how it was made."""
+    selection = parts[0].selection
+    each = [Judgement.read(part.file(name)) for name in parts[0].scenarios for part in parts]
+    recipe = {
+        "selection": json.loads(selection.to_json()),
+        "version": lqrlab.__version__,
+        "controllers": {part.word: processes.identity(part.word) for part in parts},
+    }
+    return dataclasses.replace(Judgement.together(each), recipe=recipe)
 
 
 def _reference(problem: Problem) -> Callable[[Array], Array]:
-    """The least cost within limits; controllers judged one after another share the search."""
+    """The least cost within limits; controllers that are judged one after another share the search."""
     from lqrlab.extensions import predictive
 
     seen = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(problem))).digest()
@@ -209,24 +209,3 @@ def _reference(problem: Problem) -> Callable[[Array], Array]:
 
 
 _REFERENCES: dict[bytes, Callable[[Array], Array]] = {}
-
-
-def compared(files: Sequence[Path]) -> Judgement:
-    """The judgements of files side by side, each verified; a controller of a name that is there is called by its file.
-
-    Raises:
-        ValueError: no file of a judgement; plants or starts that are not those of its recipe, or differ between files.
-    """
-    found: list[Judgement] = []
-    for file in files:
-        one = Judgement.read(file)
-        if words := verify(one):
-            raise ValueError(f"{file}: expected the plants and starts of its recipe, but found: {'; '.join(words)}")
-        known = {name for other in found for by in other.scores.values() for name in by}
-
-        def called(table: Mapping[str, Any], known: set[str] = known, file: Path = file) -> dict[str, Any]:
-            return {f"{name} ({file.stem})" if name in known else name: value for name, value in table.items()}
-
-        scores = {scenario: called(by) for scenario, by in one.scores.items()}
-        found.append(dataclasses.replace(one, scores=scores, refused=called(one.refused), seconds=called(one.seconds)))
-    return Judgement.together(found)

@@ -21,7 +21,8 @@ from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.compute.names import of_extra
 from lqrlab.evaluation import FamilyGain
 from lqrlab.extensions.controllers.processes import parted
-from lqrlab.simulation import LinearPolicy, Measured, Policy, Problem, bind
+from lqrlab.simulation import Policy, Problem, bind
+from lqrlab.simulation.problem import check_step
 from lqrlab.systems import Plant
 
 _MOST_UNITS = 256  # loops of a functional mock-up unit, each an instance of it
@@ -40,30 +41,24 @@ def one_family(make: Design) -> Design:
     return made
 
 
-# Built in ----------------------------------------------------------------------------------------------------
-
-
 @pytree
 @dataclasses.dataclass(frozen=True)
 class ClippedPolicy:
     """The LQR's input, cut at the limits."""
 
     K: Float[Array, "*batch m n"]
-    low: Float[Array, "*batch m"]
-    high: Float[Array, "*batch m"]
+    problem: Problem
 
     def init(self, batch_shape: tuple[int, ...]) -> None:
         """Nothing to remember."""
 
     def __call__(self, carry: None, x: Array) -> tuple[None, Array]:
         """−K x within the limits."""
-        low, high = (expand_batch(a.astype(x.dtype), x.ndim) for a in (self.low, self.high))
-        return None, jnp.clip(-matvec(self.K.astype(x.dtype), x), low, high)
+        return None, self.problem.saturate(-matvec(self.K.astype(x.dtype), x))
 
 
-def _clipped(problem: Problem) -> Policy:
-    """The LQR that keeps the limits of the inputs; without limits the LQR."""
-    return LinearPolicy(problem.K) if problem.low is None else ClippedPolicy(problem.K, problem.low, problem.high)
+def _clipped(problem: Problem) -> object:
+    return problem.K if problem.limits is None else ClippedPolicy(problem.K, dataclasses.replace(problem, plant=None))
 
 
 def _mpc(horizon: str) -> Design:
@@ -76,21 +71,19 @@ def _mpc(horizon: str) -> Design:
 
 
 def _pid(rule: str) -> Design:
-    from lqrlab.extensions import classical
-    from lqrlab.extensions.classical.pid_tuning import RULES
+    from lqrlab.extensions.classical.pid_tuning import RULES, pid
 
     checks.choice("pid:RULE", rule or "optimal", RULES)
     designs: dict[str, object] = {}
 
     def tuned(problem: Problem) -> object:
         """Tuned on the family's default parameters; kept, for the best takes seconds."""
-        family = problem.name
-        if family not in systems.names():
+        if problem.name not in systems.names():
             raise ValueError("PID is tuned on the default parameters of a family, and this is of none")
-        if family not in designs:
-            plant = systems.make(family)
-            designs[family] = classical.pid(plant, rule or "optimal", pairs=[(i, i) for i in range(plant.m)])
-        return designs[family]
+        if problem.name not in designs:
+            plant = systems.make(problem.name)
+            designs[problem.name] = pid(plant, rule or "optimal", pairs=[(i, i) for i in range(plant.m)])
+        return designs[problem.name]
 
     return one_family(tuned)
 
@@ -117,9 +110,6 @@ BUILT_IN: dict[str, Callable[[str], object]] = {
     "none": lambda _: lambda problem: jnp.zeros_like(problem.K),
 }
 """Name → what makes the controller of it, given what stands behind a colon (``mpc:20``, ``pid:simc``)."""
-
-
-# From files --------------------------------------------------------------------------------------------------
 
 
 def load(word: str, *, dt: float | None = None) -> object:
@@ -149,14 +139,10 @@ def load(word: str, *, dt: float | None = None) -> object:
         return BUILT_IN[kind](rest)
     if path.is_dir():
         return _of_folder(path)
-    if path.suffix == ".py":
-        return _of_python(path, name)
-    if path.suffix == ".zip":
-        return _of_agent(path)
+    if path.suffix in _READERS:
+        return _READERS[path.suffix](path, name, dt)
     from lqrlab.extensions import deployment
 
-    if path.suffix == ".fmu":
-        return _of_unit(path, dt)
     found = deployment.load(path)
     if isinstance(found, Plant | dict):
         kind = "a log" if isinstance(found, dict) else "a plant"
@@ -166,14 +152,10 @@ def load(word: str, *, dt: float | None = None) -> object:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FixedGain:
-    """One gain for all plants of its size; others it has none for."""
+    """One gain for all plants of its size; others it has none for, and says why."""
 
     K: np.ndarray
-
-    @property
-    def why(self) -> str:
-        """The words for plants of another size."""
-        return f"its gain has the shape {self.K.shape}, inputs by states in the plant's own units"
+    why: str = ""
 
     def gains(self, names: Sequence[str], problem: Problem) -> Float[Array, "V 6 12"]:
         """The gain for each plant of a padded problem; not a number for those of another size."""
@@ -191,25 +173,13 @@ def _of_design(found: Any) -> object:
         K = np.asarray(checks.real("K", found, finite=True), float)
         if K.ndim != 2 or not K.size or K.shape[0] > systems.M_MAX or K.shape[1] > systems.N_MAX:
             raise ValueError(f"K: expected one gain [m, n], at most 6 inputs by 12 states, but found shape {K.shape}")
-        return FixedGain(K)
+        return FixedGain(K, f"its gain has the shape {K.shape}, inputs by states in the plant's own units")
     simulation.binding.check_controller(found)
     if isinstance(found, simulation.LinearController):
-        sizes = np.shape(found.system.D)[::-1]
-        return one_family(lambda problem: _measuring(found, sizes, problem))
-    made = inspect.isfunction(found) or not (hasattr(found, "init") or simulation.binding.recognised(found))
-    return _of_function(found) if made else one_family(lambda problem: found)
-
-
-def _measuring(policy: Any, sizes: tuple[int, ...], problem: Problem) -> Policy:
-    """A policy that is given p numbers and answers with m, as the plant's: its states, or its outputs."""
-    assert problem.plant is not None
-    outputs = simulation.outputs(problem.plant)
-    if sizes not in ((problem.n, problem.m), (outputs.shape[-2], problem.m)):
-        raise ValueError(
-            f"it is given {sizes[0]} numbers and answers with {sizes[1]}, but {problem.name} has {problem.n} states, "
-            f"{outputs.shape[-2]} outputs and {problem.m} inputs"
-        )
-    return policy if sizes[0] == problem.n else Measured(policy, outputs)
+        return one_family(lambda problem: _measuring(found, np.shape(found.system.D)[::-1], problem))
+    if inspect.isfunction(found):
+        return _of_function(found)
+    return one_family(lambda problem: found)
 
 
 def _of_function(make: Design) -> Design:
@@ -227,27 +197,33 @@ def _of_function(make: Design) -> Design:
     return made
 
 
-def _of_python(path: Path, name: str) -> object:
+def _measuring(policy: Any, sizes: tuple[int, ...], problem: Problem) -> Policy:
+    """A policy that is given p numbers and answers with m, as the plant's: its states, or its outputs."""
+    assert problem.plant is not None
+    outputs = simulation.outputs(problem.plant)
+    if sizes not in ((problem.n, problem.m), (outputs.shape[-2], problem.m)):
+        raise ValueError(
+            f"it is given {sizes[0]} numbers and answers with {sizes[1]}, but {problem.name} has {problem.n} states, "
+            f"{outputs.shape[-2]} outputs and {problem.m} inputs"
+        )
+    return policy if sizes[0] == problem.n else simulation.Measured(policy, outputs)
+
+
+def _of_python(path: Path, name: str, _: float | None) -> object:
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
+    assert spec is not None and spec.loader is not None  # noqa: PT018
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     sys.path.insert(0, str(path.resolve().parent))  # what it imports stands beside it
     spec.loader.exec_module(module)
+    own = {key: value for key, value in vars(module).items() if not key.startswith("_")}
     if not name:
-        public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
-        own = [key for key, value in public.items() if inspect.isfunction(value) and value.__module__ == path.stem]
-        own = own or [key for key, value in public.items() if isinstance(value, np.ndarray | jax.Array | control.LQR)]
-        if len(own) != 1:
-            found = f"found {', '.join(own) or 'neither'}; say which: {path}:NAME"
-            raise ValueError(f"{path}: expected one function, or one gain, but {found}")
-        (name,) = own
-    if not hasattr(module, name):
-        raise ValueError(
-            f"{path}: expected {name} in it, but found {', '.join(key for key in vars(module) if key[0] != '_')}"
-        )
-    return _of_design(getattr(module, name))
+        made = [key for key, value in own.items() if inspect.isfunction(value) and value.__module__ == path.stem]
+        made = made or [key for key, value in own.items() if isinstance(value, np.ndarray | jax.Array | control.LQR)]
+        name = made[0] if len(made) == 1 else ""
+    if name not in own:
+        raise ValueError(f"{path}: expected {name or 'one function, or gain'}, but found {', '.join(own)}; {path}:NAME")
+    return _of_design(own[name])
 
 
 def _of_folder(path: Path) -> object:
@@ -260,42 +236,38 @@ def _of_folder(path: Path) -> object:
 
     def absolute(problem: Problem) -> Policy:
         """The code about the equilibrium of the plant at hand."""
+        bind(exported, problem)  # refuses other sizes and sample times
         y_eq = problem.x_eq
         if exported.measures_outputs and problem.plant is not None:
             y_eq = problem.plant.output(y_eq)
-        elif exported.sensor is not None and exported.sensor.shape[-1] == problem.n:
+        elif exported.sensor is not None:
             y_eq = y_eq @ exported.sensor.T
-        at = {"y_eq": np.asarray(y_eq), "u_eq": np.asarray(problem.u_eq)}
-        return bind(dataclasses.replace(exported, **at), problem)
+        return bind(dataclasses.replace(exported, y_eq=np.asarray(y_eq), u_eq=np.asarray(problem.u_eq)), problem)
 
     return one_family(absolute)
 
 
-def _of_agent(path: Path) -> object:
+def _of_agent(path: Path, _: str, __: float | None) -> object:
     from lqrlab.extensions import environments
 
     model = _loaded_agent(path)
-    seen, given = model.observation_space, model.action_space
+    spaces = model.observation_space, model.action_space
+    wanted = [one.shape for one in spaces]
 
     def agent(problem: Problem) -> object:
         assert problem.plant is not None
         plant: Any = problem.name if problem.name in systems.names() else problem.plant[(0,) * len(problem.batch_shape)]
-        both, size = problem.n + problem.m, seen.shape[-1]
-        history = size != problem.n and size % both == 0
-        settings: dict[str, Any] = {"observe": f"history:{size // both}"} if history else {}
-        settings["dt"] = float(np.ravel(problem.dt)[0])
-        if hasattr(given, "n"):
-            settings["action"] = f"levels:{round(given.n ** (1 / problem.m))}"
+        times, rest = divmod(wanted[0][-1], problem.n + problem.m)
+        options = {"observe": "state" if rest else f"history:{times}", "dt": float(np.ravel(problem.dt)[0])}
         for units in ("limits", "physical", "scaled"):
-            env = environments.make(plant, units=units, **settings)
-            if (env.observation_space.shape, env.action_space.shape) != (seen.shape, given.shape):
-                raise ValueError(
-                    f"the agent was trained on observations of shape {seen.shape} and actions of {given.shape}, but "
-                    f"{problem.name} has {env.observation_space.shape} and {env.action_space.shape}"
-                )
-            if hasattr(given, "n") or np.allclose(env.action_high, given.high, rtol=1e-4):
+            env = environments.make(plant, units=units, **options)
+            shapes = [env.observation_space.shape, env.action_space.shape]
+            if shapes == wanted and np.allclose(env.action_high, spaces[1].high, rtol=1e-4):
                 return environments.AgentPolicy.of(env, model)
-        raise ValueError(f"the agent's actions reach up to {given.high}, and those of {problem.name} in no units do")
+        raise ValueError(
+            f"the agent was trained on observations and actions of shapes {wanted}, these up to {spaces[1].high}, but "
+            f"{problem.name} has {shapes}, up to {env.action_high}"
+        )
 
     return one_family(agent)
 
@@ -306,53 +278,25 @@ def _loaded_agent(path: Path) -> Any:
         with zipfile.ZipFile(path) as archive:
             data = json.loads(archive.read("data"))
         library, algorithm, *_ = data["policy_class"]["__module__"].split(".")
+        if library not in _AGENTS:
+            raise ValueError(library)
     except (zipfile.BadZipFile, KeyError, TypeError, ValueError, OSError) as error:
-        raise ValueError(
-            f"{path}: expected an agent of Stable-Baselines3 or SBX, but found another ({error})"
-        ) from None
-    if library not in _AGENTS:
-        raise ValueError(f"{path}: expected an agent of {', '.join(_AGENTS)}, but found one of {library}")
+        raise ValueError(f"{path}: expected an agent of {', '.join(_AGENTS)}, but found another ({error})") from None
     if algorithm == "common":  # which several share
         algorithm = "ppo" if "clip_range" in data else "a2c"
     module = of_extra(library, "environments", f"the agent in {path.name}")
-    kind = next((value for key, value in vars(module).items() if key.lower() == algorithm), None)
-    if kind is None:
-        raise ValueError(f"{path}: expected an algorithm of {library}, but it has no {algorithm}")
+    kind = next(value for key, value in vars(module).items() if key.lower() == algorithm)
     return kind.load(path, device="cpu")
-
-
-# Functional mock-up units -------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Units:
-    """The instances of a unit, one for each loop; those of a new run are new."""
-
-    path: Path
-    dt: float
-    running: list[Any] = dataclasses.field(default_factory=list)
-
-    def called(self, count: Any, y: Any) -> np.ndarray:
-        """The answers to measurements ``[*loops, p]``."""
-        from lqrlab.extensions import deployment
-
-        flat = np.asarray(y).reshape(-1, y.shape[-1])
-        if len(flat) > _MOST_UNITS:
-            raise ValueError(f"{self.path}: expected at most {_MOST_UNITS} loops at once, but found {len(flat)}")
-        if int(count) == 0:
-            self.running[:] = [deployment.CoSimulation(self.path, self.dt, trusted=True) for _ in flat]
-        answers = [unit(one) for unit, one in zip(self.running, flat)]
-        return np.asarray(answers, y.dtype).reshape(*y.shape[:-1], -1)
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class UnitPolicy:
-    """A functional mock-up unit as a policy: absolute measurements in, absolute inputs out, in the order of samples."""
+    """A functional mock-up unit as a policy: a function of the samples taken and of absolute measurements."""
 
     y_eq: Float[Array, "*batch p"]
     u_eq: Float[Array, "*batch m"]
-    units: Units = dataclasses.field(metadata={"static": True})
+    unit: Callable[[Any, Any], np.ndarray] = dataclasses.field(metadata={"static": True})
 
     def init(self, batch_shape: tuple[int, ...]) -> Array:
         """The number of samples taken."""
@@ -362,27 +306,42 @@ class UnitPolicy:
         """The unit's answer to a deviation of what it measures."""
         y_eq, u_eq = (expand_batch(a.astype(x.dtype), x.ndim) for a in (self.y_eq, self.u_eq))
         result = jax.ShapeDtypeStruct((*x.shape[:-1], u_eq.shape[-1]), x.dtype)
-        answer = jax.experimental.io_callback(self.units.called, result, carry, x + y_eq, ordered=True)
-        return carry + 1, answer - u_eq
+        return carry + 1, jax.experimental.io_callback(self.unit, result, carry, x + y_eq, ordered=True) - u_eq
 
 
-def _of_unit(path: Path, dt: float | None) -> object:
+def _of_unit(path: Path, _: str, dt: float | None) -> object:
     from lqrlab.extensions import deployment
-    from lqrlab.extensions.deployment import fmu_import
+    from lqrlab.extensions.deployment.fmu_import import described
 
-    says = getattr(fmu_import.described(path, True).defaultExperiment, "stepSize", None)
+    says = getattr(described(path, True).defaultExperiment, "stepSize", None)
     step = float(says) if says else dt
-    unit = deployment.CoSimulation(path, step or 0.01, trusted=True)  # refuses what it cannot run
+    first = deployment.CoSimulation(path, step or 0.01, trusted=True)  # refuses what it cannot run
+    sizes, running = (len(first.inputs), len(first.outputs)), [first]
 
     def made(problem: Problem) -> Policy:
-        if step is not None:
-            simulation.problem.check_step(
-                jnp.asarray(step), problem.dt, "the sample time of the unit, {:g} s,", "export it for {:g} s"
-            )
         assert problem.plant is not None
-        sizes = len(unit.inputs), len(unit.outputs)
+        if step is not None:
+            check_step(jnp.asarray(step), problem.dt, "the sample time of the unit, {:g} s,", "export it for {:g} s")
+
+        def unit(count: Any, y: Any) -> np.ndarray:
+            """An instance for each loop; those of a new run are new."""
+            flat = np.asarray(y).reshape(-1, sizes[0])
+            if len(flat) > _MOST_UNITS:
+                raise ValueError(f"{path}: expected at most {_MOST_UNITS} loops at once, but found {len(flat)}")
+            if int(count) == 0:
+                time = float(np.ravel(problem.dt)[0])
+                running[:] = [deployment.CoSimulation(path, time, trusted=True) for _ in flat]
+            answers = [one(each) for one, each in zip(running, flat)]
+            return np.asarray(answers, y.dtype).reshape(*y.shape[:-1], sizes[1])
+
         y_eq = problem.x_eq if sizes[0] == problem.n else problem.plant.output(problem.x_eq)
-        policy = UnitPolicy(y_eq, problem.u_eq, Units(path, float(np.ravel(problem.dt)[0])))
-        return _measuring(policy, sizes, problem)
+        return _measuring(UnitPolicy(y_eq, problem.u_eq, unit), sizes, problem)
 
     return one_family(made)
+
+
+_READERS: dict[str, Callable[[Path, str, float | None], object]] = {
+    ".py": _of_python,
+    ".zip": _of_agent,
+    ".fmu": _of_unit,
+}
