@@ -133,6 +133,23 @@ def judge(
     )
 
 
+def loop_of(
+    controller: Any, scenario: Scenario, key: Array, variant: int, start: int, starts: int
+) -> tuple[Problem, Array, Any]:
+    """The plant of a loop that was judged, not padded, its start, and its controller: to be run again.
+
+    Variant and start are as in the scores, of ``starts``; the key is :func:`key_of` the scenario.
+    """
+    case = _prepared(scenario, key, starts, None)
+    family = str(case.names[variant])
+    alone = case.some(np.array([variant])).alone(family)
+    problem = alone.problem[0]
+    controller = controller[family] if isinstance(controller, Mapping) else controller
+    if hasattr(controller, "gains"):
+        controller = controller.gains((family,), problem)[0, : problem.m, : problem.n]
+    return problem, alone.x0[0, start], controller
+
+
 def _as_scenarios(plants: Any) -> dict[str, Scenario]:
     """What was given as scenarios."""
     if isinstance(plants, Plant):

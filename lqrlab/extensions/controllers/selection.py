@@ -178,9 +178,9 @@ class Parts:
 
     def write(self, name: str, controller: object) -> None:
         """The part of a scenario, by a controller."""
-        one, options = self.scenarios[name], {"key": self.selection.key, "starts": self.selection.starts}
+        one, key, starts = self.scenarios[name], self.selection.key, self.selection.starts
         reference = None if one.limit is None else _reference
-        found = evaluation.judge({self.word: controller}, {name: one}, reference=reference, **options)
+        found = evaluation.judge({self.word: controller}, {name: one}, key=key, starts=starts, reference=reference)
         self.place.mkdir(parents=True, exist_ok=True)
         found.save(self.file(name))
 

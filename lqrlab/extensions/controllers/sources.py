@@ -258,9 +258,9 @@ def _of_agent(path: Path, _: str, __: float | None) -> object:
         assert problem.plant is not None
         plant: Any = problem.name if problem.name in systems.names() else problem.plant[(0,) * len(problem.batch_shape)]
         times, rest = divmod(wanted[0][-1], problem.n + problem.m)
-        options = {"observe": "state" if rest else f"history:{times}", "dt": float(np.ravel(problem.dt)[0])}
+        observe, step = "state" if rest else f"history:{times}", float(np.ravel(problem.dt)[0])
         for units in ("limits", "physical", "scaled"):
-            env = environments.make(plant, units=units, **options)
+            env = environments.make(plant, units=units, observe=observe, dt=step)
             shapes = [env.observation_space.shape, env.action_space.shape]
             if shapes == wanted and np.allclose(env.action_high, spaces[1].high, rtol=1e-4):
                 return environments.AgentPolicy.of(env, model)

@@ -54,39 +54,6 @@ def judgement(found: Judgement) -> pd.DataFrame:
     return pd.DataFrame(found.rows()).set_index(["plants", "controller"]).drop(columns=["step [s]", "slowest step [s]"])
 
 
-def answer(found: Judgement) -> str:
-    """A judgement in a few sentences, for somebody who reads nothing else."""
-    summary, sentences = found.summary(), []
-    for rung in found.scores:
-        by = summary[rung]
-        mine, loops = by["network"], found.scores[rung]["network"].ratio.size
-        plants = found.by_plant(rung, "network")
-        worst = max(plants, key=lambda name: plants[name]["worst"])
-        said = f"**{rung[0].upper()}{rung[1:]}:** over {loops:,} loops the network costs "
-        said += f"{percent(mine['median'])} % more than the optimum (median; p99 {percent(mine['p99'])} %, worst "
-        said += f"{percent(mine['worst'])} %, {worst.replace('_', ' ')}) and {_not_converging(mine)}"
-        if "nominal gain" in by:
-            theirs, nominal = by["nominal gain"], found.by_plant(rung, "nominal gain")
-            behind = [name for name in plants if plants[name]["p95"] > nominal[name]["p95"]]
-            said += f"; a fixed gain per family costs {percent(theirs['median'])} % and {_not_converging(theirs)}"
-            said += f". At p95 it is worse than that gain on {_listed(behind)}" if behind else ""
-        sentences.append(said + ".")
-    return "\n\n".join(sentences)
-
-
-def _not_converging(numbers: Mapping[str, float]) -> str:
-    share = numbers["diverged"] + numbers["bounded"]
-    return f"{percent(share)} % of its loops do not converge" if share else "all its loops converge"
-
-
-def _listed(names: Sequence[str]) -> str:
-    """A few names; of many only how many they are."""
-    words = [name.replace("_", " ") for name in names]
-    if len(words) > 4:
-        return f"{len(words)} families"
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
-
-
 def folded(styler: Styler, what: str) -> HTML:
     """A long table behind a line that opens it."""
     return HTML(f"<details><summary>{html.escape(what)}</summary>{styler.to_html()}</details>")
