@@ -28,7 +28,7 @@ def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> t
 @_option("--limits", type=float, help="Input limits, ± this in scales, for starts within and beyond them.")
 @_option("--told", type=click.Choice(["everything", "units"]), default="everything", help="What is told of A and B.")
 @_option(
-    "--held-back", "seed", type=click.IntRange(1), default=0, metavar="SEED", help="Seed that nobody has tuned to."
+    "--held-back", "seed", type=click.IntRange(1), metavar="SEED", help="Seed that nobody has tuned to."
 )
 @_option("--time-limit", default=600.0, help="Seconds that foreign code has for one scenario.")
 @_option("--memory-limit", default=8.0, help="GiB that it has.")
@@ -61,7 +61,8 @@ def judge(words: tuple[str, ...], output: Path, compare: bool, plants: tuple[str
         found = selection.compared([Path(word) for word in words])
     else:
         options = {name: asked.pop(name) for name in ("jobs", "time_limit", "memory_limit")}
-        chosen, folder = selection.Selection(plants=plants or ("all",), **asked), output.with_suffix(".parts")
+        asked |= {"plants": plants or ("all",), "seed": asked["seed"] or 0}
+        chosen, folder = selection.Selection(**asked), output.with_suffix(".parts")
         parts = processes.judge(words, chosen, folder, say=lambda line: click.echo(line, err=True), **options)
         found = selection.joined(parts)
         ours = {part.word: part.controller for part in parts if part.controller is not None}
