@@ -19,8 +19,8 @@ from lqrlab.compute.files import write_atomic
 if TYPE_CHECKING:
     from lqrlab.extensions.controllers.selection import Parts, Selection
 
-NAMES = ("lqr", "clipped", "mpc", "pid", "nominal", "adaptive", "network", "none")
-"""Controllers that are built in; ``mpc:20``, ``pid:simc`` say more."""
+BUILT_IN = ("lqr", "clipped", "mpc", "pid", "nominal", "adaptive", "network", "none")
+"""Names of controllers that are built in; ``mpc:20``, ``pid:simc`` say more."""
 _FILES = (".py", ".zip", ".fmu", ".json", ".mat", ".npz")
 _EXECUTED = (".py", ".zip", ".fmu")  # so is a folder of C code
 _AT, _ENDED, _LOG = "at", "ended", "log.txt"  # files beside a controller's parts: what its process does, and has said
@@ -34,12 +34,12 @@ def parted(word: str) -> tuple[Path | None, str]:
     Raises:
         ValueError: it is neither.
     """
-    if word.partition(":")[0] in NAMES:
+    if word.partition(":")[0] in BUILT_IN:
         return None, ""
     file, colon, name = word.rpartition(":")
     path, name = (Path(file), name) if colon and file.endswith(".py") else (Path(word), "")
     if not path.exists():
-        known = ", ".join(NAMES)
+        known = ", ".join(BUILT_IN)
         raise ValueError(f"CONTROLLER: expected one of {known}, or a file or folder that is there, but found {word}")
     if path.is_file() and path.suffix not in _FILES:
         raise ValueError(f"CONTROLLER: expected a file ending in {', '.join(_FILES)}, or a folder, but found {word}")

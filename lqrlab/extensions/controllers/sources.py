@@ -99,7 +99,7 @@ def _adaptive(_: str) -> Design:
     return made
 
 
-BUILT_IN: dict[str, Callable[[str], object]] = {
+_MAKERS: dict[str, Callable[[str], object]] = {
     "lqr": lambda _: lambda problem: problem.K,
     "clipped": lambda _: _clipped,
     "mpc": _mpc,
@@ -109,7 +109,7 @@ BUILT_IN: dict[str, Callable[[str], object]] = {
     "network": lambda name: learning.pretrained(name or "regulator"),
     "none": lambda _: lambda problem: jnp.zeros_like(problem.K),
 }
-"""Name → what makes the controller of it, given what stands behind a colon (``mpc:20``, ``pid:simc``)."""
+"""Built-in name → what makes the controller, given what stands behind a colon (``mpc:20``, ``pid:simc``)."""
 
 
 def load(word: str, *, dt: float | None = None) -> object:
@@ -136,7 +136,7 @@ def load(word: str, *, dt: float | None = None) -> object:
     path, name = parted(word)
     if path is None:
         kind, _, rest = word.partition(":")
-        return BUILT_IN[kind](rest)
+        return _MAKERS[kind](rest)
     if path.is_dir():
         return _of_folder(path)
     if path.suffix in _READERS:
