@@ -19,6 +19,7 @@ from lqrlab.compute.configuration import Config, Count, NonNegative, OneOf, Posi
 from lqrlab.evaluation import Judgement, Scenario, judging
 from lqrlab.extensions.controllers import processes
 from lqrlab.simulation import Problem
+from lqrlab.systems import catalogue
 
 GROUPS = ("trained", "unseen", "published", "dense")
 
@@ -76,7 +77,7 @@ def scenarios_of(selection: Selection) -> dict[str, Scenario]:
     groups = GROUPS if "all" in selection.plants else [name for name in GROUPS if name in selection.plants]
     found: dict[str, Scenario] = {}
     if groups:
-        others: list[str] | None = None if "unseen" in groups else []
+        others = [name for name in catalogue.places() if name not in trained] if "unseen" in groups else []
         every = evaluation.suite(trained, key=selection.key, others=others, **options)
         found = {name: one for name, one in every.items() if one.group in groups}
     names: list[str] = []
