@@ -305,6 +305,12 @@ def of_rows(number: float) -> Callable[[Path], None]:
     return changed(change)
 
 
+def with_array(manifest: dict, name: str, header: dict | None) -> None:
+    """Let the first file have another array of this name, or none."""
+    arrays = manifest["shards"][0]["arrays"]
+    arrays.pop(name, None) if header is None else arrays.setdefault(name, {}).update(header)
+
+
 MANIFESTS = [
     *(Case(f"manifest: {name}", part(make, "manifest.json"), "is no manifest") for name, make in NO_JSON.items()),
     *(Case(f"manifest: {name}", part(make, "manifest.json"), "has no manifest") for name, make in NO_FILE.items()),
@@ -322,6 +328,28 @@ MANIFESTS = [
     *(
         Case(f"{number} variants, and arrays of as many", of_rows(number), "is no manifest")
         for number in (-1, True, 10**30)
+    ),
+    *(
+        Case(f"left out: {wrong}, {where}", changed(lambda m, wrong=wrong, put=put: put(m, wrong)), words)
+        for wrong in ({"diverged": -1}, {"diverged": 0.5}, {"bored": 1}, {"diverged": True}, [1], None)
+        for where, put, words in (
+            ("of a family", lambda m, wrong: m["left_out"].update(pendulum=wrong), "left_out: expected .* as in the"),
+            ("of a file", lambda m, wrong: m["shards"][0].update(left_out=wrong), "is no manifest"),
+        )
+    ),
+    *(
+        Case(f"{name} is {header}", changed(lambda m, name=name, header=header: with_array(m, name, header)), words)
+        for name, header, words in (
+            *(
+                ("variants/B", {"shape": shape}, re.escape(f"at most 12 states and 6 inputs, but found shape {shape}"))
+                for shape in ([4, 2], [4, 2, 1, 1], [4, 13, 1], [4, 0, 1], [4, 2, 7], [4, 2, 0])
+            ),
+            ("trajectories/variant", {"shape": [3, 1]}, r"variant: expected shape \[\d+\], but found \[3, 1\]"),
+            ("variants/K", {"shape": [4, 1, 5]}, r"K: expected shape .*, but found \[4, 1, 5\]"),
+            ("variants/dt", {"dtype": "<f4"}, "variants/dt holds <f4, not the type of a data set"),
+            ("variants/wariants", {"shape": [4], "dtype": "<f8"}, "variants/wariants is no array of a data set"),
+            ("variants/R", None, "variants/R are missing"),
+        )
     ),
     Case("no files", changed(lambda m: m.pop("shards")), "is no manifest"),
     Case("fewer files", changed(lambda m: m["shards"].pop()), "is no manifest"),
@@ -537,6 +565,28 @@ def packed_hdf5(path: Path) -> None:
         file.create_dataset("u", (1 << 24,), "f8", chunks=(1 << 20,), compression="gzip")
 
 
+def log_of(fill: Callable[[h5py.File], object]) -> Callable[[Path], None]:
+    """An HDF5 file of an output, and of what the input is to be."""
+
+    def make(path: Path) -> None:
+        with h5py.File(path, "w") as file:
+            file["y"] = np.ones(20)
+            fill(file)
+
+    return make
+
+
+def repeated(path: Path) -> None:
+    """An HDF5 file in which ten thousand texts are one of a megabyte."""
+    log_of(lambda file: file.create_dataset("u", data=["1" * (1 << 20), *["2"] * 9_999], dtype=h5py.string_dtype()))(
+        path
+    )
+    with h5py.File(path, "r") as file:
+        start = file["u"].id.get_offset()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:start] + 10_000 * whole[start : start + 16] + whole[start + 160_000 :])
+
+
 GOOD = "u,y\n" + "1,2\n" * 20
 TOO_MUCH = "unpacks to"
 NO_LOG = "cannot be read as|no HDF5 file"
@@ -589,6 +639,21 @@ LOGS = [
     Case("parquet: 20,000 columns", parquet(1, 20_000), "at most 10000 columns", "log.parquet"),
     Case("parquet: a list of five million", lists, "has no column 'u'", "log.parquet"),
     Case("h5: 128 MiB, packed", packed_hdf5, TOO_MUCH, "log.h5"),
+    *(Case(f"h5: {name}", make, words, "log.h5") for name, make, words in (
+        ("texts", log_of(lambda file: file.create_dataset("u", data=["1"] * 20, dtype=h5py.string_dtype())), ""),
+        ("a text of a megabyte, often", repeated, TOO_MUCH),
+        ("lists", log_of(lambda file: file.create_dataset("u", (20,), h5py.vlen_dtype("f8"))), "u: expected 20 num"),
+        ("regions", log_of(lambda file: file.create_dataset("u", (20,), h5py.regionref_dtype)), "u: expected 20 numb"),
+        ("a cube", log_of(lambda file: file.create_dataset("u", (20, 2, 2), "f8")), "u: expected 20 numbers or texts"),
+        ("another length", log_of(lambda file: file.create_dataset("u", (19,), "f8")), "expected 19 numbers"),
+        ("a factor", log_of(lambda file: file.create_dataset("u", (20,), "f8").attrs.create("scale_factor", 5)),
+         "u is packed, see its scale_factor"),
+        ("an offset", log_of(lambda file: file.create_dataset("u", (20,), "f8").attrs.create("add_offset", 5)),
+         "u is packed, see its add_offset"),
+        ("a reference to nothing", log_of(lambda file: file.create_dataset("u", (2,), h5py.ref_dtype)), NO_LOG),
+        ("a link", log_of(lambda file: file.__setitem__("u", h5py.SoftLink("/y"))), "u is a link"),
+        ("a group in itself", log_of(lambda file: file.__setitem__("u", file["/"])), "at most 5000"),
+    )),
 ]  # fmt: skip
 """Logs; what some of them unpack to is a thousand times their size."""
 
@@ -1130,6 +1195,29 @@ ROBOTS = [
     ),
     *(Case(f"robot: {name}", make, "there is no such file", "robot.xml") for name, make in NO_FILE.items()),
     Case("robot: a terabyte", sparse, "expected a robot", "robot.xml"),
+    *(
+        Case(f"robot: {name}", robot(head, body), words, "robot.xml")
+        for name, head, body, words in (
+            ("a mass that is none", "", '<geom size=".1" mass="nan"/>', "<geom …>: mass is not a number"),
+            ("a number that is none", '<option gravity="0 0 -NaN"/>', "", "gravity is not a number"),
+            ("a number in code", '<option gravity="0 0 &#110;an"/>', "", "gravity is not a number"),
+            ("no end of gravity", '<option gravity="0 0 -1e999"/>', "", "NaN or infinity in gravity|MuJoCo can read"),
+            ("a name that is no number", "", '<geom name="nan" size=".1"/>', ""),
+            (
+                "a range that ends before it begins",
+                "",
+                '<body><joint name="other" range="1 -1"/><geom size=".1"/></body>',
+                "'other': expected a range from low to high, but found",
+            ),
+        )
+    ),
+    Case(
+        "robot: letters of Latin-1",
+        text("<mujoco model='\xe4'/>".encode("latin-1")),
+        "save the file as UTF-8",
+        "robot.xml",
+    ),
+    Case("robot: UTF-16", text("<mujoco/>".encode("utf-16")), "MuJoCo can read", "robot.xml"),
 ]
 """Robots' files."""
 

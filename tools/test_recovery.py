@@ -1,6 +1,8 @@
 """Trainings of policies that recover what the LQR loses: gradients, losses, what is kept; the benchmark's rows."""
 
 import dataclasses
+from types import SimpleNamespace
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -222,6 +224,18 @@ def test_the_best_known_cost_is_the_optimum_where_that_is_known():
     np.testing.assert_allclose(best[:2], P[0, 0] * starts[:2, 0] ** 2, rtol=1e-4)  # no input at its limit
     assert (best[:2] < paid["keen"][:2]).all()
     assert np.isinf(paid["keen"][2])  # no input brings it back
+
+
+def test_random_guesses_of_the_best_known_cost_have_a_quarter_of_the_limits_for_their_deviation(monkeypatch):
+    searched = mock.Mock(return_value=SimpleNamespace(cost=jnp.full((2, 900), jnp.nan)))
+    monkeypatch.setattr(measured_recovery.predictive, "ilqr", searched)
+    problem = Problem.of(unstable()[0], limits=(-1.0, 3.0))
+    measured_recovery.best_known_cost(problem, {}, jnp.zeros((900, 1)), key=KEY, horizon=25)
+    rest, random = searched.call_args.kwargs["search"].us[..., 0]
+    assert not rest.any()
+    np.testing.assert_array_equal(random, np.repeat(random[:, ::10], 10, axis=1)[:, :25])
+    shares = [np.mean(random <= at) for at in (-1, 0.5, 2)]
+    assert shares == pytest.approx([0.1587, 0.6915, 0.9772], abs=0.03)  # of the normal distribution
 
 
 def test_loops_of_a_training_begin_at_ages_spread_evenly_over_the_longest():

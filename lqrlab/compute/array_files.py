@@ -151,17 +151,31 @@ def _hdf5(path: Path, most: int) -> dict[str, Any]:
                 _check_size(item.size, *_TOO_MANY)
                 parts = [file[ref] for ref in values(item).ravel()]
                 return _cells([values(p) if p.attrs.get("MATLAB_class") == b"char" else p for p in parts])
-            return {_unit(item): values(item) if item.shape is not None and item.dtype.kind in "iufcbSV" else None}
+            texts = h5py.check_string_dtype(item.dtype) and item.ndim == 1
+            plain = item.shape is not None and (item.dtype.kind in "iufcbSV" or texts)
+            return {_unit(item): values(item) if plain else None}
 
         def values(item: Any) -> np.ndarray:
             nonlocal held
-            packed = "is packed, see its scale_factor: unpack it, as xarray does" * ("scale_factor" in item.attrs)
+            factor = next((name for name in ("scale_factor", "add_offset") if name in item.attrs), "")
+            packed = f"is packed, see its {factor}: unpack it, as xarray does" * bool(factor)
             if why := packed or unbelievable(item, size):
                 raise ValueError(f"{item.name.strip('/')} {why}")
             _check_size(held := held + item.nbytes, most)
             if "MATLAB_empty" in item.attrs:
                 return np.zeros((0, 0))
+            if item.dtype.kind == "O" and h5py.check_string_dtype(
+                item.dtype
+            ):  # each text may be as long as the file, and many of them one
+                texts, found, rows = item.asstr(errors="replace"), list[str](), max(1, most // size)
+                for at in range(0, item.size, rows):
+                    found += [*texts[at : at + rows]]
+                    _check_size(held := held + sum(map(len, found[at:])), most)
+                return np.array(found, object)
             array = item[()].T if matlab else item[()]
+            fill = [a for name in ("_FillValue", "missing_value") for a in np.ravel(item.attrs.get(name, ()))]
+            if array.dtype.kind in "iuf" and (hidden := np.isin(array, fill)).any():
+                array = np.where(hidden, np.nan, array)
             text = matlab and item.attrs.get("MATLAB_class") == b"char"
             return np.array(["".join(map(chr, row)) for row in array]) if text else array
 

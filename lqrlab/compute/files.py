@@ -1,6 +1,7 @@
 """Files that are whole or not there, and folders that one process holds at a time."""
 
 import contextlib
+import errno
 import json
 import os
 from collections import Counter
@@ -15,6 +16,7 @@ LOCK = ".lock"  # the file in a folder that whoever works there holds
 PLANT_FILES = "LQRLAB_PLANTS"
 """Environment variable: files of the user's plants, for the processes that are started from one that was given them."""
 
+_NOT_NOW = {errno.EAGAIN, errno.EACCES, errno.EPERM, errno.ENOLCK, errno.EMFILE, errno.ENFILE}
 _MOST_BYTES = 1 << 27  # of JSON: some ten seconds and a gigabyte to read
 
 
@@ -73,6 +75,14 @@ def read_bytes(path: str | Path, most: int = _MOST_BYTES) -> bytes:
     return path.read_bytes()
 
 
+def not_now(error: BaseException) -> str:
+    """Why a file cannot be read now, with which nothing else need be wrong; empty if an error does not say that."""
+    number = getattr(error, "errno", None)
+    if number == errno.EAGAIN:
+        return "is locked: another process has it open and may be writing; wait for it, or end it"
+    return f"cannot be read now: {os.strerror(number)}" if number in _NOT_NOW else ""
+
+
 def read_object(path: str | Path, most: int = _MOST_BYTES) -> dict[str, Any]:
     """The JSON object in a file that anyone may have written; a ``ValueError`` if it is none: :func:`read_bytes`."""
     data = read_bytes(path, most)
@@ -106,7 +116,7 @@ def read_rows(path: str | Path) -> list[dict[str, Any] | None]:
     for line in lines:
         row = None
         with contextlib.suppress(ValueError, RecursionError):
-            row = json.loads(line.decode())
+            row = json.loads(line.decode(), object_pairs_hook=distinct)
         found.append(row if isinstance(row, dict) else None)
     return found
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import errno
 import functools
 import hashlib
 import io
@@ -16,7 +15,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from lqrlab.compute.files import write_atomic
+from lqrlab.compute.files import not_now, write_atomic
 
 _KINDS = "iufS"  # plain numbers and texts: no references, no variable lengths, no Python objects
 _CHUNK = 1 << 18
@@ -40,9 +39,6 @@ class BadFile(ValueError):
 
 class Busy(BadFile):
     """A file that cannot be read now, of which it is not known that anything is wrong with it: nothing replaces it."""
-
-
-_NOT_NOW = {errno.EAGAIN, errno.EACCES, errno.EPERM, errno.ENOLCK, errno.EMFILE, errno.ENFILE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,11 +128,9 @@ def damage(path: Path, what: str) -> Iterator[None]:
     except BadFile:
         raise
     except Exception as error:
-        why = getattr(error, "strerror", None) or error
-        if (number := getattr(error, "errno", None)) in _NOT_NOW:
-            locked = "is locked: another process has it open and may be writing; wait for it, or end it"
-            raise Busy(path, locked if number == errno.EAGAIN else f"cannot be read now: {why}") from None
-        raise BadFile(path, f"{what}: {why}") from None
+        if why := not_now(error):
+            raise Busy(path, why) from None
+        raise BadFile(path, f"{what}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _checked(path: Path, file: h5py.File, size: int) -> dict[str, h5py.Dataset]:

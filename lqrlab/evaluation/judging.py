@@ -220,15 +220,16 @@ def _prepared(scenario: Scenario, key: Array, starts: int, reference: Reference 
 
 def _scored(controller: Any, case: _Case) -> tuple[Score, dict[str, str]]:
     """A controller's score on all plants of a scenario, and why it has none on some."""
+    names: list[str] = case.names.tolist()
     if hasattr(controller, "gains"):
         why = getattr(controller, "why", "")
         if case.scenario.told == "units":
             why = why or "its gains are for the plants' own units and weights"
-            return _spread(case, []), dict.fromkeys(case.names.tolist(), why)
-        controller = controller.gains(case.names.tolist(), case.problem)
+            return _spread(case, []), dict.fromkeys(names, why)
+        controller = controller.gains(names, case.problem)
         there = np.flatnonzero(np.isfinite(np.asarray(controller)).all((-1, -2)))
         why = why or "it has no gain for this plant"
-        words = {name: why for i, name in enumerate(case.names.tolist()) if i not in there}
+        words = {name: why for i, name in enumerate(names) if i not in there}
         found = _run(controller[there], case.some(there)) if len(there) else None
         return _spread(case, [] if found is None else [(there, found)]), words
     if not isinstance(controller, Mapping):
@@ -237,7 +238,7 @@ def _scored(controller: Any, case: _Case) -> tuple[Score, dict[str, str]]:
         except Exception:  # what a controller cannot do with many families at once, it may do with each
             pass
     words, parts = {}, []
-    for family in dict.fromkeys(case.names):
+    for family in dict.fromkeys(names):
         at = np.flatnonzero(case.names == family)
         try:
             if isinstance(controller, Mapping) and family not in controller:

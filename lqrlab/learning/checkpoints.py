@@ -12,7 +12,7 @@ from flax import nnx
 
 from lqrlab.compute import Backend, checks
 from lqrlab.compute.configuration import Config
-from lqrlab.compute.files import read_object, write_json
+from lqrlab.compute.files import not_now, read_object, write_json
 from lqrlab.learning import models, weight_files
 from lqrlab.learning.train_config import ModelConfig, TrainConfig
 
@@ -182,6 +182,8 @@ def newest(folder: Path, which: str) -> tuple[Checkpoint | None, dict[int, str]]
                 raise ValueError("it does not say what it was made with")
             return Checkpoint(step, arrays, card["settings"], card["metrics"]), flaws
         except (ValueError, OSError) as error:
+            if why := not_now(error):  # it may be whole: no other takes its place
+                raise ValueError(f"folder: {_file(folder, which, step)} {why}") from None
             flaws[step] = f"{error!s:.300}"
     return None, flaws
 

@@ -173,7 +173,8 @@ class _Run:
     def _put_back(self) -> None:
         """Write the rows up to the checkpoint; later ones are measured again, lines that are no rows are told of."""
         file = self.folder / METRICS
-        foreign = sum(not _of_training(row) for row in read_rows(file)[:-1])  # the last may have been cut short
+        rows = read_rows(file)[:-1]  # the last may have been cut short
+        foreign = sum(type((row or {}).get("validation_efficiency")) is not float for row in rows)
         if foreign:
             warnings.warn(f"{file}: lines that are no rows of metrics are left out ({foreign} of them)", stacklevel=4)
         write_atomic(file, "".join(json.dumps(row) + "\n" for row in self.rows))
@@ -291,11 +292,6 @@ class _Watch:
         row = {name: float(np.mean(np.concatenate([m[name] for m in fetched]))) for name in fetched[0]}
         seconds = time.perf_counter() - self.since
         return row | {"windows_per_second": self.taken * self.batch_size / seconds, "seconds": seconds}
-
-
-def _of_training(row: dict[str, Any] | None) -> bool:
-    """True if a row holds what resuming needs."""
-    return row is not None and type(row.get("step")) is int and type(row.get("validation_efficiency")) is float
 
 
 def steps_to_go(config: TrainConfig, step: int) -> int:

@@ -131,10 +131,12 @@ def load_arrays(file: str | Path, most: int = _MOST_BYTES) -> tuple[dict[str, np
 
     Raises:
         ValueError: no regular file, or too large a one; no safetensors; changed since it was written.
+        OSError: it may not be opened.
     """
     file = Path(file)
     if not file.is_file() or file.stat().st_size > most:
         raise ValueError(f"file: expected a file of weights of at most {most >> 20} MiB, but found {file}")
+    file.open("rb").close()  # else an OSError: it may be whole
     try:
         with safe_open(file, "np") as opened:
             told = opened.metadata() or {}

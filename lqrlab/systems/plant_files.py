@@ -19,7 +19,7 @@ import numpy as np
 
 from lqrlab.compute import checks
 from lqrlab.compute.array_files import read_arrays
-from lqrlab.compute.files import PLANT_FILES, plant_files, read_bytes, read_object
+from lqrlab.compute.files import PLANT_FILES, not_now, plant_files, read_bytes, read_object
 from lqrlab.systems import families
 from lqrlab.systems.custom import from_matrices
 from lqrlab.systems.plant import Plant, parameter_fields
@@ -127,7 +127,7 @@ def contents(file: Path) -> Contents:
         raise
     except Exception as error:
         why = f"({type(error).__name__}: {error}); it is truncated, damaged or of another kind"
-        raise ValueError(f"{file}: cannot be read as {file.suffix} {why}") from error
+        raise ValueError(f"{file}: {not_now(error) or f'cannot be read as {file.suffix} {why}'}") from error
 
 
 def _outermost(arrays: Contents) -> Contents:

@@ -121,7 +121,9 @@ def test_hdf5_of_anyone_is_read_where_it_is_plain_and_does_not_lead_out_of_itsel
         file["text"], file["whole"] = np.array([b"ab", b"c"]), np.array([[1, 2]], "<i4")
         file.create_dataset("small", data=np.zeros(1000), chunks=(1000,), compression="gzip")
         file["run/rows"] = np.array([(1.0, 2), (3.0, 4)], [("t", "f8"), ("u", "i4")])
-        file["run/speed"] = np.ones(2)
+        file["run/speed"] = np.array([1.0, -9.0])
+        file["run/speed"].attrs["_FillValue"] = -9
+        file.create_dataset("lines", data=["a", "bcd"], dtype=h5py.string_dtype())
         file["run/speed"].attrs["unit"] = "rpm"
         file["words"], file["nothing"] = "varying", h5py.Empty("f8")
     found = read_arrays(path, MOST)
@@ -129,16 +131,9 @@ def test_hdf5_of_anyone_is_read_where_it_is_plain_and_does_not_lead_out_of_itsel
     assert found["whole"].tolist() == [[1, 2]]
     assert found["small"].shape == (1000,)
     assert found["run.rows.u"].tolist() == [2, 4]
-    assert found["run.speed [rpm]"].tolist() == [1, 1]
+    np.testing.assert_array_equal(found["run.speed [rpm]"], [1, np.nan])
+    assert found["lines"].tolist() == ["a", "bcd"]
     assert found["words"] is None is found["nothing"]
-    claim = {"shape": (10**7,), "chunks": (10**6,), "compression": "gzip", "dtype": "<f8"}
-    for words, fill in (
-        ("large claims 80000000 bytes of shape", lambda file: file.create_dataset("large", **claim)),
-        ("x is a link", lambda file: file.__setitem__("x", h5py.ExternalLink("/etc/hostname", "/x"))),
-        ("x keeps its values in another", lambda file: file.create_dataset("x", (9,), "f8", external=[("e", 0, 72)])),
-        ("at most 5000", lambda file: file.create_dataset("x", data=np.array([file.ref] * 2, h5py.ref_dtype))),
-        ("two of its arrays are called a.b", lambda file: [file.__setitem__(k, np.ones(2)) for k in ("a/b", "a.b")]),
-    ):
-        with h5py.File(path, "w") as file:
-            fill(file)
-        refused(words, read_arrays, path, MOST)
+    with h5py.File(path, "w") as file:
+        file["a/b"] = file["a.b"] = np.ones(2)
+    refused("two of its arrays are called a.b", read_arrays, path, MOST)

@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -22,7 +21,7 @@ from click.testing import CliRunner
 from refusals import refused
 from scipy_oracle import gain, van_loan
 
-from lqrlab import dataset, systems
+from lqrlab import dataset, identification, systems
 from lqrlab.dataset import DataConfig, trajectories
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.runs import cluster, notebooks
@@ -498,6 +497,9 @@ def test_a_file_that_another_process_writes_is_locked_and_not_made_again(copy, m
         refused(f"{SHARD}: is locked: .* wait for it, or end it$", dataset.generate, CONFIG, copy)
         refused(f"{SHARD}: is locked: .* wait for it, or end it$", dataset.open, copy)
         assert str(dataset.verify(copy)).endswith("wait for it, or end it")
+        (held := copy.parent / "held.mat").hardlink_to(copy / SHARD)
+        for read in (systems.load, lambda path: identification.read(path, ["u"], ["y"])):
+            refused("held.mat: is locked: .* wait for it, or end it$", read, held)
         assert files(copy) == before
         writer.stdin.close()
     with pytest.warns(UserWarning, match=f"{SHARD} was made again"):
@@ -522,41 +524,6 @@ def test_what_is_not_there_is_refused(copy, tmp_path):
     refused(r"has no manifest\.json: it is no data set", dataset.open, tmp_path / "nowhere")
     (copy / SHARD).unlink()
     refused(f"{SHARD}: cannot be read: No such file", dataset.open, copy)
-
-
-def test_arrays_of_wrong_shapes_and_types_are_named(made):
-    entry, shard = json.loads((made / "manifest.json").read_text())["shards"][0], dataset.manifest.plan(CONFIG)[0]
-    arrays = entry["arrays"]
-    plants, n, m = arrays["variants/B"]["shape"]
-
-    def said(words, name, **changes):
-        others = arrays | {name: {"shape": [plants], "dtype": "<f8"} | changes}
-        refused(f"^{re.escape(words)}$", dataset.manifest.check_entry, entry | {"arrays": others}, CONFIG, shard)
-
-    dataset.manifest.check_entry(entry, CONFIG, shard)
-    for shape in ([plants, n], [plants, n, m, 1], [plants, 13, m], [plants, 0, m], [plants, n, 7], [plants, n, 0]):
-        words = f"variants/B: expected at most 12 states and 6 inputs, but found shape {shape}"
-        said(words, "variants/B", shape=shape)
-    for name, header, expected in (
-        ("trajectories/variant", {"shape": [3, 1], "dtype": "<i4"}, ": expected shape [12], but found [3, 1]"),
-        ("variants/K", {"shape": [4, m, n + 1]}, f": expected shape {[4, m, n]}, but found {[4, m, n + 1]}"),
-        ("variants/dt", {"dtype": "<f4"}, " holds <f4, not the type of a data set"),
-        ("variants/wariants", {}, " is no array of a data set"),
-    ):
-        said(name + expected, name, **header)
-    del arrays["variants/R"]
-    said("variants/R are missing", "variants/dt")
-
-
-@pytest.mark.parametrize("wrong", [{"diverged": -1}, {"diverged": 0.5}, {"bored": 1}, {"diverged": True}, [1], None])
-@pytest.mark.parametrize("where", ["of a family", "of a file"])
-def test_a_manifest_that_does_not_count_what_was_left_out_is_refused(where, wrong, copy):
-    manifest = json.loads((copy / "manifest.json").read_text())
-    place, key = (manifest["left_out"], "pendulum") if where == "of a family" else (manifest["shards"][0], "left_out")
-    place[key] = wrong
-    (copy / "manifest.json").write_text(json.dumps(manifest))
-    words = "left_out: expected .* as in the files" if where == "of a family" else "is no manifest"
-    refused(words, dataset.open, copy)
 
 
 def test_any_flipped_bit_is_found(made, copy):

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import hostile_files
 import jax
@@ -323,6 +324,8 @@ def test_a_damaged_newest_checkpoint_costs_the_steps_since_the_one_before(damage
 
 
 def test_checkpoints_none_of_which_is_whole_are_refused_with_what_to_do(data, copied):
+    with mock.patch.object(Path, "open", side_effect=PermissionError(13, "")):  # of which nothing is known to be wrong
+        refused("12.safetensors cannot be read now: Permission denied$", learning.load, copied / "checkpoints")
     for which, step in (("last", 8), ("last", 12), ("best", 12)):
         flipped(file(copied, which, step))
     words = "no '{}' checkpoint in .* is whole .*; put a copy of one back.* from scratch"

@@ -16,6 +16,7 @@ from lqrlab.systems import M_MAX, N_MAX
 from lqrlab.workbench import widgets
 
 KEY = jax.random.key(0)
+pytestmark = pytest.mark.filterwarnings("ignore:limits. actions without bounds")
 
 
 def oracle(plant, dt=None, weights=None):

@@ -65,15 +65,6 @@ def test_scaling_and_padding_change_no_gain():
     assert not np.any(wide.P[..., :8, 8:])
 
 
-def test_padding_alone_changes_no_gain():
-    plant = systems.linearise(systems.make("dc_motor"))
-    wide = systems.pad(plant)
-    gain, narrow = (control.lqrd(p.A, p.B, p.Q, p.R, p.dt).K for p in (wide, plant))
-    np.testing.assert_allclose(gain[:1, :3], narrow, rtol=1e-8, atol=1e-10)
-    assert not np.any(gain[1:])
-    assert not np.any(gain[:, 3:])
-
-
 def test_masks_and_scales_say_what_exists():
     c = Coordinates.of(systems.sample("dc_motor", key=jax.random.key(0), num=2))
     np.testing.assert_array_equal(c.state_mask, [[1.0] * 3 + [0.0] * 9] * 2)

@@ -101,6 +101,8 @@ def check_archive(file: Path) -> None:
             )
         if member.file_size > _SHRINKS * max(member.compress_size, 1 << 12):
             raise ValueError(f"{member.filename} unpacks to {member.file_size} bytes, which is not believed")
+    if len({member.filename for member in members}) < len(members):
+        raise ValueError("has two files of one name: it is hostile or damaged")
     if (size := sum(member.file_size for member in members)) > _MOST_BYTES:
         raise ValueError(f"unpacks to {size >> 20} MiB, more than the {_MOST_BYTES >> 20} that are believed")
 
@@ -170,11 +172,19 @@ class LoadedUnit:
             )
         if not states or not inputs:
             raise ValueError(f"expected states and inputs, but found {len(states)} and {len(inputs)}")
+        if None in states or len({s.name for s in states}) < len(states):
+            raise ValueError(
+                "ModelStructure: expected one derivative of each state, but found another variable, or twins"
+            )
         self.fmu = instantiated(self, file, about, "ModelExchange")
         self.given = [v.valueReference for v in inputs]
         self.n, self.lock = len(states), threading.Lock()
         self.labels = tuple(tuple(map(_label, each)) for each in (states, inputs))
-        self.start = self._initialised(), np.array([float(v.start or 0) for v in inputs])
+        try:
+            self.start = self._initialised(), np.array([float(v.start or 0) for v in inputs])
+            self.rates(*self.start)
+        except Exception as error:
+            raise ValueError(f"refuses its start: {type(error).__name__}: {error}") from error
 
     def _initialised(self) -> np.ndarray:
         fmu = self.fmu
@@ -231,10 +241,10 @@ def _differenced(unit: LoadedUnit) -> Any:
         def many(x: Any, u: Any) -> np.ndarray:
             x, u = np.asarray(x, float), np.asarray(u, float)
             found = [function(a, b) for a, b in zip(x.reshape(-1, x.shape[-1]), u.reshape(-1, u.shape[-1]))]
-            return np.reshape(found, (*x.shape[:-1], unit.n, *width))
+            return np.reshape(found, (*x.shape[:-1], unit.n, *width)).astype(jnp.result_type(float))
 
         def asked(x: Array, u: Array) -> Array:
-            shape = jax.ShapeDtypeStruct((unit.n, *width), np.result_type(float))
+            shape = jax.ShapeDtypeStruct((unit.n, *width), jnp.result_type(float))
             return jax.pure_callback(many, shape, x, u, vmap_method="broadcast_all").astype(x.dtype)
 
         return asked

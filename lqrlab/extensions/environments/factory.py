@@ -1,6 +1,7 @@
 """Making of environments: arguments checked, plants drawn, linearised and solved once."""
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,14 @@ def _made(plant: Any, settings: Settings) -> Environment:
     sensor = np.broadcast_to(noise, unit_x.shape) if noise.any() else None
     leaves, tree = jax.tree.flatten(pool)
     identity = (tree, *((a.dtype.str, a.shape, a.tobytes()) for a in leaves), settings)
-    return Environment(pool, settings, plants.name, offset, unit_x, unit_u, sensor, ends, identity)
+    made = Environment(pool, settings, plants.name, offset, unit_x, unit_u, sensor, ends, identity)
+    if not np.isfinite([made.action_low, made.action_high]).all():
+        warnings.warn(
+            "limits: actions without bounds, which most agents cannot draw or scale; leave limits='plant', or give "
+            "(low, high)",
+            stacklevel=3,
+        )
+    return made
 
 
 def _units(pool: Problem, plants: Plant, settings: Settings) -> tuple[np.ndarray, np.ndarray]:

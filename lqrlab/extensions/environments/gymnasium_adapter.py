@@ -1,7 +1,6 @@
 """Gymnasium's interfaces: one environment, and thousands as one compiled program."""
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -210,14 +209,7 @@ def _begun(over: Array, state: State, info: dict[str, Array]) -> dict[str, Array
 def _made(plant: Any, settings: dict[str, Any]) -> Environment:
     if plant is None:
         raise ValueError("plant: expected a family's name, a plant or a file; gymnasium.make(id, plant=...)")
-    made = make(plant, **{"units": "limits"} | settings)
-    if not np.isfinite([made.action_low, made.action_high]).all():
-        warnings.warn(
-            "limits: actions without bounds, which most agents cannot draw or scale; leave limits='plant', or give "
-            "(low, high)",
-            stacklevel=4,
-        )
-    return made
+    return make(plant, **{"units": "limits"} | settings)
 
 
 def _given(env: Environment, action: Any, lead: tuple[int, ...]) -> Any:

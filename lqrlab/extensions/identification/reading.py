@@ -92,6 +92,10 @@ def read(
     columns = [
         Column(h, s.name, s.unit, frame.iloc[:, i]) for i, (h, s) in enumerate(zip(headings, signals_of(headings)))
     ]
+    for name in {s.name for s in signals_of(wanted)} - {c.name.rpartition(".")[2] for c in columns}:
+        if name in (s.name.rpartition(".")[2] for s in signals_of(frame.attrs.get("left", ()))):
+            wrong = "one for each row, but found another length or kind of array"
+            raise ValueError(f"{where}: {name}: expected {len(frame)} numbers or texts, {wrong}")
     asked, notes = [_found(where, columns, text) for text in wanted], list[str](frame.attrs.get("notes", ()))
     signals, arrays = zip(*(_in_si(c._replace(name=s.name), s.unit, notes) for c, s in zip(asked, signals_of(wanted))))
     names = [column.name for column in asked]
@@ -330,7 +334,9 @@ def _clocked(
             f"{where}: the sample time changes: it is {found} s, see the rows up to {at}; read the parts as records of "
             "their own, resample them, and join them"
         )
-    jumps = (steps > (_GAP + 1e-6) * step).to_numpy() & ~begins  # where rows were left out, that has been said
+    both = steps.rolling(2).sum()  # a sample that is late, or stamped so, is none that is lost: the next step is short
+    lost = (both.fillna(np.inf) > (1 + _GAP) * step) & (both.shift(-1, fill_value=np.inf) > (1 + _GAP) * step)
+    jumps = ((steps > (_GAP + 1e-6) * step) & lost).to_numpy() & ~begins  # of rows left out, that has been said
     apart = np.diff(np.flatnonzero(jumps))  # regular: stamps of whole ticks, of which a sample takes less than 1.5
     if len(apart) >= _BLOCK and np.median(apart) < 20 and np.ptp(np.quantile(apart, [0.1, 0.9])) <= 2:
         jumps &= (steps > 2.02 * step).to_numpy()
@@ -339,6 +345,8 @@ def _clocked(
     if jumps.any():
         count = f"{jumps.sum()} gap{'s' * int(jumps.sum() > 1)}"
         notes.append(f"{count} in the time column, {steps[jumps].sum():.3g} s in all: a record begins after each")
-    if (jitter := (near - step).abs().max() / step) > 0.01:
-        notes.append(f"the sample time jitters by up to {jitter:.0%} of {step:.3g} s: taken as constant")
+    off = near / step - 1
+    if (jitter := off.abs().max()) > 0.01 or np.ptp(off.cumsum()) > 1:
+        adds = f", which adds up to {np.ptp(off.cumsum()):.3g} samples" * bool(np.ptp(off.cumsum()) > 1)
+        notes.append(f"the sample time jitters by up to {jitter:.1%} of {step:.3g} s{adds}: taken as constant")
     return step, jumps

@@ -18,6 +18,7 @@ import pandas as pd
 
 from lqrlab.compute import checks
 from lqrlab.compute.array_files import read_arrays
+from lqrlab.compute.files import not_now
 from lqrlab.compute.names import of_extra
 from lqrlab.extensions.identification import units
 from lqrlab.extensions.identification.log import signals_of
@@ -62,7 +63,8 @@ def table(source: Any, names: Sequence[str]) -> tuple[str, pd.DataFrame]:
     except Exception as error:
         if isinstance(error, ImportError) or str(error).startswith(str(path)):
             raise
-        raise ValueError(f"{path}: cannot be read as {path.suffix} ({type(error).__name__}: {error})") from error
+        why = not_now(error) or f"cannot be read as {path.suffix} ({type(error).__name__}: {error})"
+        raise ValueError(f"{path}: {why}") from error
 
 
 def _called(where: str, frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
@@ -78,7 +80,7 @@ def _called(where: str, frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFra
 
 def _of_arrays(where: str, arrays: Mapping[str, Any]) -> pd.DataFrame:
     """Vectors of one length as columns; of a matrix ``name`` the columns ``name1``, ``name2``, …"""
-    columns: list[tuple[str, np.ndarray]] = []
+    columns, left = list[tuple[str, np.ndarray]](), list[str]()
     for name, value in arrays.items():
         checks.text(where, name, "the names of columns")
         try:
@@ -86,6 +88,7 @@ def _of_arrays(where: str, arrays: Mapping[str, Any]) -> pd.DataFrame:
         except ValueError:
             raise ValueError(f"{where}: expected an array of numbers, but {name} has rows of several lengths") from None
         if a.ndim not in (1, 2) or a.dtype.kind not in "fiubcmMUSO":
+            left.append(name)
             continue
         a = np.char.decode(a) if a.dtype.kind == "S" else a.astype(a.dtype.newbyteorder("="))
         vectors = [a.ravel()] if a.ndim == 1 or 1 in a.shape else a.T
@@ -97,7 +100,9 @@ def _of_arrays(where: str, arrays: Mapping[str, Any]) -> pd.DataFrame:
     if twice := [n for n, count in collections.Counter(name for name, _ in columns).items() if count > 1]:
         raise ValueError(f"{where}: two columns are called {twice[0]}; give each a name of its own")
     most = statistics.mode([k for k in lengths if k > 1] or lengths)
-    return pd.DataFrame({name: a for name, a in columns if len(a) == most})
+    frame = pd.DataFrame({name: a for name, a in columns if len(a) == most})
+    frame.attrs["left"] = [*left, *(name for name, a in columns if len(a) != most)]
+    return frame
 
 
 def _most(path: Path) -> int:
@@ -276,7 +281,7 @@ def _excel(path: Path) -> pd.DataFrame:
 
 
 def _arrays(path: Path) -> pd.DataFrame:
-    return _of_arrays(str(path), {k: a for k, a in read_arrays(path, _most(path)).items() if a is not None})
+    return _of_arrays(str(path), read_arrays(path, _most(path)))
 
 
 def _parquet(path: Path) -> pd.DataFrame:

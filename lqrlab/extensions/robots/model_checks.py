@@ -21,6 +21,10 @@ def check_supported(m: Any) -> None:
                 f"a state that can deviate freely; {held(m, number)}, or replace the joint by slides and hinges along "
                 "its axes"
             )
+    tables = [n for n in dir(m) if n.startswith(("body_", "jnt_", "dof_", "qpos", "actuator_g")) and "range" not in n]
+    for part, names in ((m, tables), (m.opt, ("gravity", "wind"))):
+        if wrong := [name for name in names if not np.isfinite(getattr(part, name)).all()]:
+            raise ValueError(f"model: expected finite numbers, but found NaN or infinity in {wrong[0]}")
     if not m.njnt:
         raise ValueError(
             "model: has no joints, so nothing moves; add a hinge or a slide (a xacro file has to be expanded first)"

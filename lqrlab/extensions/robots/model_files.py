@@ -22,6 +22,7 @@ _MOST_BYTES = 16 * 2**20
 _MOST_ELEMENTS = 20_000  # some kilobytes each in MuJoCo's memory; a robot with its scene has some hundreds
 _MOST_NUMBERS, _LONGEST_TAG, _MOST_PARTS = 2_000_000, 1 << 20, 100
 _TAG = re.compile(r"""<(/?[\w:.-]+)((?:[^<>"']|"[^"]*"|'[^']*')*+)>""")
+_NAN = re.compile(r"(?i)(?<!\S)[-+]?nan(?:\(\w*\))?(?!\S)")
 _ATTRIBUTE = re.compile(r"""([\w:.-]+)\s*=\s*(["'])(.*?)\2""", re.DOTALL)
 
 
@@ -129,6 +130,10 @@ def _check_elements(file: Path) -> None:
                 raise ValueError(f"{file}: expected a height field of at most {_MOST_NUMBERS} numbers, but found more")
             if found > _MOST_ELEMENTS:
                 raise ValueError(f"{file}: expected a robot of at most {_MOST_ELEMENTS} elements, but it has more")
+            nan = [key for key, value in values.items() if key != "name" and _NAN.search(value)]
+            if nan or "\ufffd" in inside:
+                what = f"{nan[0]} is not a number" if nan else "has letters that are no UTF-8; save the file as UTF-8"
+                raise ValueError(f"{file}: <{name} …>: {what}")
             if len(inside) > _LONGEST_TAG:
                 raise ValueError(
                     f"{file}: expected elements of at most {_LONGEST_TAG} letters, but <{name} …> has more"
@@ -142,7 +147,7 @@ def _check_elements(file: Path) -> None:
 
 
 def _check_sizes(spec: Any) -> None:
-    """Refuse a model whose few words ask for much memory, before it is compiled: user data, images, numbers."""
+    """Refuse, before it is compiled, a model whose few words ask for much memory, and ranges that MuJoCo overlooks."""
     listed = [spec.bodies, spec.joints, spec.geoms, spec.sites]
     listed += [spec.cameras, spec.tendons, spec.actuators, spec.sensors]
     kinds = ("body", "jnt", "geom", "site", "cam", "tendon", "actuator", "sensor")
@@ -154,6 +159,11 @@ def _check_sizes(spec: Any) -> None:
     for what, number in asked.items():
         if number > _MOST_NUMBERS:
             raise ValueError(f"{what} asks for {number} numbers, more than the {_MOST_NUMBERS} that are granted")
+    for part in [*spec.joints, *spec.actuators]:
+        for name in ("range", "ctrlrange", "forcerange"):
+            low, high = getattr(part, name, (0.0, 0.0))
+            if low > high:
+                raise ValueError(f"{part.name!r}: expected a {name} from low to high, but found {low:g} to {high:g}")
 
 
 _WAYS = {

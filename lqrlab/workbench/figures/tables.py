@@ -50,8 +50,10 @@ def scores(by_policy: Mapping[str, Score], groups: Sequence[str]) -> pd.DataFram
 
 
 def judgement(found: Judgement) -> pd.DataFrame:
-    """One row a scenario and controller, as :func:`scores` has them for families."""
-    return pd.DataFrame(found.rows()).set_index(["plants", "controller"]).drop(columns=["step [s]", "slowest step [s]"])
+    """One row a scenario and controller that gave an answer there, as :func:`scores` has them for families."""
+    frame = pd.DataFrame(found.rows()).set_index(["plants", "controller"])
+    frame = frame.drop(columns=["worst", "step [s]", "slowest step [s]"])
+    return frame[frame["diverged"].notna()].dropna(axis="columns", how="all")
 
 
 def folded(styler: Styler, what: str) -> HTML:

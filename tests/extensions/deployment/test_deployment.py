@@ -17,6 +17,7 @@ from refusals import refused
 
 from lqrlab import control, deployment, learning, predictive, simulation, systems, tuning, unknown
 from lqrlab.compute import pytree
+from lqrlab.extensions.deployment import c_files
 from lqrlab.extensions.deployment.export_command import export
 from lqrlab.extensions.deployment.exported_step import ExportedStep
 from lqrlab.simulation.memory_policies import measure
@@ -229,6 +230,23 @@ def test_what_is_not_finite_does_as_in_jax(exported):
         np.testing.assert_allclose(us, expected, rtol=1e-9, atol=1e-12)
         assert np.isfinite(us[12:]).all()
         assert np.isfinite(us).all() == (name != "gain")
+
+
+def test_halves_are_rounded_to_even_and_away_from_zero(tmp_path):
+    ways = jax.lax.RoundingMethod.TO_NEAREST_EVEN, jax.lax.RoundingMethod.AWAY_FROM_ZERO
+    halves = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5])
+    rounds = by(lambda x: jax.lax.round(x[:1], ways[0]) + jax.lax.round(x[1:2], ways[1]) / 10)
+    us, _ = both(rounds, problem(), tmp_path, np.tile(halves[:, None], 4))
+    np.testing.assert_allclose(us[:, 0], np.rint(halves) + np.sign(halves) * np.ceil(np.abs(halves)) / 10)
+
+
+def test_vectors_tolerate_what_rounding_moves_beside_the_largest_number(monkeypatch):
+    step, exact = ExportedStep.of(problem().K, problem()), [np.array([[1.0, np.nan], [-4.0, 2.0]]), np.zeros((2, 1))]
+    for double, single, expected in ((0.0, 0.0, (1e-12, 1e-5)), (8e-9, 0.0, (8e-8, 1e-5)), (0.0, 4e-3, (4e-11, 2e-2))):
+        moved = {False: double, True: single}
+        others = lambda _, ys, single=False: ({"m": exact[0] + moved[single]}, exact[1] + moved[single] / 2)  # noqa: B023, E731
+        monkeypatch.setattr(ExportedStep, "run", others)
+        assert c_files._tolerances(step, np.ones((2, 1)), exact) == pytest.approx(expected, rel=0.1)
 
 
 def test_an_equilibrium_is_subtracted_and_added(tmp_path):

@@ -122,6 +122,9 @@ def test_files_that_others_wrote(tmp_path):
     K = RNG.normal(size=(1, 4))
     scipy.io.savemat(tmp_path / "k.mat", {"K": K, "note": "from MATLAB"})
     np.testing.assert_array_equal(deployment.load(tmp_path / "k.mat"), K)
+    log = {"kind": b"log", "t": [0.0, 0.1], "inputs": np.array([b"u [N]"]), "outputs": np.array([b"y"]), "u": [1, 2]}
+    np.savez(tmp_path / "log.npz", y=[3.0, 4.0], **log)  # names as C has them
+    assert [*deployment.load(tmp_path / "log.npz")] == ["t", "u [N]", "y"]
     (tmp_path / "c.json").write_text(json.dumps(FOUND | {"Ts": 0.1}))
     assert deployment.load(tmp_path / "c.json").system.dt == 0.1
 
@@ -134,7 +137,6 @@ def test_what_is_refused_in_words(tmp_path):
         (np.zeros((2, 1, 4)), "k.mat", "one gain"),
         (lambda p: p.K, "k.mat", "expected a gain, a plant"),
         (systems.sample("pendulum", key=jax.random.key(0), num=2), "p.mat", "found a batch"),
-        ("text", "k.json", "thing"),
         (np.array([[1.0, np.nan]]), "k.json", "thing: expected finite numbers, but K holds"),
         (np.ma.array([[1.0, 2.0]], mask=[[True, False]]), "k.mat", "thing: expected numbers, but found 1 masked"),
         (np.zeros((0, 2)), "k.mat", "one gain"),
@@ -145,17 +147,13 @@ def test_what_is_refused_in_words(tmp_path):
     ):
         refused(words, deployment.save, thing, tmp_path / name)
     assert not list(tmp_path.iterdir())
-    (tmp_path / "bad.mat").write_bytes(b"nonsense")
     (tmp_path / "odd.json").write_text('{"kind": "cake", "A": [[1]]}')
     (tmp_path / "half.json").write_text('{"kind": "controller", "A": [[1]]}')
     (tmp_path / "twice.json").write_text('{"kind": "gain", "K": [[1.0]], "K": [[2.0]]}')
     for name, words in (
-        ("bad.mat", "cannot be read as .mat"),
         ("odd.json", "kind"),
         ("twice.json", "two entries of one object are called K"),
         ("half.json", "a controller needs 'B'"),
-        ("none.json", "there is no such file"),
-        ("k.xls", "ending in"),
     ):
         refused(words, deployment.load, tmp_path / name)
 

