@@ -27,9 +27,7 @@ def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> t
 @_option("--noise", default=0.01, help="Noise of states and sensors, in scales; 0 for none.")
 @_option("--limits", type=float, help="Input limits, ± this in scales, for starts within and beyond them.")
 @_option("--told", type=click.Choice(["everything", "units"]), default="everything", help="What is told of A and B.")
-@_option(
-    "--held-back", "seed", type=click.IntRange(1), metavar="SEED", help="Seed that nobody has tuned to."
-)
+@_option("--held-back", "seed", type=click.IntRange(1), metavar="SEED", help="Seed that nobody has tuned to.")
 @_option("--time-limit", default=600.0, help="Seconds that foreign code has for one scenario.")
 @_option("--memory-limit", default=8.0, help="GiB that it has.")
 @_option("--jobs", type=click.IntRange(1), default=1, help="Controllers judged at once.")

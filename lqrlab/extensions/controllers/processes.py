@@ -75,19 +75,13 @@ def judge(
 ) -> "list[Parts]":
     """Judge the controllers that words name, and give their parts; the same call goes on where another ended.
 
-    Args:
-        words: see :func:`lqrlab.controllers.load`; each is a controller of the table.
-        selection: of plants, and of what happens to them.
-        folder: of the parts, a file for each controller and scenario.
-        jobs: controllers judged at once. Code that is not ours has a process of its own in any case.
-        time_limit: of such a process for one scenario [s].
-        memory_limit: of such a process [GiB].
-        say: called with a line of progress.
+    ``jobs`` are judged at once. Code that is not ours has a process of its own in any case, with ``time_limit`` [s] for
+    one scenario and ``memory_limit`` [GiB].
     """
     if len(set(words)) < len(words):
         raise ValueError(f"CONTROLLER: expected each once, but found {', '.join(words)}")
+    from lqrlab.extensions.controllers.loading import load
     from lqrlab.extensions.controllers.selection import Parts
-    from lqrlab.extensions.controllers.sources import load
 
     parts = [Parts(word, selection, folder / f"{identity(word)}-{selection.digest}") for word in words]
     for part in parts:
@@ -99,7 +93,9 @@ def judge(
         if part.controller is None:
             _apart(part, (time_limit, memory_limit), say, stop)
         else:
-            part.judge(lambda name: say(f"  {part.word}: {name}"))
+            for name in part.left():
+                say(f"  {part.word}: {name}")
+                part.write(name, part.controller)
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         try:
@@ -114,7 +110,7 @@ def _apart(parts: "Parts", limits: tuple[float, float], say: Callable[[str], Non
     """Judge a controller in a process of its own, and in another one after a scenario that ends it."""
     import numpy as np
 
-    from lqrlab.extensions.controllers.sources import FixedGain
+    from lqrlab.extensions.controllers.loading import FixedGain
 
     ended: list[str] = []
     while parts.left() and not stop.is_set():
@@ -137,14 +133,9 @@ def _watched(parts: "Parts", limits: tuple[float, float], say: Callable[[str], N
     seconds, memory = limits
     parts.place.mkdir(parents=True, exist_ok=True)
     given = (parts.word, str(parts.place), parts.selection.to_json(), str(memory))
+    command = [sys.executable, "-P", "-m", __spec__.name, *given]
     with open(parts.place / _LOG, "ab") as log:
-        running = subprocess.Popen(
-            [sys.executable, "-P", "-m", __spec__.name, *given],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     at, since = "", time.monotonic()
     try:
         while running.poll() is None and not stop.is_set():
@@ -173,8 +164,8 @@ def _here(word: str, place: str, selection: str, memory: str) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from lqrlab import compute
+    from lqrlab.extensions.controllers.loading import load
     from lqrlab.extensions.controllers.selection import Parts, Selection
-    from lqrlab.extensions.controllers.sources import load
 
     compute.setup()
     parts = Parts(word, Selection.from_json(selection), Path(place))
@@ -183,7 +174,9 @@ def _here(word: str, place: str, selection: str, memory: str) -> None:
     except BaseException as error:
         write_atomic(parts.place / _ENDED, f"{type(error).__name__}: {error}"[:2000])
         raise
-    parts.judge(lambda name: write_atomic(parts.place / _AT, name))
+    for name in parts.left():
+        write_atomic(parts.place / _AT, name)
+        parts.write(name, parts.controller)
 
 
 if __name__ == "__main__":

@@ -134,19 +134,19 @@ def compared(files: Sequence[Path]) -> Judgement:
     Raises:
         ValueError: no file of a judgement; plants or starts that are not those of its recipe, or differ between files.
     """
-
-    def called(table: Mapping[str, Any], file: Path) -> dict[str, Any]:
-        return {f"{name} ({file.stem})": value for name, value in table.items()}
-
     found: list[Judgement] = []
     for file in files:
         one = Judgement.read(file)
         if words := verify(one):
             raise ValueError(f"{file}: expected the plants and starts of its recipe, but found: {'; '.join(words)}")
-        scores = {scenario: called(by, file) for scenario, by in one.scores.items()}
-        tables = {"refused": called(one.refused, file), "seconds": called(one.seconds, file)}
-        found.append(dataclasses.replace(one, scores=scores, **tables))
+        called = functools.partial(_called, file.stem)
+        scores = {scenario: called(by) for scenario, by in one.scores.items()}
+        found.append(dataclasses.replace(one, scores=scores, refused=called(one.refused), seconds=called(one.seconds)))
     return Judgement.together(found)
+
+
+def _called(stem: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{name} ({stem})": value for name, value in table.items()}
 
 
 @dataclasses.dataclass
@@ -170,12 +170,6 @@ class Parts:
     def left(self) -> list[str]:
         """Scenarios that have no part yet."""
         return [name for name in self.scenarios if not self.file(name).exists()]
-
-    def judge(self, say: Callable[[str], object]) -> None:
-        """Judge what is left, by the controller."""
-        for name in self.left():
-            say(name)
-            self.write(name, self.controller)
 
     def write(self, name: str, controller: object) -> None:
         """The part of a scenario, by a controller."""

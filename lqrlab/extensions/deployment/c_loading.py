@@ -83,7 +83,7 @@ class ExportedPolicy:
 
     y_eq: Float[Array, "*batch p"]
     u_eq: Float[Array, "*batch m"]
-    controller: ExportedController = dataclasses.field(metadata={"static": True})
+    controller: Any = dataclasses.field(metadata={"static": True})  # with dt, num_inputs, start and step
 
     def check_step(self, dt: Array) -> None:
         """Refuse another sample time than the code's, outside a trace."""

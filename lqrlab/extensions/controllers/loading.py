@@ -1,6 +1,7 @@
 """Controllers by a name, or from the file that holds them, for :func:`lqrlab.evaluation.judge`."""
 
 import dataclasses
+import functools
 import importlib.util
 import inspect
 import json
@@ -16,13 +17,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from lqrlab import control, learning, simulation, systems
-from lqrlab.compute import checks, pytree
-from lqrlab.compute.linalg import expand_batch, matvec
+from lqrlab.compute import checks
 from lqrlab.compute.names import of_extra
 from lqrlab.evaluation import FamilyGain
 from lqrlab.extensions.controllers.processes import parted
 from lqrlab.simulation import Policy, Problem, bind
-from lqrlab.simulation.problem import check_step
 from lqrlab.systems import Plant
 
 _MOST_UNITS = 256  # loops of a functional mock-up unit, each an instance of it
@@ -41,24 +40,13 @@ def one_family(make: Design) -> Design:
     return made
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
-class ClippedPolicy:
-    """The LQR's input, cut at the limits."""
-
-    K: Float[Array, "*batch m n"]
-    problem: Problem
-
-    def init(self, batch_shape: tuple[int, ...]) -> None:
-        """Nothing to remember."""
-
-    def __call__(self, carry: None, x: Array) -> tuple[None, Array]:
-        """−K x within the limits."""
-        return None, self.problem.saturate(-matvec(self.K.astype(x.dtype), x))
-
-
 def _clipped(problem: Problem) -> object:
-    return problem.K if problem.limits is None else ClippedPolicy(problem.K, dataclasses.replace(problem, plant=None))
+    """The LQR's input, cut at the limits."""
+    K, none = problem.K, np.zeros((0, 0))
+    if problem.limits is None:
+        return K
+    static = control.StateSpace(none, np.zeros((0, problem.n)), np.zeros((problem.m, 0)), -K)
+    return simulation.LinearController.of(static, problem)
 
 
 def _mpc(horizon: str) -> Design:
@@ -209,13 +197,28 @@ def _measuring(policy: Any, sizes: tuple[int, ...], problem: Problem) -> Policy:
     return policy if sizes[0] == problem.n else simulation.Measured(policy, outputs)
 
 
+def _absolute(controller: Any, problem: Problem, sensor: np.ndarray | None = None) -> Policy:
+    """The policy of what computes in absolute signals, about the equilibrium of the plant at hand."""
+    from lqrlab.extensions.deployment.c_loading import ExportedPolicy
+
+    assert problem.plant is not None
+    sizes, y_eq = (controller.num_measured, controller.num_inputs), problem.x_eq
+    if sensor is not None and sensor.shape[-1] == problem.n:
+        y_eq = y_eq @ sensor.T
+    elif sizes[0] != problem.n:
+        y_eq = problem.plant.output(y_eq)
+    policy = ExportedPolicy(y_eq, problem.u_eq, controller)
+    found = _measuring(policy, sizes, problem) if sensor is None else simulation.Measured(policy, jnp.asarray(sensor))
+    policy.check_step(problem.dt)
+    return found
+
+
 def _of_python(path: Path, name: str, _: float | None) -> object:
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None  # noqa: PT018
-    module = importlib.util.module_from_spec(spec)
+    module: Any = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     sys.modules[path.stem] = module
     sys.path.insert(0, str(path.resolve().parent))  # what it imports stands beside it
-    spec.loader.exec_module(module)
+    module.__loader__.exec_module(module)
     own = {key: value for key, value in vars(module).items() if not key.startswith("_")}
     if not name:
         made = [key for key, value in own.items() if inspect.isfunction(value) and value.__module__ == path.stem]
@@ -233,18 +236,7 @@ def _of_folder(path: Path) -> object:
         checkpoints = path / "checkpoints"
         return learning.load(checkpoints if checkpoints.is_dir() else path)
     exported = deployment.load_c(path)
-
-    def absolute(problem: Problem) -> Policy:
-        """The code about the equilibrium of the plant at hand."""
-        bind(exported, problem)  # refuses other sizes and sample times
-        y_eq = problem.x_eq
-        if exported.measures_outputs and problem.plant is not None:
-            y_eq = problem.plant.output(y_eq)
-        elif exported.sensor is not None:
-            y_eq = y_eq @ exported.sensor.T
-        return bind(dataclasses.replace(exported, y_eq=np.asarray(y_eq), u_eq=np.asarray(problem.u_eq)), problem)
-
-    return one_family(absolute)
+    return one_family(lambda problem: _absolute(exported, problem, exported.sensor))
 
 
 def _of_agent(path: Path, _: str, __: float | None) -> object:
@@ -289,55 +281,38 @@ def _loaded_agent(path: Path) -> Any:
     return kind.load(path, device="cpu")
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
-class UnitPolicy:
-    """A functional mock-up unit as a policy: a function of the samples taken and of absolute measurements."""
+class Unit:
+    """A functional mock-up unit as compiled C code is: steps from measurements to inputs; an instance for each loop."""
 
-    y_eq: Float[Array, "*batch p"]
-    u_eq: Float[Array, "*batch m"]
-    unit: Callable[[Any, Any], np.ndarray] = dataclasses.field(metadata={"static": True})
+    def __init__(self, path: Path, dt: float) -> None:
+        from lqrlab.extensions.deployment import CoSimulation
 
-    def init(self, batch_shape: tuple[int, ...]) -> Array:
-        """The number of samples taken."""
-        return jnp.zeros((), int)
+        self.dt, self.new = dt, functools.partial(CoSimulation, path, dt, trusted=True)
+        self.running = [self.new()]  # refuses what it cannot run
+        self.num_measured, self.num_inputs = len(self.running[0].inputs), len(self.running[0].outputs)
 
-    def __call__(self, carry: Array, x: Array) -> tuple[Array, Array]:
-        """The unit's answer to a deviation of what it measures."""
-        y_eq, u_eq = (expand_batch(a.astype(x.dtype), x.ndim) for a in (self.y_eq, self.u_eq))
-        result = jax.ShapeDtypeStruct((*x.shape[:-1], u_eq.shape[-1]), x.dtype)
-        return carry + 1, jax.experimental.io_callback(self.unit, result, carry, x + y_eq, ordered=True) - u_eq
+    def start(self) -> np.ndarray:
+        """No step taken: what it remembers is in the instances, which are new in each run."""
+        return np.zeros(1, np.uint8)
+
+    def step(self, memory: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """One step of many loops."""
+        flat = np.asarray(y).reshape(-1, y.shape[-1])
+        if len(flat) > _MOST_UNITS:
+            raise ValueError(f"expected at most {_MOST_UNITS} loops of a unit at once, but found {len(flat)}")
+        if not memory.any():
+            self.running = [self.new() for _ in flat]
+        answers = [one(each) for one, each in zip(self.running, flat)]
+        return np.ones_like(memory), np.asarray(answers).reshape(*y.shape[:-1], -1)
 
 
 def _of_unit(path: Path, _: str, dt: float | None) -> object:
-    from lqrlab.extensions import deployment
     from lqrlab.extensions.deployment.fmu_import import described
 
     says = getattr(described(path, True).defaultExperiment, "stepSize", None)
     step = float(says) if says else dt
-    first = deployment.CoSimulation(path, step or 0.01, trusted=True)  # refuses what it cannot run
-    sizes, running = (len(first.inputs), len(first.outputs)), [first]
-
-    def made(problem: Problem) -> Policy:
-        assert problem.plant is not None
-        if step is not None:
-            check_step(jnp.asarray(step), problem.dt, "the sample time of the unit, {:g} s,", "export it for {:g} s")
-
-        def unit(count: Any, y: Any) -> np.ndarray:
-            """An instance for each loop; those of a new run are new."""
-            flat = np.asarray(y).reshape(-1, sizes[0])
-            if len(flat) > _MOST_UNITS:
-                raise ValueError(f"{path}: expected at most {_MOST_UNITS} loops at once, but found {len(flat)}")
-            if int(count) == 0:
-                time = float(np.ravel(problem.dt)[0])
-                running[:] = [deployment.CoSimulation(path, time, trusted=True) for _ in flat]
-            answers = [one(each) for one, each in zip(running, flat)]
-            return np.asarray(answers, y.dtype).reshape(*y.shape[:-1], sizes[1])
-
-        y_eq = problem.x_eq if sizes[0] == problem.n else problem.plant.output(problem.x_eq)
-        return _measuring(UnitPolicy(y_eq, problem.u_eq, unit), sizes, problem)
-
-    return one_family(made)
+    first = Unit(path, step or 0.01)
+    return one_family(lambda problem: _absolute(first if step else Unit(path, float(problem.dt.min())), problem))
 
 
 _READERS: dict[str, Callable[[Path, str, float | None], object]] = {
