@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
 from lqrlab.compute import checks, debugging
@@ -148,14 +146,6 @@ class Backend(Config):
     def put(self, tree: T) -> T:
         """The arrays of a pytree in :attr:`place`."""
         return jax.device_put(tree, self.place)
-
-    def cast(self, tree: T) -> T:
-        """The real numbers of a pytree in ``compute_dtype``; called inside a program."""
-
-        def real(a: ArrayLike) -> bool:
-            return jnp.issubdtype(jax.typeof(a).dtype, jnp.floating)
-
-        return jax.tree.map(lambda a: jnp.asarray(a, self.compute_dtype) if real(a) else a, tree)
 
     def share(self, tree: T) -> T:
         """The arrays of a pytree shared out over the mesh by their first axis; whole where it does not divide."""

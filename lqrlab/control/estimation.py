@@ -49,36 +49,7 @@ class Estimator:
 @jax.jit
 def _filter_gain(P: Array, C: Array, V: Array) -> Array:
     P, C, V = matrix_checks.together(P, C, V)
-    return innovation_gain(C @ P, C @ P @ C.mT + V)
-
-
-def innovation_gain(CP: Float[Array, "*batch p n"], Y: Float[Array, "*batch p p"]) -> Float[Array, "*batch n p"]:
-    """The gain PCᵀY⁻¹ by which an unexpected y corrects the state: :func:`measurement_update`'s."""
-    return linalg.solve_many(Y, CP).mT
-
-
-def measurement_update(
-    x: Float[Array, "*batch n"],
-    P: Float[Array, "*batch n n"],
-    CP: Float[Array, "*batch p n"],
-    Y: Float[Array, "*batch p p"],
-    innovation: Float[Array, "*batch p"],
-) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch n n"]]:
-    """Estimate and covariance of a Kalman filter once y is known, from those of the prediction and of the innovation.
-
-    CP is the covariance of the expected y with the state, and Y of the innovation: of y = Cx + v they are CP, CPCᵀ + V.
-
-    Source: Anderson and Moore, Optimal Filtering (1979), section 3.1, for this and :func:`time_update`.
-    """
-    gain = innovation_gain(CP, Y)
-    return x + (gain @ innovation[..., None])[..., 0], linalg.symmetric(P - gain @ CP)
-
-
-def time_update(
-    A: Float[Array, "*batch n n"], P: Float[Array, "*batch n n"], W: Float[Array, "*#batch n n"]
-) -> Float[Array, "*batch n n"]:
-    """Covariance of a Kalman filter a sample later, APAᵀ + W, with the disturbance W of the step."""
-    return linalg.symmetric(A @ P @ A.mT + W)
+    return linalg.solve_many(C @ P @ C.mT + V, C @ P).mT
 
 
 def _filter(

@@ -54,9 +54,7 @@ def smith(
 
     Source: R. A. Smith, Matrix equation XA + BX = C, SIAM J. Appl. Math. 16 (1968).
     """
-
     beyond = float(jnp.finfo(a.dtype).max) ** (1 / 3)  # the sum of such terms overflows
-
     most = jnp.finfo(a.dtype).nmant - _UNCERTAIN
 
     def more(state: tuple) -> Arrays:

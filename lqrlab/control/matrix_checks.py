@@ -260,7 +260,7 @@ def _least(a: np.ndarray) -> np.ndarray:
 
 def _check_bound(Q: np.ndarray, R: np.ndarray, N: np.ndarray, certified: bool, singular_R: bool) -> None:
     """Refuse weights of one problem that bound no cost below."""
-    (good,), (least,), (lowest,) = _bound(Q[None], R[None], N[None], certified, singular_R)
+    (good,), (least,), (lowest,) = bounded_below(Q[None], R[None], N[None], certified, singular_R)
     if not (good or least > 0):
         raise ValueError(
             f"R: expected positive definite, but found the eigenvalue {least:.3g}: an input that costs nothing "
@@ -270,17 +270,12 @@ def _check_bound(Q: np.ndarray, R: np.ndarray, N: np.ndarray, certified: bool, s
         _refuse_negative("Q − N R⁻¹ Nᵀ" if N.any() else "Q", lowest)
 
 
-def bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray, *, singular_R: bool) -> np.ndarray:
-    """True for members of a batch ``[batch, …]``, all finite, whose weights a single problem is taken with."""
-    return _bound(Q, R, N, True, singular_R)[0]
-
-
-def _bound(
+def bounded_below(
     Q: np.ndarray, R: np.ndarray, N: np.ndarray, certified: bool, singular_R: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """True where R > 0 and Q − NR⁻¹Nᵀ ≥ 0, to rounding; the least eigenvalues of R and of Q − NR⁻¹Nᵀ.
+    """True where R > 0 and Q − NR⁻¹Nᵀ ≥ 0, to rounding; the least eigenvalues of R and of Q − NR⁻¹Nᵀ; all ``[batch]``.
 
-    Also, with a warning, where a design is ``certified`` and the rounding of a printed table explains the negative
+    Also true, with a warning, where a design is ``certified`` and the rounding of a printed table explains the negative
     eigenvalue, or R is singular and may be: a stabilizing solution, if there is one, is the optimum among all inputs
     that bring the state to rest.
     """

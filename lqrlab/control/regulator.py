@@ -93,8 +93,8 @@ def _sound(holds: Any, weights: tuple[Array | np.ndarray, ...], *, singular_R: b
     holds = np.asarray(holds)
     sound = np.zeros_like(holds) if bounded is None else holds & np.asarray(bounded)
     if (doubtful := holds & ~sound).any():
-        members = (np.broadcast_to(a, (*holds.shape, *a.shape[-2:]))[doubtful] for a in map(np.asarray, weights))
-        sound[doubtful] = matrix_checks.bounded_below(*members, singular_R=singular_R)
+        Q, R, N = (np.broadcast_to(a, (*holds.shape, *a.shape[-2:]))[doubtful] for a in map(np.asarray, weights))
+        sound[doubtful] = matrix_checks.bounded_below(Q, R, N, True, singular_R)[0]
     return sound
 
 

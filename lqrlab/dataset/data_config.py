@@ -1,7 +1,6 @@
 """Configuration of a data set: one frozen value of plain numbers and strings."""
 
 import dataclasses
-import json
 import re
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
@@ -152,13 +151,3 @@ class DataConfig(Config):
         """
         for name in self.families:
             systems.family(name)
-
-    def to_json(self) -> str:
-        """As a JSON object, to the byte as earlier versions wrote it, for files carry it."""
-        values = {}
-        for name, value in dataclasses.asdict(self).items():
-            if self.segmented or name not in ("keep_every", "segment_length"):
-                values[name] = value
-            for gone in {"sensor_noise": ("gain_error", "controller"), "linear": ("saturation",)}.get(name, ()):
-                values[gone] = self.gone[gone]
-        return json.dumps(values | self.gone, indent=2)

@@ -13,6 +13,7 @@ from flax import nnx
 from lqrlab.compute import Backend, checks
 from lqrlab.compute.configuration import Config
 from lqrlab.compute.files import not_now, read_object, write_json
+from lqrlab.dataset import DataConfig
 from lqrlab.learning import models, weight_files
 from lqrlab.learning.train_config import ModelConfig, TrainConfig
 
@@ -31,17 +32,18 @@ def write_settings(
     folder: Path,
     model: ModelConfig,
     train: TrainConfig,
-    data: dict[str, object],
+    data: DataConfig,
     source: dict[str, str | int],
     backend: Backend,
 ) -> dict[str, Any]:
     """Store what makes the run, and return it; refuse a folder of another run, naming the settings that differ."""
-    configs = {"model": model, "train": train, "backend": backend}
-    new: dict[str, Any] = {part: _plain(config) for part, config in configs.items()} | {"data": data, "source": source}
+    configs = {"model": model, "train": train, "backend": backend, "data": data}
+    new: dict[str, Any] = {part: _plain(config) for part, config in configs.items()} | {"source": source}
     old = _read_settings(folder)
     if old is not None:
         # an older version wrote more settings
-        old |= {part: _plain(type(configs[part]).from_dict(old[part])) for part in ("model", "train")}
+        known = old.keys() & {"model", "train", "data"}
+        old |= {part: _plain(type(configs[part]).from_dict(old[part])) for part in known}
         differ = [
             f"{part}.{key} was {old.get(part, {}).get(key)!r} and is now {new[part].get(key)!r}"
             for part in new

@@ -106,13 +106,13 @@ def fit(
     backend, folder = backend or Backend(), checks.path("folder", folder)
     checks.instance("backend", backend, Backend, "a Backend")
     check_source(source, model, config)
-    place, data = folder / "checkpoints", json.loads(source.data.config.to_json())
+    place = folder / "checkpoints"
     order = source.shuffling | {"seed": source.spec.seed}
     with contextlib.ExitStack() as held:
         if _writes():
             place.mkdir(parents=True, exist_ok=True)
             held.enter_context(locked(place))
-        settings = checkpoints.write_settings(place, model, config, data, order, backend)
+        settings = checkpoints.write_settings(place, model, config, source.data.config, order, backend)
         held.enter_context(backend.active())
         interrupted = held.enter_context(_interruptible())
         run = _Run(source, model, config, folder, backend, settings)
@@ -203,7 +203,8 @@ class _Run:
     def dispatch(self, interrupted: threading.Event, progress: Progress | None) -> bool:
         """Take some steps, and do what is due after them; true if somebody has interrupted the run."""
         config, first = self.config, self.step
-        count = steps_to_go(config, first)
+        due = (k - first % k for k in (config.report_every, config.checkpoint_every))
+        count = min(config.steps_per_dispatch, config.num_steps - first, *due)
         windows = self.recipe.put_batches(self.mixture.windows(first, count, config.seed))
         self.state, metrics = training_step.run_steps(
             self.recipe, self.state, windows, self.mixture.table, np.uint32(config.seed)
@@ -292,12 +293,6 @@ class _Watch:
         row = {name: float(np.mean(np.concatenate([m[name] for m in fetched]))) for name in fetched[0]}
         seconds = time.perf_counter() - self.since
         return row | {"windows_per_second": self.taken * self.batch_size / seconds, "seconds": seconds}
-
-
-def steps_to_go(config: TrainConfig, step: int) -> int:
-    """Steps of the next dispatch: it ends where something is to be done."""
-    intervals = (config.report_every, config.checkpoint_every)
-    return min(config.steps_per_dispatch, config.num_steps - step, *(k - step % k for k in intervals))
 
 
 @jax.jit

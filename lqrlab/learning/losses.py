@@ -15,13 +15,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
 
 from lqrlab import control, simulation
 from lqrlab.compute import pytree
 from lqrlab.compute.configuration import Registry
 from lqrlab.learning.network_policy import NetworkPolicy
-from lqrlab.simulation import Problem, Verdict, verdict
+from lqrlab.simulation import Problem, verdict
 from lqrlab.systems import M_MAX, N_MAX
 
 register = Registry("loss", "loss")
@@ -100,10 +99,3 @@ def closed_loop(
     run = simulation.rollout(problem, policy, x0, horizon, key=key if noise else None, keep=("xs", "us"))
     sizes = verdict.size(run.xs, jnp.ones(run.xs.shape[-1:], run.xs.dtype))
     return problem.excess(run.xs, run.us), verdict.of_sizes(jax.lax.stop_gradient(sizes), linear=problem.linear)
-
-
-def efficiency(excess: ArrayLike, verdicts: ArrayLike) -> Array:
-    """J*/J, 1 at the optimum and 0 where a loop does not converge ``[b]``."""
-    excess = jnp.asarray(excess)
-    good = (jnp.asarray(verdicts) == Verdict.CONVERGED) & jnp.isfinite(excess)
-    return jnp.where(good, 1 / (1 + jnp.where(good, excess, 0.0)), 0.0)

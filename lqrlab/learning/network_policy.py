@@ -103,9 +103,9 @@ def policy(model: nnx.Module, plants: Plant | Sequence[Plant] | Problem | Told, 
     Raises:
         ValueError: weights that this kind of network is not told; matrices that it needs and is not told.
     """
-    if not is_network(model):
+    if not isinstance(model, nnx.Module) or not hasattr(model, "config"):
         raise ValueError(f"model: expected a network, as learning.load gives, but found {type(model).__name__}")
-    config, sizes = model.config, (N_MAX, M_MAX)  # type: ignore[attr-defined]
+    config, sizes = model.config, (N_MAX, M_MAX)
     problem = plants if isinstance(plants, Problem) else None
     if isinstance(plants, Told):
         told = plants
@@ -125,11 +125,6 @@ def policy(model: nnx.Module, plants: Plant | Sequence[Plant] | Problem | Told, 
     context = _encode(graph, params, told)
     bound = NetworkPolicy(params, context, told.coordinates, graph, config.window, *sizes)
     return _repaired(bound, problem, repair, config.kind) if checks.whole("repair", repair, 0) else bound
-
-
-def is_network(model: object) -> bool:
-    """True if something is a network of :mod:`lqrlab.learning.models`."""
-    return isinstance(model, nnx.Module) and hasattr(model, "config")
 
 
 def _repaired(bound: NetworkPolicy, problem: Problem | None, steps: int, kind: str) -> NetworkPolicy:

@@ -84,7 +84,7 @@ def objective(graph: nnx.GraphDef, config: TrainConfig, backend: Backend | None 
 
     def value(params: dict[str, Array], given: TrainBatch) -> tuple[Array, Metrics]:
         if backend.compute_dtype != backend.dtype:
-            params = backend.cast(params)
+            params = {name: a.astype(backend.compute_dtype) for name, a in params.items()}
         model = models.merge(graph, params)
         context = model.encode(given.told)
         terms, metrics = [], {}
@@ -220,7 +220,9 @@ def check_settings(config: TrainConfig, backend: Backend) -> None:
 
 def summary(loss: ArrayLike, excess: ArrayLike, verdicts: ArrayLike) -> dict[str, float]:
     """The numbers of a validation, of host arrays: ``validation_loss``, ``_efficiency`` and ``_diverged``."""
-    efficient = np.asarray(losses.efficiency(excess, verdicts))
+    excess, verdicts = np.asarray(excess), np.asarray(verdicts)
+    good = (verdicts == Verdict.CONVERGED) & np.isfinite(excess)
+    efficient = np.where(good, 1 / (1 + np.where(good, excess, 0.0)), 0.0)  # least over actual cost
     return {
         "validation_loss": float(np.asarray(loss)),
         "validation_efficiency": float(np.mean(efficient)),

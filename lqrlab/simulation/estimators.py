@@ -10,7 +10,6 @@ from lqrlab import control
 from lqrlab.compute import checks, linalg, one_program, pytree
 from lqrlab.compute.calculus import derivative
 from lqrlab.compute.linalg import expand_batch
-from lqrlab.control.estimation import measurement_update, time_update
 from lqrlab.simulation.binding import bind
 from lqrlab.simulation.memory_policies import Measured, Outputs, measure
 from lqrlab.simulation.noise import root
@@ -37,7 +36,7 @@ class ExtendedKalmanFilter:
         W, V: covariances of the disturbance of a step ``[*batch, n, n]`` and of the sensors ``[*batch, p, p]``.
         P0: of the initial deviation, ``[*batch, n, n]``.
 
-    Source: B. D. O. Anderson and J. B. Moore, Optimal Filtering (1979), section 8.2.
+    Source: B. D. O. Anderson and J. B. Moore, Optimal Filtering (1979), sections 3.1 and 8.2.
     """
 
     policy: Policy
@@ -63,7 +62,8 @@ class ExtendedKalmanFilter:
         both = seen[..., :, None] & seen[..., None, :]
         Y = jnp.where(both, S + expand_batch(self.V, S.ndim, 2), jnp.eye(S.shape[-1], dtype=S.dtype))
         HP, surprise = jnp.where(seen[..., None], HP, 0.0), jnp.where(seen, surprise, 0.0)
-        guess, P = measurement_update(guess, P, HP, Y, surprise)
+        gain = linalg.solve_many(Y, HP).mT
+        guess, P = guess + (gain @ surprise[..., None])[..., 0], linalg.symmetric(P - gain @ HP)
         own, u = self.policy(own, guess)
         guess, P = self._moved(guess, P, u.astype(guess.dtype), expand_batch(self.W, P.ndim, 2))
         return (own, guess, P), u.astype(x.dtype)
@@ -76,7 +76,7 @@ class ExtendedKalmanFilter:
     def _moved(self, x: Array, P: Array, u: Array, W: Array) -> tuple[Array, Array]:
         """x̂ and P a sample later."""
         A, _, after = self.problem.linearised(x, self.problem.saturate(u))
-        return after, time_update(A, P, W)
+        return after, linalg.symmetric(A @ P @ A.mT + W)
 
 
 @pytree

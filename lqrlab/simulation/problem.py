@@ -293,14 +293,6 @@ class Problem(QuadraticRegulator):
         move = self._hold if self.linear else self._integrate
         return (derivative(lambda x: move(x, u)[0], x), derivative(lambda u: move(x, u)[0], u), move(x, u)[0])
 
-    @one_program
-    def cost_gradient(
-        self, x: Float[Array, "*loops n"], u: Float[Array, "*loops m"]
-    ) -> tuple[Float[Array, "*loops n"], Float[Array, "*loops m"]]:
-        """The derivatives of one step's cost in x and in u, exactly; u is not saturated."""
-        move = self._hold if self.linear else self._integrate
-        return jax.grad(lambda x, u: jnp.sum(move(x, u)[1]), argnums=(0, 1))(x, u)
-
     def _hold(self, x: Array, u: Array) -> tuple[Array, Array]:
         """The linearised plant by exact zero-order hold."""
         cost = quadratic(self.Q, x) + 2 * jnp.sum(x * matvec(self.N, u), -1) + quadratic(self.R, u)

@@ -135,8 +135,8 @@ def _on_host(
     count = len(linear.dt)  # type: ignore[arg-type]
     size = max(_LEAST, 1 << max(count - 1, 0).bit_length()) if count <= _ROUNDED else -(-count // _ROUNDED) * _ROUNDED
     full, linear, cross = jax.tree.map(lambda a: np.resize(a, (size, *a.shape[1:])), (units, linear, cross))
-    linear, cross = full.scale_plant(linear), full.scale("N", cross)
-    found = control.discretize(linear.A, linear.B, linear.Q, linear.R, linear.dt, cross)
+    A, B, Q, R = (full.scale(name, getattr(linear, name)) for name in "ABQR")
+    found = control.discretize(A, B, Q, R, linear.dt, full.scale("N", cross))
     scaled: Any = {name: np.asarray(a) for name, a in found._asdict().items()}
     scaled |= {name: full.zero_padding(scaled[name], *SHAPES[name]) for name in "ABQN"}
     if design:

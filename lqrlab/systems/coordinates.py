@@ -7,7 +7,7 @@ All functions take NumPy and JAX arrays: NumPy arrays stay NumPy arrays, on the 
 
 import dataclasses
 from types import ModuleType
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -129,14 +129,11 @@ class Coordinates:
 
     def scale(self, name: str, a: Float[T, "*batch k l"]) -> Float[T, "*batch k_max l_max"]:
         """A matrix A, B, Q, R, N, K or P of a problem in SI units in these coordinates, zero in padding."""
-        sizes = {"x": self.n_max, "u": self.m_max}
-        return pad_matrix(self._scaled(name, a), *(sizes[letter] for letter in SHAPES[name]))
-
-    def _scaled(self, name: str, a: T) -> T:
-        scales = {"x": self.scale_x, "u": self.scale_u}
+        scales, sizes = {"x": self.scale_x, "u": self.scale_u}, {"x": self.n_max, "u": self.m_max}
         rows, columns = SHAPES[name]
         across, up = _columns(scales[columns], a), _rows(scales[rows], a)
-        return a * across / up if name in _MAPS else a * across * up
+        scaled = a * across / up if name in _MAPS else a * across * up
+        return pad_matrix(scaled, sizes[rows], sizes[columns])
 
     def unscale(self, name: str, a: Float[T, "*batch k_max l_max"], n: int, m: int) -> Float[T, "*batch k l"]:
         """The way back from :meth:`scale`, without padding."""
@@ -145,11 +142,6 @@ class Coordinates:
         a = a[..., : sizes[rows], : sizes[columns]]
         up, across = _rows(scales[rows], a), _columns(scales[columns], a)
         return a * up / across if name in _MAPS else a / up / across
-
-    def scale_plant(self, plant: Linear) -> Linear:
-        """A linear plant in these coordinates, padded: the same costs, the same time; see :func:`pad`."""
-        scaled: Any = {name: self._scaled(name, getattr(plant, name)) for name in "ABQR"}
-        return pad(Linear(**scaled, dt=plant.dt), self.n_max, self.m_max)
 
     def zero_padding(self, matrix: Float[T, "*batch k l"], rows: Letter, columns: Letter) -> Float[T, "*batch k l"]:
         """A padded matrix with zeros in its padding; ``rows`` and ``columns`` say which signals they stand for."""

@@ -89,11 +89,6 @@ class Mechanical(Plant):
         both = jnp.concatenate([jnp.eye(half, a.shape[1], half, dtype=a.dtype), a])
         return both[:, : 2 * half], both[:, 2 * half :]
 
-    def energy(self, x: State) -> Energy:
-        """Total energy T + V [J], conserved when no generalised force acts."""
-        q, v = jnp.split(x, 2)
-        return self.kinetic(q, v) + self.potential(q)
-
 
 class PlanarBody(Mechanical):
     """A rigid body in a vertical plane: q = (across, up, angle). Subclasses declare mass, inertia and gravity."""

@@ -40,11 +40,8 @@ else:  # on the host, plants and coordinates hold NumPy arrays
 
 
 # Methods that a class writes for one plant and that callers use with any leading axes; all their arguments
-# are vectors. Those in the first line run again and again, the others once a plant.
-_BROADCAST = (
-    *("dynamics", "energy", "output"),
-    *("operating_point", "equilibrium", "matrices", "output_matrix", "weights"),
-)
+# are vectors. The first two run again and again, the others once a plant.
+_BROADCAST = (*("dynamics", "output"), *("operating_point", "equilibrium", "matrices", "output_matrix", "weights"))
 
 
 def _over_batch(method: Callable) -> Callable:
@@ -67,7 +64,7 @@ def _over_batch(method: Callable) -> Callable:
             fn = jax.vmap(fn)
         return fn(self._broadcast(batch), *full)
 
-    often = method.__name__ in _BROADCAST[:3]
+    often = method.__name__ in _BROADCAST[:2]
     return jit_by_function(call, jax.jit if often else quick_jit)
 
 

@@ -31,6 +31,7 @@ from lqrlab.dataset.shuffling import shuffled
 from lqrlab.extensions.deployment.fmu_export import PlantPolicy
 from lqrlab.extensions.environments import agents, gymnasium_adapter
 from lqrlab.extensions.predictive.imitation import RecoveryPolicy, Regulator
+from lqrlab.extensions.predictive.predictive_policies import nearest_safe
 from lqrlab.extensions.unknown import unknown_baselines
 from lqrlab.simulation import binding
 
@@ -160,6 +161,7 @@ AGAIN = {
     "correlated noise": lambda size, _: PROBLEM.disturbed(noise=size * np.eye(2)),
     "spectral radius": lambda size, _: control.spectral_radius(size * np.eye(2)),
     "plan": plan,
+    "nearest safe": lambda size, _: nearest_safe(PROBLEM, 4, jnp.array([0.1, size]), jnp.ones(1)),
     "env.step": lambda size, _: ENV.step(jax.random.key(0), STATE, size * jnp.ones(1)),
     "gradient of env.step": lambda size, _: jax.grad(lambda u: ENV.step(jax.random.key(0), STATE, u)[2])(jnp.ones(1)),
     "environments.load": again,

@@ -213,7 +213,6 @@ def zeros(
     """
     dt = matrix_checks.host_sample_time("zeros", dt)
     given = {"A": (A, "nn"), "B": (B, "nm"), "C": (C, "pn")} | ({} if D is None else {"D": (D, "pm")})
-    matrix_checks.on_host("zeros", A, B, C, D)
     a, b, c, *rest = matrix_checks.host_matrices("zeros", **given)
     d = rest[0] if rest else np.zeros((len(c), b.shape[1]))
     for _ in range(3):  # units of states, inputs and outputs change no zero, and make each other's uneven

@@ -108,14 +108,10 @@ def _by_pencil(problem: Problem, continuous: bool, enough: float) -> tuple[Solut
         if left < error:
             best, error = now, left
     fine = error < np.inf and best.residual < accepted(best.P.dtype)  # no other is given out
-    if fine and not equation.determined(best.P[..., None], partial(_last, continuous), continuous=continuous):
+    solve = lambda a, q: _lyapunov(a[..., 0], q[..., 0], continuous)[..., None]  # noqa: E731
+    if fine and not equation.determined(best.P[..., None], solve, continuous=continuous):
         best, error = best._replace(stable=np.array(0.0)), np.inf
     return best, error
-
-
-def _last(continuous: bool, a: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """:func:`_lyapunov` of one problem with the batch on the last axis."""
-    return _lyapunov(a[..., 0], q[..., 0], continuous)[..., None]
 
 
 def _answered(equation: DoublingProblem, P: np.ndarray, continuous: bool) -> tuple[Solution, float]:

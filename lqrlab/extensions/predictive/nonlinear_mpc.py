@@ -85,7 +85,7 @@ class NonlinearMPC:
             A, B, after = problem.linearised(xs, us)
             c = after - matvec(A, xs[..., None, :])[..., 0, :] - matvec(B, us[..., None, :])[..., 0, :]
             # the Hessian is the linearised plant's: only the gradient decides where it converges to
-            along_x, along_u = problem.cost_gradient(xs, us)
+            along_x, along_u = cost_gradient(problem, xs, us)
             q = along_x / 2 - matvec(problem.Q, xs) - matvec(problem.N, us)
             r = along_u / 2 - matvec(problem.R, us) - matvec(problem.N.mT, xs)
             horizon = Horizon(A, B, Q, R, N, x, Qf, c, q, r, C=C, D=D, last=last, soft=self.soft)
@@ -93,6 +93,14 @@ class NonlinearMPC:
             return _if_finite(NonlinearPlan(found.xs, found.us, active))
 
         return jax.lax.fori_loop(0, self.iterations, improve, plan)
+
+
+def cost_gradient(
+    problem: Problem, x: Float[Array, "*loops n"], u: Float[Array, "*loops m"]
+) -> tuple[Float[Array, "*loops n"], Float[Array, "*loops m"]]:
+    """The derivatives of one step's cost in x and in u, exactly; u is not saturated."""
+    free = dataclasses.replace(problem, limits=None)
+    return jax.grad(lambda x, u: jnp.sum(free.step(x, u)[1]), argnums=(0, 1))(x, u)
 
 
 def _if_finite(plan: NonlinearPlan) -> NonlinearPlan:

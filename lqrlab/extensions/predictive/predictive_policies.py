@@ -1,13 +1,14 @@
 """Policies of predictive control: the first input of each plan, the least safe change of an input, a catch."""
 
 import dataclasses
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from lqrlab.compute import checks, one_program, pytree
+from lqrlab.compute import checks, jit_by_function, one_program, pytree
 from lqrlab.compute.linalg import expand_batch, matvec, quadratic
 from lqrlab.extensions.predictive import constrained
 from lqrlab.extensions.predictive.design import MPC
@@ -94,7 +95,7 @@ def _later(plan: Rows) -> Rows:
     return jax.tree.map(lambda a: jnp.concatenate([a[..., 1:, :], a[..., -1:, :]], axis=-2), plan)
 
 
-_SLIGHT = 1e-6  # weight of what comes after the first input beside its change
+_SLIGHT = 1e-8  # weight of what comes after the first input beside its change
 
 
 @pytree
@@ -102,8 +103,9 @@ _SLIGHT = 1e-6  # weight of what comes after the first input beside its change
 class FilteredPolicy:
     """A policy whose inputs are changed as little as keeps the limits over the next steps of the sampled plant.
 
-    Where nothing keeps them, its input is that of the plan which violates those of the states least. A state that is
-    not measured is the one that it has predicted; where the policy then has no input, the wish is the one before.
+    What can be followed up passes, to a millionth of what the input can do. Where nothing keeps the limits, its input
+    is that of the plan which violates those of the states least. A state that is not measured is the one that it has
+    predicted; where the policy then has no input, the wish is the one before.
 
     Attributes:
         policy: what is filtered; it sees what it would see alone.
@@ -131,6 +133,7 @@ class FilteredPolicy:
         return (memory, after, u), u.astype(x.dtype)
 
 
+@partial(jit_by_function, static_argnames="horizon")
 def nearest_safe(
     problem: Problem, horizon: int, x: Float[Array, "*loops n"], u: Float[Array, "*loops m"]
 ) -> tuple[Float[Array, "*loops m"], Float[Array, "*loops n"]]:
@@ -140,9 +143,7 @@ def nearest_safe(
     def widened(a: Array) -> Array:
         return expand_batch(a, x.ndim + 1, 2)
 
-    # without an optimum, the last state costs what another step does
-    last = problem.Q if problem.P is None else jnp.where(jnp.isfinite(problem.P), problem.P, problem.Q)
-    A, B, Q, R, N, P = map(widened, (*problem.sampled, last))
+    A, B, Q, _, N = map(widened, problem.sampled)
     given = problem.limits or Limits()
     limits: Limits = jax.tree.map(
         widened, dataclasses.replace(given, u=tuple(a[..., None, :] for a in limits_of(problem)))
@@ -152,12 +153,12 @@ def nearest_safe(
     span = jnp.where(jnp.isfinite(high - low), high - low, 1.0)[..., 0, :]
     wanted = jnp.clip(u.astype(dtype), low[..., 0, :], high[..., 0, :])
     first = (jnp.arange(horizon) == 0).astype(dtype)
-    weight = jnp.where(first[:, None] > 0, 1 / span[..., None, :] ** 2, 0)  # of the first input's change
-    Q, R, N = (_SLIGHT * a[..., None, :, :] for a in (Q, R, N))
-    R = R + jnp.where(jnp.eye(m, dtype=bool), weight[..., None], 0)
+    weight = jnp.where(first[:, None] > 0, 1.0, _SLIGHT) / span[..., None, :] ** 2  # of the first input's change
+    Q, N = (0 * a[..., None, :, :] for a in (Q, N))
+    R = jnp.where(jnp.eye(m, dtype=bool), weight[..., None], 0)
     C, D = (None if a is None else a[..., None, :, :] for a in (limits.C, limits.D))
-    r = -weight * wanted[..., None, :]
-    program = Horizon(A[..., None, :, :], B[..., None, :, :], Q, R, N, x, _SLIGHT * P, r=r, C=C, D=D)
+    r = -first[:, None] * weight * wanted[..., None, :]
+    program = Horizon(A[..., None, :, :], B[..., None, :, :], Q, R, N, x, Q[..., 0, :, :], r=r, C=C, D=D)
     plan, _ = solved_from(None, program, dataclasses.replace(limits, C=None, D=None), horizon)
     return plan.us[..., 0, :], plan.xs[..., 1, :]
 

@@ -116,7 +116,6 @@ def best_gain(cost_of: Callable[[Told], Array], d: Told, exact: Told) -> Array:
         cost_of: what a network takes for the cost to go of a problem ``[b, 12, 12]``.
         d, exact: problems as the network sees them, and the same in the type in which its loops are judged.
     """
-
     still, judged = jax.lax.stop_gradient((d, exact))  # which answer is the best has no slope
 
     def ask(problem: Told, again: Array) -> tuple[Told, Array]:

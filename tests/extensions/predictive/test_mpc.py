@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 import scipy_oracle
 from refusals import refused
 
@@ -241,24 +242,30 @@ def test_limits_of_a_problem_are_deviations_and_go_with_its_units_and_members():
 # Safety filter -------------------------------------------------------------------------------------------------------
 
 
-def filtered_loop(gain, x0, steps, x_limits, horizon=10):
-    """States, inputs and what the gain alone would have sent, of the filtered loop on a mass."""
-    policy = predictive.filtered(gain, problem_of(limits=LIMITS, x=x_limits), horizon=horizon)
-    xs, us = driven(policy, x0, steps)
-    return xs, us, -xs[:-1] @ np.asarray(gain).T
-
-
-def test_a_filter_leaves_a_safe_controller_alone():
-    _xs, us, wanted = filtered_loop([[0.2, 0.6]], [0.5, 0.0], 60, x_limits=(-1.0, 1.0))
-    np.testing.assert_allclose(us, wanted, atol=1e-6)
+@pytest.mark.parametrize("weight", [1e-4, 1.0, 1e4])
+def test_a_filter_changes_an_input_no_more_than_it_must_whatever_its_plans_cost(weight):
+    """What can be followed up lies between two linear programs' optima."""
+    limits = simulation.Limits(u=LIMITS, x=([-0.5, -1.0], [0.5, 1.0]))
+    problem = simulation.Problem.from_matrices(A, B, weight * Q, R, dt=0.1, limits=limits)
+    policy = predictive.filtered([[-3.0, -1.0]], problem, horizon=8)
+    powers, high, found = [np.linalg.matrix_power(A, k) for k in range(9)], np.tile([0.5, 1.0], 8), 0
+    moved = np.block([[powers[i - j] @ B if i >= j else 0 * B for j in range(8)] for i in range(8)])
+    for x in np.random.default_rng(0).uniform(-1, 1, (20, 2)) * high[:2]:
+        free = np.concatenate([power @ x for power in powers[1:]])
+        rows = np.vstack([moved, -moved]), np.concatenate([high - free, high + free])
+        ends = [scipy.optimize.linprog(sign * np.eye(8)[0], *rows, bounds=LIMITS) for sign in (1, -1)]
+        if ends[0].success:
+            found, nearest = found + 1, np.clip(3 * x[0] + x[1], ends[0].x[0], ends[1].x[0])
+            np.testing.assert_allclose(policy(policy.init(()), x)[1], [nearest], atol=2e-6)
+    assert found > 9
 
 
 def test_a_filter_keeps_limits_that_a_controller_would_not():
     """A gain that pushes outwards: with the filter it stays, and brakes no earlier than it must."""
-    xs, us, wanted = filtered_loop([[-1.0, 0.0]], [0.2, 0.0], 120, x_limits=([-0.5, -10.0], [0.5, 10.0]), horizon=20)
-    assert xs[:, 0].max() <= 0.5 + 1e-6  # at the very edge, rounding decides what is feasible
-    assert xs[:, 0].max() > 0.49
-    np.testing.assert_allclose(us[:5], np.clip(wanted[:5], -1, 1), atol=1e-6)  # far from the limit nothing changes
+    policy = predictive.filtered([[-1.0, 0.0]], problem_of(limits=LIMITS, x=([-0.5, -10.0], [0.5, 10.0])), horizon=20)
+    xs, us = driven(policy, [0.2, 0.0], 120)
+    assert 0.49 < xs[:, 0].max() <= 0.5 + 1e-6  # at the very edge, rounding decides what is feasible
+    np.testing.assert_allclose(us[:5], np.clip(xs[:5, :1], -1, 1), atol=1e-6)  # far from the limit nothing changes
     assert np.abs(us).max() <= 1 + 1e-9
     free = np.array([0.2, 0.0])
     for _ in range(120):

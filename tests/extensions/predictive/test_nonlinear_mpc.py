@@ -8,6 +8,7 @@ import scipy.integrate
 import scipy.optimize
 
 from lqrlab import predictive, simulation, systems
+from lqrlab.extensions.predictive.nonlinear_mpc import cost_gradient
 
 
 def problem_of(family, limit, x=None, du=None, **settings):
@@ -104,7 +105,7 @@ def test_on_a_linear_problem_it_is_the_linear_controller(limits, soft):
 def test_gradients_of_a_steps_cost_are_those_of_differences():
     problem = problem_of("cart_pole", 4.0)
     x, u, h = np.array([0.2, 0.9, -0.4, 1.0]), np.array([3.0]), 1e-6
-    along_x, along_u = problem.cost_gradient(jnp.asarray(x), jnp.asarray(u))
+    along_x, along_u = cost_gradient(problem, jnp.asarray(x), jnp.asarray(u))
     cost = lambda x, u: float(problem.step(jnp.asarray(x), jnp.asarray(u))[1])  # noqa: E731
     by_x = [(cost(x + h * e, u) - cost(x - h * e, u)) / (2 * h) for e in np.eye(4)]
     np.testing.assert_allclose(along_x, by_x, atol=1e-8)
