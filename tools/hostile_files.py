@@ -777,7 +777,8 @@ CHECKPOINTS = [
       for name, make in (NO_FILE | NO_JSON).items()),
     Case("settings that are none", sealed(lambda card: card.update(settings=[1])), "is damaged or missing"),
     Case("no settings", sealed(lambda card: card.pop("settings")), "is damaged or missing"),
-    Case("metrics that are none", sealed(lambda card: card.update(metrics="12")), "is whole"),
+    *(Case(f"metrics are {rows}", sealed(lambda card, rows=rows: card.update(metrics=rows)), "is whole")
+      for rows in ("12", 3, [1], [{"step": 4}], [{"validation_efficiency": "1"}])),
     Case("settings of another model", other_model(width=64, kind="mlp"), UNFIT),
     Case("settings of a model of unknown kind", other_model(kind="__import__"), "kind: "),
     Case("a width of 10¹²", other_model(width=10**12), "width: expected"),

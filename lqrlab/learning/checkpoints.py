@@ -180,7 +180,11 @@ def newest(folder: Path, which: str) -> tuple[Checkpoint | None, dict[int, str]]
             arrays, card = weight_files.load_arrays(_file(folder, which, step), _MOST_BYTES)
             if card.get("step") != step:
                 raise ValueError(f"it is of step {card.get('step')!r:.50}")
-            if not (_are_settings(card.get("settings")) and isinstance(card.get("metrics"), list)):
+            rows = card.get("metrics")
+            measured = isinstance(rows, list) and all(
+                isinstance(r, dict) and type(r.get("validation_efficiency")) is float for r in rows
+            )
+            if not (_are_settings(card.get("settings")) and measured):
                 raise ValueError("it does not say what it was made with")
             return Checkpoint(step, arrays, card["settings"], card["metrics"]), flaws
         except (ValueError, OSError) as error:

@@ -617,7 +617,8 @@ def test_the_monitor_follows_a_training_and_ends_it_with_the_best_kept(data, tmp
     assert learning.load(tmp_path / "checkpoints", "best") is not None
     assert learning.fit(source, model, train, tmp_path).steps == 10  # it stays ended
     with (tmp_path / "metrics.jsonl").open("a") as log:
-        log.write('{"step": 11, "los')  # being written
+        log.write(f"{json.dumps(fit.metrics[-1])}\n[1]\n{json.dumps(fit.metrics[-1] | {'loss': 'x'})}\n")
+        log.write('{"step": 11}\n{"step": 11, "los')  # being written
     assert len(training_monitor.read(tmp_path)) == 3
     monkeypatch.setenv("LQRLAB_HEADLESS", "1")
     assert "Step 10" in widgets.training_monitor(tmp_path).words

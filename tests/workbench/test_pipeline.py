@@ -28,7 +28,7 @@ import lqrlab
 from lqrlab import learning
 from lqrlab.systems import families
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.runs import notebooks, pipeline, plant_copies, run_folder, session
+from lqrlab.workbench.runs import notebooks, pipeline, plant_copies, report, run_folder, session
 
 RUN = "run: str = 'data/runs/default'  # folder that this run reads and writes\n"
 FIRST = [
@@ -403,6 +403,34 @@ def test_a_folder_that_is_not_for_a_run_is_refused_and_not_touched(
     assert message in " ".join(done.stderr.split())
     assert len(done.stderr.splitlines()) == 1
     assert listing(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "words"),
+    [
+        *(("results/01_first.json", {"files": files}, "") for files in (3, [1], "numbers.txt", ["../none"])),
+        ("results/01_first.json", {"seconds": "x"}, ""),
+        ("results/01_first.json", {"seconds": float("inf")}, "not an executed notebook"),
+        *(
+            ("run.json", change, "found a damaged run.json")
+            for change in ({"started": 5}, {"plants": 3}, {"commit": [1]})
+        ),
+        *(("run.json", {"versions": versions}, "found a damaged run.json") for versions in (None, {}, ["lqrlab"])),
+        *(
+            ("notebooks/01_first.ipynb", change, "01_first.ipynb: not an executed notebook")
+            for change in ({"metadata": {"papermill": 3}}, {"nbformat": 3}, {"metadata": {"language_info": 3}})
+        ),
+    ],
+)
+def test_a_run_that_was_edited_is_run_again_or_refused_in_words(file, change, words, again):
+    folder, rerun = again
+    path = folder / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    if words:
+        refused(words, report.write, folder)
+    else:
+        assert "01_first: would run" in rerun(dry_run=True)
+        report.write(folder)
 
 
 def test_the_folder_of_home_is_refused(source, tmp_path, monkeypatch):

@@ -281,3 +281,24 @@ def test_a_dry_run_says_the_points_and_starts_nothing(tmp_path):
     points = "  {'pole_length': 0.5}\n  {'pole_length': 1.0}\n"
     assert (done.exit_code, done.stdout) == (0, f"cart_pole: 2 points in {tmp_path / 's'}\n{points}")
     assert not (tmp_path / "s").exists()
+
+
+SOUND = {"versions": {"lqrlab": "1"}, "notebook": "a", "title": "A", "started": "now", "runs": [{"point": {"x": 1}}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "table", "words"),
+    [
+        *(({"runs": runs}, "status,error\n", "or a damaged one") for runs in (None, [3], [{}], [{"point": 3}])),
+        *(({name: None}, "status,error\n", "or a damaged one") for name in ("notebook", "title", "started")),
+        *(({name: 3}, "status,error\n", "not the folder of a sweep") for name in ("runs", "units", "plants", "commit")),
+        *(
+            ({}, table, "results.csv: not the table of a sweep")
+            for table in ("", "a,b\n1,2\n", "\xff", "status\n1\n2,3")
+        ),
+    ],
+)
+def test_a_sweep_that_was_edited_is_refused_in_words(change, table, words, tmp_path):
+    (tmp_path / "sweep.json").write_text(json.dumps(SOUND | change))
+    (tmp_path / "results.csv").write_bytes(table.encode("latin-1"))
+    refused(words, sweep.read, tmp_path)

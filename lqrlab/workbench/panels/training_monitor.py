@@ -19,7 +19,8 @@ from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
 from lqrlab.workbench.runs.session import headless
 
-_WIDTH, _TALL = 860.0, 190.0
+_WIDTH, _TALL, _MOST_STEPS = 860.0, 190.0, 1e15
+_SHOWN = ("step", "loss", "validation_loss", "validation_efficiency", "validation_diverged", "windows_per_second")
 _CHARTS = (  # label, floor, name → column
     ("loss [1]", 1e-12, {"loss": "loss", "imitation": "imitation", "unseen": "validation"}),
     ("share [%]", 1e-3, {name: f"{name} [%]" for name in ("1 − efficiency", "loops diverged")}),
@@ -42,8 +43,11 @@ def training_monitor(run: str | Path, *, interval: float = 1.0) -> "Monitor | Pi
 
 
 def read(run: Path) -> list[Row]:
-    """The rows of a run's metrics; a line that is still being written is left for the next time."""
-    return [row for row in read_rows(run / METRICS) if row is not None]
+    """The rows of a run's metrics, of a step the last; a line that is still being written is left for the next time."""
+    found = [
+        row for row in read_rows(run / METRICS) if row and all(isinstance(row.get(n), int | float) for n in _SHOWN)
+    ]
+    return [*{row["step"]: row for row in found if abs(row["step"]) < _MOST_STEPS}.values()]
 
 
 def _waiting(run: Path) -> str:
@@ -60,13 +64,12 @@ def picture(rows: Sequence[Row], total: int | None = None) -> Picture:
         labels = ("step", label)
         body += charts.logarithmic(at, log["step"].to_numpy(), curves, labels, x=x, floor=floor)
     alt = f"Training and validation loss, and 1 − efficiency of closed loops, over {last['step']:.0f} steps"
-    pace = rows[-1].get("windows_per_second", float("nan"))
     now, most = (100 - row["1 − efficiency [%]"] for row in (last, best))
     words = (
         f"Step {last['step']:,.0f}{f' of {total}' if total else ''}: loss {last['loss']:.4g}; loops of unseen "
         f"variants have efficiency {now:.4g} %, {last['loops diverged [%]']:.3g} % diverge. "
         f"Best so far: {most:.4g} % at step {best['step']:,.0f}, which is kept. "
-        f"{pace:,.0f} windows/s."
+        f"{rows[-1]['windows_per_second']:,.0f} windows/s."
     )
     return Picture(svg.document(body, _WIDTH, _TALL + 8, alt), alt, words)
 
@@ -111,8 +114,8 @@ class Monitor(Panel[list[Row], Picture]):
         return picture(question, self._total())
 
     def _total(self) -> int | None:
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            return read_object(self._run / "checkpoints" / "settings.json")["train"]["num_steps"]
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            return int(read_object(self._run / "checkpoints" / "settings.json")["train"]["num_steps"])
         return None
 
     def _button(self, rows: list[Row], anew: bool) -> None:

@@ -88,8 +88,8 @@ class NotebookPage:
         self.facts = [("Seed", str(value)) for name, value, *_ in self.parameters if name == "seed"]
         with contextlib.suppress(ValueError):  # none was written
             result = session.results(path.parents[1], self.name)
-            self.facts += [("Run on", minute(result["started"])), ("Took", clock(result["seconds"]))]
-            self.facts += [("Device", result["device"])]
+            self.facts += [("Run on", minute(result.get("started"))), ("Took", clock(result.get("seconds") or 0.0))]
+            self.facts += [("Device", result.get("device") or "–")]
         template = _templates().get_template("cells.html.j2")
         self.body, self.summary = (template.render(page=self, outputs_only=only) for only in (False, True))
         """All cells; the outputs of those tagged ``summary``."""
@@ -185,7 +185,7 @@ def write(folder: str | Path, *, whole: bool = False) -> Path:
     if not executed:
         raise ValueError(f"{folder}: no executed notebook; lqrlab run --folder {folder} makes them")
     run = run_folder.read(folder / run_folder.RUN)
-    pages, front = [NotebookPage(executed[name]) for name in sorted(executed)], folder / "report" / "index.html"
+    pages, front = [_page(executed[name]) for name in sorted(executed)], folder / "report" / "index.html"
     shared: dict[str, Any] = {"pages": pages, "run": run, "folder": folder.resolve().name}
     shared |= {"versions": run["versions"], "plants": plant_copies.names(run)}
     if whole:
@@ -196,6 +196,14 @@ def write(folder: str | Path, *, whole: bool = False) -> Path:
     for page in pages:
         fill(front.with_name(f"{page.name}.html"), "page.html.j2", page.body, page=page, **shared)
     return fill(front, "index.html.j2", **shared)
+
+
+def _page(path: Path) -> NotebookPage:
+    """An executed notebook, which anyone may have edited, as a page."""
+    try:
+        return NotebookPage(path)
+    except (AttributeError, KeyError, OverflowError, TypeError, nbformat.ValidationError) as error:
+        raise ValueError(f"{path}: not an executed notebook ({type(error).__name__}: {error!s:.200})") from error
 
 
 def _within_one_file(name: str, body: str, names: Sequence[str]) -> str:

@@ -91,16 +91,19 @@ def read(path: Path) -> Record:
 
 def recorded(path: Path) -> bool:
     """True for the record of a run or sweep, not for something else of this name."""
-    versions = read(path).get("versions")
-    return isinstance(versions, dict) and "lqrlab" in versions
+    record = read(path)
+    kinds = (dict, "versions parameters units"), (list, "plants runs"), (str, "started ended commit notebook title")
+    known = all(isinstance(record.get(key), kind | None) for kind, keys in kinds for key in keys.split())
+    return known and "lqrlab" in (record.get("versions") or {})
 
 
 def require_record(folder: Path) -> None:
     """Refuse what is not the folder of a run, naming the near ones."""
     if not recorded(folder / RUN):
-        others = [record.parent.name for record in folder.parent.glob(f"*/{RUN}")]
+        others = [record.parent.name for record in folder.parent.glob(f"*/{RUN}") if record.parent != folder]
         advice = notebooks.near(folder.name, others) or f"; lqrlab run --folder {folder} makes one"
-        wrong = f"expected the folder of a run or sweep, but found no {RUN}, the record of one"
+        found = f"a damaged {RUN}" if (folder / RUN).exists() and read(folder / RUN) else f"no {RUN}, the record of one"
+        wrong = f"expected the folder of a run or sweep, but found {found}"
         raise ValueError(f"{folder}: {wrong}{advice}")
 
 
@@ -117,7 +120,7 @@ def finished(folder: Path, name: str, fingerprint: str) -> bool:
     """True if the notebook ``name`` is up to date in ``folder``: its result has this fingerprint, its files exist."""
     if session.fingerprint(folder, name) != fingerprint:
         return False
-    files = [f"notebooks/{name}.ipynb", *session.results(folder, name)["files"]]
+    files = [f"notebooks/{name}.ipynb", *(session.results(folder, name).get("files") or ())]
     return all((folder / file).exists() for file in files)
 
 

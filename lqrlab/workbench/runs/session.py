@@ -173,10 +173,13 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
 
 def results(folder: Path, name: str) -> dict[str, Any]:
     """Result that the notebook ``name`` wrote at its end; a ``ValueError`` says which notebook to run first."""
-    try:
-        return disk.read_object(result_path(folder, name))
-    except (OSError, ValueError):
-        raise ValueError(f"{folder}: no result of {name}; run that notebook first") from None
+    with contextlib.suppress(OSError, ValueError):
+        found = disk.read_object(result_path(folder, name))
+        kinds = {"numbers": dict, "files": list, "started": str, "seconds": int | float, "device": str}
+        plausible = all(isinstance(found.get(key), kind | None) for key, kind in kinds.items())
+        if plausible and all(isinstance(file, str) for file in found.get("files") or ()):
+            return found
+    raise ValueError(f"{folder}: no result of {name}; run that notebook first")
 
 
 def fingerprint(folder: Path, name: str) -> str | None:

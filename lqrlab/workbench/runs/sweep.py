@@ -188,10 +188,19 @@ def _row(folder: Path, entry: Record, sweep: Record) -> Values:
 
 
 def read(folder: Path) -> pd.DataFrame:
-    """The table as it was written last; a ``ValueError`` if the folder is no sweep's."""
-    if not run_folder.recorded(folder / SWEEP):
-        raise ValueError(f"{folder}: not the folder of a sweep, it has no {SWEEP}")
-    return pd.read_csv(folder / TABLE, dtype={"run": str, "error": str}).fillna({"error": ""})
+    """The table as it was written last; a ``ValueError`` if the folder is no sweep's, or somebody's edits show."""
+    record, there = run_folder.read(folder / SWEEP), run_folder.recorded(folder / SWEEP)
+    points = [entry.get("point") if isinstance(entry, dict) else None for entry in (there and record.get("runs")) or ()]
+    whole = all(map(record.get, ("runs", "notebook", "title", "started"))) and all(isinstance(a, dict) for a in points)
+    if not there or not whole:
+        raise ValueError(f"{folder}: not the folder of a sweep, it has no {SWEEP}{', or a damaged one' * there}")
+    try:
+        frame = pd.read_csv(folder / TABLE, dtype={"run": str, "error": str})
+        return frame.fillna({"error": ""}).astype({"status": str})
+    except (ValueError, KeyError) as error:
+        raise ValueError(
+            f"{folder / TABLE}: not the table of a sweep ({error}); the same sweep makes it again"
+        ) from None
 
 
 def axes(frame: pd.DataFrame, record: Record) -> tuple[list[str], list[str]]:
