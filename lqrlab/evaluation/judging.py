@@ -151,7 +151,7 @@ def loop_of(
 
 
 def _as_scenarios(plants: Any) -> dict[str, Scenario]:
-    """What was given as scenarios."""
+    """The given plants as scenarios."""
     if isinstance(plants, Plant):
         plants = {plants.name: plants}
     if not isinstance(plants, Mapping) or not plants:
@@ -186,7 +186,7 @@ def key_of(key: PRNGKeyArray, name: str) -> Array:
 
 
 def digest(scenario: Scenario, key: Array, starts: int) -> str:
-    """What plants and starts there are, in 64 digits; to the digits of float32, which all machines share."""
+    """Digest of plants and starts, to the digits of float32, which all machines share."""
     names = {name: len(batch) for name, batch in scenario.plants.items()}
     conditions = names, scenario.limit, scenario.size, scenario.noise, scenario.events, scenario.told
     seen = hashlib.sha256(repr(conditions).encode())
@@ -202,8 +202,7 @@ def _prepared(scenario: Scenario, key: Array, starts: int, reference: Reference 
     names = np.repeat(list(scenario.plants), [len(batch) for batch in batches])
     problem = untold(batches) if scenario.told == "units" else Problem.of(batches, linear=True)
     then = Problem.of(list(scenario.then.values()), linear=True) if scenario.then else None
-    good = np.asarray(problem.has_optimum) & (True if then is None else np.asarray(then.has_optimum))
-    at = np.flatnonzero(good)
+    at = np.flatnonzero(problem.has_optimum & (True if then is None else then.has_optimum))
     if not len(at):
         raise ValueError("plants: none has a stabilizing optimum to compare with; control.lqrd on one says why")
     problem, then = problem[at], None if then is None else then[at]
@@ -273,8 +272,7 @@ def _spread(case: _Case, parts: Sequence[tuple[np.ndarray, Score]]) -> Score:
         if asked is not None:
             asked[at] = part.asked
     reference = parts[0][1].reference if parts else "unconstrained"
-    found = (ratio, judged, np.zeros(shape), asked)
-    ratio, judged, rest, asked = jax.tree.map(jnp.asarray, found)
+    ratio, judged, rest, asked = jax.tree.map(jnp.asarray, (ratio, judged, np.zeros(shape), asked))
     return Score(ratio, judged, rest, reference, asked)
 
 

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from bs4 import BeautifulSoup
-from refusals import refused
 
 from lqrlab import evaluation, systems
 from lqrlab.evaluation import judging
@@ -69,12 +68,6 @@ def test_a_judgement_in_sentences_says_where_a_controller_is_good_and_where_it_i
         "**network:** Good on within limits (median < 0.001 %, p99 2.0 % above the optimum). Bad on"
     )
     assert words.endswith("dense systems (median 2,900 %, loses 25 % of the loops).")
-    table = judgement_page.markdown(judgement(), ["dense systems"]).splitlines()
-    assert table[2:] == [
-        "| network | 2,900 / ∞ / 25 |",
-        rf"| my\|\_gain.py:\<script>alert(1)\</script> | {'< 0.001 / ' * 2}0 |",
-    ]
-    refused("scenarios: expected some of dense systems", judgement_page.markdown, judgement(), ["none"])
 
 
 def test_the_worst_loop_is_run_again_and_drawn_beside_the_optimum(tmp_path):

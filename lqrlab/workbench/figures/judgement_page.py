@@ -31,17 +31,6 @@ def answer(judgement: Judgement) -> str:
     return "\n\n".join(f"**{_plain(name)}:** {_plain(words)}" for name, words in _sentences(judgement).items())
 
 
-def markdown(judgement: Judgement, scenarios: Sequence[str] | None = None) -> str:
-    """A table in Markdown, a controller a row: median and p99 of the cost above the optimum, loops lost, in percent."""
-    summary = judgement.summary()
-    chosen = list(summary if scenarios is None else scenarios)
-    if unknown := [name for name in chosen if name not in summary]:
-        raise ValueError(f"scenarios: expected some of {', '.join(summary)}, but found {unknown[0]!r}")
-    rows = [["median / p99 / lost, in %", *chosen], ["---"] * (1 + len(chosen))]
-    rows += [[name, *(_cell(summary[one].get(name, {})) for one in chosen)] for name in _controllers(judgement)]
-    return "\n".join(f"| {' | '.join(map(_plain, row))} |" for row in rows)
-
-
 def write(judgement: Judgement, path: str | Path, *, command: str = "", loops: Sequence[tuple[str, str]] = ()) -> Path:
     """Write a judgement as one HTML file, to be mailed; ``loops`` are those of :func:`worst`.
 
@@ -49,7 +38,8 @@ def write(judgement: Judgement, path: str | Path, *, command: str = "", loops: S
     """
     from lqrlab.workbench.runs import report, session  # and nbconvert: a second
 
-    made = {"date": report.minute(session.now()), "processor": _processor(), "command": command}
+    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+    made = {"date": report.minute(session.now()), "processor": machine, "command": command}
     return report.fill(
         Path(path),
         "judgement.html.j2",
@@ -91,7 +81,7 @@ def worst(
             ]
     for _, excess, scenario, name, i, start in sorted(ranked)[:num]:
         starts, of_scenario = judgement.scores[scenario][name].ratio.shape[1], judging.key_of(key, scenario)
-        cost = "lost: it does not converge" if math.isinf(excess) else f"{_digits(-excess)} % above the optimum"
+        cost = "lost: it does not converge" if math.isinf(excess) else f"{digits(-excess)} % above the optimum"
         plant = judgement.plants[scenario][i].replace("_", " ")
         try:
             loop = judging.loop_of(controllers[name], scenarios[scenario], of_scenario, i, start, starts)
@@ -106,17 +96,12 @@ def _controllers(judgement: Judgement) -> list[str]:
     return list(dict.fromkeys(name for by in judgement.scores.values() for name in by))
 
 
-def _short(name: str) -> str:
-    """The end of a name that is too long for a legend."""
-    return name if len(name) < 40 else f"…{name[-38:]}"
-
-
 def _plain(words: str) -> str:
     """Words in which Markdown sees no markup."""
     return re.sub(r"[\\`*|\[\]]|<(?=\S)|(?<!\w)_|_(?!\w)", r"\\\g<0>", words)
 
 
-def _digits(value: float) -> str:
+def digits(value: float) -> str:
     """A percentage in two digits: others do not repeat on another machine."""
     if not math.isfinite(value):
         return "–" if math.isnan(value) else "∞"
@@ -126,25 +111,16 @@ def _digits(value: float) -> str:
     return f"{value:,.{max(0, 1 - math.floor(math.log10(abs(value))))}f}".replace("-", "−")
 
 
-def _share(value: float) -> str:
+def share(value: float) -> str:
     """A share of the loops in percent, to a tenth."""
     return "–" if math.isnan(value) else "< 0.1" if 0 < value < 0.05 else f"{value:.1f}".removesuffix(".0")
 
 
 _COLUMNS = {
-    **dict.fromkeys(("lost", "failed", "no answer"), _share),
-    **dict.fromkeys(("p99", "p95", "median"), _digits),
-    **{"no optimum": _share, "beyond limit": _digits},
+    **dict.fromkeys(("lost", "failed", "no answer"), share),
+    **dict.fromkeys(("p99", "p95", "median"), digits),
+    **{"no optimum": share, "beyond limit": digits},
 }
-
-
-def _cell(numbers: Mapping[str, float]) -> str:
-    """Median, p99 and share of lost loops."""
-    missing = numbers.get("no answer", 0.0)
-    if not numbers or missing == 100:
-        return "no answer" if numbers else "–"
-    partly = f" ({_share(missing)} without an answer)" if missing else ""
-    return f"{_digits(numbers['median'])} / {_digits(numbers['p99'])} / {_share(numbers['diverged'])}{partly}"
 
 
 def _sentences(judgement: Judgement) -> dict[str, str]:
@@ -168,14 +144,14 @@ def _sentences(judgement: Judgement) -> dict[str, str]:
 
 
 def _grade(numbers: Mapping[str, float]) -> tuple[str, str]:
-    """How good a controller is in a scenario, and why, in brackets."""
+    """Words on how good a controller is in a scenario, and why, in brackets."""
     if numbers.get("no answer") == 100:
         return "no answer", ""
     lost, failed, hopeless = numbers["diverged"], numbers["failed"], numbers.get("no optimum", 0.0)
-    said = [f"median {_digits(numbers['median'])} %", f"p99 {_digits(numbers['p99'])} %"]
+    said = [f"median {digits(numbers['median'])} %", f"p99 {digits(numbers['p99'])} %"]
     if failed > 0:
-        said[1] = f"loses {_share(lost)} % of the loops" if lost else f"{_share(failed)} % of the loops fail"
-        said += [f"{_share(hopeless)} % have no optimum within the limits"] * (hopeless > 0)
+        said[1] = f"loses {share(lost)} % of the loops" if lost else f"{share(failed)} % of the loops fail"
+        said += [f"{share(hopeless)} % have no optimum within the limits"] * (hopeless > 0)
     grade = "bad" if failed >= 1 else "good" if failed == 0 and numbers["p99"] <= GOOD else "weak"
     return grade, f" ({', '.join(said)})"
 
@@ -196,16 +172,10 @@ def _times(judgement: Judgement) -> list[tuple[str, ...]]:
     return [(name, *taken, *(fast or ["–"])[:1]) for name, taken in written.items()]
 
 
-def _processor() -> str:
-    file = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*: (.+)", file.read_text() if file.exists() else "")
-    return f"{found[1] if found else platform.processor() or platform.machine()}, {os.cpu_count()} cores"
-
-
 def _tails(judgement: Judgement, width: float) -> str:
     """The picture: of each scenario and controller a line from the median to p95 and p99; lost loops at the edge."""
     summary, looks = judgement.summary(), svg.strokes(_controllers(judgement))
-    keys = "".join(svg.legend(2, 12 + 15 * k, {_short(name): stroke}) for k, (name, stroke) in enumerate(looks.items()))
+    keys = "".join(svg.legend(2, 12 + 15 * k, {name[-40:]: stroke}) for k, (name, stroke) in enumerate(looks.items()))
     top, tall = 24 + 15.0 * len(looks), sum(20 + _ROW * len(by) for by in summary.values())
     tails = [n["p99"] for by in summary.values() for n in by.values() if math.isfinite(n["p99"])]
     low, high = _DECADES[0], min(math.ceil(math.log10(max([*tails, 10.0]))), _DECADES[1])
@@ -241,7 +211,7 @@ def _tail(axes: charts.Axes, y: float, numbers: Mapping[str, float], stroke: Str
     look = f"lq-curve lq-c{stroke.colour}"
     drawn = (element("path", {"class": look, "style": f"stroke-width:{wide}", "d": d}) for d, wide in paths.items())
     lost = numbers["diverged"]
-    return "".join(drawn) + (text(end + 12, y + 3.5, f"{_share(lost)} %") if lost else "")
+    return "".join(drawn) + (text(end + 12, y + 3.5, f"{share(lost)} %") if lost else "")
 
 
 def _responses(problem: Problem, x0: Array, controller: object, label: str, plant: str) -> tuple[str, str]:
@@ -254,7 +224,7 @@ def _responses(problem: Problem, x0: Array, controller: object, label: str, plan
     if problem.limits is not None:
         best = lqrlab.predictive.mpc(problem, int(lqrlab.predictive.optimum(problem, x0).horizon))
     steps = control.settling_steps(np.linalg.eigvals(np.asarray(problem.closed_loop())))
-    label = _short(label)
+    label = label[-40:]
     runs = {name: rollout(problem, one, x0, steps) for name, one in (("optimal", best), (label, controller))}
     signals, scales = charts.channels(problem.plant), np.concatenate([problem.scale_x, problem.scale_u])
     peaks = [np.nanmax(np.abs(one.values(runs[label]))) / scale for one, scale in zip(signals, scales)]
