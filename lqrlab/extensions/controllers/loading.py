@@ -24,7 +24,6 @@ from lqrlab.extensions.controllers.processes import parted
 from lqrlab.simulation import Policy, Problem, bind
 from lqrlab.systems import Plant
 
-_MOST_UNITS = 256  # loops of a functional mock-up unit, each an instance of it
 _AGENTS = ("stable_baselines3", "sbx", "sb3_contrib")
 Design = Callable[[Problem], Any]
 
@@ -62,18 +61,16 @@ def _pid(rule: str) -> Design:
     from lqrlab.extensions.classical.pid_tuning import RULES, pid
 
     checks.choice("pid:RULE", rule or "optimal", RULES)
-    designs: dict[str, object] = {}
 
-    def tuned(problem: Problem) -> object:
+    @functools.cache
+    def tuned(family: str) -> object:
         """Tuned on the family's default parameters; kept, for the best takes seconds."""
-        if problem.name not in systems.names():
+        if family not in systems.names():
             raise ValueError("PID is tuned on the default parameters of a family, and this is of none")
-        if problem.name not in designs:
-            plant = systems.make(problem.name)
-            designs[problem.name] = pid(plant, rule or "optimal", pairs=[(i, i) for i in range(plant.m)])
-        return designs[problem.name]
+        plant = systems.make(family)
+        return pid(plant, rule or "optimal", pairs=[(i, i) for i in range(plant.m)])
 
-    return one_family(tuned)
+    return one_family(lambda problem: tuned(problem.name))
 
 
 def _adaptive(_: str) -> Design:
@@ -108,11 +105,10 @@ def load(word: str, *, dt: float | None = None) -> object:
     they hold the equilibrium that they were made with, also where that of a variant is another.
 
     Args:
-        word: a built-in name (:data:`BUILT_IN`); the folder of a run, of checkpoints, or of C code; a file that
-            ``deployment.save`` wrote (``.json``, ``.mat``, ``.npz``); ``my_controller.py[:name]``, a gain, a design or
-            a function from a problem to one; a ``.fmu``; the ``.zip`` of an agent of Stable-Baselines3 or SBX. Code in
-            them is executed: name what you would run.
-        dt: sample time [s] of a ``.fmu`` that does not say its own.
+        word: a built-in name (:data:`BUILT_IN`); the folder of a run or of C code; a ``.json``, ``.mat`` or ``.npz`` of
+            ``deployment.save``; ``my_controller.py[:name]``, a gain, a design or a function from a problem to one; a
+            ``.fmu``; the ``.zip`` of an agent of Stable-Baselines3 or SBX. Code in them is executed.
+        dt: sample time [s] of a ``.fmu`` that does not say its own; its plant's if left out.
 
     Raises:
         ValueError: what it is not, in words.
@@ -127,8 +123,12 @@ def load(word: str, *, dt: float | None = None) -> object:
         return _MAKERS[kind](rest)
     if path.is_dir():
         return _of_folder(path)
-    if path.suffix in _READERS:
-        return _READERS[path.suffix](path, name, dt)
+    if path.suffix == ".py":
+        return _of_python(path, name)
+    if path.suffix == ".zip":
+        return _of_agent(path)
+    if path.suffix == ".fmu":
+        return _of_unit(path, dt)
     from lqrlab.extensions import deployment
 
     found = deployment.load(path)
@@ -213,17 +213,17 @@ def _absolute(controller: Any, problem: Problem, sensor: np.ndarray | None = Non
     return found
 
 
-def _of_python(path: Path, name: str, _: float | None) -> object:
+def _of_python(path: Path, name: str) -> object:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module: Any = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     sys.modules[path.stem] = module
     sys.path.insert(0, str(path.resolve().parent))  # what it imports stands beside it
     module.__loader__.exec_module(module)
     own = {key: value for key, value in vars(module).items() if not key.startswith("_")}
-    if not name:
-        made = [key for key, value in own.items() if inspect.isfunction(value) and value.__module__ == path.stem]
-        made = made or [key for key, value in own.items() if isinstance(value, np.ndarray | jax.Array | control.LQR)]
-        name = made[0] if len(made) == 1 else ""
+    gains = np.ndarray, jax.Array, control.LQR
+    made = [key for key, value in own.items() if inspect.isfunction(value) and value.__module__ == path.stem]
+    made = made or [key for key, value in own.items() if isinstance(value, gains)]
+    name = name or (made[0] if len(made) == 1 else "")
     if name not in own:
         raise ValueError(f"{path}: expected {name or 'one function, or gain'}, but found {', '.join(own)}; {path}:NAME")
     return _of_design(own[name])
@@ -239,7 +239,7 @@ def _of_folder(path: Path) -> object:
     return one_family(lambda problem: _absolute(exported, problem, exported.sensor))
 
 
-def _of_agent(path: Path, _: str, __: float | None) -> object:
+def _of_agent(path: Path) -> object:
     from lqrlab.extensions import environments
 
     model = _loaded_agent(path)
@@ -292,31 +292,22 @@ class Unit:
         self.num_measured, self.num_inputs = len(self.running[0].inputs), len(self.running[0].outputs)
 
     def start(self) -> np.ndarray:
-        """No step taken: what it remembers is in the instances, which are new in each run."""
+        """No step taken: then the instances are new."""
         return np.zeros(1, np.uint8)
 
     def step(self, memory: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """One step of many loops."""
         flat = np.asarray(y).reshape(-1, y.shape[-1])
-        if len(flat) > _MOST_UNITS:
-            raise ValueError(f"expected at most {_MOST_UNITS} loops of a unit at once, but found {len(flat)}")
         if not memory.any():
             self.running = [self.new() for _ in flat]
         answers = [one(each) for one, each in zip(self.running, flat)]
         return np.ones_like(memory), np.asarray(answers).reshape(*y.shape[:-1], -1)
 
 
-def _of_unit(path: Path, _: str, dt: float | None) -> object:
+def _of_unit(path: Path, dt: float | None) -> object:
     from lqrlab.extensions.deployment.fmu_import import described
 
     says = getattr(described(path, True).defaultExperiment, "stepSize", None)
     step = float(says) if says else dt
     first = Unit(path, step or 0.01)
     return one_family(lambda problem: _absolute(first if step else Unit(path, float(problem.dt.min())), problem))
-
-
-_READERS: dict[str, Callable[[Path, str, float | None], object]] = {
-    ".py": _of_python,
-    ".zip": _of_agent,
-    ".fmu": _of_unit,
-}

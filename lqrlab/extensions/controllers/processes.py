@@ -23,7 +23,7 @@ BUILT_IN = ("lqr", "clipped", "mpc", "pid", "nominal", "adaptive", "network", "n
 """Names of controllers that are built in; ``mpc:20``, ``pid:simc`` say more."""
 _FILES = (".py", ".zip", ".fmu", ".json", ".mat", ".npz")
 _EXECUTED = (".py", ".zip", ".fmu")  # so is a folder of C code
-_AT, _ENDED, _LOG = "at", "ended", "log.txt"  # files beside a controller's parts: what its process does, and has said
+_AT, _ENDED = "at", "ended"  # files beside a controller's parts: the scenario that it is at, why it has ended
 _POLL = 0.1  # [s]
 _ENOUGH = 2  # scenarios that end a controller's process before the others are not tried
 
@@ -81,9 +81,10 @@ def judge(
     if len(set(words)) < len(words):
         raise ValueError(f"CONTROLLER: expected each once, but found {', '.join(words)}")
     from lqrlab.extensions.controllers.loading import load
-    from lqrlab.extensions.controllers.selection import Parts
+    from lqrlab.extensions.controllers.selection import Parts, scenarios_of
 
-    parts = [Parts(word, selection, folder / f"{identity(word)}-{selection.digest}") for word in words]
+    scenarios, digest = scenarios_of(selection), selection.digest
+    parts = [Parts(word, selection, scenarios, folder / f"{identity(word)}-{digest}") for word in words]
     for part in parts:
         if jobs == 1 and not is_foreign(part.word):
             part.controller = load(part.word)  # what is no controller is refused before any is judged
@@ -134,7 +135,7 @@ def _watched(parts: "Parts", limits: tuple[float, float], say: Callable[[str], N
     parts.place.mkdir(parents=True, exist_ok=True)
     given = (parts.word, str(parts.place), parts.selection.to_json(), str(memory))
     command = [sys.executable, "-P", "-m", __spec__.name, *given]
-    with open(parts.place / _LOG, "ab") as log:
+    with open(parts.place / "log.txt", "ab") as log:
         running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     at, since = "", time.monotonic()
     try:
@@ -165,10 +166,11 @@ def _here(word: str, place: str, selection: str, memory: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from lqrlab import compute
     from lqrlab.extensions.controllers.loading import load
-    from lqrlab.extensions.controllers.selection import Parts, Selection
+    from lqrlab.extensions.controllers.selection import Parts, Selection, scenarios_of
 
     compute.setup()
-    parts = Parts(word, Selection.from_json(selection), Path(place))
+    chosen = Selection.from_json(selection)
+    parts = Parts(word, chosen, scenarios_of(chosen), Path(place))
     try:
         parts.controller = load(word)
     except BaseException as error:
