@@ -20,11 +20,13 @@ from lqrlab import control, learning, simulation, systems
 from lqrlab.compute import checks
 from lqrlab.compute.names import of_extra
 from lqrlab.evaluation import FamilyGain
+from lqrlab.extensions import classical, deployment, environments, predictive, unknown
 from lqrlab.extensions.controllers.processes import parted
-from lqrlab.simulation import Policy, Problem, bind
+from lqrlab.extensions.deployment.c_loading import ExportedPolicy
+from lqrlab.extensions.deployment.fmu_import import described
+from lqrlab.simulation import Policy, Problem
 from lqrlab.systems import Plant
 
-_AGENTS = ("stable_baselines3", "sbx", "sb3_contrib")
 Design = Callable[[Problem], Any]
 
 
@@ -49,8 +51,6 @@ def _clipped(problem: Problem) -> object:
 
 
 def _mpc(horizon: str) -> Design:
-    from lqrlab.extensions import predictive
-
     steps = checks.whole("mpc:N", int(horizon) if horizon.isdigit() else horizon or 20)
     planned = one_family(lambda problem: predictive.mpc(problem, steps))
     # without limits the plan of any horizon is the LQR's
@@ -58,24 +58,18 @@ def _mpc(horizon: str) -> Design:
 
 
 def _pid(rule: str) -> Design:
-    from lqrlab.extensions.classical.pid_tuning import RULES, pid
-
-    checks.choice("pid:RULE", rule or "optimal", RULES)
-
     @functools.cache
     def tuned(family: str) -> object:
         """Tuned on the family's default parameters; kept, for the best takes seconds."""
         if family not in systems.names():
             raise ValueError("PID is tuned on the default parameters of a family, and this is of none")
         plant = systems.make(family)
-        return pid(plant, rule or "optimal", pairs=[(i, i) for i in range(plant.m)])
+        return classical.pid(plant, rule or "optimal", pairs=[(i, i) for i in range(plant.m)])
 
     return one_family(lambda problem: tuned(problem.name))
 
 
 def _adaptive(_: str) -> Design:
-    from lqrlab.extensions import unknown
-
     def made(problem: Problem) -> object:
         if not problem.in_scales:
             raise ValueError("it is judged where A and B are not told: its cost is Σ |x|² + |u|² in scales")
@@ -129,8 +123,6 @@ def load(word: str, *, dt: float | None = None) -> object:
         return _of_agent(path)
     if path.suffix == ".fmu":
         return _of_unit(path, dt)
-    from lqrlab.extensions import deployment
-
     found = deployment.load(path)
     if isinstance(found, Plant | dict):
         kind = "a log" if isinstance(found, dict) else "a plant"
@@ -143,7 +135,7 @@ class FixedGain:
     """One gain for all plants of its size; others it has none for, and says why."""
 
     K: np.ndarray
-    why: str = ""
+    why: str
 
     def gains(self, names: Sequence[str], problem: Problem) -> Float[Array, "V 6 12"]:
         """The gain for each plant of a padded problem; not a number for those of another size."""
@@ -165,24 +157,7 @@ def _of_design(found: Any) -> object:
     simulation.binding.check_controller(found)
     if isinstance(found, simulation.LinearController):
         return one_family(lambda problem: _measuring(found, np.shape(found.system.D)[::-1], problem))
-    if inspect.isfunction(found):
-        return _of_function(found)
-    return one_family(lambda problem: found)
-
-
-def _of_function(make: Design) -> Design:
-    """What a function makes of all plants at once, or where it cannot, of one after another."""
-
-    def made(problem: Problem) -> Policy:
-        try:
-            return bind(make, problem)
-        except Exception:
-            if problem.plant is None or not problem.batch_shape:
-                raise
-        each = [bind(make, problem[i]) for i in range(len(problem))]
-        return jax.tree.map(lambda *a: jnp.stack([jnp.asarray(one) for one in a]), *each)
-
-    return made
+    return found if inspect.isfunction(found) else one_family(lambda problem: found)
 
 
 def _measuring(policy: Any, sizes: tuple[int, ...], problem: Problem) -> Policy:
@@ -199,8 +174,6 @@ def _measuring(policy: Any, sizes: tuple[int, ...], problem: Problem) -> Policy:
 
 def _absolute(controller: Any, problem: Problem, sensor: np.ndarray | None = None) -> Policy:
     """The policy of what computes in absolute signals, about the equilibrium of the plant at hand."""
-    from lqrlab.extensions.deployment.c_loading import ExportedPolicy
-
     assert problem.plant is not None
     sizes, y_eq = (controller.num_measured, controller.num_inputs), problem.x_eq
     if sensor is not None and sensor.shape[-1] == problem.n:
@@ -230,8 +203,6 @@ def _of_python(path: Path, name: str) -> object:
 
 
 def _of_folder(path: Path) -> object:
-    from lqrlab.extensions import deployment
-
     if not (path / "controller.c").exists():
         checkpoints = path / "checkpoints"
         return learning.load(checkpoints if checkpoints.is_dir() else path)
@@ -240,8 +211,6 @@ def _of_folder(path: Path) -> object:
 
 
 def _of_agent(path: Path) -> object:
-    from lqrlab.extensions import environments
-
     model = _loaded_agent(path)
     spaces = model.observation_space, model.action_space
     wanted = [one.shape for one in spaces]
@@ -270,10 +239,12 @@ def _loaded_agent(path: Path) -> Any:
         with zipfile.ZipFile(path) as archive:
             data = json.loads(archive.read("data"))
         library, algorithm, *_ = data["policy_class"]["__module__"].split(".")
-        if library not in _AGENTS:
+        if library not in ("stable_baselines3", "sbx", "sb3_contrib"):
             raise ValueError(library)
     except (zipfile.BadZipFile, KeyError, TypeError, ValueError, OSError) as error:
-        raise ValueError(f"{path}: expected an agent of {', '.join(_AGENTS)}, but found another ({error})") from None
+        raise ValueError(
+            f"{path}: expected an agent of Stable-Baselines3 or SBX, but found another ({error})"
+        ) from None
     if algorithm == "common":  # which several share
         algorithm = "ppo" if "clip_range" in data else "a2c"
     module = of_extra(library, "environments", f"the agent in {path.name}")
@@ -285,9 +256,7 @@ class Unit:
     """A functional mock-up unit as compiled C code is: steps from measurements to inputs; an instance for each loop."""
 
     def __init__(self, path: Path, dt: float) -> None:
-        from lqrlab.extensions.deployment import CoSimulation
-
-        self.dt, self.new = dt, functools.partial(CoSimulation, path, dt, trusted=True)
+        self.dt, self.new = dt, functools.partial(deployment.CoSimulation, path, dt, trusted=True)
         self.running = [self.new()]  # refuses what it cannot run
         self.num_measured, self.num_inputs = len(self.running[0].inputs), len(self.running[0].outputs)
 
@@ -305,8 +274,6 @@ class Unit:
 
 
 def _of_unit(path: Path, dt: float | None) -> object:
-    from lqrlab.extensions.deployment.fmu_import import described
-
     says = getattr(described(path, True).defaultExperiment, "stepSize", None)
     step = float(says) if says else dt
     first = Unit(path, step or 0.01)

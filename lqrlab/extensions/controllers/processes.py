@@ -107,12 +107,15 @@ def judge(
     return parts
 
 
+class NoAnswer(dict[str, str]):
+    """In the place of a table of controllers by family: why there is none."""
+
+    def __contains__(self, family: object) -> bool:
+        raise ValueError(self["why"])
+
+
 def _apart(parts: "Parts", limits: tuple[float, float], say: Callable[[str], None], stop: threading.Event) -> None:
     """Judge a controller in a process of its own, and in another one after a scenario that ends it."""
-    import numpy as np
-
-    from lqrlab.extensions.controllers.loading import FixedGain
-
     ended: list[str] = []
     while parts.left() and not stop.is_set():
         for name in (_AT, _ENDED):
@@ -126,7 +129,7 @@ def _apart(parts: "Parts", limits: tuple[float, float], say: Callable[[str], Non
         say(f"  {parts.word}: no answer{' in what is left' if len(lost) > 1 else ''}: {words}")
         for name in lost:
             why = words if at in (name, "") else f"not tried: in others its process {words}"
-            parts.write(name, FixedGain(np.zeros((0, 0)), why))
+            parts.write(name, NoAnswer(why=why))
 
 
 def _watched(parts: "Parts", limits: tuple[float, float], say: Callable[[str], None], stop: threading.Event) -> str:

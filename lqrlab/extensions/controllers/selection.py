@@ -17,6 +17,7 @@ from lqrlab import evaluation, learning, systems
 from lqrlab.compute.configuration import Config, Count, NonNegative, OneOf, Positive, Seed, Share
 from lqrlab.evaluation import Judgement, Scenario, judging
 from lqrlab.extensions.controllers import processes
+from lqrlab.extensions.predictive import reference
 from lqrlab.systems import catalogue
 
 GROUPS = ("trained", "unseen", "published", "dense")
@@ -154,8 +155,6 @@ class Parts:
 
     def write(self, name: str, controller: object) -> None:
         """The part of a scenario, by a controller."""
-        from lqrlab.extensions.predictive import reference
-
         key, starts, one = self.selection.key, self.selection.starts, {name: self.scenarios[name]}
         found = evaluation.judge({self.word: controller}, one, key=key, starts=starts, reference=reference)
         self.place.mkdir(parents=True, exist_ok=True)
