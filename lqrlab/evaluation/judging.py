@@ -225,7 +225,7 @@ def _scored(controller: Any, case: _Case) -> tuple[Score, dict[str, str]]:
         controller = controller.gains(names, case.problem)
         there = np.flatnonzero(np.isfinite(np.asarray(controller)).all((-1, -2)))
         why = getattr(controller, "why", "it has no gain for this plant")
-        words = {name: why for i, name in enumerate(names) if i not in there}
+        words = dict.fromkeys(np.delete(case.names, there).tolist(), why)
         found = _run(controller[there], case.some(there)) if len(there) else None
         return _spread(case, [] if found is None else [(there, found)]), words
     if not isinstance(controller, Mapping):

@@ -69,13 +69,10 @@ def _pid(rule: str) -> Design:
     return one_family(lambda problem: tuned(problem.name))
 
 
-def _adaptive(_: str) -> Design:
-    def made(problem: Problem) -> object:
-        if not problem.in_scales:
-            raise ValueError("it is judged where A and B are not told: its cost is Σ |x|² + |u|² in scales")
-        return unknown.adaptive(problem, learning.pretrained("adaptive"))
-
-    return made
+def _adaptive(problem: Problem) -> object:
+    if not problem.in_scales:
+        raise ValueError("it is judged where A and B are not told: its cost is Σ |x|² + |u|² in scales")
+    return unknown.adaptive(problem, learning.pretrained("adaptive"))
 
 
 _MAKERS: dict[str, Callable[[str], object]] = {
@@ -84,7 +81,7 @@ _MAKERS: dict[str, Callable[[str], object]] = {
     "mpc": _mpc,
     "pid": _pid,
     "nominal": lambda _: FamilyGain(),
-    "adaptive": _adaptive,
+    "adaptive": lambda _: _adaptive,
     "network": lambda name: learning.pretrained(name or "regulator"),
     "none": lambda _: lambda problem: jnp.zeros_like(problem.K),
 }
@@ -103,9 +100,6 @@ def load(word: str, *, dt: float | None = None) -> object:
             ``deployment.save``; ``my_controller.py[:name]``, a gain, a design or a function from a problem to one; a
             ``.fmu``; the ``.zip`` of an agent of Stable-Baselines3 or SBX. Code in them is executed.
         dt: sample time [s] of a ``.fmu`` that does not say its own; its plant's if left out.
-
-    Raises:
-        ValueError: what it is not, in words.
 
     >>> found = evaluation.judge({"mine": controllers.load("clipped")}, systems.make("pendulum"), key=jax.random.key(0))
     >>> found.summary()["pendulum"]["mine"]["worst"] < 1e-6
@@ -157,7 +151,8 @@ def _of_design(found: Any) -> object:
     simulation.binding.check_controller(found)
     if isinstance(found, simulation.LinearController):
         return one_family(lambda problem: _measuring(found, np.shape(found.system.D)[::-1], problem))
-    return found if inspect.isfunction(found) else one_family(lambda problem: found)
+    kept = simulation.is_policy(found) or simulation.binding.recognised(found)
+    return one_family(lambda problem: found) if kept else found
 
 
 def _measuring(policy: Any, sizes: tuple[int, ...], problem: Problem) -> Policy:
@@ -193,9 +188,8 @@ def _of_python(path: Path, name: str) -> object:
     sys.path.insert(0, str(path.resolve().parent))  # what it imports stands beside it
     module.__loader__.exec_module(module)
     own = {key: value for key, value in vars(module).items() if not key.startswith("_")}
-    gains = np.ndarray, jax.Array, control.LQR
     made = [key for key, value in own.items() if inspect.isfunction(value) and value.__module__ == path.stem]
-    made = made or [key for key, value in own.items() if isinstance(value, gains)]
+    made = made or [key for key, value in own.items() if isinstance(value, np.ndarray | jax.Array | control.LQR)]
     name = name or (made[0] if len(made) == 1 else "")
     if name not in own:
         raise ValueError(f"{path}: expected {name or 'one function, or gain'}, but found {', '.join(own)}; {path}:NAME")
@@ -242,9 +236,7 @@ def _loaded_agent(path: Path) -> Any:
         if library not in ("stable_baselines3", "sbx", "sb3_contrib"):
             raise ValueError(library)
     except (zipfile.BadZipFile, KeyError, TypeError, ValueError, OSError) as error:
-        raise ValueError(
-            f"{path}: expected an agent of Stable-Baselines3 or SBX, but found another ({error})"
-        ) from None
+        raise ValueError(f"{path}: expected an agent of Stable-Baselines3 or SBX, but found none ({error})") from None
     if algorithm == "common":  # which several share
         algorithm = "ppo" if "clip_range" in data else "a2c"
     module = of_extra(library, "environments", f"the agent in {path.name}")

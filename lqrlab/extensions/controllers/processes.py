@@ -24,16 +24,11 @@ BUILT_IN = ("lqr", "clipped", "mpc", "pid", "nominal", "adaptive", "network", "n
 _FILES = (".py", ".zip", ".fmu", ".json", ".mat", ".npz")
 _EXECUTED = (".py", ".zip", ".fmu")  # so is a folder of C code
 _AT, _ENDED = "at", "ended"  # files beside a controller's parts: the scenario that it is at, why it has ended
-_POLL = 0.1  # [s]
 _ENOUGH = 2  # scenarios that end a controller's process before the others are not tried
 
 
 def parted(word: str) -> tuple[Path | None, str]:
-    """The file or folder that a word names, and what stands behind ``.py:``; None for a built-in controller.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """The file or folder that a word names, and what stands behind ``.py:``; None for a built-in controller."""
     if word.partition(":")[0] in BUILT_IN:
         return None, ""
     file, colon, name = word.rpartition(":")
@@ -148,7 +143,7 @@ def _watched(parts: "Parts", limits: tuple[float, float], say: Callable[[str], N
                 say(f"  {parts.word}: {at}")
             if time.monotonic() - since > seconds:
                 return f"was stopped after {seconds:g} s"
-            time.sleep(_POLL)
+            time.sleep(0.1)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(running.pid, signal.SIGKILL)

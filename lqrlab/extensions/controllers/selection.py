@@ -79,10 +79,8 @@ def scenarios_of(selection: Selection) -> dict[str, Scenario]:
         others = [name for name in catalogue.places() if name not in trained] if "unseen" in groups else []
         every = evaluation.suite(trained, key=selection.key, others=others, **options)
         found = {name: one for name, one in every.items() if one.group in groups}
-    names: list[str] = []
-    for name in (name for name in selection.plants if name not in (*GROUPS, "all")):
-        names += systems.register_file(name) if Path(name).suffix else [name]
-    if names:
+    each = [name for name in selection.plants if name not in (*GROUPS, "all")]
+    if names := [one for name in each for one in (systems.register_file(name) if Path(name).suffix else [name])]:
         label = ", ".join(names) if len(names) < 4 else f"{len(names)} families"
         group = "trained" if set(names) <= set(trained) else "unseen"
         for name, one in evaluation.suite(names, key=selection.key, others=[], **options).items():
@@ -96,10 +94,7 @@ def scenarios_of(selection: Selection) -> dict[str, Scenario]:
 
 
 def verify(judgement: Judgement) -> list[str]:
-    """Words for each scenario of a judgement whose plants and starts are not those of its recipe; none if all are.
-
-    Plants and starts are drawn again here, from the seed.
-    """
+    """Words for each scenario of a judgement whose plants and starts, drawn again, are not those of its recipe."""
     try:
         selection = Selection.from_dict(judgement.recipe["selection"])
         scenarios = scenarios_of(selection)
