@@ -86,6 +86,7 @@ class Coordinates:
         Raises:
             ValueError: more states or inputs than the padded size.
         """
+        real("scale_x", scale_x), real("scale_u", scale_u)
         check_size(scale_x.shape[-1], scale_u.shape[-1], n_max, m_max)
         both = ((scale_x, n_max), (scale_u, m_max))
         masks = (widened(_namespace(s).ones_like(s), size, 0.0) for s, size in both)
@@ -190,7 +191,8 @@ def _namespace(a: Array | np.ndarray) -> ModuleType:
 
 
 def _matching(scale: Arrays, a: T) -> T:
-    """A scale or mask as NumPy's for a NumPy array, so that the array stays one."""
+    """A scale or mask as NumPy's for an array of NumPy's real numbers, so that the array stays one."""
+    real("a", a)
     host = isinstance(a, np.ndarray) and not traced(scale)
     return np.asarray(scale) if host else scale  # type: ignore[return-value]
 

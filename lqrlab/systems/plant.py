@@ -22,7 +22,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, PRNGKeyArray
 
 from lqrlab.compute import as_jax, jit_by_function, linalg, pytrees, quick_jit
-from lqrlab.compute.checks import did_you_mean, random_key, traced, whole
+from lqrlab.compute.checks import did_you_mean, floating, random_key, real, traced, whole
 from lqrlab.compute.configuration import snake_case
 from lqrlab.compute.jaxprs import degrees
 from lqrlab.systems.declaration import Signal, complete, documented, param
@@ -53,7 +53,7 @@ def _over_batch(method: Callable) -> Callable:
     @functools.wraps(method)
     def call(self: "Plant", *vectors: Numbers) -> object:
         batch = self.batch_shape
-        aligned = [_align(v, len(batch)) for v in vectors]
+        aligned = [_align(floating(name, v), len(batch)) for name, v in zip(names, vectors)]
         extra = jnp.broadcast_shapes(*(v.shape[len(batch) : -1] for v in aligned))
         lead = batch + extra
         full = [jnp.broadcast_to(_align(v, len(batch), len(extra)), lead + v.shape[-1:]) for v in aligned]
@@ -62,17 +62,15 @@ def _over_batch(method: Callable) -> Callable:
             fn = jax.vmap(fn, in_axes=(None,) + (0,) * len(vectors))
         for _ in batch:
             fn = jax.vmap(fn)
-        return fn(self._broadcast(batch), *full)
+        return jax.tree.map(functools.partial(floating, method.__name__), fn(self._broadcast(batch), *full))
 
+    names = list(inspect.signature(method).parameters)[1:]
     often = method.__name__ in _BROADCAST[:2]
     return jit_by_function(call, jax.jit if often else quick_jit)
 
 
-def _align(v: Numbers, batch: int, extra: int = 0) -> Array:
+def _align(v: Array, batch: int, extra: int = 0) -> Array:
     """View v [..., k] with ``batch`` leading axes, then at least ``extra`` more, before its last."""
-    v = jnp.asarray(v)
-    if not jnp.issubdtype(v.dtype, jnp.inexact):  # whole numbers have no derivative
-        v = v.astype(float)
     if v.ndim - 1 < batch:  # one vector for all: lead with axes of length one
         v = v.reshape((1,) * (batch - v.ndim + 1) + v.shape)
     missing = batch + extra + 1 - v.ndim
@@ -251,7 +249,7 @@ class Plant:
         def vector(kind: tuple[Signal, ...]) -> Array:
             if not any(s.name in values for s in kind):
                 return jnp.array([s.at for s in kind])
-            return jnp.stack([jnp.asarray(values.get(s.name, s.at)) for s in kind])
+            return jnp.stack([floating(s.name, values.get(s.name, s.at)) for s in kind])
 
         return vector(self.states), vector(self.inputs)
 
@@ -335,7 +333,7 @@ class Plant:
             x_eq, u_eq = self.equilibrium()
             x, u = x_eq if x is None else x, u_eq if u is None else u
         plain = jax.tree.map(lambda a: float(a) if np.ndim(a) == 0 else a, self)
-        return plain.draw(np.asarray(x, float), np.asarray(u, float))
+        return plain.draw(*(np.asarray(real(name, a), float) for name, a in (("x", x), ("u", u))))
 
     def describe(self) -> str:
         """Name, dimensions and sample time in one line."""

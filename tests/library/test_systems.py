@@ -1,6 +1,7 @@
 """The user's own plants, what is said of mistakes in them, files, modes in words."""
 
 import dataclasses
+import inspect
 import itertools
 import json
 import os
@@ -251,6 +252,21 @@ def test_signals_as_a_data_sheet_lists_them():
 def test_whole_numbers_are_a_state():
     p = systems.make("pendulum")
     np.testing.assert_array_equal(p.dynamics([1, 0], [0]), p.dynamics(np.array([1.0, 0.0]), np.zeros(1)))
+
+
+def test_complex_numbers_enter_by_no_door_and_leave_by_none():
+    plant, x, u = systems.make("pendulum"), np.array([0.1, 1j]), np.array([1j])
+    units, A = systems.Coordinates.of(plant), 1j * np.eye(2)
+    doors = [(plant.dynamics, x, [0.0]), (plant.dynamics, [0.1, 0.0], u), (plant.output, x)]
+    doors += [(plant.drawing, x, [0.0]), (jax.jit(plant.dynamics), x, [0.0])]
+    of_units = {"scale_state": (x,), "scale_input": (u,), "unscale_input": (u, 1), "scale": ("A", A)}
+    of_units |= {"unscale": ("A", A, 2, 1), "zero_padding": (A, "x", "x")}  # without the tests' check of types
+    doors += [(inspect.unwrap(getattr(systems.Coordinates, name)), units, *given) for name, given in of_units.items()]
+    for door, *given in doors:
+        refused("expected real numbers, but found complex128", door, *given)
+    refused("angle: expected real", plant.point, angle=1j)
+    rows = {"dynamics": lambda self, x, u: jax.lax.complex(x, x)}
+    refused("dynamics fails with .*: expected real numbers", systems.register, declare(**rows))
 
 
 def test_functions_that_do_not_fit_are_refused():
