@@ -4,7 +4,6 @@ import concurrent.futures
 import contextlib
 import hashlib
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -146,7 +145,7 @@ def _watched(parts: "Parts", limits: tuple[float, float], say: Callable[[str], N
             time.sleep(0.1)
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(running.pid, signal.SIGKILL)
+            getattr(os, "killpg", os.kill)(running.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
         running.wait()
     code = running.returncode
     ended = f"ended with signal {-code}" if code < 0 else f"ended with code {code} before it was done"
@@ -159,9 +158,12 @@ def _text(file: Path) -> str:
 
 def _here(word: str, place: str, selection: str, memory: str) -> None:
     """The process of a controller: what is left of its parts."""
-    most = int(float(memory) * 2**30)
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(ImportError):  # Windows has no such limits
+        import resource
+
+        most = int(float(memory) * 2**30)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from lqrlab import compute
     from lqrlab.extensions.controllers.loading import load
     from lqrlab.extensions.controllers.selection import Parts, Selection, scenarios_of
