@@ -244,7 +244,7 @@ def _loaded_agent(path: Path) -> Any:
     return kind.load(path, device="cpu")
 
 
-class Unit:
+class SteppedUnit:
     """A functional mock-up unit as compiled C code is: steps from measurements to inputs; an instance for each loop."""
 
     def __init__(self, path: Path, dt: float) -> None:
@@ -268,5 +268,5 @@ class Unit:
 def _of_unit(path: Path, dt: float | None) -> object:
     says = getattr(described(path, True).defaultExperiment, "stepSize", None)
     step = float(says) if says else dt
-    first = Unit(path, step or 0.01)
-    return one_family(lambda problem: _absolute(first if step else Unit(path, float(problem.dt.min())), problem))
+    first = SteppedUnit(path, step or 0.01)
+    return one_family(lambda problem: _absolute(first if step else SteppedUnit(path, float(problem.dt.min())), problem))
