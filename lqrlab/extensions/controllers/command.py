@@ -57,7 +57,7 @@ def judge(words: tuple[str, ...], output: Path, compare: bool, plants: tuple[str
     else:
         options = {name: asked.pop(name) for name in ("jobs", "time_limit", "memory_limit")}
         asked |= {"plants": plants or ("all",), "seed": asked["seed"] or 0}
-        chosen, folder = selection.Selection(**asked), output.with_suffix(".parts")
+        chosen, folder = selection.PlantSelection(**asked), output.with_suffix(".parts")
         parts = processes.judge(words, chosen, folder, say=lambda line: click.echo(line, err=True), **options)
         found = selection.joined(parts)
         ours = {part.word: part.controller for part in parts if part.controller is not None}

@@ -125,7 +125,7 @@ def load(word: str, *, dt: float | None = None) -> object:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FixedGain:
+class SizedGain:
     """One gain for all plants of its size; others it has none for, and says why."""
 
     K: np.ndarray
@@ -147,7 +147,7 @@ def _of_design(found: Any) -> object:
         K = np.asarray(checks.real("K", found, finite=True), float)
         if K.ndim != 2 or not K.size or K.shape[0] > systems.M_MAX or K.shape[1] > systems.N_MAX:
             raise ValueError(f"K: expected one gain [m, n], at most 6 inputs by 12 states, but found shape {K.shape}")
-        return FixedGain(K, f"its gain has the shape {K.shape}, inputs by states in the plant's own units")
+        return SizedGain(K, f"its gain has the shape {K.shape}, inputs by states in the plant's own units")
     simulation.binding.check_controller(found)
     if isinstance(found, simulation.LinearController):
         return one_family(lambda problem: _measuring(found, np.shape(found.system.D)[::-1], problem))

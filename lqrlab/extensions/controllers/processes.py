@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from lqrlab.compute.files import write_atomic
 
 if TYPE_CHECKING:
-    from lqrlab.extensions.controllers.selection import Parts, Selection
+    from lqrlab.extensions.controllers.selection import Parts, PlantSelection
 
 BUILT_IN = ("lqr", "clipped", "mpc", "pid", "nominal", "adaptive", "network", "none")
 """Names of controllers that are built in; ``mpc:20``, ``pid:simc`` say more."""
@@ -59,7 +59,7 @@ def identity(word: str) -> str:
 
 def judge(
     words: Sequence[str],
-    selection: "Selection",
+    selection: "PlantSelection",
     folder: Path,
     *,
     jobs: int = 1,
@@ -166,10 +166,10 @@ def _here(word: str, place: str, selection: str, memory: str) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from lqrlab import compute
     from lqrlab.extensions.controllers.loading import load
-    from lqrlab.extensions.controllers.selection import Parts, Selection, scenarios_of
+    from lqrlab.extensions.controllers.selection import Parts, PlantSelection, scenarios_of
 
     compute.setup()
-    chosen = Selection.from_json(selection)
+    chosen = PlantSelection.from_json(selection)
     parts = Parts(word, chosen, scenarios_of(chosen), Path(place))
     try:
         parts.controller = load(word)

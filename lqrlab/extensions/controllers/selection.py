@@ -24,7 +24,7 @@ GROUPS = ("trained", "unseen", "published", "dense")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Selection(Config):
+class PlantSelection(Config):
     """Plants, and what happens to them, as the options of ``lqrlab judge`` say it.
 
     Attributes:
@@ -61,7 +61,7 @@ class Selection(Config):
         return seen.hexdigest()[:16]
 
 
-def scenarios_of(selection: Selection) -> dict[str, Scenario]:
+def scenarios_of(selection: PlantSelection) -> dict[str, Scenario]:
     """The scenarios of a selection: of its groups in the order of :func:`lqrlab.evaluation.suite`, then of its plants.
 
     The trained families are those of the network that is shipped. A file is entered as a family of the file's name.
@@ -96,7 +96,7 @@ def scenarios_of(selection: Selection) -> dict[str, Scenario]:
 def verify(judgement: Judgement) -> list[str]:
     """Words for each scenario of a judgement whose plants and starts, drawn again, are not those of its recipe."""
     try:
-        selection = Selection.from_dict(judgement.recipe["selection"])
+        selection = PlantSelection.from_dict(judgement.recipe["selection"])
         scenarios = scenarios_of(selection)
     except (KeyError, ValueError) as error:
         return [f"its recipe cannot be followed here: {error}"]
@@ -135,7 +135,7 @@ class Parts:
     """The files of a controller in a folder, one for each scenario that has been judged."""
 
     word: str
-    selection: Selection
+    selection: PlantSelection
     scenarios: Mapping[str, Scenario]
     place: Path
     controller: object = None

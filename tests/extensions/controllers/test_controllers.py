@@ -26,7 +26,7 @@ from lqrlab.simulation import Problem, bind
 KEY = jax.random.key(5)
 PLANT, TANKS = systems.make("cart_pole"), systems.make("coupled_tanks")
 GAIN = 1.2 * np.asarray(control.lqrd(*PLANT.matrices(), *PLANT.weights(), PLANT.dt).K)
-TINY = controllers.Selection(plants=("cart_pole",), variants=1, starts=1, noise=0.0)
+TINY = controllers.PlantSelection(plants=("cart_pole",), variants=1, starts=1, noise=0.0)
 
 
 def sampled(plant):
