@@ -182,17 +182,19 @@ def _absolute(controller: Any, problem: Problem, sensor: np.ndarray | None = Non
 
 
 def _of_python(path: Path, name: str) -> object:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    called = f"judged_{path.stem}"  # in the place of no other module: a file may be called copy.py
+    spec = importlib.util.spec_from_file_location(called, path)
     module: Any = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
-    sys.modules[path.stem] = module
+    sys.modules[called] = module
     sys.path.insert(0, str(path.resolve().parent))  # what it imports stands beside it
     module.__loader__.exec_module(module)
     own = {key: value for key, value in vars(module).items() if not key.startswith("_")}
-    made = [key for key, value in own.items() if inspect.isfunction(value) and value.__module__ == path.stem]
+    made = [key for key, value in own.items() if inspect.isfunction(value) and value.__module__ == called]
     made = made or [key for key, value in own.items() if isinstance(value, np.ndarray | jax.Array | control.LQR)]
     name = name or (made[0] if len(made) == 1 else "")
     if name not in own:
-        raise ValueError(f"{path}: expected {name or 'one function, or gain'}, but found {', '.join(own)}; {path}:NAME")
+        found = ", ".join(own)
+        raise ValueError(f"{path}: expected {name or 'one function, or gain'}, but found {found}; say {path}:NAME")
     return _of_design(own[name])
 
 
