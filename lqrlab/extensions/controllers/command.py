@@ -44,11 +44,8 @@ def judge(words: tuple[str, ...], output: Path, compare: bool, plants: tuple[str
     """
     if not words:
         raise ValueError("CONTROLLER: expected at least one, as lqr or mine.py, but found none")
-    for word in words:
-        if not compare:
-            parted(word)  # refused before anything is loaded
-        elif not Path(word).is_file():
-            raise ValueError(f"CONTROLLER: expected results of lqrlab judge, .json, but {word} is no file")
+    for word in words if not compare else ():
+        parted(word)  # refused before anything is loaded
     from lqrlab import compute
     from lqrlab.extensions.controllers import processes, selection
     from lqrlab.workbench.figures import judgement_page
@@ -60,7 +57,7 @@ def judge(words: tuple[str, ...], output: Path, compare: bool, plants: tuple[str
     else:
         options = {name: asked.pop(name) for name in ("jobs", "time_limit", "memory_limit")}
         asked |= {"plants": plants or ("all",), "seed": asked["seed"] or 0}
-        chosen, folder = selection.Selection(**asked), output.with_suffix(".parts")
+        chosen, folder = selection.PlantSelection(**asked), output.with_suffix(".parts")
         parts = processes.judge(words, chosen, folder, say=lambda line: click.echo(line, err=True), **options)
         found = selection.joined(parts)
         ours = {part.word: part.controller for part in parts if part.controller is not None}

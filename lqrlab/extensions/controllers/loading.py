@@ -20,12 +20,13 @@ from lqrlab import control, learning, simulation, systems
 from lqrlab.compute import checks
 from lqrlab.compute.names import of_extra
 from lqrlab.evaluation import FamilyGain
+from lqrlab.extensions import classical, deployment, environments, predictive, unknown
 from lqrlab.extensions.controllers.processes import parted
-from lqrlab.simulation import Policy, Problem, bind
+from lqrlab.extensions.deployment.c_loading import ExportedPolicy
+from lqrlab.extensions.deployment.fmu_import import described
+from lqrlab.simulation import Policy, Problem
 from lqrlab.systems import Plant
 
-_MOST_UNITS = 256  # loops of a functional mock-up unit, each an instance of it
-_AGENTS = ("stable_baselines3", "sbx", "sb3_contrib")
 Design = Callable[[Problem], Any]
 
 
@@ -50,8 +51,6 @@ def _clipped(problem: Problem) -> object:
 
 
 def _mpc(horizon: str) -> Design:
-    from lqrlab.extensions import predictive
-
     steps = checks.whole("mpc:N", int(horizon) if horizon.isdigit() else horizon or 20)
     planned = one_family(lambda problem: predictive.mpc(problem, steps))
     # without limits the plan of any horizon is the LQR's
@@ -59,32 +58,21 @@ def _mpc(horizon: str) -> Design:
 
 
 def _pid(rule: str) -> Design:
-    from lqrlab.extensions.classical.pid_tuning import RULES, pid
-
-    checks.choice("pid:RULE", rule or "optimal", RULES)
-    designs: dict[str, object] = {}
-
-    def tuned(problem: Problem) -> object:
+    @functools.cache
+    def tuned(family: str) -> object:
         """Tuned on the family's default parameters; kept, for the best takes seconds."""
-        if problem.name not in systems.names():
+        if family not in systems.names():
             raise ValueError("PID is tuned on the default parameters of a family, and this is of none")
-        if problem.name not in designs:
-            plant = systems.make(problem.name)
-            designs[problem.name] = pid(plant, rule or "optimal", pairs=[(i, i) for i in range(plant.m)])
-        return designs[problem.name]
+        plant = systems.make(family)
+        return classical.pid(plant, rule or "optimal", pairs=[(i, i) for i in range(plant.m)])
 
-    return one_family(tuned)
+    return one_family(lambda problem: tuned(problem.name))
 
 
-def _adaptive(_: str) -> Design:
-    from lqrlab.extensions import unknown
-
-    def made(problem: Problem) -> object:
-        if not problem.in_scales:
-            raise ValueError("it is judged where A and B are not told: its cost is Σ |x|² + |u|² in scales")
-        return unknown.adaptive(problem, learning.pretrained("adaptive"))
-
-    return made
+def _adaptive(problem: Problem) -> object:
+    if not problem.in_scales:
+        raise ValueError("it is judged where A and B are not told: its cost is Σ |x|² + |u|² in scales")
+    return unknown.adaptive(problem, learning.pretrained("adaptive"))
 
 
 _MAKERS: dict[str, Callable[[str], object]] = {
@@ -93,7 +81,7 @@ _MAKERS: dict[str, Callable[[str], object]] = {
     "mpc": _mpc,
     "pid": _pid,
     "nominal": lambda _: FamilyGain(),
-    "adaptive": _adaptive,
+    "adaptive": lambda _: _adaptive,
     "network": lambda name: learning.pretrained(name or "regulator"),
     "none": lambda _: lambda problem: jnp.zeros_like(problem.K),
 }
@@ -108,14 +96,10 @@ def load(word: str, *, dt: float | None = None) -> object:
     they hold the equilibrium that they were made with, also where that of a variant is another.
 
     Args:
-        word: a built-in name (:data:`BUILT_IN`); the folder of a run, of checkpoints, or of C code; a file that
-            ``deployment.save`` wrote (``.json``, ``.mat``, ``.npz``); ``my_controller.py[:name]``, a gain, a design or
-            a function from a problem to one; a ``.fmu``; the ``.zip`` of an agent of Stable-Baselines3 or SBX. Code in
-            them is executed: name what you would run.
-        dt: sample time [s] of a ``.fmu`` that does not say its own.
-
-    Raises:
-        ValueError: what it is not, in words.
+        word: a built-in name (:data:`BUILT_IN`); the folder of a run or of C code; a ``.json``, ``.mat`` or ``.npz`` of
+            ``deployment.save``; ``my_controller.py[:name]``, a gain, a design or a function from a problem to one; a
+            ``.fmu``; the ``.zip`` of an agent of Stable-Baselines3 or SBX. Code in them is executed.
+        dt: sample time [s] of a ``.fmu`` that does not say its own; its plant's if left out.
 
     >>> found = evaluation.judge({"mine": controllers.load("clipped")}, systems.make("pendulum"), key=jax.random.key(0))
     >>> found.summary()["pendulum"]["mine"]["worst"] < 1e-6
@@ -127,10 +111,12 @@ def load(word: str, *, dt: float | None = None) -> object:
         return _MAKERS[kind](rest)
     if path.is_dir():
         return _of_folder(path)
-    if path.suffix in _READERS:
-        return _READERS[path.suffix](path, name, dt)
-    from lqrlab.extensions import deployment
-
+    if path.suffix == ".py":
+        return _of_python(path, name)
+    if path.suffix == ".zip":
+        return _of_agent(path)
+    if path.suffix == ".fmu":
+        return _of_unit(path, dt)
     found = deployment.load(path)
     if isinstance(found, Plant | dict):
         kind = "a log" if isinstance(found, dict) else "a plant"
@@ -139,11 +125,11 @@ def load(word: str, *, dt: float | None = None) -> object:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FixedGain:
+class SizedGain:
     """One gain for all plants of its size; others it has none for, and says why."""
 
     K: np.ndarray
-    why: str = ""
+    why: str
 
     def gains(self, names: Sequence[str], problem: Problem) -> Float[Array, "V 6 12"]:
         """The gain for each plant of a padded problem; not a number for those of another size."""
@@ -161,28 +147,12 @@ def _of_design(found: Any) -> object:
         K = np.asarray(checks.real("K", found, finite=True), float)
         if K.ndim != 2 or not K.size or K.shape[0] > systems.M_MAX or K.shape[1] > systems.N_MAX:
             raise ValueError(f"K: expected one gain [m, n], at most 6 inputs by 12 states, but found shape {K.shape}")
-        return FixedGain(K, f"its gain has the shape {K.shape}, inputs by states in the plant's own units")
+        return SizedGain(K, f"its gain has the shape {K.shape}, inputs by states in the plant's own units")
     simulation.binding.check_controller(found)
     if isinstance(found, simulation.LinearController):
         return one_family(lambda problem: _measuring(found, np.shape(found.system.D)[::-1], problem))
-    if inspect.isfunction(found):
-        return _of_function(found)
-    return one_family(lambda problem: found)
-
-
-def _of_function(make: Design) -> Design:
-    """What a function makes of all plants at once, or where it cannot, of one after another."""
-
-    def made(problem: Problem) -> Policy:
-        try:
-            return bind(make, problem)
-        except Exception:
-            if problem.plant is None or not problem.batch_shape:
-                raise
-        each = [bind(make, problem[i]) for i in range(len(problem))]
-        return jax.tree.map(lambda *a: jnp.stack([jnp.asarray(one) for one in a]), *each)
-
-    return made
+    kept = simulation.is_policy(found) or simulation.binding.recognised(found)
+    return one_family(lambda problem: found) if kept else found
 
 
 def _measuring(policy: Any, sizes: tuple[int, ...], problem: Problem) -> Policy:
@@ -199,8 +169,6 @@ def _measuring(policy: Any, sizes: tuple[int, ...], problem: Problem) -> Policy:
 
 def _absolute(controller: Any, problem: Problem, sensor: np.ndarray | None = None) -> Policy:
     """The policy of what computes in absolute signals, about the equilibrium of the plant at hand."""
-    from lqrlab.extensions.deployment.c_loading import ExportedPolicy
-
     assert problem.plant is not None
     sizes, y_eq = (controller.num_measured, controller.num_inputs), problem.x_eq
     if sensor is not None and sensor.shape[-1] == problem.n:
@@ -213,25 +181,22 @@ def _absolute(controller: Any, problem: Problem, sensor: np.ndarray | None = Non
     return found
 
 
-def _of_python(path: Path, name: str, _: float | None) -> object:
+def _of_python(path: Path, name: str) -> object:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module: Any = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     sys.modules[path.stem] = module
     sys.path.insert(0, str(path.resolve().parent))  # what it imports stands beside it
     module.__loader__.exec_module(module)
     own = {key: value for key, value in vars(module).items() if not key.startswith("_")}
-    if not name:
-        made = [key for key, value in own.items() if inspect.isfunction(value) and value.__module__ == path.stem]
-        made = made or [key for key, value in own.items() if isinstance(value, np.ndarray | jax.Array | control.LQR)]
-        name = made[0] if len(made) == 1 else ""
+    made = [key for key, value in own.items() if inspect.isfunction(value) and value.__module__ == path.stem]
+    made = made or [key for key, value in own.items() if isinstance(value, np.ndarray | jax.Array | control.LQR)]
+    name = name or (made[0] if len(made) == 1 else "")
     if name not in own:
         raise ValueError(f"{path}: expected {name or 'one function, or gain'}, but found {', '.join(own)}; {path}:NAME")
     return _of_design(own[name])
 
 
 def _of_folder(path: Path) -> object:
-    from lqrlab.extensions import deployment
-
     if not (path / "controller.c").exists():
         checkpoints = path / "checkpoints"
         return learning.load(checkpoints if checkpoints.is_dir() else path)
@@ -239,9 +204,7 @@ def _of_folder(path: Path) -> object:
     return one_family(lambda problem: _absolute(exported, problem, exported.sensor))
 
 
-def _of_agent(path: Path, _: str, __: float | None) -> object:
-    from lqrlab.extensions import environments
-
+def _of_agent(path: Path) -> object:
     model = _loaded_agent(path)
     spaces = model.observation_space, model.action_space
     wanted = [one.shape for one in spaces]
@@ -270,10 +233,10 @@ def _loaded_agent(path: Path) -> Any:
         with zipfile.ZipFile(path) as archive:
             data = json.loads(archive.read("data"))
         library, algorithm, *_ = data["policy_class"]["__module__"].split(".")
-        if library not in _AGENTS:
+        if library not in ("stable_baselines3", "sbx", "sb3_contrib"):
             raise ValueError(library)
     except (zipfile.BadZipFile, KeyError, TypeError, ValueError, OSError) as error:
-        raise ValueError(f"{path}: expected an agent of {', '.join(_AGENTS)}, but found another ({error})") from None
+        raise ValueError(f"{path}: expected an agent of Stable-Baselines3 or SBX, but found none ({error})") from None
     if algorithm == "common":  # which several share
         algorithm = "ppo" if "clip_range" in data else "a2c"
     module = of_extra(library, "environments", f"the agent in {path.name}")
@@ -281,42 +244,29 @@ def _loaded_agent(path: Path) -> Any:
     return kind.load(path, device="cpu")
 
 
-class Unit:
+class SteppedUnit:
     """A functional mock-up unit as compiled C code is: steps from measurements to inputs; an instance for each loop."""
 
     def __init__(self, path: Path, dt: float) -> None:
-        from lqrlab.extensions.deployment import CoSimulation
-
-        self.dt, self.new = dt, functools.partial(CoSimulation, path, dt, trusted=True)
+        self.dt, self.new = dt, functools.partial(deployment.CoSimulation, path, dt, trusted=True)
         self.running = [self.new()]  # refuses what it cannot run
         self.num_measured, self.num_inputs = len(self.running[0].inputs), len(self.running[0].outputs)
 
     def start(self) -> np.ndarray:
-        """No step taken: what it remembers is in the instances, which are new in each run."""
+        """No step taken: then the instances are new."""
         return np.zeros(1, np.uint8)
 
     def step(self, memory: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """One step of many loops."""
         flat = np.asarray(y).reshape(-1, y.shape[-1])
-        if len(flat) > _MOST_UNITS:
-            raise ValueError(f"expected at most {_MOST_UNITS} loops of a unit at once, but found {len(flat)}")
         if not memory.any():
             self.running = [self.new() for _ in flat]
         answers = [one(each) for one, each in zip(self.running, flat)]
         return np.ones_like(memory), np.asarray(answers).reshape(*y.shape[:-1], -1)
 
 
-def _of_unit(path: Path, _: str, dt: float | None) -> object:
-    from lqrlab.extensions.deployment.fmu_import import described
-
+def _of_unit(path: Path, dt: float | None) -> object:
     says = getattr(described(path, True).defaultExperiment, "stepSize", None)
     step = float(says) if says else dt
-    first = Unit(path, step or 0.01)
-    return one_family(lambda problem: _absolute(first if step else Unit(path, float(problem.dt.min())), problem))
-
-
-_READERS: dict[str, Callable[[Path, str, float | None], object]] = {
-    ".py": _of_python,
-    ".zip": _of_agent,
-    ".fmu": _of_unit,
-}
+    first = SteppedUnit(path, step or 0.01)
+    return one_family(lambda problem: _absolute(first if step else SteppedUnit(path, float(problem.dt.min())), problem))

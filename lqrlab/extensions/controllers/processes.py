@@ -4,7 +4,6 @@ import concurrent.futures
 import contextlib
 import hashlib
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -17,23 +16,18 @@ from typing import TYPE_CHECKING
 from lqrlab.compute.files import write_atomic
 
 if TYPE_CHECKING:
-    from lqrlab.extensions.controllers.selection import Parts, Selection
+    from lqrlab.extensions.controllers.selection import Parts, PlantSelection
 
 BUILT_IN = ("lqr", "clipped", "mpc", "pid", "nominal", "adaptive", "network", "none")
 """Names of controllers that are built in; ``mpc:20``, ``pid:simc`` say more."""
 _FILES = (".py", ".zip", ".fmu", ".json", ".mat", ".npz")
 _EXECUTED = (".py", ".zip", ".fmu")  # so is a folder of C code
-_AT, _ENDED, _LOG = "at", "ended", "log.txt"  # files beside a controller's parts: what its process does, and has said
-_POLL = 0.1  # [s]
+_AT, _ENDED = "at", "ended"  # files beside a controller's parts: the scenario that it is at, why it has ended
 _ENOUGH = 2  # scenarios that end a controller's process before the others are not tried
 
 
 def parted(word: str) -> tuple[Path | None, str]:
-    """The file or folder that a word names, and what stands behind ``.py:``; None for a built-in controller.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """The file or folder that a word names, and what stands behind ``.py:``; None for a built-in controller."""
     if word.partition(":")[0] in BUILT_IN:
         return None, ""
     file, colon, name = word.rpartition(":")
@@ -65,7 +59,7 @@ def identity(word: str) -> str:
 
 def judge(
     words: Sequence[str],
-    selection: "Selection",
+    selection: "PlantSelection",
     folder: Path,
     *,
     jobs: int = 1,
@@ -81,9 +75,10 @@ def judge(
     if len(set(words)) < len(words):
         raise ValueError(f"CONTROLLER: expected each once, but found {', '.join(words)}")
     from lqrlab.extensions.controllers.loading import load
-    from lqrlab.extensions.controllers.selection import Parts
+    from lqrlab.extensions.controllers.selection import Parts, scenarios_of
 
-    parts = [Parts(word, selection, folder / f"{identity(word)}-{selection.digest}") for word in words]
+    scenarios, digest = scenarios_of(selection), selection.digest
+    parts = [Parts(word, selection, scenarios, folder / f"{identity(word)}-{digest}") for word in words]
     for part in parts:
         if jobs == 1 and not is_foreign(part.word):
             part.controller = load(part.word)  # what is no controller is refused before any is judged
@@ -106,12 +101,15 @@ def judge(
     return parts
 
 
+class NoAnswer(dict[str, str]):
+    """In the place of a table of controllers by family: why there is none."""
+
+    def __contains__(self, family: object) -> bool:
+        raise ValueError(self["why"])
+
+
 def _apart(parts: "Parts", limits: tuple[float, float], say: Callable[[str], None], stop: threading.Event) -> None:
     """Judge a controller in a process of its own, and in another one after a scenario that ends it."""
-    import numpy as np
-
-    from lqrlab.extensions.controllers.loading import FixedGain
-
     ended: list[str] = []
     while parts.left() and not stop.is_set():
         for name in (_AT, _ENDED):
@@ -125,7 +123,7 @@ def _apart(parts: "Parts", limits: tuple[float, float], say: Callable[[str], Non
         say(f"  {parts.word}: no answer{' in what is left' if len(lost) > 1 else ''}: {words}")
         for name in lost:
             why = words if at in (name, "") else f"not tried: in others its process {words}"
-            parts.write(name, FixedGain(np.zeros((0, 0)), why))
+            parts.write(name, NoAnswer(why=why))
 
 
 def _watched(parts: "Parts", limits: tuple[float, float], say: Callable[[str], None], stop: threading.Event) -> str:
@@ -134,7 +132,7 @@ def _watched(parts: "Parts", limits: tuple[float, float], say: Callable[[str], N
     parts.place.mkdir(parents=True, exist_ok=True)
     given = (parts.word, str(parts.place), parts.selection.to_json(), str(memory))
     command = [sys.executable, "-P", "-m", __spec__.name, *given]
-    with open(parts.place / _LOG, "ab") as log:
+    with open(parts.place / "log.txt", "ab") as log:
         running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     at, since = "", time.monotonic()
     try:
@@ -144,10 +142,10 @@ def _watched(parts: "Parts", limits: tuple[float, float], say: Callable[[str], N
                 say(f"  {parts.word}: {at}")
             if time.monotonic() - since > seconds:
                 return f"was stopped after {seconds:g} s"
-            time.sleep(_POLL)
+            time.sleep(0.1)
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(running.pid, signal.SIGKILL)
+            getattr(os, "killpg", os.kill)(running.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
         running.wait()
     code = running.returncode
     ended = f"ended with signal {-code}" if code < 0 else f"ended with code {code} before it was done"
@@ -160,15 +158,19 @@ def _text(file: Path) -> str:
 
 def _here(word: str, place: str, selection: str, memory: str) -> None:
     """The process of a controller: what is left of its parts."""
-    most = int(float(memory) * 2**30)
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(ImportError):  # Windows has no such limits
+        import resource
+
+        most = int(float(memory) * 2**30)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from lqrlab import compute
     from lqrlab.extensions.controllers.loading import load
-    from lqrlab.extensions.controllers.selection import Parts, Selection
+    from lqrlab.extensions.controllers.selection import Parts, PlantSelection, scenarios_of
 
     compute.setup()
-    parts = Parts(word, Selection.from_json(selection), Path(place))
+    chosen = PlantSelection.from_json(selection)
+    parts = Parts(word, chosen, scenarios_of(chosen), Path(place))
     try:
         parts.controller = load(word)
     except BaseException as error:

@@ -5,12 +5,11 @@ import functools
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import jax
-import numpy as np
 from jaxtyping import Array
 
 import lqrlab
@@ -18,14 +17,14 @@ from lqrlab import evaluation, learning, systems
 from lqrlab.compute.configuration import Config, Count, NonNegative, OneOf, Positive, Seed, Share
 from lqrlab.evaluation import Judgement, Scenario, judging
 from lqrlab.extensions.controllers import processes
-from lqrlab.simulation import Problem
+from lqrlab.extensions.predictive import reference
 from lqrlab.systems import catalogue
 
 GROUPS = ("trained", "unseen", "published", "dense")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Selection(Config):
+class PlantSelection(Config):
     """Plants, and what happens to them, as the options of ``lqrlab judge`` say it.
 
     Attributes:
@@ -62,7 +61,7 @@ class Selection(Config):
         return seen.hexdigest()[:16]
 
 
-def scenarios_of(selection: Selection) -> dict[str, Scenario]:
+def scenarios_of(selection: PlantSelection) -> dict[str, Scenario]:
     """The scenarios of a selection: of its groups in the order of :func:`lqrlab.evaluation.suite`, then of its plants.
 
     The trained families are those of the network that is shipped. A file is entered as a family of the file's name.
@@ -80,10 +79,8 @@ def scenarios_of(selection: Selection) -> dict[str, Scenario]:
         others = [name for name in catalogue.places() if name not in trained] if "unseen" in groups else []
         every = evaluation.suite(trained, key=selection.key, others=others, **options)
         found = {name: one for name, one in every.items() if one.group in groups}
-    names: list[str] = []
-    for name in (name for name in selection.plants if name not in (*GROUPS, "all")):
-        names += _entered(Path(name)) if Path(name).suffix else [name]
-    if names:
+    each = [name for name in selection.plants if name not in (*GROUPS, "all")]
+    if names := [one for name in each for one in (systems.register_file(name) if Path(name).suffix else [name])]:
         label = ", ".join(names) if len(names) < 4 else f"{len(names)} families"
         group = "trained" if set(names) <= set(trained) else "unseen"
         for name, one in evaluation.suite(names, key=selection.key, others=[], **options).items():
@@ -91,31 +88,15 @@ def scenarios_of(selection: Selection) -> dict[str, Scenario]:
                 own = name.replace("trained families", label) if "trained families" in name else f"{label}, {name}"
                 found[own] = dataclasses.replace(one, group=group)
     if selection.told == "units":
-        shown = "A and B not told"
-        found = {
-            name if one.told == "units" else f"{name}, {shown}": dataclasses.replace(one, told="units")
-            for name, one in found.items()
-        }
+        untold = {name: dataclasses.replace(one, told="units") for name, one in found.items()}
+        found = {name if found[name].told == "units" else f"{name}, untold": one for name, one in untold.items()}
     return found
 
 
-def _entered(file: Path) -> list[str]:
-    """The families of a file of plants, entered into the catalogue once."""
-    if file not in _FILES:
-        _FILES[file] = systems.register_file(file)
-    return _FILES[file]
-
-
-_FILES: dict[Path, list[str]] = {}
-
-
 def verify(judgement: Judgement) -> list[str]:
-    """Words for each scenario of a judgement whose plants and starts are not those of its recipe; none if all are.
-
-    Plants and starts are drawn again here, from the seed.
-    """
+    """Words for each scenario of a judgement whose plants and starts, drawn again, are not those of its recipe."""
     try:
-        selection = Selection.from_dict(judgement.recipe["selection"])
+        selection = PlantSelection.from_dict(judgement.recipe["selection"])
         scenarios = scenarios_of(selection)
     except (KeyError, ValueError) as error:
         return [f"its recipe cannot be followed here: {error}"]
@@ -154,14 +135,10 @@ class Parts:
     """The files of a controller in a folder, one for each scenario that has been judged."""
 
     word: str
-    selection: Selection
+    selection: PlantSelection
+    scenarios: Mapping[str, Scenario]
     place: Path
-    controller: Any = None
-
-    @property
-    def scenarios(self) -> dict[str, Scenario]:
-        """Those of the selection; drawn once."""
-        return _drawn(self.selection)
+    controller: object = None
 
     def file(self, name: str) -> Path:
         """The part of a scenario."""
@@ -173,34 +150,22 @@ class Parts:
 
     def write(self, name: str, controller: object) -> None:
         """The part of a scenario, by a controller."""
-        one, key, starts = self.scenarios[name], self.selection.key, self.selection.starts
-        reference = None if one.limit is None else _reference
-        found = evaluation.judge({self.word: controller}, {name: one}, key=key, starts=starts, reference=reference)
+        key, starts, one = self.selection.key, self.selection.starts, {name: self.scenarios[name]}
+        found = evaluation.judge({self.word: controller}, one, key=key, starts=starts, reference=reference)
         self.place.mkdir(parents=True, exist_ok=True)
         found.save(self.file(name))
-
-
-_drawn = functools.lru_cache(4)(scenarios_of)
 
 
 def joined(parts: Sequence[Parts]) -> Judgement:
     """The judgement of all parts, with what is to be known of how it was made."""
     selection = parts[0].selection
     each = [Judgement.read(part.file(name)) for name in parts[0].scenarios for part in parts]
+    seconds: dict[str, tuple[float, float]] = {}
+    for part in each:  # where a step takes longest: within limits, of an MPC
+        seconds |= {name: max(seconds.get(name, times), times) for name, times in part.seconds.items()}
     recipe = {
         "selection": json.loads(selection.to_json()),
         "version": lqrlab.__version__,
         "controllers": {part.word: processes.identity(part.word) for part in parts},
     }
-    return dataclasses.replace(Judgement.together(each), recipe=recipe)
-
-
-def _reference(problem: Problem) -> Callable[[Array], Array]:
-    """The least cost within limits; controllers that are judged one after another share the search."""
-    from lqrlab.extensions import predictive
-
-    seen = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(problem))).digest()
-    return _REFERENCES.setdefault(seen, predictive.reference(problem))
-
-
-_REFERENCES: dict[bytes, Callable[[Array], Array]] = {}
+    return dataclasses.replace(Judgement.together(each), recipe=recipe, seconds=seconds)
