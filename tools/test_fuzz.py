@@ -86,7 +86,6 @@ STARTS = np.zeros((2, 2))
         (lambda: simulation.Problem.of(VARIANTS, noise=np.ones((3, 2))), "noise: expected leading axes"),
         (lambda: evaluation.attraction(VARIANTS[0], GAIN, STARTS * np.nan), "x0: expected finite numbers"),
         (lambda: evaluation.settling_steps([0.5], shortest=2, longest=1), "shortest, longest: expected"),
-        (lambda: evaluation.baselines({"cart_pole": VARIANTS}), "plants: expected variants of cart_pole"),
         (lambda: control.delayed(*[np.eye(1)] * 4, 0.1, 1e6), r"delay: expected .* in \[0, 500\]"),
         (lambda: control.settling_time(np.zeros(0)), "poles: expected at least one"),
         (lambda: control.unsaturated_level(np.ones((1, 2)), np.eye(2), np.nan), "limit: expected numbers"),

@@ -1,70 +1,41 @@
-"""Certificates of a policy on given plants: exact for a gain, else by the statistics of simulated loops."""
+"""Certificates of gains on given plants: all that can be proved of their loops."""
 
 import dataclasses
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.special
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float
 
-from lqrlab import control, simulation
+from lqrlab import control
 from lqrlab.compute import checks
-from lqrlab.simulation import LinearPolicy, Policy, Problem, Verdict, bind, verdict
+from lqrlab.simulation import LinearPolicy, Problem, Verdict, bind, verdict
 from lqrlab.systems import Plant
-
-CONFIDENCE = 0.95  # of the bound on the share of loops that do not converge
 
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
-    """Certificate of a policy: does it stabilise the plants, its cost above the optimum, its distance from instability.
+    """Certificate of a gain: does it stabilise the plants, its cost above the optimum, its distance from instability.
 
-    Of a constant gain (``exact``) all of it holds for the linearised, sampled plants, from every initial state. Of any
-    other policy it is read off simulated loops: it holds for starts like theirs, and says nothing of others.
+    All of it holds for the linearised, sampled plants, from every initial state.
 
     Attributes:
-        exact: whether the policy is a constant gain.
-        stable: of each plant; of a policy that is no gain, whether all of its loops converged.
-        excess: cost above the optimum as a share of it, over all directions of the initial state alike (of a gain),
-            or over the simulated loops; infinite where not stable.
-        radius: spectral radius of A − BK; NaN if not exact.
+        stable: of each plant.
+        excess: cost above the optimum as a share of it, over all directions of the initial state alike; infinite where
+            not stable.
+        radius: spectral radius of A − BK.
         distance: the smallest change of A − BK, by its largest singular value and with states in units of their
             scales, with which the loop is not stable: min over ω of σ_min(e^{jω}I − A + BK). 0 where it is not
-            stable already, NaN if not exact.
-        loops, failed: loops simulated, and of these those that did not converge; 0 if exact.
-        num_steps: samples of a simulated loop; 0 if exact.
+            stable already.
     """
 
-    exact: bool
     stable: Bool[np.ndarray, "*batch"]
     excess: Float[np.ndarray, "*batch"]
     radius: Float[np.ndarray, "*batch"]
     distance: Float[np.ndarray, "*batch"]
-    loops: int = 0
-    failed: int = 0
-    num_steps: int = 0
-
-    @property
-    def bound(self) -> float:
-        """An upper bound on the share of loops like those simulated that do not converge; 0 or 1 if exact.
-
-        Source: C. J. Clopper and E. S. Pearson, Biometrika 26 (1934), one-sided.
-        """
-        if self.exact:
-            return float(not self.stable.all())
-        if self.failed == self.loops:
-            return 1.0
-        return float(scipy.special.betaincinv(self.failed + 1, self.loops - self.failed, CONFIDENCE))
 
     def words(self) -> str:
         """The certificate in sentences, with its assumptions."""
-        return self._of_gain() if self.exact else self._of_loops()
-
-    __str__ = words
-
-    def _of_gain(self) -> str:
         many = self.stable.size > 1
         good = int(self.stable.sum())
         says = f"on {good} of {self.stable.size} plants" if many else "" if good else "not "
@@ -82,41 +53,18 @@ class Certificate:
             ]
         return " ".join([*parts, "Exact for the linearised, sampled plant" + "s" * many + "."])
 
-    def _of_loops(self) -> str:
-        count = "none" if not self.failed else f"{self.failed}"
-        parts = [
-            f"Not proved: {count} of {self.loops} simulated loops failed to converge within {self.num_steps} samples.",
-            f"Of loops like these at most {100 * self.bound:.2g} % fail, with {100 * CONFIDENCE:.0f} % confidence.",
-        ]
-        if self.stable.any():
-            cost = 100 * np.median(self.excess)
-            parts.append(
-                f"The median cost is {cost:.3g} % above the optimum."
-                if np.isfinite(cost)
-                else "The median cost is infinite."
-            )
-        return " ".join(
-            [
-                *parts,
-                "Assumed: the linearised plants, initial states drawn at random about one scale from the equilibrium, "
-                "no noise; of other starts, longer times and the nonlinear plants it says nothing.",
-            ]
-        )
+    __str__ = words
 
 
-def certify(
-    controller: object, plants: Plant | Sequence[Plant] | Problem, *, loops: int = 300, key: PRNGKeyArray | None = None
-) -> Certificate:
-    """Certify a policy: does it stabilise the plants, at what cost above the optimum, how far from instability?
+def certify(controller: object, plants: Plant | Sequence[Plant] | Problem) -> Certificate:
+    """Certify a gain: does it stabilise the plants, at what cost above the optimum, how far from instability?
 
     Args:
-        controller: see :func:`lqrlab.simulation.bind`.
+        controller: what :func:`lqrlab.simulation.bind` makes a constant gain of; :func:`judge` runs loops of others.
         plants: a plant or a batch; several batches, one after another; or a problem of them.
-        loops: simulated, at least, of a policy that is no constant gain.
-        key: of their initial states.
 
     Raises:
-        ValueError: a plant has no stabilizing optimum to compare with.
+        ValueError: it is no constant gain; a plant has no stabilizing optimum to compare with.
 
     >>> plant = systems.make("pendulum")
     >>> optimum = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
@@ -126,22 +74,17 @@ def certify(
     >>> round(float(certificate.excess), 3)
     0.035
     """
-    checks.on_host("certify", controller, plants, key)
-    checks.whole("loops", loops)
-    key = jax.random.key(0) if key is None else key
-    checks.random_key(key)
+    from lqrlab.control.analysis import system_norms  # only certificates need it
+
+    checks.on_host("certify", controller, plants)
     problem = (plants if isinstance(plants, Problem) else Problem.of(plants, linear=True)).solved()
-    problem = dataclasses.replace(problem, linear=True)
-    policy = bind(controller, problem)
-    if isinstance(policy, LinearPolicy):
-        return _of_gain(policy.K, problem)
-    return _of_loops(policy, problem, loops, key)
-
-
-def _of_gain(K: Array, problem: Problem) -> Certificate:
-    from lqrlab.control.analysis import system_norms  # only certificates of gains need it
-
-    scaled, K = problem.scaled(), jnp.asarray(K)
+    policy = bind(controller, dataclasses.replace(problem, linear=True))
+    if not isinstance(policy, LinearPolicy):
+        raise ValueError(
+            f"controller: expected a constant gain, of which all can be proved, but found {type(policy).__name__}; "
+            "evaluation.judge compares loops of any controller with the optimum"
+        )
+    scaled, K = problem.scaled(), jnp.asarray(policy.K)
     if K.ndim > problem.K.ndim:
         raise ValueError(f"controller: expected gains {problem.K.shape}, one for each plant, but found {K.shape}")
     gain = problem.units.scale("K", jnp.broadcast_to(K, problem.K.shape).astype(problem.K.dtype))
@@ -153,7 +96,7 @@ def _of_gain(K: Array, problem: Problem) -> Certificate:
         if system_norms.stable(F, 1.0):
             distance[index] = 1 / control.hinf_norm(F, np.eye(len(F)), np.eye(len(F)), dt=1.0)[0]
     stable = np.asarray(verdict.of_gain(jnp.asarray(closed))) == Verdict.CONVERGED
-    return Certificate(True, stable, excess(gain, scaled), radius, np.where(stable, distance, 0.0))
+    return Certificate(stable, excess(gain, scaled), radius, np.where(stable, distance, 0.0))
 
 
 def excess(gain: Float[Array, "*batch 6 12"], problem: Problem) -> Float[np.ndarray, "*batch"]:
@@ -171,15 +114,3 @@ def extra_cost(gain: Float[Array, "*batch 6 12"], problem: Problem) -> Float[Arr
     X = control.dlyap(closed.mT, error.mT @ problem.S @ error)
     stable = verdict.of_gain(closed) == Verdict.CONVERGED
     return jnp.where(stable[..., None, None] & jnp.isfinite(X), X, jnp.inf)
-
-
-def _of_loops(policy: Policy, problem: Problem, loops: int, key: PRNGKeyArray) -> Certificate:
-    num_steps = control.settling_steps(np.linalg.eigvals(np.asarray(problem.closed_loop())))
-    number = -(-loops // max(1, int(np.prod(problem.batch_shape))))
-    x0 = problem.initial_state(key=key, num=number)
-    run = simulation.rollout(problem, policy, x0, num_steps, keep=("xs", "us"))
-    judged = np.asarray(verdict.of_sizes(verdict.size(run.xs, problem.scale_x), linear=True))
-    good = judged == Verdict.CONVERGED
-    paid = np.where(good, np.asarray(problem.excess(run.xs, run.us)), np.inf)
-    nothing = np.full(problem.batch_shape, np.nan)
-    return Certificate(False, good.all(-1), paid.mean(-1), nothing, nothing, good.size, int((~good).sum()), num_steps)

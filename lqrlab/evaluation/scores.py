@@ -2,20 +2,26 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int8, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Bool, Float, Int8, PRNGKeyArray
 
 from lqrlab import control, simulation
 from lqrlab.compute import as_jax, checks, jit_by_function, pytree
+from lqrlab.compute.linalg import expand_batch
 from lqrlab.simulation import Keep, LinearPolicy, Policy, Problem, Verdict, bind, verdict
 from lqrlab.simulation.recording import largest_sizes, paid
 from lqrlab.systems import Plant
 
 Sizes = tuple[Array, ...]  # largest sizes of states in all, in the last quarter but one, and in the last ``[*loops]``
+NO_ANSWER = -1
+"""In the place of a verdict where a controller refused a plant, or raised an error."""
+FAILED = 10.0
+"""A loop that costs more than so many times the reference has failed, though it may not have diverged."""
 _MANY = 64  # from so many loops on the engine of constant gains is worth its compilation
 
 
@@ -31,35 +37,55 @@ class Score(verdict.Judged):
         remaining: share of the cost that was still to be paid at the end of the horizon and is counted at its
             optimal price: where it is not small, the ratio is only a lower bound.
         reference: ``"unconstrained"``, x0ᵀP x0, or ``"constrained"``, the least that keeps the limits of the inputs.
+        asked: how far beyond a limit the controller has asked an input to go, at most, over that limit; None without.
     """
 
     ratio: Float[Array, "*loops"]
     verdict: Int8[Array, "*loops"]
     remaining: Float[Array, "*loops"]
     reference: str = dataclasses.field(default="unconstrained", metadata={"static": True})
+    asked: Float[Array, "*loops"] | None = None
 
     def __getitem__(self, index: object) -> "Score":
         """The scores of some variants."""
-        return Score(self.ratio[index], self.verdict[index], self.remaining[index], self.reference)
+        return jax.tree.map(lambda a: a[index], self)
+
+    @property
+    def answered(self) -> Bool[np.ndarray, "*loops"]:
+        """True for each loop of which the controller gave an answer."""
+        return np.asarray(self.verdict) != NO_ANSWER
 
     def summary(self) -> dict[str, float]:
-        """Percent of the loops that diverged, excess cost in percent (p99, worst, p95, median; inf: at least that
-        fraction of the loops does not converge), and percent that are bounded without converging.
+        """Percent of the loops that diverged, or failed, see :data:`FAILED`; excess cost in percent (p99, worst, p95,
+        median; inf: at least that fraction of the loops does not converge); percent bounded without converging.
 
-        Beside the constrained optimum also how many percent of the starts have none: no input within the limits holds
-        them, or none was found. They are not in the quantiles; their loops are in the verdicts.
+        Where there are any also: percent of loops of which a controller gave no answer, which are in nothing else;
+        p95 of the largest input asked for beyond its limit, in percent of it; percent of starts without a constrained
+        optimum, whose loops are in the verdicts, not in the quantiles.
         """
-        gap = (np.asarray(self.ratio, float).ravel() - 1) * 100
-        nothing = np.isnan(gap)
-        known = gap[~nothing] if not nothing.all() else gap
-        quantiles = np.quantile(known, (0.99, 1.0, 0.95, 0.5), method="higher")
-        unheld = {} if self.reference == "unconstrained" else {"no optimum": 100 * float(np.mean(nothing))}
-        return {  # what matters most first: on a phone the last are out of sight
-            "diverged": 100 * float(np.mean(self.diverged)),
+        judged, answered = np.asarray(self.verdict).ravel(), self.answered.ravel()
+        if not answered.any():
+            return dict.fromkeys(("diverged", "failed", "p99", "worst", "p95", "median", "bounded"), math.nan) | {
+                "no answer": 100.0
+            }
+        judged, ratio = judged[answered], np.asarray(self.ratio, float).ravel()[answered]
+        nothing = np.isnan(ratio)
+        gap = 100 * (ratio[~nothing] if not nothing.all() else ratio) - 100
+        quantiles = np.quantile(gap, (0.99, 1.0, 0.95, 0.5), method="higher")
+        found = {  # what matters most first: on a phone the last are out of sight
+            "diverged": 100 * float(np.mean(judged == Verdict.DIVERGED)),
+            "failed": 100 * float(np.mean(ratio > FAILED)),
             **{name: float(q) for name, q in zip(("p99", "worst", "p95", "median"), quantiles)},
-            "bounded": 100 * float(np.mean(np.asarray(self.verdict) == Verdict.BOUNDED)),
-            **unheld,
+            "bounded": 100 * float(np.mean(judged == Verdict.BOUNDED)),
         }
+        if self.reference == "constrained":
+            found["no optimum"] = 100 * float(np.mean(nothing))
+        if self.asked is not None:
+            asked = np.asarray(self.asked, float).ravel()[answered]
+            found["beyond limit"] = 100 * float(np.quantile(asked, 0.95, method="higher"))
+        if not answered.all():
+            found["no answer"] = 100 * float(np.mean(~answered))
+        return found
 
 
 def evaluate(
@@ -141,7 +167,7 @@ def _scored(
     least = reference if callable(reference) else functools.partial(_optimal_cost, bare)
     if linear_loop and free:  # twice the state, twice the input: starts of any size are run in units of their size
         x0 = _of_size_one(x0)
-    cost, end, sizes = _ran(problem, policy, x0, num_steps)
+    cost, end, sizes, asked = _ran(problem, policy, x0, num_steps)
     if not np.all(np.isfinite(_optimal_cost(bare, x0))):
         raise ValueError(f"x0: expected deviations of a finite cost, but found up to {float(jnp.max(jnp.abs(x0)))}")
     judged, end = _judged(bare, policy if linear_loop else None, x0, cost, end, sizes, num_steps)
@@ -154,7 +180,7 @@ def _scored(
             f"plants: a loop cost {float(lowest):.9f} of the optimum, less than any can: a plant grows so much in a "
             "sample time that double precision does not hold what the sample costs; take a shorter dt"
         )
-    return Score(ratio, judged, remaining, "unconstrained" if free else "constrained")
+    return Score(ratio, judged, remaining, "unconstrained" if free else "constrained", asked)
 
 
 @jax.jit
@@ -193,28 +219,45 @@ def _compared(judged: Array, cost: Array, start: Array, rest: Array, linear: boo
     return jnp.maximum(ratio, 1.0) if linear else ratio, remaining, jnp.nanmin(ratio)
 
 
-def _ran(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> tuple[Array, Array, Sizes]:
-    """The costs of loops, their last states and their sizes: no trajectories are kept."""
+def _ran(
+    problem: Problem, policy: Policy, x0: Array, num_steps: int
+) -> tuple[Array, Array, Sizes, Float[Array, "*loops"] | None]:
+    """The costs of loops, their last states, their sizes, and what they asked for: no trajectories are kept."""
     simulation.check_policy(policy, x0, problem.m)
-    if type(policy) is LinearPolicy and x0.size >= _MANY * problem.n and len(x0.devices()) == 1:
+    if type(policy) is LinearPolicy and problem.low is None and x0.size >= _MANY * problem.n and len(x0.devices()) == 1:
         keep = Keep(sums=paid, peaks=largest_sizes(num_steps))
         kept = simulation.record(problem, policy, x0, num_steps, keep, extra=problem.scale_x)
         shaped = {name: as_jax(a.reshape(*x0.shape[:-1], *a.shape[1:])) for name, a in kept.items()}
-        return shaped["cost"], shaped["end"], tuple(shaped[name] for name in ("peak", "before", "last"))
+        return shaped["cost"], shaped["end"], tuple(shaped[name] for name in ("peak", "before", "last")), None
     return _summed(problem.astype(x0.dtype), policy, x0, num_steps)
 
 
 @functools.partial(jit_by_function, static_argnames="num_steps")
-def _summed(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> tuple[Array, Array, Sizes]:
+def _summed(
+    problem: Problem, policy: Policy, x0: Array, num_steps: int
+) -> tuple[Array, Array, Sizes, Float[Array, "*loops"] | None]:
     """The closed loop, of which only the sum of the costs, the last state and the largest sizes are kept."""
 
     def sample(state: tuple, t: Array) -> tuple[tuple, None]:
-        x, carry, cost, peaks = state
-        after, carry, (_, paid) = simulation.step(problem, policy, x, carry)
+        x, carry, cost, peaks, asked = state
+        carry, u = policy(carry, x)
+        u = u.astype(x.dtype)
+        after, paid = problem.step(x, u)
         peaks = verdict.noted(peaks, verdict.size(x, problem.scale_x), t, num_steps)
-        return (after, carry, cost + paid, peaks), None
+        return (after, carry, cost + paid, peaks, jnp.maximum(asked, _beyond(problem, u))), None
 
     nothing = jnp.zeros(x0.shape[:-1], x0.dtype)
-    first = (x0, policy.init(x0.shape[:-1]), nothing, (nothing,) * 3)
-    (x, _, cost, peaks), _ = jax.lax.scan(sample, first, jnp.arange(num_steps))
-    return cost, x, verdict.noted(peaks, verdict.size(x, problem.scale_x), num_steps, num_steps)
+    first = (x0, policy.init(x0.shape[:-1]), nothing, (nothing,) * 3, nothing)
+    (x, _, cost, peaks, asked), _ = jax.lax.scan(sample, first, jnp.arange(num_steps))
+    sizes = verdict.noted(peaks, verdict.size(x, problem.scale_x), num_steps, num_steps)
+    return cost, x, sizes, None if problem.low is None else asked
+
+
+def _beyond(problem: Problem, u: Array) -> Array | float:
+    """The largest share by which inputs exceed their limits."""
+    if problem.low is None:
+        return 0.0
+    low, high = (expand_batch(a, u.ndim).astype(u.dtype) for a in (problem.low, problem.high))
+    room = jnp.where(u > 0, high, -low)
+    over = jnp.where(room > 0, jnp.maximum(jnp.maximum(u - high, low - u), 0.0) / jnp.where(room > 0, room, 1.0), 0.0)
+    return jnp.max(over, axis=-1)

@@ -13,7 +13,7 @@ _MODULES = {
     **{name: name for name in ("cli", "figures", "panels", "runs", "widgets")},
     **{
         name: f"figures.{name}"
-        for name in ("animation", "catalogue_page", "data_card", "loop_design", "plots", "tables")
+        for name in ("animation", "catalogue_page", "data_card", "judgement_page", "loop_design", "plots", "tables")
     },
     **{name: f"runs.{name}" for name in ("notebooks", "pipeline", "report", "session", "sweep")},
 }

@@ -30,9 +30,7 @@ from lqrlab import (
 from lqrlab.dataset.shuffling import shuffled
 from lqrlab.extensions.deployment.fmu_export import PlantPolicy
 from lqrlab.extensions.environments import agents, gymnasium_adapter
-from lqrlab.extensions.predictive.imitation import RecoveryPolicy, Regulator
 from lqrlab.extensions.predictive.predictive_policies import nearest_safe
-from lqrlab.extensions.unknown import unknown_baselines
 from lqrlab.simulation import binding
 
 PLANT = systems.make("pendulum")
@@ -103,14 +101,10 @@ MADE = {
     "late": late,
     "late MPC": lambda: late(simulation.bind(predictive.mpc(PROBLEM, 3), PROBLEM)),
     "switching": lambda: predictive.SwitchingPolicy(GAIN, GAIN, PROBLEM.P, jnp.ones(())),
-    "recovery": lambda: RecoveryPolicy.start(Regulator.of(PROBLEM), 4, key=jax.random.key(0)),
     "scheduled": schedule,
     "network": lambda: learning.policy(learning.pretrained("regulator"), PLANT),
     "adaptive": lambda: unknown.adaptive(PLANT, unknown.wide()),
     "look-ahead": lambda: unknown.look_ahead(unknown.adaptive(PLANT, unknown.ridge()), num=2, steps=2, until=4),
-    "sampled": lambda: unknown_baselines.SampledPolicy(
-        unknown.ridge(size=0.1, input_size=1.0, probe=0.0), PROBLEM.scaled().told("units"), 1, hold=3
-    ),
     "plant": lambda: PlantPolicy(dataclasses.replace(PROBLEM, plant=None, linear=True)),
 }
 

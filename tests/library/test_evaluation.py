@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 import scipy.integrate
 import scipy.linalg
-import scipy.stats
 from refusals import refused
 from unrecognised import Unrecognised
 
-from lqrlab import classical, control, evaluation, learning, predictive, simulation, systems
-from lqrlab.evaluation import rungs, scores
+from lqrlab import control, evaluation, simulation, systems
+from lqrlab.evaluation import scenarios, scores
 from lqrlab.simulation import Verdict, verdict
 
 KEY = jax.random.key(5)
@@ -36,15 +35,16 @@ def plants():
 
 @pytest.fixture(scope="module")
 def references(plants):
-    return evaluation.baselines(plants)
+    names, problem = [name for name in plants for _ in range(4)], simulation.Problem.of(list(plants.values()))
+    gains = {"optimal": problem.K, "nominal gain": evaluation.FamilyGain().gains(names, problem)}
+    return {name: simulation.LinearPolicy(gain) for name, gain in gains.items()}
 
 
 @pytest.mark.matrix
 def test_the_optimum_of_every_family_scores_one_in_its_own_units():
     """Nine seconds: a variant of each, run together."""
     variants = [systems.sample(name, key=KEY, num=1) for name in systems.names()]
-    optimum = evaluation.baselines(dict(zip(systems.names(), variants)))["optimal"]
-    score = evaluation.evaluate(optimum, variants, key=KEY, num_initial=2)
+    score = evaluation.evaluate(lambda problem: problem.K, variants, key=KEY, num_initial=2)
     np.testing.assert_allclose(score.ratio, 1.0, atol=1e-8)
 
 
@@ -230,171 +230,9 @@ def test_what_cannot_be_scored_is_refused_in_words(change, message):
         inspect.unwrap(evaluation.evaluate)(simulation.no_control(plant), plant, **{"key": KEY} | change)
 
 
-OUTSIDE = ["third_order_plant", "position_servo"]
-OUTSIDE_RUNG = "designs from outside the catalogue"
-
-
-@pytest.fixture(scope="module")
-def ladders():
-    """Of nine tenths of each optimum, as gains, as any policy, and of no control; over four families."""
-
-    binds = {
-        "gains": lambda problem: 0.9 * problem.K,
-        "any": lambda problem: Unrecognised(0.9 * problem.K),
-        "none": lambda problem: simulation.LinearPolicy(0.0 * problem.K),
-    }
-    some = {name: rungs.published()[name] for name in OUTSIDE}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rungs, "published", lambda: some)
-        patch.setattr(rungs, "_SIZES", ((3, 2),))
-        patch.setattr(systems, "names", lambda: ("pendulum", "cart_pole", "two_mass_spring", "dc_motor"))
-        options = {"trained": ("pendulum", "cart_pole"), "key": KEY, "variants": 3, "starts": 2}
-        contenders = {
-            "gains": {"network": binds["gains"], "repaired": lambda p: learning.repair(0.9 * p.K, p, 1)},
-            "any": {"network": binds["any"]},
-            "none": {"network": binds["none"], "repaired": lambda p: learning.repair(0.0 * p.K, p, 1)},
-        }
-        found = {name: evaluation.ladder(of, **options) for name, of in contenders.items()}
-        return found | {"still": evaluation.ladder(contenders["gains"], spread=0.0, **options)}
-
-
-@pytest.mark.matrix
-@pytest.mark.slow
-def test_the_ladder_has_all_other_families_and_designs_from_outside(ladders):
-    found = ladders["gains"]
-    assert [sorted(set(names)) for names in found.plants.values()] == [
-        ["cart_pole", "pendulum"],
-        ["cart_pole", "pendulum"],
-        ["dc_motor", "two_mass_spring"],
-        sorted(OUTSIDE),
-        ["3 states, 2 inputs"],
-    ]
-    home, *_, outside, dense = found.scores.values()
-    assert list(home) == ["network", "repaired", "nominal gain", "nearest neighbour", "optimal"]
-    assert "nominal gain" not in {*outside, *dense}
-    for by in found.summary().values():
-        assert by["optimal"]["worst"] == pytest.approx(0, abs=1e-6)
-        assert 0 < by["repaired"]["median"] < by["network"]["median"]
-    assert home["nominal gain"].ratio.min() > 1 + 1e-6
-    assert home["nearest neighbour"].ratio.shape == (6, 2)
-    assert len(found.rows()) == 5 + 5 + 5 + 4 + 4
-    *_, last, _ = found.plants
-    assert list(found.by_plant(last, "network")) == OUTSIDE
-
-
-@pytest.mark.slow
-def test_at_the_default_parameters_nominal_gain_and_nearest_neighbour_are_the_optimum(ladders):
-    home, wide, *_ = ladders["still"].scores.values()
-    for name in ("nominal gain", "nearest neighbour"):
-        assert home[name].ratio.max() == pytest.approx(1, abs=1e-8)
-        assert wide[name].ratio.min() > 1 + 1e-6
-
-
-@pytest.mark.slow
-def test_the_ladder_scores_gains_exactly_and_other_policies_as_evaluate_does(ladders):
-    for rung, by in ladders["any"].scores.items():
-        exact = ladders["gains"].scores[rung]["network"]
-        simulated = by["network"]
-        assert (exact.converged == simulated.converged).all()
-        np.testing.assert_allclose(simulated.ratio, exact.ratio, rtol=2e-3)
-
-
-@pytest.mark.slow
-def test_a_pid_controller_on_the_ladder_costs_what_its_loops_cost(monkeypatch):
-    monkeypatch.setattr(rungs, "published", dict)
-    monkeypatch.setattr(rungs, "_SIZES", ((3, 2), (5, 1)))
-    monkeypatch.setattr(systems, "names", lambda: ("pendulum", "dc_motor"))
-    tuned = {"dc_motor": classical.pid(systems.make("dc_motor"), "simc", pairs=[(0, 0)])}
-    found = evaluation.ladder(
-        {"gain": lambda p: p.K, "PID": tuned}, trained=("pendulum", "dc_motor"), key=KEY, variants=3, starts=2
-    )
-    home, names = next(iter(found.scores.values())), next(iter(found.plants.values()))
-    of_motor = np.flatnonzero(np.array(names) == "dc_motor")
-    assert home["PID"].ratio.shape == (3, 2)
-    assert list(found.by_plant(next(iter(found.scores)), "PID")) == ["dc_motor"]
-    # the very variants and starts, in a simulation long enough to have paid everything
-    plants = systems.sample("dc_motor", key=jax.random.split(jax.random.fold_in(KEY, 0), 2)[1], num=3, spread=0.2)
-    problem = simulation.Problem.of(plants, linear=True)
-    normal = np.asarray(jax.random.normal(jax.random.fold_in(KEY, 7), (len(names) * 2, 2, systems.N_MAX)))
-    x0 = normal[of_motor][..., : problem.n] * np.asarray(problem.scale_x)[:, None]
-    simulated = evaluation.evaluate(tuned["dc_motor"], problem, key=KEY, x0=x0, num_steps=4000)
-    np.testing.assert_allclose(home["PID"].ratio, simulated.ratio, rtol=1e-3)  # the rest is paid at the least price
-    for wrong, words in (
-        ({"dc_motor": None}, "controller: expected a policy, .*but found NoneType"),
-        ({"pendulum": tuned["dc_motor"]}, "expected 2 states and 1 inputs, as pendulum has"),
-    ):
-        refused(words, evaluation.ladder, {"PID": wrong}, trained=("pendulum",), key=KEY)
-
-
-@pytest.mark.slow
-def test_loops_that_diverge_are_infinite_on_the_ladder_and_repaired(ladders):
-    first = next(iter(ladders["none"].scores.values()))
-    assert first["network"].diverged.all()
-    assert first["network"].summary()["median"] == np.inf
-    assert first["repaired"].converged.all()
-
-
-def test_dense_systems_have_normal_entries_of_a_size_that_is_uniform(monkeypatch):
-    monkeypatch.setattr(rungs, "_SIZES", ((12, 3),))
-    [(name, plants)] = rungs._dense(KEY, 200).items()
-    assert name == "12 states, 3 inputs"
-    A, B = (np.asarray(a) for a in plants.matrices())
-    assert scipy.stats.kstest(B.ravel(), "norm").pvalue > 1e-3
-    size = np.linalg.norm(A, axis=(1, 2)) / 12**0.5  # r, within 6 %
-    assert scipy.stats.kstest(size, "uniform", (0.3, 2.7)).pvalue > 1e-3
-    assert scipy.stats.kstest((A / size[:, None, None] * 12**0.5).ravel(), "norm").pvalue > 1e-3
-
-
-@pytest.mark.matrix
-def test_with_limits_the_ladder_is_beside_the_constrained_optimum(monkeypatch):
-    some = {name: rungs.published()[name] for name in OUTSIDE}
-    monkeypatch.setattr(rungs, "published", lambda: some)
-    monkeypatch.setattr(rungs, "_SIZES", ((2, 1),))
-    monkeypatch.setattr(systems, "names", lambda: ("pendulum", "double_integrator"))
-    options = {"trained": ("double_integrator",), "key": KEY, "variants": 1, "starts": 2, "spread": 0.0}
-    gain = {"network": lambda problem: 0.9 * problem.K}
-    free = evaluation.ladder(gain, **options)
-    gain["MPC 20"] = lambda p: predictive.mpc(p, 20)
-    far, near = (evaluation.ladder(gain, limit=u, reference=predictive.reference, **options) for u in (1e6, 0.3))
-    assert {*free.scores} - {*near.scores} == {"dense systems"}
-    for rung, by in far.scores.items():
-        for name in {*by} - {"MPC 20"}:  # limits that are never met: exact costs of gains by Lyapunov equations
-            np.testing.assert_allclose(by[name].ratio, free.scores[rung][name].ratio, rtol=1e-6)
-        np.testing.assert_allclose(by["MPC 20"].ratio, 1.0, atol=1e-6)
-    held = [np.isfinite(by["MPC 20"].ratio) & np.isfinite(by["optimal"].ratio) for by in near.scores.values()]
-    clipped, planned = (
-        np.concatenate([np.asarray(by[name].ratio)[good] for by, good in zip(near.scores.values(), held)])
-        for name in ("optimal", "MPC 20")
-    )
-    assert len(clipped) >= 4
-    assert (planned <= clipped + 1e-6).all()
-    assert (clipped > 1 + 1e-6).any()
-    assert "no optimum" in near.scores[OUTSIDE_RUNG]["network"].summary()
-    first = systems.make("double_integrator")  # by itself
-    u_eq, edge = first.equilibrium()[1], 0.3 * first.scales[1]
-    alone = simulation.Problem.of(first, limits=(u_eq - edge, u_eq + edge), linear=True)
-    drawn = np.asarray(jax.random.normal(jax.random.fold_in(KEY, 7), (5, 2, systems.N_MAX)))[0, :, :2]
-    drawn = drawn * np.asarray(first.scales[0])
-    own = evaluation.evaluate(0.9 * alone.K, alone, key=KEY, x0=drawn, reference=predictive.reference(alone))
-    assert np.all(np.isfinite(own.ratio))
-    np.testing.assert_allclose(next(iter(near.scores.values()))["network"].ratio[0], own.ratio, rtol=1e-6)
-
-
-def test_the_ladder_refuses_what_is_no_policy_and_no_family():
-    none = {"none": simulation.no_control}
-    for contenders, options, words in (
-        (none, {"limit": 0.0}, "limit: expected a number above 0"),
-        (none, {"limit": 1.0}, "limit, reference: expected both or none"),
-        ({}, {}, "controllers: expected a table of names and controllers"),
-        ({"three": 3.0}, {}, r"controller: expected a policy, .* of .*LQG.*, but found float"),
-        (none, {"trained": ("pendulums",)}, "no plant is called 'pendulums'"),
-    ):
-        refused(words, evaluation.ladder, contenders, **{"trained": ("pendulum",), "key": KEY} | options)
-
-
-@pytest.mark.parametrize("name", [name for name, design in rungs.PUBLISHED.items() if "K" in design])
+@pytest.mark.parametrize("name", [name for name, design in scenarios.PUBLISHED.items() if "K" in design])
 def test_designs_from_outside_have_the_gains_that_their_sources_print(name):
-    design, plant = rungs.PUBLISHED[name], rungs.published()[name]
+    design, plant = scenarios.PUBLISHED[name], scenarios.published()[name]
     K = control.lqr(plant.A, plant.B, plant.Q, plant.R).K[0]
     np.testing.assert_allclose(K, design["K"], rtol=1e-4, atol=5e-5)
 

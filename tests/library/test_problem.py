@@ -277,8 +277,6 @@ def test_everything_that_takes_a_controller_takes_every_kind(controllers):
         controller = controllers[name]
         region = evaluation.attraction(PLANT, controller, X0, num_steps=40)
         assert region.verdict.shape == (3,), name
-        certificate = evaluation.certify(controller, problem, loops=4)
-        assert certificate.exact is isinstance(bind(controller, problem), LinearPolicy), name
         picture = widgets.policy_inspector(controller, PLANT, num_steps=20)
         assert "<svg" in picture.svg, name
 

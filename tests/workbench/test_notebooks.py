@@ -70,15 +70,6 @@ def test_what_a_notebook_writes_beside_its_products_goes_where_a_look_may_write(
             assert read_only or len(direct) == len(through), ast.unparse(node)
 
 
-def test_the_front_page_shows_one_experiment_on_each_kind_of_plants():
-    """The ladder; 0.115 and 0.117 % of two draws next to each other only ask which is right."""
-    nb = notebooks.read(SOURCE / "04_performance_analysis.ipynb")
-    for cell in nb.cells:
-        if "summary" in notebooks.tags(cell):
-            named = {n.id for n in ast.walk(ast.parse(cell["source"])) if isinstance(n, ast.Name)}
-            assert not named & {"scores", "held_scores", "wide_scores", "table", "held_table", "summary"}
-
-
 def test_a_notebook_waits_only_for_those_that_it_reads():
     """So a sweep over training does not make the plants' exploration first."""
     needs = {path.stem: notebooks.read(path).metadata.get("needs", []) for path in PATHS}

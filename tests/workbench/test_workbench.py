@@ -15,7 +15,6 @@ from PIL import Image
 from refusals import refused
 
 from lqrlab import control, evaluation, simulation, systems, workbench
-from lqrlab.simulation.verdict import Verdict
 from lqrlab.workbench.figures import charts, plant_card, plots, tables
 from lqrlab.workbench.runs import terminal
 
@@ -141,28 +140,6 @@ def test_percentages_are_written_as_people_do():
     values = (np.inf, 0.0, 4.14e-5, 0.00711, 0.0833, 5.83, 14.2, 1234.5, -0.5)
     words = ["∞", "0", "≤0.001", "0.00711", "0.0833", "5.83", "14.2", "1,234", "-0.5"]
     assert [charts.percent(value) for value in values] == words
-
-
-def test_the_ladder_in_sentences_names_what_diverges_and_where_a_family_s_gain_is_better():
-    ratio = {"good": np.array([1.001, 1.003]), "bad": np.array([1.02, np.inf])}
-
-    def score(values):
-        ratio = np.concatenate(values)[:, None]
-        verdict = np.where(np.isfinite(ratio), int(Verdict.CONVERGED), int(Verdict.DIVERGED)).astype(np.int8)
-        return evaluation.Score(jnp.asarray(ratio), jnp.asarray(verdict), jnp.zeros(ratio.shape))
-
-    rung = {
-        "network": score([ratio["good"], ratio["bad"]]),
-        "nominal gain": score([ratio["good"] + 0.01, np.array([1.5, 2.0])]),
-    }
-    plants = {"trained families, ±20 %": ("pendulum", "pendulum", "cart_pole", "cart_pole")}
-    words = tables.answer(evaluation.Ladder({next(iter(plants)): rung}, plants, {}))
-    assert "over 4 loops the network costs 2 % more" in words
-    assert "worst ∞ %, cart pole" in words
-    assert "25 % of its loops do not converge" in words
-    assert words.endswith(
-        "a fixed gain per family costs 50 % and all its loops converge. At p95 it is worse than that gain on cart pole."
-    )
 
 
 def test_a_name_that_the_workbench_has_not_is_an_attribute_error():

@@ -211,12 +211,13 @@ class Stroke(NamedTuple):
 
 
 def strokes(labels: Iterable[str]) -> dict[str, Stroke]:
-    """A stroke for each label: the colour that the label always has, or else the next, and dashes in order."""
-    others = (0, 1, 2, 4, 5, 6, 7)
-    return {
-        label: Stroke(LABELS.index(label) if label in LABELS else others[k % 7], DASHES[k % 4])
-        for k, label in enumerate(labels)
-    }
+    """A stroke for each label: the colour that it always has, or else the next that none has, and dashes in order."""
+    labels, others = list(labels), (0, 1, 2, 4, 5, 6, 7)
+    found = {label: LABELS.index(label) for label in labels if label in LABELS}
+    for k, label in enumerate(labels):
+        turned = others[k % 7 :] + others[: k % 7]
+        found.setdefault(label, next((c for c in turned if c not in found.values()), turned[0]))
+    return {label: Stroke(found[label], DASHES[k % 4]) for k, label in enumerate(labels)}
 
 
 def legend(x: float, y: float, labels: Mapping[str, Stroke]) -> str:

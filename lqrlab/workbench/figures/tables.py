@@ -9,7 +9,7 @@ from IPython.display import HTML
 from pandas.io.formats.style import Styler
 
 from lqrlab import control, systems
-from lqrlab.evaluation import Ladder, Score
+from lqrlab.evaluation import Judgement, Score
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import plant_card
 from lqrlab.workbench.figures.charts import percent
@@ -49,42 +49,11 @@ def scores(by_policy: Mapping[str, Score], groups: Sequence[str]) -> pd.DataFram
     return pd.DataFrame(rows).set_index(["plant", "controller"])
 
 
-def ladder(found: Ladder) -> pd.DataFrame:
-    """One row a rung and controller, as :func:`scores` has them for families."""
-    return pd.DataFrame(found.rows()).set_index(["plants", "controller"])
-
-
-def answer(found: Ladder) -> str:
-    """The ladder in a few sentences, for somebody who reads nothing else."""
-    summary, sentences = found.summary(), []
-    for rung in found.scores:
-        by = summary[rung]
-        mine, loops = by["network"], found.scores[rung]["network"].ratio.size
-        plants = found.by_plant(rung, "network")
-        worst = max(plants, key=lambda name: plants[name]["worst"])
-        said = f"**{rung[0].upper()}{rung[1:]}:** over {loops:,} loops the network costs "
-        said += f"{percent(mine['median'])} % more than the optimum (median; p99 {percent(mine['p99'])} %, worst "
-        said += f"{percent(mine['worst'])} %, {worst.replace('_', ' ')}) and {_not_converging(mine)}"
-        if "nominal gain" in by:
-            theirs, nominal = by["nominal gain"], found.by_plant(rung, "nominal gain")
-            behind = [name for name in plants if plants[name]["p95"] > nominal[name]["p95"]]
-            said += f"; a fixed gain per family costs {percent(theirs['median'])} % and {_not_converging(theirs)}"
-            said += f". At p95 it is worse than that gain on {_listed(behind)}" if behind else ""
-        sentences.append(said + ".")
-    return "\n\n".join(sentences)
-
-
-def _not_converging(numbers: Mapping[str, float]) -> str:
-    share = numbers["diverged"] + numbers["bounded"]
-    return f"{percent(share)} % of its loops do not converge" if share else "all its loops converge"
-
-
-def _listed(names: Sequence[str]) -> str:
-    """A few names; of many only how many they are."""
-    words = [name.replace("_", " ") for name in names]
-    if len(words) > 4:
-        return f"{len(words)} families"
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+def judgement(found: Judgement) -> pd.DataFrame:
+    """One row a scenario and controller that gave an answer there, as :func:`scores` has them for families."""
+    frame = pd.DataFrame(found.rows()).set_index(["plants", "controller"])
+    frame = frame.drop(columns=["worst", "step [s]", "slowest step [s]"])
+    return frame[frame["diverged"].notna()].dropna(axis="columns", how="all")
 
 
 def folded(styler: Styler, what: str) -> HTML:
