@@ -76,45 +76,31 @@ def smith(
     return x, batch_last.library(x).where(change < 0.5, reach, jnp.inf)
 
 
-def smith_continuous(
-    a: Float[Arrays, "n n batch"], q: Float[Arrays, "n n batch"], tolerance: float, *, pivoted: bool = False
-) -> tuple[Float[Arrays, "n n batch"], Float[Arrays, " batch"]]:
-    """The solution of a X + X aᵀ + q = 0, and the sum of :func:`smith`, which this is of a Cayley transform."""
-    return smith(*cayley(a, q, pivoted=pivoted), tolerance)
-
-
 def cayley(
-    a: Float[Arrays, "n n batch"], q: Float[Arrays, "n n batch"], *, pivoted: bool
+    a: Float[Arrays, "n n batch"], q: Float[Arrays, "n n batch"], *, pivoted: bool = False
 ) -> tuple[Float[Arrays, "n n batch"], Float[Arrays, "n n batch"]]:
-    """a, q of X = a X aᵀ + q with the solution of a X + X aᵀ + q = 0.
+    """a, q of :func:`smith` with the solution of a X + X aᵀ + q = 0.
 
-    The transform (s + a)(s − a)⁻¹, its shift s of the size of a's modes, lies inside the unit circle exactly if a
-    is stable in continuous time.
+    The transform (s + a)(s − a)⁻¹, its shift s of the size of a's modes, is as stable as a in continuous time.
     """
     one = eye(a.shape[0], a)
     size = batch_last.norm(a) / a.shape[0] ** 0.5
     shift = batch_last.library(a).where(size > 0, size, 1.0)[None, None]
-    if pivoted:
-        inverse = batch_last.pivoted(shift * one - a, jnp.broadcast_to(one, a.shape))
-    else:
-        inverse = batch_last.inverse(shift * one - a)
+    apart = shift * one - a
+    inverse = batch_last.pivoted(apart, jnp.broadcast_to(one, a.shape)) if pivoted else batch_last.inverse(apart)
     return 2 * shift * inverse - one, 2 * shift * mul(mul(inverse, q), t(inverse))
 
 
 def _bounded(a: Array, q: Array, *, continuous: bool) -> Array:
-    """The solution, NaN where a is not stable, or may not be but for rounding; the units of states do not matter.
-
-    No change of a by less than one over Σ ‖aᵏ‖ makes it unstable; it is known to that of double precision at best.
-    """
-    tolerance = float(jnp.finfo(a.dtype).eps) ** 0.5 / 4
-    # what couples one way alone is uneven, too
-    own = float(jnp.finfo(a.dtype).eps) * jnp.max(jnp.abs(jnp.diagonal(a)), axis=1)
+    """The solution, NaN where a is not stable but for rounding; the units of the states do not matter."""
+    tolerance, eps = float(jnp.finfo(a.dtype).eps) ** 0.5 / 4, float(np.finfo(float).eps)
+    own = eps * jnp.max(jnp.abs(jnp.diagonal(a)), axis=1)  # what couples one way alone is uneven, too
     d = 2.0 ** jnp.round(jnp.log2(even_units(jnp.where(a == 0, own, a), _UNEVEN)))  # powers of two: exact
     both = d[:, None] * d[None]
     a, q = a * d[None] / d[:, None], q / both
     a, q = cayley(a, q, pivoted=True) if continuous else (a, q)
     x, reach = smith(a, q, tolerance)
-    sure = _MOVED * len(a) * float(np.finfo(float).eps) * batch_last.norm(a) * reach < 1
+    sure = _MOVED * len(a) * eps * batch_last.norm(a) * reach < 1  # smaller changes leave it stable
     return jnp.where(sure[None, None], x * both, jnp.nan)
 
 
