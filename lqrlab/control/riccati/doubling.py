@@ -298,7 +298,7 @@ def by_sign_function(
     found, error = jax.lax.while_loop(more, step, (symmetric(stable_subspace(S)), best, 0))[1]
 
     def lyapunov(a: Array, q: Array) -> Array:
-        X, reach = smith(*(cayley(a, q) if continuous else (a, q)), _DECIDES)
+        X, reach = smith(*cayley(a, q), _DECIDES) if continuous else smith(a, q, _DECIDES)
         return jnp.where(reach < jnp.inf, X, jnp.nan)
 
     return _only(problem.determined(found.P, lyapunov, continuous=continuous), problem, found, error, continuous)
