@@ -44,6 +44,7 @@ class _Case:
     left_out: int
     problem: Problem
     x0: Array
+    pushes: Array  # drawn for each event, of the padded size ``[V, events, S, 12]``: the same for all controllers
     then: Problem | None
     key: Array
     reference: Reference | None
@@ -59,7 +60,7 @@ class _Case:
 
     def some(self, at: Any) -> "_Case":
         """The case of some plants, still padded."""
-        chosen = {name: getattr(self, name)[at] for name in ("names", "members", "problem", "x0")}
+        chosen = {name: getattr(self, name)[at] for name in ("names", "members", "problem", "x0", "pushes")}
         return dataclasses.replace(self, **chosen, then=None if self.then is None else self.then[at])
 
     def alone(self, family: str) -> "_Case":
@@ -205,14 +206,13 @@ def _prepared(scenario: Scenario, key: Array, starts: int, reference: Reference 
     if not len(at):
         raise ValueError("plants: none has a stabilizing optimum to compare with; control.lqrd on one says why")
     problem, then = problem[at], None if then is None else then[at]
-    normal = jax.random.normal(key, (len(names), starts, systems.N_MAX))[at]
+    keys = [key, *(jax.random.fold_in(key, i) for i in range(len(scenario.events)))]
+    normal, *_ = drawn = [jax.random.normal(one, (len(names), starts, systems.N_MAX))[at] for one in keys]
     exists = problem.coordinates.state_mask[:, None, : problem.n]
     x0 = scenario.size * normal[..., : problem.n] * exists * problem.scale_x[:, None]
-    members, best = (
-        np.concatenate([np.arange(len(batch)) for batch in batches]),
-        None if scenario.limit is None else reference,
-    )
-    case = _Case(scenario, names[at], members[at], len(names) - len(at), problem, x0, then, key, best)
+    best = None if scenario.limit is None else reference
+    members, pushes = np.concatenate([np.arange(len(batch)) for batch in batches]), jnp.stack(drawn, 1)[:, 1:]
+    case = _Case(scenario, names[at], members[at], len(names) - len(at), problem, x0, pushes, then, key, best)
     return dataclasses.replace(case, problem=case.acting(problem), then=None if then is None else case.acting(then))
 
 
@@ -317,7 +317,7 @@ def _disturbed(controller: Any, case: _Case) -> Score:
         raise ValueError("it needs A and B, which it is not told here")
     pushes = [jnp.zeros_like(case.x0)]
     for i in range(len(events)):
-        normal = jax.random.normal(jax.random.fold_in(case.key, i), case.x0.shape) * (case.x0 != 0).astype(float)
+        normal = case.pushes[:, i, :, : problem.n] * (case.x0 != 0).astype(float)
         pushes.append(normal / jnp.linalg.norm(normal, axis=-1, keepdims=True) * problem.scale_x[:, None])
     plants = [problem, *(case.then if event == "another plant" else problem for event in events)]
     ratio, judged = _episodes(tuple(plants), policy, case.x0, jnp.stack(pushes), case.key)

@@ -152,7 +152,30 @@ def _of_design(found: Any) -> object:
     if isinstance(found, simulation.LinearController):
         return one_family(lambda problem: _measuring(found, np.shape(found.system.D)[::-1], problem))
     kept = simulation.is_policy(found) or simulation.binding.recognised(found)
-    return one_family(lambda problem: found) if kept else found
+    return one_family(lambda problem: found) if kept else _of_function(found)
+
+
+class _Many:
+    """A problem of plants of many families: one that a function asks for names or sizes of which it gets by family."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("plant", "name", "n", "m"):
+            raise ValueError(f"{name}: of many families there are many")
+        return getattr(self._problem, name)
+
+
+def _of_function(make: Any) -> Design:
+    """Somebody's function: where it asks what plant it has, it is asked about the plants of one family at a time."""
+
+    @functools.wraps(make)
+    def made(problem: Problem, *more: Any) -> Any:
+        many = problem.plant is None and not problem.in_scales
+        return make(_Many(problem) if many else problem, *more)
+
+    return made
 
 
 def _measuring(policy: Any, sizes: tuple[int, ...], problem: Problem) -> Policy:

@@ -202,13 +202,32 @@ def test_a_judgement_that_no_loops_can_have_had_is_refused_and_none_of_its_code_
     assert "costs are as the files say" in both.recipe["verified"]
 
 
+def test_a_function_that_asks_what_plant_it_has_is_told_so_among_many_families(tmp_path):
+    """Among many families plants are padded, and have no name of their own: the answer must not be that of another."""
+    (tmp_path / "mine.py").write_text(
+        "def by_name(problem):\n    return (1.2 if problem.name == 'pendulum' else 1.0) * problem.K\n\n\n"
+        "def by_size(problem):\n    return (1.2 if problem.n == 2 else 1.0) * problem.K\n\n\n"
+        "def of_all(problem, factor=1.2):\n    return factor * problem.K\n"
+    )
+    names = ("by_name", "by_size", "of_all")
+    mine = {name: controllers.load(f"{tmp_path / 'mine.py'}:{name}") for name in names}
+    plants = {name: systems.sample(name, key=KEY, num=1, spread=0.2) for name in ("pendulum", "cart_pole")}
+    scenario = {"both": evaluation.Scenario(plants), "pushed": evaluation.Scenario(plants, events=("push",))}
+    for by in evaluation.judge(mine, scenario, key=KEY, starts=2).scores.values():
+        ratio = {name: np.asarray(score.ratio) for name, score in by.items()}
+        for name in ("by_name", "by_size"):
+            assert np.allclose(ratio[name][0], ratio["of_all"][0], rtol=1e-9)
+            assert np.all(ratio["of_all"] > 1.001)
+            assert np.allclose(ratio[name][1], 1, rtol=1e-6)
+
+
 def test_what_is_judged_is_of_the_file_as_it_is_now(tmp_path):
     """Other limits are another question; a package that was missing may be there now; names take no module's place."""
     file, helper = tmp_path / "copy.py", tmp_path / "elsewhere" / "tuned_gain.py"
     helper.parent.mkdir()
-    file.write_text(f"import copy\nimport sys\nsys.path.append({str(helper.parent)!r})\nimport tuned_gain\n\n\ndef gain(problem):\n"
-                    "    if hasattr(copy, 'gain') or tuned_gain.factor < 1:\n        raise SystemExit('too small')\n"
-                    "    return tuned_gain.factor * problem.K\n")  # fmt: skip
+    file.write_text(f"import copy\nimport sys\nsys.path.append({str(helper.parent)!r})\nimport tuned_gain\n\n\n"
+                    "def gain(problem):\n    if hasattr(copy, 'gain') or tuned_gain.factor < 1:\n"
+                    "        raise SystemExit('too small')\n    return tuned_gain.factor * problem.K\n")  # fmt: skip
 
     def said(seconds):
         found = joined(processes.judge([str(file)], TINY, tmp_path / "parts", time_limit=seconds))
