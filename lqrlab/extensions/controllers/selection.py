@@ -163,6 +163,7 @@ def compared(files: Sequence[Path], trusted: Sequence[str] = ()) -> Judgement:
         ValueError: no file of a judgement; plants or starts that are not those of its recipe, or differ between files.
     """
     found: list[Judgement] = []
+    controllers: dict[str, object] = {}
     stems = [file.stem for file in files]
     names = stems if len(set(stems)) == len(stems) else [str(file) for file in files]
     for file, stem in zip(files, names):
@@ -171,10 +172,11 @@ def compared(files: Sequence[Path], trusted: Sequence[str] = ()) -> Judgement:
             raise ValueError(f"{file}: expected the plants and starts of its recipe, but found: {'; '.join(words)}")
         called = functools.partial(_called, stem)
         scores = {scenario: called(by) for scenario, by in one.scores.items()}
-        recipe = {**one.recipe, "controllers": called(dict(one.recipe.get("controllers", {})))}
+        digests = one.recipe.get("controllers")
+        digests = called(digests) if isinstance(digests, Mapping) else {}
         tables = {"refused": called(one.refused), "seconds": called(one.seconds)}
-        found.append(dataclasses.replace(one, scores=scores, recipe=recipe, **tables))
-    controllers = {name: digest for one in found for name, digest in one.recipe["controllers"].items()}
+        controllers |= digests
+        found.append(dataclasses.replace(one, scores=scores, **tables))
     versions = dict.fromkeys(str(one.recipe.get("version", "unknown")) for one in found)
     recipe = {**found[0].recipe, "controllers": controllers, "version": ", ".join(versions)}
     recipe["verified"] = "plants and starts were drawn again; the costs are as the files say"
