@@ -121,7 +121,8 @@ def judge(
         scores[scenario][name], words = _scored(controller, case)
         if words:
             refused[name][scenario] = words
-        if name not in times and case.scenario.told == "everything" and (timed := _timed(controller, case)):
+        there = case.some(scores[scenario][name].answered.any(-1))
+        if name not in times and case.scenario.told == "everything" and (timed := _timed(controller, there)):
             times[name] = timed
     return Judgement(
         scores,
@@ -222,9 +223,9 @@ def _scored(controller: Any, case: _Case) -> tuple[Score, dict[str, str]]:
     if hasattr(controller, "gains"):
         if case.scenario.told == "units":
             return _spread(case, []), dict.fromkeys(names, "its gains are for the plants' own units and weights")
+        why = getattr(controller, "why", "it has no gain for this plant")
         controller = controller.gains(names, case.problem)
         there = np.flatnonzero(np.isfinite(np.asarray(controller)).all((-1, -2)))
-        why = getattr(controller, "why", "it has no gain for this plant")
         words = dict.fromkeys(np.delete(case.names, there).tolist(), why)
         found = _run(controller[there], case.some(there)) if len(there) else None
         return _spread(case, [] if found is None else [(there, found)]), words

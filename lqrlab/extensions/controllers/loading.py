@@ -155,7 +155,7 @@ def _of_design(found: Any) -> object:
     return one_family(lambda problem: found) if kept else _of_function(found)
 
 
-class _Many:
+class _ManyFamilies:
     """A problem of plants of many families: one that a function asks for names or sizes of which it gets by family."""
 
     def __init__(self, problem: Problem) -> None:
@@ -173,7 +173,7 @@ def _of_function(make: Any) -> Design:
     @functools.wraps(make)
     def made(problem: Problem, *more: Any) -> Any:
         many = problem.plant is None and not problem.in_scales
-        return make(_Many(problem) if many else problem, *more)
+        return make(_ManyFamilies(problem) if many else problem, *more)
 
     return made
 

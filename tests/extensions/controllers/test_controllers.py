@@ -75,6 +75,11 @@ def test_the_cost_above_the_optimum_is_that_of_a_loop_in_numpy(bent, tmp_path):
     def act(x):
         return -GAIN @ x * (1 + np.tanh(x[0]) ** 2 if bent else 1)
 
+    if not bent:  # of another size, and first: its words, and the time of a step
+        mixed = {"pendulum": systems.sample("pendulum", key=KEY, num=1, spread=0.2), "cart_pole": plants}
+        both = evaluation.judge({"mine": found}, {"both": evaluation.Scenario(mixed)}, key=KEY)
+        assert "its gain has the shape (1, 4)" in both.refused["mine"]["both"]["pendulum"]
+        assert both.seconds["mine"][0] > 0
     for i, start in np.ndindex(2, 2):
         x0 = drawn[i, start, :4] * np.asarray(plants.scales[0]).reshape(-1, 4)[0]
         assert np.isclose(score.ratio[i, start], ratio(plants[i], act, x0), rtol=1e-9, atol=0)
