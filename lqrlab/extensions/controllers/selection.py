@@ -127,7 +127,7 @@ def verify(judgement: Judgement, trusted: Sequence[str] = ()) -> list[str]:
 
 
 def _impossible(judgement: Judgement, name: str, scenario: Scenario, starts: int) -> list[str]:
-    """What no loops on the plants of a scenario can have had."""
+    """Words for all that no loops on the plants of a scenario can have had."""
     drawn = [family for family, batch in scenario.plants.items() for _ in range(len(batch))]
     named, rest = judgement.plants[name], collections.Counter(drawn)
     rest.subtract(named)
