@@ -18,11 +18,11 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from benchmarks.recovery_policy import Layers, RecoveryPolicy, Regulator, applied, perceptron, updated
 from lqrlab import simulation
 from lqrlab.compute import pytree
 from lqrlab.compute.configuration import Config, Count, Positive, Range, Seed
 from lqrlab.compute.linalg import quadratic
-from lqrlab.extensions.predictive.imitation import Layers, RecoveryPolicy, Regulator, applied, perceptron, updated
 from lqrlab.simulation import Problem, Verdict, verdict
 
 _OUTSIDE = 100.0  # scales at which a loop leaves the region that is trained in

@@ -207,7 +207,7 @@ _plant = {"f": field, "x_eq": np.zeros(2), "u_eq": np.zeros(1), "Q": Q, "R": R, 
 _given = _abc | {"Q": Q, "R": R, "dt": DT, "states": ["angle [rad]", "rate [rad/s]"]}
 _score = {"controller": GAIN, "plants": PENDULUM, "key": KEY, "num_initial": 2, "num_steps": 20, "linear": True}
 _score_x0 = _score | {"x0": _x0[None]}
-_region = {"plant": PENDULUM, "controller": GAIN, "x0": _x0[None], "num_steps": 20, "dt": 0.02, "limits": (-9.0, 9.0)}
+_region = {"plant": PENDULUM, "controller": GAIN, "x0": _x0[None], "num_steps": 20, "limits": (-9.0, 9.0)}
 _data = {"families": ("pendulum",), "variants": 3, "spread": 0.2, "trajectories": 2, "num_steps": 5, "seed": 0,
          "excitation": 0.1, "linear": True}  # fmt: skip
 _windows = {"kind": "auto", "split": "train", "batch_size": 2, "window": 2, "seed": 0, "pool_bytes": 10**6}

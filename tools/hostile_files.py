@@ -587,6 +587,20 @@ def repeated(path: Path) -> None:
     path.write_bytes(whole[:start] + 10_000 * whole[start : start + 16] + whole[start + 160_000 :])
 
 
+def far_apart(*cells: str) -> Callable[[Path], None]:
+    """A workbook of a few cells, between which there is much room."""
+
+    def make(path: Path) -> None:
+        import openpyxl
+
+        book = openpyxl.Workbook()
+        for cell in cells:
+            book.active[cell] = 1
+        book.save(path)
+
+    return make
+
+
 GOOD = "u,y\n" + "1,2\n" * 20
 TOO_MUCH = "unpacks to"
 NO_LOG = "cannot be read as|no HDF5 file"
@@ -638,6 +652,8 @@ LOGS = [
     Case("parquet: 10⁴ columns of 10⁴ rows", parquet(10_000, 9_000), TOO_MUCH, "log.parquet"),
     Case("parquet: 20,000 columns", parquet(1, 20_000), "at most 10000 columns", "log.parquet"),
     Case("parquet: a list of five million", lists, "has no column 'u'", "log.parquet"),
+    Case("xlsx: cells in the last column and row", far_apart("XFD1", "A1048576"), "at most 10000 columns", "log.xlsx"),
+    Case("xlsx: a million rows of a hundred", far_apart("CV1", "A1048576"), TOO_MUCH, "log.xlsx"),
     Case("h5: 128 MiB, packed", packed_hdf5, TOO_MUCH, "log.h5"),
     *(Case(f"h5: {name}", make, words, "log.h5") for name, make, words in (
         ("texts", log_of(lambda file: file.create_dataset("u", data=["1"] * 20, dtype=h5py.string_dtype())), ""),

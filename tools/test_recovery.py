@@ -1,4 +1,4 @@
-"""Trainings of policies that recover what the LQR loses: gradients, losses, what is kept; the benchmark's rows."""
+"""Policies that recover what the LQR loses, and their trainings: formula, gradients, losses, what is kept; the rows."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from refusals import refused
-from scipy_oracle import van_loan
+from scipy_oracle import gain, van_loan
 
 from benchmarks import recovery as measured_recovery
 from benchmarks import recovery_training as recovery
+from benchmarks.recovery_policy import RecoveryPolicy, Regulator, perceptron
 from benchmarks.recovery_training import RecoveryConfig, train_recovery
 from lqrlab import control, simulation, systems
-from lqrlab.extensions.predictive.imitation import RecoveryPolicy, perceptron
 from lqrlab.simulation import Problem
 
 KEY = jax.random.key(4)
@@ -38,6 +38,84 @@ def disturbed(policy, size, key=KEY):
     keys = jax.random.split(key, len(leaves))
     moved = [a + size * jax.random.normal(k, a.shape, a.dtype) for k, a in zip(keys, leaves)]
     return dataclasses.replace(policy, layers=jax.tree.unflatten(tree, moved))
+
+
+def test_plants_and_limits_that_a_network_has_nothing_to_add_to_are_refused():
+    pendulum, two = systems.make("pendulum"), systems.sample("pendulum", key=KEY, num=2)
+    for words, plants, limits in (
+        ("finite", pendulum, (-np.inf, np.inf)),
+        ("could not even hold the operating point", pendulum, (1.0, 2.0)),
+        ("expected one plant", two, (-3.0, 3.0)),
+    ):
+        refused(words, lambda p=plants, u=limits: Regulator.of(Problem.of(p, limits=u)))
+
+
+@pytest.mark.parametrize("family", ["cart_pole", "quadrotor"])
+def test_it_starts_as_the_lqr_exactly(family):
+    plant = systems.make(family)
+    limits = limits_of(plant)
+    gain = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
+    problem, x0 = Problem.of(plant, limits=limits), plant.initial_state(key=KEY, num=20)
+    policy = RecoveryPolicy.start(Regulator.of(problem, "float64"), 8, key=KEY)
+    u, expected = policy(None, x0)[1], problem.saturate(simulation.LinearPolicy(gain)(None, x0)[1])
+    np.testing.assert_allclose(u, expected, rtol=1e-12)
+
+
+def test_a_policy_is_its_formula_by_numpy():
+    plant = systems.make("cart_pole", pole_length=0.4)
+    low, high = -8.0, 12.0
+    sx, su = (np.asarray(a) for a in plant.scales)
+    K, P = gain(*van_loan(*(np.asarray(a) for a in (*plant.matrices(), *plant.weights())), float(plant.dt)))
+    K, P = K * sx / su[:, None], P * np.outer(sx, sx)
+    level = 64.0 / su[0] ** 2 / (K @ np.linalg.solve(P, K.T))[0, 0]
+    start = RecoveryPolicy.start(Regulator.of(Problem.of(plant, limits=(low, high)), "float64"), 8, key=KEY)
+    policy = disturbed(start, 0.3)
+    (W1, b1), (W2, b2), (W3, b3) = (map(np.asarray, layer) for layer in policy.layers)
+    angles = [i for i, state in enumerate(plant.states) if state.name == "pole_angle" or state.unit == "rad"]
+    assert angles == [1]
+    size, V = np.linalg.eigh(P)
+    seen = []
+    for x in 2 * np.asarray(plant.initial_state(key=KEY, num=10)):
+        z = x / sx
+        cost = np.arcsinh(np.sqrt(size) * (V.T @ z))
+        lqr = np.clip(-K @ z, low / su, high / su)
+        signs = np.asarray(policy.regulator.root) @ z
+        np.testing.assert_allclose(np.abs(np.arcsinh(signs)), np.abs(cost), rtol=1e-7)
+        features = [np.arcsinh(z), np.arcsinh(signs), np.sin(x[angles]), np.cos(x[angles]) - 1, lqr]
+        v = np.tanh(np.tanh(np.concatenate(features) @ W1 + b1) @ W2 + b2) @ W3 + b3
+        beyond = z @ P @ z / (z @ P @ z + level)
+        u = su * np.clip(lqr + (high - low) / su * beyond * v, low / su, high / su)
+        np.testing.assert_allclose(policy(None, jnp.asarray(x))[1], u, rtol=1e-7)
+        seen.append(u[0])
+    assert np.ptp(seen) > 1
+    # a network starts with activations of one size, whatever its width, and answers zero
+    layers = perceptron(start.regulator, 200, 3, key=KEY)
+    assert [w.shape for w, _ in layers] == [(2 * 4 + 2 + 1, 200), (200, 200), (200, 3)]
+    for (w, b), inputs in zip(layers, (11, 200, None)):
+        assert not np.any(b)
+        assert float(jnp.std(w)) == pytest.approx(inputs**-0.5 if inputs else 0, rel=0.05)
+
+
+def test_near_the_equilibrium_it_is_the_lqr_whatever_it_has_learned():
+    plant = systems.make("cart_pole")
+    regulator = Regulator.of(Problem.of(plant, limits=limits_of(plant)), "float64")
+    policy = disturbed(RecoveryPolicy.start(regulator, 8, key=KEY), 0.5)
+    gain = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
+    slope = jax.jacfwd(lambda x: policy(None, x)[1])(jnp.zeros(plant.n))
+    np.testing.assert_allclose(slope, -gain, rtol=1e-9)
+
+
+def test_no_input_exceeds_its_limits():
+    plant = systems.make("quadrotor")
+    limits = limits_of(plant, jnp.array([0.2, 0.4, 0.6, 0.8]))
+    policy = disturbed(RecoveryPolicy.start(Regulator.of(Problem.of(plant, limits=limits)), 8, key=KEY), 3.0)
+    u = policy(None, 8 * plant.initial_state(key=KEY, num=500).astype(jnp.float32))[1]
+    u_eq = plant.equilibrium()[1]
+    low, high = (np.asarray(a - u_eq, np.float32)[None] for a in limits)
+    u = np.asarray(u)
+    assert (u >= low - 1e-6).all()
+    assert (u <= high + 1e-6).all()
+    assert ((u < low + 1e-6) | (u > high - 1e-6)).mean() > 0.5  # else nothing has been tried
 
 
 def test_the_gradient_of_a_window_is_that_of_finite_differences():

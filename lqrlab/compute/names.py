@@ -14,7 +14,6 @@ _MOVED = {
         "constrained_optimum:optimum",
         "simulation": "FilteredPolicy NonlinearMPC NonlinearPlan PredictivePolicy SwitchingPolicy filtered "
         "nonlinear_mpc",
-        "learning": "Imitation ImitationConfig RecoveryPolicy imitate",
     },
     "robust": {
         "control": "MuController:MuSynthesis NormRequirement ReducedModel:Reduction RobustController:Synthesis "

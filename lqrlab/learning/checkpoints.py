@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 SETTINGS = "settings.json"  # the file beside the checkpoints that says what the run was made with
 
+SCORE = "validation_efficiency"  # of a row of metrics: that by which the best is kept
 _KEPT = {"last": 2, "best": 1}
 _ENDING = ".safetensors"
 _MOST_BYTES = 1 << 36
@@ -181,9 +182,7 @@ def newest(folder: Path, which: str) -> tuple[Checkpoint | None, dict[int, str]]
             if card.get("step") != step:
                 raise ValueError(f"it is of step {card.get('step')!r:.50}")
             rows = card.get("metrics")
-            measured = isinstance(rows, list) and all(
-                isinstance(r, dict) and type(r.get("validation_efficiency")) is float for r in rows
-            )
+            measured = isinstance(rows, list) and all(isinstance(r, dict) and type(r.get(SCORE)) is float for r in rows)
             if not (_are_settings(card.get("settings")) and measured):
                 raise ValueError("it does not say what it was made with")
             return Checkpoint(step, arrays, card["settings"], card["metrics"]), flaws

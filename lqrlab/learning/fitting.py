@@ -174,7 +174,7 @@ class _Run:
         """Write the rows up to the checkpoint; later ones are measured again, lines that are no rows are told of."""
         file = self.folder / METRICS
         rows = read_rows(file)[:-1]  # the last may have been cut short
-        foreign = sum(type((row or {}).get("validation_efficiency")) is not float for row in rows)
+        foreign = sum(type((row or {}).get(checkpoints.SCORE)) is not float for row in rows)
         if foreign:
             warnings.warn(f"{file}: lines that are no rows of metrics are left out ({foreign} of them)", stacklevel=4)
         write_atomic(file, "".join(json.dumps(row) + "\n" for row in self.rows))

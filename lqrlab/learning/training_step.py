@@ -63,6 +63,7 @@ def learning_rate(config: TrainConfig) -> optax.Schedule:
 
 def optimizer(config: TrainConfig) -> optax.GradientTransformation:
     """AdamW under :func:`learning_rate`, gradients clipped to a global norm."""
+    checks.instance("config", config, TrainConfig, "a TrainConfig")
     return optax.chain(
         optax.clip_by_global_norm(config.clip), optax.adamw(learning_rate(config), weight_decay=config.weight_decay)
     )

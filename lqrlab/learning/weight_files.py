@@ -4,7 +4,6 @@ import hashlib
 import importlib
 import json
 from collections.abc import Callable, Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from lqrlab.compute.files import distinct, write_atomic
 from lqrlab.learning import models
 from lqrlab.learning.train_config import ModelConfig
 
-_FOLDER = "trained"
+_TRAINED = Path(__file__).with_name("trained")
 _MOST_BYTES = 1 << 26
 
 _HOMES = {"prior": "lqrlab.extensions.unknown.prior"}
@@ -39,8 +38,7 @@ def register(name: str, kind: WeightKind) -> None:
 
 def names() -> list[str]:
     """Weights that come with the package."""
-    files = resources.files("lqrlab.learning").joinpath(_FOLDER).iterdir()
-    return sorted(f.name.removesuffix(".safetensors") for f in files if f.name.endswith(".safetensors"))
+    return sorted(file.stem for file in _TRAINED.glob("*.safetensors"))
 
 
 def pretrained(name: str) -> Any:
@@ -67,7 +65,7 @@ def card(name: str) -> dict[str, Any]:
 def _file(name: str) -> Path:
     if name not in names():
         raise ValueError(f"name: expected one of {', '.join(names())}, but found {name!r}")
-    return Path(str(resources.files("lqrlab.learning").joinpath(_FOLDER, f"{name}.safetensors")))
+    return _TRAINED / f"{name}.safetensors"
 
 
 def read(file: str | Path) -> Any:

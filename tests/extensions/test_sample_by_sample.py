@@ -30,7 +30,6 @@ from lqrlab import (
 from lqrlab.dataset.shuffling import shuffled
 from lqrlab.extensions.deployment.fmu_export import PlantPolicy
 from lqrlab.extensions.environments import agents, gymnasium_adapter
-from lqrlab.extensions.predictive.imitation import RecoveryPolicy, Regulator
 from lqrlab.extensions.predictive.predictive_policies import nearest_safe
 from lqrlab.extensions.unknown import unknown_baselines
 from lqrlab.simulation import binding
@@ -103,7 +102,6 @@ MADE = {
     "late": late,
     "late MPC": lambda: late(simulation.bind(predictive.mpc(PROBLEM, 3), PROBLEM)),
     "switching": lambda: predictive.SwitchingPolicy(GAIN, GAIN, PROBLEM.P, jnp.ones(())),
-    "recovery": lambda: RecoveryPolicy.start(Regulator.of(PROBLEM), 4, key=jax.random.key(0)),
     "scheduled": schedule,
     "network": lambda: learning.policy(learning.pretrained("regulator"), PLANT),
     "adaptive": lambda: unknown.adaptive(PLANT, unknown.wide()),

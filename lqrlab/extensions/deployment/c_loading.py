@@ -146,13 +146,20 @@ def load_c(folder: str | Path, *, single: bool = False) -> ExportedController:
         wrapper.write_text(resources.files(__package__).joinpath("templates", "wrapper.c.txt").read_text())
         options = [f"-I{folder.resolve()}", *["-DCONTROLLER_FLOAT"] * checks.flag("single", single)]
         compiled(compiler(), [*options, wrapper, folder.resolve() / "controller.c"], target, f"folder: {folder}")
-        library = ctypes.CDLL(str(target))
+        try:
+            library = ctypes.CDLL(str(target))
+        except OSError as error:
+            raise ValueError(f"folder: {folder}: its C code cannot be called: {error}") from None
     sizes = (ctypes.c_long * 5)()
     library.lqrlab_sizes(sizes)
     size, p, m, sensor, real = sizes
+    if min(size, p, m) < 1:
+        raise ValueError(f"folder: {folder}: expected measurements and inputs in controller.h, but found {p} and {m}")
     numbers = (ctypes.c_double * (1 + p + m))()
     library.lqrlab_numbers(numbers)
-    dt, y_eq, u_eq = numbers[0], np.array(numbers[1 : 1 + p]), np.array(numbers[1 + p :])
+    dt = checks.number(f"folder: {folder}: CONTROLLER_DT", numbers[0], "a sample time above 0 s", above=0)
+    both = np.asarray(checks.real(f"folder: {folder}: its equilibrium", [*numbers[1:]], finite=True))
+    y_eq, u_eq = both[:p], both[p:]
     matrix = None
     if sensor == 1:
         entries = (ctypes.c_double * library.lqrlab_sensor(None))()
@@ -165,7 +172,7 @@ def load_c(folder: str | Path, *, single: bool = False) -> ExportedController:
 def compiled(cc: str, given: Sequence[str | Path], target: Path, whose: str) -> None:
     """Compile sources, with options, into a library; refuse with the compiler's first words."""
     command = [cc, "-std=c99", "-O2", "-ffp-contract=off", "-fPIC", "-shared", *given, "-lm", "-o", target]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         words = next(iter(done.stderr.strip().splitlines()), "no reason given")
         raise ValueError(f"{whose}: its C code does not compile: {words}")

@@ -306,7 +306,8 @@ class CoSimulation:
         try:
             self._unit.setupExperiment(startTime=0.0)
             self._unit.enterInitializationMode()
-            self._set([self._numbers[name] for name in start], list(start.values()))
+            values = np.asarray(checks.real("start", [*start.values()], finite=True), float)
+            self._set([self._numbers[name] for name in start], values.tolist())
             self._unit.exitInitializationMode()
         except Exception as error:
             raise ValueError(f"refuses its start: {type(error).__name__}: {error}") from error
@@ -314,7 +315,7 @@ class CoSimulation:
     def __call__(self, u: ArrayLike | None = None) -> Float[np.ndarray, " p"]:
         """Move by a sample time under the input ``u`` [m], then measure; only measure if it is None."""
         if u is not None:
-            given = np.asarray(u, float)
+            given = np.asarray(checks.real("u", u), float)
             if given.shape != (len(self.inputs),):
                 raise ValueError(f"u: expected {len(self.inputs)} numbers, {self.inputs}, but found {given.shape}")
             try:

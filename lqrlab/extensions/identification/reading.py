@@ -230,7 +230,8 @@ def _numbers(column: Column) -> np.ndarray:
     if numbers.dtype.kind in "cmM":
         raise ValueError(f"{column.name}: expected a column of real numbers, but found {numbers.dtype}")
     if values.dtype.kind not in "fiub":
-        row, *more = [*np.flatnonzero(numbers.isna() & values.notna()).tolist(), 0]
+        wrong = (numbers.isna() & values.notna()) | values.map(type).eq(bool)
+        row, *more = [*np.flatnonzero(wrong).tolist(), 0]
         word, below = str(values.iloc[row]), len(more) == len(values) - row < len(values)
         hint = "; is the decimal mark a comma?" * ("," in word) + f"; first in row {row + 1} of {len(values)}"
         hint += ": take away what stands below the data" * below

@@ -4,6 +4,7 @@ import codecs
 import collections
 import contextlib
 import csv
+import functools
 import io
 import re
 import statistics
@@ -63,7 +64,8 @@ def table(source: Any, names: Sequence[str]) -> tuple[str, pd.DataFrame]:
     except Exception as error:
         if isinstance(error, ImportError) or str(error).startswith(str(path)):
             raise
-        why = not_now(error) or f"cannot be read as {path.suffix} ({type(error).__name__}: {error})"
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        why = not_now(error) or f"cannot be read as {path.suffix} ({words})"
         raise ValueError(f"{path}: {why}") from error
 
 
@@ -134,7 +136,7 @@ def numeric(frame: pd.DataFrame) -> pd.DataFrame:
     Words such as ``1,234`` may be either: they go by the decimal mark of the other columns, or the usual one of the
     file (``attrs``), which is noted; without either they stay words.
     """
-    fits, notes, frame = _fits(frame), list[str](), frame.copy(deep=False)
+    fits, notes, frame = _fits(frame), list[str](frame.attrs.get("notes", ())), frame.copy(deep=False)
     sure = {marks for _, marks in fits.values() if len(marks) == 1}
     floats = (a.to_numpy(float, na_value=np.nan) for _, a in frame.items() if a.dtype.kind == "f")
     sure |= {frame.attrs.get("decimal", ".") for a in floats if (np.abs(np.modf(a)[0]) > 0).any()}
@@ -273,9 +275,15 @@ def _excel(path: Path) -> pd.DataFrame:
     of_extra("openpyxl", "identification", str(path))
     with zipfile.ZipFile(path) as parts:
         _check_size(path, sum(part.file_size for part in parts.infolist()))
-    sheets = pd.read_excel(path, sheet_name=None, header=None, na_values=_MISSING).values()
-    sheet = max((sheet.dropna(how="all") for sheet in sheets), key=len)
-    _check_size(path, 8 * sheet.size)
+        for name in (name for name in parts.namelist() if name.startswith("xl/worksheets/")):
+            at = re.findall(rb'\br="([A-Z]*)(\d+)"', parts.read(name))  # cells that are far apart have all between them
+            width = max((functools.reduce(lambda n, c: 26 * n + c - 64, letters, 0) for letters, _ in at), default=0)
+            _check_columns(path, width)
+            _check_size(path, 8 * width * max((int(row) for _, row in at), default=0))
+    sheets = pd.read_excel(path, sheet_name=None, header=None, na_values=_MISSING)
+    name, sheet = max(((name, sheet.dropna(how="all")) for name, sheet in sheets.items()), key=lambda one: len(one[1]))
+    if len(sheets) > 1:
+        sheet.attrs["notes"] = [f"of the sheets {', '.join(sheets)} the longest is read, {name}"]
     headings, _, first = _layout(sheet[:_LOOKED_AT].astype(object).fillna("").astype(str).to_numpy().tolist())
     return _headed(path, sheet[first:].infer_objects(), headings)
 

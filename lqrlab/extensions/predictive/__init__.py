@@ -1,9 +1,8 @@
-"""Control within limits: constrained LQR, MPC, nonlinear MPC, iLQR, the constrained optimum, filters, imitation."""
+"""Control within limits: constrained LQR, MPC, nonlinear MPC, iLQR, the constrained optimum, filters."""
 
 from lqrlab.extensions.predictive.constrained import Terms, constrained_lqr
 from lqrlab.extensions.predictive.design import MPC, mpc
 from lqrlab.extensions.predictive.finite_horizon import ConstrainedLQR, Multipliers
-from lqrlab.extensions.predictive.imitation import Imitation, ImitationConfig, RecoveryPolicy, imitate
 from lqrlab.extensions.predictive.iterative_lqr import ILQR, Search, ilqr
 from lqrlab.extensions.predictive.least_cost import ConstrainedOptimum, optimum, reference
 from lqrlab.extensions.predictive.nonlinear_mpc import NonlinearMPC, NonlinearPlan, nonlinear_mpc
@@ -15,20 +14,16 @@ __all__ = [
     "ConstrainedLQR",
     "ConstrainedOptimum",
     "FilteredPolicy",
-    "Imitation",
-    "ImitationConfig",
     "Multipliers",
     "NonlinearMPC",
     "NonlinearPlan",
     "PredictivePolicy",
-    "RecoveryPolicy",
     "Search",
     "SwitchingPolicy",
     "Terms",
     "constrained_lqr",
     "filtered",
     "ilqr",
-    "imitate",
     "mpc",
     "nonlinear_mpc",
     "optimum",

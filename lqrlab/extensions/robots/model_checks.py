@@ -131,6 +131,14 @@ def left_out(m: Any, q: np.ndarray) -> tuple[str, list[str]]:
     return ", ".join(kinds), list(dict.fromkeys(acting))
 
 
+def in_degrees(m: Any) -> str:
+    """Hinges, in words, whose ranges [rad] would be those of a robot if they were degrees; empty if there are none."""
+    hinges = np.flatnonzero(m.jnt_limited & (m.jnt_type == int(library().mjtJoint.mjJNT_HINGE)))
+    wide = [i for i in hinges if 6 * np.pi < np.abs(m.jnt_range[i]).max() <= 720]
+    ranges = ", ".join(f"{name_of(m, 'jnt', i)} from {m.jnt_range[i][0]:g} to {m.jnt_range[i][1]:g} rad" for i in wide)
+    return f"turns {ranges}: if these are degrees, write radians, which URDF has" if wide else ""
+
+
 def touches(m: Any) -> bool:
     """True if anything of the model can touch anything else."""
     return bool(m.npair or (m.ngeom > 1 and np.any(m.geom_contype) and np.any(m.geom_conaffinity)))

@@ -76,6 +76,8 @@ def from_mujoco(
             "simulations are those of the smooth motion alone",
             stacklevel=2,
         )
+    if turning := model_checks.in_degrees(m):
+        warnings.warn(f"{plant.name}: {turning}", stacklevel=2)
     return plant
 
 

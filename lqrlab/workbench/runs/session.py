@@ -173,7 +173,7 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
 
 def results(folder: Path, name: str) -> dict[str, Any]:
     """Result that the notebook ``name`` wrote at its end; a ``ValueError`` says which notebook to run first."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(ValueError):
         found = disk.read_object(result_path(folder, name))
         kinds = {"numbers": dict, "files": list, "started": str, "seconds": int | float, "device": str}
         plausible = all(isinstance(found.get(key), kind | None) for key, kind in kinds.items())

@@ -333,6 +333,20 @@ def test_folders_and_problems_that_no_code_fits_are_refused(tmp_path, monkeypatc
         (simulation.Problem.of(PLANT, dt=0.05), "sample time of the exported controller"),
     ):
         refused(words, simulation.bind, back, other)
+    header = (folder / "controller.h").read_text()
+    for change, new, words in (
+        ("DT .*?/", "DT -0.02 /", "CONTROLLER_DT: expected a sample time above 0"),
+        ("DT .*?/", "DT 1e400 /", "CONTROLLER_DT: expected a"),
+        ("NUM_MEASURED 4", "NUM_MEASURED -4", "expected measurements and inputs in controller.h, but found -4 and 1"),
+        (r"U_EQUILIBRIUM \{.*", "U_EQUILIBRIUM {1e400}", "its equilibrium: expected finite"),
+        ("CONTROLLER_H", "\udcff", "does not compile"),
+    ):
+        edited = re.sub(change, new, header)
+        (folder / "controller.h").write_bytes(edited.encode(errors="surrogateescape"))
+        refused(words, deployment.load_c, folder)
+    (folder / "controller.h").write_text(header)
+    (folder / "controller.c").write_text("")
+    refused("its C code cannot be called: .*controller_", deployment.load_c, folder)
     (folder / "controller.c").write_text("int x = ;\n")
     refused("does not compile", deployment.load_c, folder)
     monkeypatch.setenv("CC", "no-such-compiler")

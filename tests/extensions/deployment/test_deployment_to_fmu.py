@@ -129,8 +129,11 @@ def test_what_a_plant_in_c_refuses(tmp_path):
     path = deployment.to_fmu(PLANT, tmp_path / "plant.fmu")
     with pytest.raises(ValueError, match="start: speed is no variable of plant"):
         deployment.CoSimulation(path, 0.01, trusted=True, start={"speed": 1.0})
+    lost = {PLANT.states[0].name: float("nan")}
+    refused("start: expected finite", deployment.CoSimulation, path, 0.01, trusted=True, start=lost)
     unit = deployment.CoSimulation(path, PLANT.dt, trusted=True)
     refused("u: expected 1 numbers", unit, [0.0, 1.0])
+    refused("u: expected numbers, but found 1 masked", unit, np.ma.masked_equal([1.0], 1.0))
     refused("refused a step", deployment.CoSimulation(path, 0.3 * PLANT.dt, trusted=True), [0.0])
     refused("there is no such file", deployment.CoSimulation, tmp_path / "no.fmu", 0.01, trusted=True)
     with pytest.raises(ValueError, match="key: the problem's excitation"):

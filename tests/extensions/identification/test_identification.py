@@ -224,6 +224,7 @@ WRONG = [
     ({"inputs": ["force [newtn]"]}, "force: expected a unit, but found 'newtn'.*did you mean newton"),
     ({"outputs": ["force"]}, "expected each signal once and with a name, but found 'force'"),
     ({"source": pd.DataFrame(DEGREES).assign(force=np.array([1j] * 5, object))}, "force: expected .*complex128"),
+    ({"source": pd.DataFrame(DEGREES).assign(force=np.array([0, 1, True, 2, 3], object))}, "'True' in it; .* row 3"),
     ({"source": DEGREES | {"t [V]": DEGREES["t"]}, "time": "t [V]"}, r"a unit of time, but found 't \[V\]' in V"),
     ({"source": DEGREES | {"t [ms]": DEGREES["t"]}}, r"has the time columns t and t \[ms\]; say which"),
     ({"source": DEGREES | {"a": np.ones((5, 2)), "a1": np.ones(5)}}, "two columns are called a1"),
@@ -400,6 +401,7 @@ def test_a_workbook_is_read_with_its_dates_and_needs_a_package_that_is_named(tmp
             table.to_excel(writer, sheet_name="data", startrow=3, index=table is clock)
         log = identification.read(path, ["force [kN]"], ["angle"])
         assert log.dt == pytest.approx(0.1)
+        assert log.notes[0] == "of the sheets about, data the longest is read, data"
         assert np.allclose(log.us[:, 0], 1000 * frame["force"][:60].astype(float))
     pd.DataFrame({"force": [0, 0, 7], "angle": [0, 5, 0]}).to_excel(path, index=False)
     assert identification.read(path, ["force"], ["angle"], dt=1.0).us[:, 0].tolist() == [0, 0, 7]

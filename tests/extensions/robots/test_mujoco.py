@@ -183,6 +183,9 @@ def test_a_robot_in_urdf_gets_motors_at_the_joints_that_are_named(tmp_path):
         np.testing.assert_allclose(found, expected, atol=1e-6)
     low, high = plant.tree.input_limits[:, 0]
     assert (low, high, plant.inputs[0].label) == (-8, 8, "pivot motor [N·m]")  # its effort
+    file.write_text(SWING.replace('lower="-3" upper="3"', 'lower="-170" upper="170"'))
+    with pytest.warns(UserWarning, match="turns pivot from -170 to 170 rad: if these are degrees, write radians"):
+        robots.from_mujoco(file, actuated=["pivot"])
 
 
 MESHES = "".join(
