@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from benchmarks.drawn_baselines import baseline
 from lqrlab import unknown
 from lqrlab.extensions.unknown.regret import MOST
-from lqrlab.extensions.unknown.unknown_baselines import baseline
 from lqrlab.simulation import Problem, Told
 
 _RIDGE = {"size": (0.03, 0.1, 0.3), "input_size": (0.3, 1.0), "probe": (0.05, 0.15), "doublings": (0, 1, 2, 5)}

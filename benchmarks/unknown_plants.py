@@ -11,11 +11,11 @@ import numpy as np
 
 from benchmarks.adaptive_prior import TRAINED, told, variants
 from benchmarks.baseline_grid import BaselineTrial, tune_baselines
+from benchmarks.drawn_baselines import baseline, baselines
 from benchmarks.first_contact import first_contact
 from benchmarks.measurement import Parts, Row, main, row
 from lqrlab import learning, systems, unknown
 from lqrlab.dataset import random_systems
-from lqrlab.extensions.unknown.unknown_baselines import baseline
 from lqrlab.simulation import Policy, Problem, Told
 
 Controller = Callable[[Problem], Policy]
@@ -219,7 +219,7 @@ def _distributions(num: int, seed: int) -> dict[str, tuple[Problem, Problem | No
 
 
 def _contenders() -> dict[str, Controller]:
-    return _shipped() | unknown.baselines(_training())
+    return _shipped() | baselines(_training())
 
 
 def _shipped() -> dict[str, Controller]:

@@ -18,7 +18,7 @@ LIBRARY = ("compute", "systems", "control", "simulation", "dataset", "learning",
 """The library's subpackages: each imports only those before it."""
 EXTENSIONS = (
     "predictive", "robust", "classical", "tuning", "unknown",
-    "identification", "environments", "robots", "deployment",
+    "identification", "environments", "robots", "deployment", "controllers",
 )  # fmt: skip
 """Subjects that stand on the library, in ``lqrlab.extensions``; nothing of the library imports one."""
 __all__ = [*LIBRARY, "workbench", *EXTENSIONS]

@@ -62,6 +62,7 @@ EACH = {
     "test_an_episode_that_ends_begins_anew_and_shows_its_last_observation",
     "test_a_cart_pole_written_as_a_robot_is_that_of_the_catalogue",
     "test_command",
+    "test_an_agent_is_given_scaled_states_and_its_actions_are_shares_of_the_limits",
 }
 """A test of each extension that ``make test`` runs too."""
 

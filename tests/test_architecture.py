@@ -21,7 +21,9 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "lqrlab"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = [*lqrlab.LIBRARY, "workbench", "extensions"]
-NAMED_BY_EXTRA = {("environments", "predictive"), ("identification", "robust")}
+NAMED_BY_EXTRA = {("environments", "predictive"), ("identification", "robust")} | {
+    ("controllers", other) for other in ("predictive", "classical", "unknown", "environments", "deployment")
+}
 """Extensions that import another one."""
 OF_A_SUBJECT = {"panel.py", "figures.py", "command.py"}
 """Modules that each extension may have: what people see of it."""

@@ -224,7 +224,8 @@ def _scored(controller: Any, case: _Case) -> tuple[Score, dict[str, str]]:
             return _spread(case, []), dict.fromkeys(names, "its gains are for the plants' own units and weights")
         controller = controller.gains(names, case.problem)
         there = np.flatnonzero(np.isfinite(np.asarray(controller)).all((-1, -2)))
-        words = {name: "it has no gain for this plant" for i, name in enumerate(names) if i not in there}
+        why = getattr(controller, "why", "it has no gain for this plant")
+        words = dict.fromkeys(np.delete(case.names, there).tolist(), why)
         found = _run(controller[there], case.some(there)) if len(there) else None
         return _spread(case, [] if found is None else [(there, found)]), words
     if not isinstance(controller, Mapping):
@@ -307,18 +308,17 @@ def _of_gain(optimum: Problem, x0: Array, gain: Float[Array, "V 6 12"]) -> Score
 def _disturbed(controller: Any, case: _Case) -> Score:
     """The score under noise and events: episodes, each begun by a push of the state, of which the last is scored.
 
-    The reference is the exact LQR of each episode's plant from its first sample on, under the same noise and pushes:
-    it sees what the controller sees. The state at the end counts as x_TᵀP x_T.
+    The reference is the exact LQR of each episode's plant under the same noise and pushes; the end counts as x_TᵀP x_T.
     """
-    problem, events = case.problem, case.scenario.events
-    policy = bind(controller, problem.hidden() if case.scenario.told == "units" else problem)
-    if any(bool(np.isnan(a).any()) for a in jax.tree.leaves(policy) if jnp.issubdtype(a.dtype, jnp.floating)):
+    problem, events, units = case.problem, case.scenario.events, case.scenario.told == "units"
+    policy = bind(controller, problem.hidden() if units else problem)
+    leaves = [a for a in jax.tree.leaves(policy) if jnp.issubdtype(a.dtype, jnp.floating)]
+    if units and any(bool(np.isnan(a).any()) for a in leaves):
         raise ValueError("it needs A and B, which it is not told here")
     pushes = [jnp.zeros_like(case.x0)]
     for i in range(len(events)):
         normal = jax.random.normal(jax.random.fold_in(case.key, i), case.x0.shape) * (case.x0 != 0).astype(float)
-        length = jnp.linalg.norm(normal, axis=-1, keepdims=True)
-        pushes.append(normal / length * problem.scale_x[:, None])
+        pushes.append(normal / jnp.linalg.norm(normal, axis=-1, keepdims=True) * problem.scale_x[:, None])
     plants = [problem, *(case.then if event == "another plant" else problem for event in events)]
     ratio, judged = _episodes(tuple(plants), policy, case.x0, jnp.stack(pushes), case.key)
     return Score(ratio, judged, jnp.zeros_like(ratio), reference="LQR")
@@ -362,7 +362,8 @@ def _timed(controller: Any, case: _Case) -> tuple[float, float] | None:
         problem, x = first.problem[0], first.x0[0, 0]
         named = controller[case.names[0]] if isinstance(controller, Mapping) else controller
         policy = bind(problem.K if hasattr(named, "gains") else named, problem)
-        call, carry = jax.jit(lambda policy, carry, x: policy(carry, x)), policy.init(())
+        call = jax.jit(lambda policy, carry, x: policy(carry, x))
+        carry, _ = call(policy, policy.init(()), x)
         taken = [seconds(call, policy, carry, x) for _ in range(_CALLS)][2:]
     except Exception:  # its words are kept where its loops are run
         return None

@@ -31,7 +31,6 @@ from lqrlab.dataset.shuffling import shuffled
 from lqrlab.extensions.deployment.fmu_export import PlantPolicy
 from lqrlab.extensions.environments import agents, gymnasium_adapter
 from lqrlab.extensions.predictive.predictive_policies import nearest_safe
-from lqrlab.extensions.unknown import unknown_baselines
 from lqrlab.simulation import binding
 
 PLANT = systems.make("pendulum")
@@ -106,9 +105,6 @@ MADE = {
     "network": lambda: learning.policy(learning.pretrained("regulator"), PLANT),
     "adaptive": lambda: unknown.adaptive(PLANT, unknown.wide()),
     "look-ahead": lambda: unknown.look_ahead(unknown.adaptive(PLANT, unknown.ridge()), num=2, steps=2, until=4),
-    "sampled": lambda: unknown_baselines.SampledPolicy(
-        unknown.ridge(size=0.1, input_size=1.0, probe=0.0), PROBLEM.scaled().told("units"), 1, hold=3
-    ),
     "plant": lambda: PlantPolicy(dataclasses.replace(PROBLEM, plant=None, linear=True)),
 }
 

@@ -81,9 +81,9 @@ class ExportedController:
 class ExportedPolicy:
     """The policy of an :class:`ExportedController`, called from JAX; its memory is that of the C code, byte by byte."""
 
-    y_eq: Float[Array, " p"]
-    u_eq: Float[Array, " m"]
-    controller: ExportedController = dataclasses.field(metadata={"static": True})
+    y_eq: Float[Array, "*batch p"]
+    u_eq: Float[Array, "*batch m"]
+    controller: Any = dataclasses.field(metadata={"static": True})  # with dt, num_inputs, start and step
 
     def check_step(self, dt: Array) -> None:
         """Refuse another sample time than the code's, outside a trace."""

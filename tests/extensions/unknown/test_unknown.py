@@ -16,7 +16,7 @@ from lqrlab import learning, simulation, systems, unknown
 from lqrlab.extensions.unknown import belief as beliefs
 from lqrlab.extensions.unknown.prior import Guess
 from lqrlab.extensions.unknown.regret import ConstantGain
-from lqrlab.extensions.unknown.unknown_baselines import DRAWS, SETTINGS, SampledPolicy, baseline
+from lqrlab.extensions.unknown.unknown_baselines import SETTINGS, baseline
 from lqrlab.learning import weight_files
 from lqrlab.simulation import Problem
 from lqrlab.systems import N_MAX
@@ -572,51 +572,11 @@ def test_no_control_is_a_baseline_and_loses_all(training, plants):
     assert unknown.score(found["no control"], plants, key=KEY, num_initial=2, num_steps=60).failed.all()
 
 
-@pytest.mark.parametrize("name", [name for name in SETTINGS if name not in DRAWS])
+@pytest.mark.parametrize("name", SETTINGS)
 def test_each_baseline_regulates_the_families_that_it_knows(training, plants, name):
     regret = unknown.score(baseline(name, training), plants, key=KEY, num_initial=2, num_steps=60)
     assert float(jnp.median(regret.ratio)) < (5.0 if "ridge" in name else 1.3)
     assert not regret.failed.any()
-
-
-def scipys_gain(theta, n, m=1):
-    A, B = theta[:n, :n].T, theta[12 : 12 + m, :n].T
-    K, P = gain(A, B, np.eye(n), np.eye(m))
-    return K, np.trace(P)
-
-
-def test_optimism_takes_the_cheapest_of_its_draws_and_one_draw_is_thompsons(plants):
-    """Before anything is seen the rows of θ are independent, so that the draws can be made again by hand."""
-    told, x = plants.told("units"), jnp.ones((len(plants), 12)) * plants.coordinates.state_mask
-    for num in (1, 16):
-        policy = SampledPolicy(unknown.ridge(size=0.1, input_size=0.5, probe=0.0), told, num)
-        (_, K), _ = policy(policy.init((len(plants),)), x)
-        keys = jax.random.split(jax.random.fold_in(jax.random.key(0), 0), len(plants))
-        white = [jax.random.normal(key, (18, 12, num)) for key in keys]
-        for i in range(len(plants)):
-            deviations = np.concatenate([np.full(12, 0.1), np.full(6, 0.5)])[:, None]
-            still = np.concatenate([np.eye(12), np.zeros((6, 12))])
-            n = int(plants.coordinates.state_mask[i].sum())
-            found = [scipys_gain(still + deviations * np.asarray(white[i][..., k]), n) for k in range(num)]
-            best = min(found, key=lambda pair: pair[1])[0]
-            np.testing.assert_allclose(K[i, :1, :n], best, rtol=1e-6)
-            assert not K[i, 1:].any()
-
-
-def test_explore_then_commit_designs_once_for_the_mean(plants):
-    plants = plants.disturbed(noise=0.0)
-    policy = baseline("explore, then commit", [], explore=25)(plants.hidden())
-    memory, x = policy.init((len(plants),)), jnp.ones((len(plants), 12)) * plants.coordinates.state_mask
-    for t in range(40):
-        memory, u = policy(memory, x)
-        K = np.asarray(memory[1])
-        assert (K == 0).all() == (t < 25)
-        if t == 25:
-            kept = K
-        if t >= 25:
-            np.testing.assert_array_equal(K, kept)
-            np.testing.assert_allclose(K, plants.K, atol=1e-3)
-        x, _ = plants.step(x, u)
 
 
 def test_a_root_of_a_covariance_is_one():

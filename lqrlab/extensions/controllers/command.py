@@ -1,0 +1,66 @@
+"""``lqrlab judge``: controllers side by side, on the plants of a seed, and the page."""
+
+import functools
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lqrlab.extensions.controllers.processes import parted
+from lqrlab.workbench.cli.options import PATH
+
+_option = functools.partial(click.option, show_default=True)
+
+
+def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> tuple[str, ...]:
+    return tuple(name.strip() for part in value for name in part.split(",") if name.strip())
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="CONTROLLER...")
+@_option("--plants", multiple=True, callback=_listed, help="trained, unseen, published, dense; families; files.  [all]")
+@_option("--variants", default=8, help="Plants of each family.")
+@_option("--spread", default=0.2, help="Half-width of their parameters, relative.")
+@_option("--starts", default=4, help="Initial states of each plant.")
+@_option("--noise", default=0.01, help="Noise of states and sensors, in scales; 0 for none.")
+@_option("--limits", type=float, help="Input limits, ± this in scales, for starts within and beyond them.")
+@_option("--told", type=click.Choice(["everything", "units"]), default="everything", help="What is told of A and B.")
+@_option("--held-back", "seed", type=click.IntRange(1), metavar="SEED", help="Seed that nobody has tuned to.")
+@_option("--time-limit", default=600.0, help="Seconds that foreign code has for one scenario.")
+@_option("--memory-limit", default=8.0, help="GiB that it has.")
+@_option("--jobs", type=click.IntRange(1), default=1, help="Controllers judged at once.")
+@_option("-o", "--output", type=PATH, default="judgement.html", help="Page; its numbers are in .json beside it.")
+@click.option("--compare", is_flag=True, help="CONTROLLERs are such .json files.")
+def judge(words: tuple[str, ...], output: Path, compare: bool, plants: tuple[str, ...], **asked: Any) -> None:
+    """Judge each CONTROLLER by its cost above the least that any controller could pay.
+
+    CONTROLLER: lqr, clipped, mpc:20, pid[:rule], nominal, adaptive, network, none; a run's folder; mine.py[:name];
+    a .json, .mat or .npz of deployment.save; a folder of C code; a .fmu; the .zip of an agent. Code that is not
+    ours runs in a process of its own; the same command goes on where it was ended.
+
+    lqrlab judge lqr network mine.py:gain --plants trained,dense -o page.html
+    """
+    if not words:
+        raise ValueError("CONTROLLER: expected at least one, as lqr or mine.py, but found none")
+    for word in words if not compare else ():
+        parted(word)  # refused before anything is loaded
+    from lqrlab import compute
+    from lqrlab.extensions.controllers import processes, selection
+    from lqrlab.workbench.figures import judgement_page
+
+    compute.setup()
+    loops: list[tuple[str, str]] = []
+    if compare:
+        found = selection.compared([Path(word) for word in words])
+    else:
+        options = {name: asked.pop(name) for name in ("jobs", "time_limit", "memory_limit")}
+        asked |= {"plants": plants or ("all",), "seed": asked["seed"] or 0}
+        chosen, folder = selection.PlantSelection(**asked), output.with_suffix(".parts")
+        parts = processes.judge(words, chosen, folder, say=lambda line: click.echo(line, err=True), **options)
+        found = selection.joined(parts)
+        ours = {part.word: part.controller for part in parts if part.controller is not None}
+        loops = judgement_page.worst(ours, parts[0].scenarios, found, key=chosen.key)
+    found.save(output.with_suffix(".json"))
+    click.echo(judgement_page.write(found, output, command=shlex.join(["lqrlab", *sys.argv[1:]]), loops=loops))

@@ -1,0 +1,171 @@
+"""Selections of plants to judge controllers on, and what is judged of them: a part for each controller and scenario."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+from jaxtyping import Array
+
+import lqrlab
+from lqrlab import evaluation, learning, systems
+from lqrlab.compute.configuration import Config, Count, NonNegative, OneOf, Positive, Seed, Share
+from lqrlab.evaluation import Judgement, Scenario, judging
+from lqrlab.extensions.controllers import processes
+from lqrlab.extensions.predictive import reference
+from lqrlab.systems import catalogue
+
+GROUPS = ("trained", "unseen", "published", "dense")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlantSelection(Config):
+    """Plants, and what happens to them, as the options of ``lqrlab judge`` say it.
+
+    Attributes:
+        plants: groups (``trained``, ``unseen``, ``published``, ``dense``, ``all``), families, files of plants.
+        variants: plants of each family.
+        spread: half-width of their parameters, relative.
+        starts: initial states of each plant.
+        noise: of states and sensors, in scales of the states; 0 for no scenarios with noise.
+        limits: of the inputs, ± this in their scales; None for no scenarios with limits.
+        told: whether controllers are given A and B, ``"everything"``, or ``"units"`` alone.
+        seed: of plants and starts; 0 is the public list, others are held back.
+    """
+
+    plants: tuple[str, ...] = ("all",)
+    variants: Count = 8
+    spread: Share = 0.2
+    starts: Count = 4
+    noise: NonNegative = 0.01
+    limits: Positive | None = None
+    told: Annotated[str, OneOf("everything", "units")] = "everything"
+    seed: Seed = 0
+
+    @property
+    def key(self) -> Array:
+        """Random key of plants and starts."""
+        return jax.random.key(self.seed)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the selection, and of the files that it names."""
+        seen = hashlib.sha256(f"{lqrlab.__version__} {self.to_json()}".encode())
+        for file in map(Path, self.plants):
+            seen.update(file.read_bytes() if file.suffix and file.is_file() else b"")
+        return seen.hexdigest()[:16]
+
+
+def scenarios_of(selection: PlantSelection) -> dict[str, Scenario]:
+    """The scenarios of a selection: of its groups in the order of :func:`lqrlab.evaluation.suite`, then of its plants.
+
+    The trained families are those of the network that is shipped. A file is entered as a family of the file's name.
+
+    Raises:
+        ValueError: nothing selected; a name that is no group, family or file, with the nearest.
+    """
+    if not selection.plants:
+        raise ValueError(f"plants: expected {', '.join(GROUPS)}, all, families or files of plants, but found none")
+    trained = list(learning.weight_files.card("regulator")["trained"])
+    options = {name: getattr(selection, name) for name in ("variants", "spread", "noise")} | {"limit": selection.limits}
+    groups = GROUPS if "all" in selection.plants else [name for name in GROUPS if name in selection.plants]
+    found: dict[str, Scenario] = {}
+    if groups:
+        others = [name for name in catalogue.places() if name not in trained] if "unseen" in groups else []
+        every = evaluation.suite(trained, key=selection.key, others=others, **options)
+        found = {name: one for name, one in every.items() if one.group in groups}
+    each = [name for name in selection.plants if name not in (*GROUPS, "all")]
+    if names := [one for name in each for one in (systems.register_file(name) if Path(name).suffix else [name])]:
+        label = ", ".join(names) if len(names) < 4 else f"{len(names)} families"
+        group = "trained" if set(names) <= set(trained) else "unseen"
+        for name, one in evaluation.suite(names, key=selection.key, others=[], **options).items():
+            if one.group == "trained":
+                own = name.replace("trained families", label) if "trained families" in name else f"{label}, {name}"
+                found[own] = dataclasses.replace(one, group=group)
+    if selection.told == "units":
+        untold = {name: dataclasses.replace(one, told="units") for name, one in found.items()}
+        found = {name if found[name].told == "units" else f"{name}, untold": one for name, one in untold.items()}
+    return found
+
+
+def verify(judgement: Judgement) -> list[str]:
+    """Words for each scenario of a judgement whose plants and starts, drawn again, are not those of its recipe."""
+    try:
+        selection = PlantSelection.from_dict(judgement.recipe["selection"])
+        scenarios = scenarios_of(selection)
+    except (KeyError, ValueError) as error:
+        return [f"its recipe cannot be followed here: {error}"]
+    found = [f"{name}: it is of the recipe, and missing" for name in scenarios if name not in judgement.scores]
+    for name, digest in judgement.digests.items():
+        if name not in scenarios:
+            found.append(f"{name}: it is not of the recipe")
+        elif digest != judging.digest(scenarios[name], judging.key_of(selection.key, name), selection.starts):
+            found.append(f"{name}: its plants or starts are not those of the recipe")
+    return found
+
+
+def compared(files: Sequence[Path]) -> Judgement:
+    """The judgements of files side by side, each verified; a controller is called by its file too.
+
+    Raises:
+        ValueError: no file of a judgement; plants or starts that are not those of its recipe, or differ between files.
+    """
+    found: list[Judgement] = []
+    for file in files:
+        one = Judgement.read(file)
+        if words := verify(one):
+            raise ValueError(f"{file}: expected the plants and starts of its recipe, but found: {'; '.join(words)}")
+        called = functools.partial(_called, file.stem)
+        scores = {scenario: called(by) for scenario, by in one.scores.items()}
+        found.append(dataclasses.replace(one, scores=scores, refused=called(one.refused), seconds=called(one.seconds)))
+    return Judgement.together(found)
+
+
+def _called(stem: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{name} ({stem})": value for name, value in table.items()}
+
+
+@dataclasses.dataclass
+class Parts:
+    """The files of a controller in a folder, one for each scenario that has been judged."""
+
+    word: str
+    selection: PlantSelection
+    scenarios: Mapping[str, Scenario]
+    place: Path
+    controller: object = None
+
+    def file(self, name: str) -> Path:
+        """The part of a scenario."""
+        return self.place / f"{zlib.crc32(name.encode()):08x}.json"
+
+    def left(self) -> list[str]:
+        """Scenarios that have no part yet."""
+        return [name for name in self.scenarios if not self.file(name).exists()]
+
+    def write(self, name: str, controller: object) -> None:
+        """The part of a scenario, by a controller."""
+        key, starts, one = self.selection.key, self.selection.starts, {name: self.scenarios[name]}
+        found = evaluation.judge({self.word: controller}, one, key=key, starts=starts, reference=reference)
+        self.place.mkdir(parents=True, exist_ok=True)
+        found.save(self.file(name))
+
+
+def joined(parts: Sequence[Parts]) -> Judgement:
+    """The judgement of all parts, with what is to be known of how it was made."""
+    selection = parts[0].selection
+    each = [Judgement.read(part.file(name)) for name in parts[0].scenarios for part in parts]
+    seconds: dict[str, tuple[float, float]] = {}
+    for part in each:  # where a step takes longest: within limits, of an MPC
+        seconds |= {name: max(seconds.get(name, times), times) for name, times in part.seconds.items()}
+    recipe = {
+        "selection": json.loads(selection.to_json()),
+        "version": lqrlab.__version__,
+        "controllers": {part.word: processes.identity(part.word) for part in parts},
+    }
+    return dataclasses.replace(Judgement.together(each), recipe=recipe, seconds=seconds)

@@ -1,0 +1,179 @@
+"""Controllers from names and files beside loops in NumPy, which share no code with ours; processes that end."""
+
+import dataclasses
+import json
+import shutil
+import sys
+import types
+import zipfile
+import zlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from refusals import refused
+from scipy.linalg import expm, solve_discrete_are
+
+from lqrlab import control, controllers, deployment, environments, evaluation, systems
+from lqrlab.compute import pytree
+from lqrlab.extensions.controllers import processes
+from lqrlab.extensions.controllers.command import judge as command
+from lqrlab.extensions.controllers.selection import joined
+from lqrlab.simulation import Problem, bind
+
+KEY = jax.random.key(5)
+PLANT, TANKS = systems.make("cart_pole"), systems.make("coupled_tanks")
+GAIN = 1.2 * np.asarray(control.lqrd(*PLANT.matrices(), *PLANT.weights(), PLANT.dt).K)
+TINY = controllers.PlantSelection(plants=("cart_pole",), variants=1, starts=1, noise=0.0)
+
+
+def sampled(plant):
+    """A, B and the weights of a step, by the matrix exponential of van Loan."""
+    (A, B), (Q, R), dt = plant.matrices(), plant.weights(), float(plant.dt)
+    n, m = B.shape
+    F = np.block([[np.asarray(A), np.asarray(B)], [np.zeros((m, n + m))]])
+    W = np.block([[np.asarray(Q), np.zeros((n, m))], [np.zeros((m, n)), np.asarray(R)]])
+    whole = expm(np.block([[-F.T, W], [np.zeros_like(F), F]]) * dt)
+    step = whole[n + m :, n + m :]
+    return step[:n, :n], step[:n, n:], step.T @ whole[: n + m, n + m :]
+
+
+def ratio(plant, act, x):
+    """The cost of a loop over that of the Riccati equation."""
+    A, B, W = sampled(plant)
+    n = len(A)
+    P = solve_discrete_are(A, B, W[:n, :n], W[n:, n:], s=W[:n, n:])
+    paid, least = 0.0, x @ P @ x
+    for _ in range(6000):
+        z = np.concatenate([x, act(x)])
+        paid, x = paid + z @ W @ z, A @ x + B @ z[n:]
+    return paid / least
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Bent:
+    """More than −Kx far from the equilibrium: a policy in which no gain is seen."""
+
+    def init(self, batch_shape):
+        """Nothing to remember."""
+
+    def __call__(self, carry, x):
+        return None, -jnp.einsum("ij,...j->...i", jnp.asarray(GAIN), x) * (1 + jnp.tanh(x[..., :1]) ** 2)
+
+
+@pytest.mark.parametrize("bent", [False, True])
+def test_the_cost_above_the_optimum_is_that_of_a_loop_in_numpy(bent, tmp_path):
+    plants = systems.sample("cart_pole", key=KEY, num=2, spread=0.2)
+    found = controllers.load(str(deployment.save(GAIN, tmp_path / "gain.json"))) if not bent else lambda problem: Bent()
+    score = evaluation.judge({"mine": found}, {"these": plants}, key=KEY, starts=2).scores["these"]["mine"]
+    drawn = np.asarray(jax.random.normal(jax.random.fold_in(KEY, zlib.crc32(b"these")), (2, 2, 12)))
+
+    def act(x):
+        return -GAIN @ x * (1 + np.tanh(x[0]) ** 2 if bent else 1)
+
+    for i, start in np.ndindex(2, 2):
+        x0 = drawn[i, start, :4] * np.asarray(plants.scales[0]).reshape(-1, 4)[0]
+        assert np.isclose(score.ratio[i, start], ratio(plants[i], act, x0), rtol=1e-9, atol=0)
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="needs a C compiler")
+def test_c_code_and_units_are_given_absolute_signals(tmp_path):
+    """A tank of another size has another equilibrium, which they do not know."""
+    pytest.importorskip("fmpy")
+    K = np.asarray(control.lqrd(*TANKS.matrices(), *TANKS.weights(), TANKS.dt).K)
+    deployment.to_c(K, TANKS, tmp_path / "c")
+    deployment.to_fmu(K, tmp_path / "unit.fmu", TANKS)
+    x_own, u_own = map(np.asarray, TANKS.equilibrium())
+    others = systems.sample("coupled_tanks", key=KEY, num=2, spread=0.3)
+    x = 0.1 * np.ones((2, 1, TANKS.n))
+    x_eq, u_eq = (np.asarray(a)[:, None] for a in others.equilibrium())
+    expected = u_own - (x + x_eq - x_own) @ K.T - u_eq
+    assert np.abs(u_eq - u_own).max() > 1e-3
+    for name in ("c", "unit.fmu"):
+        controller = controllers.load(str(tmp_path / name))
+        policy = bind(controller, Problem.of(others, linear=True))
+        _, u = policy(policy.init((2, 1)), jnp.asarray(x))
+        assert np.allclose(u, expected, rtol=1e-12)
+        found = evaluation.judge({"exported": controller, "gain": lambda _: K}, TANKS, key=KEY, starts=2)
+        exported, gain = (found.scores["coupled_tanks"][k].ratio for k in ("exported", "gain"))
+        assert np.allclose(exported, gain, rtol=1e-9)
+        other = evaluation.judge({"exported": controller}, PLANT, key=KEY).refused["exported"]["cart_pole"]
+        assert "expected the sample time of the exported controller, 0.5 s" in other["cart_pole"]
+
+
+class Agent:
+    """As a library loads it: an agent that was trained with states in scales and actions within ±1."""
+
+    G = np.array([[0.3, -0.2, 0.5, 0.1]], np.float32)
+
+    @classmethod
+    def load(cls, path, device):
+        env, agent = environments.make("cart_pole", units="limits"), cls()
+        agent.observation_space, agent.action_space = env.observation_space, env.action_space
+        return agent
+
+    def predict(self, obs, deterministic):
+        return np.clip(obs @ self.G.T, -1, 1), None
+
+
+def test_an_agent_is_given_scaled_states_and_its_actions_are_shares_of_the_limits(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sbx", types.SimpleNamespace(PPO=Agent))
+    with zipfile.ZipFile(tmp_path / "agent.zip", "w") as archive:
+        archive.writestr("data", json.dumps({"policy_class": {"__module__": "sbx.ppo.policies"}}))
+    agent = controllers.load(str(tmp_path / "agent.zip"))
+    policy = bind(agent, Problem.of(PLANT, linear=True))
+    _, u = policy(policy.init((1,)), jnp.asarray([[0.2, 0.1, -0.1, 0.3]]))
+    limit = environments.make("cart_pole").action_high
+    shown = np.array([0.2, 0.1, -0.1, 0.3]) / np.asarray(PLANT.scales[0])
+    assert np.allclose(u[0], np.clip(Agent.G @ shown, -1, 1) * limit, rtol=1e-5)
+    found = evaluation.judge({"agent": agent}, systems.make("pendulum"), key=KEY)
+    assert "trained on observations" in found.refused["agent"]["pendulum"]["pendulum"]
+
+
+def test_what_ends_a_process_costs_its_own_rows(tmp_path):
+    """One ends at its second scenario; it is not asked again, and another file of the name is another controller."""
+    file, said = tmp_path / "mine.py", []
+    file.write_text("import os\nasked = []\n\n\ndef gain(problem):\n    asked.append(problem)\n"
+                    "    return 1.1 * problem.K if len(asked) < 3 else os._exit(7)\n")  # fmt: skip
+    words = ["lqr", f"{file}:gain"]
+    found = joined(processes.judge(words, TINY, tmp_path / "parts", say=said.append))
+    first, second = found.scores
+    assert np.all(found.scores[first][words[1]].ratio > 1)
+    assert found.refused[words[1]][second] == {"cart_pole": "ended with code 7 before it was done"}
+    assert np.all(found.scores[second][words[1]].verdict == evaluation.scores.NO_ANSWER)
+    assert np.allclose([found.scores[name]["lqr"].ratio for name in found.scores], 1)
+    assert controllers.verify(found) == []
+    said.clear()
+    assert len(processes.judge(words, TINY, tmp_path / "parts", say=said.append)) == 2
+    assert said == []
+    before = processes.identity(words[1])
+    file.write_text("gain = [[1.0, 2.0]]")
+    assert processes.identity(words[1]) != before
+    other = dataclasses.replace(found, recipe={**found.recipe, "selection": json.loads(TINY.to_json()) | {"seed": 1}})
+    assert len(controllers.verify(other)) == 2
+
+
+def test_what_is_no_controller_or_selection_is_refused(tmp_path):
+    plant = deployment.save(PLANT, tmp_path / "plant.json")
+    (tmp_path / "wide.py").write_text("import numpy as np\nK = np.ones((2, 3, 4))\n")
+    (tmp_path / "two.py").write_text("def a(p): ...\n\n\ndef b(p): ...\n")
+    (tmp_path / "agent.zip").write_text("none")
+    rows = [
+        ("expected one of lqr, .*nothing.py", controllers.load, "nothing.py"),
+        ("expected a gain or a controller, but found a plant", controllers.load, str(plant)),
+        (r"one gain \[m, n\].*\(2, 3, 4\)", controllers.load, str(tmp_path / "wide.py")),
+        ("expected one function, or gain, but found a, b", controllers.load, str(tmp_path / "two.py")),
+        ("expected c, but found a, b", controllers.load, f"{tmp_path / 'two.py'}:c"),
+        ("expected an agent of Stable-Baselines3", controllers.load, str(tmp_path / "agent.zip")),
+        ("mpc:N: expected", controllers.load, "mpc:x"),
+        ("found none", controllers.scenarios_of, dataclasses.replace(TINY, plants=())),
+        ("cart_pol", controllers.scenarios_of, dataclasses.replace(TINY, plants=("cart_pol",))),
+        ("there is no such file", controllers.scenarios_of, dataclasses.replace(TINY, plants=("a.json",))),
+        ("each once", processes.judge, ["lqr", "lqr"], TINY, tmp_path),
+    ]
+    for row in rows:
+        refused(*row)
+    assert "found lqrr" in str(CliRunner().invoke(command, ["lqrr"]).exception)
