@@ -1,8 +1,7 @@
 """Exact derivatives; steps of Runge-Kutta, nowhere else is a differential equation stepped, and of an optimiser."""
 
-import contextlib
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeVar
 
 import jax
@@ -13,7 +12,8 @@ from jaxtyping import Float
 
 Y = TypeVar("Y")
 Params = TypeVar("Params")
-_ROLLED = contextvars.ContextVar("rolled", default=False)
+ROLLED = contextvars.ContextVar("rolled", default=False)
+"""True where the stages of Runge-Kutta are traced as rounds of a loop: a quarter of the program, slower."""
 
 
 def rk4_step(rates: Callable[[Y], Y], y: Y, h: Y) -> Y:
@@ -27,7 +27,7 @@ def rk4_step(rates: Callable[[Y], Y], y: Y, h: Y) -> Y:
     def ahead(share: float | Array, k: Y) -> Y:
         return jax.tree.map(lambda a, h, k: a + share * h * k, y, h, k)
 
-    if _ROLLED.get():
+    if ROLLED.get():
         return _in_a_loop(rates, ahead, y, h)
     k1 = rates(y)
     k2 = rates(ahead(0.5, k1))
@@ -48,16 +48,6 @@ def _in_a_loop(rates: Callable[[Y], Y], ahead: Callable[[Array, Y], Y], y: Y, h:
     stages = jnp.array([0.0, 0.5, 0.5, 1.0]), jnp.array([1.0, 2.0, 2.0, 1.0])
     (_, total), _ = jax.lax.scan(stage, (nothing, nothing), stages)
     return jax.tree.map(lambda a, h, t: a + h / 6 * t, y, h, total)
-
-
-@contextlib.contextmanager
-def rolled() -> Iterator[None]:
-    """Functions that are traced inside have one stage of Runge-Kutta in a loop: a quarter of the program, slower."""
-    token = _ROLLED.set(True)
-    try:
-        yield
-    finally:
-        _ROLLED.reset(token)
 
 
 def rk4(rates: Callable[[Y], Y], y: Y, h: Y, substeps: int) -> Y:

@@ -19,6 +19,7 @@ M = TypeVar("M", Array, np.ndarray)
 _BALANCING = 24
 _UNCERTAIN = 4  # bits: a loop is stable if its powers halve before rounding has changed them by some 2⁻⁴
 _UNEVEN = 1e3  # a ratio of sums of a row and a column that costs digits
+_MOVED = 4  # times n units of rounding: so far a matrix's entries may be from those that were meant, relative
 
 
 def even_units(a: Float[Array, "n n batch"], uneven: float) -> Float[Array, "n batch"]:
@@ -75,33 +76,32 @@ def smith(
     return x, batch_last.library(x).where(change < 0.5, reach, jnp.inf)
 
 
-def smith_continuous(
-    a: Float[Arrays, "n n batch"], q: Float[Arrays, "n n batch"], tolerance: float, *, pivoted: bool = False
-) -> tuple[Float[Arrays, "n n batch"], Float[Arrays, " batch"]]:
-    """The solution of a X + X aᵀ + q = 0, and the sum of :func:`smith`, which this is of a Cayley transform.
+def cayley(
+    a: Float[Arrays, "n n batch"], q: Float[Arrays, "n n batch"], *, pivoted: bool = False
+) -> tuple[Float[Arrays, "n n batch"], Float[Arrays, "n n batch"]]:
+    """a, q of :func:`smith` with the solution of a X + X aᵀ + q = 0.
 
-    The transform (s + a)(s − a)⁻¹, its shift s of the size of a's modes, lies inside the unit circle exactly if a
-    is stable in continuous time.
+    The transform (s + a)(s − a)⁻¹, its shift s of the size of a's modes, is as stable as a in continuous time.
     """
     one = eye(a.shape[0], a)
     size = batch_last.norm(a) / a.shape[0] ** 0.5
     shift = batch_last.library(a).where(size > 0, size, 1.0)[None, None]
-    if pivoted:
-        inverse = batch_last.pivoted(shift * one - a, jnp.broadcast_to(one, a.shape))
-    else:
-        inverse = batch_last.inverse(shift * one - a)
-    moved = 2 * shift * inverse - one
-    return smith(moved, 2 * shift * mul(mul(inverse, q), t(inverse)), tolerance)
+    apart = shift * one - a
+    inverse = batch_last.pivoted(apart, jnp.broadcast_to(one, a.shape)) if pivoted else batch_last.inverse(apart)
+    return 2 * shift * inverse - one, 2 * shift * mul(mul(inverse, q), t(inverse))
 
 
 def _bounded(a: Array, q: Array, *, continuous: bool) -> Array:
-    """The solution, NaN where a is not stable; the units of the states do not matter."""
-    tolerance = float(jnp.finfo(a.dtype).eps) ** 0.5 / 4
-    d = 2.0 ** jnp.round(jnp.log2(even_units(a, _UNEVEN)))  # powers of two: exact
+    """The solution, NaN where a is not stable but for rounding; the units of the states do not matter."""
+    tolerance, eps = float(jnp.finfo(a.dtype).eps) ** 0.5 / 4, float(np.finfo(float).eps)
+    own = eps * jnp.max(jnp.abs(jnp.diagonal(a)), axis=1)  # what couples one way alone is uneven, too
+    d = 2.0 ** jnp.round(jnp.log2(even_units(jnp.where(a == 0, own, a), _UNEVEN)))  # powers of two: exact
     both = d[:, None] * d[None]
     a, q = a * d[None] / d[:, None], q / both
-    x, reach = smith_continuous(a, q, tolerance, pivoted=True) if continuous else smith(a, q, tolerance)
-    return jnp.where((reach < jnp.inf)[None, None], x * both, jnp.nan)
+    a, q = cayley(a, q, pivoted=True) if continuous else (a, q)
+    x, reach = smith(a, q, tolerance)
+    sure = _MOVED * len(a) * eps * batch_last.norm(a) * reach < 1  # smaller changes leave it stable
+    return jnp.where(sure[None, None], x * both, jnp.nan)
 
 
 _SOLVERS = {c: batch_last.solver(2, 2)(partial(_bounded, continuous=c)) for c in (True, False)}

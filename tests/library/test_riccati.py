@@ -481,6 +481,9 @@ def test_a_mode_on_the_boundary_that_no_input_moves_or_no_weight_sees_is_certifi
     for found in (design(*batch), jax.jit(design)(*batch), design(*(a[:40] for a in batch))):
         assert not found.stabilizing.any()
         assert np.isnan(found.K).all((-1, -2)).all()
+    T, (A, B) = rng.normal(size=(80, 4, 4)), batch[:2]
+    moved = (a[np.abs(A).max((1, 2)) < 99] for a in (T @ A @ np.linalg.inv(T), T @ B, np.linalg.inv(T)))
+    assert np.isnan(control.h2_norm(*moved, discrete=not continuous)).all()
     for problem in problems[::4]:
         refused(r"no input moves it|Q does not see it", design, *problem)
         assert "decays" not in str(control.diagnose(*problem, dt=None if continuous else 1.0))

@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float
 
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import Arrays, eye, mul, symmetric, t
-from lqrlab.control.lyapunov import even_units, smith, smith_continuous, stage_weight
+from lqrlab.control.lyapunov import cayley, even_units, smith, stage_weight
 
 _DOUBLINGS = 12  # problems that have not converged by then go to the sign function
 _STEPS, _NEWTON = 60, 8  # of the sign function, and after it
@@ -141,7 +141,7 @@ class DoublingProblem(NamedTuple):
         size = _size(P)
         to, both = size[None] / size[:, None], size[:, None] * size[None]
         even = t(closed) * to
-        step, reach = (smith_continuous if continuous else smith)(even, wrong / both, CORRECTION)
+        step, reach = smith(*(cayley(even, wrong / both) if continuous else (even, wrong / both)), CORRECTION)
         if continuous:
             reach = reach * (1 + batch_last.largest(t(self.A) * to) / batch_last.largest(even))
         return P + symmetric(step * both), reach
@@ -298,7 +298,7 @@ def by_sign_function(
     found, error = jax.lax.while_loop(more, step, (symmetric(stable_subspace(S)), best, 0))[1]
 
     def lyapunov(a: Array, q: Array) -> Array:
-        X, reach = (smith_continuous if continuous else smith)(a, q, _DECIDES)
+        X, reach = smith(*cayley(a, q), _DECIDES) if continuous else smith(a, q, _DECIDES)
         return jnp.where(reach < jnp.inf, X, jnp.nan)
 
     return _only(problem.determined(found.P, lyapunov, continuous=continuous), problem, found, error, continuous)

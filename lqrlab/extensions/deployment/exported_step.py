@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.compute.calculus import rolled
+from lqrlab.compute import calculus
 from lqrlab.extensions.deployment.c_code import control_flow, indexing, primitives  # noqa: F401  (their rules are the table)
 from lqrlab.extensions.deployment.c_code.arrays import Constant, StoredArray
 from lqrlab.extensions.deployment.c_code.expressions import Writer, kind_of, used_once
@@ -96,8 +96,11 @@ class ExportedStep:
         def step(leaves: list[Array], carry: Any, y: Array) -> tuple[Any, Array]:
             return self(jax.tree.unflatten(structure, leaves), carry, y)
 
-        with rolled():
+        token = calculus.ROLLED.set(True)
+        try:
             closed = jax.make_jaxpr(step)(leaves, carry, jnp.zeros(len(self.y_eq)))
+        finally:
+            calculus.ROLLED.reset(token)
         translator = Translator()
         program = translator.program
         memories = [
