@@ -97,7 +97,7 @@ def test_commands_on_pages_exist(line):
     words = shlex.split(line[re.search(r"(^|[/ ])lqrlab ", line).end() :].partition("&&")[0])
     command: click.Command = main
     while isinstance(command, click.Group):
-        command = command.commands[words.pop(0)]
+        command = command.get_command(click.Context(command), words.pop(0))
     known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     assert {word.partition("=")[0] for word in words if word.startswith("-")} <= known
 

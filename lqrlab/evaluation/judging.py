@@ -8,6 +8,7 @@ import itertools
 import statistics
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -29,6 +30,7 @@ from lqrlab.systems import Plant
 _AT_ONCE = 256  # plants whose loops are simulated together
 _EPISODE = 100  # samples of a disturbed loop between two events
 _LARGEST = 1e6  # scales of a state: beyond it a disturbed loop is not followed
+_MOST_MAPS = 30_000
 _CALLS = 200  # of one step, to time it
 Reference = Callable[[Problem], Callable[[Array], Array]]
 """Problem → the least cost of starts within its limits, as ``predictive.reference`` makes."""
@@ -82,7 +84,7 @@ def judge(
     key: PRNGKeyArray,
     starts: int = 4,
     reference: Reference | None = None,
-    progress: Callable[[str, str], None] | None = None,
+    progress: Callable[[str, str], None] = lambda scenario, controller: None,
 ) -> Judgement:
     """Compare any controllers with the least cost that any controller could pay, on any plants.
 
@@ -115,8 +117,7 @@ def judge(
     refused: dict[str, dict[str, dict[str, str]]] = collections.defaultdict(dict)
     times: dict[str, tuple[float, float]] = {}
     for (scenario, case), (name, controller) in itertools.product(cases.items(), controllers.items()):
-        if progress is not None:
-            progress(scenario, name)
+        progress(scenario, name)
         scores[scenario][name], words = _scored(controller, case)
         if words:
             refused[name][scenario] = words
@@ -135,10 +136,7 @@ def judge(
 def loop_of(
     controller: Any, scenario: Scenario, key: Array, variant: int, start: int, starts: int
 ) -> tuple[Problem, Array, Any]:
-    """The plant of a loop that was judged, not padded, its start, and its controller: to be run again.
-
-    Variant and start are as in the scores, of ``starts``; the key is :func:`key_of` the scenario.
-    """
+    """The plant of a loop that was judged, not padded, its start, and its controller; ``key`` is :func:`key_of`'s."""
     case = _prepared(scenario, key, starts, None)
     family = str(case.names[variant])
     alone = case.some(np.array([variant])).alone(family)
@@ -173,10 +171,8 @@ def _check(controllers: Mapping[str, object], scenarios: Mapping[str, Scenario],
             check_controller(controller)
     limited = [name for name, scenario in scenarios.items() if scenario.limit is not None]
     if limited and reference is None:
-        raise ValueError(
-            f"reference: expected one for {limited[0]!r}, since a loop within limits is compared with the least cost "
-            "within them; reference=predictive.reference computes it"
-        )
+        least = "the least cost within limits; reference=predictive.reference computes it"
+        raise ValueError(f"reference: expected one for {limited[0]!r}, {least}")
 
 
 def key_of(key: PRNGKeyArray, name: str) -> Array:
@@ -208,10 +204,7 @@ def _prepared(scenario: Scenario, key: Array, starts: int, reference: Reference 
     normal = jax.random.normal(key, (len(names), starts, systems.N_MAX))[at]
     exists = problem.coordinates.state_mask[:, None, : problem.n]
     x0 = scenario.size * normal[..., : problem.n] * exists * problem.scale_x[:, None]
-    members, best = (
-        np.concatenate([np.arange(len(batch)) for batch in batches]),
-        None if scenario.limit is None else reference,
-    )
+    members, best = np.concatenate([np.arange(len(one)) for one in batches]), reference if scenario.limit else None
     case = _Case(scenario, names[at], members[at], len(names) - len(at), problem, x0, then, key, best)
     return dataclasses.replace(case, problem=case.acting(problem), then=None if then is None else case.acting(then))
 
@@ -235,6 +228,7 @@ def _scored(controller: Any, case: _Case) -> tuple[Score, dict[str, str]]:
             pass
     words, parts = {}, []
     for family in dict.fromkeys(names):
+        _drop_programs()
         at = np.flatnonzero(case.names == family)
         try:
             if isinstance(controller, Mapping) and family not in controller:
@@ -251,6 +245,13 @@ def _scored(controller: Any, case: _Case) -> tuple[Score, dict[str, str]]:
         except Exception as error:  # a controller's fault costs its own rows
             words[family] = f"{'' if isinstance(error, ValueError) else type(error).__name__ + ': '}{error}"
     return _spread(case, parts), words
+
+
+def _drop_programs() -> None:
+    """Programs of one family after another fill the memory maps of a process, of which Linux allows 65,530."""
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > _MOST_MAPS:
+        jax.clear_caches()
 
 
 def _plant_by_plant(make: Callable[[Problem], object], problem: Problem) -> Policy:

@@ -17,7 +17,7 @@ from lqrlab import control, systems
 from lqrlab.evaluation import Judgement, Scenario, judging
 from lqrlab.simulation import LinearPolicy, Problem, rollout
 from lqrlab.workbench.figures import charts, svg, tables
-from lqrlab.workbench.figures.svg import Stroke, element, px, text
+from lqrlab.workbench.figures.svg import Picture, Stroke, element, px, text
 
 GOOD = 10.0
 """Percent above the optimum at p99 up to which a controller is good, if none of its loops fails."""
@@ -47,7 +47,7 @@ def write(judgement: Judgement, path: str | Path, *, command: str = "", loops: S
         judgement=judgement,
         answers=_sentences(judgement),
         good=GOOD,
-        pictures={look: _tails(judgement, width) for look, width in _WIDTHS.items()},
+        pictures={look: picture(judgement, width).svg for look, width in _WIDTHS.items()},
         table=_table(judgement),
         times=_times(judgement),
         loops=loops,
@@ -172,8 +172,8 @@ def _times(judgement: Judgement) -> list[tuple[str, ...]]:
     return [(name, *taken, *(fast or ["–"])[:1]) for name, taken in written.items()]
 
 
-def _tails(judgement: Judgement, width: float) -> str:
-    """The picture: of each scenario and controller a line from the median to p95 and p99; lost loops at the edge."""
+def picture(judgement: Judgement, width: float = 860.0) -> Picture:
+    """The tails: of each scenario and controller a line from the median to p95 and p99; lost loops at the edge."""
     summary, looks = judgement.summary(), svg.strokes(_controllers(judgement))
     keys = "".join(svg.legend(2, 12 + 15 * k, {name[-40:]: stroke}) for k, (name, stroke) in enumerate(looks.items()))
     top, tall = 24 + 15.0 * len(looks), sum(20 + _ROW * len(by) for by in summary.values())
@@ -194,7 +194,7 @@ def _tails(judgement: Judgement, width: float) -> str:
         for name, numbers in by.items():
             body, y = body + _tail(axes, y + 2, numbers, looks[name]), y + _ROW
     alt = f"Cost above the optimum in each scenario of {', '.join(looks)}; the table below has the numbers"
-    return svg.document(keys + body, width, bottom + 20, alt)
+    return Picture(svg.document(keys + body, width, bottom + 20, alt), alt)
 
 
 def _tail(axes: charts.Axes, y: float, numbers: Mapping[str, float], stroke: Stroke) -> str:

@@ -1,0 +1,96 @@
+"""README's table of results: any controllers, judged, and written between two marks of the file.
+
+``python -m benchmarks.judge`` prints it, ``--write README.md`` puts it into the file. PPO is trained first, an agent
+for each of eight families, by rejax (``pip install rejax``), and left out where that is missing.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+import jax
+
+from benchmarks import learned_agents
+from lqrlab import compute, controllers, environments, evaluation, learning, predictive
+from lqrlab.evaluation import Judgement
+from lqrlab.workbench.cli.options import PATH
+from lqrlab.workbench.figures import judgement_page
+
+BEGIN, END = "<!-- judged -->", "<!-- /judged -->"
+_CONTROLLERS = ("lqr", "clipped", "mpc:20", "pid", "nominal", "network", "adaptive")
+_SHOWN = {
+    "trained families, ±20 %": "made for these, ±20 %",
+    "families never trained on, ±20 %": "other families",
+    "dense systems": "dense systems",
+    "starts beyond limits": "beyond the limits",
+    "another plant": "another plant, noise",
+    "A and B not told": "A and B not given",
+}
+"""Scenario → its head in the table."""
+
+
+def table(found: Judgement, heads: Mapping[str, str] = _SHOWN) -> str:
+    """Markdown, a controller a row: median and p99 of the cost above the least, and the loops lost, in percent."""
+    summary = found.summary()
+    rows = [["median / p99 / lost, in %", *heads.values()], ["---"] * (1 + len(heads))]
+    for name in dict.fromkeys(name for by in found.scores.values() for name in by):
+        rows.append([f"`{name}`", *(cell(summary[scenario].get(name, {})) for scenario in heads)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def cell(numbers: Mapping[str, float]) -> str:
+    """The numbers of a cell, to digits that repeat on another machine."""
+    if not numbers or numbers.get("no answer") == 100:
+        return "–"
+    digits, share = judgement_page.digits, judgement_page.share
+    return f"{digits(numbers['median'])} / {digits(numbers['p99'])} / {share(numbers['diverged'])}"
+
+
+def agents(families: list[str], steps: int) -> dict[str, environments.AgentPolicy]:
+    """PPO's agent of each family, trained on its default parameters."""
+    size = learned_agents.Training(ppo_steps=steps)
+    keys = jax.random.split(jax.random.key(0), 1)
+    found = {}
+    for name in families:
+        env = learned_agents.task(name)
+        click.echo(f"PPO: {name}", err=True)
+        found[name] = environments.AgentPolicy.of(env, learned_agents.ppo(env, size, keys)[0])
+    return found
+
+
+def judged(variants: int, steps: int) -> Judgement:
+    """All controllers on all scenarios of the table."""
+    trained, key = list(learning.card("regulator")["trained"]), jax.random.key(0)
+    scenarios = evaluation.suite(trained, key=key, variants=variants, limit=1.0)
+    chosen = {name: scenarios[name] for name in _SHOWN}
+    rows: dict[str, object] = {word: controllers.load(word) for word in _CONTROLLERS}
+    if learned_agents.has_rejax():
+        rows["PPO"] = agents([name for name in learned_agents.PLANTS if name in trained], steps)
+
+    def say(scenario: str, name: str) -> None:
+        click.echo(f"{name}: {scenario}", err=True)
+
+    return evaluation.judge(rows, chosen, key=key, reference=predictive.reference, progress=say)
+
+
+@click.command()
+@click.option("--variants", default=8, show_default=True, help="Of each family.")
+@click.option("--steps", default=200_000, show_default=True, help="Of PPO, for each family.")
+@click.option("--save", type=PATH, default="data/judged.json", show_default=True, help="Its numbers.")
+@click.option("--write", "file", type=PATH, help="File whose table is replaced.")
+def main(variants: int, steps: int, save: Path, file: Path | None) -> None:
+    """Judge the controllers of README's table."""
+    compute.setup()
+    found = judged(variants, steps)
+    found.save(save)
+    written = table(found)
+    click.echo(written)
+    if file is not None:
+        text = file.read_text(encoding="utf-8")
+        new = re.sub(f"{BEGIN}.*{END}", f"{BEGIN}\n{written}\n{END}", text, flags=re.S)
+        file.write_text(new, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m benchmarks.judge")
