@@ -13,6 +13,7 @@ from lqrlab.extensions.robust.generalized_plant import UncertaintyBlock, uncerta
 
 _STEPS = np.array([0.2, 0.7, 1.5, 3.0, 6.0])  # times the last decrease of λ: those that are tried for the next one
 _INSIDE = 0.8  # of the largest decrease that was possible
+_STALLED = 0.9  # of the last distance to the centre: no nearer, as where a G without end makes F ever larger
 _EXACT = 2e-4  # relative decrease of λ after which no more is looked for,
 _RESTS, _GONE = 0.01, 1e-4  # unless an entry of D, above that share of the largest, still changes by more, relative
 _NOTHING = 1e-12  # λ relative to ‖M‖²: µ is zero
@@ -272,22 +273,23 @@ def _upper(M: np.ndarray, structure: Structure) -> np.ndarray:
     bound, left = np.full(M.shape[-1], 0.0), np.flatnonzero(size)
     centers = _Centers(M[..., left] / size[left], scalings)
     v = np.repeat((scalings.trace > 0).astype(float)[:, None], len(left), axis=1)
-    level, fall = np.full(len(left), 1.2), np.full(len(left), 0.5)
+    level, fall, last = np.full(len(left), 1.2), np.full(len(left), 0.5), np.full(len(left), np.inf)
     for _ in range(_TURNS):
         if not len(left):
             break
         newton, far, tangent = _direction(centers, v, level)
         before = centers.diagonal(v)
         v = v + newton * np.where(far < 0.25, 1.0, 1 / (1 + far))
-        fall, go = _falls(centers, v, level, fall, tangent, far < 1)
+        fall, go = _falls(centers, v, level, fall, tangent, (far < 1) | (far > _STALLED * last))
         v, level = np.where(go > 0, v + go * tangent, v), level - go
         bound[left] = size[left] * np.sqrt(level)
         # λ can hardly fall for a while and then much more: near a real matrix G has to become large first
         after = centers.diagonal(v)
         moves = ((np.abs(after - before) > _RESTS * before) & (after > _GONE * after.max(0))).any(0)
         on = ~(((far < 0.5) & (fall < _EXACT * level) & ~moves) | (level < _NOTHING)) & np.isfinite(far)
+        last = far
         if not on.all():
-            left, v, level, fall = left[on], v[:, on], level[on], fall[on]
+            left, v, level, fall, last = left[on], v[:, on], level[on], fall[on], last[on]
             centers.keep(on)
     return bound
 

@@ -76,6 +76,18 @@ def test_complex_bounds_meet_for_up_to_three_blocks():
     assert np.median(found.lower / found.upper) > 1 - 1e-3
 
 
+def test_one_real_scalar_has_a_closed_form():
+    # µ is the largest real eigenvalue; where there is none, G grows without end and no scalings are the best
+    rng = np.random.default_rng(2)
+    for M in (*rng.normal(size=(40, 3, 3)), *matrices(10, 3, 3), np.array([[0.0, 1.0, 3.0], [-1, 0, 0], [0, 0, 0.1]])):
+        real = [abs(w) for w in np.linalg.eigvals(M) if abs(w.imag) < 1e-9 * abs(w)]
+        upper, least = robust.mu(M, [-3]).upper, max(real, default=0.0)
+        assert least * (1 - 1e-9) <= upper <= least * (1 + 1e-3) + 1e-5
+    turning = np.kron(np.eye(2), [[0.0, 1.0], [-1.0, 0.0]]) + np.diag([0, 0, 0.1, 0.1])
+    assert robust.mu(turning, [-2, -2]).upper < 1e-5
+    assert robust.mu(np.diag([1j, 2j, 0.3]), [-1, -1, 1]).upper == pytest.approx(0.3, rel=1e-3)
+
+
 def test_one_block_has_a_closed_form():
     M = matrices(20, 3, 3, seed=2)
     radius = np.abs(np.linalg.eigvals(M)).max(axis=1)
