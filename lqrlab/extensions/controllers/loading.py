@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from lqrlab import control, learning, simulation, systems
-from lqrlab.compute import checks
+from lqrlab.compute import checks, pytree
 from lqrlab.compute.names import of_extra
 from lqrlab.evaluation import FamilyGain
 from lqrlab.extensions import classical, deployment, environments, predictive, unknown
@@ -167,13 +167,41 @@ class _ManyFamilies:
         return getattr(self._problem, name)
 
 
+@pytree
+@dataclasses.dataclass(frozen=True)
+class _EachPlant:
+    """Policies of plants, stacked: each is given the loops of its own plant, whatever it makes of leading axes."""
+
+    policies: Any
+
+    def init(self, batch_shape: tuple[int, ...]) -> Any:
+        """Memories ``[V, *rest]`` of as many plants."""
+        return jax.vmap(lambda policy: policy.init(batch_shape[1:]))(self.policies)
+
+    def __call__(self, carry: Any, x: Array) -> tuple[Any, Array]:
+        """Memories and inputs of states ``[V, *rest, n]``."""
+        return jax.vmap(lambda policy, *loops: policy(*loops))(self.policies, carry, x)
+
+
 def _of_function(make: Any) -> Design:
-    """Somebody's function: where it asks what plant it has, it is asked about the plants of one family at a time."""
+    """Somebody's function: where it asks what plant it has, it is asked about the plants of one family at a time.
+
+    Policies with arrays for each plant are made plant by plant: ``K @ x[..., None]`` of ``K [V, m, n]`` and ``x [V, S,
+    n]`` takes the start for the plant where there are as many.
+    """
 
     @functools.wraps(make)
     def made(problem: Problem, *more: Any) -> Any:
-        many = problem.plant is None and not problem.in_scales
-        return make(_ManyFamilies(problem) if many else problem, *more)
+        def of(some: Problem) -> Any:
+            many = some.plant is None and not some.in_scales
+            return make(_ManyFamilies(some) if many else some, *more)
+
+        found, batch = of(problem), problem.batch_shape
+        if len(batch) != 1 or not simulation.is_policy(found) or simulation.binding.recognised(found):
+            return found
+        if all(np.shape(leaf)[:1] != batch for leaf in jax.tree.leaves(found)):
+            return found
+        return _EachPlant(jax.tree.map(lambda *a: jnp.stack(a), *(of(problem[i]) for i in range(*batch))))
 
     return made
 
