@@ -46,6 +46,7 @@ class _Case:
     left_out: int
     problem: Problem
     x0: Array
+    pushes: Array  # drawn for each event, of the padded size ``[V, events, S, 12]``: the same for all controllers
     then: Problem | None
     key: Array
     reference: Reference | None
@@ -61,7 +62,7 @@ class _Case:
 
     def some(self, at: Any) -> "_Case":
         """The case of some plants, still padded."""
-        chosen = {name: getattr(self, name)[at] for name in ("names", "members", "problem", "x0")}
+        chosen = {name: getattr(self, name)[at] for name in ("names", "members", "problem", "x0", "pushes")}
         return dataclasses.replace(self, **chosen, then=None if self.then is None else self.then[at])
 
     def alone(self, family: str) -> "_Case":
@@ -121,7 +122,8 @@ def judge(
         scores[scenario][name], words = _scored(controller, case)
         if words:
             refused[name][scenario] = words
-        if name not in times and case.scenario.told == "everything" and (timed := _timed(controller, case)):
+        there = case.some(scores[scenario][name].answered.any(-1))
+        if name not in times and case.scenario.told == "everything" and (timed := _timed(controller, there)):
             times[name] = timed
     return Judgement(
         scores,
@@ -201,11 +203,13 @@ def _prepared(scenario: Scenario, key: Array, starts: int, reference: Reference 
     if not len(at):
         raise ValueError("plants: none has a stabilizing optimum to compare with; control.lqrd on one says why")
     problem, then = problem[at], None if then is None else then[at]
-    normal = jax.random.normal(key, (len(names), starts, systems.N_MAX))[at]
+    keys = [key, *(jax.random.fold_in(key, i) for i in range(len(scenario.events)))]
+    normal, *_ = drawn = [jax.random.normal(one, (len(names), starts, systems.N_MAX))[at] for one in keys]
     exists = problem.coordinates.state_mask[:, None, : problem.n]
     x0 = scenario.size * normal[..., : problem.n] * exists * problem.scale_x[:, None]
-    members, best = np.concatenate([np.arange(len(one)) for one in batches]), reference if scenario.limit else None
-    case = _Case(scenario, names[at], members[at], len(names) - len(at), problem, x0, then, key, best)
+    best, pushes = reference if scenario.limit else None, jnp.stack(drawn, 1)[:, 1:]
+    members = np.concatenate([np.arange(len(one)) for one in batches])
+    case = _Case(scenario, names[at], members[at], len(names) - len(at), problem, x0, pushes, then, key, best)
     return dataclasses.replace(case, problem=case.acting(problem), then=None if then is None else case.acting(then))
 
 
@@ -215,9 +219,9 @@ def _scored(controller: Any, case: _Case) -> tuple[Score, dict[str, str]]:
     if hasattr(controller, "gains"):
         if case.scenario.told == "units":
             return _spread(case, []), dict.fromkeys(names, "its gains are for the plants' own units and weights")
+        why = getattr(controller, "why", "it has no gain for this plant")
         controller = controller.gains(names, case.problem)
         there = np.flatnonzero(np.isfinite(np.asarray(controller)).all((-1, -2)))
-        why = getattr(controller, "why", "it has no gain for this plant")
         words = dict.fromkeys(np.delete(case.names, there).tolist(), why)
         found = _run(controller[there], case.some(there)) if len(there) else None
         return _spread(case, [] if found is None else [(there, found)]), words
@@ -243,7 +247,9 @@ def _scored(controller: Any, case: _Case) -> tuple[Score, dict[str, str]]:
                 found = _run(functools.partial(_plant_by_plant, own), here)
             parts.append((at, found))
         except Exception as error:  # a controller's fault costs its own rows
-            words[family] = f"{'' if isinstance(error, ValueError) else type(error).__name__ + ': '}{error}"
+            hidden = case.scenario.told == "units" and "told" not in str(error)
+            told = "; A and B are not told here: they are not a number" * hidden
+            words[family] = f"{'' if isinstance(error, ValueError) else type(error).__name__ + ': '}{error}{told}"
     return _spread(case, parts), words
 
 
@@ -318,7 +324,7 @@ def _disturbed(controller: Any, case: _Case) -> Score:
         raise ValueError("it needs A and B, which it is not told here")
     pushes = [jnp.zeros_like(case.x0)]
     for i in range(len(events)):
-        normal = jax.random.normal(jax.random.fold_in(case.key, i), case.x0.shape) * (case.x0 != 0).astype(float)
+        normal = case.pushes[:, i, :, : problem.n] * (case.x0 != 0).astype(float)
         pushes.append(normal / jnp.linalg.norm(normal, axis=-1, keepdims=True) * problem.scale_x[:, None])
     plants = [problem, *(case.then if event == "another plant" else problem for event in events)]
     ratio, judged = _episodes(tuple(plants), policy, case.x0, jnp.stack(pushes), case.key)

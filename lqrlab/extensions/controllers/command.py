@@ -14,8 +14,8 @@ from lqrlab.workbench.cli.options import PATH
 _option = functools.partial(click.option, show_default=True)
 
 
-def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> tuple[str, ...]:
-    return tuple(name.strip() for part in value for name in part.split(",") if name.strip())
+def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> tuple[str, ...] | None:
+    return tuple(name.strip() for part in value for name in part.split(",") if name.strip()) if value else None
 
 
 @click.command()
@@ -32,8 +32,8 @@ def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> t
 @_option("--memory-limit", default=8.0, help="GiB that it has.")
 @_option("--jobs", type=click.IntRange(1), default=1, help="Controllers judged at once.")
 @_option("-o", "--output", type=PATH, default="judgement.html", help="Page; its numbers are in .json beside it.")
-@click.option("--compare", is_flag=True, help="CONTROLLERs are such .json files.")
-def judge(words: tuple[str, ...], output: Path, compare: bool, plants: tuple[str, ...], **asked: Any) -> None:
+@click.option("--compare", is_flag=True, help="CONTROLLERs are such .json files; of their code only --plants is run.")
+def judge(words: tuple[str, ...], output: Path, compare: bool, plants: tuple[str, ...] | None, **asked: Any) -> None:
     """Judge each CONTROLLER by its cost above the least that any controller could pay.
 
     CONTROLLER: lqr, clipped, mpc:20, pid[:rule], nominal, adaptive, network, none; a run's folder; mine.py[:name];
@@ -44,6 +44,10 @@ def judge(words: tuple[str, ...], output: Path, compare: bool, plants: tuple[str
     """
     if not words:
         raise ValueError("CONTROLLER: expected at least one, as lqr or mine.py, but found none")
+    if plants is not None and not plants:
+        raise ValueError("plants: expected groups, families or files of plants, but found none")
+    if output.suffix == ".json":
+        raise ValueError(f"output: expected the page, as {output.with_suffix('.html')}, but found {output}")
     for word in words if not compare else ():
         parted(word)  # refused before anything is loaded
     from lqrlab import compute
@@ -53,7 +57,7 @@ def judge(words: tuple[str, ...], output: Path, compare: bool, plants: tuple[str
     compute.setup()
     loops: list[tuple[str, str]] = []
     if compare:
-        found = selection.compared([Path(word) for word in words])
+        found = selection.compared([Path(word) for word in words], plants or ())
     else:
         options = {name: asked.pop(name) for name in ("jobs", "time_limit", "memory_limit")}
         asked |= {"plants": plants or ("all",), "seed": asked["seed"] or 0}

@@ -152,7 +152,30 @@ def _of_design(found: Any) -> object:
     if isinstance(found, simulation.LinearController):
         return one_family(lambda problem: _measuring(found, np.shape(found.system.D)[::-1], problem))
     kept = simulation.is_policy(found) or simulation.binding.recognised(found)
-    return one_family(lambda problem: found) if kept else found
+    return one_family(lambda problem: found) if kept else _of_function(found)
+
+
+class _ManyFamilies:
+    """A problem of plants of many families: one that a function asks for names or sizes of which it gets by family."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("plant", "name", "n", "m"):
+            raise ValueError(f"{name}: of many families there are many")
+        return getattr(self._problem, name)
+
+
+def _of_function(make: Any) -> Design:
+    """Somebody's function: where it asks what plant it has, it is asked about the plants of one family at a time."""
+
+    @functools.wraps(make)
+    def made(problem: Problem, *more: Any) -> Any:
+        many = problem.plant is None and not problem.in_scales
+        return make(_ManyFamilies(problem) if many else problem, *more)
+
+    return made
 
 
 def _measuring(policy: Any, sizes: tuple[int, ...], problem: Problem) -> Policy:
@@ -182,17 +205,19 @@ def _absolute(controller: Any, problem: Problem, sensor: np.ndarray | None = Non
 
 
 def _of_python(path: Path, name: str) -> object:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    called = f"judged_{path.stem}"  # in the place of no other module: a file may be called copy.py
+    spec = importlib.util.spec_from_file_location(called, path)
     module: Any = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
-    sys.modules[path.stem] = module
+    sys.modules[called] = module
     sys.path.insert(0, str(path.resolve().parent))  # what it imports stands beside it
     module.__loader__.exec_module(module)
     own = {key: value for key, value in vars(module).items() if not key.startswith("_")}
-    made = [key for key, value in own.items() if inspect.isfunction(value) and value.__module__ == path.stem]
+    made = [key for key, value in own.items() if inspect.isfunction(value) and value.__module__ == called]
     made = made or [key for key, value in own.items() if isinstance(value, np.ndarray | jax.Array | control.LQR)]
     name = name or (made[0] if len(made) == 1 else "")
     if name not in own:
-        raise ValueError(f"{path}: expected {name or 'one function, or gain'}, but found {', '.join(own)}; {path}:NAME")
+        found = ", ".join(own)
+        raise ValueError(f"{path}: expected {name or 'one function, or gain'}, but found {found}; say {path}:NAME")
     return _of_design(own[name])
 
 

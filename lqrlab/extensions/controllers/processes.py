@@ -22,6 +22,7 @@ BUILT_IN = ("lqr", "clipped", "mpc", "pid", "nominal", "adaptive", "network", "n
 """Names of controllers that are built in; ``mpc:20``, ``pid:simc`` say more."""
 _FILES = (".py", ".zip", ".fmu", ".json", ".mat", ".npz")
 _EXECUTED = (".py", ".zip", ".fmu")  # so is a folder of C code
+_USED = (".py", ".npy", ".npz", ".mat", ".csv")  # beside a Python file
 _AT, _ENDED = "at", "ended"  # files beside a controller's parts: the scenario that it is at, why it has ended
 _ENOUGH = 2  # scenarios that end a controller's process before the others are not tried
 
@@ -47,13 +48,19 @@ def is_foreign(word: str) -> bool:
 
 
 def identity(word: str) -> str:
-    """Digest of the word and of the file or folder that it names: another file is another controller."""
+    """Digest of the word and of the file or folder that it names: another file is another controller.
+
+    Of a Python file also of code and arrays beside it, which it may use.
+    """
     path, _ = parted(word)
     seen = hashlib.sha256(word.encode())
     if path is not None:
         inside = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-        for file in [path] if path.is_file() else sorted(one for one in inside.rglob("*") if one.is_file()):
-            seen.update(str(file.relative_to(path)).encode() + file.read_bytes())
+        files = [path] if path.is_file() else sorted(one for one in inside.rglob("*") if one.is_file())
+        if path.suffix == ".py":
+            files += sorted(file for file in path.parent.iterdir() if file.suffix in _USED and file.is_file())
+        for file in files:
+            seen.update(os.path.relpath(file, path).encode() + file.read_bytes())
     return seen.hexdigest()[:16]
 
 
@@ -78,7 +85,9 @@ def judge(
     from lqrlab.extensions.controllers.selection import Parts, scenarios_of
 
     scenarios, digest = scenarios_of(selection), selection.digest
-    parts = [Parts(word, selection, scenarios, folder / f"{identity(word)}-{digest}") for word in words]
+    limits = f"-{time_limit:g}s-{memory_limit:g}GiB"  # with others it may have an answer
+    places = [folder / f"{identity(word)}-{digest}{limits if is_foreign(word) else ''}" for word in words]
+    parts = [Parts(word, selection, scenarios, place) for word, place in zip(words, places)]
     for part in parts:
         if jobs == 1 and not is_foreign(part.word):
             part.controller = load(part.word)  # what is no controller is refused before any is judged
@@ -111,6 +120,10 @@ class NoAnswer(dict[str, str]):
 def _apart(parts: "Parts", limits: tuple[float, float], say: Callable[[str], None], stop: threading.Event) -> None:
     """Judge a controller in a process of its own, and in another one after a scenario that ends it."""
     ended: list[str] = []
+    if (parts.place / _ENDED).exists() and not (parts.place / _AT).exists():
+        # it could not be loaded, for want of a package perhaps, which is there now
+        for file in parts.place.glob("*.json"):
+            file.unlink()
     while parts.left() and not stop.is_set():
         for name in (_AT, _ENDED):
             (parts.place / name).unlink(missing_ok=True)
@@ -173,12 +186,12 @@ def _here(word: str, place: str, selection: str, memory: str) -> None:
     parts = Parts(word, chosen, scenarios_of(chosen), Path(place))
     try:
         parts.controller = load(word)
+        for name in parts.left():
+            write_atomic(parts.place / _AT, name)
+            parts.write(name, parts.controller)
     except BaseException as error:
         write_atomic(parts.place / _ENDED, f"{type(error).__name__}: {error}"[:2000])
         raise
-    for name in parts.left():
-        write_atomic(parts.place / _AT, name)
-        parts.write(name, parts.controller)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Selections of plants to judge controllers on, and what is judged of them: a part for each controller and scenario."""
 
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -10,14 +11,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import jax
+import numpy as np
 from jaxtyping import Array
 
 import lqrlab
 from lqrlab import evaluation, learning, systems
 from lqrlab.compute.configuration import Config, Count, NonNegative, OneOf, Positive, Seed, Share
 from lqrlab.evaluation import Judgement, Scenario, judging
+from lqrlab.evaluation.scores import NO_ANSWER
 from lqrlab.extensions.controllers import processes
 from lqrlab.extensions.predictive import reference
+from lqrlab.simulation import Verdict
 from lqrlab.systems import catalogue
 
 GROUPS = ("trained", "unseen", "published", "dense")
@@ -93,37 +97,90 @@ def scenarios_of(selection: PlantSelection) -> dict[str, Scenario]:
     return found
 
 
-def verify(judgement: Judgement) -> list[str]:
-    """Words for each scenario of a judgement whose plants and starts, drawn again, are not those of its recipe."""
+def verify(judgement: Judgement, trusted: Sequence[str] = ()) -> list[str]:
+    """Words for each scenario of a judgement that is not of its recipe, or that no loops can have had.
+
+    Plants and starts are drawn again; costs are not computed again. Files of plants that are code are executed only if
+    they are among those ``trusted``.
+    """
     try:
         selection = PlantSelection.from_dict(judgement.recipe["selection"])
+        code = [name for name in selection.plants if Path(name).suffix == ".py" and name not in trusted]
+        if code:
+            return [f"its plants are those of {code[0]}, code that would be executed; --plants {code[0]} allows it"]
         scenarios = scenarios_of(selection)
-    except (KeyError, ValueError) as error:
+        strange = {scenario for by in judgement.refused.values() for scenario in by} - judgement.scores.keys()
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         return [f"its recipe cannot be followed here: {error}"]
-    found = [f"{name}: it is of the recipe, and missing" for name in scenarios if name not in judgement.scores]
-    for name, digest in judgement.digests.items():
+    found = [f"{name}: it has refusals, and no costs" for name in strange]
+    found += [f"{name}: it is of the recipe, and missing" for name in scenarios if name not in judgement.scores]
+    for name in judgement.scores:
         if name not in scenarios:
             found.append(f"{name}: it is not of the recipe")
-        elif digest != judging.digest(scenarios[name], judging.key_of(selection.key, name), selection.starts):
+            continue
+        again = judging.digest(scenarios[name], judging.key_of(selection.key, name), selection.starts)
+        if again != judgement.digests[name]:
             found.append(f"{name}: its plants or starts are not those of the recipe")
+        else:
+            found += [f"{name}: {words}" for words in _impossible(judgement, name, scenarios[name], selection.starts)]
     return found
 
 
-def compared(files: Sequence[Path]) -> Judgement:
+def _impossible(judgement: Judgement, name: str, scenario: Scenario, starts: int) -> list[str]:
+    """Words for all that no loops on the plants of a scenario can have had."""
+    drawn = [family for family, batch in scenario.plants.items() for _ in range(len(batch))]
+    named, rest = judgement.plants[name], collections.Counter(drawn)
+    rest.subtract(named)
+    every = {controller for by in judgement.scores.values() for controller in by}
+    found = [f"{controller} is missing" for controller in sorted(every - judgement.scores[name].keys())]
+    if not all(one.get(name, {}).keys() <= set(named) for one in judgement.refused.values()):
+        found.append("plants without an answer are not those of the recipe")
+    if min(rest.values()) < 0 or sum(rest.values()) != judgement.left_out[name]:
+        found.append("its table of plants is not that of the recipe")
+    reference = "LQR" if scenario.noise or scenario.events or scenario.told == "units" else "unconstrained"
+    for controller, score in judgement.scores[name].items():
+        ratio, answered, asked = np.asarray(score.ratio), score.answered, score.asked
+        lowest = np.nanmin(np.where(answered, ratio, np.inf), initial=np.inf)
+        if ratio.shape != (len(named), starts) or (asked is not None and asked.shape != ratio.shape):
+            found.append(f"{controller} has a table of costs of another shape")
+        elif scenario.limit is None and answered.any() and score.reference != reference:
+            found.append(f"{controller} is compared with {score.reference}, not with {reference}")
+        elif not np.isin(score.verdict, (NO_ANSWER, *Verdict)).all():
+            found.append(f"{controller} has verdicts that there are not")
+        elif lowest < (0.0 if reference == "LQR" else 0.999):
+            found.append(f"{controller} pays {lowest:.3g} of the least that any controller can pay")
+        elif scenario.limit is None and np.isnan(ratio[answered]).any():
+            found.append(f"{controller} has loops that are neither lost nor have a cost")
+    return found
+
+
+def compared(files: Sequence[Path], trusted: Sequence[str] = ()) -> Judgement:
     """The judgements of files side by side, each verified; a controller is called by its file too.
+
+    Plants and starts are verified, see :func:`verify`, which the recipe says; costs are as the files say.
 
     Raises:
         ValueError: no file of a judgement; plants or starts that are not those of its recipe, or differ between files.
     """
     found: list[Judgement] = []
-    for file in files:
+    controllers: dict[str, object] = {}
+    stems = [file.stem for file in files]
+    names = stems if len(set(stems)) == len(stems) else [str(file) for file in files]
+    for file, stem in zip(files, names):
         one = Judgement.read(file)
-        if words := verify(one):
+        if words := verify(one, trusted):
             raise ValueError(f"{file}: expected the plants and starts of its recipe, but found: {'; '.join(words)}")
-        called = functools.partial(_called, file.stem)
+        called = functools.partial(_called, stem)
         scores = {scenario: called(by) for scenario, by in one.scores.items()}
-        found.append(dataclasses.replace(one, scores=scores, refused=called(one.refused), seconds=called(one.seconds)))
-    return Judgement.together(found)
+        digests = one.recipe.get("controllers")
+        digests = called(digests) if isinstance(digests, Mapping) else {}
+        tables = {"refused": called(one.refused), "seconds": called(one.seconds)}
+        controllers |= digests
+        found.append(dataclasses.replace(one, scores=scores, **tables))
+    versions = dict.fromkeys(str(one.recipe.get("version", "unknown")) for one in found)
+    recipe = {**found[0].recipe, "controllers": controllers, "version": ", ".join(versions)}
+    recipe["verified"] = "plants and starts were drawn again; the costs are as the files say"
+    return dataclasses.replace(Judgement.together(found), recipe=recipe)
 
 
 def _called(stem: str, table: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 COMMANDS = "lqrlab.commands"
 """Entry points of further commands."""
 MATTER = ("run", "report", "sweep", "systems", "doctor")
-RESUMED = ("run", "sweep", "data", "train")
+RESUMED = ("run", "sweep", "data", "train", "judge")
 _DISK = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there and run the same command again")
 _DISK |= dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "give a folder that may be written to")
 PATH = click.Path(path_type=Path)

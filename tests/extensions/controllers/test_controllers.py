@@ -1,6 +1,7 @@
 """Controllers from names and files beside loops in NumPy, which share no code with ours; processes that end."""
 
 import dataclasses
+import functools
 import json
 import shutil
 import sys
@@ -74,6 +75,11 @@ def test_the_cost_above_the_optimum_is_that_of_a_loop_in_numpy(bent, tmp_path):
     def act(x):
         return -GAIN @ x * (1 + np.tanh(x[0]) ** 2 if bent else 1)
 
+    if not bent:  # of another size, and first: its words, and the time of a step
+        mixed = {"pendulum": systems.sample("pendulum", key=KEY, num=1, spread=0.2), "cart_pole": plants}
+        both = evaluation.judge({"mine": found}, {"both": evaluation.Scenario(mixed)}, key=KEY)
+        assert "its gain has the shape (1, 4)" in both.refused["mine"]["both"]["pendulum"]
+        assert both.seconds["mine"][0] > 0
     for i, start in np.ndindex(2, 2):
         x0 = drawn[i, start, :4] * np.asarray(plants.scales[0]).reshape(-1, 4)[0]
         assert np.isclose(score.ratio[i, start], ratio(plants[i], act, x0), rtol=1e-9, atol=0)
@@ -156,6 +162,95 @@ def test_what_ends_a_process_costs_its_own_rows(tmp_path):
     assert len(controllers.verify(other)) == 2
 
 
+def test_a_judgement_that_no_loops_can_have_had_is_refused_and_none_of_its_code_is_run(tmp_path):
+    """Somebody else's file, edited; the code of its plants stands where it says."""
+    words = {"lqr": lambda p: p.K, "none": lambda p: 0 * p.K}
+    scenarios = controllers.scenarios_of(TINY)
+    found = evaluation.judge(words, scenarios, key=TINY.key, starts=TINY.starts)
+    recipe = {"selection": json.loads(TINY.to_json()), "version": "0.0", "controllers": {"lqr": "12"}}
+    content = json.loads(found.save(tmp_path / "true.json", **recipe).read_text())
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w')\n")
+    first = next(iter(scenarios))
+    score, none, evil = ("scores", first, "lqr"), ("scores", first, "none"), str(tmp_path / "evil.py")
+    rows = [
+        ("lqr pays 0.5 of the least", (*score, "ratio"), [[0.5]]),
+        ("table of costs of another shape", (*score, "ratio"), [[1.0, 1.0]]),
+        ("table of costs of another shape", (*score, "asked"), [[1.0], [1.0]]),
+        ("compared with <b>, not with unconstrained", (*score, "reference"), "<b>"),
+        ("verdicts that there are not", (*score, "verdict"), [[9]]),
+        ("neither lost nor have a cost", (*none, "lost"), [[False]]),
+        ("its table of plants", ("plants", first), ["pendulum"]),
+        ("its table of plants", ("left_out", first), 3),
+        ("refusals, and no costs", ("refused",), {"lqr": {"another": {"cart_pole": "words"}}}),
+        ("plants without an answer", ("refused",), {"lqr": {first: {"pendulum": "words"}}}),
+        ("recipe cannot be followed", ("refused",), [1]),
+        ("evil.py, code that would be executed", ("recipe", "selection", "plants"), [evil]),
+        ("none is missing", ("scores", first), {"lqr": content["scores"][first]["lqr"]}),
+        ("of the recipe, and missing", ("scores",), {first: content["scores"][first]}),
+    ]
+    for words, place, value in rows:
+        edited = json.loads(json.dumps(content))
+        *inside, last = place
+        functools.reduce(dict.__getitem__, inside, edited)[last] = value
+        if last == "ratio" and len(value[0]) == 2:
+            edited["scores"][first]["lqr"] |= {"verdict": [[0, 0]], "lost": [[False, False]]}
+        (tmp_path / "edited.json").write_text(json.dumps(edited))
+        refused(words, controllers.compared, [tmp_path / "edited.json"])
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "b").mkdir()
+    content["recipe"]["version"] = "0.1"
+    (tmp_path / "b" / "true.json").write_text(json.dumps(content))
+    files = [tmp_path / "true.json", tmp_path / "b" / "true.json"]  # two machines' files of one name
+    both = controllers.compared(files)
+    assert list(both.scores[first]) == [f"{name} ({file})" for file in files for name in ("lqr", "none")]
+    assert (both.recipe["version"], both.recipe["controllers"]) == ("0.0, 0.1", {f"lqr ({f})": "12" for f in files})
+    assert "costs are as the files say" in both.recipe["verified"]
+
+
+def test_a_function_that_asks_what_plant_it_has_is_told_so_among_many_families(tmp_path):
+    """Among many families plants are padded, and have no name of their own: the answer must not be that of another."""
+    (tmp_path / "mine.py").write_text(
+        "def by_name(problem):\n    return (1.2 if problem.name == 'pendulum' else 1.0) * problem.K\n\n\n"
+        "def by_size(problem):\n    return (1.2 if problem.n == 2 else 1.0) * problem.K\n\n\n"
+        "def of_all(problem, factor=1.2):\n    return factor * problem.K\n"
+    )
+    names = ("by_name", "by_size", "of_all")
+    mine = {name: controllers.load(f"{tmp_path / 'mine.py'}:{name}") for name in names}
+    plants = {name: systems.sample(name, key=KEY, num=1, spread=0.2) for name in ("pendulum", "cart_pole")}
+    scenario = {"both": evaluation.Scenario(plants), "pushed": evaluation.Scenario(plants, events=("push",))}
+    for by in evaluation.judge(mine, scenario, key=KEY, starts=2).scores.values():
+        ratio = {name: np.asarray(score.ratio) for name, score in by.items()}
+        for name in ("by_name", "by_size"):
+            assert np.allclose(ratio[name][0], ratio["of_all"][0], rtol=1e-9)
+            assert np.all(ratio["of_all"] > 1.001)
+            assert np.allclose(ratio[name][1], 1, rtol=1e-6)
+
+
+def test_what_is_judged_is_of_the_file_as_it_is_now(tmp_path):
+    """Other limits are another question; a package that was missing may be there now; names take no module's place."""
+    file, helper = tmp_path / "copy.py", tmp_path / "elsewhere" / "tuned_gain.py"
+    helper.parent.mkdir()
+    file.write_text(f"import copy\nimport sys\nsys.path.append({str(helper.parent)!r})\nimport tuned_gain\n\n\n"
+                    "def gain(problem):\n    if hasattr(copy, 'gain') or tuned_gain.factor < 1:\n"
+                    "        raise SystemExit('too small')\n    return tuned_gain.factor * problem.K\n")  # fmt: skip
+
+    def said(seconds):
+        found = joined(processes.judge([str(file)], TINY, tmp_path / "parts", time_limit=seconds))
+        first = next(iter(found.scores))
+        return found.refused.get(str(file), {}).get(first, {}).get("cart_pole"), found.scores[first][str(file)].ratio
+
+    assert said(60.0)[0] == "ModuleNotFoundError: No module named 'tuned_gain'"
+    helper.write_text("factor = 0.5")
+    assert said(60.0)[0] == "SystemExit: too small"
+    helper.write_text("factor = 1.2")
+    before = processes.identity(str(file))
+    words, ratio = said(70.0)
+    assert words is None
+    assert 1 < ratio[0, 0] < 2
+    (tmp_path / "gain.npy").write_bytes(b"1")
+    assert processes.identity(str(file)) != before
+
+
 def test_what_is_no_controller_or_selection_is_refused(tmp_path):
     plant = deployment.save(PLANT, tmp_path / "plant.json")
     (tmp_path / "wide.py").write_text("import numpy as np\nK = np.ones((2, 3, 4))\n")
@@ -176,4 +271,10 @@ def test_what_is_no_controller_or_selection_is_refused(tmp_path):
     ]
     for row in rows:
         refused(*row)
+    for words, arguments in (
+        ("plants: expected groups", ["lqr", "--plants", ""]),
+        ("plants: expected groups", ["lqr", "--plants", ","]),
+        ("output: expected the page, as a.html", ["lqr", "-o", "a.json"]),
+    ):
+        assert words in str(CliRunner().invoke(command, arguments).exception)
     assert "found lqrr" in str(CliRunner().invoke(command, ["lqrr"]).exception)
