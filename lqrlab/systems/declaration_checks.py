@@ -80,7 +80,7 @@ class _Declaration:
             right = isinstance(listed, tuple) and all(isinstance(s, Signal) for s in listed)
             self.require(right, f"{kind}: expected {expected}, but found {listed!r}", kind)
             self.require(listed, f"declares no {kind}; list them as {expected}", kind)
-        step = isinstance(cls.dt, (int, float)) and cls.dt > 0
+        step = isinstance(cls.dt, (int, float)) and 0 < cls.dt < np.inf
         self.require(step, f"dt: expected a sample time above 0 s, but found {cls.dt!r}", "dt")
         source = "source: say where the model comes from (book or paper, equation or page)"
         self.require(cls.source, source, "source")
@@ -91,7 +91,8 @@ class _Declaration:
             self.require(names.count(s.name) < 2, f"two signals are called {s.name!r}", s.name)
             self.require(s.unit, f"signal {s.name!r} has no unit (use '1' for a pure number)", s.name)
             scale = f"signal {s.name!r}: expected a scale above 0, but found {s.scale!r}"
-            self.require(s.scale > 0, scale, s.name)
+            number = isinstance(s.scale, int | float | np.integer | np.floating)
+            self.require(number and 0 < s.scale < np.inf, scale, s.name)
         for name in cls.solve_for:
             unknown = f"solve_for names {name!r}, which is neither a state nor an input"
             self.require(name in names, unknown, "solve_for")
@@ -136,8 +137,7 @@ class _Declaration:
             ("output", "output(x): expected shape", (len(self.cls.outputs),), (x,)),
         ]:
             result = self.trace(plant, method, *vectors)
-            other = f"a {type(result).__name__}: make one array, by jnp.stack"
-            found = getattr(result, "shape", other)
+            found = getattr(result, "shape", f"a {type(result).__name__}: make one array, by jnp.stack")
             self.require(found == shape, f"{expects} {shape}, but found {found}", f"def {method}")
 
     def check_equilibrium(self, x: np.ndarray, u: np.ndarray, rate: np.ndarray, pace: float) -> None:
