@@ -31,7 +31,7 @@ class StructuredSingularValue:
     """Bounds on µ(M) = 1 / min{‖Δ‖: det(I − MΔ) = 0}, of each matrix of a batch.
 
     Attributes:
-        upper: certified by scalings: no Δ with ‖Δ‖ < 1 / upper makes I − MΔ singular.
+        upper: certified by scalings: no Δ with ‖Δ‖ < 1 / upper makes I − MΔ singular; never below ``lower``.
         lower: shown by a Δ with ‖Δ‖ = 1 / lower that does; zero where none was found.
         perturbation: that Δ, zero where none was found; I − MΔ is singular to a relative 1e-6.
     """
@@ -77,7 +77,8 @@ def mu(M: ArrayLike, blocks: Any) -> StructuredSingularValue:
             lower[these], found[these] = _lower(even, structure, upper[these] / np.where(size, size, 1.0))
             lower[these], found[these] = size * lower[these], found[these] / size[:, None, None]
     found[lower == 0] = 0
-    bounds = upper.reshape(lead), np.minimum(lower, upper).reshape(lead)
+    # µ of real Δ jumps: scalings may certify what is singular but for rounding in M
+    bounds = np.maximum(upper, lower).reshape(lead), lower.reshape(lead)
     return StructuredSingularValue(*bounds, found.reshape(*lead, *found.shape[1:]))
 
 
@@ -351,6 +352,7 @@ def _from_one_start(many: np.ndarray, structure: Structure, rng: np.random.Gener
         b = b / (np.linalg.norm(b, axis=0) + tiny)
     for block in structure:
         Q[block.rows, block.columns] = _perturbation(block, x[block.rows], a[block.columns], shares)
+    Q = Q / (np.linalg.norm(Q, 2, axis=(0, 1)) + tiny)  # real blocks may all have ended inside
     values = np.linalg.eigvals(np.moveaxis(np.einsum("wzb,zvb->wvb", Q, many), -1, 0))
     if any(block.real for block in structure):  # else the phase of all of Δ is free
         values = np.where(np.abs(values.imag) <= _REAL * np.abs(values), values.real + 0j, 0.0)

@@ -88,6 +88,17 @@ def test_one_real_scalar_has_a_closed_form():
     assert robust.mu(np.diag([1j, 2j, 0.3]), [-1, -1, 1]).upper == pytest.approx(0.3, rel=1e-3)
 
 
+@pytest.mark.parametrize("part", [1e-8, 1e-12, 1e-16])
+def test_what_is_real_but_for_rounding_is_not_certified(part):
+    # exactly, µ of real Δ is zero there
+    M = np.random.default_rng(3).normal(size=(20, 3, 3))
+    least = [max(abs(w) for w in np.linalg.eigvals(m) if abs(w.imag) < 1e-9 * abs(w)) for m in M]
+    found = robust.mu(M + 1j * part * np.roll(M, 1, axis=0), [-3])
+    assert np.all(found.upper >= (1 - 1e-6) * np.array(least)) and np.all(found.lower <= found.upper)
+    keeps_to(M, found)
+    assert robust.mu([[1 + 1j * part]], [-1]).upper >= 1 - 1e-6
+
+
 def test_one_block_has_a_closed_form():
     M = matrices(20, 3, 3, seed=2)
     radius = np.abs(np.linalg.eigvals(M)).max(axis=1)
