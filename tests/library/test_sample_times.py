@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
-from lqrlab.evaluation.rungs import published
+from lqrlab.evaluation.scenarios import published
 
 from lqrlab import dataset, learning
 from lqrlab.learning.models import matrix

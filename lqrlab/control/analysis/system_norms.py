@@ -53,6 +53,7 @@ def hinf_norm(
     >>> control.hinf_norm([[-0.5]], [[1.0]], [[1.0]])  # 1 / (s + 0.5)
     (2.0, 0.0)
     """
+    matrix_checks.on_host("hinf_norm", A, B, C, D, dt)
     (a,) = matrix_checks.host_matrices("hinf_norm", A=(A, "nn"))
     dt = matrix_checks.host_sample_time("hinf_norm", dt)
     if not stable(a, dt):
