@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
-from lqrlab.evaluation.scenarios import published
 
 from lqrlab import dataset, learning
+from lqrlab.evaluation.scenarios import published
 from lqrlab.learning.models import matrix
 from lqrlab.simulation import Problem, Verdict
 
