@@ -31,9 +31,9 @@ _SHOWN = {
 
 
 def table(found: Judgement, heads: Mapping[str, str] = _SHOWN) -> str:
-    """Markdown, a controller a row: median and p99 of the cost above the least, and the loops lost, in percent."""
+    """Markdown, a controller a row: median and p99 of the cost above the least, and loops that failed, in percent."""
     summary = found.summary()
-    rows = [["median / p99 / lost, in %", *heads.values()], ["---"] * (1 + len(heads))]
+    rows = [["median / p99 / failed, in %", *heads.values()], ["---"] * (1 + len(heads))]
     for name in dict.fromkeys(name for by in found.scores.values() for name in by):
         rows.append([f"`{name}`", *(cell(summary[scenario].get(name, {})) for scenario in heads)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
@@ -45,7 +45,7 @@ def cell(numbers: Mapping[str, float]) -> str:
         return "–"
     digits, share = judgement_page.digits, judgement_page.share
     partly = "*" if numbers.get("no answer") else ""
-    return f"{digits(numbers['median'])} / {digits(numbers['p99'])} / {share(numbers['diverged'])}{partly}"
+    return f"{digits(numbers['median'])} / {digits(numbers['p99'])} / {share(numbers['failed'])}{partly}"
 
 
 def agents(families: list[str], steps: int) -> dict[str, environments.AgentPolicy]:
