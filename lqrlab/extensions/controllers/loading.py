@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from lqrlab import control, learning, simulation, systems
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import checks, one_program, pytree
 from lqrlab.compute.names import of_extra
 from lqrlab.evaluation import FamilyGain
 from lqrlab.extensions import classical, deployment, environments, predictive, unknown
@@ -178,6 +178,7 @@ class _EachPlant:
         """Memories ``[V, *rest]`` of as many plants."""
         return jax.vmap(lambda policy: policy.init(batch_shape[1:]))(self.policies)
 
+    @one_program
     def __call__(self, carry: Any, x: Array) -> tuple[Any, Array]:
         """Memories and inputs of states ``[V, *rest, n]``."""
         return jax.vmap(lambda policy, *loops: policy(*loops))(self.policies, carry, x)
