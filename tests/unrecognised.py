@@ -13,6 +13,7 @@ class Unrecognised:
     """A constant gain that nobody can see to be one."""
 
     K: jax.Array
+    gains = ()  # has gains, and makes none for the judge
 
     def init(self, batch_shape):
         return None

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -70,8 +71,7 @@ class Judgement:
         seconds: dict[str, tuple[float, float]] = {}
         for part in parts:
             for scenario, by in part.scores.items():
-                known = fields["digests"].setdefault(scenario, part.digests[scenario])
-                if known != part.digests[scenario]:
+                if fields["digests"].setdefault(scenario, part.digests[scenario]) != part.digests[scenario]:
                     raise ValueError(
                         f"{scenario}: expected the same plants and starts in all, but their digests differ: they were "
                         "judged with another seed or other options, so their numbers cannot be compared"
@@ -126,10 +126,11 @@ def _written(score: Score) -> dict[str, object]:
 
 
 def _score_of(row: Mapping[str, Any]) -> Score:
-    ratio = np.array([[math.nan if a is None else float(a) for a in line] for line in row["ratio"]])
-    ratio = np.where(np.array(row["lost"], bool), np.inf, ratio)
-    asked = None if "asked" not in row else jnp.asarray(np.array(row["asked"], float))
-    judged = jnp.asarray(np.array(row["verdict"], np.int8))
+    ratio = np.where(np.array(row["lost"], bool), np.inf, np.array(row["ratio"], float))  # None is NaN
+    judged = np.array(row["verdict"], np.int8)
     if judged.shape != ratio.shape or ratio.ndim != 2:
         raise ValueError("costs and verdicts are not tables of one shape")
-    return Score(jnp.asarray(ratio), judged, jnp.zeros(ratio.shape), str(row["reference"]), asked)
+    asked = None if "asked" not in row else np.array(row["asked"], float)
+    with jax.enable_x64(True):  # costs are read as they are written, whatever precision JAX is allowed
+        ratio, judged, rest, asked = jax.tree.map(jnp.asarray, (ratio, judged, np.zeros(ratio.shape), asked))
+    return Score(ratio, judged, rest, str(row["reference"]), asked)

@@ -144,7 +144,7 @@ def loop_of(
     alone = case.some(np.array([variant])).alone(family)
     problem = alone.problem[0]
     controller = controller[family] if isinstance(controller, Mapping) else controller
-    if hasattr(controller, "gains"):
+    if _makes_gains(controller):
         controller = controller.gains((family,), problem)[0, : problem.m, : problem.n]
     return problem, alone.x0[0, start], controller
 
@@ -169,12 +169,15 @@ def _check(controllers: Mapping[str, object], scenarios: Mapping[str, Scenario],
     if not isinstance(controllers, Mapping) or not controllers:
         raise ValueError(f"controllers: expected a table of names and controllers, but found {controllers!r:.80}")
     for controller in controllers.values():
-        if not isinstance(controller, Mapping) and not hasattr(controller, "gains"):
+        if not isinstance(controller, Mapping) and not _makes_gains(controller):
             check_controller(controller)
-    limited = [name for name, scenario in scenarios.items() if scenario.limit is not None]
-    if limited and reference is None:
-        least = "the least cost within limits; reference=predictive.reference computes it"
-        raise ValueError(f"reference: expected one for {limited[0]!r}, {least}")
+    for name, scenario in scenarios.items():
+        if scenario.limit is not None and reference is None:
+            raise ValueError(f"reference: expected one for {name!r}, which has limits; see predictive.reference")
+
+
+def _makes_gains(controller: Any) -> bool:  # and is not a controller that has some
+    return callable(getattr(controller, "gains", None))
 
 
 def key_of(key: PRNGKeyArray, name: str) -> Array:
@@ -216,7 +219,7 @@ def _prepared(scenario: Scenario, key: Array, starts: int, reference: Reference 
 def _scored(controller: Any, case: _Case) -> tuple[Score, dict[str, str]]:
     """A controller's score on all plants of a scenario, and why it has none on some."""
     names: list[str] = case.names.tolist()
-    if hasattr(controller, "gains"):
+    if _makes_gains(controller):
         if case.scenario.told == "units":
             return _spread(case, []), dict.fromkeys(names, "its gains are for the plants' own units and weights")
         why = getattr(controller, "why", "it has no gain for this plant")
@@ -368,7 +371,7 @@ def _timed(controller: Any, case: _Case) -> tuple[float, float] | None:
         first = case.alone(case.names[0])
         problem, x = first.problem[0], first.x0[0, 0]
         named = controller[case.names[0]] if isinstance(controller, Mapping) else controller
-        policy = bind(problem.K if hasattr(named, "gains") else named, problem)
+        policy = bind(problem.K if _makes_gains(named) else named, problem)
         call = jax.jit(lambda policy, carry, x: policy(carry, x))
         carry, _ = call(policy, policy.init(()), x)
         taken = [seconds(call, policy, carry, x) for _ in range(_CALLS)][2:]

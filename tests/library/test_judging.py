@@ -21,8 +21,7 @@ GAINS = {"detuned": lambda problem: 0.9 * problem.K, "nominal": evaluation.Famil
 
 
 @pytest.fixture(scope="module")
-def suites():
-    """Over four families: variants, and the default parameters."""
+def suites():  # over four families: variants, and the default parameters
     some = {name: scenarios.published()[name] for name in OUTSIDE}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scenarios, "published", lambda: some)
@@ -37,13 +36,11 @@ def judged(suites):
     return evaluation.judge(GAINS, suites[0], key=KEY, starts=2)
 
 
-def starts_of(name, count, n):
-    """The judge's draws, before scales."""
+def starts_of(name, count, n):  # the judge's draws, before scales
     return np.asarray(jax.random.normal(judging.key_of(KEY, name), (count, 2, systems.N_MAX)))[..., :n]
 
 
-def linear(scenario, name):
-    """NumPy's matrices of the variants of a family, with SciPy's P."""
+def linear(scenario, name):  # NumPy's matrices of the variants of a family, with SciPy's P
     problem = simulation.Problem.of(scenario.plants[name], linear=True)
     A, B, Q, R, N = (np.asarray(getattr(problem, each)) for each in "ABQRN")
     P = [scipy.linalg.solve_discrete_are(*each[:4], s=each[4]) for each in zip(A, B, Q, R, N)]
@@ -61,7 +58,6 @@ def test_the_suite_goes_from_the_trained_families_to_dense_systems(suites, judge
     for name, by in judged.summary().items():
         assert name == "A and B not told" or name == "another plant" or by["lqr"]["worst"] < 1e-6
     assert judged.summary()["dense systems"]["nominal"]["no answer"] == 100
-    assert len(judged.rows()) == 9 * 3
     still = evaluation.judge({"nominal": evaluation.FamilyGain()}, suites[1], key=KEY, starts=2).summary()
     near, wide, *_ = (by["nominal"] for by in still.values())
     assert near["worst"] < 1e-6 < wide["median"]
@@ -174,18 +170,21 @@ def test_a_controller_that_fails_costs_its_own_rows_only():
 
 
 def test_a_judgement_is_kept_joined_and_refused_if_it_is_of_other_plants(judged, suites, tmp_path):
-    back = Judgement.read(judged.save(tmp_path / "a.json", seed=5))
+    saved = judged.save(tmp_path / "a.json", seed=5)
+    with jax.enable_x64(False):
+        back = Judgement.read(saved)
     assert back.recipe == {"seed": 5}
     assert back.plants == judged.plants
     for name, by in judged.scores.items():
         for controller, score in by.items():
             np.testing.assert_allclose(back.scores[name][controller].ratio, score.ratio, rtol=1e-11)
     home = dict(list(suites[0].items())[:1])
-    other = evaluation.judge({"half": lambda p: 0.5 * p.K}, home, key=KEY, starts=2)
+    half = Unrecognised(0.5 * simulation.Problem.of([*next(iter(home.values())).plants.values()]).K)
+    other = evaluation.judge({"half": half}, home, key=KEY, starts=2)
     assert list(Judgement.together([judged, other]).scores[next(iter(home))]) == [*GAINS, "half"]
     with pytest.raises(ValueError, match="found twice: detuned, lqr, nominal"):
         Judgement.together([judged, judged])
-    moved = evaluation.judge({"half": lambda p: 0.5 * p.K}, home, key=jax.random.key(6), starts=2)
+    moved = evaluation.judge({"half": half}, home, key=jax.random.key(6), starts=2)
     with pytest.raises(ValueError, match="expected the same plants and starts"):
         Judgement.together([judged, moved])
     content = json.loads((tmp_path / "a.json").read_text())
