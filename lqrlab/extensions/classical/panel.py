@@ -2,8 +2,9 @@
 
 import dataclasses
 import html
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import ipywidgets
@@ -31,6 +32,9 @@ _ZOOM = 3.0  # factor by which the root locus may be too near or too far before 
 _ALONG = np.geomspace(1e-2, 1e2, 1601)  # factors of the gain that a click on the root locus looks at
 _RULES = {"SIMC": "simc", "AMIGO": "amigo", "Ziegler–Nichols": "ziegler_nichols", "most integral gain": "max_ki"}
 _RULES |= {"least cost": "optimal"}
+_BEGINNINGS = (1.0, 1.6, 2.5, 0.5), (55.0, 65.0, 75.0), (0.1, 0.3, 0.03)
+"""Loops to begin with: crossover over that of the optimum, lead [°], where integral action begins over the crossover."""
+_FOLLOWS = 0.1  # how far from a step of the reference the output may end
 _WIDTH = 0.5  # damping of a notch's poles
 _NOW = "this design"
 
@@ -90,6 +94,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         self.ms = controls.slider("largest Ms", 2.0, 1.1, 4.0)
         self.phase = controls.slider("least phase margin [°]", 30.0, 0.0, 80.0)
         self.crossover = controls.slider("crossover from [rad/s]", 0.0, 0.0, round(10 * middle, 2))
+        self._begin(middle)
         self.rule = ipywidgets.Dropdown(
             options=[("none", ""), *zip(_RULES, _RULES)], description="compare with a PID", **controls.WIDE
         )
@@ -116,6 +121,29 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
                 plane.observe(lambda _, act=act: self._guarded(act)(), names=name)
         self.track(**{name: control for page in pages.values() for name, control in page.items()})
         self.ask()
+
+    def _begin(self, middle: float) -> None:
+        """Move lead, integral action and gain to the first loop that keeps the requirements and follows its reference."""
+        moved = (self.lead, self.at_lead, self.integral, self.gain)
+        kept, wanted = [slider.value for slider in moved], LoopRequirements(self.ms.value, self.phase.value)
+        keeps = not self._loop().broken(wanted)
+        for factor, lead, below in itertools.product(*_BEGINNINGS):
+            self.lead.value = lead
+            controls.move_to(self.at_lead, factor * middle)
+            controls.move_to(self.integral, below * self.at_lead.value)
+            self.gain.value -= 20 * math.log10(abs(self._loop().gain_at(self.at_lead.value)) or 1.0)
+            loop = self._loop()
+            if loop.broken(wanted):
+                continue
+            if abs(np.array_split(loop.step()[1], 2)[0][-1] - 1) < _FOLLOWS:
+                break
+            if not keeps:
+                keeps, kept = True, [slider.value for slider in moved]
+        else:
+            for slider, value in zip(moved, kept):
+                slider.value = value
+        for slider in moved:
+            controls.on_grid(slider)
 
     def _compensator(self, decibels: float | None = None) -> classical.Compensator:
         """The compensator of the controls, or one of another gain; what is at its end (as no roll-off) is left out."""
@@ -232,7 +260,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
 
     def _dragged(self) -> None:
         """Move what is held to where the plane is clicked: a corner, or the gain so that the loop gain passes there."""
-        clicked = _at(self._axes(), self.plane.point)
+        clicked = self.plane.at(self._axes())
         at = 10**clicked.real
 
         def over() -> float:
@@ -249,7 +277,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
 
     def _root_dragged(self) -> None:
         """Move what is held to where the root locus is clicked: a root, or the gain so that a pole is nearest there."""
-        s = _at(loop_pictures.locus_plane(self._far), self.roots.point)
+        s = self.roots.at(loop_pictures.locus_plane(self._far))
         if self._held:
             with self.quietly():
                 size = max(abs(s), 1e-9)
@@ -293,11 +321,6 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
 
     def _exported(self, question: Question) -> tuple[object, Problem]:
         return question[0].compensator, Problem.of(self._plant, optimum=False)
-
-
-def _at(axes: Axes, point: Sequence[float]) -> complex:
-    """x + iy at shares of the axes' width and height."""
-    return complex(*(low + share * (high - low) for (low, high), share in zip((axes.x, axes.y), point)))
 
 
 def _shares(axes: Axes, height: float) -> list[float]:

@@ -109,6 +109,7 @@ class LoopSetting:
     controller: ControllerChoice = dataclasses.field(default_factory=ControllerChoice)
     view: str = OVERVIEW  # which picture of the loop
     specifications: Any = None  # of a step of the set-point: tuning.StepSpecs
+    far: float = 0.0  # half of the height of the plane in which poles are placed [rad/s]; 0 for as much as they need
 
     @classmethod
     def of(cls, plant: str | Plant, num_steps: int | None = None) -> "LoopSetting":
@@ -145,9 +146,16 @@ def largest_inputs(plant: Plant, limit: float) -> Float[np.ndarray, " m"]:
     return np.asarray(plant.scales[1]) * (limit if limit < FREE else np.inf)
 
 
-def limit_words(limit: float) -> str:
-    """A limit in a sentence."""
-    return "no limits" if limit >= FREE else f"inputs limited to {limit:.2g} × scale"
+def input_unit(plant: Plant | None) -> tuple[str, float]:
+    """The unit and the scale of all inputs, where they are alike; else each one's scale is its unit."""
+    alike = {(signal.unit, signal.scale) for signal in plant.inputs} if plant else set()
+    return alike.pop() if len(alike) == 1 else ("× scale", 1.0)
+
+
+def limit_words(limit: float, plant: Plant | None = None) -> str:
+    """A limit, in scales of the inputs, in a sentence."""
+    unit, scale = input_unit(plant)
+    return "no limits" if limit >= FREE else f"inputs limited to {limit * scale:.3g} {unit}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

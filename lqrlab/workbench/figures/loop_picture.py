@@ -27,6 +27,14 @@ LOOPS = ("linear LQR", "implemented")
 """The two loops that are drawn: the optimum on the linear model, and its gain on the plant."""
 
 
+@dataclasses.dataclass(frozen=True)
+class LoopPicture(svg.Picture):
+    """A picture, and where in it poles are placed: shares of its width and height as of a click plane, and axes."""
+
+    frame: tuple[float, ...] = (2.0, 3.0, 2.0, 3.0)  # outside of the picture: nowhere
+    plane: Axes | None = None
+
+
 def picture(
     setting: LoopSetting, result: LoopDesign, pinned: Mapping[str, tuple[LoopSetting, LoopDesign]] | None = None
 ) -> svg.Picture:
@@ -44,16 +52,42 @@ def picture(
         return dataclasses.replace(moved, words=said)
     said += "".join(f"<br>{_pinned_words(name, *both)}" for name, both in pinned.items())
     signals, runs = charts.channels(plant), _runs(result) | others
-    traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, lead=1, named=True)
-    poles = dict(zip(LOOPS, (result.optimal_poles, result.poles)))
-    body = traces + _cost_so_far(result, (0, bottom + 6, 370, 200))
-    body += _nyquist(result, (390, bottom + 6, 225, 200))
-    body += charts.pole_map((635, bottom + 6, 225, 200), poles)
+    lead = 1 + (loop_design.outcome(plant, result.built) != Verdict.DIVERGED)
+    traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, lead=lead, named=True)
+    placed, tall = setting.controller.poles, 200.0
+    lasts = 250 if placed else 370  # wide; poles are placed in a larger map
+    body = traces + _cost_so_far(result, (0, bottom + 6, lasts, tall))
+    body += _nyquist(result, (lasts + 20, bottom + 6, 225, tall))
+    at, frame, plane = (lasts + 265, bottom + 6, 595 - lasts, tall), LoopPicture.frame, None
+    if placed:
+        drawn, plane = _placed_poles(at, setting, result)
+        (left, right, top, down), size = plane.edges, (_WIDTH + 8, bottom + 214)
+        body, frame = body + drawn, (left / size[0], right / size[0], top / size[1], down / size[1])
+    else:
+        body += charts.pole_map(at, dict(zip(LOOPS, (result.optimal_poles, result.poles))))
     alt = (
         f"{plant.title}: states, inputs, cost so far, Nyquist curve and poles of the optimum on the linear model "
         f"and of the loop as implemented, sampled every {charts.duration(setting.dt)}"
     )
-    return svg.Picture(svg.document(body, _WIDTH + 8, bottom + 214, alt), alt, said)
+    return LoopPicture(svg.document(body, _WIDTH + 8, bottom + 214, alt), alt, said, frame, plane)
+
+
+def _placed_poles(at: Rectangle, s: LoopSetting, result: LoopDesign) -> tuple[str, Axes]:
+    """Poles that are placed [rad/s], next to the LQR's; those of the loop as well where it ignores a delay."""
+    rates = lqrlab.tuning.figures.rates
+    groups = {"linear LQR": rates(result.optimal_poles, s.dt), "placed": np.array(s.controller.poles)}
+    wide = 1.8 * Axes(at, (0, 1), (0, 1)).aspect
+    shown = np.concatenate([*groups.values()])
+    far = s.far or 1.15 * float(np.maximum(np.abs(shown.imag), np.abs(shown.real) / wide).max())
+    axes = Axes(at, (-wide * far, wide * far / 9), (-far, far))
+    if s.delay and not s.known:
+        groups["implemented"] = rates(result.poles, s.dt)
+    marks = [
+        axes.marks(poles.real, poles.imag, mark, Stroke(stroke.colour))
+        for mark, poles, stroke in zip("○×+", groups.values(), svg.strokes(groups).values())
+    ]
+    title = "poles, Im s [rad/s]: " + ", ".join(f"{mark} {name}" for mark, name in zip("○×+", groups))
+    return axes.frame("Re s [rad/s]", title, axes.cross(0.0, 0.0) + "".join(marks)), axes
 
 
 def _pinned_words(name: str, s: LoopSetting, result: LoopDesign) -> str:
@@ -120,14 +154,17 @@ def _nyquist(result: LoopDesign, at: Rectangle) -> str:
 
 def words(s: LoopSetting, result: LoopDesign) -> str:
     """A design in words: its cost against the optimum, modes, margins and effort."""
-    lines, margins = [_cost_words(s, result)], result.loop.margins
+    lines, margins, placed = [_cost_words(s, result)], result.loop.margins, ""
     if (s.states != 1).any() or (s.inputs != 1).any() or s.controller.kind != KINDS[0]:
         excess = above(result.in_plant_weights)
         lines.append(f"In the plant's weights it costs {excess} the optimum, without delay and limits.")
+    if s.controller.poles:
+        written, rates = lqrlab.tuning.figures.written_poles, lqrlab.tuning.figures.rates
+        placed = f"Placed at {written(s.controller.poles)} rad/s, the LQR's at {written(rates(result.optimal_poles, s.dt))}. "
     size = float(np.abs(result.poles).max())
     if margins:
         lasts = charts.duration(control.settling_time(result.poles, s.dt, within=math.exp(-1)))
-        lines.append(f"<b>Poles.</b> Slowest mode |z| = {size:.4f}: time constant {lasts}.")
+        lines.append(f"<b>Poles.</b> {placed}Slowest mode |z| = {size:.4f}: time constant {lasts}.")
         worst = margins[_weakest(margins)]
         at = "" if s.plant.m == 1 else " at its most sensitive input"
         lines.append(
@@ -136,9 +173,19 @@ def words(s: LoopSetting, result: LoopDesign) -> str:
         )
     else:
         why = "; the delay that its design ignores is too long" if s.delay and not s.known else ""
-        lines.append(f"<b>Poles.</b> The loop is <b>unstable</b>: |z| = {size:.4f}{why}. It has no margins.")
-    lines.append(f"<b>Effort.</b> Largest {_effort(s, result)}.")
+        lines.append(f"<b>Poles.</b> {placed}The loop is <b>unstable</b>: |z| = {size:.4f}{why}. It has no margins.")
+    lines += [f"<b>Effort.</b> Largest {_effort(s, result)}.", f"<b>Weights.</b> {weight_words(s)}."]
     return "<br>".join([*lines, *_design_words(s, result.loop)])
+
+
+def weight_words(s: LoopSetting) -> str:
+    """The diagonals of Q and R with their units."""
+    parts = []
+    for name, W, signals in zip("QR", s.weights, (s.plant.states, s.plant.inputs)):
+        unit = ("" if x.unit == "1" else f" /({x.unit})²" if "/" in x.unit or " " in x.unit else f" /{x.unit}²" for x in signals)
+        entries = (f"{x.name.replace('_', ' ')} {w:.3g}{u}" for x, w, u in zip(signals, np.diagonal(W), unit))
+        parts.append(f"{name}: {', '.join(entries)}")
+    return html.escape("; ".join(parts))
 
 
 def _design_words(s: LoopSetting, loop: SampledLoop) -> list[str]:
@@ -179,7 +226,7 @@ def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
         late = s.delay / s.sample
         conditions.append(f"its input {late:g} sample{'s' * (late != 1)} late, {aware}")
     if s.limit < loop_design.FREE:
-        conditions.append(loop_design.limit_words(s.limit))
+        conditions.append(loop_design.limit_words(s.limit, s.plant))
     return (
         f"<b>Cost.</b> Linear optimum {result.cost:.4g}. Nonlinear, {', '.join(conditions)}: {cost}."
         f"{_limited_words(s, result)}"
@@ -188,14 +235,16 @@ def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
 
 def _load_words(s: LoopSetting, result: LoopDesign) -> str:
     """The ends of the outputs under a constant load, which has no finite cost."""
+    unit, scale = loop_design.input_unit(s.plant)
+    under = f"<b>Load.</b> Under a load of {s.load * scale:.3g} {html.escape(unit)} at the inputs the"
     ends = np.asarray(s.plant.output_matrix()) @ result.built.xs[-1]
     if loop_design.outcome(s.plant, result.built) == Verdict.DIVERGED:
-        return f"<b>Load.</b> Under a load of {s.load:.2g} × scale at the inputs the loop <b>diverges</b>."
+        return f"{under} loop <b>diverges</b>."
     ended = ", ".join(
         f"{o.name.replace('_', ' ')} {'0' if abs(y) < 1e-3 * o.scale else f'{y:.3g}'} {o.unit}".removesuffix(" 1")
         for o, y in zip(s.plant.outputs, ends)
     )
-    return f"<b>Load.</b> Under a load of {s.load:.2g} × scale at the inputs the outputs end at {html.escape(ended)}."
+    return f"{under} outputs end at {html.escape(ended)}."
 
 
 def _limited_words(s: LoopSetting, result: LoopDesign) -> str:

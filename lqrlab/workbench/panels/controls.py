@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import html
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from lqrlab import systems
 from lqrlab.compute import files
 from lqrlab.systems import Plant, Signal
 from lqrlab.workbench.figures import loop_design
-from lqrlab.workbench.figures.loop_design import FREE, start
+from lqrlab.workbench.figures.charts import Axes
+from lqrlab.workbench.figures.loop_design import FREE, input_unit, start
 from lqrlab.workbench.panels.live_panel import sentence
 from lqrlab.workbench.runs import session
 from lqrlab.workbench.runs.session import DESIGNS
@@ -33,23 +35,25 @@ _LONGEST = 60  # letters of the name of a design
 
 def slider(label: str, value: float, low: float, high: float, **options: object) -> ipywidgets.FloatSlider:
     """A slider with a label, in about 200 steps, one of which is its value."""
-    value, step = min(max(value, low), high), (high - low) / 200
-    if value > low:  # a browser moves what is off the grid onto it, and reports a change
-        step = (value - low) / max(round((value - low) / step), 1)
-    return ipywidgets.FloatSlider(
-        value, min=low, max=high, readout_format=".3g", description=label, **{"step": step, **WIDE, **options}
-    )
+    look: dict[str, Any] = {"step": (high - low) / 200, "readout_format": ".3g", "description": label, **WIDE, **options}
+    return on_grid(ipywidgets.FloatSlider(min(max(value, low), high), min=low, max=high, **look))
 
 
 def log_slider(
     label: str, value: float, low: float, high: float, *, step: float | None = None, **options: object
 ) -> ipywidgets.FloatLogSlider:
     """A slider from 10^low to 10^high, in such steps, or in about 200, one of which is its value."""
-    if step is None:
-        count = 200 * (np.log10(value) - low) / (high - low)
-        step = (np.log10(value) - low) / max(round(count), 1) if count > 0 else (high - low) / 200
     look: dict[str, Any] = {"readout_format": ".3g", "description": label, **WIDE, **options}
-    return ipywidgets.FloatLogSlider(value, min=low, max=high, step=step, **look)
+    made = ipywidgets.FloatLogSlider(value, min=low, max=high, step=step or (high - low) / 200, **look)
+    return made if step else on_grid(made)
+
+
+def on_grid(slider: Any) -> Any:
+    """The slider, its value one of its steps: a browser moves what is off the grid onto it, and reports a change."""
+    away = (np.log10(slider.value) if hasattr(slider, "base") else slider.value) - slider.min
+    if away > 0:
+        slider.step = away / max(round(away / slider.step), 1)
+    return slider
 
 
 def factor_slider(label: str, **options: object) -> ipywidgets.FloatLogSlider:
@@ -113,9 +117,19 @@ def initial_sliders(plant: Plant, **options: object) -> Sliders:
     }
 
 
-def limit_slider(value: float, **options: object) -> ipywidgets.FloatLogSlider:
-    """A slider for limits of the inputs, in their scales."""
-    return log_slider("limit, × scale", min(value, FREE), -1.5, 2, step=0.05, **options)
+def limit_slider(
+    value: float, label: str = "limit", plant: Plant | None = None, **options: object
+) -> ipywidgets.FloatLogSlider:
+    """A slider for limits of the inputs, a ``value`` of them in their scales; in their unit if all of a plant's agree."""
+    (unit, scale), at_end = input_unit(plant), {"tooltip": "the right end: no limit"}
+    low, words = math.log10(scale) - 1.5, f"{label} [{unit}]" if unit != "× scale" else f"{label}, {unit}"
+    return log_slider(words, scale * min(value, FREE), low, low + 3.5, step=0.05, **at_end | options)
+
+
+def limit_of(value: float, plant: Plant) -> float:
+    """What such a slider of a plant stands at, in scales of the inputs."""
+    limit = value / input_unit(plant)[1]
+    return limit if limit < 0.99 * FREE else FREE  # a browser moves it onto its grid
 
 
 def positions(control: ipywidgets.Widget, most: int) -> dict[str, Any]:
@@ -154,9 +168,15 @@ class ClickPlane(anywidget.AnyWidget):
     # as a path, anywidget would watch the file and hold every plane for ever
     _esm = Path(__file__).with_name("click_plane.js").read_text(encoding="utf-8")
     svg: Any = traitlets.Unicode("").tag(sync=True)
+    value = property(lambda self: self.svg, lambda self, drawing: self.set_trait("svg", drawing))
     frame: Any = traitlets.List([0.0, 1.0, 0.0, 1.0]).tag(sync=True)
     point: Any = traitlets.List([]).tag(sync=True)
     start: Any = traitlets.List([]).tag(sync=True)
+
+    def at(self, axes: Axes, name: str = "point") -> complex:
+        """x + iy of such a place in the axes that the plane has."""
+        ends = zip((axes.x, axes.y), getattr(self, name))
+        return complex(*(low + share * (high - low) for (low, high), share in ends))
 
 
 def plane_choosers(states: Sequence[Signal], across: int, up: int) -> list[ipywidgets.Dropdown]:

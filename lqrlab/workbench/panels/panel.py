@@ -46,6 +46,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
     groups of them, that are sliders in a page without a kernel too.
     """
 
+    canvas: Any = ipywidgets.HTML  # of the picture
     moving: tuple[str, ...] = ()
 
     def __init__(
@@ -59,7 +60,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         settle: float = 0.0,
     ) -> None:
         compute.setup()
-        self.picture, self.words, self.code = ipywidgets.HTML(), ipywidgets.HTML(), ipywidgets.HTML()
+        self.picture, self.words, self.code = self.canvas(), ipywidgets.HTML(), ipywidgets.HTML()
         self.live = Live(self._compute, self._show, settle=settle)
         self.reset = button("back to the defaults", self._guarded(self._reset))
         self._quiet, self._call, self._drawn = False, call, Picture("", "")
