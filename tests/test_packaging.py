@@ -22,6 +22,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from test_architecture import MODULES, imports, room
 
+from lqrlab import installation
 from lqrlab.workbench.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -140,6 +141,7 @@ NOT_IMPORTED = {
     "pyarrow": "pandas reads and writes Parquet with it",
     "pyserial": "deployment.realtime asks for it when a plant is at a serial line",
     "rejax": "notebook 16 trains agents with it",
+    "six": "gymnax imports it and does not declare it",
 }
 OPTIONAL = {
     "control": {"control"},  # its StateSpace, for who has python-control
@@ -173,12 +175,6 @@ def test_what_is_declared_is_imported():
     assert declared("all") - used <= set(NOT_IMPORTED)
 
 
-def hard_dependencies() -> dict[str, importlib.metadata.Distribution]:
-    """Installed packages that the library needs, and those that they need."""
-    here = {canonical(d.name): d for d in importlib.metadata.distributions()}
-    return {name: here[name] for name in installed_with(PROJECT["dependencies"]) & here.keys()}
-
-
 ALL_MODULES = """
 import importlib, pathlib, lqrlab
 home = pathlib.Path(lqrlab.__file__).parents[1]
@@ -202,7 +198,7 @@ sys.meta_path.insert(0, Refuse())
 
 
 def test_the_library_imports_nothing_of_the_extras():
-    hard, installed = set(hard_dependencies()), importlib.metadata.packages_distributions()
+    hard, installed = installed_with(PROJECT["dependencies"]), importlib.metadata.packages_distributions()
     foreign = {top for top, names in installed.items() if not {n.lower().replace("_", "-") for n in names} & hard}
     assert {"IPython", "papermill", "dask", "pandas", "mujoco"} <= foreign
     when_called = {"control", "slycot", "matplotlib"}  # python-control, which brings the latter
@@ -301,15 +297,12 @@ def test_a_wrong_request_gets_one_line(args, message):
         CliRunner().invoke(main, ["--traceback", *args], catch_exceptions=False)
 
 
-def test_a_value_without_its_p_and_a_misspelt_folder_are_recognized(tmp_path):
-    code, _, err = lqrlab_command("sweep", "03_training", "learning_rate=1e-3")
-    assert (code, "values are given with -p, as in -p learning_rate=1e-3" in err) == (2, True)
+def test_a_misspelt_folder_is_recognized(tmp_path):
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "run.json").touch()
-    code, _, err = lqrlab_command("report", str(tmp_path / "tyni"))
-    assert (code, "the record of one; there are tiny" in err) == (2, True)
-    code, _, err = lqrlab_command("report", str(tmp_path / "tinny"))
-    assert (code, "the record of one; did you mean tiny?" in err) == (2, True)
+    for folder, words in (("tyni", "there are tiny"), ("tinny", "did you mean tiny?")):
+        code, _, err = lqrlab_command("report", str(tmp_path / folder))
+        assert (code, f"the record of one; {words}" in err) == (2, True)
 
 
 def test_systems_are_listed_and_shown():
@@ -425,10 +418,22 @@ def test_the_doctor_finds_this_environment_well():
     assert re.search(r"✓ kernel +python3 runs " + re.escape(sys.executable), out)
 
 
+@pytest.mark.parametrize("where", [".", "notebooks", "/"])
+def test_commands_are_printed_as_they_work_in_that_folder(where, monkeypatch):
+    code = "from lqrlab import installation as i; print(i.program()); print(i.install('[robots]'))"
+    program, install = python(code, cwd=ROOT / where).splitlines()
+    assert install.endswith("[robots]'")
+    for typed in (f"{program} --version", f"{install} --dry-run --no-index --no-deps --no-build-isolation --quiet"):
+        done = subprocess.run(typed, shell=True, cwd=ROOT / where, capture_output=True, text=True)
+        assert done.returncode == 0, (typed, done.stderr)
+    monkeypatch.setenv("PATH", sysconfig.get_path("scripts"))
+    assert installation.program() == "lqrlab"
+
+
 def test_a_study_is_a_new_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, _ = lqrlab_command("init", "my_study")
-    assert (code, out) == (0, "made my_study: cd my_study && lqrlab run --profile tiny\n")
+    assert (code, out) == (0, f"made my_study: cd my_study && {installation.program()} run --profile tiny\n")
     ours = {p.relative_to(ROOT) for p in (ROOT / "notebooks").rglob("*") if p.is_file()}
     made = {p.relative_to(tmp_path / "my_study") for p in (tmp_path / "my_study").rglob("*") if p.is_file()}
     assert made == {path for path in ours if not path.parts[1].startswith(".")} | {Path("README.md")}
@@ -478,23 +483,32 @@ def installed(wheel, tmp_path):
 
 
 @pytest.mark.matrix
-def test_the_wheel_with_its_hard_dependencies_alone(installed, tmp_path):
-    """All modules of the library, and README's first example; what it needs is linked from here, not downloaded."""
+@pytest.mark.parametrize("extra", ["", *(PROJECT["optional-dependencies"].keys() - {"cuda", "dev"})])
+def test_each_extra_alone_is_all_that_its_part_needs(extra, installed, tmp_path):
+    """Its packages are imported and its page's example runs; they are linked from here, not downloaded."""
     env, packages = installed
-    for distribution in hard_dependencies().values():
-        for file in distribution.files or ():
-            if ".." not in file.parts and file.suffix != ".pyc":
-                link = packages / file
-                link.parent.mkdir(parents=True, exist_ok=True)
-                if not link.exists():
-                    link.symlink_to(Path(file.locate()).resolve())
-    python = env / "bin" / "python"
-    assert call(python, "-c", ALL_MODULES, cwd=tmp_path) == "all\n"
-    example = re.search(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)[1]
-    call(python, "-c", example, cwd=tmp_path)
-    missing = [python, "-c", "from lqrlab import workbench; workbench.plots"]
-    done = subprocess.run(missing, cwd=tmp_path, capture_output=True, text=True, env={})
-    assert "lqrlab[workbench]" in done.stderr.splitlines()[-1]
+    here, lines = {canonical(d.name): d for d in importlib.metadata.distributions()}, wanted(*[extra] * bool(extra))
+    needed = installed_with(PROJECT["dependencies"] + lines)
+    assert not needed - here.keys(), f"[{extra}] needs {needed - here.keys()}, not installed here: run make env"
+    for file in (file for name in needed for file in here[name].files or ()):
+        link = packages / file
+        if ".." not in file.parts and file.suffix != ".pyc" and not link.exists():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(Path(file.locate()).resolve())
+    python, page = env / "bin" / "python", ROOT / f"docs/rooms/{extra}.md" if extra else ROOT / "README.md"
+    call(*PIP, "--python", python, "install", "--no-index", f"lqrlab[{extra}]", cwd=tmp_path)
+    of = {canonical(name): top for top, names in importlib.metadata.packages_distributions().items() for name in names}
+    code = [f"import {of[canonical(Requirement(line).name)]}" for line in lines] or [ALL_MODULES]
+    code += re.findall(r"^```python\n(.*?)^```$", page.read_text() if page.exists() else "", re.DOTALL | re.MULTILINE)[
+        :1
+    ]
+    call(python, "-c", "\n".join(code), cwd=tmp_path)
+    commands = "judge lqr", "identify a.csv --input u --output y -o x.json", "data generate set", "systems cart_pole"
+    for command in commands if not extra else ():
+        done = subprocess.run([env / "bin" / "lqrlab", *command.split()], cwd=tmp_path, capture_output=True, text=True)
+        said = done.stderr.strip()
+        assert re.fullmatch(r"lqrlab: .* -m pip install 'lqrlab\[workbench.*\]' brings it", said), said
+        assert done.returncode == 1
 
 
 @pytest.mark.matrix
