@@ -42,10 +42,7 @@ def test_examples_in_docstrings_run():
 def run_examples():
     compute.setup()
     known = {room: getattr(lqrlab, room) for room in lqrlab.__all__} | {"jax": jax, "jnp": jnp, "np": np}
-    runner, finder = (
-        doctest.DocTestRunner(optionflags=doctest.REPORT_NDIFF),
-        doctest.DocTestFinder(exclude_empty=True),
-    )
+    runner, finder = doctest.DocTestRunner(optionflags=doctest.REPORT_NDIFF), doctest.DocTestFinder(exclude_empty=True)
     examples = 0
     for found in pkgutil.walk_packages(lqrlab.__path__, "lqrlab."):
         if found.name.split(".")[1] == "workbench":
@@ -193,8 +190,8 @@ def test_links_within_the_site_lead_somewhere(site, pages):
 @pytest.mark.matrix
 @pytest.mark.parametrize("room", lqrlab.__all__)
 def test_each_public_name_is_in_the_reference(room, pages):
-    names = [page for name, page in pages.items() if re.fullmatch(rf"reference/api/{room}(_\w+)?\.html", name)]
-    shown = {tag["id"] for page in names for tag in page.find_all(id=True)}
+    ours = (page for name, page in pages.items() if re.fullmatch(rf"reference/api/{room}(_\w+)?.html", name))
+    shown = {tag["id"] for page in ours for tag in page.find_all(id=True)}
     module = getattr(lqrlab, room)
     for name in getattr(module, "__all__", ()):
         value = getattr(module, name)
