@@ -201,8 +201,7 @@ def test_the_library_imports_nothing_of_the_extras():
     hard, installed = installed_with(PROJECT["dependencies"]), importlib.metadata.packages_distributions()
     foreign = {top for top, names in installed.items() if not {n.lower().replace("_", "-") for n in names} & hard}
     assert {"IPython", "papermill", "dask", "pandas", "mujoco"} <= foreign
-    when_called = {"control", "slycot", "matplotlib"}  # python-control, which brings the latter
-    refused = foreign - {"lqrlab"} | when_called
+    refused = foreign - {"lqrlab"} | {"control", "slycot", "matplotlib"}  # python-control, which brings the latter
     assert python(f"REFUSED = {refused!r}\n" + REFUSING + ALL_MODULES) == "all"
 
 
@@ -281,7 +280,6 @@ def lqrlab_command(*args: str) -> tuple[int, str, str]:
         (["systems", "cart_pool"], "no plant is called 'cart_pool'; did you mean cart_pole? One of"),
         (["run", "-p", "rate"], "-p rate: expected NAME=VALUE, as in -p learning_rate=1e-3"),
         (["run", "--notebooks", "/nowhere"], "found none named 01_"),
-        (["report", "/nowhere"], "found no run.json, the record of one"),
         (["data", "verify", "/nowhere"], "/nowhere: expected the folder of a data set or of a run"),
         (["run", "width=6"], "'width=6' is none; values are given with -p, as in -p width=6"),
     ],
@@ -300,9 +298,10 @@ def test_a_wrong_request_gets_one_line(args, message):
 def test_a_misspelt_folder_is_recognized(tmp_path):
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "run.json").touch()
-    for folder, words in (("tyni", "there are tiny"), ("tinny", "did you mean tiny?")):
-        code, _, err = lqrlab_command("report", str(tmp_path / folder))
-        assert (code, f"the record of one; {words}" in err) == (2, True)
+    assert (
+        "found no run.json, the record of one; did you mean tiny?"
+        in lqrlab_command("report", str(tmp_path / "tinny"))[2]
+    )
 
 
 def test_systems_are_listed_and_shown():
@@ -387,11 +386,9 @@ def test_notebooks_are_listed_with_their_questions_and_parameters():
     ("setting", "words"),
     [
         ("kind=resnet", "03_training.kind .*: expected one of matrix, gain, .* found 'resnet'"),
-        ("kind=matrx", "found 'matrx'; did you mean matrix"),
         ("num_variants=0", r"01_system_exploration.num_variants .*: expected a whole number ≥ 1, but found 0"),
         ("02_data_generation.spread=1", "spread .*: expected a number ≥ 0 and < 1, but found 1"),
         ("held_out=cart_pol", "02_data_generation.held_out: no plant is called 'cart_pol'; did you mean cart_pole"),
-        ("family=pendlum", "01_system_exploration.family: no plant is called 'pendlum'; did you mean pendulum"),
     ],
 )
 def test_values_are_checked_before_anything_starts(setting, words, tmp_path):
@@ -407,8 +404,6 @@ def test_help_fits_one_screen_and_begins_with_what_matters():
     order = re.findall(r"^  ([a-z]+) {2,}\S", shown, flags=re.M)
     assert order[:5] == ["run", "report", "sweep", "systems", "doctor"]
     assert set(order) == {name for name, command in main.commands.items() if not command.hidden}
-    sweep = CliRunner().invoke(main, ["sweep", "--help"]).stdout
-    assert "--scheduler" in sweep
 
 
 def test_the_doctor_finds_this_environment_well():
@@ -441,7 +436,6 @@ def test_a_study_is_a_new_folder(tmp_path, monkeypatch):
     code, _, err = lqrlab_command("init", "my_study")
     assert (code, err) == (2, "lqrlab: my_study: is there already and not empty; give a new folder\n")
     (tmp_path / "file").touch()
-    assert lqrlab_command("init", "file")[0] == 2
     code, _, err = lqrlab_command("init", "file/study")
     assert (code, err) == (2, "lqrlab: file/study: cannot be made (Not a directory)\n")
 
@@ -483,7 +477,7 @@ def installed(wheel, tmp_path):
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("extra", ["", *(PROJECT["optional-dependencies"].keys() - {"cuda", "dev"})])
+@pytest.mark.parametrize("extra", ["", *sorted(PROJECT["optional-dependencies"].keys() - {"cuda", "dev"})])
 def test_each_extra_alone_is_all_that_its_part_needs(extra, installed, tmp_path):
     """Its packages are imported and its page's example runs; they are linked from here, not downloaded."""
     env, packages = installed
@@ -495,20 +489,17 @@ def test_each_extra_alone_is_all_that_its_part_needs(extra, installed, tmp_path)
         if ".." not in file.parts and file.suffix != ".pyc" and not link.exists():
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(Path(file.locate()).resolve())
-    python, page = env / "bin" / "python", ROOT / f"docs/rooms/{extra}.md" if extra else ROOT / "README.md"
+    python, page = env / "bin" / "python", ROOT / f"docs/reference/{extra}.md" if extra else ROOT / "README.md"
     call(*PIP, "--python", python, "install", "--no-index", f"lqrlab[{extra}]", cwd=tmp_path)
     of = {canonical(name): top for top, names in importlib.metadata.packages_distributions().items() for name in names}
     code = [f"import {of[canonical(Requirement(line).name)]}" for line in lines] or [ALL_MODULES]
-    code += re.findall(r"^```python\n(.*?)^```$", page.read_text() if page.exists() else "", re.DOTALL | re.MULTILINE)[
-        :1
-    ]
-    call(python, "-c", "\n".join(code), cwd=tmp_path)
+    found = re.search(r"^```python\n(.*?)^```$", page.read_text() if page.exists() else "", re.DOTALL | re.MULTILINE)
+    call(python, "-c", "\n".join([*code, found[1] if found else ""]), cwd=tmp_path)
     commands = "judge lqr", "identify a.csv --input u --output y -o x.json", "data generate set", "systems cart_pole"
     for command in commands if not extra else ():
         done = subprocess.run([env / "bin" / "lqrlab", *command.split()], cwd=tmp_path, capture_output=True, text=True)
-        said = done.stderr.strip()
-        assert re.fullmatch(r"lqrlab: .* -m pip install 'lqrlab\[workbench.*\]' brings it", said), said
-        assert done.returncode == 1
+        said = re.fullmatch(r"lqrlab: .* -m pip install 'lqrlab\[workbench.*\]' brings it", done.stderr.strip())
+        assert (done.returncode, bool(said)) == (1, True), done.stderr
 
 
 @pytest.mark.matrix
