@@ -16,6 +16,7 @@ SIDE, _WIDTH = 330.0, 560.0  # widths of Bode plot and root locus, and of the ch
 BODE, LOCUS = 276.0, 172.0  # heights of the first two [px]; a laptop's screen has to hold all
 _TALL = 172.0  # of the gain in it; the phase stands below [px]
 _DECADES = 3.0, 1.5  # of the loop gain that are shown above and below one
+_ANGLES = (-360.0, -270.0, -180.0, -90.0, 0.0)  # ticks of the phase [°]
 _FACTORS = np.geomspace(1e-2, 1e2, 161)  # of the gain, along the root locus
 
 
@@ -57,7 +58,7 @@ def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements, corners: Seq
     newest = next(iter(loops.values()))
     alt = f"{newest.plant.name}: size and phase of the loop gain over frequency"
     axes, looks = bode_plane(newest.channel.span), svg.strokes(loops)
-    phases = Axes((0.0, _TALL, SIDE, BODE - _TALL), axes.x, (-360.0, 0.0), at_y=(-360.0, -270.0, -180.0, -90.0, 0.0), logs="x")
+    phases = Axes((0.0, _TALL, SIDE, BODE - _TALL), axes.x, (-360.0, 0.0), at_y=_ANGLES, logs="x")
     body, below = axes.cross(axes.x[0], 0.0), phases.cross(axes.x[0], -180.0)
     if wanted.crossover:
         body += axes.region((axes.x[0], math.log10(wanted.crossover)), (axes.y[0], 0.0))
@@ -70,7 +71,8 @@ def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements, corners: Seq
         plane, ends = (axes, (level, 0.0)) if of_gain else (phases, (phase, -180.0))
         at, up = (float(a) for a in plane.place(x, ends[1]))
         drawn = plane.curve(np.full(2, x), np.array(ends), Stroke(1, "3 2"))
-        drawn += svg.text(min(at, SIDE - 44), up + (-5 if ends[0] < ends[1] else 13), said, look="lq-b", anchor="middle")
+        up += -5 if ends[0] < ends[1] else 13
+        drawn += svg.text(min(at, SIDE - 44), up, said, look="lq-b", anchor="middle")
         body, below = (body + drawn, below) if of_gain else (body, below + drawn)
     for at, mark in corners:
         level = float(np.clip(math.log10(abs(newest.gain_at(at)) + 1e-300), *axes.y))
@@ -81,7 +83,7 @@ def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements, corners: Seq
 
 
 def _margins(loop: ShapedLoop) -> list[tuple[float, float, float, str]]:
-    """The crossings that margins stand at: ω [rad/s], log10 of the loop gain there, its phase [°], the margin in words."""
+    """Where margins stand: ω [rad/s], log10 of the loop gain there, its phase [°], the margin in words."""
     if not loop.stable:
         return []
     (ones, turned), found = loop.crossings, []
@@ -142,7 +144,7 @@ def picture(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements) -> Pictur
         near = np.abs(L) < 50
         bodies[1] += nyquist.curve(L.real[near], L.imag[near], look)
         steps.append((*loop.step(), look))
-    for w, level, _, said in _margins(newest):
+    for w, _, _, said in _margins(newest):
         L = newest.gain_at(w)
         if said.startswith("PM"):  # the angle from −1, along a ray
             bodies[1] += nyquist.curve(np.array([0.0, L.real]), np.array([0.0, L.imag]), Stroke(1, "3 2"))

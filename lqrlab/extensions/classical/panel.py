@@ -33,7 +33,7 @@ _ALONG = np.geomspace(1e-2, 1e2, 1601)  # factors of the gain that a click on th
 _RULES = {"SIMC": "simc", "AMIGO": "amigo", "Ziegler–Nichols": "ziegler_nichols", "most integral gain": "max_ki"}
 _RULES |= {"least cost": "optimal"}
 _BEGINNINGS = (1.0, 1.6, 2.5, 0.5), (55.0, 65.0, 75.0), (0.1, 0.3, 0.03)
-"""Loops to begin with: crossover over that of the optimum, lead [°], where integral action begins over the crossover."""
+"""Loops to begin with: crossover over the optimum's, lead [°], end of integral action over the crossover."""
 _FOLLOWS = 0.1  # how far from a step of the reference the output may end
 _WIDTH = 0.5  # damping of a notch's poles
 _NOW = "this design"
@@ -123,7 +123,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         self.ask()
 
     def _begin(self, middle: float) -> None:
-        """Move lead, integral action and gain to the first loop that keeps the requirements and follows its reference."""
+        """Move lead, integral action and gain to a loop that keeps the requirements and follows its reference."""
         moved = (self.lead, self.at_lead, self.integral, self.gain)
         kept, wanted = [slider.value for slider in moved], LoopRequirements(self.ms.value, self.phase.value)
         keeps = not self._loop().broken(wanted)

@@ -16,7 +16,7 @@ from lqrlab.extensions.tuning.tuner import Report, tune
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import svg
-from lqrlab.workbench.figures.charts import Axes
+from lqrlab.workbench.figures.charts import Axes, Rectangle
 from lqrlab.workbench.figures.loop_controllers import SampledLoop
 from lqrlab.workbench.figures.loop_design import LoopDesign, LoopSetting, input_unit
 from lqrlab.workbench.figures.svg import Picture, Stroke
@@ -36,18 +36,18 @@ class StepResponse(NamedTuple):
 
 
 def read_poles(words: str, plant: Plant, dt: float) -> tuple[complex, ...]:
-    """Poles [rad/s] from text as ``−2, −1±1j``; refused unless stable, in pairs, one for each state, sampled unambiguously."""
+    """Poles [rad/s] from text as ``−2, −1±1j``; or a ``ValueError`` that says what no gain can place."""
     poles: list[complex] = []
     for part in filter(None, re.split("[,;]", re.sub(r"\s", "", words.replace("−", "-")))):
         if not (found := _POLE.fullmatch(part.replace("+/-", "±").replace("+-", "±"))):
-            raise ValueError(f"poles: expected numbers as −2 and pairs as −1±1j, with commas between, but found {part!r}")
+            raise ValueError(f"poles: expected numbers as −2, pairs as −1±1j, but found {part!r}")
         real, sign, size = found["real"] or 0, found["sign"], float(found["imag"] or 1) if found["sign"] else 0.0
         poles += [complex(float(real), side * size) for side in {"±": (1, -1), "-": (-1,)}.get(sign, (1,))]
     for s in poles:
         if s.imag and poles.count(s) != poles.count(s.conjugate()):
             raise ValueError(f"poles: {_pole(s)} has no conjugate: a real gain places pairs; write {_pole(s, '±')}")
-        if poles.count(s) > plant.m:
-            raise ValueError(f"poles: {_pole(s)} stands {poles.count(s)} times; as many as inputs, {plant.m}, can be equal")
+        if (same := poles.count(s)) > plant.m:
+            raise ValueError(f"poles: {_pole(s)} stands {same} times; only {plant.m} can be equal, one for each input")
         if s.real >= 0:
             raise ValueError(f"poles: {_pole(s)} rad/s is not stable; its real part has to be negative")
         if abs(s.imag) >= math.pi / dt:
@@ -74,6 +74,29 @@ def rates(z: Complex[np.ndarray, " n"], dt: float) -> Complex[np.ndarray, " n"]:
     """Poles s = log(z)/dt [rad/s] of sampled ones; one that no continuous loop has, z ≤ 0, by its decay alone."""
     s = np.log(np.where(np.abs(z) > 1e-9, z, 1e-9).astype(complex)) / dt
     return np.where(np.abs(z.imag) > 1e-9 * np.abs(z), s, s.real)
+
+
+def placed_poles(at: Rectangle, s: LoopSetting, result: LoopDesign) -> tuple[str, Axes]:
+    """Poles that are placed [rad/s], next to the LQR's; those of the loop as well where it ignores a delay."""
+    groups = {"linear LQR": rates(result.optimal_poles, s.dt), "placed": np.array(s.controller.poles)}
+    wide = 1.8 * Axes(at, (0, 1), (0, 1)).aspect
+    shown = np.concatenate([*groups.values()])
+    far = s.far or 1.15 * float(np.maximum(np.abs(shown.imag), np.abs(shown.real) / wide).max())
+    axes = Axes(at, (-wide * far, wide * far / 9), (-far, far))
+    if s.delay and not s.known:
+        groups["implemented"] = rates(result.poles, s.dt)
+    marks = [
+        axes.marks(poles.real, poles.imag, mark, Stroke(stroke.colour))
+        for mark, poles, stroke in zip("○×+", groups.values(), svg.strokes(groups).values())
+    ]
+    title = "poles, Im s [rad/s]: " + ", ".join(f"{mark} {name}" for mark, name in zip("○×+", groups))
+    return axes.frame("Re s [rad/s]", title, axes.cross(0.0, 0.0) + "".join(marks)), axes
+
+
+def pole_words(s: LoopSetting, result: LoopDesign) -> str:
+    """Poles that are placed, and those of the LQR."""
+    optimal = written_poles(rates(result.optimal_poles, s.dt))
+    return f"Placed at {written_poles(s.controller.poles)} rad/s, the LQR's at {optimal}. "
 
 
 def faster_poles(plant: Plant) -> str:

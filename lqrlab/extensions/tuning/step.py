@@ -175,7 +175,7 @@ class StepSpecs:
         """The value that a loop reaches in so many seconds, and whether it meets the specification, in words."""
         words, unit = _WORDS[name]
         bound, title = self.bound(name), f"{words[0].upper()}{words[1:]}"
-        asked = "" if name == "effort" else f", specified at {'least' if name == 'margin' else 'most'} {bound:.3g}{unit}"
+        asked = f", specified at {'least' if name == 'margin' else 'most'} {bound:.3g}{unit}" * (name != "effort")
         if not value < _ENDLESS:
             why = f"the response does not settle within the {simulated:.3g} s that are simulated"
             return f"{title}: missed{asked}: {why}. Raise the weight of this output, or lower that of the inputs."

@@ -113,7 +113,7 @@ def _searched(step: StepExperiment, specs: StepSpecs, starts: np.ndarray, report
             return misses[0], (misses[1:] - misses[0]).T / _STEP
 
         found = scipy.optimize.least_squares(
-            lambda x: aim(tuple(x))[0], start, lambda x: aim(tuple(x))[1],  # noqa: B023
+            lambda x: aim(tuple(x))[0], start, lambda x: aim(tuple(x))[1],
             bounds=(-25.0, 25.0), max_nfev=_EVALUATIONS, ftol=1e-4, xtol=1e-4,
         )  # fmt: skip
         if found.cost < least:

@@ -115,9 +115,6 @@ def sampled_loop(
     """The loop at samples of a controller, of which ``known`` says whether it is made for the delay [samples].
 
     ``continuous`` are A, B, Q, R of the plant, ``sampled`` those of a sample without delay, ``optimum`` is of these.
-
-    Raises:
-        ValueError: there is none, in control terms.
     """
     A, B, Q, R, N = (np.asarray(a) for a in sampled)
     late, n = (A, B), plant.n

@@ -6,12 +6,11 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import Float
 
 import lqrlab
 from lqrlab import control, systems
 from lqrlab.control.state_space import response_at
-from lqrlab.simulation import Problem, Trajectory, Verdict
+from lqrlab.simulation import Verdict
 from lqrlab.workbench.figures import animation, charts, loop_design, svg
 from lqrlab.workbench.figures.charts import Axes, Rectangle, above
 from lqrlab.workbench.figures.loop_controllers import KINDS, SampledLoop
@@ -21,8 +20,6 @@ from lqrlab.workbench.figures.svg import DASHES, HtmlPage, Stroke
 
 _WIDTH = 860.0  # of the card [px]
 _MOST_GAINS = 24  # entries of a gain that is written out
-VARIANTS, SPREAD = 200, 0.2
-"""Plants that a design is tried on, and how far their parameters are from its own, relative."""
 LOOPS = ("linear LQR", "implemented")
 """The two loops that are drawn: the optimum on the linear model, and its gain on the plant."""
 
@@ -51,7 +48,7 @@ def picture(
         moved = animation.animation(plant, {"implemented": result.built} | others, width=_WIDTH)
         return dataclasses.replace(moved, words=said)
     said += "".join(f"<br>{_pinned_words(name, *both)}" for name, both in pinned.items())
-    signals, runs = charts.channels(plant), _runs(result) | others
+    signals, runs = charts.channels(plant), {LOOPS[0]: result.best, LOOPS[1]: result.built} | others
     lead = 1 + (loop_design.outcome(plant, result.built) != Verdict.DIVERGED)
     traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, lead=lead, named=True)
     placed, tall = setting.controller.poles, 200.0
@@ -60,7 +57,7 @@ def picture(
     body += _nyquist(result, (lasts + 20, bottom + 6, 225, tall))
     at, frame, plane = (lasts + 265, bottom + 6, 595 - lasts, tall), LoopPicture.frame, None
     if placed:
-        drawn, plane = _placed_poles(at, setting, result)
+        drawn, plane = lqrlab.tuning.figures.placed_poles(at, setting, result)
         (left, right, top, down), size = plane.edges, (_WIDTH + 8, bottom + 214)
         body, frame = body + drawn, (left / size[0], right / size[0], top / size[1], down / size[1])
     else:
@@ -70,24 +67,6 @@ def picture(
         f"and of the loop as implemented, sampled every {charts.duration(setting.dt)}"
     )
     return LoopPicture(svg.document(body, _WIDTH + 8, bottom + 214, alt), alt, said, frame, plane)
-
-
-def _placed_poles(at: Rectangle, s: LoopSetting, result: LoopDesign) -> tuple[str, Axes]:
-    """Poles that are placed [rad/s], next to the LQR's; those of the loop as well where it ignores a delay."""
-    rates = lqrlab.tuning.figures.rates
-    groups = {"linear LQR": rates(result.optimal_poles, s.dt), "placed": np.array(s.controller.poles)}
-    wide = 1.8 * Axes(at, (0, 1), (0, 1)).aspect
-    shown = np.concatenate([*groups.values()])
-    far = s.far or 1.15 * float(np.maximum(np.abs(shown.imag), np.abs(shown.real) / wide).max())
-    axes = Axes(at, (-wide * far, wide * far / 9), (-far, far))
-    if s.delay and not s.known:
-        groups["implemented"] = rates(result.poles, s.dt)
-    marks = [
-        axes.marks(poles.real, poles.imag, mark, Stroke(stroke.colour))
-        for mark, poles, stroke in zip("○×+", groups.values(), svg.strokes(groups).values())
-    ]
-    title = "poles, Im s [rad/s]: " + ", ".join(f"{mark} {name}" for mark, name in zip("○×+", groups))
-    return axes.frame("Re s [rad/s]", title, axes.cross(0.0, 0.0) + "".join(marks)), axes
 
 
 def _pinned_words(name: str, s: LoopSetting, result: LoopDesign) -> str:
@@ -110,18 +89,12 @@ def phase_words(margin: control.Margins) -> str:
     return "any" if math.isinf(margin.phase) else f"±{math.degrees(margin.phase):.0f}°"
 
 
-def _runs(result: LoopDesign) -> dict[str, Trajectory]:
-    """The loops that are drawn, by name."""
-    runs = dict(zip(LOOPS, (result.best, result.built)))
-    return runs if result.planned is None else runs | {f"MPC, {loop_design.PLANNED} samples": result.planned}
-
-
 def _cost_so_far(result: LoopDesign, at: Rectangle) -> str:
     """Cost so far of the loops; the optimum as a line across."""
-    runs, ts = _runs(result), result.best.ts
-    looks = svg.strokes(runs).values()
+    runs, ts = (result.best, result.built), result.best.ts
+    looks = svg.strokes(LOOPS).values()
     with np.errstate(over="ignore", invalid="ignore"):  # a loop that diverges costs more than there are numbers
-        so_far = [np.concatenate([[0.0], np.cumsum(run.costs)]) for run in runs.values()]
+        so_far = [np.concatenate([[0.0], np.cumsum(run.costs)]) for run in runs]
     curves = [(ts, cost, look) for cost, look in zip(so_far, looks)]
     curves.append((ts[[0, -1]], np.full(2, result.cost), Stroke(7, DASHES[2])))
     title = "cost so far; dotted: x0ᵀP x0, the least there is"
@@ -159,8 +132,7 @@ def words(s: LoopSetting, result: LoopDesign) -> str:
         excess = above(result.in_plant_weights)
         lines.append(f"In the plant's weights it costs {excess} the optimum, without delay and limits.")
     if s.controller.poles:
-        written, rates = lqrlab.tuning.figures.written_poles, lqrlab.tuning.figures.rates
-        placed = f"Placed at {written(s.controller.poles)} rad/s, the LQR's at {written(rates(result.optimal_poles, s.dt))}. "
+        placed = lqrlab.tuning.figures.pole_words(s, result)
     size = float(np.abs(result.poles).max())
     if margins:
         lasts = charts.duration(control.settling_time(result.poles, s.dt, within=math.exp(-1)))
@@ -182,8 +154,9 @@ def weight_words(s: LoopSetting) -> str:
     """The diagonals of Q and R with their units."""
     parts = []
     for name, W, signals in zip("QR", s.weights, (s.plant.states, s.plant.inputs)):
-        unit = ("" if x.unit == "1" else f" /({x.unit})²" if "/" in x.unit or " " in x.unit else f" /{x.unit}²" for x in signals)
-        entries = (f"{x.name.replace('_', ' ')} {w:.3g}{u}" for x, w, u in zip(signals, np.diagonal(W), unit))
+        units = (f"({x.unit})" if {"/", " "} & {*x.unit} else x.unit for x in signals)
+        units = ("" if unit == "1" else f" /{unit}²" for unit in units)
+        entries = (f"{x.name.replace('_', ' ')} {w:.3g}{unit}" for x, w, unit in zip(signals, np.diagonal(W), units))
         parts.append(f"{name}: {', '.join(entries)}")
     return html.escape("; ".join(parts))
 
@@ -227,10 +200,7 @@ def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
         conditions.append(f"its input {late:g} sample{'s' * (late != 1)} late, {aware}")
     if s.limit < loop_design.FREE:
         conditions.append(loop_design.limit_words(s.limit, s.plant))
-    return (
-        f"<b>Cost.</b> Linear optimum {result.cost:.4g}. Nonlinear, {', '.join(conditions)}: {cost}."
-        f"{_limited_words(s, result)}"
-    )
+    return f"<b>Cost.</b> Linear optimum {result.cost:.4g}. Nonlinear, {', '.join(conditions)}: {cost}."
 
 
 def _load_words(s: LoopSetting, result: LoopDesign) -> str:
@@ -247,52 +217,11 @@ def _load_words(s: LoopSetting, result: LoopDesign) -> str:
     return f"{under} outputs end at {html.escape(ended)}."
 
 
-def _limited_words(s: LoopSetting, result: LoopDesign) -> str:
-    """Both loops beside the constrained optimum, where limits bind."""
-    if result.planned is None:
-        return ""
-    if not math.isfinite(result.least):
-        return " Within the limits no input was found that brings the linear plant back from here."
-    said = []
-    for name, run in (("the clipped LQR", result.built), (f"MPC of {loop_design.PLANNED} samples", result.planned)):
-        good = loop_design.outcome(s.plant, run) == Verdict.CONVERGED
-        share = float(np.sum(run.costs)) / result.least - 1
-        said.append(f"{name} costs {above(share)} it" if good else f"{name} does not converge")
-    return (
-        f" Within the limits none pays less than {result.least:.4g}, the constrained optimum; on the nonlinear plant "
-        f"{said[0]}, {said[1]}."
-    )
-
-
 # On a sheet to mail or to print ----------------------------------------------------------------------------
 
 
-def robustness(s: LoopSetting, result: LoopDesign) -> tuple[int, Float[np.ndarray, " variants"]]:
-    """The design on :data:`VARIANTS` plants whose parameters lie within ±20 % and their ranges.
-
-    Returns:
-        The number of those that it stabilises, with its delay; and of each the cost above its own optimum without delay
-        and limits, relative, of a start that is as likely in all states as their scales say; inf if it is not stable.
-    """
-    uncertain = lqrlab.robust.UncertainPlant.of(s.plant, SPREAD)
-    plants = uncertain.moved(np.random.default_rng(0).uniform(-1, 1, (uncertain.directions, VARIANTS)).T)
-    problem, sizes = Problem.of(plants, dt=s.dt, linear=True), np.asarray(s.plant.scales[0]) ** 2
-    A, B, Q, R, _ = problem.continuous  # type: ignore[misc]
-    late = control.delayed(A, B, Q, R, s.dt, s.delay / s.sample)
-    A, B = result.loop.on_plant(np.asarray(late.A), np.asarray(late.B))
-    stable = np.abs(np.linalg.eigvals(A - B @ result.loop.K)).max(-1) < 1
-    price, P = (np.diagonal(a, axis1=1, axis2=2) for a in (result.undelayed.price(problem.sampled), problem.P))
-    return int(stable.sum()), price @ sizes / (P @ sizes) - 1
-
-
 def sheet(s: LoopSetting, result: LoopDesign, name: str, code: str) -> HtmlPage:
-    """The design called ``name`` on one page, which needs no other file; a browser prints it to PDF.
-
-    Args:
-        s, result: the setting and what was designed for it.
-        name: of the design.
-        code: lines that make it.
-    """
+    """The design called ``name``, which the lines of ``code`` make, on one page that a browser prints to PDF."""
     drawn = picture(dataclasses.replace(s, view=loop_design.OVERVIEW), result)
     parts = [f"<p>{drawn.words}</p>", drawn.svg]
     try:
@@ -300,13 +229,11 @@ def sheet(s: LoopSetting, result: LoopDesign, name: str, code: str) -> HtmlPage:
     except ValueError as error:  # no constant input holds this output
         parts.append(f"<p>{html.escape(str(error))}</p>")
     about = card(s.plant, equations=False)
-    varies = any(field.metadata["vary"] for field in systems.parameter_fields(type(s.plant)).values())
     facts = about.facts | {"modes of the open loop": "; ".join(about.modes)}
     parts += [
         html_table("Weights", _weights(s)),
         html_table("Margins at each input", _margins(s, result)) if result.loop.margins else "",
         html_table("Poles of the loop", _poles(s, result)),
-        _robustness_words(*robustness(s, result)) if varies else "",
         f"<h3>Plant</h3><p>{html.escape(about.title)}.</p>",
         *(f"<p><b>{html.escape(label.capitalize())}.</b> {html.escape(words)}</p>" for label, words in facts.items()),
         *(html_table(caption, table) for caption, table in about.tables.items()),
@@ -345,12 +272,3 @@ def _poles(s: LoopSetting, result: LoopDesign) -> Table:
         lasts = charts.duration(mode.time_constant) if mode.time_constant >= 0 else "grows"
         rows.append((written, f"{abs(z):.4f}", lasts, f"{mode.damping:.2f}" if pair else "–"))
     return ("z", "|z|", "time constant", "damping"), rows
-
-
-def _robustness_words(stable: int, excess: Float[np.ndarray, " variants"]) -> str:
-    middle, high = (f"{charts.percent(100 * a)} %" for a in np.quantile(excess, (0.5, 0.95), method="higher"))
-    return (
-        f"<p><b>Robustness.</b> Of {VARIANTS} plants whose parameters lie within ±{100 * SPREAD:.0f} % the design "
-        f"stabilises {stable}. It costs {middle} above each one's own optimum (median; 95th percentile {high}), "
-        "without delay and limits, in the plant's weights.</p>"
-    )

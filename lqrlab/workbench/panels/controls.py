@@ -35,8 +35,8 @@ _LONGEST = 60  # letters of the name of a design
 
 def slider(label: str, value: float, low: float, high: float, **options: object) -> ipywidgets.FloatSlider:
     """A slider with a label, in about 200 steps, one of which is its value."""
-    look: dict[str, Any] = {"step": (high - low) / 200, "readout_format": ".3g", "description": label, **WIDE, **options}
-    return on_grid(ipywidgets.FloatSlider(min(max(value, low), high), min=low, max=high, **look))
+    look: dict[str, Any] = {"readout_format": ".3g", "step": (high - low) / 200, **WIDE, **options}
+    return on_grid(ipywidgets.FloatSlider(min(max(value, low), high), min=low, max=high, description=label, **look))
 
 
 def log_slider(
@@ -120,7 +120,7 @@ def initial_sliders(plant: Plant, **options: object) -> Sliders:
 def limit_slider(
     value: float, label: str = "limit", plant: Plant | None = None, **options: object
 ) -> ipywidgets.FloatLogSlider:
-    """A slider for limits of the inputs, a ``value`` of them in their scales; in their unit if all of a plant's agree."""
+    """A slider for limits of the inputs, a ``value`` of them in scales; in their unit if that of all is the same."""
     (unit, scale), at_end = input_unit(plant), {"tooltip": "the right end: no limit"}
     low, words = math.log10(scale) - 1.5, f"{label} [{unit}]" if unit != "× scale" else f"{label}, {unit}"
     return log_slider(words, scale * min(value, FREE), low, low + 3.5, step=0.05, **at_end | options)

@@ -27,7 +27,7 @@ from lqrlab.workbench.panels.panel import Panel, literal
 
 _MOST = 3  # designs that are pinned
 _ANY = 4.0  # overshoot from which on it is not specified
-_TAKES = "find weights: TAKES"
+_TAKES = "The search takes about 2 s; 10 s if specifications exclude each other."
 _SPECIFIED = ("settling", "overshoot", "effort", "margin")
 _CHOSEN = ("integral", "disturbance", "sensor")
 _NEAR = 0.08  # of the width of the map, within which a pole is taken hold of
@@ -36,14 +36,11 @@ _NEAR = 0.08  # of the width of the map, within which a pole is taken hold of
 def lqr_designer(
     plant: str | Plant, *, num_steps: int | None = None, values: Mapping[str, Any] | None = None
 ) -> "Designer | Picture":
-    """A panel to design a plant's regulator: weights, sampling, delay, limits, load and parameters on sliders.
+    """A panel to design a plant's regulator: LQR, poles that are typed or dragged, integral action, or LQG.
 
-    The controller is the LQR, or poles that are placed, integral action on an output, or LQG from the outputs that are
-    measured; each is judged beside the LQR that sees all states.
-    Up to three designs are pinned and drawn beside the one that the sliders stand for. The plant is a family of the
-    catalogue or one of your own; the curves take ``num_steps`` sample times, or until the nominal loop has settled.
-    ``values`` is what its controls begin at, as *copy as code* writes it. Without a person it
-    is the picture.
+    Weights, sampling, delay, limits, load and parameters are on sliders; up to three designs are pinned. The plant is
+    a family or one of your own; curves take ``num_steps`` sample times, or until the nominal loop has settled.
+    ``values`` is what its controls begin at, as *copy as code* writes it. Without a person it is the picture.
     """
     return Designer(plant, num_steps).at(values)
 
@@ -127,8 +124,8 @@ class Designer(Panel[LoopSetting, Picture]):
         self.margin = controls.slider("disk margin, at least", 0.0, 0.0, 2.0)
         self.found, self.search = controls.Said(_TAKES), Live(self._search, self._find)
         self.find = button("find weights", self._guarded(lambda: self.search.ask(self._question())))
-        of = [self.held, self.settling, self.overshoot, self.effort, self.margin]
-        return [*of, self.find, self.search.bar, self.found]
+        asked = self.held, self.settling, self.overshoot, self.effort, self.margin
+        return [*asked, self.find, self.search.bar, self.found]
 
     def _reveal(self) -> None:
         """Show the settings of the kind that is chosen alone."""
@@ -173,8 +170,8 @@ class Designer(Panel[LoopSetting, Picture]):
         return picture(question, design(question), dict(self.pinned))
 
     def ask(self) -> None:
-        """As all panels; the map of poles is then as large as they need, but while one of them is dragged."""
-        self._far = 0.0
+        """As all panels; the map of poles is then as large as they need, but not while one of them is dragged."""
+        self._far = self._far if self._quiet else 0.0
         super().ask()
 
     def draw(self, picture: Picture) -> None:
@@ -184,14 +181,14 @@ class Designer(Panel[LoopSetting, Picture]):
 
     def _taken(self) -> None:
         """Take hold of the pole that is nearest to the click, with its conjugate."""
-        question, axes = self._question(), self._drawn.plane
-        at, poles = self.picture.at(axes, "start"), np.array(question.controller.poles)
-        near = poles[np.argmin(np.abs(poles - at))]
-        held = np.isin(poles, [near, near.conjugate()])
-        if not near.imag:
-            held = np.arange(len(poles)) == np.argmax(held)  # one of several equal ones
-        self._far, self._others = axes.y[1], list(poles[~held])
-        self._paired = bool(near.imag) if abs(near - at) < _NEAR * (axes.x[1] - axes.x[0]) else None
+        axes, self._paired = self._drawn.plane, None
+        at, others = self.picture.at(axes, "start"), list(self._question().controller.poles)
+        near = min(others, key=lambda pole: abs(pole - at))
+        for pole in {near, near.conjugate()}:
+            others.remove(pole)
+        self._far, self._others = axes.y[1], others
+        if abs(near - at) < _NEAR * (axes.x[1] - axes.x[0]):
+            self._paired = bool(near.imag)
 
     def _dragged(self) -> None:
         """Move the pole that is held; a real one stays real, a pair a pair, all stable."""
@@ -214,7 +211,7 @@ class Designer(Panel[LoopSetting, Picture]):
         return lqrlab.tuning.figures.found_weights(question, report)
 
     def _find(self, answer: tuple[Any, ...]) -> None:
-        """Move the weights there."""
+        """Move the weights to those found."""
         states, inputs, said = answer
         with self.quietly():
             for group, factors in ((self.states, states), (self.inputs, inputs)):
@@ -250,11 +247,9 @@ class Designer(Panel[LoopSetting, Picture]):
         return sheet(s, design(s), path.stem, regulator(s)).save(path)
 
     def _write_mat(self, path: Path) -> Path:
-        """Plant, weights and controller as a ``.mat`` file, which MATLAB and SciPy read.
+        """A ``.mat`` file for MATLAB and SciPy: the continuous plant ``A`` … ``C``, the sampled ``Ad`` … ``Nd``, ``K``.
 
-        ``A``, ``B``, ``Q``, ``R``, ``C`` of the continuous plant, ``Ad`` … ``Nd`` of a sample of ``dt`` [s], without
-        delay; ``K`` on the plant's state and the controller's memory; ``Ak`` … ``Dk`` of the whole controller, from the
-        plant's state to its input.
+        ``Ak`` … ``Dk`` are the whole controller, from the plant's state to its input; all without delay.
         """
         s, path = self._question(), self._place(path, ".mat")
         found, plant = design(s), (*s.plant.matrices(), *s.weights, s.plant.output_matrix())
