@@ -76,7 +76,9 @@ def folder(tmp_path_factory):
             ],
         ),
         new.new_code_cell("plot()", metadata={"alt": "from the cell"}, outputs=[display({"image/png": png()})]),
-        new.new_code_cell("plot()", outputs=[display({"image/png": png()}), display(WIDGET)]),
+        new.new_code_cell(
+            "plot()", metadata={"tags": ["show-input"]}, outputs=[display({"image/png": png()}), display(WIDGET)]
+        ),
         new.new_code_cell("log()", outputs=[new.new_output("stream", text="\x1b[31mred\x1b[0m & <b>plain</b>")]),
     ]
     metadata = {"papermill": {"parameters": {"spread": 0.3, "run": "y"}}}
@@ -89,12 +91,8 @@ def folder(tmp_path_factory):
     (folder / "results").mkdir()
     result = {"seconds": 65.0, "started": "2026-11-21T10:00:00+00:00", "device": "1 × cpu", "versions": {}}
     (folder / "results" / "04_scores.json").write_text(json.dumps(result))
-    run = {
-        "profile": "tiny",
-        "commit": "abc+",
-        "versions": {"lqrlab": "0.1.0", "jax": "0.10.2"},
-        "status": "failed at 03_training",
-    }
+    run = {"profile": "tiny", "commit": "abc+", "status": "failed at 03_training"}
+    run["versions"] = {"lqrlab": "0.1.0", "jax": "0.10.2"}
     (folder / "run.json").write_text(json.dumps(run))
     return folder
 
@@ -180,7 +178,7 @@ def test_pictures_have_a_text_that_stands_for_them(pages):
 def test_code_is_folded_or_hidden(pages):
     page = pages["04_scores"]
     assert [d.select_one("summary").get_text() for d in page.select("details.code")] == ["Parameters", *["Code"] * 4]
-    assert not page.select("details.code[open]")
+    assert ["open" in d.attrs for d in page.select("details.code")] == [False, False, False, True, False]
     text = page.select_one("article").get_text()
     assert "secret()" not in text
     assert "spread = 0.3" not in text
