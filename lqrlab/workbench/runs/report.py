@@ -21,6 +21,7 @@ from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 from nbformat import NotebookNode
 
 from lqrlab.compute import files
+from lqrlab.installation import program, typed
 from lqrlab.workbench.figures import svg
 from lqrlab.workbench.figures.safe_html import mathml, plain_css, policy, sanitise, unbroken
 from lqrlab.workbench.runs import notebooks, plant_copies, run_folder, session
@@ -188,7 +189,7 @@ def write(folder: str | Path, *, whole: bool = False) -> Path:
     paths = sorted((folder / "notebooks").glob("[0-9]*.ipynb"), reverse=True)  # of two the one that failed
     executed = {path.name.partition(".")[0]: path for path in paths}
     if not executed:
-        raise ValueError(f"{folder}: no executed notebook; lqrlab run --folder {folder} makes them")
+        raise ValueError(f"{folder}: no executed notebook; {program()} run --folder {typed(folder)} makes them")
     run = run_folder.read(folder / run_folder.RUN)
     pages, front = [_page(executed[name]) for name in sorted(executed)], folder / "report" / "index.html"
     shared: dict[str, Any] = {"pages": pages, "run": run, "folder": folder.resolve().name}
@@ -278,7 +279,7 @@ def index(data: str | Path) -> Path:
         for kind, name in (("Runs", run_folder.RUN), ("Sweeps", run_folder.SWEEP))
     }
     if not any(listed.values()):
-        raise ValueError(f"{data}: no run and no sweep to list; lqrlab run makes one")
+        raise ValueError(f"{data}: no run and no sweep to list; {program()} run makes one")
     return fill(data / "index.html", "runs.html.j2", listed=listed, versions=session.versions(), run={})
 
 

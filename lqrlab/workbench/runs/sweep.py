@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from lqrlab.compute.files import PLANT_FILES, write_atomic
+from lqrlab.installation import program
 from lqrlab.workbench.runs import cluster, notebooks, pipeline, plant_copies, run_folder, session, sweep_plan
 from lqrlab.workbench.runs.notebooks import Values
 from lqrlab.workbench.runs.run_folder import RUN, SWEEP, Record, RunError
@@ -68,7 +69,7 @@ def with_inputs(plan: Plan, held: contextlib.ExitStack) -> Plan:
     results = [session.results(source, name) for name in plan.needs]
     files = [file for result in results for file in result["files"]]
     if gone := [file for file in files if not (source / file).exists()]:
-        raise ValueError(f"{source}: {gone[0]}, which {plan.nb.name} reads, is gone; lqrlab run makes it again")
+        raise ValueError(f"{source}: {gone[0]}, which {plan.nb.name} reads, is gone; {program()} run makes it again")
     inputs = [result["fingerprint"] or result["started"] for result in results]
     links = sorted({Path(file).parts[0] for file in files})
     return dataclasses.replace(plan, source=source, links=links, inputs=inputs)
