@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from refusals import refused
 
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.figures import safe_html, svg, tables, words
+from lqrlab.workbench.figures import digits, safe_html, svg, tables
 from lqrlab.workbench.runs import report, run_folder
 
 new = nbformat.v4
@@ -215,7 +215,7 @@ def test_the_front_page_gathers_the_summaries(pages):
 
 def test_a_number_is_written_out_and_stays_with_its_unit():
     numbers = 351.2, -4e-9, 1.1237 + 0j, -0.5 + 2j, 12345.6, np.nan, -np.inf, -0.0
-    assert [*map(words.digits, numbers)] == ["351", "−4·10⁻⁹", "1.12", "−0.5 + 2j", "12,300", "–", "−∞", "0"]
+    assert [*map(digits, numbers)] == ["351", "−4·10⁻⁹", "1.12", "−0.5 + 2j", "12,300", "–", "−∞", "0"]
     made = BeautifulSoup(report.clean("<p>2.09 % of 3 s, 4 plants</p><pre>5 % 2</pre>"), "html.parser")
     assert made.get_text() == "2.09\N{NO-BREAK SPACE}% of 3\N{NO-BREAK SPACE}s, 4 plants5 % 2"
 

@@ -17,7 +17,8 @@ import lqrlab
 from lqrlab import control, systems
 from lqrlab.evaluation import Judgement, Scenario, judging
 from lqrlab.simulation import LinearPolicy, Problem, rollout
-from lqrlab.workbench.figures import charts, svg, tables, words
+from lqrlab.workbench import figures
+from lqrlab.workbench.figures import charts, svg, tables
 from lqrlab.workbench.figures.svg import Picture, Stroke, element, px, text
 
 GOOD = 10.0
@@ -109,7 +110,7 @@ def digits(value: float) -> str:
     """A percentage in two digits: others do not repeat on another machine."""
     if abs(value) < 1e-3 or 1e6 <= value < math.inf:
         return "< 0.001" if value < 1 else "> 1,000,000"
-    return words.digits(value, 2)
+    return figures.digits(value, 2)
 
 
 def share(value: float) -> str:
@@ -240,7 +241,7 @@ def _responses(problem: Problem, x0: Array, controller: object, label: str, plan
     shown = [signals[i] for i in sorted(np.argsort(peaks)[-6:])]
     drawn, bottom = charts.responses(shown, runs, (0, 0, 350), columns=2, lead=1, named=True)
     start = [
-        f"{one.name} {words.digits(x, 2)} {one.signal.unit}".removesuffix(" 1")
+        f"{one.name} {figures.digits(x, 2)} {one.signal.unit}".removesuffix(" 1")
         for one, x in zip(signals, np.asarray(x0))
     ]
     alt = f"Responses of {plant}: {', '.join(runs)}"

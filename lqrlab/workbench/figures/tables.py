@@ -11,9 +11,8 @@ from pandas.io.formats.style import Styler
 from lqrlab import control, systems
 from lqrlab.evaluation import Judgement, Score
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import plant_card
+from lqrlab.workbench.figures import digits, plant_card
 from lqrlab.workbench.figures.charts import percent
-from lqrlab.workbench.figures.words import digits
 
 
 def catalogue(names: Sequence[str]) -> pd.DataFrame:

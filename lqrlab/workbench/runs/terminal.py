@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
-from lqrlab.workbench.figures.words import digits
+from lqrlab.workbench.figures import digits
 
 _NUMBER = re.compile("[-+−.,0-9]+(·10[⁻⁰¹²³⁴-⁹]+)?|[-−]?(∞|inf)|nan|–").fullmatch
 
