@@ -109,10 +109,7 @@ def faster_poles(plant: Plant) -> str:
 
 
 def stepping_outputs(plant: Plant, sampled: control.Sampled, held: int) -> list[int]:
-    """As many outputs as inputs, the held one first, that constant inputs hold most easily, in the signals' scales.
-
-    Refused where there are not as many, or no constant inputs hold any such set.
-    """
+    """As many outputs as inputs, the held one first, that constant inputs hold most easily, in the signals' scales."""
     C, (x, u) = np.asarray(plant.output_matrix()), (np.asarray(a) for a in plant.scales)
     if len(C) < plant.m:
         raise ValueError(
@@ -211,10 +208,7 @@ def picture(s: LoopSetting, result: LoopDesign) -> Picture:
 def found_weights(
     s: LoopSetting, report: Report = lambda start, starts: None
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " m"], str]:
-    """Factors of the plant's weights with which the LQR meets the specifications, and what was reached in words.
-
-    Refused is what :func:`lqrlab.tuning.tune` refuses.
-    """
+    """Factors of the plant's weights with which the LQR comes nearest to the specifications; what it reaches, in words."""
     plant, held = s.plant, s.controller.held
     (A, B), (Q, R) = plant.matrices(), plant.weights()
     rows = stepping_outputs(plant, control.discretize(A, B, Q, R, s.dt), held)

@@ -25,8 +25,7 @@ from lqrlab.workbench.panels.controls import ClickPlane, button
 from lqrlab.workbench.panels.live_panel import Check, Live
 from lqrlab.workbench.panels.panel import Panel, literal
 
-_MOST = 3  # designs that are pinned
-_ANY = 4.0  # overshoot from which on it is not specified
+_MOST, _ANY = 3, 4.0  # designs that are pinned; overshoot from which on it is not specified
 _TAKES = "The search takes about 2 s; 10 s if specifications exclude each other."
 _SPECIFIED = ("settling", "overshoot", "effort", "margin")
 _CHOSEN = ("integral", "disturbance", "sensor")
@@ -147,9 +146,8 @@ class Designer(Panel[LoopSetting, Picture]):
             tuple(map(float, loop_design.largest_inputs(plant, effort))) if effort < loop_design.FREE else None,
             self.margin.value or None,
         )
-        poles, dt = (), self.sample.value * self._default.tick
-        if self.kind.value == "pole placement":
-            poles = lqrlab.tuning.figures.read_poles(self.poles.value, plant, dt)
+        dt, placed = self.sample.value * self._default.tick, self.kind.value == "pole placement"
+        poles = lqrlab.tuning.figures.read_poles(self.poles.value, plant, dt) if placed else ()
         question = dataclasses.replace(
             self._default,
             plant=plant,
@@ -187,8 +185,7 @@ class Designer(Panel[LoopSetting, Picture]):
         for pole in {near, near.conjugate()}:
             others.remove(pole)
         self._far, self._others = axes.y[1], others
-        if abs(near - at) < _NEAR * (axes.x[1] - axes.x[0]):
-            self._paired = bool(near.imag)
+        self._paired = bool(near.imag) if abs(near - at) < _NEAR * (axes.x[1] - axes.x[0]) else None
 
     def _dragged(self) -> None:
         """Move the pole that is held; a real one stays real, a pair a pair, all stable."""
