@@ -208,7 +208,7 @@ def picture(s: LoopSetting, result: LoopDesign) -> Picture:
 def found_weights(
     s: LoopSetting, report: Report = lambda start, starts: None
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " m"], str]:
-    """Factors of the plant's weights with which the LQR comes nearest to the specifications; what it reaches, in words."""
+    """Factors of the plant's weights with which the LQR comes nearest to the specifications; what it reaches."""
     plant, held = s.plant, s.controller.held
     (A, B), (Q, R) = plant.matrices(), plant.weights()
     rows = stepping_outputs(plant, control.discretize(A, B, Q, R, s.dt), held)

@@ -91,7 +91,7 @@ def test_the_margins_that_are_drawn_are_python_controls_and_stand_at_its_frequen
     ours, drawn = loop_pictures._margins(loop), loop_pictures.bode({"": loop}, LoopRequirements())
     assert [said[:2] for *_, said in ours] == ["GM", "PM"]
     for w, _, _, said in ours:
-        assert said in [words for at, words in theirs if abs(w / at - 1) < 0.01]
+        assert said in [words for at, words in theirs if abs(w - at) < 0.01 * w]
         assert f">{said}<" in drawn
     assert drawn.count(">−180<") == 1
 
