@@ -163,9 +163,7 @@ def test_a_controller_that_fails_costs_its_own_rows_only():
     assert (summary["breaks"]["no answer"], summary["breaks"]["worst"]) == (50, pytest.approx(0, abs=1e-6))
     assert [summary[name]["worst"] for name in ("lqr", "one plant")] == pytest.approx([0, 0], abs=1e-6)
     assert summary["nan"]["failed"] == 100
-    assert found.refused["one plant"]["not told"]["pendulum"].endswith(
-        "A and B are not told here: they are not a number"
-    )
+    assert found.refused["one plant"]["not told"]["pendulum"].endswith("A and B are unknown here: they are NaN")
     assert set(found.refused["lqr"]["not told"].values()) == {"it needs A and B, which are unknown here"}
 
 
