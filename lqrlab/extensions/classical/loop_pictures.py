@@ -16,7 +16,6 @@ SIDE, _WIDTH = 330.0, 560.0  # widths of Bode plot and root locus, and of the ch
 BODE, LOCUS = 276.0, 172.0  # heights of the first two [px]; a laptop's screen has to hold all
 _TALL = 172.0  # of the gain in it; the phase stands below [px]
 _DECADES = 3.0, 1.5  # of the loop gain that are shown above and below one
-_ANGLES = (-360.0, -270.0, -180.0, -90.0, 0.0)  # ticks of the phase [°]
 _FACTORS = np.geomspace(1e-2, 1e2, 161)  # of the gain, along the root locus
 
 
@@ -58,7 +57,7 @@ def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements, corners: Seq
     newest = next(iter(loops.values()))
     alt = f"{newest.plant.name}: size and phase of the loop gain over frequency"
     axes, looks = bode_plane(newest.channel.span), svg.strokes(loops)
-    phases = Axes((0.0, _TALL, SIDE, BODE - _TALL), axes.x, (-360.0, 0.0), at_y=_ANGLES, logs="x")
+    phases = Axes((0.0, _TALL, SIDE, BODE - _TALL), axes.x, (-360.0, 0.0), at_y=(-360.0, -180.0, 0.0), logs="x")
     body, below = axes.cross(axes.x[0], 0.0), phases.cross(axes.x[0], -180.0)
     if wanted.crossover:
         body += axes.region((axes.x[0], math.log10(wanted.crossover)), (axes.y[0], 0.0))
@@ -145,11 +144,11 @@ def picture(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements) -> Pictur
         bodies[1] += nyquist.curve(L.real[near], L.imag[near], look)
         steps.append((*loop.step(), look))
     for w, _, _, said in _margins(newest):
-        L = newest.gain_at(w)
+        at = newest.gain_at(w)
         if said.startswith("PM"):  # the angle from −1, along a ray
-            bodies[1] += nyquist.curve(np.array([0.0, L.real]), np.array([0.0, L.imag]), Stroke(1, "3 2"))
-        bodies[1] += nyquist.marks(np.array([L.real]), np.array([L.imag]), "+", Stroke(1))
-        x, y = (float(a) for a in nyquist.place(L.real, L.imag))
+            bodies[1] += nyquist.curve(np.array([0.0, at.real]), np.array([0.0, at.imag]), Stroke(1, "3 2"))
+        bodies[1] += nyquist.marks(np.array([at.real]), np.array([at.imag]), "+", Stroke(1))
+        x, y = (float(a) for a in nyquist.place(at.real, at.imag))
         bodies[1] += svg.text(x + 5, y - 5, said, look="lq-b")
     drawn = [
         sensitive.frame("frequency [rad/s]", "|S|, and |T| (dotted)", bodies[0]),

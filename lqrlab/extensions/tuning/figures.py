@@ -133,11 +133,7 @@ def stepping_outputs(plant: Plant, sampled: control.Sampled, held: int) -> list[
 
 
 def response(s: LoopSetting, result: LoopDesign) -> StepResponse:
-    """The linear loop whose held output steps to its scale, the other stepping outputs stay: without limits.
-
-    The controller is told where the plant is to rest and the input that holds it there; integral action only learns
-    the set-point, and finds them. It takes as long as the curves. Refused is an output that no constant input holds.
-    """
+    """The linear loop, without limits, whose held output steps to its scale; an integral only learns the set-point."""
     plant, loop, held, sampled = s.plant, result.loop, s.controller.held, result.sampled
     rows = stepping_outputs(plant, sampled, held)
     C, r = np.asarray(plant.output_matrix())[rows], np.eye(len(rows))[0] * plant.outputs[held].scale

@@ -133,8 +133,7 @@ def _weights(log: np.ndarray, Q: Array, R: Array) -> tuple[np.ndarray, np.ndarra
 def _excess(step: StepExperiment, specs: StepSpecs, logs: np.ndarray) -> np.ndarray:
     """Miss of each specification ``[..., specs]`` by weights ``[..., n + m]``, logarithmic or relative; ≤ 0 where met.
 
-    Smooth in the weights where the settling time itself is not: the largest deviation after the time specified
-    stands for it, and the peak of |S − ½| over frequencies, S the sensitivity at each input, for the disk margin.
+    The largest deviation after the time specified stands for the settling time; max |S − ½| for the disk margin.
     """
     K = np.asarray(lqrd(step.A, step.B, *_weights(logs, step.Q, step.R), step.dt).K)
     A, B, C = (np.asarray(a) for a in (*step.plant, step.C))
@@ -156,8 +155,8 @@ def _excess(step: StepExperiment, specs: StepSpecs, logs: np.ndarray) -> np.ndar
             excess.append(np.log(np.maximum((np.abs(us) / specs.limits(len(step.r))).max((-1, -2)), 1e-6)))
         if specs.margin is not None:
             frequencies = np.pi / step.dt * np.logspace(-4, 0, 160)
-            S = np.asarray(sensitivity(*matrix_checks.together(A, B, K), frequencies, step.dt))
-            half = np.abs(np.diagonal(S, axis1=-2, axis2=-1) - 0.5).max((-1, -2))
+            S = sensitivity(*matrix_checks.together(A, B, K), frequencies, step.dt)  # type: ignore[call-arg]
+            half = np.abs(np.diagonal(np.asarray(S), axis1=-2, axis2=-1) - 0.5).max((-1, -2))
             excess.append(np.log(specs.margin * half))
     return np.stack(excess, axis=-1)
 
@@ -166,7 +165,7 @@ def _conflicts(step: StepExperiment, specs: StepSpecs, starts: np.ndarray, repor
     """The specification that, left out, lets all others be met, in words."""
     sentences = []
     for name in specs.names if len(specs.names) > 1 else ():
-        log = _searched(step, dataclasses.replace(specs, **{name: None}), starts, report)
+        log = _searched(step, dataclasses.replace(specs, **{name: None}), starts, report)  # type: ignore[arg-type]
         design = lqrd(step.A, step.B, *_weights(log, step.Q, step.R), step.dt)
         reached = step.reached(design, specs)
         if all(specs.met(other, reached[other]) for other in specs.names if other != name):
@@ -175,7 +174,7 @@ def _conflicts(step: StepExperiment, specs: StepSpecs, starts: np.ndarray, repor
 
 
 def _impossible(step: StepExperiment, specs: StepSpecs) -> list[str]:
-    """The limits of the plant that no controller can overcome, in words; an empty list if none is known.
+    """The limits of the plant that no controller can overcome, in words.
 
     Source of the zero's bound: G. C. Goodwin, S. F. Graebe and M. E. Salgado, Control System Design (2001),
     section 4.6.

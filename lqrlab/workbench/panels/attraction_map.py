@@ -210,7 +210,7 @@ class AttractionMap(Panel[AttractionSetting, Picture]):
     """The panel; its controls are attributes, ``parameters`` by name."""
 
     def __init__(self, setting: AttractionSetting) -> None:
-        self._default, quiet = setting, {"continuous_update": False}
+        self._default, quiet = setting, {"continuous_update": False}  # type: AttractionSetting, dict[str, Any]
         self.across, self.up = controls.plane_choosers(setting.plant.states, setting.across, setting.up)
         self.span = controls.slider("reach, × scale", setting.span, 0.5, 20.0, **quiet)
         self.limit = controls.limit_slider(setting.limit, **quiet)

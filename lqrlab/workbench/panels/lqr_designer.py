@@ -78,7 +78,7 @@ class Designer(Panel[LoopSetting, Picture]):
             "parameters": list(self.parameters.values()),
         }
         self._written: set[Path] = set()
-        self._far, self._paired = 0.0, None
+        self._far, self._paired = 0.0, None  # type: float, bool | None
         super().__init__(
             [controls.tabs(pages)],
             tools=self.pinning(self._named, lambda: _MOST),
@@ -179,7 +179,7 @@ class Designer(Panel[LoopSetting, Picture]):
 
     def _taken(self) -> None:
         """Take hold of the pole that is nearest to the click, with its conjugate."""
-        axes, self._paired = self._drawn.plane, None
+        axes, self._paired = self._drawn.plane, None  # type: ignore[attr-defined]
         at, others = self.picture.at(axes, "start"), list(self._question().controller.poles)
         near = min(others, key=lambda pole: abs(pole - at))
         for pole in {near, near.conjugate()}:
@@ -191,7 +191,7 @@ class Designer(Panel[LoopSetting, Picture]):
         """Move the pole that is held; a real one stays real, a pair a pair, all stable."""
         if self._paired is None:
             return
-        s, least = self.picture.at(self._drawn.plane), 0.01 * self._far
+        s, least = self.picture.at(self._drawn.plane), 0.01 * self._far  # type: ignore[attr-defined]
         moved = complex(min(s.real, -least), max(abs(s.imag), least) if self._paired else 0.0)
         with self.quietly():
             self.poles.value = lqrlab.tuning.figures.written_poles([*self._others, moved])
