@@ -315,8 +315,8 @@ class Environment:
 
     def optimal_return(self, optimum: Any) -> Any:
         """Return of the optimum over infinite time, by its cost; NaN if the reward is a function."""
-        known = {"excess": 0.0} if not callable(self.settings.reward) else {self.settings.reward: np.nan}
-        return -optimum / self._unit(optimum) * known.get(self.settings.reward, 1.0)
+        known = np.nan if callable(self.settings.reward) else float(self.settings.reward != "excess")
+        return -optimum / self._unit(optimum) * known
 
     def _unit(self, optimum: Any) -> Any:
         """The cost that rewards are counted in."""

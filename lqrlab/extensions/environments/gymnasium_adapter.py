@@ -28,12 +28,9 @@ _MARGIN = 24
 _SHARP = 2  # times the size, scaled down at the end: smooth edges
 
 
-def _numbers(env: Environment, info: dict[str, Any], *names: str) -> dict[str, Any]:
-    found = {name: np.asarray(info[name]) for name in ("optimum", *names)}
+def _numbers(env: Environment, info: dict[str, Any]) -> dict[str, Any]:
+    found = {name: np.asarray(info[name]) for name in ("cost", "ratio", "optimum", "violation") if name in info}
     return found | {"optimal_return": np.asarray(env.optimal_return(found["optimum"]))}
-
-
-_STEP = "cost", "ratio", "violation"
 
 
 class PlantEnv(gymnasium.Env):
@@ -73,7 +70,7 @@ class PlantEnv(gymnasium.Env):
         given = _given(self.core, action, ())
         obs, self._state, reward, terminated, truncated, info = self.core.step_env(self._key(), self._state, given)
         self._u = np.asarray(given) * self.core.unit_u if not self.core.settings.levels else self._u
-        return np.asarray(obs), float(reward), bool(terminated), bool(truncated), _numbers(self.core, info, *_STEP)
+        return np.asarray(obs), float(reward), bool(terminated), bool(truncated), _numbers(self.core, info)
 
     def _key(self) -> PRNGKeyArray:
         return jax.random.key(int(self.np_random.integers(_SEEDS)))
@@ -176,11 +173,11 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
         out, over, last = _vector_step(self.core, self.mode, self._root, self._count, self._state, given, self._over)
         obs, self._state, reward, terminated, truncated, info = out
         self._obs, self._over = obs, over
-        infos: dict[str, Any] = _numbers(self.core, info, *_STEP)
+        infos: dict[str, Any] = _numbers(self.core, info)
         ended = np.asarray(over)
         if self.mode is AutoresetMode.SAME_STEP and ended.any():
             infos |= {"final_obs": np.asarray(last["final_observation"]), "_final_obs": ended}
-            infos |= {"final_info": _numbers(self.core, last, *_STEP), "_final_info": ended}
+            infos |= {"final_info": _numbers(self.core, last), "_final_info": ended}
         return np.asarray(obs), *(np.asarray(a) for a in (reward, terminated, truncated)), infos  # type: ignore[return-value]
 
 

@@ -11,6 +11,7 @@ from lqrlab.compute import checks
 from lqrlab.extensions.environments.core import Environment, State
 from lqrlab.extensions.environments.factory import make
 from lqrlab.extensions.environments.settings import Discrete, as_of, for_learning
+from lqrlab.installation import of_extra
 
 
 @functools.lru_cache(64)
@@ -22,6 +23,7 @@ def gymnax(env: Any, *, returns: int = 6, **settings: Any) -> Any:
         returns: 6 values of a step, as gymnax 1.0 has them; or 5 (``obs, state, reward, done, info``), as what was
             written for gymnax before 1.0 expects, rejax 0.1.3 for one.
     """
+    of_extra("gymnax", "[environments]", "gymnax")
     from gymnax.environments import environment, spaces
 
     env = make(env, **for_learning(settings)) if settings or not isinstance(env, Environment) else env

@@ -17,8 +17,7 @@ from lqrlab.simulation import verdict
 REWARDS = ("cost", "excess", "relative", "normalised")
 LEARNING = {"units": "limits", "reward": "normalised", "terminate": "cost"}
 """Defaults of Gymnasium's ids and of gymnax: the task as libraries of reinforcement learning expect one."""
-MOST_COST = 10.0
-"""Cost to go at which an episode ends, over the mean of the starts; ``"normalised"`` rewards are counted in it."""
+MOST_COST = 10.0  # cost to go that ends an episode, over the starts' mean; "normalised" rewards are counted in it
 _MOST_REMEMBERED = 10_000
 _WIDE = 1.0  # half the width that an unbounded component is drawn from
 Limits = tuple[float | Sequence[float], float | Sequence[float]]
