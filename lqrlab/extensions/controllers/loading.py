@@ -71,7 +71,7 @@ def _pid(rule: str) -> Design:
 
 def _adaptive(problem: Problem) -> object:
     if not problem.in_scales:
-        raise ValueError("it is judged where A and B are not told: its cost is Σ |x|² + |u|² in scales")
+        raise ValueError("it is judged where A and B are unknown: its cost is Σ |x|² + |u|² in scales")
     return unknown.adaptive(problem, learning.pretrained("adaptive"))
 
 
