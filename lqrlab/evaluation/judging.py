@@ -250,7 +250,7 @@ def _scored(controller: Any, case: _Case) -> tuple[Score, dict[str, str]]:
                 found = _run(functools.partial(_plant_by_plant, own), here)
             parts.append((at, found))
         except Exception as error:  # a controller's fault costs its own rows
-            hidden = case.scenario.told == "units" and "told" not in str(error)
+            hidden = case.scenario.told == "units" and "unknown" not in str(error)
             told = "; A and B are unknown here: they are NaN" * hidden
             words[family] = f"{'' if isinstance(error, ValueError) else type(error).__name__ + ': '}{error}{told}"
     return _spread(case, parts), words

@@ -114,7 +114,7 @@ def suite(
 
 
 def untold(plants: Sequence[Plant]) -> Problem:
-    """The problem of plants of which A and B are not to be told: scaled, padded, Q = R = I but for padding."""
+    """The problem of plants whose A and B stay unknown: scaled, padded, Q = R = I but for padding."""
     scaled = Problem.of(plants, optimum=False).scaled()
     Q, R = (jnp.broadcast_to(jnp.eye(k), (len(scaled), k, k)) for k in (systems.N_MAX, systems.M_MAX))
     unit = dataclasses.replace(scaled, Q=Q, R=R, N=jnp.zeros_like(scaled.B), continuous=None).solved(check=False)

@@ -35,7 +35,7 @@ def one_family(make: Design) -> Design:
 
     def made(problem: Problem) -> Any:
         if problem.plant is None:
-            raise ValueError("it is made for plants whose equations, states and inputs it is told, and here it is not")
+            raise ValueError("it needs the plant's equations, states and inputs, which are unknown here")
         return make(problem)
 
     return made
