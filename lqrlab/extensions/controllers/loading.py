@@ -36,7 +36,7 @@ def one_family(make: Design) -> Design:
     @functools.wraps(make)
     def made(problem: Problem) -> Any:
         if problem.plant is None:
-            raise ValueError("it is made for plants whose equations, states and inputs it is told, and here it is not")
+            raise ValueError("it needs the plant's equations, states and inputs, which are unknown here")
         return make(problem)
 
     return made
@@ -81,7 +81,7 @@ def _pid(rule: str) -> Design:
 
 def _adaptive(problem: Problem) -> object:
     if not problem.in_scales:
-        raise ValueError("it is judged where A and B are not told: its cost is Σ |x|² + |u|² in scales")
+        raise ValueError("it is judged where A and B are unknown: its cost is Σ |x|² + |u|² in scales")
     return unknown.adaptive(problem, learning.pretrained("adaptive"))
 
 
