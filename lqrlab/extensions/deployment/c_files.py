@@ -49,8 +49,7 @@ def to_c(
         source: run, file or command that the controller came from, for the README.
 
     Raises:
-        ValueError: a batch of plants; NaN; a part that cannot be written in C; a folder that holds other files; a name
-            that C does not allow.
+        ValueError: a batch of plants; NaN; a part or a name that C does not allow; a folder that holds other files.
 
     >>> import tempfile
     >>> plant = systems.make("pendulum")
@@ -71,7 +70,6 @@ def to_c(
     if not stable:
         warnings.warn(f"controller: the loop with {step.problem.name} diverges; exported all the same", stacklevel=2)
     folder.mkdir(parents=True, exist_ok=True)
-    source = source or (str(controller) if isinstance(controller, str | Path) else "")
     about = facts(step, controller, source) | {"date": datetime.date.today().isoformat()}
     more = {"DOUBLE": f"{tolerances[0]:.1e}", "FLOAT": f"{tolerances[1]:.1e}"}
     compared = {"MEMORY": renamed(_compared(step), name), "FIELDS": ", ".join(map(str, _fields(step)))} | more
@@ -304,7 +302,7 @@ def signals(step: ExportedStep) -> tuple[Sequence[Signal], Sequence[Signal]]:
 
 def facts(step: ExportedStep, controller: object, source: str = "") -> dict[str, str]:
     """What an export is of: controller, where it came from, plant, sample time, weights, version."""
-    problem, policy = step.problem, step.policy
+    problem, policy, source = step.problem, step.policy, source or str(controller) * isinstance(controller, str | Path)
     kind = type(controller).__name__ if type(controller).__module__.startswith("lqrlab.") else ""
     kind = (controller.__doc__ or "").partition("\n")[0].rstrip(".") if inspect.isfunction(controller) else kind
     words = f"{type(policy).__name__}: {(type(policy).__doc__ or 'a policy').strip().splitlines()[0]}"

@@ -309,9 +309,8 @@ class Environment:
 
     def _size(self, x: Array, problem: Problem) -> Array:
         """The largest deviation of a state in scales, or its cost to go over that of typical starts."""
-        if self.settings.terminate == "cost":
-            return problem.optimal_cost(x) / jnp.asarray(self.typical, self.dtype)
-        return verdict.size(x, problem.scale_x)
+        by_cost, typical = self.settings.terminate == "cost", jnp.asarray(self.typical, self.dtype)
+        return problem.optimal_cost(x) / typical if by_cost else verdict.size(x, problem.scale_x)
 
     def optimal_return(self, optimum: Any) -> Any:
         """Return of the optimum over infinite time, by its cost; NaN if the reward is a function."""

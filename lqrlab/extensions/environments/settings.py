@@ -15,8 +15,7 @@ from lqrlab.compute.configuration import Config, Count, Natural, NonNegative, On
 from lqrlab.simulation import verdict
 
 REWARDS = ("cost", "excess", "relative", "normalised")
-LEARNING = {"units": "limits", "reward": "normalised", "terminate": "cost"}
-"""Defaults of Gymnasium's ids and of gymnax: the task as libraries of reinforcement learning expect one."""
+LEARNING = {"units": "limits", "reward": "normalised", "terminate": "cost"}  # defaults of Gymnasium's ids and gymnax
 MOST_COST = 10.0  # cost to go that ends an episode, over the starts' mean; "normalised" rewards are counted in it
 _MOST_REMEMBERED = 10_000
 _WIDE = 1.0  # half the width that an unbounded component is drawn from
