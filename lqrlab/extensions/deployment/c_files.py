@@ -301,7 +301,7 @@ def signals(step: ExportedStep) -> tuple[Sequence[Signal], Sequence[Signal]]:
 
 
 def facts(step: ExportedStep, controller: object, source: str = "") -> dict[str, str]:
-    """What an export is of: controller, where it came from, plant, sample time, weights, version."""
+    """Facts of an export: controller, where it came from, plant, sample time, weights, limits, version."""
     problem, policy = step.problem, step.policy
     source = str(controller) if isinstance(controller, str | Path) and not source else source
     kind = type(controller).__name__ if type(controller).__module__.startswith("lqrlab.") else ""
