@@ -322,7 +322,7 @@ def test_the_designer_says_when_a_delay_is_too_long(panel):
 
 
 DRAWN = {"b", "br", "circle", "div", "ellipse", "g", "i", "image", "input", "label", "p", "path", "rect", "span"}
-DRAWN |= {"style", "svg", "text"}
+DRAWN |= {"code", "small", "style", "svg", "text"}
 
 
 def test_names_of_others_are_text_in_what_panels_show(panel, monkeypatch, tmp_path):
