@@ -14,7 +14,7 @@ from typing import NamedTuple, SupportsFloat
 import numpy as np
 from jaxtyping import Float, Int
 
-from lqrlab.workbench.figures.safe_html import write_page
+from lqrlab.workbench.figures.safe_html import unbroken, write_page
 
 Pixels = Float[np.ndarray, " points"]
 # light, dark: first of the labels below in order, then the rest of Okabe and Ito's
@@ -101,7 +101,7 @@ class Picture(Shown):
     @property
     def html(self) -> str:  # type: ignore[override]
         """The words, the drawing and the note."""
-        said, note = (f"<p>{each}</p>" if each else "" for each in (self.words, self.note))
+        said, note = (f"<p>{unbroken(each)}</p>" if each else "" for each in (self.words, self.note))
         return said + self.drawing + note
 
     def save(self, path: str | Path) -> Path:
