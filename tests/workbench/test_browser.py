@@ -76,7 +76,7 @@ def jupyterlab(tmp_path_factory):
     with said.open("w") as log:
         server = subprocess.Popen(command, env=env, stdout=log, stderr=log, cwd=work)
     try:
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 120
         while not (found := [file.read_text() for file in own.glob("jpserver-*.json") if file.stat().st_size]):
             assert server.poll() is None, said.read_text()
             assert time.monotonic() < deadline, said.read_text()
