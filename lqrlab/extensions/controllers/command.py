@@ -43,7 +43,7 @@ def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> t
 def judge(words: tuple[str, ...], output: Path, compare: bool, plants: tuple[str, ...] | None, **asked: Any) -> None:
     """Judge each CONTROLLER by its cost above the least that any controller could pay.
 
-    CONTROLLER: lqr, clipped, mpc:20, pid[:rule], nominal, adaptive, network, none; a run's folder; mine.py[:name];
+    CONTROLLER: lqr, lqg, clipped, mpc:20, pid[:rule], nominal, adaptive, network, none; a run's folder; mine.py[:name];
     a .json, .mat or .npz of deployment.save; a folder of C code; a .fmu; the .zip of an agent. Code that is not
     ours runs in a process of its own; the same command goes on where it was ended.
 

@@ -2,11 +2,11 @@ function render({ model, el }) {
   const box = document.createElement("div");
   const draw = () => { box.innerHTML = model.get("svg"); };
   const place = (event) => {
-    const seen = box.querySelector("svg")?.getBoundingClientRect();
-    if (!seen) return null;
-    const [left, right, top, bottom] = model.get("frame");
-    const x = ((event.clientX - seen.left) / seen.width - left) / (right - left);
-    const y = 1 - ((event.clientY - seen.top) / seen.height - top) / (bottom - top);
+    const svg = box.querySelector("svg");
+    if (!svg) return null;
+    const [left, right, top, bottom] = model.get("frame"), { width, height } = svg.viewBox.baseVal;
+    const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+    const x = (at.x / width - left) / (right - left), y = 1 - (at.y / height - top) / (bottom - top);
     return x >= 0 && x <= 1 && y >= 0 && y <= 1 ? [x, y] : null;
   };
   const framed = () => { box.style.touchAction = model.get("frame")[0] < 1 ? "none" : ""; };

@@ -49,6 +49,8 @@ class Designer(Panel[LoopSetting, Picture]):
 
     canvas = ClickPlane
     moving = ("inputs", "sample", "delay", "limit")
+    does = "designs the regulator anew for each weight, sample time, delay, limit, specification and parameter"
+    first = "about 2 s, or 1 s where its programs were compiled before"
 
     def __init__(self, plant: str | Plant, num_steps: int | None = None) -> None:
         self._default = default = LoopSetting.of(plant, num_steps)
