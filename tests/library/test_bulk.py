@@ -94,7 +94,7 @@ def test_what_a_plant_cannot_be_swept_over(tmp_path, args, message):
     [
         (["cart_pole", "--random", "5"], "cart_pole: expected -p NAME=VALUES, as in -p cart_mass=LOW:HIGH"),
         (["cart_pole"], "cart_pole: expected -p NAME=VALUES"),
-        (["cart_poel", "-p", "mass=1"], "cart_poel: is neither a notebook nor a plant; did you mean cart_pole"),
+        (["cart_poel", "-p", "mass=1"], "no plant is called 'cart_poel'; did you mean cart_pole"),
         (["03_training", "--random", "5"], "--random 5: expected values or ranges to draw from, as in -p"),
     ],
 )

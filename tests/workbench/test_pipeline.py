@@ -691,6 +691,7 @@ def opened(tmp_path, monkeypatch):
     for age, name in enumerate(("tiny", "quick")):
         folder = tmp_path / "data" / "runs" / name
         (folder / "dataset").mkdir(parents=True)
+        (folder / "dataset" / "manifest.json").touch()
         (folder / "run.json").write_text("{}")
         os.utime(folder / "run.json", (1e9 - age, 1e9 - age))
     return tmp_path / "data" / "runs"
@@ -815,11 +816,20 @@ def test_a_dry_run_says_what_is_kept(again, tmp_path, capsys):
 def test_plain_papermill_does_as_well(source, tmp_path):
     begin = "from lqrlab.workbench import session\nfolder = session.begin('01_first', run)"
     write_notebook(source / "01_first.ipynb", FIRST[0], begin, "session.finish('01_first', folder, {'a': 1})")
-    line = [Path(sys.executable).parent / "papermill", "01_first.ipynb", tmp_path / "out.ipynb"]
-    line += ["-p", "run", "here", "--no-progress-bar"]
-    subprocess.run(line, cwd=source, check=True, capture_output=True)
+    line = [Path(sys.executable).parent / "papermill", "01_first.ipynb", tmp_path / "out.ipynb", "--no-progress-bar"]
+    subprocess.run([*line, "-p", "run", "here"], cwd=source, check=True, capture_output=True)
     assert numbers(tmp_path / "here", "01_first") == {"a": 1}
     assert not (source / "here").exists()
+    write_notebook(source / "01_first.ipynb", FIRST[0], begin.replace("run)", "run, reads='dataset')"))
+    for given, words in (
+        (("amuont", "3"), "01_first.amuont: the notebook has no such parameter; did you mean amount"),
+        (("rate", "nan"), r"01_first.rate .step .1/s..: expected a finite number, but found nan"),
+        (("names", "a"), "01_first.names .of plants.: expected a list, but found 'a'"),
+        (("run", "new"), f"01_first: reads what 02_data_generation makes, but {tmp_path}/new has none; run 02_"),
+    ):
+        done = subprocess.run([*line, "-p", *given], cwd=source, capture_output=True, text=True)
+        assert (done.returncode, bool(re.search(words, done.stderr))) == (1, True), done.stderr
+        assert not (tmp_path / "new").exists()
 
 
 def test_the_kernel_is_this_environments_whatever_jupyter_says(source, tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lqrlab.workbench.runs import notebooks, run_folder
+from lqrlab.workbench.runs import notebooks, run_folder, session
 from lqrlab.workbench.runs.notebooks import Step
 from lqrlab.workbench.runs.run_folder import Record, short
 from lqrlab.workbench.runs.terminal import clock, say
@@ -38,6 +38,8 @@ def run(
     source = notebooks.find_source(source)
     steps = _steps(source, profile, overrides or {}, only)
     folder = run_folder.place(folder or source.parent / "data" / "runs" / profile, source)
+    for step in steps:
+        session.require(step.nb.name, folder, {*step.nb.metadata.get("needs", ())} - {other.nb.name for other in steps})
     if dry_run:
         _say_plan(steps, folder, fresh)
         return folder
