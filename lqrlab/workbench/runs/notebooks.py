@@ -21,6 +21,7 @@ import lqrlab
 from lqrlab.compute import checks
 from lqrlab.compute.configuration import OneOf, Range, Seed, checked
 from lqrlab.compute.files import distinct, plant_files, read_object
+from lqrlab.installation import program
 from lqrlab.systems import catalogue
 from lqrlab.workbench.runs import plant_copies, session
 
@@ -265,7 +266,7 @@ def require_family(label: str, *names: str) -> None:
         known = systems.names()
     for name in names:
         if name not in known:
-            hint = checks.did_you_mean(name, known) or "; lqrlab systems lists them, --plants FILE adds yours"
+            hint = checks.did_you_mean(name, known) or f"; {program()} systems lists them, --plants FILE adds yours"
             raise ValueError(f"{label}: no plant is called {name!r}{hint}")
 
 
@@ -362,5 +363,5 @@ def find_source(source: str | Path | None = None) -> Path:
         if any(place.glob(MAIN_JOB)):
             return place.resolve()
     raise ValueError(
-        f"notebooks: none found in {places[0]}; start in a project's folder, or make one: lqrlab init my_study"
+        f"notebooks: none found in {places[0]}; start in a project's folder, or make one: {program()} init my_study"
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import lqrlab
 from lqrlab.compute import files as disk
+from lqrlab.installation import program, typed
 from lqrlab.workbench.runs import plant_copies
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def require(name: str, folder: Path, reads: Collection[str]) -> None:
     """Refuse a notebook that reads what is not there, or what other notebooks make, with the command that makes it."""
     wanted = {maker: file for maker, file in MAKERS.items() if {maker, file.partition("/")[0]} & {*reads}}
     if missing := [maker for maker, file in wanted.items() if not (folder / file).exists()]:
-        first, command = " and ".join(missing), f"lqrlab run {' '.join(missing)} --folder {folder}"
+        first, command = " and ".join(missing), f"{program()} run {' '.join(missing)} --folder {typed(folder)}"
         raise ValueError(f"{name}: reads what {first} makes, but {folder} has none; run {first} first: {command}")
 
 

@@ -3,9 +3,11 @@
 import re
 import shutil
 import string
+import sys
 from pathlib import Path
 
 import lqrlab
+from lqrlab import installation
 from lqrlab.compute.files import write_atomic
 from lqrlab.workbench.runs import notebooks, run_folder, session
 
@@ -21,7 +23,8 @@ def make(folder: Path) -> None:
     try:
         run_folder.refuse_filled(folder)
         shutil.copytree(source, folder / "notebooks", ignore=shutil.ignore_patterns(".*", "__pycache__"))
-        about = _filled("study.txt", name=folder.resolve().name, version=lqrlab.__version__)
+        typed = {"program": installation.program(folder), "python": installation.typed(sys.executable, folder)}
+        about = _filled("study.txt", name=folder.resolve().name, version=lqrlab.__version__, **typed)
         write_atomic(folder / "README.md", about)
     except OSError as error:
         raise ValueError(f"{folder}: cannot be made ({error.strerror or error})") from None

@@ -406,7 +406,7 @@ def test_a_workbook_is_read_with_its_dates_and_needs_a_package_that_is_named(tmp
     pd.DataFrame({"force": [0, 0, 7], "angle": [0, 5, 0]}).to_excel(path, index=False)
     assert identification.read(path, ["force"], ["angle"], dt=1.0).us[:, 0].tolist() == [0, 0, 7]
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    with pytest.raises(ImportError, match=r"a.xlsx: needs the package openpyxl.*lqrlab\[identification\]"):
+    with pytest.raises(ImportError, match=r"a.xlsx: needs the package openpyxl.*pip install .*\[identification\]"):
         identification.read(path, ["force"], ["angle"])
 
 
