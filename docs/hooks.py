@@ -142,10 +142,10 @@ def api_pages(name: str) -> dict[str, str]:
 
 def command_sections(command: click.Command, parent: click.Context | None, name: str) -> Iterator[str]:
     """What ``--help`` says of a command, then of those below it: usage, arguments, options with their defaults."""
-    context = click.Context(command, parent, name, terminal_width=100)
+    context = click.Context(command, parent, name, **command.context_settings | {"terminal_width": 100})
     mark = "#" * (2 + len(context.command_path.split()[1:]))
-    usage = context.get_usage().removeprefix("Usage: ")
-    yield f"\n{mark} `{context.command_path}`\n\n```sh\n{usage}\n```\n\n{_plain(inspect.cleandoc(command.help or ''))}\n"
+    usage, words = context.get_usage().removeprefix("Usage: "), _plain(inspect.cleandoc(command.help or ""))
+    yield f"\n{mark} `{context.command_path}`\n\n```text\n{usage}\n```\n\n{words}\n"
     group = command if isinstance(command, click.Group) else None
     below = {each: group.get_command(context, each) for each in group.list_commands(context)} if group else {}
     records = [parameter.get_help_record(context) for parameter in command.get_params(context)]

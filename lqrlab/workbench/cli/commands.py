@@ -61,20 +61,21 @@ def sweep(target: str, overrides: dict[str, str], **kwargs: Any) -> None:
     from lqrlab.workbench.runs import sweep_plan
 
     asked = sweep_plan.Sweep(target, overrides, **kwargs)
-    if notebook := sweep_plan.notebook(target):
-        plan = sweep_plan.planned(asked, notebook)
+    notebook = sweep_plan.notebook(target)
+    plan = sweep_plan.planned(asked, notebook) if notebook else None
+    points, folder = (plan.points, plan.folder) if plan else sweep_plan.planned_plant(asked)
+    if asked.dry_run:
+        sweep_plan.tell(notebook.name if notebook else target, points, folder)
+        return
+    if plan:
         from lqrlab.workbench.runs import sweep
 
-        folder = sweep.sweep(plan)
+        sweep.sweep(plan)
     else:
-        points, folder = sweep_plan.planned_plant(asked)
-        if asked.dry_run:
-            sweep_plan.tell(target, points, folder)
-            return
         from lqrlab.workbench.runs import plant_sweep
 
         plant_sweep.design(asked, points, folder)
-    sys.exit(not asked.dry_run and run_folder.read(folder / run_folder.SWEEP)["status"] != "finished")
+    sys.exit(run_folder.read(folder / run_folder.SWEEP)["status"] != "finished")
 
 
 @main.command()

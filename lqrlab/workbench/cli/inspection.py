@@ -48,19 +48,20 @@ def listing(names: tuple[str, ...], source: Path | None) -> None:
 def systems(name: str | None, file: Path | None, as_json: bool) -> None:
     """List the plants, or show one of them.
 
-    Of one plant, by its name or from a file (of your plants, a robot's, of lqrlab identify): its size, source,
-    parameters, signals and open-loop modes in words.
+    Of one plant, by its name or from a file (a robot's, or of lqrlab identify): its size, source, parameters, signals
+    and open-loop modes in words.
     """
-    chosen = [] if name is None else options.plants(name)
+    if name is not None:
+        options.require_plant(name)
     from lqrlab import compute, control, systems
 
     compute.setup()
     # no plant is made to be listed
-    families = map(systems.family, systems.names()) if name is None else map(type, chosen)
+    families = map(systems.family, systems.names()) if name is None else [type(options.plant(name))]
     if file:
         from lqrlab.workbench.figures import catalogue_page
 
-        page = catalogue_page.page([plant.name for plant in chosen], unfolded=bool(name))
+        page = catalogue_page.page([name] if name else None, unfolded=bool(name))
         click.echo(page.save(file))
     elif as_json:
         for cls in families:
@@ -68,10 +69,10 @@ def systems(name: str | None, file: Path | None, as_json: bool) -> None:
     elif name is None:
         rows = [(c.name, len(c.states), len(c.inputs), f"{c.dt:g}", c.title, c.source) for c in families]
         click.echo(table(rows, ("name", "n", "m", "dt [s]", "title", "source"), wide=False))
-    for plant in chosen if not (file or as_json) else ():
+    else:
         from lqrlab.workbench.figures import plant_card
 
-        card = plant_card.card(plant, equations=False)
+        card = plant_card.card(plant := options.plant(name), equations=False)
         lines = [f"{card.name}: {card.title}", *(f"{label}: {words}" for label, words in card.facts.items())]
         lines += ["\n" + table(rows, head) for head, rows in card.tables.values()]
         lines += ["\nopen-loop poles in words:", *(f"  {words}" for words in card.modes)]

@@ -18,8 +18,7 @@ from lqrlab.workbench.runs import notebooks, run_folder
 if TYPE_CHECKING:
     from lqrlab.systems import Plant
 
-COMMANDS = "lqrlab.commands"
-"""Entry points of further commands."""
+COMMANDS = "lqrlab.commands"  # entry points of further commands
 MATTER = ("run", "report", "sweep", "systems", "doctor")
 RESUMED = ("run", "sweep", "data", "train", "judge")
 _DISK = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there and run the same command again")
@@ -164,34 +163,24 @@ def with_plants(command: click.Command) -> None:
 
 
 def require_file(file: Path) -> None:
-    """Refuse a file that is not there, or a folder, without waiting for JAX."""
+    """Refuse a file that is not there."""
     if not file.is_file():
-        raise ValueError(f"{file}: there is no such file" if not file.is_dir() else f"{file}: is a folder, and no file")
+        raise ValueError(f"{file}: there is no such file")
 
 
 def require_plant(name: str, label: str = "NAME") -> None:
     """Refuse a name of no plant, or of no file of one, without waiting for JAX."""
     require_file(Path(name)) if Path(name).suffix else notebooks.require_family(label, name)
-
-
-def plants(name: str) -> "list[Plant]":
-    """The plant of this name in the catalogue, or those of a file: a robot's, a table of plants."""
-    require_plant(name)
-    from lqrlab import compute, systems
-
-    compute.setup()
     if Path(name).suffix in (".toml", ".py"):
-        return [systems.make(family) for family in systems.register_file(name)]
-    return [systems.load(name) if Path(name).suffix else systems.make(name)]
+        raise ValueError(f"{label}: {name} may hold several plants; give --plants {name}, and the name of one of them")
 
 
 def plant(name: str) -> "Plant":
-    """The one plant that a name or a file stands for."""
-    found = plants(name)
-    if len(found) > 1:
-        several = ", ".join(each.name for each in found)
-        raise ValueError(f"{name}: holds {several}; to take one of them, give --plants {name}, and its name")
-    return found[0]
+    """A plant by its name in the catalogue, or from a file: a robot's, or as ``lqrlab identify`` writes it."""
+    require_plant(name)
+    from lqrlab import systems
+
+    return systems.load(name) if Path(name).suffix else systems.make(name)
 
 
 overrides = partial(click.option, "-p", "overrides", multiple=True, metavar="NAME=VALUE", callback=_settings)

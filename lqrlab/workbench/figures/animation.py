@@ -62,9 +62,6 @@ def animation(
         speed: seconds of the plant's time a second of playing; 1 (life) if a round then takes two to twenty seconds,
             else a round number of times faster or slower, which is written below.
         width: in pixels.
-
-    Raises:
-        ValueError: a batch of plants or of trajectories, a run that does not fit the plant, an unknown signal.
     """
     named = {"": runs} if isinstance(runs, Trajectory) else dict(runs)
     tracks = {label: _checked(plant, label, run) for label, run in named.items()}

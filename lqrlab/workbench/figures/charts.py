@@ -232,13 +232,8 @@ def over_time(
 ) -> tuple[str, Axes]:
     """A small chart of curves until a time [s], and its axes; a curve ends where it is not finite or leaves the chart.
 
-    Args:
-        at, curves: where, and what is drawn.
-        title, unit: of the values.
-        until: the last time [s].
-        steps: whether values hold until the next.
-        labelled: whether to write the time's unit below.
-        lead: how many of the curves decide the range; others may widen it to three times that. All if 0.
+    ``steps``: values hold until the next; ``labelled``: the time's unit stands below. ``lead`` of the curves, all if 0,
+    decide the range; others may widen it to three times that.
     """
     low, high, power = value_range(curves, lead)
     factor = f"10{str(power).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))} " if power else ""
@@ -320,12 +315,7 @@ def responses(
 ) -> tuple[str, float]:
     """A small chart for each signal, at most ``columns`` a row; markup and the height at which they end.
 
-    Args:
-        signals, runs: what is shown, label → trajectory of one loop.
-        at: left, top and width [px].
-        lead: how many of the runs decide the ranges of time and values; all if 0.
-        named: whether the runs' labels stand above.
-        film: if given, a mark for the time runs through each chart.
+    ``lead`` of the runs, all if 0, decide the ranges; ``named``: their labels stand above; ``film``: a mark runs by.
     """
     left, top, width = at
     until = max(float(run.ts[-1]) for run in list(runs.values())[: lead or None])

@@ -76,9 +76,6 @@ def save(figure: Figure, stem: str | Path, alt: str) -> list[Path]:
     """Write a figure for a paper: ``<stem>.pdf``, ``.svg`` and ``.png``; the text in the first two can be edited.
 
     The folder is made if need be; ``alt``, words that stand for the figure, are kept in each file. Returns the paths.
-
-    Raises:
-        ValueError: no words, a path with an ending or in a folder that cannot be made.
     """
     _check_words(alt)
     if not isinstance(figure, Figure):

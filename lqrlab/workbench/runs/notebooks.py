@@ -1,7 +1,6 @@
 """A notebook as a file: its parameters with their types, the values that it runs with, the hash of its inputs.
 
-Everything here reads files and runs nothing. Not papermill's inspection: it takes 1.7 s to import, at each Tab key too,
-and gives types and defaults as text.
+Everything here reads files and runs nothing. Papermill's inspection takes 1.7 s to import, at each Tab key too.
 """
 
 import ast
@@ -52,20 +51,17 @@ class Parameter:
 
     @property
     def limited(self) -> Any:
-        """Its type, with the limits that its comment names: bounds as ``≥ 0`` and ``< 1``, or ``one of a, b;``.
-
-        Those of a list or table are for what it holds.
-        """
+        """Its type, or that of its entries, with the limits of its comment: ``≥ 0 and < 1``, or ``one of a, b;``."""
         if self.name == "seed":
             return Seed
         if choices := re.search(r"\bone of ([^;]+)", self.about):
             return Annotated[self.type, OneOf(*(word.strip() for word in choices[1].split(",")))]
         found = re.findall(r"([≥>≤<]) (-?\d[\d.e+-]*)", self.about)
-        limits = Range(**{_BOUNDS[sign]: float(end.rstrip(".")) for sign, end in found}) if found else None
+        limits = Range(**{_BOUNDS[sign]: float(end.rstrip(".")) for sign, end in found})
         *names, inner = typing.get_args(self.type) or (self.type,)
-        if limits is None or typing.get_origin(self.type) not in (list, dict):
-            return Annotated[self.type, limits] if limits else self.type
-        return typing.get_origin(self.type)[(*names, Annotated[inner, limits])]
+        if found and (outer := typing.get_origin(self.type)) in (list, dict):
+            return outer[(*names, Annotated[inner, limits])]
+        return Annotated[self.type, limits] if found else self.type
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,9 +205,7 @@ def effective(
 ) -> dict[str, Values]:
     """The parameters that each notebook will run with: its defaults, then the profile, then what was given.
 
-    ``profile`` may name other notebooks of their folder too. ``given`` maps ``"notebook.parameter"``, or
-    ``"parameter"`` for all notebooks that declare it, to values; text is read as typed on a command line. A
-    ``ValueError`` names notebook and parameter, what was expected and what came.
+    ``given`` maps ``"notebook.parameter"``, or ``"parameter"`` for all notebooks that declare it, to values as typed.
     """
     for nb in chain:
         if "run" not in nb.parameters:
@@ -273,10 +267,8 @@ def require_family(label: str, *names: str) -> None:
 def check_executed(name: str, namespace: Mapping[str, Any]) -> None:
     """Check the parameters of a notebook that is being executed, as those of ``lqrlab run``, by the cells so far.
 
-    Args:
-        name: of the notebook.
-        namespace: the kernel's, whose ``In`` has the source of the cells: that which declares ``run``, and the one
-            that papermill puts behind it, plain assignments below a comment.
+    ``namespace`` is the kernel's: its ``In`` has the sources of the cell that declares ``run``, and of the one that
+    papermill puts behind it, plain assignments below a comment.
     """
     known, given = dict[str, Parameter](), Values()
     for text in namespace.get("In", ()):

@@ -32,9 +32,7 @@ def run(
         fresh: remove what runs made in ``folder``, where the record of one is, and start from scratch.
         dry_run: check everything, print what would be executed and with which values, start nothing.
 
-    Raises:
-        ValueError: a parameter, profile, notebook or the folder is refused (nothing was started).
-        RunError: a notebook failed; those before it are kept.
+    A ``ValueError`` refuses a parameter, profile, notebook or folder; a ``RunError`` says that a notebook failed.
     """
     source = notebooks.find_source(source)
     steps = _steps(source, profile, overrides or {}, only)

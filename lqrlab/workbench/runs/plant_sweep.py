@@ -55,10 +55,7 @@ def designs(name: str, points: Sequence[Values]) -> Problem:
 
 
 def tried(problem: Problem) -> Iterator[pd.DataFrame]:
-    """The numbers of each design, by the thousand, ``UNITS``; or why there is none that stabilises.
-
-    All are tried from the same starts, for as long as the slowest needs to settle.
-    """
+    """The numbers of each design, ``UNITS``, by the thousand, from the same starts; or why there is none."""
     assert problem.plant is not None
     good, scale = np.asarray(problem.has_optimum), np.asarray(problem.plant.scales[0])
     poles = np.linalg.eigvals(np.nan_to_num(problem.closed_loop()))

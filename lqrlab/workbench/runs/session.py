@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 LATEST, DEFAULT = "latest", "data/runs/default"
-DESIGNS = "designs.json"
-"""Of a run: designs that a person kept in its panels, by panel and name."""
+DESIGNS = "designs.json"  # of a run: designs that a person kept in its panels, by panel and name
 DATASET, BY_HAND = "dataset", "by_hand"
-MAKERS = {"02_data_generation": f"{DATASET}/manifest.json", "03_training": "checkpoints"}
-"""Notebooks that make what others read, and what they make."""
+MAKERS = {"02_data_generation": f"{DATASET}/manifest.json", "03_training": "checkpoints"}  # what others read
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy")
 
 _started: dict[str, "tuple[float, str, Backend | None]"] = {}
@@ -56,10 +54,7 @@ def runs() -> list[Path]:
 
 
 def settings(folder: Path, asked: Sequence[C], found: Sequence[C] | None) -> Sequence[C]:
-    """The settings to go on with: those ``asked`` for, or for a person those with which the folder was ``found``.
-
-    In headless runs ``fit`` raises if the settings differ.
-    """
+    """The settings to go on with: those ``asked`` for, or for a person those with which the folder was ``found``."""
     differ = [d for a, f in zip(asked, found or ()) for d in f.differences(a)]  # type: ignore[attr-defined]
     if found is None or not differ or headless():
         return asked
@@ -157,8 +152,7 @@ def output(name: str, folder: Path) -> Path:
 def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequence[str | Path] = ()) -> Path:
     """End a notebook's work: write its numbers, atomically, to ``<folder>/results/<name>.json``, which is returned.
 
-    ``files`` is what the notebook made in ``folder`` for those after it; where one is missing it is not finished. A
-    result of ``lqrlab run`` stays when somebody runs the notebook on that run.
+    ``files`` is what it made for those after it. A result of ``lqrlab run`` stays when somebody looks at that run.
     """
     import jax
 

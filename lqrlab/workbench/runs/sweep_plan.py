@@ -84,7 +84,7 @@ def planned(asked: Sweep, nb: Notebook) -> Plan:
 
 
 def planned_plant(asked: Sweep) -> tuple[list[Values], Path]:
-    """The points of a plant's sweep and its folder, checked as :func:`planned` does, without what computes them."""
+    """The points of a plant's sweep and its folder, checked, without what computes them."""
     name = str(asked.target)
     notebooks.require_family("NOTEBOOK|PLANT", name)
     if refused := [field for field in _FOR_NOTEBOOKS if getattr(asked, field) is not None]:
@@ -139,12 +139,7 @@ def notebook(target: str) -> Notebook | None:
 def points(owner: str, parameters: Mapping[str, Parameter], asked: Sweep, what: str = "notebook") -> list[Values]:
     """Values that each run sets, in order and without repetition; refused unless all of them are right.
 
-    The first k draws are the same however many there are.
-
-    Args:
-        owner: the notebook or plant, which may stand before a parameter's name, as in ``03_training.depth``.
-        parameters: what can be set.
-        what: which of the two the owner is, for messages.
+    The first k draws are the same however many there are. The owner may stand before a name: ``03_training.depth``.
     """
     count, axes = asked.num_random, dict[str, _Axis]()
     if count is not None and not asked.given:
@@ -186,8 +181,7 @@ def _draw(axis: _Axis, seed: str) -> object:
     return round(value) if whole else value
 
 
-def tell(name: str, given: Sequence[Values], folder: Path) -> Path:
+def tell(name: str, given: Sequence[Values], folder: Path) -> None:
     """Print what would be done."""
     print(f"{name}: {len(given)} points in {folder}")
     print("\n".join(f"  {point}" for point in given[:10]))
-    return folder
