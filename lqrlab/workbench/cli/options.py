@@ -51,7 +51,8 @@ class _Group(_Listed):
         """A command by its name, of this package or of an extension."""
         found = super().get_command(ctx, name)
         for point in importlib.metadata.entry_points(group=COMMANDS, name=name) if found is None else ():
-            with_plants(found := point.load())
+            needs = installation.extras("workbench", *point.module.split("."))
+            with_plants(found := getattr(installation.of_extra(point.module, needs, name), point.attr))
         return found
 
     def make_context(self, info_name: str | None, *more: Any, **kwargs: Any) -> click.Context:
@@ -80,9 +81,7 @@ class _Group(_Listed):
             words = f"{error.message}; values are given with -p, as in -p learning_rate=1e-3"
             raise click.UsageError(words, error.ctx) from None
         except ModuleNotFoundError as error:
-            name = str(ctx.invoked_subcommand)
-            homes = (point.module for point in importlib.metadata.entry_points(group=COMMANDS, name=name))
-            installation.refuse(name, error, installation.extras("workbench", *".".join(homes).split(".")))
+            installation.refuse(str(ctx.invoked_subcommand), error, "[workbench]")
         except KeyboardInterrupt:
             resumes = ctx.invoked_subcommand in RESUMED
             click.echo("\nstopped" + "; the same command resumes it" * resumes, err=True)

@@ -33,7 +33,7 @@ MAIN_JOB, NUMBERED = "0[0-9]_*.ipynb", "[0-9][0-9]_*.ipynb"
 _BOUNDS = {"≥": "low", ">": "above", "≤": "high", "<": "below"}
 BY_OPTION = {"run": "the run's folder (--folder)", "plants_file": "--plants FILE"}
 """Parameters that a person sets in a notebook, and the command line by an option."""
-FAMILIES = ("family", "families", "held_out", "others", "pages", "films", "large")
+FAMILIES = ("family", "families", "held_out", "others", "pages", "films", "large", "trial_family")
 """Parameters that name families of plants: those that do not exist are refused."""
 _TYPES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
 _TYPES |= {str(kind): kind for kind in (list[int], list[float], list[str], dict[str, float])}

@@ -17,9 +17,8 @@ _FIRST, _LAST = 40, 99  # numbers of notebooks; those below are the workbench's
 
 def make(folder: Path) -> None:
     """Make a new folder with the notebooks and profiles, to run and to change, and a README."""
-    package = Path(lqrlab.__file__).parent
-    packaged = package / "workbench" / "notebooks"  # of a wheel; a checkout has them next to the package
-    source = packaged if packaged.is_dir() else package.parent / "notebooks"
+    packaged = Path(notebooks.__file__).parents[1] / "notebooks"  # of a wheel; a checkout has them by itself
+    source = packaged if packaged.is_dir() else packaged.parents[2] / "notebooks"
     try:
         run_folder.refuse_filled(folder)
         shutil.copytree(source, folder / "notebooks", ignore=shutil.ignore_patterns(".*", "__pycache__"))
