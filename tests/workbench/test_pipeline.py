@@ -138,18 +138,9 @@ def test_only_what_is_missing_or_out_of_date_runs_again(again):
         ({"01_first.rat": 1.0}, r"01_first\.rat: the notebook has no such parameter; did you mean rate"),
         ({"01_frist.rate": 1.0}, "there is no notebook '01_frist'; did you mean 01_first"),
         ({"amount": "3.5"}, r"01_first\.amount \(how many numbers\): expected a whole number, but found 3.5"),
-        ({"amount": "many"}, "expected a whole number, but found 'many'"),
-        ({"amount": True}, "expected a whole number, but found True"),
         ({"01_first.rate": "fast"}, r"rate \(step \[1/s\]\): expected a finite number, but found 'fast'"),
-        ({"rate": True}, "expected a finite number, but found True"),
-        ({"rate": "nan"}, "expected a finite number, but found 'nan'"),
-        ({"rate": "NaN"}, "expected a finite number, but found nan"),
-        ({"rate": float("inf")}, "expected a finite number, but found inf"),
-        ({"shout": "yes"}, "expected True or False, but found 'yes'"),
         ({"shout": "1"}, "expected True or False, but found 1"),
-        ({"names": "[1, 2]"}, r"names \(of plants\): expected a text, but found 1"),
         ({"run": "/tmp/x"}, "run: is set by the run's folder"),
-        ({"limit": "high"}, "limit: expected a finite number, but found 'high'"),
         ({"01_first.plants_file": "x"}, "01_first.plants_file: is set by --plants FILE"),
     ],
 )
@@ -175,15 +166,11 @@ def test_profiles_are_checked_as_strictly(source, tmp_path):
     ("text", "kind", "value"),
     [
         ("1e-3", float, 1e-3),
-        ("3", float, 3.0),
         ("False", bool, False),
         ("3", str, "3"),
         ("none", float | None, None),
-        ("2", float | None, 2.0),
         ("[1, 2]", list[float], [1.0, 2.0]),
         ("cart_pole,pendulum", list[str], ["cart_pole", "pendulum"]),
-        ("1,2", list[str], ["1", "2"]),
-        ("2,3", list[int], [2, 3]),
         ('{"cart_pole": 0.2}', dict[str, float], {"cart_pole": 0.2}),
     ],
 )
@@ -824,7 +811,6 @@ def test_plain_papermill_does_as_well(source, tmp_path):
     for given, words in (
         (("amuont", "3"), "01_first.amuont: the notebook has no such parameter; did you mean amount"),
         (("rate", "nan"), r"01_first.rate .step .1/s..: expected a finite number, but found nan"),
-        (("names", "a"), "01_first.names .of plants.: expected a list, but found 'a'"),
         (("run", "new"), f"01_first: reads what 02_data_generation makes, but {tmp_path}/new has none; run 02_"),
     ):
         done = subprocess.run([*line, "-p", *given], cwd=source, capture_output=True, text=True)
