@@ -57,11 +57,11 @@ class Parameter:
         if choices := re.search(r"\bone of ([^;]+)", self.about):
             return Annotated[self.type, OneOf(*(word.strip() for word in choices[1].split(",")))]
         found = re.findall(r"([≥>≤<]) (-?\d[\d.e+-]*)", self.about)
-        limits = Range(**{_BOUNDS[sign]: float(end.rstrip(".")) for sign, end in found})
+        ends: dict[str, Any] = {_BOUNDS[sign]: float(end.rstrip(".")) for sign, end in found}
         *names, inner = typing.get_args(self.type) or (self.type,)
         if found and (outer := typing.get_origin(self.type)) in (list, dict):
-            return outer[(*names, Annotated[inner, limits])]
-        return Annotated[self.type, limits] if found else self.type
+            return outer[(*names, Annotated[inner, Range(**ends)])]
+        return Annotated[self.type, Range(**ends)] if found else self.type
 
 
 @dataclasses.dataclass(frozen=True)
