@@ -25,7 +25,7 @@ _SHOWN = {
     "dense systems": "dense systems",
     "starts beyond limits": "beyond the limits",
     "another plant": "another plant, noise",
-    "A and B not told": "A and B not given",
+    "A and B unknown": "A and B not given",
 }
 """Scenario → its head in the table."""
 

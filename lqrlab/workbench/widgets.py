@@ -1,6 +1,6 @@
 """Interactive panels; strips of pictures in headless runs.
 
-Each is loaded when it is first named: to design a regulator nobody waits for what training needs.
+Each is loaded when it is first named, so the designer does not wait for training's imports.
 """
 
 import importlib.metadata

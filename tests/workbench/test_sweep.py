@@ -242,11 +242,11 @@ REFUSED = """
 run -p familly=x|run -p families=cart_pol|run --profile nope|run 04_performance_analysis --folder new|run --bad
 sweep cart_pol -p a=1|sweep cart_pole --profile tiny|sweep cart_pole --folder full -p dt=1|sweep 03_training -p x=1
 report nowhere|init full|init|new Bad-Name|pack nowhere|unpack nowhere.zip|unpack full/x.toml|train nowhere
-train full -p x=1|data generate d -p variants=-1|data generate d -p families=cart_pol|data verify nowhere|list 99_x|doctor x
+train full -p x=1|data generate d -p variants=-1|data generate d -p families=cart_pol|data verify nowhere|list 99_x
 systems cart_pol|systems nowhere.toml|systems full/x.toml|systems --plants nowhere.toml
 identify nowhere.csv --input a --output b|identify full/x.toml --input a --output b --plant cart_pol
 identify full/x.toml --input a --output b --dt=-1|export cart_pol -o new|export nowhere.json -o new|export cart_pole
-judge|judge nope|judge mpc:x|judge lqr --plants cart_pol|judge lqr --spread=2|judge nowhere.json --compare
+doctor x|judge|judge nope|judge mpc:x|judge lqr --plants cart_pol|judge lqr --spread=2|judge nowhere.json --compare
 """
 
 

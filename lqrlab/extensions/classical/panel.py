@@ -42,12 +42,9 @@ def loop_shaper(
 
     The compensator is a gain with a lead, integral action, roll-off and a notch. Its zeros (○) and poles (×) are
     dragged in the Bode plot and the root locus; all else of the curve is the gain, or moves a pole along its branch.
-    Requirements are regions that curves have to stay out of. The cost stands beside that of the LQR, which sees all
-    states and knows the input's dead time; a PID controller tuned by a rule is drawn as well.
-
-    Args:
-        output: the measured output; if left out, the first that sees all modes that do not decay.
-        values: what the controls begin at, as *copy as code* writes it.
+    The cost stands beside that of the LQR, which sees all states and knows the input's dead time. ``output`` is the
+    measured one; the first that sees all modes that do not decay if left out. ``values`` is what the controls begin at,
+    as *copy as code* writes it.
     """
     return LoopShaper(plant, output).at(values)
 
@@ -58,6 +55,9 @@ Question = tuple[ShapedLoop, LoopRequirements, list[tuple[float, str]], str, tup
 
 class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
     """The panel; its controls are attributes; ``plane`` and ``roots`` are dragged in, ``pinned`` stand beside it."""
+
+    moving, slim = ("gain", "lead", "integral"), loop_pictures.SIDE / (loop_pictures.BODE + loop_pictures.LOCUS)
+    does = "its gain, zeros and poles are dragged in the Bode plot and the root locus, its requirements are regions"
 
     def __init__(self, plant: str | Plant, output: int | None = None) -> None:
         self._plant = one = loop_design.one_plant(plant)

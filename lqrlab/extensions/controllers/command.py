@@ -26,8 +26,15 @@ def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> t
 @_option("--starts", type=click.IntRange(1), default=4, help="Initial states of each plant.")
 @_option("--noise", type=click.FloatRange(0), default=0.01, help="Noise of states and sensors, in scales; 0 for none.")
 @_option("--limits", type=POSITIVE, help="Input limits, ± this in scales, for starts within and beyond them.")
-@_option("--told", type=click.Choice(["everything", "units"]), default="everything", help="What is told of A and B.")
-@_option("--held-back", "seed", type=click.IntRange(1), metavar="SEED", help="Seed that nobody has tuned to.")
+@_option(
+    "--told",
+    type=click.Choice(["everything", "units"]),
+    default="everything",
+    help="Whether controllers know A and B, or the units alone.",
+)
+@_option(
+    "--held-back", "seed", type=click.IntRange(1), metavar="SEED", help="Draw fresh plants and starts from this seed."
+)
 @_option("--time-limit", type=POSITIVE, default=600.0, help="Seconds that foreign code has for one scenario.")
 @_option("--memory-limit", type=POSITIVE, default=8.0, help="GiB that it has.")
 @_option("--jobs", type=click.IntRange(1), default=1, help="Controllers judged at once.")
@@ -36,7 +43,7 @@ def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> t
 def judge(words: tuple[str, ...], output: Path, compare: bool, plants: tuple[str, ...] | None, **asked: Any) -> None:
     """Judge each CONTROLLER by its cost above the least that any controller could pay.
 
-    CONTROLLER: lqr, clipped, mpc:20, pid[:rule], nominal, adaptive, network, none; a run's folder; mine.py[:name];
+    CONTROLLER: lqr, lqg, clipped, mpc:20, pid[:rule], nominal, adaptive, network, none; a run's folder; mine.py[:name];
     a .json, .mat or .npz of deployment.save; a folder of C code; a .fmu; the .zip of an agent. Code that is not
     ours runs in a process of its own; the same command goes on where it was ended.
 

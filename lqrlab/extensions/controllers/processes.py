@@ -18,7 +18,7 @@ from lqrlab.compute.files import write_atomic
 if TYPE_CHECKING:
     from lqrlab.extensions.controllers.selection import Parts, PlantSelection
 
-BUILT_IN = ("lqr", "clipped", "mpc", "pid", "nominal", "adaptive", "network", "none")
+BUILT_IN = ("lqr", "lqg", "clipped", "mpc", "pid", "nominal", "adaptive", "network", "none")
 """Names of controllers that are built in; ``mpc:20``, ``pid:simc`` say more."""
 GROUPS = ("trained", "unseen", "published", "dense")
 """Names of plants to judge on, beside those of families and files."""
@@ -49,7 +49,7 @@ def parted(word: str) -> tuple[Path | None, str]:
 def is_foreign(word: str) -> bool:
     """True of a word whose controller executes code that is not ours."""
     path, _ = parted(word)
-    return path is not None and (path.suffix in _EXECUTED or (path / "controller.c").exists())
+    return path is not None and (path.suffix in _EXECUTED or any(path.glob("*.c")))
 
 
 def identity(word: str) -> str:

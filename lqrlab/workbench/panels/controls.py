@@ -144,11 +144,8 @@ def positions(control: ipywidgets.Widget, most: int) -> dict[str, Any]:
 class ClickPlane(anywidget.AnyWidget):
     """An SVG picture around a plane that tells where it is clicked or dragged, in any front end that shows widgets.
 
-    Attributes:
-        svg: the picture.
-        frame: where in it the plane is: left, right, top, bottom as shares of its width and height.
-        point: where it was clicked or dragged to last, across and up in the plane, 0 … 1; what a test sets.
-        start: where the button was pressed, and when [ms]; set before ``point``.
+    ``frame`` is where in it the plane is (left, right, top, bottom as shares of its width and height), ``point`` where
+    it was clicked or dragged to last (0 … 1), ``start`` where the button was pressed, and when [ms]: set before.
     """
 
     # as a path, anywidget would watch the file and hold every plane for ever
@@ -201,8 +198,8 @@ def guarded(then: Callable[[], None], say: Callable[[str], None]) -> Callable[..
 class KeptDesigns(ipywidgets.VBox):
     """A name, and buttons that keep what a panel stands at under it, go back to what was kept, or forget that.
 
-    ``values()`` is what the panel stands at, ``go(values)`` moves it. The file is ``designs.json`` of the run that was
-    begun last, else of this folder; ``call``, the code that makes the panel, tells its designs from those of others.
+    The file is ``designs.json`` of the run that was begun last, else of this folder; ``call``, the code that makes the
+    panel, tells its designs from those of others.
     """
 
     def __init__(self, call: str, values: Callable[[], Mapping[str, Any]], go: Callable[[Mapping[str, Any]], None]):

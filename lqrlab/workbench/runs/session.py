@@ -152,7 +152,7 @@ def output(name: str, folder: Path) -> Path:
 def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequence[str | Path] = ()) -> Path:
     """End a notebook's work: write its numbers, atomically, to ``<folder>/results/<name>.json``, which is returned.
 
-    ``files`` is what it made for those after it. A result of ``lqrlab run`` stays when somebody looks at that run.
+    ``files`` is what it made for those after it. A result of ``lqrlab run`` stays when it is run there by hand.
     """
     import jax
 

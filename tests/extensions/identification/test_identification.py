@@ -1197,7 +1197,7 @@ def test_a_chaotic_plant_is_fitted_because_segments_need_not_meet_at_first():
         ([1.0, -1.0, 0.0], "a and b enter only as their product"),
         ([0.0, 0.7, 0.7], "b and c enter only as their ratio"),
         ([0.0, 0.0, -1.0], "c has no effect"),
-        ([1.0, -2.0, 0.5], "a, b and c cannot be told apart: a -5 %, b \\+10 %, c -2 %"),
+        ([1.0, -2.0, 0.5], "a, b and c are indistinguishable: a -5 %, b \\+10 %, c -2 %"),
     ],
 )
 def test_a_combination_that_changes_nothing_is_put_into_words(along, said):
