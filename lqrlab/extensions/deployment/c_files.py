@@ -301,8 +301,9 @@ def signals(step: ExportedStep) -> tuple[Sequence[Signal], Sequence[Signal]]:
 
 
 def facts(step: ExportedStep, controller: object, source: str = "") -> dict[str, str]:
-    """What an export is of: controller, where it came from, plant, sample time, weights, version."""
-    problem, policy, source = step.problem, step.policy, source or str(controller) * isinstance(controller, str | Path)
+    """Facts of an export: controller, where it came from, plant, sample time, weights, limits, version."""
+    problem, policy = step.problem, step.policy
+    source = str(controller) if isinstance(controller, str | Path) and not source else source
     kind = type(controller).__name__ if type(controller).__module__.startswith("lqrlab.") else ""
     kind = (controller.__doc__ or "").partition("\n")[0].rstrip(".") if inspect.isfunction(controller) else kind
     words = f"{type(policy).__name__}: {(type(policy).__doc__ or 'a policy').strip().splitlines()[0]}"
