@@ -2,6 +2,7 @@
 
 import dataclasses
 import html
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,6 +32,8 @@ _ZOOM = 3.0  # factor by which the root locus may be too near or too far before 
 _ALONG = np.geomspace(1e-2, 1e2, 1601)  # factors of the gain that a click on the root locus looks at
 _RULES = {"SIMC": "simc", "AMIGO": "amigo", "Ziegler–Nichols": "ziegler_nichols", "most integral gain": "max_ki"}
 _RULES |= {"least cost": "optimal"}
+_BEGINNINGS = (1.0, 1.6, 2.5, 0.5), (55.0, 65.0, 75.0), (0.1, 0.3, 0.03)
+"""Loops to begin with: crossover over the optimum's, lead [°], end of integral action over the crossover."""
 _WIDTH = 0.5  # damping of a notch's poles
 _NOW = "this design"
 
@@ -90,6 +93,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         self.ms = controls.slider("largest Ms", 2.0, 1.1, 4.0)
         self.phase = controls.slider("least phase margin [°]", 30.0, 0.0, 80.0)
         self.crossover = controls.slider("crossover from [rad/s]", 0.0, 0.0, round(10 * middle, 2))
+        self._begin(middle)
         self.rule = ipywidgets.Dropdown(
             options=[("none", ""), *zip(_RULES, _RULES)], description="compare with a PID", **controls.WIDE
         )
@@ -116,6 +120,23 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
                 plane.observe(lambda _, act=act: self._guarded(act)(), names=name)
         self.track(**{name: control for page in pages.values() for name, control in page.items()})
         self.ask()
+
+    def _begin(self, middle: float) -> None:
+        """Move lead, integral action and gain to the first loop that keeps the requirements."""
+        moved = (self.lead, self.at_lead, self.integral, self.gain)
+        kept, wanted = [slider.value for slider in moved], LoopRequirements(self.ms.value, self.phase.value)
+        for factor, lead, below in itertools.product(*_BEGINNINGS):
+            self.lead.value = lead
+            controls.move_to(self.at_lead, factor * middle)
+            controls.move_to(self.integral, below * self.at_lead.value)
+            self.gain.value -= 20 * math.log10(abs(self._loop().gain_at(self.at_lead.value)) or 1.0)
+            if not self._loop().broken(wanted):
+                break
+        else:
+            for slider, value in zip(moved, kept):
+                slider.value = value
+        for slider in moved:
+            controls.on_grid(slider)
 
     def _compensator(self, decibels: float | None = None) -> classical.Compensator:
         """The compensator of the controls, or one of another gain; what is at its end (as no roll-off) is left out."""

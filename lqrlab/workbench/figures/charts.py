@@ -38,6 +38,7 @@ class Axes:
     y: Interval
     margins: Rectangle = (40, 14, 16, 28)  # left, right, top and bottom, for the labels [px]
     boxed: bool = True  # a frame with a full grid; else a line below and horizontal grid lines
+    at_y: tuple[float, ...] = ()  # where ticks stand on the vertical axis, if not at round numbers
     logs: str = ""  # axes, "x", "y" or "xy", whose values are log10 of what stands at their ticks
 
     @property
@@ -64,7 +65,8 @@ class Axes:
         left, right, top, bottom = self.edges
         spacing, grid = ((50, 30), f"{px(top)}V{px(bottom)}") if self.boxed else ((45, 22), f"{px(bottom)}v3")
         parts = [text(self.at[0] + 2, self.at[1] + 10, above, look="lq-soft")]
-        for v, number in _labelled(self.y, int((bottom - top) / spacing[1]), log="y" in self.logs):
+        labelled = _labelled(self.y, int((bottom - top) / spacing[1]), log="y" in self.logs)
+        for v, number in [(v, _number(v)) for v in self.at_y] or labelled:
             y = float(self.place(0.0, v)[1])
             parts.append(f'<path class="lq-grid" d="M{px(left)} {px(y)}H{px(right)}"/>')
             parts.append(text(left - 4, y + 3.5, number, anchor="end", look="lq-soft"))
