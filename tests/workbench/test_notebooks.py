@@ -48,6 +48,8 @@ def test_how_a_notebook_is_written(path):
             assert not cell["outputs"], "outputs are not kept in git: nbstripout"
             assert cell["execution_count"] is None
             assert "injected-parameters" not in notebooks.tags(cell)
+            folded = cell["metadata"].get("jupyter", {}).get("source_hidden") or "parameters" in notebooks.tags(cell)
+            assert folded or len(list(filter(str.strip, cell["source"].splitlines()))) <= 15, "fold what is plumbing"
             tree = ast.parse(re.sub(r"^[%!].*$", "", cell["source"], flags=re.M))
             for node in ast.walk(tree):  # a module can be reloaded, what was taken out of it cannot
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lqrlab."):
