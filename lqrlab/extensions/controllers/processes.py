@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 BUILT_IN = ("lqr", "lqg", "clipped", "mpc", "pid", "nominal", "adaptive", "network", "none")
 """Names of controllers that are built in; ``mpc:20``, ``pid:simc`` say more."""
+GROUPS = ("trained", "unseen", "published", "dense")
+"""Names of plants to judge on, beside those of families and files."""
 _FILES = (".py", ".zip", ".fmu", ".json", ".mat", ".npz")
 _EXECUTED = (".py", ".zip", ".fmu")  # so is a folder of C code
 _USED = (".py", ".npy", ".npz", ".mat", ".csv")  # beside a Python file
@@ -29,7 +31,10 @@ _ENOUGH = 2  # scenarios that end a controller's process before the others are n
 
 def parted(word: str) -> tuple[Path | None, str]:
     """The file or folder that a word names, and what stands behind ``.py:``; None for a built-in controller."""
-    if word.partition(":")[0] in BUILT_IN:
+    kind, _, rest = word.partition(":")
+    if kind == "mpc" and not (rest or "20").isdecimal():
+        raise ValueError(f"CONTROLLER: expected a horizon in samples, as mpc:20, but found {word}")
+    if kind in BUILT_IN:
         return None, ""
     file, colon, name = word.rpartition(":")
     path, name = (Path(file), name) if colon and file.endswith(".py") else (Path(word), "")

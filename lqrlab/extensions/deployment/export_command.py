@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from lqrlab.workbench.cli import options
 from lqrlab.workbench.cli.options import PATH
 
 
@@ -13,7 +14,7 @@ from lqrlab.workbench.cli.options import PATH
 @click.option("-o", "--output", "folder", type=PATH, required=True, help="New folder of the C code.")
 @click.option("--plant", "family", help="Plant that CONTROLLER controls, of the catalogue or a file.")
 @click.option("--name", default="controller", show_default=True, help="Start of all symbols and file names.")
-@click.option("--dt", type=float, help="Sample time [s].  [default: the plant's]")
+@click.option("--dt", type=options.POSITIVE, help="Sample time [s].  [default: the plant's]")
 @click.option("--limit", type=float, help="Input limit, ± this.  [default: none]")
 def export(source: str, folder: Path, family: str | None, name: str, dt: float | None, limit: float | None) -> None:
     """Write a controller as C99, with test vectors: of a PLANT its sampled LQR, or a CONTROLLER for --plant.
@@ -30,18 +31,18 @@ def export(source: str, folder: Path, family: str | None, name: str, dt: float |
         parted(source)  # refused before anything is loaded
     elif Path(source).is_dir() or source.partition(":")[0] in BUILT_IN:
         raise ValueError(f"--plant: expected the plant that {source} is to control, as --plant cart_pole")
+    options.require_plant(family or source, "--plant" if family else "PLANT|CONTROLLER")
     import jax
 
     from lqrlab import compute
     from lqrlab.extensions.deployment import c_files
     from lqrlab.simulation import Problem
-    from lqrlab.workbench.cli.options import plant
 
     compute.setup()
     c_files.check_name(name)
     with jax.enable_x64(True):
         limits = None if limit is None else (-abs(limit), abs(limit))
-        problem = Problem.of(plant(family or source), dt=dt, limits=limits, optimum=family is None)
+        problem = Problem.of(options.plant(family or source), dt=dt, limits=limits, optimum=family is None)
         controller: Any = problem.K
         if family is not None:
             from lqrlab.extensions.controllers.loading import load

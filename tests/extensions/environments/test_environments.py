@@ -535,13 +535,13 @@ def test_gymnasium_and_gymnax_have_the_task_that_learners_expect():
     P, scale = (np.asarray(a[0], float) for a in (core.pool.P, core.pool.scale_x))
     start, mean = at * scale, P.diagonal() @ scale**2
     np.testing.assert_allclose(least, -np.einsum("si,ij,sj->s", start, P, start) / mean / 10, rtol=1e-4)
-    rewards = {}
-    for name, act in (("optimum", environments.optimal(core)), ("random", lambda _: env.action_space.sample())):
+    rewards, K = {}, np.asarray(environments.optimal(core).K)
+    for name, act in (("optimum", lambda x: -x @ K.T), ("random", lambda _: env.action_space.sample())):
         (obs, _), over, total = env.reset(seed=0), np.zeros(64, bool), np.zeros(64)
         for _ in range(200):
             obs, reward, terminated, truncated, info = env.step(np.asarray(act(obs)))
             total, over = total + np.where(over, 0, reward), over | terminated | truncated
-            assert name == "random" or (not terminated.any() and np.all(np.abs(info["ratio"] - 1) < 1e-4))
+            assert name == "random" or (not terminated.any() and np.all(np.abs(info["ratio"] - 1) < 1e-2))
         rewards[name] = total
     assert (least - 1e-5 < rewards["optimum"]).all() and (rewards["optimum"] < 0.3 * least).all()  # noqa: PT018
     assert (rewards["random"] < least).all() and (rewards["random"] > -1000).all()  # noqa: PT018
