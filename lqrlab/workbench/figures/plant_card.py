@@ -253,14 +253,10 @@ def _abbreviated(found: "dict[str, Expr]") -> "dict[str, Expr]":
 
 
 def equations_of(plant: Plant) -> list[str]:
-    """The equations of motion as lines of LaTeX (mathematics, without dollar signs).
+    """The equations of motion as lines of LaTeX; a ``ValueError`` for a plant or an operation that has none.
 
-    A mechanism's are its energies and generalised forces under Lagrange's equation, any other plant's its
-    ẋ = f(x, u). Where one is long, letters z stand for the sums that are repeated; their definitions come last.
-
-    Raises:
-        ValueError: a plant without a family (from matrices or a function), or one that uses an operation that has
-            no symbol.
+    A mechanism's are its energies and generalised forces under Lagrange's equation, any other plant's its ẋ = f(x, u).
+    Where one is long, letters z stand for the sums that are repeated; their definitions come last.
     """
     check_plant(plant)
     if not systems.parameter_fields(type(plant)):
