@@ -46,9 +46,8 @@ def loop_shaper(
 
     The compensator is a gain with a lead, integral action, roll-off and a notch. Its zeros (○) and poles (×) are
     dragged in the Bode plot and the root locus; all else of the curve is the gain, or moves a pole along its branch.
-    The cost stands beside that of the LQR, which sees all states and knows the input's dead time. ``output`` is the
-    measured one; the first that sees all modes that do not decay if left out. ``values`` is what the controls begin at,
-    as *copy as code* writes it.
+    The cost stands beside that of the LQR, which sees all states and knows the dead time. ``output`` is the measured
+    one; the first that sees all undamped modes if left out. ``values``: as *copy as code* writes them.
     """
     return LoopShaper(plant, output).at(values)
 

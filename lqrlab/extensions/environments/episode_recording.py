@@ -28,8 +28,8 @@ class Recorder:
 
     Attributes:
         env: whose episodes are recorded.
-        keep: ``"full"``, ``"every:10"`` (each tenth step), ``"ring:64"`` (the last 64), or ``"summary"`` (sum and
-            peak of the states, and the cost).
+        keep: ``"full"``, ``"every:10"`` (each tenth step), ``"ring:64"`` (the last 64), or ``"summary"`` (sum, peak,
+            cost).
     """
 
     env: Environment
@@ -95,8 +95,7 @@ def load(path: str | Path, env: Environment) -> tuple[State, Any]:
     """The state in a file that :func:`save` wrote, and its key or None; it goes on bit for bit.
 
     Raises:
-        ValueError: the file is torn, of another kind, or of other environments than ``env``: other plants, another
-            task, sample time or horizon.
+        ValueError: the file is torn, of another kind, or of another ``env``: plants, task, sample time, horizon.
     """
     check_environment(env)
     file = checks.path("path", path)

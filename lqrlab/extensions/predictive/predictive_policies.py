@@ -36,8 +36,7 @@ class PredictivePolicy:
     """The first input of the plan from where the plant is; where nothing is feasible, of the plan that violates least.
 
     Attributes:
-        design: of :func:`lqrlab.predictive.mpc` or :func:`lqrlab.predictive.nonlinear_mpc`, with the limits of inputs
-            that hold.
+        design: of :func:`lqrlab.predictive.mpc` or :func:`lqrlab.predictive.nonlinear_mpc`, with limits of inputs.
     """
 
     design: MPC | NonlinearMPC

@@ -92,8 +92,7 @@ class SampledLoop:
 def integral_weight(choice: ControllerChoice, plant: Plant, optimum: control.LQR, dt: float) -> float:
     """The weight of the sum of y = cx; at the factor 1 the integral settles about as fast as the optimum does.
 
-    A deviation y costs y²p at the optimum; its integral over a time constant T is yT, and the sum of it yT/dt, which
-    cost as much when they are paid over T.
+    A deviation y costs y²p at the optimum; its integral over a time constant T is yT, the sum of it yT/dt, paid over T.
     """
     c = np.asarray(plant.output_matrix())[choice.held]
     p = float(c @ np.asarray(optimum.P) @ c) / float(c @ c) ** 2

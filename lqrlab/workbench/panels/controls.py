@@ -218,8 +218,7 @@ def guarded(then: Callable[[], None], say: Callable[[str], None]) -> Callable[..
 class KeptDesigns(ipywidgets.VBox):
     """A name, and buttons that keep what a panel stands at under it, go back to what was kept, or forget that.
 
-    The file is ``designs.json`` of the run that was begun last, else of this folder; ``call``, the code that makes the
-    panel, tells its designs from those of others.
+    The file is ``designs.json`` of the run begun last, else of this folder; ``call`` is the code that makes the panel.
     """
 
     def __init__(self, call: str, values: Callable[[], Mapping[str, Any]], go: Callable[[Mapping[str, Any]], None]):
