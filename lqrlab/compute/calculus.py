@@ -69,7 +69,7 @@ def updates(
 ) -> tuple[Params, optax.OptState]:
     """Changes of the parameters along their gradient, and the new state of the optimiser.
 
-    Adam takes powers of its decay by a count of steps: numbers of two types, not promoted elsewhere. Decay of weights reads ``params``.
+    Adam takes powers of its decay by a count of steps: two types, not promoted elsewhere. Decay reads ``params``.
     """
     with jax.numpy_dtype_promotion("standard"):
         return optimizer.update(slope, state, params)

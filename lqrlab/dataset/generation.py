@@ -53,7 +53,7 @@ def generate(
         The data set, opened.
 
     Raises:
-        ValueError: an unknown family; a folder that holds something else, with the differing keys; a folder or file locked by another.
+        ValueError: an unknown family; a folder that holds something else, with the differing keys; a locked one.
     """
     checks.instance("config", config, DataConfig, "a DataConfig")
     config.check_registered()

@@ -30,8 +30,7 @@ class Disk:
         alpha: α. An LQR loop in continuous time has at least 2/3.
         frequency: where the loop becomes unstable first [rad/s]; infinite if at no finite frequency.
 
-    Source: P. Seiler, A. Packard, P. Gahinet, An introduction to disk margins, IEEE Control Syst. Mag. 40 (2020), σ =
-    0.
+    Source: P. Seiler, A. Packard, P. Gahinet, An introduction to disk margins, IEEE Control Syst. Mag. 40 (2020).
     """
 
     alpha: float

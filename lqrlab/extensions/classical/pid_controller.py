@@ -167,7 +167,7 @@ def pid_loops(
         plant: one plant, or the batch of the design; or a problem of them, with the limits of the back-calculation.
         design: of :func:`lqrlab.classical.pid`.
         r: set-point of each loop ``[*batch]``, or ``[*batch, loops]`` of several, as a deviation from the equilibrium.
-        u0, y0: first input and output of each loop for bumpless transfer, deviations; :meth:`lqrlab.classical.PID.start`.
+        u0, y0: first input and output of each loop for bumpless transfer (:meth:`lqrlab.classical.PID.start`).
 
     >>> plant = systems.make("dc_motor")
     >>> design = classical.pid(plant, "simc", tau_c=0.3)

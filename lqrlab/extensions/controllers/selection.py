@@ -99,7 +99,7 @@ def scenarios_of(selection: PlantSelection) -> dict[str, Scenario]:
 def verify(judgement: Judgement, trusted: Sequence[str] = ()) -> list[str]:
     """Words for each scenario of a judgement that is not of its recipe, or that no loops can have had.
 
-    Plants and starts are drawn again; costs are not computed again. Files of plants that are code are run only if ``trusted``.
+    Plants and starts are drawn again, costs are not computed again. Files of code are run only if ``trusted``.
     """
     try:
         selection = PlantSelection.from_dict(judgement.recipe["selection"])

@@ -274,7 +274,7 @@ class CoSimulation:
         start: values of variables before the first step, by name.
 
     Raises:
-        ValueError: hostile archives, before anything is unpacked; a unit without inputs, outputs or co-simulation; a refused value or step.
+        ValueError: hostile archives, before anything is unpacked; a unit without inputs, outputs or co-simulation.
         ImportError: without the package ``fmpy``, which the extra ``deployment`` installs.
 
     Source: Functional Mock-up Interface, Modelica Association, version 2.0.4.

@@ -28,8 +28,7 @@ class Recorder:
 
     Attributes:
         env: whose episodes are recorded.
-        keep: ``"full"``, ``"every:10"`` (each tenth step), ``"ring:64"`` (the last 64), or ``"summary"`` (sum, peak,
-            cost).
+        keep: ``"full"``, ``"every:10"`` (each tenth), ``"ring:64"`` (the last 64), or ``"summary"`` (sum, peak, cost).
     """
 
     env: Environment

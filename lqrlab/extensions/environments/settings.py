@@ -41,8 +41,7 @@ class Settings(Config):
         dt: sample time [s]; the plant's if left out.
         variants, seed: see ``spread``.
         start: size of the starts, in scales of the states.
-        noise, sensor_noise: standard deviations, of all states or one each, added to state and observation at each
-            step.
+        noise, sensor_noise: standard deviations, of all states or one each, of noise on state and observation.
         delay: samples until an input acts.
         action: ``"full"``, or ``"levels:3"`` (a grid of three values an input, chosen by one whole number).
         terminate: ``"diverged"`` (1000 scales and times the start), ``"never"``, a number of scales, or ``"cost"``:

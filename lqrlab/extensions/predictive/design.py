@@ -38,7 +38,7 @@ class MPC:
     """A model predictive controller: at each sample the first input of :meth:`plan`.
 
     Attributes:
-        problem: the sampled plant and its cost, K and P of the regulator without limits (None if Qf was given), and the limits.
+        problem: the sampled plant and its cost, K and P of the regulator without limits (None with Qf), the limits.
         Qf: terminal weight.
         C: outputs y = Cx that follow the reference, None for none.
         soft: cost of an excess over limits of states and outputs, or None.

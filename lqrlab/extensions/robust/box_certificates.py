@@ -25,9 +25,9 @@ class RobustStability:
     """Of a gain on one plant whose parameters are known to within a box.
 
     Attributes:
-        mu: one over the multiple of the box that is certified. Below 1 the loop is stable in all the box, as far as samples tell.
+        mu: one over the multiple of the box that is certified. Below 1 the loop is stable, as far as samples tell.
         frequency: of the loop where it is refuted [rad/s]; inf if it is not.
-        refuted: the least multiple of the box with a plant found, by its own equations, that is not stable; inf if none.
+        refuted: the least multiple of the box in which an unstable plant was found, by its own equations; else inf.
         parameters: these, by name.
     """
 

@@ -255,8 +255,8 @@ def _analytic_centre(
     """w with the least ‖Gw‖ under Q = Σ wᵢQᵢ > 0, R = Σ wᵢRᵢ > 0 and tr Q/n + tr R/m = 2, for N problems at once.
 
     For μ = 1, 0.1, … it minimises ψ(‖Gw/μ‖²) − log det Q − log det R by Newton's method. ψ(v) = √(1+v) − log(1+√(1+v))
-    is the barrier of the cone ‖Gw‖ ≤ s with s minimised out. Of many w with Gw = 0 it ends farthest from
-    singular weights.
+    is the barrier of the cone ‖Gw‖ ≤ s with s minimised out. It ends at the w with Gw = 0 farthest from singular
+    weights.
 
     Source: S. Boyd and L. Vandenberghe, Convex Optimization (2004), sections 9.6 (damped Newton steps on
     self-concordant functions), 10.2 (an equality constraint) and 11.6 (logarithmic barriers of cones).
