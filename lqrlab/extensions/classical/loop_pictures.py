@@ -82,7 +82,7 @@ def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements, corners: Seq
 
 
 def _margins(loop: ShapedLoop) -> list[tuple[float, float, float, str]]:
-    """Where margins stand: ω [rad/s], log10 of the loop gain there, its phase [°], the margin in words."""
+    """Margins of a loop: ω [rad/s], log10 of the loop gain there, its phase [°], words."""
     if not loop.stable:
         return []
     (ones, turned), found = loop.crossings, []
