@@ -16,7 +16,7 @@ help:
 	@echo "make fuzz, make torture   wrong arguments; kills and damaged files: an hour each (CALLS=20000, KILLS=200, FLIPS=1000)"
 	@echo "make soak   everything again and again: does memory grow? (HOURS=4)"
 	@echo "make mutants   single faults in the package: do the tests notice? (NUM=400)"
-	@echo "make lab    JupyterLab on the notebooks"
+	@echo "make lab    JupyterLab on copies of the notebooks, in data/lab"
 	@echo "make docs   the documentation with executed notebooks, into data/site (PROFILE=quick; tiny for a look)"
 	@echo "make lint   ruff and mypy;  make format  let ruff rewrite"
 	@echo "make clean  remove .venv and caches; data/ is kept"
@@ -68,7 +68,7 @@ mutants: env
 	$(BIN)/python tools/mutants.py --num $(NUM) --seed $(SEED)
 
 lab: env
-	$(BIN)/python -m jupyterlab --notebook-dir=. --LabApp.default_url=/lab/tree/notebooks/01_system_exploration.ipynb
+	$(BIN)/python tools/lab.py
 
 # the notebooks that go deeper run only when they are named
 docs: PROFILE = quick

@@ -11,8 +11,9 @@ import scipy.linalg
 import slycot
 
 from benchmarks.measurement import Call, Parts, Row, last_line, main, measure, row
-from lqrlab import control
+from lqrlab import control, learning, systems
 from lqrlab.compute import Backend, seconds, setup
+from lqrlab.simulation import Problem
 
 Problems = tuple[np.ndarray, ...]
 """A, B, Q, R with a leading axis of problems."""
@@ -280,9 +281,46 @@ def _t(a: np.ndarray) -> np.ndarray:
     return np.swapaxes(a, -1, -2)
 
 
+# Gains that are wrong ---------------------------------------------------------------------------------------------
+
+
+def repairs(
+    families: Sequence[str] = (), *, errors: Sequence[float] = (0.01, 0.1, 0.3, 1.0, 3.0), num: int = 2, seed: int = 0
+) -> list[Row]:
+    """Newton steps from optimal gains of which each entry is wrong by a normal share; all families unless named.
+
+    Costs are SciPy's: of the loop on the sampled problem, from all directions of the scaled state alike.
+    """
+    plants = [systems.sample(name, key=jax.random.key(seed), num=num) for name in families or systems.names()]
+    problem = Problem.of(plants).scaled()
+    noise = np.random.default_rng(seed).normal(size=problem.K.shape)
+    rows = []
+    for size in errors:
+        wrong = np.asarray(problem.K) * (1 + size * noise)
+        for steps in (0, 1, 2, 4):
+            gains = learning.repair(wrong, problem, steps) if steps else wrong
+            excess = np.array([_excess(*each) for each in zip(*map(np.asarray, (*problem.sampled, problem.P, gains)))])
+            name = f"entries wrong by {size:.0%}, {steps} Newton steps"
+            rows.append(row(f"{name}: unstable", 100 * np.isinf(excess).mean(), "%"))
+            rows.append(row(f"{name}: p95 above the optimum", 100 * np.quantile(excess, 0.95, method="higher"), "%"))
+    return rows
+
+
+def _excess(
+    A: np.ndarray, B: np.ndarray, Q: np.ndarray, R: np.ndarray, N: np.ndarray, P: np.ndarray, K: np.ndarray
+) -> float:
+    """tr X / tr P − 1, with X the cost of u = −Kx; infinite where the loop is unstable."""
+    closed = A - B @ K
+    if not np.isfinite(K).all() or np.abs(np.linalg.eigvals(closed)).max() >= 1:
+        return np.inf
+    cross = N @ K
+    return np.trace(scipy.linalg.solve_discrete_lyapunov(closed.T, Q + K.T @ R @ K - cross - cross.T)) / np.trace(P) - 1
+
+
 PARTS: Parts = {
     "speed": (bench_control, {"dimensions": (2,), "num": 200, "loops": 5, "repeats": 1}),
     "hard": (acceptance, {"dimensions": (2,), "num": 30}),
+    "repair": (repairs, {"families": ("pendulum", "quadrotor"), "errors": (0.3,)}),
 }
 
 if __name__ == "__main__":

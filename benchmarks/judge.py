@@ -1,7 +1,7 @@
 """README's table of results: any controllers, judged, and written between two marks of the file.
 
 ``python -m benchmarks.judge`` prints it, ``--write README.md`` puts it into the file. PPO is trained first, an agent
-for each of eight families, by rejax (``pip install rejax``), and left out where that is missing.
+for each of eight families, by rejax, and left out where that is missing.
 """
 
 import re
@@ -25,7 +25,7 @@ _SHOWN = {
     "dense systems": "dense systems",
     "starts beyond limits": "beyond the limits",
     "another plant": "another plant, noise",
-    "A and B not told": "A and B not given",
+    "A and B unknown": "A and B not given",
 }
 """Scenario → its head in the table."""
 

@@ -33,10 +33,11 @@ class _Extensions(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(name, self) if found else None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        from lqrlab.compute.names import of_extra
+        from lqrlab.installation import extras, of_extra
 
-        below = spec.name.removeprefix(f"{__name__}.")
-        module = of_extra(f"{__name__}.extensions.{below}", below.partition(".")[0], spec.name)
+        _, subject, *inner = spec.name.split(".")
+        needs = extras(subject, *["workbench"] * bool(inner))  # as its figures do
+        module = of_extra(".".join([__name__, "extensions", subject, *inner]), needs, spec.name)
         spec.loader_state = module.__spec__
         return module
 

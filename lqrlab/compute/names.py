@@ -1,11 +1,10 @@
-"""Public names of a subpackage, loaded when first asked for; where moved ones are; which extra brings a package."""
+"""Public names of a subpackage, loaded when first asked for, and where moved ones are."""
 
 import ast
 import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 _MOVED = {
@@ -74,26 +73,3 @@ def moved(package: str) -> Callable[[str], Any]:
         )
 
     return get
-
-
-def of_extra(name: str, extra: str, what: str) -> ModuleType:
-    """A module of this or another package that the extra ``lqrlab[extra]`` brings.
-
-    Args:
-        name: of the module.
-        extra: that brings what it needs.
-        what: cannot be done without, as in ``"films"``.
-
-    Raises:
-        ImportError: it, or a package that it needs, is not installed; with the command that installs it.
-    """
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        missing = (error.name or name).partition(".")[0]
-        if missing == "lqrlab":
-            raise
-        raise ImportError(
-            f"{what}: needs the package {missing}, which is not installed; pip install 'lqrlab[{extra}]' brings it",
-            name=missing,
-        ) from error

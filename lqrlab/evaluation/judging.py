@@ -250,8 +250,8 @@ def _scored(controller: Any, case: _Case) -> tuple[Score, dict[str, str]]:
                 found = _run(functools.partial(_plant_by_plant, own), here)
             parts.append((at, found))
         except Exception as error:  # a controller's fault costs its own rows
-            hidden = case.scenario.told == "units" and "told" not in str(error)
-            told = "; A and B are not told here: they are not a number" * hidden
+            hidden = case.scenario.told == "units" and "unknown" not in str(error)
+            told = "; A and B are unknown here: they are NaN" * hidden
             words[family] = f"{'' if isinstance(error, ValueError) else type(error).__name__ + ': '}{error}{told}"
     return _spread(case, parts), words
 
@@ -324,7 +324,7 @@ def _disturbed(controller: Any, case: _Case) -> Score:
     policy = bind(controller, problem.hidden() if units else problem)
     leaves = [a for a in jax.tree.leaves(policy) if jnp.issubdtype(a.dtype, jnp.floating)]
     if units and any(bool(np.isnan(a).any()) for a in leaves):
-        raise ValueError("it needs A and B, which it is not told here")
+        raise ValueError("it needs A and B, which are unknown here")
     pushes = [jnp.zeros_like(case.x0)]
     for i in range(len(events)):
         normal = case.pushes[:, i, :, : problem.n] * (case.x0 != 0).astype(float)

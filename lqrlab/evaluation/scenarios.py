@@ -66,7 +66,7 @@ def suite(
     Fresh variants of the trained families within ±``spread``, and within ±``wide``; of every other family that is
     registered; published designs (:data:`PUBLISHED`); ``variants`` dense systems of each of six sizes, ẋ = Ax + Bu with
     normal entries, A's of variance r²/n with r between 0.3 and 3 a second, sampled at 0.1 s. Then the trained families
-    under noise, with a push, with another plant in its place; and plants of which A and B are not told.
+    under noise, with an impulse disturbance, with another plant; and plants whose A and B are unknown.
     With a ``limit`` also starts within the limits, and three times as far: one variant a family, for the constrained
     optimum takes long.
 
@@ -106,15 +106,15 @@ def suite(
     if checks.number("noise", noise, "a number ≥ 0, in scales of the states", low=0.0):
         disturbed = Scenario(home, noise=noise)
         found[f"noise, σ = {noise:g}"] = disturbed
-        found["a push"] = dataclasses.replace(disturbed, events=("push",))
+        found["an impulse disturbance"] = dataclasses.replace(disturbed, events=("push",))
         another = some(5, trained, spread)
         found["another plant"] = dataclasses.replace(disturbed, events=("another plant",), then=another)
-        found["A and B not told"] = dataclasses.replace(disturbed, told="units")
+        found["A and B unknown"] = dataclasses.replace(disturbed, told="units")
     return found
 
 
 def untold(plants: Sequence[Plant]) -> Problem:
-    """The problem of plants of which A and B are not to be told: scaled, padded, Q = R = I but for padding."""
+    """The problem of plants whose A and B stay unknown: scaled, padded, Q = R = I but for padding."""
     scaled = Problem.of(plants, optimum=False).scaled()
     Q, R = (jnp.broadcast_to(jnp.eye(k), (len(scaled), k, k)) for k in (scaled.n, scaled.m))
     unit = dataclasses.replace(scaled, Q=Q, R=R, N=jnp.zeros_like(scaled.B), continuous=None).solved(check=False)

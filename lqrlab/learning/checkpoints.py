@@ -26,7 +26,7 @@ _KEPT = {"last": 2, "best": 1}
 _ENDING = ".safetensors"
 _MOST_BYTES = 1 << 36
 _HOW = ("dtype", "compute_dtype", "precision")  # of a backend: what a run cannot be gone on with another of
-_SCRATCH = "start the run from scratch (remove its checkpoints, or `lqrlab run --fresh`)"
+_SCRATCH = "start the run from scratch (remove its checkpoints, or repeat the run with --fresh)"
 
 
 def write_settings(

@@ -45,9 +45,9 @@ def pretrained(name: str) -> Any:
     """Trained weights that come with the package.
 
     Args:
-        name: ``"adaptive"``: a prior for the adaptive regulator, which regulates plants that nobody has described to
-            it. ``"student"``: another, which knows no families; a network guesses the plant. ``"regulator"``: a matrix
-            network for :func:`lqrlab.learning.policy`, which is told A and B.
+        name: ``"adaptive"``: a prior for the adaptive regulator, which regulates plants with unknown
+            A and B. ``"student"``: another, which knows no families; a network guesses the plant. ``"regulator"``: a
+            matrix network for :func:`lqrlab.learning.policy`, which takes A and B.
 
     >>> plant = systems.make("cart_pole")
     >>> policy = learning.policy(learning.pretrained("regulator"), plant)

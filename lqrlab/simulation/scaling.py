@@ -1,4 +1,4 @@
-"""Problems in units, and at the size, that all plants share, and what of them a controller is told."""
+"""Problems in units, and at the size, that all plants share, and the part of them that a controller knows."""
 
 import dataclasses
 from typing import Any, Self

@@ -338,7 +338,7 @@ class Plant:
 
     def describe(self) -> str:
         """Name, dimensions and sample time in one line."""
-        return f"{self.name}: {self.n} states, {self.m} inputs, dt = {self.dt:g} s"
+        return f"{self.name}: {self.n} state{'s'[: self.n - 1]}, {self.m} input{'s'[: self.m - 1]}, dt = {self.dt:g} s"
 
 
 for _method in ("operating_point", "equilibrium", "matrices", "output", "output_matrix"):

@@ -7,7 +7,7 @@ each is loaded when it is first named: the command line must not wait for JAX or
 
 from types import ModuleType
 
-from lqrlab.compute.names import of_extra
+from lqrlab.installation import of_extra
 
 _MODULES = {
     **{name: name for name in ("cli", "figures", "panels", "runs", "widgets")},
@@ -23,7 +23,7 @@ __all__ = [*_MODULES]
 def __getattr__(name: str) -> ModuleType:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return of_extra(f"{__name__}.{_MODULES[name]}", "workbench", f"lqrlab.workbench.{name}")
+    return of_extra(f"{__name__}.{_MODULES[name]}", "[workbench]", f"lqrlab.workbench.{name}")
 
 
 def __dir__() -> list[str]:

@@ -56,7 +56,7 @@ def test_the_suite_goes_from_the_trained_families_to_dense_systems(suites, judge
     home, far = ["cart_pole", "pendulum"], ["dc_motor", "two_mass_spring"]
     assert named == [home, home, far, sorted(OUTSIDE), ["3 states, 2 inputs"], home, home, home, home]
     for name, by in judged.summary().items():
-        assert name == "A and B not told" or name == "another plant" or by["lqr"]["worst"] < 1e-6
+        assert name == "A and B unknown" or name == "another plant" or by["lqr"]["worst"] < 1e-6
     assert judged.summary()["dense systems"]["nominal"]["no answer"] == 100
     still = evaluation.judge({"nominal": evaluation.FamilyGain()}, suites[1], key=KEY, starts=2).summary()
     near, wide, *_ = (by["nominal"] for by in still.values())
@@ -163,10 +163,8 @@ def test_a_controller_that_fails_costs_its_own_rows_only():
     assert (summary["breaks"]["no answer"], summary["breaks"]["worst"]) == (50, pytest.approx(0, abs=1e-6))
     assert [summary[name]["worst"] for name in ("lqr", "one plant")] == pytest.approx([0, 0], abs=1e-6)
     assert summary["nan"]["failed"] == 100
-    assert found.refused["one plant"]["not told"]["pendulum"].endswith(
-        "A and B are not told here: they are not a number"
-    )
-    assert set(found.refused["lqr"]["not told"].values()) == {"it needs A and B, which it is not told here"}
+    assert found.refused["one plant"]["not told"]["pendulum"].endswith("A and B are unknown here: they are NaN")
+    assert set(found.refused["lqr"]["not told"].values()) == {"it needs A and B, which are unknown here"}
 
 
 def test_a_judgement_is_kept_joined_and_refused_if_it_is_of_other_plants(judged, suites, tmp_path):

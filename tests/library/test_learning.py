@@ -21,7 +21,7 @@ import pytest
 from refusals import refused
 from scipy_oracle import gain, van_loan
 
-from lqrlab import control, dataset, learning, simulation, systems
+from lqrlab import dataset, learning, simulation, systems
 from lqrlab.compute.files import read_rows
 from lqrlab.workbench.runs import notebooks
 
@@ -579,19 +579,6 @@ def test_in_closed_loop_the_policy_sees_the_windows_it_was_trained_on(data, mode
         carry = xs, us.at[:, -1].set(batch.u[t, -1]), live
         carry, u = act(carry, batch.x[t, -1][None])
         np.testing.assert_allclose(u[0], expected[t], rtol=1e-4, atol=1e-5)
-
-
-def test_a_network_that_writes_the_optimal_gain_is_the_optimal_policy(model):
-    """In SI units: what the network says in its own scales is divided and multiplied by the plant's."""
-    plants = systems.sample("fixed_wing", key=KEY, num=3)
-    (A, B), (Q, R) = plants.matrices(), plants.weights()
-    K = control.lqrd(A, B, Q, R, plants.dt).K
-    bound = learning.policy(learning.models.build(learning.ModelConfig(kind="gain", window=1)), plants)
-    flat = systems.Coordinates.of(plants).scale("K", K).reshape(3, -1).astype(jnp.float32)
-    bound = dataclasses.replace(bound, context=dataclasses.replace(bound.context, gain=flat))
-    x = plants.initial_state(key=KEY, num=4)
-    _, u = bound(bound.init((3, 4)), x)
-    np.testing.assert_allclose(u, -jnp.einsum("vij,vsj->vsi", K, x), rtol=1e-4, atol=1e-4)
 
 
 def test_weights_that_the_network_cannot_see_are_refused(model):

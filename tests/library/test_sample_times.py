@@ -111,8 +111,9 @@ def test_no_answer_costs_more_than_that_at_the_own_sample_time():
     sizes, costs = np.asarray(told.state_mask).sum(-1).astype(int), []
     for K in (own, best):  # a mean over directions that no units change
         P = np.asarray(control.cost_to_go(problem.sampled, K))
-        volume = [np.linalg.slogdet(P[k, :n, :n])[1] for k, n in enumerate(sizes)]
-        costs.append(np.where(np.isfinite(P).all((-1, -2)), volume, np.inf))
+        finite = np.isfinite(P).all((-1, -2))
+        costs.append([np.linalg.slogdet(P[k, :n, :n])[1] if finite[k] else np.inf for k, n in enumerate(sizes)])
+    costs = np.array(costs)
     finite = np.isfinite(costs[0])
     assert (costs[1][finite] <= costs[0][finite] + 1e-5).all()
     assert (costs[1] < costs[0] - 0.01).sum() > 5

@@ -608,7 +608,7 @@ def test_plants_given_by_the_caller_have_names_and_units(tmp_path):
         systems.from_matrices([[-1.0]], [[1.0]], name="slide", **signals),
         systems.load(tmp_path / "a.json", name="slide", **signals),
     ):
-        assert plant.describe().startswith("slide: 1 states")
+        assert plant.describe().startswith("slide: 1 state, 1 input, dt")
         assert [s.label for s in (*plant.states, *plant.inputs)] == ["speed [m/s]", "force [N]"]
     assert systems.from_matrices([[-1.0]], [[1.0]]).name == "linear"
     with pytest.raises(ValueError, match="name: expected letters, digits and _, such as 'my_plant'"):

@@ -190,4 +190,4 @@ def test_the_commands_say_what_they_made(run: Path, tmp_path: Path) -> None:
     command = CliRunner()
     file = command.invoke(main, ["pack", str(run)]).output.strip()
     said = command.invoke(main, ["unpack", file, str(tmp_path / "two")])
-    assert f"to see it: lqrlab report {tmp_path / 'two'} --open" in said.output
+    assert f"lqrlab report {tmp_path / 'two'} --open" in said.output

@@ -50,12 +50,11 @@ PANELS = (
     'widgets.data_browser("set")',
     'widgets.training_monitor("training")',
 )
-KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 
 
 @pytest.fixture(scope="module")
 def jupyterlab(tmp_path_factory):
-    """A JupyterLab of its own, with nobody's settings, beside a small data set and a short training."""
+    """JupyterLab with the settings of ``make lab``; a data set, a training, a notebook that names no kernel."""
     work, own = tmp_path_factory.mktemp("work"), tmp_path_factory.mktemp("jupyter")
     config = dataset.DataConfig(families=("mass_spring_damper", "pendulum"), variants=3, trajectories=2, num_steps=20)
     made = dataset.generate(config, work / "set")
@@ -64,12 +63,10 @@ def jupyterlab(tmp_path_factory):
     learning.fit(dataset.source(made, batch_size=8, window=1), model, train, work / "training")
     cells = ["from lqrlab import learning, systems\nfrom lqrlab.workbench import widgets", *PANELS]
     cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=KERNEL), work / "p.ipynb")
-    (own / "labconfig").mkdir()
-    quiet = {"@jupyterlab/apputils-extension:announcements": True}  # asks the network for news
-    (own / "labconfig" / "page_config.json").write_text(json.dumps({"disabledExtensions": quiet}))
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), work / "p.ipynb")
     env = {k: v for k, v in os.environ.items() if not k.startswith(("LQRLAB_HEADLESS", "JUPYTER"))}
     env |= {f"JUPYTER_{kind}_DIR": str(own) for kind in ("CONFIG", "DATA", "RUNTIME")}
+    env |= {"JUPYTER_CONFIG_PATH": str(ROOT / "tools" / "jupyter")}
     env |= {"JUPYTERLAB_SETTINGS_DIR": str(own / "s"), "JUPYTERLAB_WORKSPACES_DIR": str(own / "w")}
     env |= {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])}
     options = ["--no-browser", "--allow-root", "--port=0", "--IdentityProvider.token=", "--ServerApp.password="]

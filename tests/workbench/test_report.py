@@ -1,13 +1,11 @@
 """The report of a small executed notebook: complete in itself, formulas as MathML, pictures put in words."""
 
-import base64
 import json
 import re
-import struct
-import zlib
 
 import hostile_html
 import nbformat
+import numpy as np
 import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
@@ -15,20 +13,12 @@ from click.testing import CliRunner
 from refusals import refused
 
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.figures import safe_html, svg, tables
+from lqrlab.workbench.figures import digits, safe_html, svg, tables
 from lqrlab.workbench.runs import report, run_folder
 
 new = nbformat.v4
-
-
-def png() -> str:
-    """A picture of one point."""
-
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0))
-    return base64.b64encode(data + chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")).decode()
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+"""A picture of one point."""
 
 
 def display(data, metadata=None):
@@ -68,15 +58,15 @@ def folder(tmp_path_factory):
         ),
         new.new_code_cell(
             "plot()",
-            metadata={"tags": ["summary"]},
+            metadata={"tags": ["summary", "show-input"]},
             outputs=[
-                display({"image/png": png(), "text/plain": "<Figure size>"}, {"image/png": {"alt": "Costs < 2"}}),
+                display({"image/png": PNG, "text/plain": "<Figure size>"}, {"image/png": {"alt": "Costs < 2"}}),
                 display({"text/html": TABLE}),
                 new.new_output("stream", name="stderr", text="a warning"),
             ],
         ),
-        new.new_code_cell("plot()", metadata={"alt": "from the cell"}, outputs=[display({"image/png": png()})]),
-        new.new_code_cell("plot()", outputs=[display({"image/png": png()}), display(WIDGET)]),
+        new.new_code_cell("plot()", metadata={"alt": "from the cell"}, outputs=[display({"image/png": PNG})]),
+        new.new_code_cell("plot()", outputs=[display({"image/png": PNG}), display(WIDGET)]),
         new.new_code_cell("log()", outputs=[new.new_output("stream", text="\x1b[31mred\x1b[0m & <b>plain</b>")]),
     ]
     metadata = {"papermill": {"parameters": {"spread": 0.3, "run": "y"}}}
@@ -87,14 +77,11 @@ def folder(tmp_path_factory):
     ]
     nbformat.write(new.new_notebook(cells=failing), folder / "notebooks" / "03_training.failed.ipynb")
     (folder / "results").mkdir()
-    result = {"seconds": 65.0, "started": "2026-11-21T10:00:00+00:00", "device": "1 × cpu", "versions": {}}
+    numbers = {"headline": {"cost above the least": ("7 %", "old plants"), "<b>lost": ("0 %", "new plants")}}
+    result = {"seconds": 65.0, "started": "2026-11-21T10:00:00+00:00", "device": "1 × cpu", "numbers": numbers}
     (folder / "results" / "04_scores.json").write_text(json.dumps(result))
-    run = {
-        "profile": "tiny",
-        "commit": "abc+",
-        "versions": {"lqrlab": "0.1.0", "jax": "0.10.2"},
-        "status": "failed at 03_training",
-    }
+    run = {"profile": "tiny", "commit": "abc+", "status": "failed at 03_training"}
+    run["versions"] = {"lqrlab": "0.1.0", "jax": "0.10.2"}
     (folder / "run.json").write_text(json.dumps(run))
     return folder
 
@@ -162,7 +149,6 @@ def test_formulas_are_mathml(pages):
     text = page.select_one("article").get_text()
     assert "\\" not in text
     assert "$5 and $6" in text  # code stays code
-    assert pages["index"].select("section.summary > p math")
 
 
 def test_what_latex_cannot_do_is_shown_as_written():
@@ -180,7 +166,7 @@ def test_pictures_have_a_text_that_stands_for_them(pages):
 def test_code_is_folded_or_hidden(pages):
     page = pages["04_scores"]
     assert [d.select_one("summary").get_text() for d in page.select("details.code")] == ["Parameters", *["Code"] * 4]
-    assert not page.select("details.code[open]")
+    assert ["open" in d.attrs for d in page.select("details.code")] == [False, True, False, False, False]
     text = page.select_one("article").get_text()
     assert "secret()" not in text
     assert "spread = 0.3" not in text
@@ -214,25 +200,30 @@ def test_the_head_tells_parameters_seed_versions_commit(pages):
 
 def test_the_front_page_gathers_the_summaries(pages):
     page = pages["index"]
-    sections = page.select("section.summary")
-    assert [s.h2.get_text() for s in sections] == ["How close?"]
-    assert [i["alt"] for i in sections[0].select("figure img")] == ["Costs < 2"]
-    assert sections[0].select_one(".scroll table td").get_text() == "1.02"
+    (first,) = page.select("dl.headline ~ section.summary")
+    assert not first.h2  # it answers what the headline says
+    assert [i["alt"] for i in first.select("figure img")] == ["Costs < 2"]
+    assert first.select_one(".scroll table td").get_text() == "1.02"
+    assert page.select_one("h1 + .notice + dl.headline").get_text(" ", strip=True) == (
+        "cost above the least 7\N{NO-BREAK SPACE}% old plants <b>lost 0\N{NO-BREAK SPACE}% new plants"
+    )
     assert "a warning" not in page.get_text()
     assert "plot()" not in page.get_text()
     assert [a["href"] for a in page.select(".pages h3 a")] == ["03_training.html", "04_scores.html"]
     assert "stopped at an error" in page.select_one(".pages").get_text()
 
 
+def test_a_number_is_written_out_and_stays_with_its_unit():
+    numbers = 351.2, -4e-9, 1.1237 + 0j, -0.5 + 2j, 12345.6, np.nan, -np.inf, -0.0
+    assert [*map(digits, numbers)] == ["351", "−4·10⁻⁹", "1.12", "−0.5 + 2j", "12,300", "–", "−∞", "0"]
+    made = BeautifulSoup(report.clean("<p>2.09 % of 3 s, 4 plants</p><pre>5 % 2</pre>"), "html.parser")
+    assert made.get_text() == "2.09\N{NO-BREAK SPACE}% of 3\N{NO-BREAK SPACE}s, 4 plants5 % 2"
+
+
 def test_a_notebook_that_failed_says_so(pages):
     assert "stopped at an error" in pages["03_training"].select_one(".notice").get_text()
     assert "E: <e>" in pages["03_training"].select_one("pre.error").get_text()
     assert not pages["04_scores"].select(".notice")
-
-
-def test_a_folder_without_notebooks_is_refused(tmp_path):
-    run_folder.begin(tmp_path / "run.json")
-    refused("no executed notebook", report.write, tmp_path)
 
 
 _RUNNING = "animate base button embed foreignobject form iframe link meta noscript object script set style template"
@@ -312,7 +303,19 @@ def test_a_report_of_hostile_names_runs_nothing_and_lacks_nothing(tmp_path):
     assert body.rindex("The end.") > body.rindex("stream error")
 
 
+def test_the_list_of_runs_has_their_headlines_and_links(folder, pages, tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "old").symlink_to(folder)
+    head, row = BeautifulSoup(report.index(tmp_path).read_text(), "html.parser").select("tr")
+    shown = dict(zip((cell.get_text() for cell in head.select("th")), row.select("th, td")))
+    assert shown["cost above the least"].a["href"] == "runs/old/report/04_scores.html"
+    of_run = [shown[key].get_text() for key in ("name", "cost above the least", "<b>lost", "profile", "took")]
+    assert of_run == ["old", "7\N{NO-BREAK SPACE}%", "0\N{NO-BREAK SPACE}%", "tiny", "–"]
+
+
 def test_a_page_that_is_not_lqrlabs_is_not_overwritten(tmp_path):
+    run_folder.begin(tmp_path / "run.json")
+    refused("no executed notebook", report.write, tmp_path)
     page = tmp_path / "index.html"
     page.write_text("<p>mine")
     refused(r"index.html: expected a list of runs .* found another page; move it", report.index, tmp_path)

@@ -107,11 +107,11 @@ def _words(value: complex, count: int, near: float, A: np.ndarray) -> str:
         return "integrator (pole at 0)" if count == 1 else f"{count} poles at 0 (chains of {lengths})"
     still, s = abs(value.real) < near, "s" if count > 1 else ""
     number = _COUNT[count] if count < len(_COUNT) else str(count)
-    time = "" if still else f"time constant {1 / abs(value.real):.2g} s"
+    time = "" if still else f"time constant {float(f'{1 / abs(value.real):.2g}'):g} s"
     if abs(value.imag) < near:
         return f"{number} {'unstable' if value.real > 0 else 'decaying'} real mode{s}, {time}"
     way = "undamped" if still else "growing" if value.real > 0 else "damped"
-    words = f"{number} {way} oscillation{s}, period {2 * np.pi / abs(value.imag):.2g} s"
+    words = f"{number} {way} oscillation{s}, period {float(f'{2 * np.pi / abs(value.imag):.2g}'):g} s"
     return words if still else f"{words}, damping ratio {-value.real / abs(value):.2g}, {time}"
 
 

@@ -3,7 +3,7 @@
 Many problems, and all inside a trace, are solved by doubling, and by the matrix sign function where that stalls;
 outside a trace on all cores. Few are solved on the host (:mod:`lqrlab.control.riccati.on_host`), which compiles
 nothing. The derivative is that of the equation (a Lyapunov equation for the tangent), not of the iteration. Every
-answer carries the residual of its equation and whether its loop is stable; an answer without both is given to nobody.
+answer carries the residual of its equation and whether its loop is stable; an answer without both is refused.
 """
 
 import math

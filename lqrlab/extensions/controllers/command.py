@@ -26,8 +26,15 @@ def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> t
 @_option("--starts", default=4, help="Initial states of each plant.")
 @_option("--noise", default=0.01, help="Noise of states and sensors, in scales; 0 for none.")
 @_option("--limits", type=float, help="Input limits, ± this in scales, for starts within and beyond them.")
-@_option("--told", type=click.Choice(["everything", "units"]), default="everything", help="What is told of A and B.")
-@_option("--held-back", "seed", type=click.IntRange(1), metavar="SEED", help="Seed that nobody has tuned to.")
+@_option(
+    "--told",
+    type=click.Choice(["everything", "units"]),
+    default="everything",
+    help="Whether controllers know A and B, or the units alone.",
+)
+@_option(
+    "--held-back", "seed", type=click.IntRange(1), metavar="SEED", help="Draw fresh plants and starts from this seed."
+)
 @_option("--time-limit", default=600.0, help="Seconds that foreign code has for one scenario.")
 @_option("--memory-limit", default=8.0, help="GiB that it has.")
 @_option("--jobs", type=click.IntRange(1), default=1, help="Controllers judged at once.")

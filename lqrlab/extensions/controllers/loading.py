@@ -18,12 +18,12 @@ from jaxtyping import Array, Float
 
 from lqrlab import control, learning, simulation, systems
 from lqrlab.compute import checks, one_program, pytree
-from lqrlab.compute.names import of_extra
 from lqrlab.evaluation import FamilyGain
 from lqrlab.extensions import classical, deployment, environments, predictive, unknown
 from lqrlab.extensions.controllers.processes import parted
 from lqrlab.extensions.deployment.c_loading import ExportedPolicy
 from lqrlab.extensions.deployment.fmu_import import described
+from lqrlab.installation import of_extra
 from lqrlab.simulation import Policy, Problem
 from lqrlab.systems import Plant
 
@@ -35,7 +35,7 @@ def one_family(make: Design) -> Design:
 
     def made(problem: Problem) -> Any:
         if problem.plant is None:
-            raise ValueError("it is made for plants whose equations, states and inputs it is told, and here it is not")
+            raise ValueError("it needs the plant's equations, states and inputs, which are unknown here")
         return make(problem)
 
     return made
@@ -71,7 +71,7 @@ def _pid(rule: str) -> Design:
 
 def _adaptive(problem: Problem) -> object:
     if not problem.in_scales:
-        raise ValueError("it is judged where A and B are not told: its cost is Σ |x|² + |u|² in scales")
+        raise ValueError("it is judged where A and B are unknown: its cost is Σ |x|² + |u|² in scales")
     return unknown.adaptive(problem, learning.pretrained("adaptive"))
 
 
@@ -293,7 +293,8 @@ def _loaded_agent(path: Path) -> Any:
         raise ValueError(f"{path}: expected an agent of Stable-Baselines3 or SBX, but found none ({error})") from None
     if algorithm == "common":  # which several share
         algorithm = "ppo" if "clip_range" in data else "a2c"
-    module = of_extra(library, "environments", f"the agent in {path.name}")
+    package = {"sbx": "sbx-rl", "sb3_contrib": "sb3-contrib"}.get(library, "stable-baselines3")
+    module = of_extra(library, package, f"the agent in {path.name}")
     kind = next(value for key, value in vars(module).items() if key.lower() == algorithm)
     return kind.load(path, device="cpu")
 

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lqrlab.compute import checks
-from lqrlab.compute.names import of_extra
+from lqrlab.installation import of_extra
 from lqrlab.simulation import Problem, Trajectory, loop
 
 
@@ -231,7 +231,7 @@ def _udp(where: str, num_outputs: int, patience: float) -> MessageLine:
 
 
 def _serial(where: str, num_outputs: int, patience: float) -> MessageLine:
-    serial = of_extra("serial", "deployment", "a serial line")
+    serial = of_extra("serial", "[deployment]", "a serial line")
     path, _, query = where.partition("?")
     baud = int(urllib.parse.parse_qs(query).get("baud", ["115200"])[0])
     line = serial.Serial(path, baud, timeout=patience, write_timeout=max(patience, 1.0))

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import checks
-from lqrlab.compute.names import of_extra
+from lqrlab.installation import of_extra
 from lqrlab.systems import custom, from_dynamics
 
 _MOST_BYTES, _MOST_FILES, _SHRINKS = 1 << 28, 10_000, 200
@@ -113,7 +113,7 @@ def described(file: Path, trusted: bool) -> Any:
     Raises:
         ValueError: no such file, a hostile archive, not an FMU, or not declared trusted.
     """
-    fmpy = of_extra("fmpy", "deployment", "a functional mock-up unit")
+    fmpy = of_extra("fmpy", "[deployment]", "a functional mock-up unit")
     if not file.is_file():
         raise ValueError("there is no such file")
     check_archive(file)
@@ -133,8 +133,8 @@ def described(file: Path, trusted: bool) -> Any:
 
 def instantiated(owner: object, file: Path, about: Any, kind: str) -> Any:
     """A unit of a ``kind``, unpacked into a folder that goes when its owner goes."""
-    fmpy = of_extra("fmpy", "deployment", "a functional mock-up unit")
-    simulation = of_extra("fmpy.simulation", "deployment", "a functional mock-up unit")
+    fmpy = of_extra("fmpy", "[deployment]", "a functional mock-up unit")
+    simulation = of_extra("fmpy.simulation", "[deployment]", "a functional mock-up unit")
     folder = tempfile.mkdtemp(prefix="lqrlab-fmu-")
     weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
     named = about.coSimulation if kind == "CoSimulation" else about.modelExchange

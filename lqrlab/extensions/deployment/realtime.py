@@ -129,7 +129,7 @@ class TimedRun:
 
     def figure(self) -> "Figure":
         """Histograms of period and computation, the deadline marked."""
-        from lqrlab.workbench.figures import plots
+        from lqrlab.workbench import plots
 
         figure, axes = plots.grid(2, 2, 2.4)
         for axis, name, values, at in (

@@ -10,6 +10,7 @@ from jaxtyping import Array, PRNGKeyArray
 from lqrlab.compute import checks
 from lqrlab.extensions.environments.core import Environment, State, check_environment
 from lqrlab.extensions.environments.settings import Discrete, as_of
+from lqrlab.installation import of_extra
 
 
 @functools.lru_cache(64)
@@ -21,6 +22,7 @@ def gymnax(env: Environment, *, returns: int = 6) -> Any:
         returns: 6 values of a step, as gymnax 1.0 has them; or 5 (``obs, state, reward, done, info``), as what was
             written for gymnax before 1.0 expects, rejax 0.1.3 for one.
     """
+    of_extra("gymnax", "[environments]", "gymnax")
     from gymnax.environments import environment, spaces
 
     check_environment(env)

@@ -149,7 +149,7 @@ class FittedPlant:
         return "\n".join([self.table.to_string(float_format=lambda v: f"{v:.4g}"), *self.remarks])
 
     def described(self) -> dict[str, Any]:
-        """The plant as JSON holds it and ``systems.load`` reads it, with the standard errors and what is not told."""
+        """The plant as JSON holds it and ``systems.load`` reads it, with standard errors and what is not identified."""
         values = {name: float(v) for name, v in self.plant.parameters.items()}
         std = dict(zip(self.names, map(float, self.std)))
         told = {"std": std, "unidentifiable": list(self.unidentifiable)}
@@ -227,4 +227,4 @@ def in_words(names: Sequence[str], v: np.ndarray, logarithmic: np.ndarray) -> st
                 return f"{named[0]} and {named[1]} enter only as their {word} in this log: fix one of them"
     steps = ", ".join(f"{names[i]} {100 * 0.1 * v[i]:+.0f} %" for i in parts)
     listed = f"{', '.join(named[:-1])} and {named[-1]}"
-    return f"{listed} cannot be told apart: {steps} changes no output; fix one of them"
+    return f"{listed} are indistinguishable: {steps} changes no output; fix one of them"

@@ -204,7 +204,7 @@ class Log:
         if len(self.inputs) > 1 and (twins := collinear(self.us)) is not None:
             named = [self.inputs[i].name for i in np.flatnonzero(np.abs(twins) > 0.05)]
             found.append(
-                f"{' and '.join(named)} move together: their effects cannot be told apart; excite them independently"
+                f"{' and '.join(named)} move together: their effects are indistinguishable; excite them independently"
             )
         coherence = self.coherence()[1]
         for i, signal in enumerate(self.outputs):
@@ -284,7 +284,7 @@ def require_excitation(log: Log, samples: int) -> None:
     if len(log.inputs) > 1 and collinear(log.us) is not None:
         names = " and ".join(s.name for s in log.inputs)
         raise ValueError(
-            f"log: {names} move together, so their effects cannot be told apart; excite them independently"
+            f"log: {names} move together, so their effects are indistinguishable; excite them independently"
         )
 
 

@@ -104,7 +104,7 @@ def _chosen(kind: str, chosen: Sequence[str], known: Iterable[str], what: str, l
     for name in chosen:
         checks.choice(kind, name, known, what)
     if twice := [name for name in chosen if list(chosen).count(name) > 1]:
-        raise ValueError(f"{kind}: expected each name once, but found {twice[0]} twice: two cannot be told apart")
+        raise ValueError(f"{kind}: expected each name once, but found {twice[0]} twice: the two are indistinguishable")
     return tuple(chosen)
 
 

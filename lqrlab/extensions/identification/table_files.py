@@ -20,9 +20,9 @@ import pandas as pd
 from lqrlab.compute import checks
 from lqrlab.compute.array_files import read_arrays
 from lqrlab.compute.files import not_now
-from lqrlab.compute.names import of_extra
 from lqrlab.extensions.identification import units
 from lqrlab.extensions.identification.log import signals_of
+from lqrlab.installation import of_extra
 
 _MOST_BYTES = 1 << 30
 _SMALL = 32 << 20  # bytes that any file may unpack to
@@ -272,7 +272,7 @@ def _rows(lines: list[str], separator: str) -> list[list[str]]:
 
 def _excel(path: Path) -> pd.DataFrame:
     """The sheet with the most rows."""
-    of_extra("openpyxl", "identification", str(path))
+    of_extra("openpyxl", "[identification]", str(path))
     with zipfile.ZipFile(path) as parts:
         _check_size(path, sum(part.file_size for part in parts.infolist()))
         for name in (name for name in parts.namelist() if name.startswith("xl/worksheets/")):

@@ -1,4 +1,4 @@
-"""The program of one horizon: put together from matrices and limits, solved, and its answer told."""
+"""The program of one horizon: assembled from matrices and limits, solved, with its verdict."""
 
 import dataclasses
 import math

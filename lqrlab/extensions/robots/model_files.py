@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from lqrlab.compute import checks
-from lqrlab.compute.names import of_extra
 from lqrlab.extensions.robots.multibody import Body, Joint, Tree
+from lqrlab.installation import of_extra
 
 SUFFIXES = (".xml", ".mjcf", ".urdf")
 """Endings of robots' files."""
@@ -28,7 +28,7 @@ _ATTRIBUTE = re.compile(r"""([\w:.-]+)\s*=\s*(["'])(.*?)\2""", re.DOTALL)
 
 def library() -> ModuleType:
     """MuJoCo, or a sentence that says how to install it."""
-    return of_extra("mujoco", "robots", "from_mujoco")
+    return of_extra("mujoco", "[robots]", "from_mujoco")
 
 
 def read_model(

@@ -58,8 +58,8 @@ class AdaptivePolicy:
     iteration improves the cost to go of the likeliest plant, with what is not known about it as multiplicative noise
     (so an input whose effect is uncertain is costly), and a probing input is added while the plant is new.
 
-    The noise that is told is the least that is reckoned with: the belief is held at five levels from there on, and the
-    likeliest one acts. A step of another kind, such as a push, teaches nothing; after two of them in a row, which
+    The known noise is a lower bound: the belief covers five levels from there on, and the
+    likeliest one acts. An impulse disturbance teaches nothing; after two of them in a row, which
     another plant would explain, all that was learned is as uncertain as at first.
 
     Where the prior has a network, plants at large are what it guesses them to be; the design then starts from the

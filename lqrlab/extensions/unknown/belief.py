@@ -21,7 +21,7 @@ _UNTOLD = 10.0  # −log of the weight of a level that is not the one that is to
 RARE, OUTLIER = 7.0, 1.0
 """−log of the share of steps in which a plant is pushed, and how far, in scales."""
 CALM = 20
-"""Steps as expected after which one that is not is taken for a push, and two for another plant."""
+"""Steps as expected after which one that is not is taken for an impulse disturbance, and two for another plant."""
 
 
 @pytree
@@ -40,7 +40,7 @@ class Belief:
         w: means of their coefficients ``[F, r]``.
         W: their covariances ``[F, r, r]``.
         variance: of the noise in a step.
-        odd: probability that the last step was a push: something that is no fault of the model.
+        odd: probability that the last step was an impulse disturbance, not an error of the model.
         calm: steps since the model was last found wrong.
     """
 
@@ -65,13 +65,13 @@ def start(prior: Prior, told: Told) -> Belief:
 
 
 def levels(variance: Array) -> tuple[Float[Array, " L"], Float[Array, " L"]]:
-    """Variances of the noise from the one that is told on, and logarithms of their weights."""
+    """Variances of the noise from the known one on, and logarithms of their weights."""
     rise = jnp.linspace(0.0, 1.0, _LEVELS)
     return variance * (jnp.maximum(_LOUD**2, variance) / variance) ** rise, jnp.where(rise > 0, -_UNTOLD, 0.0)
 
 
 def _start(prior: Prior, told: Told) -> Belief:
-    """At the level that is told."""
+    """At the known level."""
     theta, spread, odds, position = prior.components(told)
     known, still = prior.known, (told_variance(told), jnp.zeros(()), jnp.zeros(()))
     if known is None:
@@ -87,14 +87,14 @@ def _start(prior: Prior, told: Told) -> Belief:
 
 
 def told_variance(told: Told) -> Array:
-    """Of a state's prediction, as the noise is told."""
+    """Of a state's prediction, at the known noise."""
     return FLOOR**2 + told.noise**2 + 2 * told.sensor_noise**2
 
 
 def learn(belief: Belief, prior: Prior, told: Told, z: Array, x: Array) -> Belief:
-    """The belief after z ``[Z]`` was followed by the state x ``[12]``: Bayes' rule, exact but for pushes and changes.
+    """The belief after z ``[Z]`` was followed by the state x ``[12]``: Bayes' rule, but for disturbances and changes.
 
-    A step that is better explained by a push teaches as little as that is likely. After two in a row the plant is taken
+    A step that a disturbance explains better teaches as little as that is likely. After two in a row the plant is taken
     for another: what is believed stays, and is as uncertain as at first.
     """
     exists = told.state_mask.astype(float)

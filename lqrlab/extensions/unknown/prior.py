@@ -155,7 +155,7 @@ class Families:
 
 
 def transition(d: Told) -> np.ndarray:
-    """θ of plants of which everything is told ``[*batch, Z, 12]``, float64."""
+    """θ of plants whose matrices are known ``[*batch, Z, 12]``, float64."""
     A, B = (np.swapaxes(np.asarray(a, float), -1, -2) for a in (d.A, d.B))
     return np.concatenate([A, B], axis=-2)
 

@@ -1,4 +1,4 @@
-"""Regret: the cost of regulating plants without A and B, over that of the LQR that is told them."""
+"""Regret: the cost of regulating plants without A and B, over that of the LQR that knows them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -106,7 +106,7 @@ def score(
     num_initial: int = 4,
     num_steps: int = 200,
 ) -> Regret:
-    """Run a controller on plants that it is not told, from x0 ~ N(0, I), beside the exact LQR under the same noise.
+    """Run a controller on plants with unknown A and B, from x0 ~ N(0, I), beside the exact LQR under the same noise.
 
     States and inputs are scaled and padded; state and input are seen from the first step on, nothing else is. The
     cost is Σ |x|² + |u|² over the steps, with the least that remains to be paid at the end, x_TᵀP x_T. The reference

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import shlex
 import sys
 import typing
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import click
 
+from lqrlab.installation import program, typed
 from lqrlab.workbench.cli import options
 from lqrlab.workbench.cli.options import PATH, complete, main
 from lqrlab.workbench.runs import notebooks, pipeline, run_folder, study
@@ -108,7 +108,7 @@ def report(folder: Path | None, show: bool, whole: bool) -> None:
 def init(folder: Path) -> None:
     """Make FOLDER, a study: the notebooks and profiles to run and to change, and a README."""
     study.make(folder)
-    click.echo(f"made {folder}: cd {folder} && lqrlab run --profile tiny")
+    click.echo(f"made {folder}: cd {typed(folder)} && {program(folder)} run --profile tiny")
 
 
 @main.command()
@@ -116,7 +116,7 @@ def init(folder: Path) -> None:
 def new(name: str) -> None:
     """Make a notebook NN_NAME that runs, with parameters, a panel, a figure and a result, and a test of it."""
     notebook, test = study.new_notebook(name, notebooks.find_source())
-    click.echo(f"made {notebook}\nand  {test}: lqrlab run {notebook.stem}, or open it in jupyter lab")
+    click.echo(f"made {notebook}\nand  {test}: {program()} run {notebook.stem}, or open it in JupyterLab")
 
 
 @main.command()
@@ -139,7 +139,7 @@ def unpack(file: Path, folder: Path | None) -> None:
     changed = run_folder.unpack(file, folder)
     if changed:
         click.echo("made by other versions: " + "; ".join(changed))
-    click.echo(f"to see it: {shlex.join(['lqrlab', 'report', run_folder.short(folder.resolve()), '--open'])}")
+    click.echo(f"to see it: {program()} report {typed(folder.resolve())} --open")
 
 
 @main.group()
@@ -213,7 +213,7 @@ def train(folder: Path, profile: str, overrides: dict[str, str], source: Path | 
     values: dict[str, Any] = notebooks.effective([nb], notebooks.read_profile(source, profile), overrides)[nb.name]
     values["train_options"] = {"checkpoint_every": 5 * values["report_every"]} | values["train_options"]
     if not (folder / "dataset").is_dir():
-        advice = f"lqrlab run 02_data_generation --folder {folder} makes one"
+        advice = f"{program()} run 02_data_generation --folder {typed(folder)} makes one"
         raise ValueError(f"{folder}: expected a folder with a data set, but found no {folder / 'dataset'}; {advice}")
     from lqrlab import compute, dataset, learning
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-import lqrlab
+from lqrlab.installation import install
 from lqrlab.workbench.cli import options
 from lqrlab.workbench.cli.options import PATH, as_json, complete, main
 from lqrlab.workbench.runs import notebooks, session
@@ -104,7 +104,7 @@ def doctor() -> None:
     gigabytes, blocked = _disk()
     rows = (  # subject, whether it is good, what was seen, what to do if it could be better
         ("python", True, f"{sys.version.split()[0]} in {sys.prefix}", ""),
-        ("packages", not lacking, packages, _install("[workbench]") if lacking else ""),
+        ("packages", not lacking, packages, install("[workbench]") if lacking else ""),
         ("devices", not fault, devices, fault or idle),
         ("kernel", True, f"python3 runs {sys.executable}", ""),
         ("disk", not blocked, f"{gigabytes:.0f} GB free here", blocked),
@@ -113,13 +113,6 @@ def doctor() -> None:
         click.echo(f"{'✓' if good else '✗'} {subject:<10}{text}")
         click.echo(f"  {'':<10}→ {remedy}\n" * bool(remedy), nl=False)
     sys.exit(not all(good for _, good, *_ in rows))
-
-
-def _install(extra: str) -> str:
-    """The command that installs what is missing, in a checkout and elsewhere."""
-    if not (Path(lqrlab.__file__).parents[1] / "Makefile").exists():
-        return f"{sys.executable} -m pip install --upgrade 'lqrlab{extra}'"
-    return f".venv/bin/pip install -c constraints.txt -e '.{extra}'"
 
 
 def _packages() -> tuple[str, bool]:
@@ -132,17 +125,13 @@ def _packages() -> tuple[str, bool]:
         name, least = re.findall(r"^[\w-]+|(?<=>=)[\w.]+", what)
         try:
             version = importlib.metadata.version(name)
-            if _release(version) < _release(least):
+            a, b = ([int(n) for n in re.findall(r"(?:^|\.)(\d+)", v)] for v in (version, least))  # 1.14rc1: [1, 14]
+            if a < b:
                 wrong.append(f"{name} {version} is not >={least}")
         except importlib.metadata.PackageNotFoundError:
             wrong.append(f"{name} is missing")
     here = (f"{k} {v}" for k, v in session.versions().items() if k in session.PACKAGES)
     return "; ".join(wrong) or ", ".join(here), bool(wrong)
-
-
-def _release(version: str) -> list[int]:
-    """1.14rc1 → [1, 14], to be compared."""
-    return [int(number) for number in re.findall(r"(?:^|\.)(\d+)", version)]
 
 
 def _devices() -> tuple[str, str, str]:
@@ -154,7 +143,7 @@ def _devices() -> tuple[str, str, str]:
     except RuntimeError as error:
         return f"JAX finds none: {error}", "JAX_PLATFORMS=cpu computes on the CPU", ""
     idle = all(d.platform == "cpu" for d in present) and shutil.which("nvidia-smi")
-    remedy = f"there is an NVIDIA driver: {_install('[cuda]')} uses the GPU" if idle else ""
+    remedy = f"there is an NVIDIA driver: {install('[cuda]')} uses the GPU" if idle else ""
     return ", ".join(f"{d.platform}:{d.id} {d.device_kind}" for d in present), "", remedy
 
 

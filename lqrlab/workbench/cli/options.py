@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import lqrlab
+from lqrlab import installation
 from lqrlab.workbench.runs import notebooks, run_folder
 
 if TYPE_CHECKING:
@@ -46,14 +47,19 @@ class _Group(click.Group):
         """A command by its name, of this package or of an extension."""
         found = super().get_command(ctx, name)
         for point in importlib.metadata.entry_points(group=COMMANDS, name=name) if found is None else ():
-            with_plants(found := point.load())
+            needs = installation.extras("workbench", *point.module.split("."))
+            with_plants(found := getattr(installation.of_extra(point.module, needs, name), point.attr))
         return found
+
+    def make_context(self, info_name: str | None, *more: Any, **kwargs: Any) -> click.Context:
+        """That of a command as it is typed here, so that the lines on its usage are too."""
+        return super().make_context(installation.program(), *more, **kwargs)
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **kwargs: Any) -> Any:
         args = sys.argv[1:] if args is None else args
         try:
             return super().main(args, *more, **kwargs)
-        except (ValueError, OSError, run_folder.RunError) as error:
+        except (ValueError, OSError, ImportError, run_folder.RunError) as error:
             if "--traceback" in args:
                 raise
             failed = not isinstance(error, ValueError)
@@ -70,6 +76,8 @@ class _Group(click.Group):
                 raise
             words = f"{error.message}; values are given with -p, as in -p learning_rate=1e-3"
             raise click.UsageError(words, error.ctx) from None
+        except ModuleNotFoundError as error:
+            installation.refuse(str(ctx.invoked_subcommand), error, "[workbench]")
         except KeyboardInterrupt:
             resumes = ctx.invoked_subcommand in RESUMED
             click.echo("\nstopped" + "; the same command resumes it" * resumes, err=True)

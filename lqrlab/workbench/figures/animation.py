@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from lqrlab.simulation import Trajectory, verdict
 from lqrlab.systems import Plant, check_plant, drawing
-from lqrlab.workbench.figures import charts, keyframes, loop_design, svg
+from lqrlab.workbench.figures import charts, digits, keyframes, loop_design, svg
 from lqrlab.workbench.figures.svg import px
 
 _FRAMES = 240  # at most; straight pieces between them need no keyframes
@@ -200,7 +200,7 @@ def _scenes(
     parts, row = [], 18.0
     for k, (frames, (label, stroke)) in enumerate(zip(drawn, svg.strokes(tracks).items())):
         x, end = k * (panel + 12), tracks[label][1]
-        diverged = f" · diverged after {end:.3g} s" if math.isfinite(end) else ""
+        diverged = f" · diverged after {digits(end)} s" if math.isfinite(end) else ""
         if (label and labelled) or diverged:
             parts.append(svg.legend(x + 2, top + 12, {(label or "run") + diverged: stroke}))
         window = {"x": px(x), "y": px(top + row), "width": px(panel), "height": px(height)}
@@ -236,8 +236,9 @@ def _alt(plant: Plant, tracks: Mapping[str, Track], until: float, title: str) ->
         far = int(np.argmax(np.abs(run.xs[0]) / np.asarray(plant.scales[0])))
         s = plant.states[far]
         of = "" if s.unit == "1" else f" {s.unit}"
-        after = f"diverged after {end:.3g} s" if math.isfinite(end) else f"ends {run.xs[-1, far]:.2g}{of} from it"
+        first, last = (digits(run.xs[i, far], 2) for i in (0, -1))
+        after = f"diverged after {digits(end)} s" if math.isfinite(end) else f"ends {last}{of} from it"
         who, name = (f"{label}: " if label else ""), s.name.replace("_", " ")
-        sentences.append(f"{who}{name} starts {run.xs[0, far]:.2g}{of} from the equilibrium, {after}")
+        sentences.append(f"{who}{name} starts {first}{of} from the equilibrium, {after}")
     about = title or "Animation of " + plant.name.replace("_", " ")
     return f"{about}, {charts.duration(until)}. {'; '.join(sentences)}."

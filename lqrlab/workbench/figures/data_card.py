@@ -1,12 +1,10 @@
 """A data set's card with its figures: what its loops cover, how fast its plants are, one loop of each family."""
 
-import base64
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Int
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,17 +14,6 @@ from lqrlab.workbench.figures import plots, svg
 from lqrlab.workbench.figures.safe_html import sanitise, write_page
 
 _CLOSED, _OPEN, _, _PLANT = (light for light, _ in svg.CURVES[:4])
-
-
-def left_out(data: dataset.Dataset) -> pd.DataFrame:
-    """One row a family and reason: how many are missing and what that means; no row where nothing is."""
-    rows = [
-        {"plant": family, "missing": number, "why": dataset.card.REASONS[reason]}
-        for family, reasons in data.left_out.items()
-        for reason, number in reasons.items()
-        if number
-    ]
-    return pd.DataFrame(rows, columns=["plant", "missing", "why"]).set_index("plant")
 
 
 def _shards(data: dataset.Dataset) -> dict[str, int]:
@@ -136,9 +123,7 @@ def write(data: dataset.Dataset, folder: Path | None = None) -> Path:
     words = MarkdownWithMath(renderer=IPythonRenderer(escape=True)).render(dataset.card.write(data))
     body = sanitise(words)  # the card names families and a controller: no tag in a name is one
     for figure, alt in FIGURES.items():
-        picture = base64.b64encode(plots.png(drawn := figure(data))).decode()
-        plots.plt.close(drawn)
-        image = f'<img alt="{alt}" src="data:image/png;base64,{picture}">'
+        image = f'<img alt="{alt}" src="data:image/png;base64,{plots.png(figure(data))}">'
         body += f"<figure>{image}<figcaption>{alt}.</figcaption></figure>"
     style = f"<style>{svg.stylesheet('data_card.css')}</style>"
     folder = folder or data.path

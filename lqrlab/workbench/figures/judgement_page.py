@@ -1,5 +1,6 @@
 """The page of a judgement: where controllers are good or bad, the tails of their costs, and the worst loops."""
 
+import dataclasses
 import itertools
 import math
 import os
@@ -16,19 +17,23 @@ import lqrlab
 from lqrlab import control, systems
 from lqrlab.evaluation import Judgement, Scenario, judging
 from lqrlab.simulation import LinearPolicy, Problem, rollout
+from lqrlab.workbench import figures
 from lqrlab.workbench.figures import charts, svg, tables
 from lqrlab.workbench.figures.svg import Picture, Stroke, element, px, text
 
 GOOD = 10.0
 """Percent above the optimum at p99 up to which a controller is good, if none of its loops fails."""
-_WIDTHS = {"wide": 860.0, "narrow": 350.0}  # of the picture [px], on a page and on a phone
+_WIDTHS = {"lq-wide": 860.0, "lq-narrow": 350.0}  # of the picture [px], on a page and on a phone
+_LOOK = ".lq-narrow{display:none}@media(max-width:40rem){.lq-narrow{display:block}.lq-wide{display:none}}"
 _DECADES = -3, 5  # of the cost above the optimum [%] that is drawn
 _ROW, _LOST = 13.0, 64.0  # height of a controller's line, width of what stands at the right edge [px]
 
 
-def answer(judgement: Judgement) -> str:
-    """Of each controller two sentences, where it is good and where it is bad, as Markdown."""
-    return "\n\n".join(f"**{_plain(name)}:** {_plain(words)}" for name, words in _sentences(judgement).items())
+def answer(judgement: Judgement, *names: str, most: int = 3) -> str:
+    """Two sentences on each controller (all if none is named), where it is good and where it is bad, as Markdown; they
+    name at most so many scenarios of each kind."""
+    found = {name: words for name, words in _sentences(judgement, most).items() if name in names or not names}
+    return "\n\n".join(f"**{_plain(name)}:** {_plain(words)}" for name, words in found.items())
 
 
 def write(judgement: Judgement, path: str | Path, *, command: str = "", loops: Sequence[tuple[str, str]] = ()) -> Path:
@@ -39,7 +44,7 @@ def write(judgement: Judgement, path: str | Path, *, command: str = "", loops: S
     from lqrlab.workbench.runs import report, session  # and nbconvert: a second
 
     machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
-    made = {"date": report.minute(session.now()), "processor": machine, "command": command}
+    made = {"date": session.now().replace("T", " ")[:16], "processor": machine, "command": command}
     return report.fill(
         Path(path),
         "judgement.html.j2",
@@ -47,7 +52,7 @@ def write(judgement: Judgement, path: str | Path, *, command: str = "", loops: S
         judgement=judgement,
         answers=_sentences(judgement),
         good=GOOD,
-        pictures={look: picture(judgement, width).svg for look, width in _WIDTHS.items()},
+        tails=tails(judgement).html,
         table=_table(judgement),
         times=_times(judgement),
         loops=loops,
@@ -103,12 +108,9 @@ def _plain(words: str) -> str:
 
 def digits(value: float) -> str:
     """A percentage in two digits: others do not repeat on another machine."""
-    if not math.isfinite(value):
-        return "–" if math.isnan(value) else "∞"
-    if abs(value) < 1e-3 or value >= 1e6:
+    if abs(value) < 1e-3 or 1e6 <= value < math.inf:
         return "< 0.001" if value < 1 else "> 1,000,000"
-    value = float(f"{value:.1e}")
-    return f"{value:,.{max(0, 1 - math.floor(math.log10(abs(value))))}f}".replace("-", "−")
+    return figures.digits(value, 2)
 
 
 def share(value: float) -> str:
@@ -123,8 +125,8 @@ _COLUMNS = {
 }
 
 
-def _sentences(judgement: Judgement) -> dict[str, str]:
-    """Controller → where it is good, and where it is not; of many scenarios three, those with most lost loops first."""
+def _sentences(judgement: Judgement, most: int = 3) -> dict[str, str]:
+    """Controller → where it is good, and where it is not; of many scenarios some, those with most lost cases first."""
     summary, found = judgement.summary(), {}
     for name in _controllers(judgement):
         grades: dict[str, list[str]] = {"good": [], "bad": [], "weak": [], "no answer": []}
@@ -133,13 +135,13 @@ def _sentences(judgement: Judgement) -> dict[str, str]:
             grade, why = _grade(numbers)
             grades[grade].append(scenario + why)
         parts = {
-            grade: f"{grade} on {'; '.join(items[:3])}" + f"; and {len(items) - 3} more" * (len(items) > 3)
+            grade: f"{grade} on {'; '.join(items[:most])}" + f"; and {len(items) - most} more" * (len(items) > most)
             for grade, items in grades.items()
             if items
         }
-        said = parts.pop("good", "good nowhere"), "; ".join(parts.values()) or "bad nowhere: no loop fails"
+        said = parts.pop("good", "good nowhere"), "; ".join(parts.values()) or "bad nowhere: no case fails"
         words = " ".join(f"{words[0].upper()}{words[1:]}." for words in said)
-        found[name] = words.replace(" %)", " % above the optimum)", 1)  # the others mean the same
+        found[name] = words.replace(" %)", " % above the least cost)", 1)  # the others mean the same
     return found
 
 
@@ -148,9 +150,9 @@ def _grade(numbers: Mapping[str, float]) -> tuple[str, str]:
     if numbers.get("no answer") == 100:
         return "no answer", ""
     lost, failed, hopeless = numbers["diverged"], numbers["failed"], numbers.get("no optimum", 0.0)
-    said = [f"median {digits(numbers['median'])} %", f"p99 {digits(numbers['p99'])} %"]
+    said = [f"median {digits(numbers['median'])} %", f"99 of 100 cases at most {digits(numbers['p99'])} %"]
     if failed > 0:
-        said[1] = f"loses {share(lost)} % of the loops" if lost else f"{share(failed)} % of the loops fail"
+        said[1] = f"{share(lost)} % of the cases are lost" if lost else f"{share(failed)} % of the cases fail"
         said += [f"{share(hopeless)} % have no optimum within the limits"] * (hopeless > 0)
     grade = "bad" if failed >= 1 else "good" if failed == 0 and numbers["p99"] <= GOOD else "weak"
     return grade, f" ({', '.join(said)})"
@@ -170,6 +172,14 @@ def _times(judgement: Judgement) -> list[tuple[str, ...]]:
     fast = [f"{charts.duration(t)} ({name})" for t, name in sorted((systems.make(n).dt, n) for n in names)]
     written = {name: [charts.duration(float(f"{t:.1e}")) for t in taken] for name, taken in judgement.seconds.items()}
     return [(name, *taken, *(fast or ["–"])[:1]) for name, taken in written.items()]
+
+
+def tails(judgement: Judgement, *names: str) -> svg.HtmlPage:
+    """The :func:`picture` of controllers, of all if none is named, for a page and for a phone."""
+    kept = {s: {k: v for k, v in by.items() if k in names or not names} for s, by in judgement.scores.items()}
+    drawn = {look: picture(dataclasses.replace(judgement, scores=kept), width) for look, width in _WIDTHS.items()}
+    body = "".join(f'<div class="{look}">{one.svg}</div>' for look, one in drawn.items())
+    return svg.HtmlPage(f"<style>{_LOOK}</style>{body}", drawn["lq-wide"].alt, "Tails")
 
 
 def picture(judgement: Judgement, width: float = 860.0) -> Picture:
@@ -230,6 +240,9 @@ def _responses(problem: Problem, x0: Array, controller: object, label: str, plan
     peaks = [np.nanmax(np.abs(one.values(runs[label]))) / scale for one, scale in zip(signals, scales)]
     shown = [signals[i] for i in sorted(np.argsort(peaks)[-6:])]
     drawn, bottom = charts.responses(shown, runs, (0, 0, 350), columns=2, lead=1, named=True)
-    start = [f"{one.name} {x:.2g} {one.signal.unit}".removesuffix(" 1") for one, x in zip(signals, np.asarray(x0))]
+    start = [
+        f"{one.name} {figures.digits(x, 2)} {one.signal.unit}".removesuffix(" 1")
+        for one, x in zip(signals, np.asarray(x0))
+    ]
     alt = f"Responses of {plant}: {', '.join(runs)}"
     return ", ".join(start).replace("-", "−"), svg.document(drawn, 358, bottom + 4, alt)

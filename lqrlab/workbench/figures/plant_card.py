@@ -19,7 +19,7 @@ from jaxtyping import ArrayLike
 
 from lqrlab import control, systems
 from lqrlab.compute import jaxprs
-from lqrlab.compute.names import of_extra
+from lqrlab.installation import of_extra
 from lqrlab.systems import Plant, check_plant
 from lqrlab.systems.mechanics import Mechanical
 from lqrlab.workbench.figures import charts
@@ -266,7 +266,7 @@ def equations_of(plant: Plant) -> list[str]:
     if not systems.parameter_fields(type(plant)):
         raise ValueError(f"{plant.name}: equations are read from a family's code; this plant has none")
     # only here, because SymPy takes half a second to import
-    sympy = of_extra("sympy", "workbench", "equations")
+    sympy = of_extra("sympy", "[workbench]", "equations")
     found, printed = formulas(plant)
 
     def latex(e: "Expr") -> str:

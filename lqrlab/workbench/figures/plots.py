@@ -4,8 +4,7 @@ import base64
 import io
 import textwrap
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import cycle
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,27 +51,24 @@ def show(figure: Figure, alt: str) -> None:
     from IPython.display import display
 
     _check_words(alt)
-    display(
-        {"image/png": base64.b64encode(png(figure, dpi=170)).decode(), "text/plain": alt},
-        metadata={"image/png": {"alt": alt, "width": round(figure.get_figwidth() * 100)}},
-        raw=True,
-    )
-    plt.close(figure)
+    width = round(figure.get_figwidth() * 100)
+    shown = {"image/png": png(figure, dpi=170), "text/plain": alt}
+    display(shown, metadata={"image/png": {"alt": alt, "width": width}}, raw=True)
 
 
-def png(figure: Figure, dpi: float = 110) -> bytes:
-    """A figure as a PNG file."""
+def png(figure: Figure, dpi: float = 110) -> str:
+    """A figure as a PNG file in base64; it is closed."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=dpi)
-    return buffer.getvalue()
+    plt.close(figure)
+    return base64.b64encode(buffer.getvalue()).decode()
 
 
 def picture(figure: Figure, alt: str) -> svg.Picture:
     """A figure as a picture, which panels show; it is closed."""
     width, height = (100 * float(a) for a in figure.get_size_inches())
-    data = base64.b64encode(png(figure, dpi=200)).decode()
-    plt.close(figure)
-    image = f'<image width="{svg.px(width)}" height="{svg.px(height)}" href="data:image/png;base64,{data}"/>'
+    data = f"data:image/png;base64,{png(figure, dpi=200)}"
+    image = f'<image width="{svg.px(width)}" height="{svg.px(height)}" href="{data}"/>'
     return svg.Picture(svg.document(image, width, height, alt), alt)
 
 
@@ -221,23 +217,4 @@ def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "") -> Figu
     axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, fontsize=8, markerscale=2.5)
     if title:
         axis.set_title(title, pad=24)
-    return figure
-
-
-def parity(optimal: ArrayLike, learned: ArrayLike, groups: Sequence[str], quantity: str) -> Figure:
-    """Learned against optimal values ``[V, k]`` of a quantity, a colour for each group of rows."""
-    style()
-    figure, axis = plt.subplots(figsize=(_WIDTH * 0.8, 4.2))
-    optimal, learned = np.asarray(optimal), np.asarray(learned)
-    names = list(dict.fromkeys(groups))
-    for name, colour, marker in zip(names, palette(range(len(names))), cycle("osD^v<>ph*Xd")):
-        rows = np.array([g == name for g in groups])
-        x, y = optimal[rows].ravel(), learned[rows].ravel()
-        real = x != 0  # not padding
-        label = name.replace("_", " ")
-        axis.scatter(x[real], y[real], s=9, alpha=0.6, lw=0, marker=marker, color=colour, label=label)
-    low, high = float(optimal.min()), float(optimal.max())
-    axis.plot([low, high], [low, high], color=LINE, lw=0.8, zorder=0)
-    axis.set(xlabel=f"optimal {quantity}", ylabel=f"learned {quantity}", aspect="equal")
-    axis.legend(fontsize=7.5, loc="center left", bbox_to_anchor=(1, 0.5), markerscale=1.6)
     return figure

@@ -101,6 +101,12 @@ _CLEANER = nh3.Cleaner(
 )
 
 
+def unbroken(text: str) -> str:
+    """Text in which no line ends between a number and its unit."""
+    units = "%|°|[mµnkMGc]?(?:s|m|g|N|V|A|W|Hz|Pa|J|K|B|rad|min|h|d)\\b"
+    return re.sub(f"(?<=[\\d∞⁰¹²³⁴-⁹]) (?={units})", "\N{NO-BREAK SPACE}", text)
+
+
 def sanitise(markup: str) -> str:
     """Markup without all that is not known to be harmless, read and written as browsers do."""
     return _CLEANER.clean(markup)
@@ -146,5 +152,6 @@ def write_page(path: str | Path, title: str, body: str, head: str = "") -> Path:
     """Write a complete HTML file without a script; ``title`` is text, ``body`` and ``head`` are markup."""
     held = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
     head = f'<head><meta charset="utf-8">{held}<title>{html.escape(title)}</title>{head}</head>'
+    body = re.sub(r">[^<]+<", lambda between: unbroken(between[0]), body)
     page = f'<!DOCTYPE html><html lang="en-GB">{head}<body>{body}</body></html>'
     return write_atomic(path, page)

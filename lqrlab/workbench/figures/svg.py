@@ -14,7 +14,7 @@ from typing import NamedTuple, SupportsFloat
 import numpy as np
 from jaxtyping import Float, Int
 
-from lqrlab.workbench.figures.safe_html import write_page
+from lqrlab.workbench.figures.safe_html import unbroken, write_page
 
 Pixels = Float[np.ndarray, " points"]
 # light, dark: first of the labels below in order, then the rest of Okabe and Ito's
@@ -103,7 +103,7 @@ class Picture(Shown):
     @property
     def html(self) -> str:  # type: ignore[override]
         """The words and the drawing."""
-        return f"<p>{self.words}</p>{self.drawing}" if self.words else self.drawing
+        return f"<p>{unbroken(self.words)}</p>{self.drawing}" if self.words else self.drawing
 
     def save(self, path: str | Path) -> Path:
         """Write the drawing to a file that ends in ``.svg`` or ``.html``, or raise a ``ValueError``."""

@@ -1,17 +1,17 @@
 """Tables: what is read off the catalogue, a training log or a score, as pandas frames that a report shows well."""
 
+import functools
 import html
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from IPython.display import HTML
 from pandas.io.formats.style import Styler
 
 from lqrlab import control, systems
 from lqrlab.evaluation import Judgement, Score
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import plant_card
+from lqrlab.workbench.figures import digits, plant_card
 from lqrlab.workbench.figures.charts import percent
 
 
@@ -56,11 +56,6 @@ def judgement(found: Judgement) -> pd.DataFrame:
     return frame[frame["diverged"].notna()].dropna(axis="columns", how="all")
 
 
-def folded(styler: Styler, what: str) -> HTML:
-    """A long table behind a line that opens it."""
-    return HTML(f"<details><summary>{html.escape(what)}</summary>{styler.to_html()}</details>")
-
-
 def training(rows: Sequence[Mapping[str, float]]) -> pd.DataFrame:
     """One row a line of ``metrics.jsonl``: step, losses, 1 − efficiency of unseen variants' loops, how many diverge."""
     log = pd.DataFrame(list(rows))
@@ -87,8 +82,10 @@ def show(
     if flat[first].dtype.kind not in "biufc":
         flat[first] = flat[first].where(flat[first] != flat[first].shift(), "")
     words = [c for c in flat.columns if flat[c].dtype.kind not in "biufc"]
-    digits: dict[str, str | Callable[..., str]] = {c: "{:.4g}" for c in flat.columns if flat[c].dtype.kind == "f"}
-    styler = flat.style.hide(axis="index").format(digits | dict(formats or {}), escape="html")
+    numbers: dict[str, str | Callable[..., str]] = {
+        c: functools.partial(digits, count=4) for c in flat.columns if flat[c].dtype.kind == "f"
+    }
+    styler = flat.style.hide(axis="index").format(numbers | dict(formats or {}), escape="html")
     styler = styler.format_index(escape="html", axis="columns")
     left = {"text-align": "left", "white-space": "normal"}
     styler = styler.set_properties(subset=words, **left)

@@ -1,1 +1,1 @@
-"""Notebooks that run with nobody there: the session of one, the pipeline, sweeps, reports."""
+"""Headless notebooks: the session of one, the pipeline, sweeps, reports."""

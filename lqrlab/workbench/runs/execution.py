@@ -20,9 +20,10 @@ import papermill
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import Engine, NotebookExecutionManager, papermill_engines
 
+from lqrlab.installation import typed
 from lqrlab.workbench.runs import notebooks, run_folder, session
 from lqrlab.workbench.runs.notebooks import Cell, Notebook, Step, Values
-from lqrlab.workbench.runs.run_folder import Record, RunError, Status, short
+from lqrlab.workbench.runs.run_folder import Record, RunError, Status
 from lqrlab.workbench.runs.terminal import clock, say
 
 _PLAIN = "--InteractiveShell.automagic=False"  # else a cell of one line, run: str = "…", is the magic %run
@@ -65,7 +66,7 @@ def execute(
                 error = f"{name} failed: {why}"
                 end |= {"status": _STATUS.get(why.partition(":")[0], "failed"), "error": error}
                 advice = "Fix the cause and run the same command again: finished notebooks are kept."
-                executed = f"executed up to there: {short(folder / 'notebooks' / f'{name}.failed.ipynb')}"
+                executed = f"executed up to there: {typed(folder / 'notebooks' / f'{name}.failed.ipynb')}"
                 raise RunError("\n".join([error, *details, executed, advice]))
             end["device"] = session.results(folder, name)["device"]
         end["status"] = "finished"
@@ -89,7 +90,7 @@ def _executed(step: Step, folder: Path, say: Callable[[str], None], ended: Calla
     try:
         problem = _run(nb, partial, given, env, told, ended)
         if not problem and session.fingerprint(folder, nb.name) != step.fingerprint:
-            wrong = f"the notebook ended without writing {short(result)}"
+            wrong = f"the notebook ended without writing {typed(result)}"
             problem = [wrong, "its last cell has to be session.finish(...)"]
         end = "failed" if problem else "finished"
     finally:

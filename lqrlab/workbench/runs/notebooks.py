@@ -18,6 +18,7 @@ import lqrlab
 from lqrlab.compute import checks
 from lqrlab.compute.configuration import OneOf, Range, checked
 from lqrlab.compute.files import distinct, plant_files, read_object
+from lqrlab.installation import program
 from lqrlab.workbench.runs import plant_copies, session
 
 Cell = Mapping[str, Any]
@@ -241,7 +242,7 @@ def check_value(
         compute.setup()
         for family in [fits] if isinstance(fits, str) else fits:
             if family not in (*systems.names(), "all"):
-                hint = checks.did_you_mean(family, systems.names()) or "; lqrlab systems lists them"
+                hint = checks.did_you_mean(family, systems.names()) or f"; {program()} systems lists them"
                 raise ValueError(f"{owner}.{key}: no plant is called {family!r}{hint}")
     return fits
 
@@ -315,5 +316,5 @@ def find_source(source: str | Path | None = None) -> Path:
         if any(place.glob(MAIN_JOB)):
             return place.resolve()
     raise ValueError(
-        f"notebooks: none found in {places[0]}; start in a project's folder, or make one: lqrlab init my_study"
+        f"notebooks: none found in {places[0]}; start in a project's folder, or make one: {program()} init my_study"
     )

@@ -4,9 +4,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from lqrlab.installation import program, typed
 from lqrlab.workbench.runs import notebooks, run_folder
 from lqrlab.workbench.runs.notebooks import Step
-from lqrlab.workbench.runs.run_folder import Record, short
+from lqrlab.workbench.runs.run_folder import Record
 from lqrlab.workbench.runs.terminal import clock, say
 
 
@@ -43,7 +44,7 @@ def run(
         return folder
     with run_folder.hold(folder):
         what = f"{len(steps)} notebooks" if len(steps) > 1 else steps[0].nb.name
-        say(f"lqrlab run · profile {profile} · {what} → {short(folder)}")
+        say(f"lqrlab run · profile {profile} · {what} → {typed(folder)}")
         if fresh:
             run_folder.clear(folder)
         begun = time.monotonic()
@@ -57,8 +58,8 @@ def run(
         if report:
             from lqrlab.workbench.runs import report as reports
 
-            say(f"report: {short(reports.write(folder))}")
-            say(f'next: lqrlab report {short(folder)} --open; in a notebook, run = "{short(folder)}" reads it')
+            say(f"report: {typed(reports.write(folder))}")
+            say(f'next: {program()} report {typed(folder)} --open; in a notebook, run = "{typed(folder)}" reads it')
     return folder
 
 
@@ -66,7 +67,7 @@ def _say_plan(steps: Sequence[Step], folder: Path, fresh: bool) -> None:
     """Print the plan for each notebook, and its values, those marked that are not its defaults."""
     for step in steps:
         kept = not fresh and run_folder.finished(folder, step.nb.name, step.fingerprint)
-        print(f"{step.nb.name}: {'finished before, is kept' if kept else 'would run'} in {short(folder)}")
+        print(f"{step.nb.name}: {'finished before, is kept' if kept else 'would run'} in {typed(folder)}")
         for name, value in notebooks.without_run(step.values).items():
             usual = step.nb.parameters[name].default
             print(f"  {name} = {value!r}" + ("" if value == usual else f"  (default {usual!r})"))

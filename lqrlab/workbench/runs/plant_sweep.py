@@ -12,6 +12,7 @@ from lqrlab import compute, control, evaluation, systems
 from lqrlab.compute import checks
 from lqrlab.compute.configuration import Positive
 from lqrlab.compute.files import write_atomic
+from lqrlab.installation import program
 from lqrlab.simulation import Problem
 from lqrlab.workbench.figures.plant_card import phrase
 from lqrlab.workbench.runs import run_folder, session, sweep, sweep_plan
@@ -37,7 +38,7 @@ def design(asked: Sweep) -> Path:
     compute.setup()
     name = str(asked.target)
     if name not in systems.names():
-        advice = checks.did_you_mean(name, systems.names()) or "; lqrlab list and lqrlab systems show them"
+        advice = checks.did_you_mean(name, systems.names()) or f"; {program()} list, or systems, shows them"
         raise ValueError(f"{name}: is neither a notebook nor a plant{advice}")
     if refused := [field for field in _FOR_NOTEBOOKS if getattr(asked, field) is not None]:
         option = "from" if refused[0] == "inputs" else refused[0].replace("_", "-")

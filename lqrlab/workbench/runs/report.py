@@ -21,8 +21,9 @@ from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 from nbformat import NotebookNode
 
 from lqrlab.compute import files
+from lqrlab.installation import program, typed
 from lqrlab.workbench.figures import svg
-from lqrlab.workbench.figures.safe_html import mathml, plain_css, policy, sanitise
+from lqrlab.workbench.figures.safe_html import mathml, plain_css, policy, sanitise, unbroken
 from lqrlab.workbench.runs import notebooks, plant_copies, run_folder, session
 from lqrlab.workbench.runs.terminal import clock
 
@@ -86,10 +87,12 @@ class NotebookPage:
         shown = [p for p in declared.parameters.values() if p.name not in notebooks.BY_OPTION]
         self.parameters = [(p.name, given.get(p.name, p.default), p.default, p.about) for p in shown]
         self.facts = [("Seed", str(value)) for name, value, *_ in self.parameters if name == "seed"]
+        self.headline = headline(path.parents[1], self.name)
         with contextlib.suppress(ValueError):  # none was written
             result = session.results(path.parents[1], self.name)
-            self.facts += [("Run on", minute(result.get("started"))), ("Took", clock(result.get("seconds") or 0.0))]
-            self.facts += [("Device", result.get("device") or "–")]
+            started, device = (str(result.get(key) or "–") for key in ("started", "device"))
+            self.facts += [("Run on", started.replace("T", " ")[:16]), ("Took", clock(result.get("seconds") or 0.0))]
+            self.facts += [("Device", device)]
         template = _templates().get_template("cells.html.j2")
         self.body, self.summary = (template.render(page=self, outputs_only=only) for only in (False, True))
         """All cells; the outputs of those tagged ``summary``."""
@@ -158,6 +161,9 @@ def clean(body: str) -> str:
         image["alt"] = image.get("alt") or "Picture"
     for link in soup.select('a[href*=".ipynb"]'):
         link["href"] = re.sub(r"^(?!\w+:)(?:.*/)?([\w-]+)\.ipynb", r"\1.html", str(link["href"]))
+    for words in soup.find_all(string=True):
+        if not words.find_parent(["pre", "code", "style", "svg", "math"]):
+            words.replace_with(unbroken(words))
     for table in soup.find_all("table"):
         del table["border"]
         caption = table.find("caption")
@@ -183,7 +189,7 @@ def write(folder: str | Path, *, whole: bool = False) -> Path:
     paths = sorted((folder / "notebooks").glob("[0-9]*.ipynb"), reverse=True)  # of two the one that failed
     executed = {path.name.partition(".")[0]: path for path in paths}
     if not executed:
-        raise ValueError(f"{folder}: no executed notebook; lqrlab run --folder {folder} makes them")
+        raise ValueError(f"{folder}: no executed notebook; {program()} run --folder {typed(folder)} makes them")
     run = run_folder.read(folder / run_folder.RUN)
     pages, front = [_page(executed[name]) for name in sorted(executed)], folder / "report" / "index.html"
     shared: dict[str, Any] = {"pages": pages, "run": run, "folder": folder.resolve().name}
@@ -220,6 +226,14 @@ def _within_one_file(name: str, body: str, names: Sequence[str]) -> str:
     return re.sub(r'href="(?:([\w.-]+)\.html)?(?:#([^"]*))?"', link, body)
 
 
+def headline(folder: Path, name: str) -> dict[str, tuple[str, str]]:
+    """Label → number in words, of what: those of a notebook's result that stand on top of the report."""
+    with contextlib.suppress(ValueError, AttributeError, TypeError):  # none, or not of this form
+        found = (session.results(folder, name).get("numbers") or {}).get("headline") or {}
+        return {str(label): (str(number), str(what)) for label, (number, what) in found.items()}
+    return {}
+
+
 def _value(value: object) -> str:
     """The value of a parameter."""
     if isinstance(value, list):
@@ -229,6 +243,7 @@ def _value(value: object) -> str:
 
 def _templates() -> jinja2.Environment:
     made = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True)
+    made.finalize = lambda value: unbroken(value) if type(value) is str else value
     made.filters["value"] = _value
     return made
 
@@ -245,11 +260,6 @@ def fill(path: Path, template: str, body: str = "", **values: object) -> Path:
     return files.write_atomic(path, _templates().get_template(template).render(**ours, **values))
 
 
-def minute(started: object) -> str:
-    """When something started, to the minute."""
-    return str(started or "–").replace("T", " ")[:16]
-
-
 def index(data: str | Path) -> Path:
     """Write ``<data>/index.html``: all runs and sweeps in ``data/runs`` and ``data/sweeps``, the latest first.
 
@@ -260,17 +270,22 @@ def index(data: str | Path) -> Path:
     old = data / "index.html"
     if old.exists() and _GENERATOR not in old.read_bytes()[:1000]:
         raise ValueError(f"{old}: expected a list of runs to write anew, but found another page; move it away")
-    listed: dict[str, list[tuple[object, ...]]] = {}
-    for kind, name in (("Runs", run_folder.RUN), ("Sweeps", run_folder.SWEEP)):
-        found = [(run_folder.read(path), path.parent) for path in data.glob(f"{kind.lower()}/*/{name}")]
-        listed[kind] = []
-        for record, folder in sorted(found, key=lambda pair: str(pair[0].get("started")), reverse=True):
-            page = folder / "report" / "index.html"
-            link, note = (page.relative_to(data).as_posix(), "") if page.exists() else ("", " (no report yet)")
-            swept = f"{record.get('title')}, {len(record.get('runs', []))} points"
-            about = swept if kind == "Sweeps" else record.get("profile") or "–"
-            row = (record.get("status"), about, minute(record.get("started")), record.get("commit") or "–")
-            listed[kind].append(((link, folder.name + note), *row))
+    listed = {
+        kind: sorted(
+            (_listed(data, path) for path in data.glob(f"{kind.lower()}/*/{name}")),
+            key=lambda one: str(one["record"].get("started")),
+            reverse=True,
+        )
+        for kind, name in (("Runs", run_folder.RUN), ("Sweeps", run_folder.SWEEP))
+    }
     if not any(listed.values()):
-        raise ValueError(f"{data}: no run and no sweep to list; lqrlab run makes one")
+        raise ValueError(f"{data}: no run and no sweep to list; {program()} run makes one")
     return fill(data / "index.html", "runs.html.j2", listed=listed, versions=session.versions(), run={})
+
+
+def _listed(data: Path, path: Path) -> dict[str, Any]:
+    """A run or sweep by the path of its record: the folder of its report, if there is one, and its headlines."""
+    folder, names = path.parent, sorted(file.stem for file in (path.parent / "results").glob("*.json"))
+    page = (folder / "report").relative_to(data).as_posix() if (folder / "report" / "index.html").exists() else ""
+    top = {label: (name, one[0]) for name in names for label, one in headline(folder, name).items()}
+    return {"name": folder.name, "page": page, "top": top, "record": run_folder.read(path)}

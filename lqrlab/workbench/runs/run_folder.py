@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lqrlab.compute import files
+from lqrlab.installation import program, typed
 from lqrlab.workbench.runs import notebooks, plant_copies, session
 
 RUN, SWEEP = "run.json", "sweep.json"
@@ -101,7 +102,7 @@ def require_record(folder: Path) -> None:
     """Refuse what is not the folder of a run, naming the near ones."""
     if not recorded(folder / RUN):
         others = [record.parent.name for record in folder.parent.glob(f"*/{RUN}") if record.parent != folder]
-        advice = notebooks.near(folder.name, others) or f"; lqrlab run --folder {folder} makes one"
+        advice = notebooks.near(folder.name, others) or f"; {program()} run --folder {typed(folder)} makes one"
         found = f"a damaged {RUN}" if (folder / RUN).exists() and read(folder / RUN) else f"no {RUN}, the record of one"
         wrong = f"expected the folder of a run or sweep, but found {found}"
         raise ValueError(f"{folder}: {wrong}{advice}")
@@ -139,7 +140,7 @@ def place(folder: str | Path, source: Path | None = None, record: str = RUN) -> 
     by_hand = {*found} <= {*_BY_HAND, *_OF_PERSONS} and (results or (folder / "dataset" / "manifest.json").is_file())
     fault = ""
     if source is not None and any(source.is_relative_to(place) or place.is_relative_to(source) for place in places):
-        fault = f"holds the notebooks themselves, or is inside of their folder {short(source)}"
+        fault = f"holds the notebooks themselves, or is inside of their folder {typed(source)}"
     elif folder in (Path(folder.anchor), Path(os.path.expanduser("~")).resolve()):
         fault = "expected a folder for this alone"
     elif folder.exists() and not folder.is_dir():
@@ -147,14 +148,14 @@ def place(folder: str | Path, source: Path | None = None, record: str = RUN) -> 
     elif found and not recorded(folder / record) and not (record == RUN and by_hand):
         fault = f"expected a new folder or one with the record {record}, but found {found[0]} there and no such record"
     if fault:
-        raise ValueError(f"--folder {short(folder)}: {fault}; give another")
+        raise ValueError(f"--folder {typed(folder)}: {fault}; give another")
     return folder
 
 
 def refuse_filled(folder: Path) -> None:
     """Raise ValueError unless a folder is new or empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{short(folder)}: is there already and not empty; give a new folder")
+        raise ValueError(f"{typed(folder)}: is there already and not empty; give a new folder")
 
 
 def _made(folder: Path) -> list[str]:
@@ -171,7 +172,7 @@ def clear(folder: Path) -> None:
     for name in PRODUCTS:
         if name not in made and (folder / name).exists() and not (folder / name).is_symlink():
             wrong = f"holds {name}, but its record does not say that a run made that"
-            raise ValueError(f"{short(folder)}: {wrong}; remove it yourself, or give another --folder")
+            raise ValueError(f"{typed(folder)}: {wrong}; remove it yourself, or give another --folder")
     for path in (folder / name for name in made):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -179,11 +180,6 @@ def clear(folder: Path) -> None:
             path.unlink(missing_ok=True)
     blank: Record = {"versions": session.versions(), "made": made, "status": "not started"}
     files.write_json(folder / RUN, blank, ensure_ascii=False)
-
-
-def short(path: Path) -> str:
-    """A path as a person in this folder would type it."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 @contextlib.contextmanager
@@ -202,7 +198,7 @@ def hold(folder: Path, patience: float = 0.0) -> Iterator[None]:
         except ValueError:
             known = ", ".join(sorted({place.name.partition("-")[0] for place in users.glob("*")})) or "?"
             wrong = f"another run works in this folder (process {known})"
-            raise ValueError(f"{short(folder)}: {wrong}; wait for it, end it, or give another --folder") from None
+            raise ValueError(f"{typed(folder)}: {wrong}; wait for it, end it, or give another --folder") from None
         held.enter_context(use(folder))
         yield
 
@@ -254,11 +250,11 @@ def pack(folder: Path, file: Path | None = None) -> Path:
     file = folder.with_name(folder.name + ".zip") if file is None else file
     places = {top: (folder / top).resolve() for top in (RUN, *_KEPT)}  # a data set that it borrows is taken along
     if file.exists():
-        raise ValueError(f"{short(file)}: is there already; give another name, or remove it")
+        raise ValueError(f"{typed(file)}: is there already; give another name, or remove it")
     if any(file.resolve().is_relative_to(place) for place in (folder, *places.values())):
-        raise ValueError(f"{short(file)}: is inside of the run that it is to hold; give another place")
+        raise ValueError(f"{typed(file)}: is inside of the run that it is to hold; give another place")
     if not file.absolute().parent.is_dir():
-        raise ValueError(f"{short(file)}: there is no folder {short(file.absolute().parent)}; make it first")
+        raise ValueError(f"{typed(file)}: there is no folder {typed(file.absolute().parent)}; make it first")
     with hold(folder), _scratch(file.absolute().parent) as scratch:
         found = {
             (Path(top) / path.relative_to(place)).as_posix(): path
@@ -267,7 +263,7 @@ def pack(folder: Path, file: Path | None = None) -> Path:
             if path.is_file() and not path.is_symlink()
         }
         if fault := _unfit(found):
-            raise ValueError(f"{short(folder)}: {fault}; nothing was packed: rename or remove it")
+            raise ValueError(f"{typed(folder)}: {fault}; nothing was packed: rename or remove it")
         with zipfile.ZipFile(scratch / "archive", "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
             for name, path in found.items():
                 archive.write(path, name)
@@ -305,7 +301,7 @@ def unpack(file: Path, folder: Path) -> list[str]:
     """
     refuse_filled(folder)
     if not file.is_file():
-        raise ValueError(f"{short(file)}: there is no such file")
+        raise ValueError(f"{typed(file)}: there is no such file")
     above = folder.absolute().parent
     try:
         above.mkdir(parents=True, exist_ok=True)
@@ -316,10 +312,10 @@ def unpack(file: Path, folder: Path) -> list[str]:
                 (scratch / "run").replace(folder)
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, struct.error, ValueError, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # which a place before the archive's start is
-            raise OSError(error.errno, f"could not be unpacked: {error.strerror}", short(folder)) from None
+            raise OSError(error.errno, f"could not be unpacked: {error.strerror}", typed(folder)) from None
         fault = f"expected an archive of lqrlab pack, but it cannot be read ({error})"
     if fault:
-        raise ValueError(f"{short(file)}: {fault}; nothing was unpacked")
+        raise ValueError(f"{typed(file)}: {fault}; nothing was unpacked")
     made, here = read(folder / RUN)["versions"], session.versions()
     return [f"{k} {made[k]!r:.40} there, {v!r} here" for k, v in here.items() if k in made and made[k] != v]
 

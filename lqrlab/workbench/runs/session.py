@@ -140,7 +140,7 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
     """End a notebook's work: write its numbers, atomically, to ``<folder>/results/<name>.json``, which is returned.
 
     ``files`` is what the notebook made in ``folder`` for those after it; where one is missing it is not finished. A
-    result of ``lqrlab run`` stays when somebody runs the notebook on that run.
+    result of ``lqrlab run`` stays when the notebook is run on that run by hand.
     """
     import jax
 

@@ -3,9 +3,11 @@
 import re
 import shutil
 import string
+import sys
 from pathlib import Path
 
 import lqrlab
+from lqrlab import installation
 from lqrlab.compute.files import write_atomic
 from lqrlab.workbench.runs import notebooks, run_folder, session
 
@@ -15,13 +17,13 @@ _FIRST, _LAST = 40, 99  # numbers of notebooks; those below are the workbench's
 
 def make(folder: Path) -> None:
     """Make a new folder with the notebooks and profiles, to run and to change, and a README."""
-    package = Path(lqrlab.__file__).parent
-    packaged = package / "workbench" / "notebooks"  # of a wheel; a checkout has them next to the package
-    source = packaged if packaged.is_dir() else package.parent / "notebooks"
+    packaged = Path(notebooks.__file__).parents[1] / "notebooks"  # of a wheel; a checkout has them by itself
+    source = packaged if packaged.is_dir() else packaged.parents[2] / "notebooks"
     try:
         run_folder.refuse_filled(folder)
         shutil.copytree(source, folder / "notebooks", ignore=shutil.ignore_patterns(".*", "__pycache__"))
-        about = _filled("study.txt", name=folder.resolve().name, version=lqrlab.__version__)
+        typed = {"program": installation.program(folder), "python": installation.typed(sys.executable, folder)}
+        about = _filled("study.txt", name=folder.resolve().name, version=lqrlab.__version__, **typed)
         write_atomic(folder / "README.md", about)
     except OSError as error:
         raise ValueError(f"{folder}: cannot be made ({error.strerror or error})") from None

@@ -4,7 +4,6 @@ Each run has a folder of its own and is a dask future. The truth about it is in 
 worker and a killed sweep.
 """
 
-import base64
 import contextlib
 import dataclasses
 import os
@@ -17,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from lqrlab.compute.files import PLANT_FILES, write_atomic
+from lqrlab.installation import program
 from lqrlab.workbench.runs import cluster, notebooks, pipeline, plant_copies, run_folder, session, sweep_plan
 from lqrlab.workbench.runs.notebooks import Values
 from lqrlab.workbench.runs.run_folder import RUN, SWEEP, Record, RunError
@@ -69,7 +69,7 @@ def with_inputs(plan: Plan, held: contextlib.ExitStack) -> Plan:
     results = [session.results(source, name) for name in plan.needs]
     files = [file for result in results for file in result["files"]]
     if gone := [file for file in files if not (source / file).exists()]:
-        raise ValueError(f"{source}: {gone[0]}, which {plan.nb.name} reads, is gone; lqrlab run makes it again")
+        raise ValueError(f"{source}: {gone[0]}, which {plan.nb.name} reads, is gone; {program()} run makes it again")
     inputs = [result["fingerprint"] or result["started"] for result in results]
     links = sorted({Path(file).parts[0] for file in files})
     return dataclasses.replace(plan, source=source, links=links, inputs=inputs)
@@ -225,10 +225,10 @@ def summary(folder: Path) -> str:
     frame, record = read(folder), run_folder.read(folder / SWEEP)
     varying, numbers = axes(frame, record)
     if len(frame) > SHOWN:
-        return spread(frame, numbers, record.get("units", {})).to_string(float_format="{:.4g}".format)
+        return spread(frame, numbers, record.get("units", {})).to_string(float_format=cell)
     shown = frame[[c for c in ("status", *varying, *numbers, "seconds") if c in frame]]
     width = shutil.get_terminal_size().columns
-    return shown.to_string(index=False, na_rep="", float_format="{:.6g}".format, line_width=width)
+    return shown.to_string(index=False, na_rep="", float_format=cell, line_width=width)
 
 
 def compare(folder: str | Path) -> Path:
@@ -240,14 +240,6 @@ def compare(folder: str | Path) -> Path:
     varying, numbers = axes(frame, record)
     head = [c for c in ("status", *varying, *numbers[:8], "seconds") if c in frame]
     over = spread(frame, numbers, record.get("units", {})).itertuples() if len(frame) > SHOWN else ()
-    facts = [
-        ("Of", Path(record["notebook"]).stem),
-        ("Points", ", ".join(f"{n} {s}" for s, n in frame["status"].value_counts().items())),
-        ("Plants of", ", ".join(plant_copies.names(record))),
-        ("Started", report.minute(record["started"])),
-        ("Took", clock(record.get("seconds") or 0.0)),
-        *((key.capitalize(), record.get(key)) for key in ("profile", "inputs", "device", "commit")),
-    ]
     shown = frame.head(SHOWN).to_dict("records")
     wrong = frame[frame["error"] != ""].head(SHOWN)
     return report.fill(
@@ -255,7 +247,9 @@ def compare(folder: str | Path) -> Path:
         "comparison.html.j2",
         title=f"Sweep of {record['title']}",
         name=folder.name,
-        facts=[(name, value) for name, value in facts if value],
+        took=clock(record.get("seconds") or 0.0),
+        points=frame["status"].value_counts().to_dict(),
+        plants=plant_copies.names(record),
         figures=_figures(frame, varying[:6], numbers[:4]),
         spread=[(name, *map(cell, row)) for name, *row in over],
         head=head,
@@ -296,6 +290,5 @@ def _figures(frame: pd.DataFrame, varying: Sequence[str], numbers: Sequence[str]
             axis.set(xlabel=name, ylabel=number if axis is panels[0] else "")
         low, high = (f"{cell(float(row[number]))} at {row['run']}" for _, row in finite.iloc[[0, -1]].iterrows())
         words = f"{number} of {len(finite)} runs over {', '.join(varying)}: lowest {low}, highest {high}"
-        made.append((base64.b64encode(plots.png(figure, dpi=150)).decode(), words))
-        plots.plt.close(figure)
+        made.append((plots.png(figure, dpi=150), words))
     return made

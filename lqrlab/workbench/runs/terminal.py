@@ -1,17 +1,21 @@
 """Output of the command line: plain lines of progress, aligned tables."""
 
-import contextlib
 import datetime
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
+from lqrlab.workbench.figures import digits
+
+_NUMBER = re.compile("[-+−.,0-9]+(·10[⁻⁰¹²³⁴-⁹]+)?|[-−]?(∞|inf)|nan|–").fullmatch
+
 
 def table(rows: Iterable[Sequence[object]], header: Sequence[str] = (), *, wide: bool = True) -> str:
     """Rows as aligned columns, numbers to the right; cut to a person's terminal if not ``wide``."""
-    body = [[f"{v:.6g}" if isinstance(v, float) else str(v) for v in row] for row in rows]
+    body = [[digits(v, 6) if isinstance(v, float) else str(v) for v in row] for row in rows]
     lines = ([list(header)] if header else []) + body
-    columns = [(max(map(len, column)), all(map(_is_number, column[bool(header) :]))) for column in zip(*lines)]
+    columns = [(max(map(len, column)), all(map(_NUMBER, column[bool(header) :]))) for column in zip(*lines)]
     if header:
         lines.insert(1, ["-" * width for width, _ in columns])
     shown = [
@@ -24,17 +28,9 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[str] = (), *, wide:
     return "\n".join(shown)
 
 
-def _is_number(text: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return float(text) is not None
-    return False
-
-
 def cell(value: object) -> str:
     """A value of a table in a few digits."""
-    if value is None or value != value:
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return "–" if value is None else digits(value, 4) if isinstance(value, float) else str(value)
 
 
 def clock(seconds: float) -> str:

@@ -406,7 +406,7 @@ def test_a_workbook_is_read_with_its_dates_and_needs_a_package_that_is_named(tmp
     pd.DataFrame({"force": [0, 0, 7], "angle": [0, 5, 0]}).to_excel(path, index=False)
     assert identification.read(path, ["force"], ["angle"], dt=1.0).us[:, 0].tolist() == [0, 0, 7]
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    with pytest.raises(ImportError, match=r"a.xlsx: needs the package openpyxl.*lqrlab\[identification\]"):
+    with pytest.raises(ImportError, match=r"a.xlsx: needs the package openpyxl.*pip install .*\[identification\]"):
         identification.read(path, ["force"], ["angle"])
 
 
@@ -1197,7 +1197,7 @@ def test_a_chaotic_plant_is_fitted_because_segments_need_not_meet_at_first():
         ([1.0, -1.0, 0.0], "a and b enter only as their product"),
         ([0.0, 0.7, 0.7], "b and c enter only as their ratio"),
         ([0.0, 0.0, -1.0], "c has no effect"),
-        ([1.0, -2.0, 0.5], "a, b and c cannot be told apart: a -5 %, b \\+10 %, c -2 %"),
+        ([1.0, -2.0, 0.5], "a, b and c are indistinguishable: a -5 %, b \\+10 %, c -2 %"),
     ],
 )
 def test_a_combination_that_changes_nothing_is_put_into_words(along, said):

@@ -278,7 +278,7 @@ def test_what_smooth_motion_leaves_out_is_warned_of_where_it_acts_at_rest():
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "mujoco", None)
-    with pytest.raises(ImportError, match=r"pip install 'lqrlab\[robots\]'"):
+    with pytest.raises(ImportError, match=r"pip install .*\[robots\]'"):
         robots.from_mujoco("robot.xml")
 
 
