@@ -6,15 +6,17 @@ import json
 import re
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import lqrlab
 from lqrlab import compute, systems
+from lqrlab.workbench import cli
 from lqrlab.workbench.figures import catalogue_page
 from lqrlab.workbench.figures.safe_html import mathml
 
@@ -47,8 +49,8 @@ SUBJECTS = {
         "Windows and sources": "windows sources",
     },
     "identification": {
-        "Logs and experiments": "reading log excitation",
-        "Linear models": "regression subspace refinement model residuals",
+        "Logs and experiments": "reading log input_design",
+        "Linear models": "regression subspace_method refinement model residuals",
         "Parameters and uncertainty": "physical fitted_plant uncertainty",
     },
     "workbench": {
@@ -73,6 +75,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     compute.setup()
     made = {path: page for name in lqrlab.__all__ for path, page in api_pages(name).items()}
     made["film.svg"] = film().svg
+    made["reference/command_line.md"] = "# Command line\n" + "".join(command_sections(cli.main, None, "lqrlab"))
     for name in ("CHANGELOG", "CONTRIBUTING"):
         made[f"{name.lower()}.md"] = (ROOT / f"{name}.md").read_text(encoding="utf-8")
     for path in sorted((ROOT / str(config.extra["run"]) / "report").glob("[0-9]*.html")):
@@ -135,6 +138,30 @@ def api_pages(name: str) -> dict[str, str]:
     if left:
         raise ValueError(f"docs/hooks.py, SUBJECTS[{name!r}]: on no page: {', '.join(left)}")
     return pages
+
+
+def command_sections(command: click.Command, parent: click.Context | None, name: str) -> Iterator[str]:
+    """What ``--help`` says of a command, then of those below it: usage, arguments, options with their defaults."""
+    context = click.Context(command, parent, name, **command.context_settings | {"terminal_width": 100})
+    mark = "#" * (2 + len(context.command_path.split()[1:]))
+    usage, words = context.get_usage().removeprefix("Usage: "), _plain(inspect.cleandoc(command.help or ""))
+    yield f"\n{mark} `{context.command_path}`\n\n```text\n{usage}\n```\n\n{words}\n"
+    group = command if isinstance(command, click.Group) else None
+    below = {each: group.get_command(context, each) for each in group.list_commands(context)} if group else {}
+    records = [parameter.get_help_record(context) for parameter in command.get_params(context)]
+    for head, rows in (
+        ("option", [record for record in records if record]),
+        ("command", [(each, (found.help or "").partition("\n\n")[0]) for each, found in below.items() if found]),
+    ):
+        cells = [f"| `{left}` | {_plain(' '.join(words.split()))} |" for left, words in rows]
+        yield "\n".join(["", f"| {head} | |", "|---|---|", *cells, ""]) if rows else ""
+    for each, found in below.items():
+        yield from command_sections(found, context, each) if found else ()
+
+
+def _plain(text: str) -> str:
+    """Text without what Markdown would make of its signs."""
+    return re.sub(r"([\\`*_{}\[\]<>#|])", r"\\\1", text)
 
 
 def names_links(name: str) -> str:

@@ -7,11 +7,11 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-page = Path(sys.argv[1], "report", "04_performance_analysis.html").absolute()
+page = Path(sys.argv[1], "report", "index.html").absolute()
 with sync_playwright() as driver:
     browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-    tab = browser.new_page(viewport={"width": 1000, "height": 760})
-    tab.goto(f"{page.as_uri()}#how-far-does-it-generalise")
+    tab = browser.new_page(viewport={"width": 1060, "height": 772})
+    tab.goto(page.as_uri())
     tab.screenshot(path=sys.argv[2])
     browser.close()
 Image.open(sys.argv[2]).convert("RGB").quantize(32).save(sys.argv[2], optimize=True)

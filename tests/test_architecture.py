@@ -21,10 +21,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "lqrlab"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = [*lqrlab.LIBRARY, "workbench", "extensions"]
-NAMED_BY_EXTRA = {("environments", "predictive"), ("identification", "robust")} | {
+NAMED_BY_EXTRA = {("environments", "predictive"), ("identification", "robust"), ("deployment", "controllers")} | {
     ("controllers", other) for other in ("predictive", "classical", "unknown", "environments", "deployment")
 }
-"""Extensions that import another one."""
+"""Extensions that import another one; of deployment its command alone, which takes any controller by name."""
 OF_A_SUBJECT = {"panel.py", "figures.py", "command.py"}
 """Modules that each extension may have: what people see of it."""
 ONLY_IN = {

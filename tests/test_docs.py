@@ -147,12 +147,6 @@ def site(tmp_path_factory):
     return {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_public_site_shows_notebooks_of_more_than_the_tiny_profile():
-    """Whose curves have three points, and whose numbers may be ``nan``."""
-    for name, words in (("Makefile", "docs: PROFILE = quick"), ("mkdocs.yml", "run: !ENV [RUN, data/runs/quick]")):
-        assert words in (ROOT / name).read_text()
-
-
 @pytest.fixture(scope="module")
 def pages(site):
     return {name: BeautifulSoup(at.read_text(), "html.parser") for name, at in site.items() if name.endswith(".html")}

@@ -444,7 +444,7 @@ def call(*command: str | Path, cwd: Path) -> str:
     """Output of a command that does not see the checkout."""
     without = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     without["JUPYTER_PATH"] = str(Path(sys.prefix) / "share" / "jupyter")  # nbconvert's templates
-    done = subprocess.run(command, cwd=cwd, env=without, capture_output=True, text=True, timeout=250)
+    done = subprocess.run(command, cwd=cwd, env=without, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -73,7 +73,8 @@ def real(
             lengths = {len(row) for row in value if not isinstance(row, str | bytes)}  # type: ignore[attr-defined]
         ragged = f"rows of different lengths, {min(lengths)} to {max(lengths)}" if len(lengths) > 1 else ""
         hint = "; .astype(float) makes numbers of objects" if array.dtype.kind == "O" and array.ndim else ""
-        raise ValueError(f"{name}: expected {wanted}, but found {ragged or _shown(value)}{hint}")
+        odd = next((leaf for leaf in leaves if isinstance(leaf, str | bool)), value)  # the entry that is none
+        raise ValueError(f"{name}: expected {wanted}, but found {ragged or _shown(odd)}{hint}")
     if (finite or low > -math.inf) and not traced(array):
         found = np.asarray(array)
         bad = found[~(np.isfinite(found) | (not finite)) | ~(or_complex | (found >= low))]

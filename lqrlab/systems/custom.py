@@ -171,8 +171,8 @@ def _declared(
         listed = isinstance(given, Sequence) and not isinstance(given, str)
         texts = listed and all(isinstance(label, str) and label.isprintable() for label in given)  # on one line
         _require(texts, kind, f"expected a list of {count} names, such as 'angle [rad]', but found {given!r}")
-        wrong = f"expected {count} names, but found {len(given)}: {', '.join(given)}"
-        _require(len(given) in (0, count), kind, wrong)
+        wrong = f"expected {count} different names, but found {len(given)}: {', '.join(given)}"
+        _require(len(given) in (0, count) and len({*given}) == len(given), kind, wrong)
     return step, (tuple(states), tuple(inputs)), name or usual
 
 

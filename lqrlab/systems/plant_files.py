@@ -35,7 +35,6 @@ _CASES = {key.lower(): key for key in (*_KEYS, "D", "K", "Ts")}
 GROUP = "lqrlab.plants"
 """Entry points of installed packages: each names a module that registers plants, a plant class, or a plant."""
 _MOST_BYTES = 1 << 20  # of TOML: some plants' matrices are a thousandth of it
-_TABLE = ("file", *_KEYS, "actuated", "fixed")
 _entered = {"files": "", "packages": ""}
 
 
@@ -115,8 +114,7 @@ def contents(file: Path) -> Contents:
     """Contents of a ``.npz``, ``.mat`` or ``.json`` file with matrices, or with a family's parameters."""
     suffix = file.suffix.lower()
     if suffix not in _MATRICES:
-        known = ", ".join(suffixes())
-        raise ValueError(f"{file}: expected a file ending in {known}, but found {file.suffix!r}")
+        raise ValueError(f"{file}: expected a file ending in {', '.join(suffixes())}, but found {file.suffix!r}")
     if not file.is_file():
         raise ValueError(f"{file}: there is no such file")
     if file.stat().st_size > _LIMIT:
@@ -262,13 +260,14 @@ def _read(file: Path) -> None:
         try:
             checks.instance(name, table, dict, f"a table [{name}] with A and B, or file")
             for key in table:
-                checks.choice("key", key, _TABLE)
+                checks.choice("key", key, ("file", *_KEYS, *(("actuated", "fixed") if "file" in table else ())))
+            if "file" not in table and not {"A", "B"} <= {*table}:
+                raise ValueError(f"expected the matrices A and B, or file, but found {', '.join(table) or 'nothing'}")
             given: dict[str, Any] = dict(table)
             if (source := given.pop("file", None)) is not None:
-                checks.instance("file", source, str, "a file's name")
-                plant = load(file.parent / source, **given)
+                plant = load(file.parent / checks.text("file", source, "a file's name"), **given)
             else:
-                plant = from_matrices(**{"A": [], "B": []} | given)
+                plant = from_matrices(**given | {"dt": scalar(given.get("dt", 0.01))})
             families.register(plant, name=name)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{file} [{name}]: {error}") from None

@@ -277,7 +277,7 @@ def test_functions_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"f: .*jax\.numpy instead of numpy"):
         systems.from_dynamics(lambda x, u: np.sin(np.array(x)) + float(u[0]), x_eq=[0.0], u_eq=[0.0])
     refused("cls: expected a subclass of Plant or a plant", systems.register, dict)
-    with pytest.raises(ValueError, match="states: expected 1 names, but found 2"):
+    with pytest.raises(ValueError, match="states: expected 1 different names, but found 2"):
         systems.from_dynamics(lambda x, u: u, x_eq=[0.0], u_eq=[0.0], states=("a", "b"))
     refused("x_eq, u_eq: expected an equilibrium", systems.from_dynamics, lambda x, u: u, x_eq=[0.0], u_eq=[1.0])
     for label in ("a\nb", "\u202erad"):  # the first was no state at all

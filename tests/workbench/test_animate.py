@@ -211,7 +211,7 @@ def test_the_catalogue_page_tells_all_of_a_plant(tmp_path):
     entries = page.select("details.lq-plant")
     assert {e.summary.b.get_text() for e in entries} == {"mass spring damper", "cart pole"}
     cart = next(e for e in entries if e.summary.b.get_text() == "cart pole")
-    words = cart.get_text(" ")
+    words = cart.get_text(" ").replace("\N{NO-BREAK SPACE}", " ")
     assert "one unstable real mode, time constant 0.18 s" in words
     assert "sampled every 20 ms" in words
     for name, field in systems.parameter_fields(systems.family("cart_pole")).items():

@@ -18,6 +18,8 @@ from bs4 import BeautifulSoup
 from click.testing import CliRunner
 from nbclient import NotebookClient
 from papermill.clientwrap import PapermillNotebookClient
+from papermill.translators import PythonTranslator
+from refusals import refused
 
 from lqrlab import control
 from lqrlab.workbench.cli import main
@@ -46,6 +48,8 @@ def test_how_a_notebook_is_written(path):
             assert not cell["outputs"], "outputs are not kept in git: nbstripout"
             assert cell["execution_count"] is None
             assert "injected-parameters" not in notebooks.tags(cell)
+            folded = cell["metadata"].get("jupyter", {}).get("source_hidden") or "parameters" in notebooks.tags(cell)
+            assert folded or len(list(filter(str.strip, cell["source"].splitlines()))) <= 15, "fold what is plumbing"
             tree = ast.parse(re.sub(r"^[%!].*$", "", cell["source"], flags=re.M))
             for node in ast.walk(tree):  # a module can be reloaded, what was taken out of it cannot
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lqrlab."):
@@ -53,6 +57,33 @@ def test_how_a_notebook_is_written(path):
             for node in {*ast.walk(tree)} - {*tree.body[-1:]}:  # Jupyter shows the last expression alone
                 if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
                     assert not re.match(r"(tables|widgets|\w+_page)\.", ast.unparse(node)), "not shown"
+
+
+FREE = {"device", "fold", "checkpoints", "controller", "limited", "plane", "free", "known"}  # the library judges them
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
+def test_no_value_out_of_range_gets_into_a_notebook_by_either_door(path):
+    """By ``lqrlab run``, and by the cell that papermill injects; nothing is executed."""
+    nb = notebooks.read(path)
+    (cell,) = (cell["source"] for cell in nb.cells if "parameters" in notebooks.tags(cell))
+    for name, parameter in nb.parameters.items():
+        kind, signed = str(parameter.type), name in ("set_point", "gain")
+        wrong = [None] + [True] * ("bool" not in kind)
+        if number := "int" in kind or "float" in kind:
+            zero = signed or "≥ 0" in parameter.about or name == "seed"
+            wrong += [10**13, float("nan"), "x"] + [-4] * (not signed) + [0] * (not zero)
+        elif "str" in kind and name not in (*notebooks.BY_OPTION, *FREE):
+            wrong += ["cart_pol"]
+        if "list" in kind:
+            wrong = [[value] for value in wrong] + [[]] * ("empty" not in parameter.about)
+        elif number and "dict" in kind:
+            wrong = [{"cart_mass": value} for value in wrong]
+        for value in wrong:
+            refused(name, notebooks.effective, [nb], {}, {f"{nb.name}.{name}": value})
+            injected = PythonTranslator.codify({name: value})
+            refused(name, notebooks.check_executed, nb.name, {"In": [cell, injected], name: value})
+    notebooks.check_executed(nb.name, {"In": [cell, PythonTranslator.codify({"run": "here"})]})
 
 
 WRITERS = {"save", "to_csv", "to_json", "trace", "memory_profile", "write", "write_text", "write_bytes", "open"}

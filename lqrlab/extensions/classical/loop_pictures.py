@@ -57,7 +57,7 @@ def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements, corners: Seq
     newest = next(iter(loops.values()))
     alt = f"{newest.plant.name}: size and phase of the loop gain over frequency"
     axes, looks = bode_plane(newest.channel.span), svg.strokes(loops)
-    phases = Axes((0.0, _TALL, SIDE, BODE - _TALL), axes.x, (-360.0, 0.0), logs="x")
+    phases = Axes((0.0, _TALL, SIDE, BODE - _TALL), axes.x, (-360.0, 0.0), at_y=(-360.0, -180.0, 0.0), logs="x")
     body, below = axes.cross(axes.x[0], 0.0), phases.cross(axes.x[0], -180.0)
     if wanted.crossover:
         body += axes.region((axes.x[0], math.log10(wanted.crossover)), (axes.y[0], 0.0))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import html
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,6 +32,8 @@ _ZOOM = 3.0  # factor by which the root locus may be too near or too far before 
 _ALONG = np.geomspace(1e-2, 1e2, 1601)  # factors of the gain that a click on the root locus looks at
 _RULES = {"SIMC": "simc", "AMIGO": "amigo", "Ziegler–Nichols": "ziegler_nichols", "most integral gain": "max_ki"}
 _RULES |= {"least cost": "optimal"}
+_BEGINNINGS = (1.0, 1.6, 2.5, 0.5), (55.0, 65.0, 75.0), (0.1, 0.3, 0.03)
+"""Loops to begin with: crossover over the optimum's, lead [°], end of integral action over the crossover."""
 _WIDTH = 0.5  # damping of a notch's poles
 _NOW = "this design"
 
@@ -42,12 +45,9 @@ def loop_shaper(
 
     The compensator is a gain with a lead, integral action, roll-off and a notch. Its zeros (○) and poles (×) are
     dragged in the Bode plot and the root locus; all else of the curve is the gain, or moves a pole along its branch.
-    Requirements are regions that curves have to stay out of. The cost stands beside that of the LQR, which sees all
-    states and knows the input's dead time; a PID controller tuned by a rule is drawn as well.
-
-    Args:
-        output: the measured output; if left out, the first that sees all modes that do not decay.
-        values: what the controls begin at, as *copy as code* writes it.
+    The cost stands beside that of the LQR, which sees all states and knows the input's dead time. ``output`` is the
+    measured one; the first that sees all modes that do not decay if left out. ``values`` is what the controls begin at,
+    as *copy as code* writes it.
     """
     return LoopShaper(plant, output).at(values)
 
@@ -58,6 +58,9 @@ Question = tuple[ShapedLoop, LoopRequirements, list[tuple[float, str]], str, tup
 
 class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
     """The panel; its controls are attributes; ``plane`` and ``roots`` are dragged in, ``pinned`` stand beside it."""
+
+    moving, slim = ("gain", "lead", "integral"), loop_pictures.SIDE / (loop_pictures.BODE + loop_pictures.LOCUS)
+    does = "its gain, zeros and poles are dragged in the Bode plot and the root locus, its requirements are regions"
 
     def __init__(self, plant: str | Plant, output: int | None = None) -> None:
         self._plant = one = loop_design.one_plant(plant)
@@ -90,6 +93,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         self.ms = controls.slider("largest Ms", 2.0, 1.1, 4.0)
         self.phase = controls.slider("least phase margin [°]", 30.0, 0.0, 80.0)
         self.crossover = controls.slider("crossover from [rad/s]", 0.0, 0.0, round(10 * middle, 2))
+        self._begin(middle)
         self.rule = ipywidgets.Dropdown(
             options=[("none", ""), *zip(_RULES, _RULES)], description="compare with a PID", **controls.WIDE
         )
@@ -116,6 +120,23 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
                 plane.observe(lambda _, act=act: self._guarded(act)(), names=name)
         self.track(**{name: control for page in pages.values() for name, control in page.items()})
         self.ask()
+
+    def _begin(self, middle: float) -> None:
+        """Move lead, integral action and gain to the first loop that keeps the requirements."""
+        moved = (self.lead, self.at_lead, self.integral, self.gain)
+        kept, wanted = [slider.value for slider in moved], LoopRequirements(self.ms.value, self.phase.value)
+        for factor, lead, below in itertools.product(*_BEGINNINGS):
+            self.lead.value = lead
+            controls.move_to(self.at_lead, factor * middle)
+            controls.move_to(self.integral, below * self.at_lead.value)
+            self.gain.value -= 20 * math.log10(abs(self._loop().gain_at(self.at_lead.value)) or 1.0)
+            if not self._loop().broken(wanted):
+                break
+        else:
+            for slider, value in zip(moved, kept):
+                slider.value = value
+        for slider in moved:
+            controls.on_grid(slider)
 
     def _compensator(self, decibels: float | None = None) -> classical.Compensator:
         """The compensator of the controls, or one of another gain; what is at its end (as no roll-off) is left out."""

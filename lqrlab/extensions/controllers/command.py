@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from lqrlab.extensions.controllers.processes import parted
-from lqrlab.workbench.cli.options import PATH
+from lqrlab.extensions.controllers.processes import GROUPS, parted
+from lqrlab.workbench.cli.options import PATH, POSITIVE, SHARE, require_file, require_plant
 
 _option = functools.partial(click.option, show_default=True)
 
@@ -21,11 +21,11 @@ def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> t
 @click.command()
 @click.argument("words", nargs=-1, metavar="CONTROLLER...")
 @_option("--plants", multiple=True, callback=_listed, help="trained, unseen, published, dense; families; files.  [all]")
-@_option("--variants", default=8, help="Plants of each family.")
-@_option("--spread", default=0.2, help="Half-width of their parameters, relative.")
-@_option("--starts", default=4, help="Initial states of each plant.")
-@_option("--noise", default=0.01, help="Noise of states and sensors, in scales; 0 for none.")
-@_option("--limits", type=float, help="Input limits, ± this in scales, for starts within and beyond them.")
+@_option("--variants", type=click.IntRange(1), default=8, help="Plants of each family.")
+@_option("--spread", type=SHARE, default=0.2, help="Half-width of their parameters, relative.")
+@_option("--starts", type=click.IntRange(1), default=4, help="Initial states of each plant.")
+@_option("--noise", type=click.FloatRange(0), default=0.01, help="Noise of states and sensors, in scales; 0 for none.")
+@_option("--limits", type=POSITIVE, help="Input limits, ± this in scales, for starts within and beyond them.")
 @_option(
     "--told",
     type=click.Choice(["everything", "units"]),
@@ -35,15 +35,15 @@ def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> t
 @_option(
     "--held-back", "seed", type=click.IntRange(1), metavar="SEED", help="Draw fresh plants and starts from this seed."
 )
-@_option("--time-limit", default=600.0, help="Seconds that foreign code has for one scenario.")
-@_option("--memory-limit", default=8.0, help="GiB that it has.")
+@_option("--time-limit", type=POSITIVE, default=600.0, help="Seconds that foreign code has for one scenario.")
+@_option("--memory-limit", type=POSITIVE, default=8.0, help="GiB that it has.")
 @_option("--jobs", type=click.IntRange(1), default=1, help="Controllers judged at once.")
 @_option("-o", "--output", type=PATH, default="judgement.html", help="Page; its numbers are in .json beside it.")
 @click.option("--compare", is_flag=True, help="CONTROLLERs are such .json files; of their code only --plants is run.")
 def judge(words: tuple[str, ...], output: Path, compare: bool, plants: tuple[str, ...] | None, **asked: Any) -> None:
     """Judge each CONTROLLER by its cost above the least that any controller could pay.
 
-    CONTROLLER: lqr, clipped, mpc:20, pid[:rule], nominal, adaptive, network, none; a run's folder; mine.py[:name];
+    CONTROLLER: lqr, lqg, clipped, mpc:20, pid[:rule], nominal, adaptive, network, none; a run's folder; mine.py[:name];
     a .json, .mat or .npz of deployment.save; a folder of C code; a .fmu; the .zip of an agent. Code that is not
     ours runs in a process of its own; the same command goes on where it was ended.
 
@@ -55,8 +55,10 @@ def judge(words: tuple[str, ...], output: Path, compare: bool, plants: tuple[str
         raise ValueError("plants: expected groups, families or files of plants, but found none")
     if output.suffix == ".json":
         raise ValueError(f"output: expected the page, as {output.with_suffix('.html')}, but found {output}")
-    for word in words if not compare else ():
-        parted(word)  # refused before anything is loaded
+    for word in words:  # refused before anything is loaded
+        require_file(Path(word)) if compare else parted(word)
+    for name in {*(plants or ())} - {*GROUPS, "all"}:
+        require_plant(name, "--plants")
     from lqrlab import compute
     from lqrlab.extensions.controllers import processes, selection
     from lqrlab.workbench.figures import judgement_page

@@ -33,6 +33,7 @@ Design = Callable[[Problem], Any]
 def one_family(make: Design) -> Design:
     """A controller that is made for one family at a time, of its plants as they are, not padded."""
 
+    @functools.wraps(make)
     def made(problem: Problem) -> Any:
         if problem.plant is None:
             raise ValueError("it needs the plant's equations, states and inputs, which are unknown here")
@@ -48,6 +49,15 @@ def _clipped(problem: Problem) -> object:
         return K
     static = control.StateSpace(none, np.zeros((0, problem.n)), np.zeros((problem.m, 0)), -K)
     return simulation.LinearController.of(static, problem)
+
+
+def _lqg(problem: Problem) -> Policy:
+    """LQG of the plant's outputs, for noise of 0.01 of the scales on the state of a sample and on the outputs."""
+    plant: Any = problem.plant
+    A, B, Q, R, N = problem.sampled
+    W, V = (np.diag([(0.01 * s.scale) ** 2 for s in signals]) for signals in (plant.states, plant.outputs))
+    design = control.lqg(A, B, plant.output_matrix(), Q, R, W, V, N, discrete=True)
+    return dataclasses.replace(simulation.estimated(problem, design), sensor=simulation.outputs(plant))
 
 
 def _mpc(horizon: str) -> Design:
@@ -77,6 +87,7 @@ def _adaptive(problem: Problem) -> object:
 
 _MAKERS: dict[str, Callable[[str], object]] = {
     "lqr": lambda _: lambda problem: problem.K,
+    "lqg": lambda _: one_family(_lqg),
     "clipped": lambda _: _clipped,
     "mpc": _mpc,
     "pid": _pid,
@@ -251,7 +262,7 @@ def _of_python(path: Path, name: str) -> object:
 
 
 def _of_folder(path: Path) -> object:
-    if not (path / "controller.c").exists():
+    if not any(path.glob("*.c")):
         checkpoints = path / "checkpoints"
         return learning.load(checkpoints if checkpoints.is_dir() else path)
     exported = deployment.load_c(path)

@@ -18,8 +18,10 @@ from lqrlab.compute.files import write_atomic
 if TYPE_CHECKING:
     from lqrlab.extensions.controllers.selection import Parts, PlantSelection
 
-BUILT_IN = ("lqr", "clipped", "mpc", "pid", "nominal", "adaptive", "network", "none")
+BUILT_IN = ("lqr", "lqg", "clipped", "mpc", "pid", "nominal", "adaptive", "network", "none")
 """Names of controllers that are built in; ``mpc:20``, ``pid:simc`` say more."""
+GROUPS = ("trained", "unseen", "published", "dense")
+"""Names of plants to judge on, beside those of families and files."""
 _FILES = (".py", ".zip", ".fmu", ".json", ".mat", ".npz")
 _EXECUTED = (".py", ".zip", ".fmu")  # so is a folder of C code
 _USED = (".py", ".npy", ".npz", ".mat", ".csv")  # beside a Python file
@@ -29,7 +31,10 @@ _ENOUGH = 2  # scenarios that end a controller's process before the others are n
 
 def parted(word: str) -> tuple[Path | None, str]:
     """The file or folder that a word names, and what stands behind ``.py:``; None for a built-in controller."""
-    if word.partition(":")[0] in BUILT_IN:
+    kind, _, rest = word.partition(":")
+    if kind == "mpc" and not (rest or "20").isdecimal():
+        raise ValueError(f"CONTROLLER: expected a horizon in samples, as mpc:20, but found {word}")
+    if kind in BUILT_IN:
         return None, ""
     file, colon, name = word.rpartition(":")
     path, name = (Path(file), name) if colon and file.endswith(".py") else (Path(word), "")
@@ -44,7 +49,7 @@ def parted(word: str) -> tuple[Path | None, str]:
 def is_foreign(word: str) -> bool:
     """True of a word whose controller executes code that is not ours."""
     path, _ = parted(word)
-    return path is not None and (path.suffix in _EXECUTED or (path / "controller.c").exists())
+    return path is not None and (path.suffix in _EXECUTED or any(path.glob("*.c")))
 
 
 def identity(word: str) -> str:

@@ -20,11 +20,10 @@ from lqrlab.compute.configuration import Config, Count, NonNegative, OneOf, Posi
 from lqrlab.evaluation import Judgement, Scenario, judging
 from lqrlab.evaluation.scores import NO_ANSWER
 from lqrlab.extensions.controllers import processes
+from lqrlab.extensions.controllers.processes import GROUPS
 from lqrlab.extensions.predictive import reference
 from lqrlab.simulation import Verdict
 from lqrlab.systems import catalogue
-
-GROUPS = ("trained", "unseen", "published", "dense")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,9 @@
 """The files of an exported controller: code, header, vectors that test it, and what they say of themselves."""
 
+import datetime
+import inspect
+import os
+import re
 import textwrap
 import warnings
 from collections.abc import Sequence
@@ -10,20 +14,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lqrlab import __version__
 from lqrlab.compute import checks
 from lqrlab.compute.files import write_atomic
 from lqrlab.extensions.deployment.c_code.expressions import TYPES, kind_of, literal
 from lqrlab.extensions.deployment.c_code.operations import HELPERS
-from lqrlab.extensions.deployment.exported_step import ExportedStep, TranslatedStep
-from lqrlab.simulation import Outputs, Problem, Verdict, bind, rollout, verdict
+from lqrlab.extensions.deployment.exported_step import KEYWORDS, ExportedStep, TranslatedStep
+from lqrlab.simulation import LinearController, LinearPolicy, Outputs, Problem, Verdict, bind, rollout, verdict
 from lqrlab.simulation.memory_policies import measure
-from lqrlab.systems import Plant, Signal
+from lqrlab.systems import Plant, Signal, parameter_fields
 
 _MARK = "written by lqrlab.deployment.to_c"
 _STEPS, _MOST = 200, 200  # test vectors; numbers of the memory in each
+_FEW, _SHOWN = 24, 3  # numbers of a matrix, and test vectors, that the README shows
+_TAKEN = re.compile(  # types and headers of C without _t and .h, and programs in the folder
+    r"(u?int(_least|_fast)?\d+|u?int(max|ptr)|s?size|ptrdiff|wchar|l?div|fpos|clock|va_list|main(_test)?|assert|complex"
+    r"|ctype|errno|fenv|inttypes|iso646|limits|locale|math|setjmp|signal|std\w+|string|tgmath|time|wc\w+)"
+)
 
 
-def to_c(controller: object, problem: Problem | Plant, folder: str | Path) -> Path:
+def to_c(
+    controller: object, problem: Problem | Plant, folder: str | Path, *, name: str = "controller", source: str = ""
+) -> Path:
     """Write a controller as C99: one step of it from absolute measurements to absolute inputs, in SI units.
 
     The code has no heap, no recursion and no library but ``math.h``; with ``CONTROLLER_FLOAT`` defined it computes in
@@ -33,9 +45,11 @@ def to_c(controller: object, problem: Problem | Plant, folder: str | Path) -> Pa
         controller: of any kind that :func:`lqrlab.simulation.bind` takes.
         problem: one plant, or the problem of it, whose limits of inputs the code keeps.
         folder: a new or empty one, or one that this function wrote; it is returned.
+        name: start of all symbols and of the code's files; controllers of different names link into one program.
+        source: run, file or command that the controller came from, for the README.
 
     Raises:
-        ValueError: a batch of plants; NaN; a part that cannot be written in C; a folder that holds other files.
+        ValueError: a batch of plants; NaN; a part or a name that C does not allow; a folder that holds other files.
 
     >>> import tempfile
     >>> plant = systems.make("pendulum")
@@ -45,7 +59,8 @@ def to_c(controller: object, problem: Problem | Plant, folder: str | Path) -> Pa
     ['CMakeLists.txt', 'README.md', 'controller.c']
     """
     folder = checks.path("folder", folder)
-    _check_folder(folder)
+    check_name(name)
+    _check_folder(folder, name)
     with jax.enable_x64(True):
         step = ExportedStep.of(controller, problem)
         translated = step.translated()
@@ -55,44 +70,66 @@ def to_c(controller: object, problem: Problem | Plant, folder: str | Path) -> Pa
     if not stable:
         warnings.warn(f"controller: the loop with {step.problem.name} diverges; exported all the same", stacklevel=2)
     folder.mkdir(parents=True, exist_ok=True)
-    compared = {
-        "MEMORY": _compared(step),
-        "FIELDS": ", ".join(map(str, _fields(step))),
-        "DOUBLE": f"{tolerances[0]:.1e}",
-        "FLOAT": f"{tolerances[1]:.1e}",
+    about = facts(step, controller, source) | {"date": datetime.date.today().isoformat()}
+    more = {"DOUBLE": f"{tolerances[0]:.1e}", "FLOAT": f"{tolerances[1]:.1e}"}
+    compared = {"MEMORY": renamed(_compared(step), name), "FIELDS": ", ".join(map(str, _fields(step)))} | more
+    more |= {
+        "ABOUT": "\n".join(f"| {key} | {comment(value)} |" for key, value in about.items()),
+        "SHOWN": f"{_SHOWN}",
+        "Y": ", ".join(map(inline, ys[:_SHOWN])),
+        "U": "; ".join(", ".join(f"{v:.9g}" for v in u) for u in us[:_SHOWN]),
     }
     contents = {
-        "controller.h": header(step, translated),
-        "controller.c": code(step, translated),
+        f"{name}.h": header(step, translated, about, name),
+        f"{name}.c": code(step, translated, name),
         "test_vectors.csv": _vectors(ys, memories, us),
-        "main_test.c": filled("main_test.c", **compared),
-        "CMakeLists.txt": filled("CMakeLists.txt"),
-        "README.md": _readme(step, translated, tolerances),
+        "main_test.c": filled("main_test.c", name, **compared),
+        "CMakeLists.txt": filled("CMakeLists.txt", name),
+        "README.md": _readme(step, translated, name, **more),
     }
-    for name, text in contents.items():
-        write_atomic(folder / name, text)
+    for file, text in contents.items():
+        write_atomic(folder / file, text)
     return folder
 
 
-def _check_folder(folder: Path) -> None:
+def check_name(name: str) -> None:
+    """Raise ValueError unless symbols and files of C can begin with this name, beside those of C itself."""
+    if name in KEYWORDS or _TAKEN.fullmatch(name) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
+        wanted = "a letter, then letters, digits and underscores, which is no keyword, type or header of C, as left_arm"
+        raise ValueError(f"name: expected {wanted}, but found {name!r}: symbols and files of the C code begin with it")
+
+
+def exported_headers(folder: Path) -> list[Path]:
+    """Headers in a folder that :func:`to_c` wrote."""
+    return [file for file in sorted(folder.glob("*.h")) if _MARK in file.read_text(errors="replace")[:400]]
+
+
+def _check_folder(folder: Path, name: str) -> None:
     """Refuse a folder with anything in it but what :func:`to_c` wrote, and what was built of that beside it."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"folder: expected a folder, but found the file {folder}")
     found = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-    header = folder / "controller.h"
-    if found and not (header.is_file() and _MARK in header.read_text(errors="replace")[:400]):
+    if found and exported_headers(folder) != [folder / f"{name}.h"]:
         raise ValueError(
-            f"folder: expected an empty folder, or one that to_c wrote, but {folder} holds {found[0]}"
+            f"folder: expected an empty folder, or one that to_c wrote as {name}, but {folder} holds {found[0]}"
             f"{' and others' if len(found) > 1 else ''}; name another folder"
         )
 
 
-def filled(name: str, **values: object) -> str:
-    """A template with its places ``@NAME@`` filled in."""
-    text = resources.files(__package__).joinpath("templates", f"{name}.txt").read_text()
-    for place, value in ({"MARK": _MARK} | values).items():
-        text = text.replace(f"@{place}@", str(value))
-    return text
+def renamed(text: str, name: str) -> str:
+    """C code of ``controller`` as that of another name."""
+    if name == "controller":
+        return text
+    for word, new in ((r"controller(?=_|\.[ch]\b)", name), ("CONTROLLER(?=_)", name.upper())):
+        text = re.sub(rf"\b{word}", new, text)
+    return re.sub(r"\breal_t\b", f"{name}_real_t", text)
+
+
+def filled(template: str, name: str = "controller", **values: object) -> str:
+    """A template for a controller of this name, with its places ``@NAME@`` filled in; those without a value stay."""
+    text = resources.files(__package__).joinpath("templates", f"{template}.txt").read_text()
+    known = {"MARK": _MARK, "CONTROLLER": name} | values
+    return re.sub("@([A-Z_]+)@", lambda place: str(known.get(place[1], place[0])), renamed(text, name))
 
 
 def _measurements(step: ExportedStep, policy: object) -> tuple[np.ndarray, bool]:
@@ -177,23 +214,27 @@ def _numbers(a: np.ndarray) -> str:
     )
 
 
-def header(step: ExportedStep, translated: TranslatedStep) -> str:
+def header(step: ExportedStep, translated: TranslatedStep, about: dict[str, str], name: str = "controller") -> str:
     """The text of ``controller.h``."""
-    problem, sensor = step.problem, step.sensor
+    sensor, given = step.sensor, zip("yu", signals(step))
     kind = 0 if sensor is None else 2 if isinstance(sensor, Outputs) else 1
-    fields = [f"    {TYPES[kind_of(a.dtype)]} {name}[{max(a.size, 1)}];" for name, a in step.start.items()]
+    matrix = f"#define CONTROLLER_SENSOR_MATRIX {inline(np.asarray(sensor))}\n" if kind == 1 else ""
+    fields = [f"    {TYPES[kind_of(a.dtype)]} {part}[{max(a.size, 1)}];" for part, a in step.start.items()]
+    words = [f"{key}: {comment(value)}" for key, value in about.items()]
+    words += [f"{letter}[{k}]: {comment(s.label)}" for letter, many in given for k, s in enumerate(many)]
     return filled(
         "controller.h",
-        DT=repr(float(problem.dt)),
+        name,
+        ABOUT="\n".join(textwrap.fill(line, 118, initial_indent="   ", subsequent_indent="     ") for line in words),
+        DT=repr(float(step.problem.dt)),
         MEASURED=len(step.y_eq),
         INPUTS=len(step.u_eq),
         OPERATIONS=translated.operations,
         SENSOR=kind,
         Y_EQUILIBRIUM=inline(step.y_eq),
         U_EQUILIBRIUM=inline(step.u_eq),
-        MATRIX="" if kind != 1 else f"#define CONTROLLER_SENSOR_MATRIX {inline(np.asarray(sensor))}\n",
-        FIELDS="\n".join(fields) or "    char nothing;",
-        NAME=comment(problem.name),
+        MATRIX=renamed(matrix, name),
+        FIELDS=renamed("\n".join(fields), name) or "    char nothing;",
     )
 
 
@@ -202,22 +243,22 @@ def inline(a: np.ndarray) -> str:
     return "{" + ", ".join(repr(float(v)) for v in np.asarray(a).ravel()) + "}"
 
 
-def code(step: ExportedStep, translated: TranslatedStep) -> str:
+def code(step: ExportedStep, translated: TranslatedStep, name: str = "controller") -> str:
     """The text of ``controller.c``."""
     body = "\n".join(translated.lines)
     tables = [
-        f"static const {TYPES[kind_of(a.dtype)]} {name}[{max(a.size, 1)}] = {{\n{_numbers(a)}\n}};"
-        for name, a in translated.tables.items()
+        f"static const {TYPES[kind_of(a.dtype)]} {table}[{max(a.size, 1)}] = {{\n{_numbers(a)}\n}};"
+        for table, a in translated.tables.items()
     ]
-    helpers = [text for name, text in HELPERS.items() if f"{name}(" in body]
-    unused = [f"    (void){name};" for name, mark in (("c", "c->"), ("y", "y[")) if mark not in body]
-    start = [line for name, a in step.start.items() for line in _initial(name, a)]
-    return filled(
-        "controller.c",
-        TABLES="".join(f"{part}\n\n" for part in (*tables, *helpers)),
-        START="\n".join(start or ["    c->nothing = 0;"]),
-        STEP="\n".join([*unused, body]),
-    )
+    helpers = [text for function, text in HELPERS.items() if f"{function}(" in body]
+    unused = [f"    (void){given};" for given, mark in (("c", "c->"), ("y", "y[")) if mark not in body]
+    start = [line for memory, a in step.start.items() for line in _initial(memory, a)]
+    parts = {
+        "TABLES": "".join(f"{part}\n\n" for part in (*tables, *helpers)),
+        "START": "\n".join(start or ["    c->nothing = 0;"]),
+        "STEP": "\n".join([*unused, body]),
+    }
+    return filled("controller.c", name, **{place: renamed(text, name) for place, text in parts.items()})
 
 
 def _initial(name: str, a: np.ndarray) -> list[str]:
@@ -259,28 +300,61 @@ def signals(step: ExportedStep) -> tuple[Sequence[Signal], Sequence[Signal]]:
     return measured, inputs
 
 
-def _readme(step: ExportedStep, translated: TranslatedStep, tolerances: tuple[float, float]) -> str:
+def facts(step: ExportedStep, controller: object, source: str = "") -> dict[str, str]:
+    """Facts of an export: controller, where it came from, plant, sample time, weights, limits, version."""
+    problem, policy = step.problem, step.policy
+    source = str(controller) if isinstance(controller, str | Path) and not source else source
+    kind = type(controller).__name__ if type(controller).__module__.startswith("lqrlab.") else ""
+    kind = (controller.__doc__ or "").partition("\n")[0].rstrip(".") if inspect.isfunction(controller) else kind
+    words = f"{type(policy).__name__}: {(type(policy).__doc__ or 'a policy').strip().splitlines()[0]}"
+    if isinstance(policy, LinearPolicy):
+        words = f"constant gain, u = -K x, K = {_matrix(policy.K)}"
+    elif isinstance(policy, LinearController):
+        words = f"linear, of order {policy.system.order}: u = C z + D y, then z becomes A z + B y"
+    fields = {} if problem.plant is None else parameter_fields(type(problem.plant))
+    shown = [(key, np.asarray(getattr(problem.plant, key)), field.metadata["unit"]) for key, field in fields.items()]
+    values = ", ".join(f"{key} = {a:.6g} {unit}".strip() for key, a, unit in shown if not a.ndim)
+    weights = problem.continuous or problem
+    return {
+        "controller": words if kind in ("", type(policy).__name__) else f"{kind}: {words}",
+        "from": os.path.relpath(source) if os.path.isabs(source) else source or "Python",
+        "plant": f"{problem.name}{': ' * bool(values)}{values}",
+        "sample time": f"{float(problem.dt):g} s",
+        "weights": f"Q = {_matrix(weights.Q)}, R = {_matrix(weights.R)}",
+        "limits": "none" if problem.limits is None else f"of {', '.join(problem.limits.signals())}",
+        "written by": f"lqrlab {__version__}",
+    }
+
+
+def _matrix(a: object) -> str:
+    """``diag[1, 2]``, or all rows; of a large one the corners."""
+    M, form = np.asarray(a), {"separator": ", ", "formatter": {"float": "{:.6g}".format}, "threshold": _FEW}
+    diagonal = M.shape == M.T.shape and not np.any(M - np.diag(np.diag(M)))
+    return "diag" * diagonal + np.array2string(np.diag(M) if diagonal else M, 1000, **form)  # type: ignore[arg-type]
+
+
+def _readme(step: ExportedStep, translated: TranslatedStep, name: str, **more: object) -> str:
     measured, inputs = signals(step)
     problem = step.problem
     low, high = [
         np.full(len(inputs), s * np.inf) if a is None else np.asarray(a) + step.u_eq
         for s, a in ((-1, problem.low), (1, problem.high))
     ]
-    y_rows = [f"| `y[{k}]` | {comment(s.label)} | {v:.6g} | |" for k, (s, v) in enumerate(zip(measured, step.y_eq))]
-    u_rows = [
+    rows = [f"| `y[{k}]` | {comment(s.label)} | {v:.6g} | |" for k, (s, v) in enumerate(zip(measured, step.y_eq))]
+    rows += [
         f"| `u[{k}]` | {comment(s.label)} | {v:.6g} | {a:.6g} … {b:.6g} |"
         for k, (s, v, a, b) in enumerate(zip(inputs, step.u_eq, low, high))
     ]
-    memory = [f"- `{name}`: {a.size} × {TYPES[kind_of(a.dtype)]}" for name, a in step.start.items()]
-    constants = sum(a.size for a in translated.tables.values())
-    return filled("README.md").format(
-        name=comment(problem.name),
-        policy=type(step.policy).__name__,
-        dt=float(problem.dt),
-        rows="\n".join([*y_rows, *u_rows]),
-        memory="\n".join(memory) or "Nothing.",
-        operations=translated.operations,
-        constants=constants,
-        double=tolerances[0],
-        single=tolerances[1],
+    memory = [f"- `{part}`: {a.size} × {TYPES[kind_of(a.dtype)]}" for part, a in step.start.items()]
+    return filled(
+        "README.md",
+        name,
+        PLANT=comment(problem.name),
+        DT=f"{float(problem.dt):g}",
+        MEASURED="the state" if step.sensor is None else f"what the sensors show, not the {problem.n} states",
+        ROWS="\n".join(rows),
+        MEMORY=renamed("\n".join(memory), name) or "Nothing.",
+        OPERATIONS=translated.operations,
+        CONSTANTS=sum(a.size for a in translated.tables.values()),
+        **more,
     )

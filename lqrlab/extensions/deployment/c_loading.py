@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from jaxtyping import Array, Float, UInt8
 
 from lqrlab.compute import checks, one_program, pytree
 from lqrlab.compute.linalg import expand_batch
+from lqrlab.extensions.deployment import c_files
 from lqrlab.simulation import Measured, Outputs, Policy, Problem, bind, outputs
 
 _COMPILERS = ("cc", "gcc", "clang")
@@ -28,10 +28,8 @@ class ExportedController:
     """A controller in C, compiled: one more kind of controller for :func:`lqrlab.simulation.bind`.
 
     Attributes:
-        folder: that it is from.
-        dt: its sample time [s].
-        num_measured, num_inputs: how many numbers it is given and gives.
-        memory_bytes: size of what it remembers.
+        folder, dt: that it is from, and its sample time [s].
+        num_measured, num_inputs, memory_bytes: how many numbers it is given and gives, and size of its memory.
         y_eq, u_eq: equilibrium that it was designed about.
         sensor: matrix that turns the state into what it measures; None for the state or the plant's own outputs.
         measures_outputs: whether it measures the plant's own outputs.
@@ -53,7 +51,7 @@ class ExportedController:
     def start(self) -> np.ndarray:
         """Its memory before the first step, byte by byte."""
         memory = np.zeros(self.memory_bytes, np.uint8)
-        self.library.lqrlab_init(memory.ctypes.data_as(ctypes.c_void_p))
+        self.library.lqrlab_load_c_init(memory.ctypes.data_as(ctypes.c_void_p))
         return memory
 
     def step(self, memory: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -61,7 +59,7 @@ class ExportedController:
         lead = y.shape[:-1]
         y, memory = np.ascontiguousarray(checks.real("y", y), self.dtype), np.array(memory, np.uint8, order="C")
         u = np.zeros((*lead, self.num_inputs), self.dtype)
-        self._call(self.library.lqrlab_step, int(np.prod(lead)), memory, y, u)
+        self._call(self.library.lqrlab_load_c_step, int(np.prod(lead)), memory, y, u)
         return memory, u
 
     def run(self, ys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -69,7 +67,7 @@ class ExportedController:
         ys = np.ascontiguousarray(checks.real("ys", ys), self.dtype)
         us = np.zeros((len(ys), self.num_inputs), self.dtype)
         memories = np.zeros((len(ys), self.memory_bytes), np.uint8)
-        self._call(self.library.lqrlab_run, len(ys), memories, ys, us)
+        self._call(self.library.lqrlab_load_c_run, len(ys), memories, ys, us)
         return memories, us
 
     def _call(self, function: Any, count: int, *arrays: np.ndarray) -> None:
@@ -121,7 +119,7 @@ def load_c(folder: str | Path, *, single: bool = False) -> ExportedController:
     This runs the folder's code: load what you would run.
 
     Args:
-        folder: with ``controller.h`` and ``controller.c``.
+        folder: with ``controller.h`` and ``controller.c``, or those of another name.
         single: compile it for float instead of double.
 
     Raises:
@@ -138,32 +136,33 @@ def load_c(folder: str | Path, *, single: bool = False) -> ExportedController:
     True
     """
     folder = checks.path("folder", folder)
-    missing = [name for name in ("controller.h", "controller.c") if not (folder / name).is_file()]
+    name = next((file.stem for file in c_files.exported_headers(folder)), "controller")
+    missing = [file for file in (f"{name}.h", f"{name}.c") if not (folder / file).is_file()]
     if missing:
         raise ValueError(f"folder: expected one that deployment.to_c wrote, but {folder} has no {missing[0]}")
     with tempfile.TemporaryDirectory() as build:
         wrapper, target = Path(build, "wrapper.c"), Path(build, "controller.so")
-        wrapper.write_text(resources.files(__package__).joinpath("templates", "wrapper.c.txt").read_text())
-        options = [f"-I{folder.resolve()}", *["-DCONTROLLER_FLOAT"] * checks.flag("single", single)]
-        compiled(compiler(), [*options, wrapper, folder.resolve() / "controller.c"], target, f"folder: {folder}")
+        wrapper.write_text(c_files.filled("wrapper.c", name))
+        options = [f"-I{folder.resolve()}", *[f"-D{name.upper()}_FLOAT"] * checks.flag("single", single)]
+        compiled(compiler(), [*options, wrapper, folder.resolve() / f"{name}.c"], target, f"folder: {folder}")
         try:
             library = ctypes.CDLL(str(target))
         except OSError as error:
             raise ValueError(f"folder: {folder}: its C code cannot be called: {error}") from None
     sizes = (ctypes.c_long * 5)()
-    library.lqrlab_sizes(sizes)
+    library.lqrlab_load_c_sizes(sizes)
     size, p, m, sensor, real = sizes
     if min(size, p, m) < 1:
-        raise ValueError(f"folder: {folder}: expected measurements and inputs in controller.h, but found {p} and {m}")
+        raise ValueError(f"folder: {folder}: expected measurements and inputs in {name}.h, but found {p} and {m}")
     numbers = (ctypes.c_double * (1 + p + m))()
-    library.lqrlab_numbers(numbers)
-    dt = checks.number(f"folder: {folder}: CONTROLLER_DT", numbers[0], "a sample time above 0 s", above=0)
+    library.lqrlab_load_c_numbers(numbers)
+    dt = checks.number(f"folder: {folder}: {name.upper()}_DT", numbers[0], "a sample time above 0 s", above=0)
     both = np.asarray(checks.real(f"folder: {folder}: its equilibrium", [*numbers[1:]], finite=True))
     y_eq, u_eq = both[:p], both[p:]
     matrix = None
     if sensor == 1:
-        entries = (ctypes.c_double * library.lqrlab_sensor(None))()
-        library.lqrlab_sensor(entries)
+        entries = (ctypes.c_double * library.lqrlab_load_c_sensor(None))()
+        library.lqrlab_load_c_sensor(entries)
         matrix = np.array(entries).reshape(p, -1)
     dtype = np.dtype(np.float32 if real == 4 else np.float64)
     return ExportedController(folder, dt, p, m, size, y_eq, u_eq, matrix, sensor == 2, dtype, library)

@@ -18,7 +18,7 @@ from lqrlab import control
 from lqrlab.compute import checks
 from lqrlab.compute.array_files import write_arrays
 from lqrlab.compute.files import write_json
-from lqrlab.extensions.deployment.realtime import TimedRun, heading
+from lqrlab.extensions.deployment.timed_run import TimedRun, heading
 from lqrlab.simulation import LinearController, LinearPolicy, Problem
 from lqrlab.systems import Plant, families, plant_files
 

@@ -1,40 +1,55 @@
 """``lqrlab export``: a controller as C code."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from lqrlab.workbench.cli import options
 from lqrlab.workbench.cli.options import PATH
 
 
 @click.command()
-@click.argument("source", metavar="PLANT|RUN")
+@click.argument("source", metavar="PLANT|CONTROLLER")
 @click.option("-o", "--output", "folder", type=PATH, required=True, help="New folder of the C code.")
-@click.option("--plant", "family", help="Plant that a network controls, of the catalogue or a file.")
-@click.option("--dt", type=float, help="Sample time [s].  [default: the plant's]")
+@click.option("--plant", "family", help="Plant that CONTROLLER controls, of the catalogue or a file.")
+@click.option("--name", default="controller", show_default=True, help="Start of all symbols and file names.")
+@click.option("--dt", type=options.POSITIVE, help="Sample time [s].  [default: the plant's]")
 @click.option("--limit", type=float, help="Input limit, ± this.  [default: none]")
-def export(source: str, folder: Path, family: str | None, dt: float | None, limit: float | None) -> None:
-    """Write a controller as C99, with test vectors: of a PLANT its sampled LQR, of a training RUN its network.
+def export(source: str, folder: Path, family: str | None, name: str, dt: float | None, limit: float | None) -> None:
+    """Write a controller as C99, with test vectors: of a PLANT its sampled LQR, or a CONTROLLER for --plant.
 
-    lqrlab export cart_pole -o firmware; lqrlab export data/runs/quick/checkpoints --plant cart_pole -o firmware
+    CONTROLLER: lqr, lqg, mpc:20, pid[:rule], network, a run's folder, mine.py[:name], or a .json, .mat or
+    .npz of deployment.save. lqg and a StateSpace get the plant's measured outputs, the others its state. Controllers
+    of different names link into one program.
+
+    lqrlab export cart_pole -o firmware; lqrlab export lqg --plant cart_pole --name lqg -o firmware
     """
+    from lqrlab.extensions.controllers.processes import BUILT_IN, parted
+
+    if family is not None:
+        parted(source)  # refused before anything is loaded
+    elif Path(source).is_dir() or source.partition(":")[0] in BUILT_IN:
+        raise ValueError(f"--plant: expected the plant that {source} is to control, as --plant cart_pole")
+    options.require_plant(family or source, "--plant" if family else "PLANT|CONTROLLER")
     import jax
 
     from lqrlab import compute
-    from lqrlab.extensions import deployment
+    from lqrlab.extensions.deployment import c_files
     from lqrlab.simulation import Problem
-    from lqrlab.workbench.cli.options import plant
 
     compute.setup()
-    network = Path(source).is_dir()
-    if network and family is None:
-        raise ValueError("--plant: expected the plant that the network of this run is to control")
-    if not network and family is not None:
-        raise ValueError(f"PLANT|RUN: expected the folder of a training run beside --plant, but found {source}")
+    c_files.check_name(name)
     with jax.enable_x64(True):
         limits = None if limit is None else (-abs(limit), abs(limit))
-        problem = Problem.of(plant(family or source), dt=dt, limits=limits, optimum=not network)
-        checkpoints = Path(source) / "checkpoints"
-        controller = problem.K if not network else str(checkpoints if checkpoints.is_dir() else source)
-        written = deployment.to_c(controller, problem, folder)
+        problem = Problem.of(options.plant(family or source), dt=dt, limits=limits, optimum=family is None)
+        controller: Any = problem.K
+        if family is not None:
+            from lqrlab.extensions.controllers.loading import load
+
+            controller = load(source)
+            if hasattr(controller, "gains"):  # one for each of many plants
+                padded = controller.gains((problem.name,), Problem.of([problem.plant]))
+                controller = getattr(controller, "K", padded[0, : problem.m, : problem.n])
+        written = c_files.to_c(controller, problem, folder, name=name, source=source if family else f"LQR of {source}")
     click.echo(f"wrote {written}: a controller of {problem.name}; README.md says how it is built and tested")

@@ -179,13 +179,13 @@ def _names(tree: Any, alone: str) -> list[str]:
     for path, _ in jax.tree_util.tree_leaves_with_path(tree):
         name = re.sub(r"\W+", "_", jax.tree_util.keystr(path)).strip("_") or alone
         name = f"{alone}_{name}" if not name[0].isalpha() else name
-        while name in names or name in _KEYWORDS:
+        while name in names or name in KEYWORDS:
             name += "_"
         names.append(name)
     return names
 
 
-_KEYWORDS = set(
+KEYWORDS = set(
     re.findall(
         r"\w+",
         """auto break case char const continue default do double else enum extern float for goto if inline int long

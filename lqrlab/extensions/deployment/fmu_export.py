@@ -215,7 +215,7 @@ def _sources(unit: ExportedUnit) -> dict[str, str]:
         "SETTABLE": int(unit.holds_state),
     }
     return {
-        "controller.h": c_files.header(unit.step, translated),
+        "controller.h": c_files.header(unit.step, translated, c_files.facts(unit.step, None)),
         "controller.c": c_files.code(unit.step, translated),
         "model.c": "".join(c_files.filled(name, **places) for name in ("fmi_model.c", "fmi2.c")),
     }

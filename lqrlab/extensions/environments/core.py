@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike, Float, Int32, PRNGKeyArray
 from lqrlab.compute import checks, jit_by_function, pytree
 from lqrlab.compute.linalg import matvec, quadratic
 from lqrlab.extensions.environments import actions
-from lqrlab.extensions.environments.settings import BoxSpace, Discrete, Settings
+from lqrlab.extensions.environments.settings import MOST_COST, BoxSpace, Discrete, Settings
 from lqrlab.extensions.predictive import predictive_policies
 from lqrlab.simulation import Problem, verdict
 from lqrlab.systems import Plant, check_plant
@@ -32,7 +32,7 @@ class State:
         variant: which of the environment's plants this is.
         optimum: the least that the episode can cost, x0ᵀP x0; NaN where it is not known.
         paid: what was paid, with x_tᵀP x_t for the rest, above the optimum (linear plants), or in all (nonlinear ones).
-        bound: size of a state, in scales, at which the episode ends.
+        bound: size of a state at which the episode ends.
         queue: inputs on their way, the newest first.
         history: what was seen, and the input before it, the newest first.
         problem: the plant's, where :meth:`Environment.reset` was given one.
@@ -66,6 +66,7 @@ class Environment:
         unit_x, unit_u: what observed states or outputs, and inputs, are counted in.
         sensor: standard deviations of the sensors' noise, None for none.
         x_limits: of the states ``[n]``, low and high; None for none.
+        typical: mean of the least that episodes cost, over plants and starts.
         identity: what equal environments share.
     """
 
@@ -77,6 +78,7 @@ class Environment:
     unit_u: np.ndarray
     sensor: np.ndarray | None
     x_limits: tuple[np.ndarray, np.ndarray] | None
+    typical: float
     identity: Any
 
     def __eq__(self, other: object) -> bool:
@@ -191,7 +193,7 @@ class Environment:
             variant = jax.random.randint(which, (), 0, len(self.pool), jnp.int32)
         f, own = self.dtype, self._variant(variant) if problem is None else problem
         x = jax.random.normal(key, (self.n,), f) * own.scale_x * self.settings.start + jnp.asarray(self.offset, f)
-        bound = self.settings.far * jnp.maximum(verdict.size(x, own.scale_x), jnp.ones((), f))
+        bound = self.settings.far * jnp.maximum(self._size(x, own), jnp.ones((), f))
         state = State(
             x=x,
             time=jnp.int32(0),
@@ -279,7 +281,7 @@ class Environment:
         new = dataclasses.replace(
             state, x=after, time=state.time + 1, queue=queue, paid=state.paid + (excess if self.linear else cost)
         )
-        terminated = ~(verdict.size(after, problem.scale_x) <= state.bound)
+        terminated = ~(self._size(after, problem) <= state.bound)
         truncated = (new.time >= self.settings.horizon) & ~terminated
         violation = self._violation(problem, after)
         rewarded = self._reward(state, u, after, cost, excess) - self.settings.violation_weight * violation
@@ -305,6 +307,20 @@ class Environment:
         safe, _ = predictive_policies.nearest_safe(exact, self.settings.filter_horizon, x.astype(jnp.float64), u)
         return safe.astype(u.dtype)
 
+    def _size(self, x: Array, problem: Problem) -> Array:
+        """The largest deviation of a state in scales, or its cost to go over that of typical starts."""
+        by_cost, typical = self.settings.terminate == "cost", jnp.asarray(self.typical, self.dtype)
+        return problem.optimal_cost(x) / typical if by_cost else verdict.size(x, problem.scale_x)
+
+    def optimal_return(self, optimum: Any) -> Any:
+        """Return of the optimum over infinite time, by its cost; NaN if the reward is a function."""
+        known = np.nan if callable(self.settings.reward) else float(self.settings.reward != "excess")
+        return -optimum / self._unit(optimum) * known
+
+    def _unit(self, optimum: Any) -> Any:
+        """The cost that rewards are counted in."""
+        return {"relative": optimum, "normalised": MOST_COST * self.typical}.get(self.settings.reward, 1.0)
+
     def _violation(self, problem: Problem, x: Array) -> Array:
         """By how many scales a state exceeds its limits, at most; 0 if it keeps them."""
         if self.x_limits is None:
@@ -317,7 +333,7 @@ class Environment:
             return jnp.asarray(self.settings.reward(state.x, u, after, cost), self.dtype)
         if self.settings.reward == "excess":
             return -excess
-        return -cost / (state.optimum if self.settings.reward == "relative" else jnp.ones((), self.dtype))
+        return -cost / jnp.asarray(self._unit(state.optimum), self.dtype)
 
     def _ratio(self, state: State, problem: Problem, terminated: Array) -> Array:
         """Cost over the optimum, were the optimum to take over now; inf where the state has left the model."""

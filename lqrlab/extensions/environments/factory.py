@@ -63,6 +63,9 @@ def _made(plant: Any, settings: Settings) -> Environment:
         plants = _plants(plant, settings)
         pool = _pool(plants, settings)
         offset, (unit_x, unit_u) = _offset(plants, settings.task), _units(pool, plants, settings)
+        spread = np.asarray(pool.scale_x) ** 2 * (settings.start or 1.0) ** 2
+        mean = np.einsum("vii,vi->v", pool.P, spread) + np.asarray(pool.optimal_cost(np.tile(offset, (len(pool), 1))))
+        typical = float(np.mean(mean))
         box = None if pool.limits is None else pool.limits.x
         ends = None if box is None else (np.asarray(box[0][0, 0], dtype), np.asarray(box[1][0, 0], dtype))
         pool = jax.tree.map(np.asarray, pool.astype(np.dtype(dtype)))
@@ -78,7 +81,7 @@ def _made(plant: Any, settings: Settings) -> Environment:
     sensor = np.broadcast_to(noise, unit_x.shape) if noise.any() else None
     leaves, tree = jax.tree.flatten(pool)
     identity = (tree, *((a.dtype.str, a.shape, a.tobytes()) for a in leaves), settings)
-    made = Environment(pool, settings, plants.name, offset, unit_x, unit_u, sensor, ends, identity)
+    made = Environment(pool, settings, plants.name, offset, unit_x, unit_u, sensor, ends, typical, identity)
     if not np.isfinite([made.action_low, made.action_high]).all():
         warnings.warn(
             "limits: actions without bounds, which most agents cannot draw or scale; leave limits='plant', or give "

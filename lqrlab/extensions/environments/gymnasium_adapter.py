@@ -17,7 +17,7 @@ from lqrlab.compute import checks
 from lqrlab.extensions.environments.actions import refuse
 from lqrlab.extensions.environments.core import Environment, State, Step
 from lqrlab.extensions.environments.factory import make
-from lqrlab.extensions.environments.settings import Discrete, as_of
+from lqrlab.extensions.environments.settings import Discrete, as_of, for_learning
 from lqrlab.extensions.environments.vectorised import advance_batch, batch_reset, chosen, renewed
 from lqrlab.systems import Plant, drawing
 
@@ -28,15 +28,18 @@ _MARGIN = 24
 _SHARP = 2  # times the size, scaled down at the end: smooth edges
 
 
-def _numbers(info: dict[str, Any]) -> dict[str, Any]:
-    return {name: np.asarray(info[name]) for name in ("cost", "ratio", "optimum", "violation")}
+def _numbers(env: Environment, info: dict[str, Any]) -> dict[str, Any]:
+    found = {name: np.asarray(info[name]) for name in ("cost", "ratio", "optimum", "violation") if name in info}
+    return found | {"optimal_return": np.asarray(env.optimal_return(found["optimum"]))}
 
 
 class PlantEnv(gymnasium.Env):
     """A plant as a ``gymnasium.Env``; ``info["ratio"]`` is the episode's cost over the optimum.
 
-    Actions are within ±1, in the limits of the inputs, and observations in scales, unless ``units`` says otherwise; an
-    episode is truncated after ``horizon`` steps, 200 if left out.
+    Actions are within ±1, shares of the limits; observations are in scales, rewards minus the cost over ten times the
+    mean optimum. Episodes are truncated after ``horizon=200`` steps, and terminate where the cost to go is ten times
+    that of the start. :class:`Settings` has other ``units``, ``reward``, ``terminate``; ``units="physical"`` alone is
+    the task in SI units that :func:`make` has. ``info["optimal_return"]`` is the optimum's return.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012
@@ -58,7 +61,7 @@ class PlantEnv(gymnasium.Env):
         super().reset(seed=seed)
         obs, self._state = self.core.reset(self._key())
         self._u = np.zeros(self.core.m)
-        return np.asarray(obs), {"optimum": np.asarray(self._state.optimum)}
+        return np.asarray(obs), _numbers(self.core, {"optimum": self._state.optimum})
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
         """One sample time."""
@@ -67,7 +70,7 @@ class PlantEnv(gymnasium.Env):
         given = _given(self.core, action, ())
         obs, self._state, reward, terminated, truncated, info = self.core.step_env(self._key(), self._state, given)
         self._u = np.asarray(given) * self.core.unit_u if not self.core.settings.levels else self._u
-        return np.asarray(obs), float(reward), bool(terminated), bool(truncated), _numbers(info)
+        return np.asarray(obs), float(reward), bool(terminated), bool(truncated), _numbers(self.core, info)
 
     def _key(self) -> PRNGKeyArray:
         return jax.random.key(int(self.np_random.integers(_SEEDS)))
@@ -95,7 +98,7 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
         autoreset_mode: ``NEXT_STEP`` (an episode that ended is reset by the step after it, whose action is not used),
             ``SAME_STEP`` (at once, with ``final_obs`` and ``final_info``), or ``DISABLED`` (``reset`` takes a
             ``reset_mask``).
-        settings: see :func:`make`; ``units`` as of :class:`PlantEnv`.
+        settings: as of :class:`PlantEnv`.
     """
 
     def __init__(
@@ -142,7 +145,7 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
         else:
             self._over = jnp.zeros(self.num_envs, bool)
         self._obs, self._state = obs, state
-        return np.asarray(obs), {"optimum": np.asarray(state.optimum)}
+        return np.asarray(obs), _numbers(self.core, {"optimum": state.optimum})
 
     def _seeded(self, seed: Any) -> Array:
         if seed is None and self._state is None:
@@ -170,11 +173,11 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
         out, over, last = _vector_step(self.core, self.mode, self._root, self._count, self._state, given, self._over)
         obs, self._state, reward, terminated, truncated, info = out
         self._obs, self._over = obs, over
-        infos: dict[str, Any] = _numbers(info)
+        infos: dict[str, Any] = _numbers(self.core, info)
         ended = np.asarray(over)
         if self.mode is AutoresetMode.SAME_STEP and ended.any():
             infos |= {"final_obs": np.asarray(last["final_observation"]), "_final_obs": ended}
-            infos |= {"final_info": _numbers(last), "_final_info": ended}
+            infos |= {"final_info": _numbers(self.core, last), "_final_info": ended}
         return np.asarray(obs), *(np.asarray(a) for a in (reward, terminated, truncated)), infos  # type: ignore[return-value]
 
 
@@ -209,7 +212,7 @@ def _begun(over: Array, state: State, info: dict[str, Array]) -> dict[str, Array
 def _made(plant: Any, settings: dict[str, Any]) -> Environment:
     if plant is None:
         raise ValueError("plant: expected a family's name, a plant or a file; gymnasium.make(id, plant=...)")
-    return make(plant, **{"units": "limits"} | settings)
+    return make(plant, **for_learning(settings))
 
 
 def _given(env: Environment, action: Any, lead: tuple[int, ...]) -> Any:

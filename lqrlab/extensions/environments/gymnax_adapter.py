@@ -8,24 +8,25 @@ from flax import struct
 from jaxtyping import Array, PRNGKeyArray
 
 from lqrlab.compute import checks
-from lqrlab.extensions.environments.core import Environment, State, check_environment
-from lqrlab.extensions.environments.settings import Discrete, as_of
+from lqrlab.extensions.environments.core import Environment, State
+from lqrlab.extensions.environments.factory import make
+from lqrlab.extensions.environments.settings import Discrete, as_of, for_learning
 from lqrlab.installation import of_extra
 
 
 @functools.lru_cache(64)
-def gymnax(env: Environment, *, returns: int = 6) -> Any:
+def gymnax(env: Any, *, returns: int = 6, **settings: Any) -> Any:
     """An environment with gymnax's interface (``step(key, state, action, params)``, ``default_params``, spaces).
 
     Args:
-        env: as :func:`make` makes.
+        env: as :func:`make` makes; or a plant, with ``settings`` and defaults as of Gymnasium's ids.
         returns: 6 values of a step, as gymnax 1.0 has them; or 5 (``obs, state, reward, done, info``), as what was
             written for gymnax before 1.0 expects, rejax 0.1.3 for one.
     """
     of_extra("gymnax", "[environments]", "gymnax")
     from gymnax.environments import environment, spaces
 
-    check_environment(env)
+    env = make(env, **for_learning(settings)) if settings or not isinstance(env, Environment) else env
     checks.choice("returns", returns, (5, 6))
 
     @struct.dataclass

@@ -14,7 +14,9 @@ from lqrlab.compute import checks
 from lqrlab.compute.configuration import Config, Count, Natural, NonNegative, OneOf, Positive, Share
 from lqrlab.simulation import verdict
 
-REWARDS = ("cost", "excess", "relative")
+REWARDS = ("cost", "excess", "relative", "normalised")
+LEARNING = {"units": "limits", "reward": "normalised", "terminate": "cost"}  # defaults of Gymnasium's ids and gymnax
+MOST_COST = 10.0  # cost to go that ends an episode, over the starts' mean; "normalised" rewards are counted in it
 _MOST_REMEMBERED = 10_000
 _WIDE = 1.0  # half the width that an unbounded component is drawn from
 Limits = tuple[float | Sequence[float], float | Sequence[float]]
@@ -32,10 +34,11 @@ class Settings(Config):
         limits: of the actuators: ``"plant"`` (wide enough for the optimum from practically all starts), absolute
             ``(low, high)``, or None.
         observe: ``"state"``, ``"outputs"``, or ``"history:8"`` (the last eight states and the inputs before them).
-        units: ``"physical"``; ``"scaled"``: states and inputs in their scales; ``"limits"``, the default of Gymnasium's
-            ids: states in their scales, inputs in their limits, so that actions are within ±1.
+        units: ``"physical"``; ``"scaled"``: states and inputs in their scales; ``"limits"``: states in their scales,
+            inputs in their limits, so that actions are within ±1.
         reward: ``"cost"`` (minus the cost of the step), ``"excess"`` (minus what the action cost above the optimum's),
-            ``"relative"`` (minus the cost over the whole optimum), or a function ``(x, u, x_next, cost)``.
+            ``"relative"`` (minus the cost over the whole optimum), ``"normalised"`` (minus the cost over ten times the
+            mean optimum, which returns −0.1 then), or a function ``(x, u, x_next, cost)``.
         dt: sample time [s]; the plant's if left out.
         variants, seed: see ``spread``.
         start: size of the starts, in scales of the states.
@@ -43,8 +46,9 @@ class Settings(Config):
             state, and to what is seen of it.
         delay: samples until an input acts.
         action: ``"full"``, or ``"levels:3"`` (a grid of three values an input, chosen by one whole number).
-        terminate: ``"diverged"`` (1000 scales and times the start), ``"never"``, or a number of scales. The last reward
-            is paid for each step that is left.
+        terminate: ``"diverged"`` (1000 scales and times the start), ``"never"``, a number of scales, or ``"cost"``:
+            xᵀPx ten times that of the start, or the mean start's, which the linear optimum never reaches. The last
+            reward is paid for each step that is left.
         x_limits: of the states, ``(low, high)`` as deviations, numbers or one each: ``info["violation"]`` is by how
             much the step's state exceeds them, in scales.
         violation_weight: the reward's cost of each unit of that.
@@ -82,8 +86,8 @@ class Settings(Config):
         if self.on_error is None:
             object.__setattr__(self, "on_error", os.environ.get("LQRLAB_ON_ERROR", "raise"))
         super().__post_init__()
-        if self.terminate not in ("diverged", "never"):
-            checks.number("terminate", self.terminate, "'diverged', 'never', or a number of scales > 0", above=0)
+        if self.terminate not in ("diverged", "never", "cost"):
+            checks.number("terminate", self.terminate, "'diverged', 'never', 'cost' or a number of scales > 0", above=0)
         if not callable(self.reward):
             checks.choice("reward", self.reward, REWARDS, "a function, or one of")
         for name in ("noise", "sensor_noise"):
@@ -124,8 +128,13 @@ class Settings(Config):
 
     @property
     def far(self) -> float:
-        """Scales at which an episode ends."""
-        return {"diverged": verdict.FAR, "never": np.inf}.get(self.terminate, self.terminate)
+        """Size of a state at which an episode ends."""
+        return {"diverged": verdict.FAR, "never": np.inf, "cost": MOST_COST}.get(self.terminate, self.terminate)
+
+
+def for_learning(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with the defaults of other libraries; ``units="physical"`` is the task as :func:`make` has it."""
+    return settings if settings.get("units") == "physical" else LEARNING | settings
 
 
 def number_in(text: str, word: str) -> int:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lqrlab.workbench.cli.options import PATH, as_json
+from lqrlab.workbench.cli import options
+from lqrlab.workbench.cli.options import PATH, POSITIVE, as_json
 
 if TYPE_CHECKING:
     from lqrlab.extensions.identification import FittedPlant, LinearModel
@@ -25,9 +26,9 @@ def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> l
 @click.option("--plant", "family", help="Plant to fit, of the catalogue or a file.  [default: a linear model]")
 @click.option("--parameter", "parameters", multiple=True, callback=_listed, help="Parameters to fit.  [default: all]")
 @click.option("--order", type=click.IntRange(1), help="Model order.  [default: minimum BIC]")
-@click.option("--dt", type=float, help="Sample time [s].  [default: from the time column]")
+@click.option("--dt", type=POSITIVE, help="Sample time [s].  [default: from the time column]")
 @click.option("--time", help="Name of the time column.")
-@click.option("--validation", default=0.3, show_default=True, help="Held-out share of each record.")
+@click.option("--validation", type=options.SHARE, default=0.3, show_default=True, help="Held-out share of each record.")
 @click.option("-o", "target", type=PATH, help="Write the plant as JSON, for systems.load and lqrlab systems.")
 @as_json
 def identify(
@@ -48,10 +49,12 @@ def identify(
     With --plant, that plant's physical parameters; else a linear model by subspace and prediction error:
     lqrlab identify log.csv --input force --output position,angle --plant cart_pole -o plant.json
     """
+    options.require_file(file)
+    if family is not None:
+        options.require_plant(family, "--plant")
     from lqrlab import compute
     from lqrlab.compute.files import write_json
     from lqrlab.extensions import identification
-    from lqrlab.workbench.cli.options import plant
 
     compute.setup()
     log = identification.read(file, inputs, outputs, dt, time)
@@ -63,7 +66,7 @@ def identify(
         said = [f"order {found.order}, poles {', '.join(f'{p:.4g}' for p in found.poles)}"]
         said += found.residuals(first).sentences
     else:
-        found = identification.fit(plant(family), first, parameters or None)
+        found = identification.fit(options.plant(family), first, parameters or None)
         held_out = identification.residuals.fit_percent(last.ys, found.simulate(last))
         content, said = found.described(), [str(found), *found.residuals().sentences]
     percent = {s.name: round(float(v), 2) for s, v in zip(log.outputs, held_out)}

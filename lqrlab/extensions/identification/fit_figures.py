@@ -113,26 +113,21 @@ def picture(found: FitSummary, before: FitSummary | None = None) -> Picture:
     outputs = found.validation.outputs
     if before is not None and before.validation.outputs != outputs:
         before = None
-    shown, columns = outputs[:_MANY], 2 if len(outputs) > 1 else 1
-    wide, rows = (_WIDTH - 10 * (columns - 1)) / columns, -(-len(shown) // columns)
+    num = min(len(outputs), _MANY)
     labels = {"measured": _MEASURED, "model": _MODEL, **({"before": _BEFORE} if before else {})}
     body = svg.legend(2, 14, labels)
-    for i in range(len(shown)):
-        at = (i % columns * (wide + 10), 22 + i // columns * _TALL, wide, _TALL)
-        body += _measured(at, i, found, before)
-    top, half = 22 + rows * _TALL + 28, (_WIDTH - 10) / 2
+    places = charts.cells(num, (0, 22, _WIDTH, _TALL * ((num + 1) // 2)), 2)
+    body += "".join(_measured(at, i, found, before) for i, at in enumerate(places))
+    top, columns = sum(places[-1][1::2]) + 28, 2 if num == 2 else 3
     body += svg.text(2, top - 6, "residuals of") + svg.legend(80, top - 6, _looks(found))
-    body += _whiteness((0, top, half, 200), found, before)
-    body += _pole_plane((half + 10, top, half, 200), found, before)
-    top += 208
-    for i in range(len(shown)):
-        at = (i % columns * (wide + 10), top + i // columns * _TALL, wide, _TALL)
-        body += _step_chart(at, i, found, before)
+    first, second, *places = charts.cells(num + 2, (0, top, _WIDTH, height := 200 if num == 1 else 360), columns)
+    body += _whiteness(first, found, before) + _pole_plane(second, found, before)
+    body += "".join(_step_chart(at, i, found, before) for i, at in enumerate(places))
     alt = (
         "Measured and modelled outputs on the validation range, the residuals' autocorrelation, the poles with 95 % "
         "ellipses, the step responses with 95 % bands"
     )
-    return Picture(svg.document(body, _WIDTH + 8, top + rows * _TALL + 4, alt), alt, _words(found, before))
+    return Picture(svg.document(body, _WIDTH, top + height + 4, alt), alt, _words(found, before))
 
 
 def _words(found: FitSummary, before: FitSummary | None) -> str:
@@ -191,7 +186,7 @@ def _pole_plane(at: charts.Rectangle, found: FitSummary, before: FitSummary | No
     if before is not None:
         body += axes.marks(before.poles.real, before.poles.imag, "+", Stroke(3))
     body += axes.marks(found.poles.real, found.poles.imag, "×", _MODEL)
-    return axes.frame("Re z", "poles, Im z, with 95 % ellipses; a part of the unit circle", body)
+    return axes.frame("Re z", "poles, Im z, with 95 % ellipses", body)
 
 
 def _step_chart(at: charts.Rectangle, i: int, found: FitSummary, before: FitSummary | None) -> str:

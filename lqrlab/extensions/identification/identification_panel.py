@@ -27,9 +27,9 @@ def identify(
 ) -> "Identifier | Picture":
     """A panel to find a plant in a log: choose signals, ranges of time, and a linear model or a plant's parameters.
 
-    Shown are the outputs on the validation range, measured and modelled, with their fit; the residuals; poles and step
-    responses with what is uncertain; and in grey what was found before. ``values`` is what its controls begin at, as
-    *copy as code* writes it. Without a person it is the picture.
+    Shown are the outputs on the validation range with their fit, residuals, poles and step responses with what is
+    uncertain, in grey those before. ``values`` is what its controls begin at, as *copy as code* writes it. Without a
+    person it is the picture.
     """
     checks.instance("log", log, Log, "a log, as identification.read makes")
     return Identifier(log, None if plant is None else one_plant(plant)).at(values)
@@ -75,6 +75,9 @@ def find(log: Log, plant: Plant | None, asked: FitRequest, check: Check = lambda
 class Identifier(Panel[FitRequest, FitSummary]):
     """The panel; its controls are attributes, ``inputs``, ``outputs`` and ``parameters`` by name."""
 
+    moving = ("model",)
+    does = "finds the plant anew for each choice of signals, ranges of time, order and free parameters"
+
     def __init__(self, log: Log, plant: Plant | None = None) -> None:
         self._log, self._plant = log, plant
         self._now: FitSummary | None = None
@@ -100,8 +103,7 @@ class Identifier(Panel[FitRequest, FitSummary]):
         }
         pages["model"] += self.parameters.values()
         pages["log"] += [*self.outputs.values(), self.estimation, self.validation]
-        call = "identify", {"log": log, "plant": plant}
-        super().__init__([controls.tabs(pages)], call=call, settle=0.2)
+        super().__init__([controls.tabs(pages)], call=("identify", {"log": log, "plant": plant}), settle=0.2)
         names = ("inputs", "outputs", "estimation", "validation", "model", "order", "parameters")
         self.track(**{name: getattr(self, name) for name in names})
         self.ask()

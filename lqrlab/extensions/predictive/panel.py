@@ -24,7 +24,8 @@ from lqrlab.workbench.panels.panel import Panel
 
 LONGEST = 40
 """The longest horizon; all horizons run its program, so that a new one compiles nothing."""
-_WIDTH, _PLANS = 860.0, 10  # plans of the fan, at most
+_WIDTH, _TALL, _PLANS = 860.0, 300.0, 10  # plans of the fan, at most
+_LIMIT = Stroke(7, DASHES[2])
 
 
 def mpc_designer(
@@ -32,8 +33,8 @@ def mpc_designer(
 ) -> "PredictiveDesigner | Picture":
     """A panel to design a predictive controller: limits, horizon, input weight and Δu on sliders.
 
-    The plant is a family or one of your own; loops take ``num_steps`` samples, or until the nominal loop has settled.
-    ``values`` is what its controls begin at, as *copy as code* writes it. Without a person it is the picture.
+    Loops take ``num_steps`` samples, or until the nominal loop has settled. ``values`` is what its controls begin at,
+    as *copy as code* writes it. Without a person it is the picture.
     """
     return PredictiveDesigner(plant, num_steps).at(values)
 
@@ -88,6 +89,10 @@ def _rollout(problem: Problem, policy: _AnyHorizon, x0: Array, *, num_steps: int
 class PredictiveDesigner(Panel[dict[str, Any], Picture]):
     """The panel; its controls are attributes, ``initial`` by name."""
 
+    moving = ("limit", "horizon", "weight")
+    does = "designs the controller anew for each limit, horizon, input weight and initial state"
+    first = "the program of all horizons takes about 20 s, or 3 s where it was compiled before"
+
     def __init__(self, plant: str | Plant, num_steps: int | None = None) -> None:
         self._plant = loop_design.one_plant(plant)
         self._num_steps = loop_design.horizon(self._plant, num_steps, most=300)
@@ -102,9 +107,6 @@ class PredictiveDesigner(Panel[dict[str, Any], Picture]):
         super().__init__([pages], call=("mpc_designer", {"plant": plant, "num_steps": num_steps}))
         self.track(**kept, initial=self.initial)
         self.ask()
-
-    def _question(self) -> dict[str, Any]:
-        return self.values
 
     def _compute(self, question: dict[str, Any], check: Check) -> Picture:
         plant, (A, B), (Q, R) = self._plant, self._plant.matrices(), self._plant.weights()
@@ -143,19 +145,20 @@ def _outcome(plant: Plant, sampled: control.Sampled, run: Trajectory) -> str:
 
 def _picture(plant: Plant, runs: Mapping[str, Trajectory], horizon: int, limit: np.ndarray, said: str) -> Picture:
     """Both loops, signal by signal, with plans of the first as a fan and limits as dotted lines."""
-    run, looks, ts = runs["MPC"], svg.strokes(runs), np.asarray(runs["MPC"].ts)
-    body, wide, tall, fan = svg.legend(2, 14, looks | {"its plans": Stroke(3)}), _WIDTH / 3 - 10, 120.0, Stroke(3)
+    run, looks, ts, fan = runs["MPC"], svg.strokes(runs), np.asarray(runs["MPC"].ts), Stroke(3)
+    places = charts.cells(len(signals := charts.channels(plant)), (0, 22, _WIDTH, _TALL), 3)
+    body = svg.legend(2, 14, looks | {"its plans": fan} | ({"limits": _LIMIT} if np.isfinite(limit).all() else {}))
     begun = range(0, len(run.us) - 1, max(horizon // 2, -(-len(run.us) // _PLANS)))  # remembered a sample later
-    for i, channel in enumerate(signals := charts.channels(plant)):
+    for at, channel in zip(places, signals):
         loops = [(*channel.curve(each), looks[label]) for label, each in runs.items()]
         curves = loops[:1]  # whose range is the chart's; drawn again above its plans
         for t in begun:
             planned = getattr(run.memory, channel.field)[t + 1, : horizon + 1 - channel.held, channel.column]
             curves.append((ts[t] + (ts[1] - ts[0]) * np.arange(len(planned)), planned, fan))
         if channel.held and np.isfinite(limit).all():
-            curves += [(ts[[0, -1]], np.full(2, s * limit[channel.column]), Stroke(7, DASHES[2])) for s in (-1, 1)]
+            curves += [(ts[[0, -1]], np.full(2, s * limit[channel.column]), _LIMIT) for s in (-1, 1)]
         curves += loops[::-1]
-        at, unit = (i % 3 * (wide + 10), 22 + i // 3 * tall, wide, tall), channel.signal.unit
-        body += charts.over_time(at, curves, channel.name, unit, float(ts[-1]), steps=channel.held, lead=1)[0]
+        of = channel.name, channel.signal.unit, float(ts[-1])
+        body += charts.over_time(at, curves, *of, steps=channel.held, lead=1)[0]
     alt = f"{plant.title}: states and inputs under clipped LQR, and under MPC of {horizon} samples with its plans"
-    return Picture(svg.document(body, _WIDTH, 26 + tall * -(-len(signals) // 3), alt), alt, said)
+    return Picture(svg.document(body, _WIDTH, sum(places[-1][1::2]) + 4, alt), alt, said)

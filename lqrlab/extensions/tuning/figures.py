@@ -93,7 +93,7 @@ def _words(step: StepResponse, specs: StepSpecs, effort: float, margins: list[co
         "effort": float(np.abs(step.us).max() / effort),
         "margin": min((m.disk.alpha for m in margins), default=0.0),
     }
-    said = {name: html.escape(specs.sentence(name, reached[name])) for name in specs.names}
+    said = {name: html.escape(specs.sentence(name, reached[name], float(step.ts[-1]))) for name in specs.names}
     return "<br>".join(line if specs.met(name, reached[name]) else f"<b>{line}</b>" for name, line in said.items())
 
 

@@ -111,6 +111,7 @@ def step_info(ys: ArrayLike, dt: ArrayLike, r: ArrayLike, *, within: float = 0.0
     return broadcast(one, (ys.mT, 1), (matrix_checks.sample_time(dt, ys.dtype, ys)[..., None], 0), (r, 0))
 
 
+_ENDLESS = 1e6  # a figure of a response that grows
 _SIZES = (50, 100, 200, 400, 800)  # steps that are simulated: each is a program of its own
 _WORDS = {
     "settling": ("settling time", " s"),
@@ -170,24 +171,24 @@ class StepSpecs:
         bound = self.bound(name)
         return value >= bound * (1 - 1e-9) if name == "margin" else value <= bound * (1 + 1e-9)
 
-    def sentence(self, name: str, value: float) -> str:
-        """The value that a loop reaches, and whether it meets the specification, in words."""
+    def sentence(self, name: str, value: float, simulated: float) -> str:
+        """The value that a loop reaches in so many seconds, and whether it meets the specification, in words."""
         words, unit = _WORDS[name]
-        bound = self.bound(name)
-        text = f"{words[0].upper()}{words[1:]}: {value:.3g}{unit}"
-        if name != "effort":
-            text += f", specified {'at least' if name == 'margin' else 'at most'} {bound:.3g}{unit}"
+        bound, title = self.bound(name), f"{words[0].upper()}{words[1:]}"
+        asked = f", specified at {'least' if name == 'margin' else 'most'} {bound:.3g}{unit}" * (name != "effort")
+        if not value < _ENDLESS:
+            why = f"the response does not settle within the {simulated:.3g} s that are simulated"
+            return f"{title}: missed{asked}: {why}. Raise the weight of this output, or lower that of the inputs."
         if self.met(name, value):
-            return f"{text}: met."
-        if not np.isfinite(value):
-            return f"{text}: missed, the output has not settled at the end of the simulation."
-        return f"{text}: missed." if name == "effort" else f"{text}: missed by {abs(value - bound):.2g}{unit}."
+            return f"{title}: {value:.3g}{unit}{asked}: met."
+        missed = "" if name == "effort" else f" by {abs(value - bound):.2g}{unit}"
+        return f"{title}: {value:.3g}{unit}{asked}: missed{missed}."
 
     def sentence_without(self, name: str, value: float, simulated: float) -> str:
         """The value that the loop reaches which meets all others; ``simulated`` [s] is how long its response is."""
         words, unit = _WORDS[name]
         then = f"it is then {value:.3g}{unit}"
-        if not np.isfinite(value):
+        if not value < _ENDLESS:
             then = f"it then does not settle in the {simulated:.3g} s that are simulated"
         return f"Without the specification of the {words} all others are met; {then}."
 
@@ -195,8 +196,8 @@ class StepSpecs:
 class StepExperiment(NamedTuple):
     """One continuous plant, sampled, whose outputs step to r.
 
-    ``A, B, C, Q, R`` as in :func:`lqrd`, ``plant`` sampled, ``dt`` [s], set-point ``r [m]``, the input that holds
-    it ``[m]``, and how many steps are simulated.
+    ``A, B, C, Q, R`` as in :func:`lqrd`, ``plant`` sampled, ``dt`` [s], set-point ``r [m]``, the state that rests there
+    ``[n]`` and the input that holds it ``[m]``, and how many steps are simulated.
     """
 
     A: Array
@@ -207,6 +208,7 @@ class StepExperiment(NamedTuple):
     dt: float
     plant: tuple[Array, Array]
     r: np.ndarray
+    rest: np.ndarray
     holding_input: np.ndarray
     num_steps: int
 
@@ -241,7 +243,7 @@ class StepExperiment(NamedTuple):
         poles = lqrd(a, b, q, weight, dt).poles
         last = float(settling_time(poles, dt)) if specs.settling is None else 4 * specs.settling
         num_steps = next((size for size in _SIZES if size >= last / dt), _SIZES[-1])
-        return cls(a, b, c, q, weight, dt, plant, target, Nu @ target, num_steps)
+        return cls(a, b, c, q, weight, dt, plant, target, Nx @ target, Nu @ target, num_steps)
 
     def reached(self, design: LQR, specs: StepSpecs) -> dict[str, float]:
         """The specifications of a loop by the public analysis functions; the effort relative to its limit."""

@@ -1,16 +1,16 @@
 """Weights: those that meet specifications, by descent through the Riccati equation; Pareto fronts of many."""
 
 import dataclasses
-from functools import partial
+import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import scipy  # its modules load when they are first used
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from lqrlab.compute import calculus, pytree
+from lqrlab.compute import pytree
 from lqrlab.compute.checks import instance, whole
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.eigenmodes import zeros
@@ -18,11 +18,14 @@ from lqrlab.control.discretization import discretize
 from lqrlab.control.lyapunov import cost_to_go
 from lqrlab.control.regulator import LQR, lqrd
 from lqrlab.control.state_space import sensitivity
-from lqrlab.extensions.tuning.step import StepExperiment, StepSpecs, step_response
+from lqrlab.extensions.tuning.step import StepExperiment, StepSpecs
 
-_STARTS, _ITERATIONS = 6, 200
+_STARTS, _AGAIN, _EVALUATIONS = 6, 2, 50  # those that are tried again without a specification; evaluations of each
+_STEP, _WORST = 1e-5, 1e3  # difference of the logarithms that gives a slope; a miss, at most
 _SAMPLES = 300  # among which the peak of a front's inputs is searched
 _INSIDE = 0.01  # the descent aims at specifications that are tighter by this, relative
+
+Report = Callable[[int, int], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,128 +62,111 @@ def tune(
     *,
     r: ArrayLike = 1.0,
     seed: int = 0,
+    report: Report = lambda start, starts: None,
 ) -> Tuned:
     """Weights of :func:`lqrd` for a loop that meets specifications when y = Cx steps from rest to r.
 
     The weights are D Q D and E R E with diagonal D and E, whose logarithms descend the excess over the specifications
-    from several starts; and again with each specification left out in turn, to tell which exclude each other.
+    from one start after another; if none meets them all, again with each specification left out in turn, to tell which
+    exclude each other.
 
     Args:
         A, B, Q, R, dt: one plant, the weights to start from and the sample time [s], as in :func:`lqrd`.
         C: the outputs that step ``[m, n]``: as many outputs as inputs.
         specs: :class:`StepSpecs`.
         r: set-point ``[m]``, or one number for all; an output with r = 0 is to stay where it is.
-        seed: of the starts, which are the given weights and others around them.
+        seed: of the starts, which are the given weights and then others around them.
+        report: called with the start (from 0) and their number at each step; what it raises ends the search.
 
-    Of the starts that meet all specifications, the one with weights nearest to the given ones is returned; if none
-    does, that with the least excess. An output that no constant input can hold is refused.
+    The first start that meets all specifications is returned; if none does, that with the least excess. An output
+    that no constant input can hold is refused.
     """
     matrix_checks.on_host("tune", A, B, C, Q, R, dt, r)
     instance("specs", specs, StepSpecs, "specifications, tuning.StepSpecs(settling=…)")
     whole("seed", seed, 0)
     step = StepExperiment.of(A, B, C, Q, R, dt, specs, r)
-    logs, *logs_without = _searched(step, specs, seed)
-    Qt, Rt = _weights(logs, step.Q, step.R)
+    starts = np.random.default_rng(seed).normal(0, 2.0, (_STARTS, len(step.Q) + len(step.R)))
+    starts[0] = 0.0
+    log = _searched(step, specs, starts, report)
+    Qt, Rt = _weights(log, step.Q, step.R)
     design = lqrd(step.A, step.B, Qt, Rt, dt)
     reached = step.reached(design, specs)
     met = {name: specs.met(name, reached[name]) for name in specs.names}
-    sentences = [specs.sentence(name, reached[name]) for name in specs.names]
+    sentences = [specs.sentence(name, reached[name], step.num_steps * step.dt) for name in specs.names]
     if not all(met.values()):
-        sentences += [*_conflicts(step, specs, logs_without), *_impossible(step, specs)]
-    return Tuned(Qt, Rt, design, reached, met, tuple(sentences))
+        starts = np.concatenate([log[None], starts[:_AGAIN]])
+        sentences += [*_conflicts(step, specs, starts, report), *_impossible(step, specs)]
+    return Tuned(jnp.asarray(Qt), jnp.asarray(Rt), design, reached, met, tuple(sentences))
 
 
-def _searched(step: StepExperiment, specs: StepSpecs, seed: int) -> list[Array]:
-    """Logarithms of the best weights ``[n + m]``: for all specifications, then without each of them in turn."""
-    (n, m), names, dtype = step.B.shape, specs.names, step.A.dtype
-    masks = np.concatenate([np.ones((1, len(names))), 1 - np.eye(len(names))])
-    masks = masks if len(names) > 1 else masks[:1]
-    random = np.random.default_rng(seed).normal(0, 2.0, (_STARTS - 1, n + m))
-    starts = np.concatenate([np.zeros((1, n + m)), random])
-    bounds = {name: jnp.asarray(getattr(specs, name), dtype) for name in (*names, "within")}
-    if "effort" in bounds:
-        bounds["effort"] = jnp.asarray(specs.limits(m), dtype)
-    frequencies = np.pi / step.dt * np.logspace(-4, 0, 160)
-    arrays = [jnp.asarray(v, dtype) for v in (starts, masks, step.dt, step.r, frequencies)]
-    problem = (step.A, step.B, step.C, step.Q, step.R, *step.plant, *arrays[2:])
-    best, loss = (np.asarray(a) for a in _descend(*arrays[:2], bounds, problem, step.num_steps))
-    return [jnp.asarray(logs[_nearest(logs, losses)]) for logs, losses in zip(best, loss)]
+def _searched(step: StepExperiment, specs: StepSpecs, starts: np.ndarray, report: Report) -> np.ndarray:
+    """Logarithms of weights ``[n + m]``: of the first start that comes to meet all, else those with the least miss."""
+    best, least, one = starts[0], np.inf, np.eye(starts.shape[1])
+    for i, start in enumerate(starts):
+
+        @functools.lru_cache(maxsize=1)
+        def aim(log: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
+            """The misses and their slopes, by differences: all designs are one call."""
+            report(i, len(starts))  # noqa: B023
+            misses = _excess(step, specs, np.array(log) + np.vstack([0 * one[:1], _STEP * one])) + _INSIDE
+            misses = np.clip(np.nan_to_num(misses, nan=_WORST), 0.0, _WORST)
+            return misses[0], (misses[1:] - misses[0]).T / _STEP
+
+        found = scipy.optimize.least_squares(
+            lambda x: aim(tuple(x))[0], start, lambda x: aim(tuple(x))[1],
+            bounds=(-25.0, 25.0), max_nfev=_EVALUATIONS, ftol=1e-4, xtol=1e-4,
+        )  # fmt: skip
+        if found.cost < least:
+            best, least = found.x, found.cost
+        if not least:
+            break
+    return best
 
 
-def _nearest(logs: np.ndarray, losses: np.ndarray) -> int:
-    """The start with the least loss; among those without any, that with the smallest change of weights."""
-    far = np.linalg.norm(logs, axis=-1)
-    return int(np.lexsort((far, np.where(losses <= 0, 0.0, losses)))[0])
+def _weights(log: np.ndarray, Q: Array, R: Array) -> tuple[np.ndarray, np.ndarray]:
+    """D Q D and E R E with the diagonals exp(log/2) ``[..., n + m]``."""
+    both = np.exp(log / 2)
+    d, e = both[..., : len(Q)], both[..., len(Q) :]
+    return np.asarray(Q) * d[..., :, None] * d[..., None, :], np.asarray(R) * e[..., :, None] * e[..., None, :]
 
 
-def _weights(log: Array, Q: Array, R: Array) -> tuple[Array, Array]:
-    """D Q D and E R E with the diagonals exp(log/2) ``[n + m]``."""
-    d, e = jnp.split(jnp.exp(log / 2), [len(Q)])
-    return Q * jnp.outer(d, d), R * jnp.outer(e, e)
+def _excess(step: StepExperiment, specs: StepSpecs, logs: np.ndarray) -> np.ndarray:
+    """Miss of each specification ``[..., specs]`` by weights ``[..., n + m]``, logarithmic or relative; ≤ 0 where met.
 
-
-def _excess(log: Array, bounds: dict[str, Array], problem: tuple[Array, ...], num_steps: int) -> Array:
-    """Miss of each specification, as a logarithm or relative; below zero where met.
-
-    Smooth in the weights where the settling time itself is not: the largest deviation after the time specified
-    stands for it, and the peak of |S − ½| over frequencies, S the sensitivity at each input, for the disk margin.
+    The largest deviation after the time specified stands for the settling time; max |S − ½| for the disk margin.
     """
-    A, B, C, Q, R, Ad, Bd, dt, r, frequencies = problem
-    K = lqrd(A, B, *_weights(log, Q, R), dt).K
-    ys, us = step_response(Ad, Bd, C, K, r, num_steps)
-    done = jnp.where((r != 0)[None], ys / jnp.where(r != 0, r, 1.0)[None], 1.0)
-    excess = []
-    if "settling" in bounds:
-        late = jnp.arange(num_steps + 1, dtype=K.dtype) * dt > bounds["settling"] - 1e-9 * dt
-        outside = jnp.max(jnp.where(late[:, None], jnp.abs(done - 1), 0.0))
-        excess.append(jnp.log(jnp.maximum(outside, 1e-6) / bounds["within"]))
-    if "overshoot" in bounds:
-        over = jnp.max(done) - 1 - bounds["overshoot"]
-        excess.append(over / jnp.maximum(bounds["overshoot"], bounds["within"]))
-    if "effort" in bounds:
-        excess.append(jnp.log(jnp.maximum(jnp.max(jnp.abs(us) / bounds["effort"][None]), 1e-6)))
-    if "margin" in bounds:
-        half = jnp.diagonal(sensitivity(Ad, Bd, K, frequencies, dt), axis1=-2, axis2=-1) - 0.5
-        excess.append(jnp.log(bounds["margin"] * jnp.max(jnp.abs(half))))
-    return jnp.stack(excess)
+    K = np.asarray(lqrd(step.A, step.B, *_weights(logs, step.Q, step.R), step.dt).K)
+    A, B, C = (np.asarray(a) for a in (*step.plant, step.C))
+    closed, away = A - B @ K, np.broadcast_to(-step.rest[:, None], (*K.shape[:-2], len(A), 1))
+    with np.errstate(all="ignore"):
+        while away.shape[-1] <= step.num_steps:  # powers of the loop, so that nothing is compiled
+            away, closed = np.concatenate([away, closed @ away], axis=-1), closed @ closed
+        away = np.swapaxes(away[..., : step.num_steps + 1], -1, -2)
+        us, done = step.holding_input - away[..., :-1, :] @ np.swapaxes(K, -1, -2), step.r + away @ C.T
+        done, excess = done[..., step.r != 0] / step.r[step.r != 0], []
+        if specs.settling is not None:
+            late = np.arange(step.num_steps + 1) * step.dt > specs.settling - 1e-9 * step.dt
+            outside = np.abs(done - 1)[..., late, :].max((-1, -2))
+            excess.append(np.log(np.maximum(outside, 1e-6) / specs.within))
+        if specs.overshoot is not None:
+            over = done.max((-1, -2)) - 1 - specs.overshoot
+            excess.append(over / max(specs.overshoot, specs.within))
+        if specs.effort is not None:
+            excess.append(np.log(np.maximum((np.abs(us) / specs.limits(len(step.r))).max((-1, -2)), 1e-6)))
+        if specs.margin is not None:
+            frequencies = np.pi / step.dt * np.logspace(-4, 0, 160)
+            S = sensitivity(*matrix_checks.together(A, B, K), frequencies, step.dt)  # type: ignore[call-arg]
+            half = np.abs(np.diagonal(np.asarray(S), axis1=-2, axis2=-1) - 0.5).max((-1, -2))
+            excess.append(np.log(specs.margin * half))
+    return np.stack(excess, axis=-1)
 
 
-@partial(jax.jit, static_argnames="num_steps")
-def _descend(
-    starts: Array, masks: Array, bounds: dict[str, Array], problem: tuple[Array, ...], num_steps: int
-) -> tuple[Array, Array]:
-    """Adam from all starts under all masks of the specifications; the best weights passed, and their loss."""
-    optimiser = optax.adam(optax.cosine_decay_schedule(0.3, _ITERATIONS, 0.03))
-
-    def loss(log: Array, mask: Array) -> Array:
-        missed = jnp.maximum(_excess(log, bounds, problem, num_steps) + _INSIDE, 0.0)
-        return jnp.sum(mask * missed**2)
-
-    def one(log: Array, mask: Array) -> tuple[Array, Array]:
-        def step(state: tuple, _: None) -> tuple[tuple, None]:
-            log, memory, best, least = state
-            value, slope = jax.value_and_grad(loss)(log, mask)
-            best = jnp.where(value < least, log, best)
-            least = jnp.minimum(jnp.where(jnp.isnan(value), jnp.inf, value), least)
-            size = jnp.linalg.norm(slope)  # a long slope would throw the start far off
-            slope = jnp.where(jnp.isfinite(size), slope / jnp.maximum(size, 1.0), 0.0)
-            change, memory = calculus.updates(optimiser, slope, memory)
-            # a start that meets all its specifications stays where it is
-            log = jnp.clip(jnp.where(value > 0, log + change, log), -25.0, 25.0)
-            return (log, memory, best, least), None
-
-        start = (log, optimiser.init(log), log, jnp.asarray(jnp.inf, log.dtype))
-        (_, _, best, least), _ = jax.lax.scan(step, start, None, length=_ITERATIONS)
-        return best, least
-
-    return jax.vmap(lambda mask: jax.vmap(one, (0, None))(starts, mask))(masks)
-
-
-def _conflicts(step: StepExperiment, specs: StepSpecs, logs_without: list[Array]) -> list[str]:
+def _conflicts(step: StepExperiment, specs: StepSpecs, starts: np.ndarray, report: Report) -> list[str]:
     """The specification that, left out, lets all others be met, in words."""
     sentences = []
-    for name, logs in zip(specs.names, logs_without):
-        design = lqrd(step.A, step.B, *_weights(logs, step.Q, step.R), step.dt)
+    for name in specs.names if len(specs.names) > 1 else ():
+        log = _searched(step, dataclasses.replace(specs, **{name: None}), starts, report)  # type: ignore[arg-type]
+        design = lqrd(step.A, step.B, *_weights(log, step.Q, step.R), step.dt)
         reached = step.reached(design, specs)
         if all(specs.met(other, reached[other]) for other in specs.names if other != name):
             sentences.append(specs.sentence_without(name, reached[name], step.num_steps * step.dt))
@@ -188,7 +174,7 @@ def _conflicts(step: StepExperiment, specs: StepSpecs, logs_without: list[Array]
 
 
 def _impossible(step: StepExperiment, specs: StepSpecs) -> list[str]:
-    """The limits of the plant that no controller can overcome, in words; an empty list if none is known.
+    """The limits of the plant that no controller can overcome, in words.
 
     Source of the zero's bound: G. C. Goodwin, S. F. Graebe and M. E. Salgado, Control System Design (2001),
     section 4.6.

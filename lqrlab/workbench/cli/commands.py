@@ -12,7 +12,7 @@ import click
 from lqrlab.installation import program, typed
 from lqrlab.workbench.cli import options
 from lqrlab.workbench.cli.options import PATH, complete, main
-from lqrlab.workbench.runs import notebooks, pipeline, run_folder, study
+from lqrlab.workbench.runs import notebooks, pipeline, run_folder, session, study
 
 
 @main.command()
@@ -44,7 +44,7 @@ def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: 
 @options.folder(help="Output folder.  [default: data/sweeps/NOTEBOOK]")
 @options.workers(help="Number of worker processes.  [default: half the cores]")
 @options.scheduler
-@click.option("--time-limit", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Limit of each run.")
+@click.option("--time-limit", type=options.POSITIVE, metavar="SECONDS", help="Limit of each run.")
 @click.option("--retries", type=click.IntRange(0), default=1, show_default=True, help="Retries of a failed run.")
 @click.option("--report/--no-report", default=True, help="Compare the runs on a page.  [default: yes]")
 @options.dry_run
@@ -61,16 +61,21 @@ def sweep(target: str, overrides: dict[str, str], **kwargs: Any) -> None:
     from lqrlab.workbench.runs import sweep_plan
 
     asked = sweep_plan.Sweep(target, overrides, **kwargs)
-    if notebook := sweep_plan.notebook(target):
-        plan = sweep_plan.planned(asked, notebook)
+    notebook = sweep_plan.notebook(target)
+    plan = sweep_plan.planned(asked, notebook) if notebook else None
+    points, folder = (plan.points, plan.folder) if plan else sweep_plan.planned_plant(asked)
+    if asked.dry_run:
+        sweep_plan.tell(notebook.name if notebook else target, points, folder)
+        return
+    if plan:
         from lqrlab.workbench.runs import sweep
 
-        folder = sweep.sweep(plan)
+        sweep.sweep(plan)
     else:
         from lqrlab.workbench.runs import plant_sweep
 
-        folder = plant_sweep.design(asked)
-    sys.exit(not asked.dry_run and run_folder.read(folder / run_folder.SWEEP)["status"] != "finished")
+        plant_sweep.design(asked, points, folder)
+    sys.exit(run_folder.read(folder / run_folder.SWEEP)["status"] != "finished")
 
 
 @main.command()
@@ -159,15 +164,17 @@ def generate(path: Path, overrides: dict[str, str], **engine_options: Any) -> No
     -p keep_every=10 -p segment_length=64 one segment of 64 steps in every ten is kept of each trajectory.
     The bytes do not depend on the number of processes.
     """
+    from lqrlab.dataset import data_config
+
+    kinds = typing.get_type_hints(data_config.DataConfig)
+    typed = {name: notebooks.from_text(value, kinds.get(name, str)) for name, value in overrides.items()}
+    wanted = data_config.DataConfig.from_json(json.dumps(typed))
+    notebooks.require_family("families", *wanted.families)
     from lqrlab import compute, dataset
-    from lqrlab.workbench.figures import data_card
     from lqrlab.workbench.runs import cluster
     from lqrlab.workbench.runs.terminal import say
 
     compute.setup()
-    kinds = typing.get_type_hints(dataset.DataConfig)
-    typed = {name: notebooks.from_text(value, kinds.get(name, str)) for name, value in overrides.items()}
-    wanted = dataset.DataConfig.from_json(json.dumps(typed))
     here = all(value is None for value in engine_options.values())
 
     def show(done: int, total: int, what: str) -> None:
@@ -177,6 +184,8 @@ def generate(path: Path, overrides: dict[str, str], **engine_options: Any) -> No
         made = dataset.generate(wanted, path, progress=show, engine=engine, say=say)
     rows = "segments of trajectories" if wanted.segmented else "trajectories"
     say(f"✓ {path}  {made.record['variants']} variants, {made.record['trajectories']} {rows}")
+    from lqrlab.workbench.figures import data_card
+
     click.echo(f"card: {data_card.write(made)}")
 
 
@@ -212,9 +221,7 @@ def train(folder: Path, profile: str, overrides: dict[str, str], source: Path | 
     (nb,) = notebooks.named(source, ("03_training",))
     values: dict[str, Any] = notebooks.effective([nb], notebooks.read_profile(source, profile), overrides)[nb.name]
     values["train_options"] = {"checkpoint_every": 5 * values["report_every"]} | values["train_options"]
-    if not (folder / "dataset").is_dir():
-        advice = f"{program()} run 02_data_generation --folder {typed(folder)} makes one"
-        raise ValueError(f"{folder}: expected a folder with a data set, but found no {folder / 'dataset'}; {advice}")
+    session.require(nb.name, folder, ["dataset"])
     from lqrlab import compute, dataset, learning
 
     compute.setup()

@@ -51,6 +51,8 @@ def systems(name: str | None, file: Path | None, as_json: bool) -> None:
     Of one plant, by its name or from a file (a robot's, or of lqrlab identify): its size, source, parameters, signals
     and open-loop modes in words.
     """
+    if name is not None:
+        options.require_plant(name)
     from lqrlab import compute, control, systems
 
     compute.setup()

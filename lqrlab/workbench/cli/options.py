@@ -18,25 +18,29 @@ from lqrlab.workbench.runs import notebooks, run_folder
 if TYPE_CHECKING:
     from lqrlab.systems import Plant
 
-COMMANDS = "lqrlab.commands"
-"""Entry points of further commands."""
+COMMANDS = "lqrlab.commands"  # entry points of further commands
 MATTER = ("run", "report", "sweep", "systems", "doctor")
 RESUMED = ("run", "sweep", "data", "train", "judge")
 _DISK = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there and run the same command again")
 _DISK |= dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "give a folder that may be written to")
 PATH = click.Path(path_type=Path)
+POSITIVE, SHARE = click.FloatRange(0, min_open=True), click.FloatRange(0, 1, max_open=True)
 
 
-class _Group(click.Group):
-    """Turns what went wrong into one clean line: exit code 2 for a wrong request, 1 for a failed run."""
+class _Listed(click.Group):
+    """A group whose help has a whole sentence for each command."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands with their short help; those of extensions by name, or asking for help would import them."""
-        own = [name for name in self.list_commands(ctx) if name in self.commands and not self.commands[name].hidden]
+        """The first paragraph of each command's help, which the formatter wraps."""
+        found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         with formatter.section("Commands"):
-            formatter.write_dl([(name, self.commands[name].get_short_help_str(formatter.width - 16)) for name in own])
-        added = ", ".join(importlib.metadata.entry_points(group=COMMANDS).names)
-        formatter.write_text(f"Commands of extensions: {added}.")
+            formatter.write_dl([(name, (each.help or "").partition("\n\n")[0]) for name, each in found.items() if each])
+
+
+class _Group(_Listed):
+    """Turns what went wrong into one clean line: exit code 2 for a wrong request, 1 for a failed run."""
+
+    group_class = _Listed
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of the commands, the most important first; then those of extensions."""
@@ -137,6 +141,8 @@ def _settings(context: click.Context, parameter: click.Parameter, items: tuple[s
 def _enter_plants(context: click.Context, parameter: click.Parameter, files: tuple[Path, ...]) -> None:
     """Enter the user's plants into the catalogue before anything else is looked at."""
     if files and not context.resilient_parsing:
+        for file in files:
+            require_file(file)
         from lqrlab import compute, systems
 
         compute.setup()
@@ -155,8 +161,22 @@ def with_plants(command: click.Command) -> None:
         with_plants(below)
 
 
+def require_file(file: Path) -> None:
+    """Refuse a file that is not there."""
+    if not file.is_file():
+        raise ValueError(f"{file}: there is no such file")
+
+
+def require_plant(name: str, label: str = "NAME") -> None:
+    """Refuse a name of no plant, or of no file of one, without waiting for JAX."""
+    require_file(Path(name)) if Path(name).suffix else notebooks.require_family(label, name)
+    if Path(name).suffix in (".toml", ".py"):
+        raise ValueError(f"{label}: {name} may hold several plants; give --plants {name}, and the name of one of them")
+
+
 def plant(name: str) -> "Plant":
     """A plant by its name in the catalogue, or from a file: a robot's, or as ``lqrlab identify`` writes it."""
+    require_plant(name)
     from lqrlab import systems
 
     return systems.load(name) if Path(name).suffix else systems.make(name)

@@ -50,18 +50,14 @@ def animation(
     """Draw a plant moving through its trajectories, side by side, above the curves of some of its signals.
 
     All runs share one clock, one frame and one scale; time marks run along the curves. A run that diverges stands
-    still where a state is 50 scales from the equilibrium, and says when.
+    still where a state is 50 scales from the equilibrium, and says when. A plant without a ``draw`` is drawn as bars.
 
     Args:
-        plant: one plant, of the catalogue or one's own; without a ``draw`` its states are bars.
-        runs: a trajectory of one loop (``xs [T+1, n]``, as from ``simulation.rollout``), or label → trajectory. The
-            first sets the frame. Labels known to :data:`plots.COLOURS` have the colours of all other figures.
+        runs: a trajectory of one loop (``xs [T+1, n]``), or label → trajectory; the first sets the frame.
         curves: further runs that are shown as curves only, cut off where they leave the picture.
         signals: names of the states and inputs to show as curves; the first state and the first input if left out.
-        title: above the whole.
-        speed: seconds of the plant's time a second of playing; 1 (life) if a round then takes two to twenty seconds,
-            else a round number of times faster or slower, which is written below.
-        width: in pixels.
+        speed: seconds of the plant's time a second of playing; 1 if a round then takes two to twenty seconds, else a
+            round number of times faster or slower, which is written below.
 
     Raises:
         ValueError: a batch of plants or of trajectories, a run that does not fit the plant, an unknown signal.

@@ -28,10 +28,8 @@ def page(names: Sequence[str] | None = None, *, unfolded: bool = False) -> HtmlP
     It moves the linear models that the gains are designed for, all in one go. ``unfolded`` shows everything at once and
     moves the nonlinear plants, which takes about a second a family to compile.
     """
-    chosen = tuple(names or systems.names())
+    chosen, fields, contents = tuple(names or systems.names()), dict[str, list[str]](), dict[str, list[str]]()
     plants = [systems.make(name) for name in chosen]
-    fields: dict[str, list[str]] = {}
-    contents: dict[str, list[str]] = {}
     for plant, shown in zip(plants, demonstrations(plants)):
         field = html.escape(_field(plant))
         fields.setdefault(field, []).append(_entry(plant, shown, unfolded=unfolded))

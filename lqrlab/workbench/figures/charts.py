@@ -38,6 +38,7 @@ class Axes:
     y: Interval
     margins: Rectangle = (40, 14, 16, 28)  # left, right, top and bottom, for the labels [px]
     boxed: bool = True  # a frame with a full grid; else a line below and horizontal grid lines
+    at_y: tuple[float, ...] = ()  # where ticks stand on the vertical axis, if not at round numbers
     logs: str = ""  # axes, "x", "y" or "xy", whose values are log10 of what stands at their ticks
 
     @property
@@ -64,7 +65,8 @@ class Axes:
         left, right, top, bottom = self.edges
         spacing, grid = ((50, 30), f"{px(top)}V{px(bottom)}") if self.boxed else ((45, 22), f"{px(bottom)}v3")
         parts = [text(self.at[0] + 2, self.at[1] + 10, above, look="lq-soft")]
-        for v, number in _labelled(self.y, int((bottom - top) / spacing[1]), log="y" in self.logs):
+        labelled = _labelled(self.y, int((bottom - top) / spacing[1]), log="y" in self.logs)
+        for v, number in [(v, _number(v)) for v in self.at_y] or labelled:
             y = float(self.place(0.0, v)[1])
             parts.append(f'<path class="lq-grid" d="M{px(left)} {px(y)}H{px(right)}"/>')
             parts.append(text(left - 4, y + 3.5, number, anchor="end", look="lq-soft"))
@@ -192,10 +194,7 @@ def above(share: float) -> str:
 def logarithmic(
     at: Rectangle, xs: Values, curves: Mapping[str, Values], labels: tuple[str, str], *, x: Interval, floor: float
 ) -> str:
-    """Positive curves (label → values over ``xs``) on a logarithmic axis, their names above.
-
-    Values below ``floor`` are drawn there; ``labels`` are of the two axes.
-    """
+    """Positive curves (label → values over ``xs``) on a logarithmic axis from ``floor`` on, with two ``labels``."""
     values = {k: np.maximum(np.nan_to_num(v, nan=floor, posinf=1e12), floor) for k, v in curves.items()}
     levels = {label: np.log10(v) for label, v in values.items()}
     low, high = math.floor(min(v.min() for v in levels.values())), math.ceil(max(v.max() for v in levels.values()))
@@ -232,13 +231,8 @@ def over_time(
 ) -> tuple[str, Axes]:
     """A small chart of curves until a time [s], and its axes; a curve ends where it is not finite or leaves the chart.
 
-    Args:
-        at, curves: where, and what is drawn.
-        title, unit: of the values.
-        until: the last time [s].
-        steps: whether values hold until the next.
-        labelled: whether to write the time's unit below.
-        lead: how many of the curves decide the range; others may widen it to three times that. All if 0.
+    ``title`` and ``unit`` are of the values, which hold until the next where ``steps``; the time's unit stands below
+    where ``labelled``. ``lead`` of the curves decide the range, others widen it to three times that at most; all if 0.
     """
     low, high, power = value_range(curves, lead)
     factor = f"10{str(power).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))} " if power else ""
@@ -317,27 +311,30 @@ def responses(
     lead: int = 0,
     named: bool = False,
     film: Film | None = None,
+    height: float = 0.0,
 ) -> tuple[str, float]:
     """A small chart for each signal, at most ``columns`` a row; markup and the height at which they end.
 
-    Args:
-        signals, runs: what is shown, label → trajectory of one loop.
-        at: left, top and width [px].
-        lead: how many of the runs decide the ranges of time and values; all if 0.
-        named: whether the runs' labels stand above.
-        film: if given, a mark for the time runs through each chart.
+    ``runs`` is label → trajectory of one loop, ``at`` left, top and width [px]; ``lead`` of the runs decide the ranges
+    of time and values, all if 0. Labels stand above where ``named``, the time of a ``film`` runs through each chart.
+    Together they are ``height`` px high; 92 a row if 0.
     """
     left, top, width = at
     until = max(float(run.ts[-1]) for run in list(runs.values())[: lead or None])
-    columns = max(1, min(columns, len(signals)))
-    wide, tall = (width - 10 * (columns - 1)) / columns, 92.0
     markup = legend(left + 2, top + 14, strokes(runs)) if named else ""
     top += 22 if named else 0
-    for i, channel in enumerate(signals):
-        row, column = divmod(i, columns)
-        last = i + columns >= len(signals)
+    places = cells(len(signals), (left, top, width, height or 92.0 * -(-len(signals) // columns)), columns)
+    for i, (place, channel) in enumerate(zip(places, signals)):
+        last, unit = i + columns >= len(signals), channel.signal.unit
         curves = [(*channel.curve(run), stroke) for run, stroke in zip(runs.values(), strokes(runs).values())]
-        place, unit = (left + column * (wide + 10), top + row * tall, wide, tall), channel.signal.unit
         drawn, axes = over_time(place, curves, channel.name, unit, until, steps=channel.held, labelled=last, lead=lead)
         markup += drawn + (film.cursor(*axes.edges) if film else "")
-    return markup, top + -(-len(signals) // columns) * tall + 4
+    return markup, sum(places[-1][1::2]) + 4
+
+
+def cells(count: int, at: Rectangle, columns: int) -> list[Rectangle]:
+    """Places of charts that fill a rectangle, at most ``columns`` a row; they are at least 80 px high."""
+    left, top, width, height = at
+    columns = min(columns, count)
+    wide, tall = (width - 10 * (columns - 1)) / columns, max(height / -(-count // columns), 80.0)
+    return [(left + i % columns * (wide + 10), top + i // columns * tall, wide, tall) for i in range(count)]

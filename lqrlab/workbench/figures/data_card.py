@@ -116,8 +116,7 @@ FIGURES = {
 
 
 def write(data: dataset.Dataset, folder: Path | None = None) -> Path:
-    """``card.html``, the words of ``card.md`` and the figures, one file to open or mail: in a folder that is there or
-    can be made, by default next to the manifest."""
+    """``card.html``, the words of ``card.md`` and the figures, in a folder, by default next to the manifest."""
     from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
     words = MarkdownWithMath(renderer=IPythonRenderer(escape=True)).render(dataset.card.write(data))

@@ -140,11 +140,7 @@ def shapes(film: Film, drawings: Sequence[drawing.Drawing], scale: float, corner
 def fit(
     bounds: tuple[float, ...], size: tuple[float, float], room: tuple[float, float]
 ) -> tuple[float, tuple[float, float]]:
-    """Scale and corner, as :func:`shapes` takes them, that put a part of the plane into the middle of a picture.
-
-    ``bounds`` are left, right, bottom and top of the part, ``size`` width and height of the picture [px], of which it
-    may fill ``room``.
-    """
+    """Scale and corner, as :func:`shapes` takes them, that put ``bounds`` amid ``size``, within ``room`` [px]."""
     left, right, bottom, top = bounds
     scale = min(room[0] / (right - left), room[1] / (top - bottom))
     return scale, (0.5 * (left + right - size[0] / scale), 0.5 * (bottom + top + size[1] / scale))

@@ -22,7 +22,7 @@ from lqrlab.compute import jaxprs
 from lqrlab.installation import of_extra
 from lqrlab.systems import Plant, check_plant
 from lqrlab.systems.mechanics import Mechanical
-from lqrlab.workbench.figures import charts
+from lqrlab.workbench.figures import charts, digits
 
 if TYPE_CHECKING:
     from sympy import Expr, Symbol
@@ -55,11 +55,11 @@ def card(plant: Plant, *, equations: bool = True, A: ArrayLike | None = None) ->
     about = f"{size}, sampled every {charts.duration(float(plant.dt))}"
     facts = {"size": about, "source": plant.source, "limits": plant.limits}
     signals = [
-        (s.name, s.unit, f"{s.scale:.4g}", f"{value if abs(value) > 1e-12 * s.scale else 0.0:.5g}", kind)
+        (s.name, s.unit, digits(s.scale, 4), digits(value if abs(value) > 1e-12 * s.scale else 0.0, 5), kind)
         for kind, of, at in zip(("state", "input"), (plant.states, plant.inputs), plant.equilibrium())
         for s, value in zip(of, np.asarray(at, float))
     ]
-    parameters = [(name, f"{value:.6g}", *rest) for name, value, *rest in parameter_rows(plant)]
+    parameters = [(name, digits(value, 6), *rest) for name, value, *rest in parameter_rows(plant)]
     tables: dict[str, Table] = {
         "Parameters": (PARAMETERS, parameters),
         "States and inputs": (("name", "unit", "scale", "equilibrium", "kind"), signals),
@@ -79,7 +79,7 @@ def parameter_rows(plant: Plant) -> list[tuple[str, float, str, str, str]]:
     rows = []
     for name, field in systems.parameter_fields(type(plant)).items():
         meta = field.metadata
-        span = f"{meta['low']:g} … {meta['high']:g}" + ("" if meta["vary"] else ", not varied")
+        span = f"{digits(meta['low'], 6)} … {digits(meta['high'], 6)}" + ("" if meta["vary"] else ", not varied")
         value = float(np.asarray(getattr(plant, name)).ravel()[0])
         rows.append((name, value, meta["unit"], span, meta["about"]))
     return rows
@@ -253,14 +253,10 @@ def _abbreviated(found: "dict[str, Expr]") -> "dict[str, Expr]":
 
 
 def equations_of(plant: Plant) -> list[str]:
-    """The equations of motion as lines of LaTeX (mathematics, without dollar signs).
+    """The equations of motion as lines of LaTeX; a ``ValueError`` for a plant or an operation that has none.
 
-    A mechanism's are its energies and generalised forces under Lagrange's equation, any other plant's its
-    ẋ = f(x, u). Where one is long, letters z stand for the sums that are repeated; their definitions come last.
-
-    Raises:
-        ValueError: a plant without a family (from matrices or a function), or one that uses an operation that has
-            no symbol.
+    A mechanism's are its energies and generalised forces under Lagrange's equation, any other plant's its ẋ = f(x, u).
+    Where one is long, letters z stand for the sums that are repeated; their definitions come last.
     """
     check_plant(plant)
     if not systems.parameter_fields(type(plant)):

@@ -73,13 +73,7 @@ def picture(figure: Figure, alt: str) -> svg.Picture:
 
 
 def save(figure: Figure, stem: str | Path, alt: str) -> list[Path]:
-    """Write a figure for a paper: ``<stem>.pdf``, ``.svg`` and ``.png``; the text in the first two can be edited.
-
-    The folder is made if need be; ``alt``, words that stand for the figure, are kept in each file. Returns the paths.
-
-    Raises:
-        ValueError: no words, a path with an ending or in a folder that cannot be made.
-    """
+    """Write a figure for a paper, ``<stem>.pdf``, ``.svg`` (both with text) and ``.png``, with ``alt`` in each file."""
     _check_words(alt)
     if not isinstance(figure, Figure):
         raise ValueError(f"figure: expected a figure of matplotlib's, but found {type(figure).__name__}")
@@ -123,13 +117,9 @@ def grid(count: int, columns: int = 3, height: float = 1.9, **options: Any) -> t
 
 
 def responses(plant: Plant, runs: Mapping[str, Trajectory], title: str = "") -> Figure:
-    """All states and inputs over time, one line a run, as deviations from the equilibrium.
+    """All states and inputs over time, one line a run (label → trajectory), as deviations from the equilibrium.
 
-    Args:
-        plant: says names and units.
-        runs: label → trajectory, ``xs [T+1, n]`` of one loop; or ``[S, T+1, n]`` of loops from S initial states,
-            drawn as their median within bands that hold the middle 50 % and 90 % of them at each time.
-        title: above the whole.
+    Of loops from S initial states, ``xs [S, T+1, n]``, it is the median within bands of the middle 50 % and 90 %.
     """
     channels = charts.channels(plant)
     figure, axes = grid(len(channels), 3, 1.75, sharex=True)
@@ -172,12 +162,9 @@ def _bands(
 
 
 def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "") -> Figure:
-    """Excess cost over the optimum for each family, one cloud a policy, on a logarithmic axis.
+    """Excess cost over the optimum [%], policy → family → values, one cloud a policy, on a logarithmic axis.
 
-    Args:
-        scores: policy → family → excess cost in percent, any shape; inf marks a loop that does not converge and is
-            drawn at ∞, outside of the numbered axis, with the share of such loops.
-        title: above the axis.
+    inf, of a loop that does not converge, is drawn at ∞ outside of the numbered axis, with the share of such loops.
     """
     style()
     floor = 1e-3  # percent that everything below is drawn at

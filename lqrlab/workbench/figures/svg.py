@@ -86,14 +86,12 @@ class HtmlPage(Shown):
 
 @dataclasses.dataclass(frozen=True)
 class Picture(Shown):
-    """A drawing: a complete SVG file, text for those who cannot see it, and HTML that is shown above it.
-
-    ``alt`` is text; ``svg`` and ``words`` are markup, in which those who write them have escaped all names.
-    """
+    """A drawing: an SVG file, text for those who cannot see it, HTML above and below it; all but ``alt`` is markup."""
 
     svg: str
     alt: str
     words: str = ""
+    note: str = dataclasses.field(default="", kw_only=True)
 
     @property
     def drawing(self) -> str:
@@ -102,8 +100,9 @@ class Picture(Shown):
 
     @property
     def html(self) -> str:  # type: ignore[override]
-        """The words and the drawing."""
-        return f"<p>{unbroken(self.words)}</p>{self.drawing}" if self.words else self.drawing
+        """The words, the drawing and the note."""
+        said, note = (f"<p>{unbroken(each)}</p>" if each else "" for each in (self.words, self.note))
+        return said + self.drawing + note
 
     def save(self, path: str | Path) -> Path:
         """Write the drawing to a file that ends in ``.svg`` or ``.html``, or raise a ``ValueError``."""
@@ -130,10 +129,9 @@ class Axis(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Strip(Picture):
-    """A picture, and those for other positions of its controls: sliders in a page without a kernel.
+    """A picture, and those for other positions of its controls, one moved at a time: sliders without a kernel.
 
-    One control is moved at a time, from where it stood. Where no script runs, the page shows the first picture. The
-    one small script shows and hides pictures and does nothing else; the report lets it run by its digest.
+    Where the one small script, which shows and hides pictures, does not run, the page shows the first picture.
     """
 
     axes: Sequence[Axis] = ()
@@ -148,8 +146,9 @@ class Strip(Picture):
             for axis in self.axes
         )
         style = f"<style>{STYLE}{stylesheet('strip.css')}</style>"
-        still, groups = f'<div class="lq-still">{super().html}</div>', "".join(map(_group, self.axes))
-        return f'{style}<div {STRIP_MARK}><div class="lq-rows">{rows}</div>{still}{groups}</div>'
+        first, groups = Picture(self.svg, self.alt, self.words).html, "".join(map(_group, self.axes))
+        still = f'<div class="lq-still">{first}</div>{groups}<p>{self.note}</p>'
+        return f'{style}<div {STRIP_MARK}><div class="lq-rows">{rows}</div>{still}</div>'
 
 
 def _group(axis: Axis) -> str:
@@ -162,11 +161,7 @@ def _group(axis: Axis) -> str:
 
 
 def document(body: str, width: float, height: float, alt: str, *, style: str = "", bare: bool = False) -> str:
-    """An ``<svg>`` of ``width`` × ``height`` pixels around elements; it shrinks on narrow screens.
-
-    ``alt`` is text for those who cannot see it, ``style`` further rules; a ``bare`` one leaves the common style sheet
-    to another picture of the page.
-    """
+    """An ``<svg>`` around elements, with ``alt`` for those who cannot see it; a ``bare`` one has no style sheet."""
     rules = ("" if bare else STYLE) + style
     sheet = f"<style>{rules}</style>" if rules else ""
     return (
@@ -249,10 +244,9 @@ def curve(xs: Pixels, ys: Pixels, *, steps: bool = False, tolerance: float = 0.1
 
 
 def simplify(points: Float[np.ndarray, "points d"], tolerance: float) -> Int[np.ndarray, " kept"]:
-    """Indices of the points between which straight lines miss no other by more than ``tolerance``.
+    """Indices of the points between which straight lines miss no other by more than ``tolerance``, measured upright.
 
-    The first coordinate is the one run along (time), the distance is in the others: D. H. Douglas and T. K. Peucker,
-    Cartographica 10(2), 1973, measured upright.
+    The first coordinate is the one run along: D. H. Douglas and T. K. Peucker, Cartographica 10(2), 1973.
     """
     keep = np.zeros(len(points), bool)
     keep[[0, -1]] = True

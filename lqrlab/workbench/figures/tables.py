@@ -38,10 +38,7 @@ def parameters(plant: Plant) -> pd.DataFrame:
 
 
 def scores(by_policy: Mapping[str, Score], groups: Sequence[str]) -> pd.DataFrame:
-    """One row a family and policy: share that diverged, excess cost in percent (p99, worst, p95, median).
-
-    ``by_policy`` maps names to a score over all variants, ``groups`` has the family of each variant.
-    """
+    """One row a family, of which ``groups`` has each variant's, and policy: shares, excess cost in percent."""
     rows = []
     for family in dict.fromkeys(groups):
         members = np.flatnonzero(np.array(groups) == family)

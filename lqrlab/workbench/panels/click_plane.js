@@ -5,10 +5,11 @@ function render({ model, el }) {
   box.style.touchAction = "none";
   const tell = (event) => {
     event.preventDefault();
-    const seen = box.querySelector("svg").getBoundingClientRect();
-    const [left, right, top, bottom] = model.get("frame");
-    const x = ((event.clientX - seen.left) / seen.width - left) / (right - left);
-    const y = 1 - ((event.clientY - seen.top) / seen.height - top) / (bottom - top);
+    const svg = box.querySelector("svg");
+    if (!svg) return;
+    const [left, right, top, bottom] = model.get("frame"), { width, height } = svg.viewBox.baseVal;
+    const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+    const x = (at.x / width - left) / (right - left), y = 1 - (at.y / height - top) / (bottom - top);
     if (x >= 0 && x <= 1 && y >= 0 && y <= 1) {
       if (event.type === "pointerdown") model.set("start", [x, y, event.timeStamp]);
       model.set("point", [x, y]);

@@ -33,23 +33,24 @@ _LONGEST = 60  # letters of the name of a design
 
 def slider(label: str, value: float, low: float, high: float, **options: object) -> ipywidgets.FloatSlider:
     """A slider with a label, in about 200 steps, one of which is its value."""
-    value, step = min(max(value, low), high), (high - low) / 200
-    if value > low:  # a browser moves what is off the grid onto it, and reports a change
-        step = (value - low) / max(round((value - low) / step), 1)
-    return ipywidgets.FloatSlider(
-        value, min=low, max=high, readout_format=".3g", description=label, **{"step": step, **WIDE, **options}
-    )
+    look: dict[str, Any] = {"readout_format": ".3g", "step": (high - low) / 200, **WIDE, **options}
+    return on_grid(ipywidgets.FloatSlider(min(max(value, low), high), min=low, max=high, description=label, **look))
 
 
 def log_slider(
     label: str, value: float, low: float, high: float, *, step: float | None = None, **options: object
 ) -> ipywidgets.FloatLogSlider:
     """A slider from 10^low to 10^high, in such steps, or in about 200, one of which is its value."""
-    if step is None:
-        count = 200 * (np.log10(value) - low) / (high - low)
-        step = (np.log10(value) - low) / max(round(count), 1) if count > 0 else (high - low) / 200
     look: dict[str, Any] = {"readout_format": ".3g", "description": label, **WIDE, **options}
-    return ipywidgets.FloatLogSlider(value, min=low, max=high, step=step, **look)
+    made = ipywidgets.FloatLogSlider(value, min=low, max=high, step=step or (high - low) / 200, **look)
+    return made if step else on_grid(made)
+
+
+def on_grid(slider: Any) -> Any:
+    """The slider, its value one of its steps: a browser moves what is off the grid onto it, and reports a change."""
+    away = (np.log10(slider.value) if hasattr(slider, "base") else slider.value) - slider.min
+    slider.step = away / max(round(away / slider.step), 1) or slider.step
+    return slider
 
 
 def factor_slider(label: str, **options: object) -> ipywidgets.FloatLogSlider:
@@ -144,11 +145,8 @@ def positions(control: ipywidgets.Widget, most: int) -> dict[str, Any]:
 class ClickPlane(anywidget.AnyWidget):
     """An SVG picture around a plane that tells where it is clicked or dragged, in any front end that shows widgets.
 
-    Attributes:
-        svg: the picture.
-        frame: where in it the plane is: left, right, top, bottom as shares of its width and height.
-        point: where it was clicked or dragged to last, across and up in the plane, 0 … 1; what a test sets.
-        start: where the button was pressed, and when [ms]; set before ``point``.
+    ``frame`` is where in it the plane is (left, right, top, bottom as shares of its width and height), ``point`` where
+    it was clicked or dragged to last (0 … 1), ``start`` where the button was pressed, and when [ms]: set before.
     """
 
     # as a path, anywidget would watch the file and hold every plane for ever
@@ -201,8 +199,8 @@ def guarded(then: Callable[[], None], say: Callable[[str], None]) -> Callable[..
 class KeptDesigns(ipywidgets.VBox):
     """A name, and buttons that keep what a panel stands at under it, go back to what was kept, or forget that.
 
-    ``values()`` is what the panel stands at, ``go(values)`` moves it. The file is ``designs.json`` of the run that was
-    begun last, else of this folder; ``call``, the code that makes the panel, tells its designs from those of others.
+    The file is ``designs.json`` of the run that was begun last, else of this folder; ``call``, the code that makes the
+    panel, tells its designs from those of others.
     """
 
     def __init__(self, call: str, values: Callable[[], Mapping[str, Any]], go: Callable[[Mapping[str, Any]], None]):

@@ -22,15 +22,14 @@ from lqrlab.workbench.panels.controls import WIDE
 from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
 
-_WIDTH = 860.0
+_WIDTH, _TALL = 860.0, 290.0
 _ALL = "all splits"
 
 
 def data_browser(path: str | Path, *, values: Mapping[str, Any] | None = None) -> "Browser | Picture":
-    """A panel to browse the data set in a folder: family, split, variant, trajectory.
+    """A panel to browse the data set in a folder; a ``BadFile`` if there is none, or a damaged one.
 
-    ``values`` is what its controls begin at, as *copy as code* writes it. Without a person it
-    is the first trajectory; a ``BadFile`` if there is no data set, or a damaged one.
+    ``values`` is what its controls begin at, as *copy as code* writes it. Without a person it is the first trajectory.
     """
     return Browser(dataset.open(path)).at(values)
 
@@ -91,11 +90,12 @@ def picture(chosen: Selection, variant: int, number: int) -> Picture:
     best = jax.tree.map(np.asarray, simulation.rollout(problem, problem.K, x0, len(us)))
     recorded = Trajectory(dt * np.arange(len(xs)), xs, us, None)  # type: ignore[arg-type]
     runs, signals = {"optimal": best, "as recorded": recorded}, chosen.signals
-    traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, named=True)
+    left = (0, 0, _WIDTH - 310)
+    traces, bottom = charts.responses(signals, runs, left, columns=1 + (len(signals) > 3), named=True, height=_TALL)
     poles = {"optimal": poles_of(problem), "no control": np.linalg.eigvals(np.asarray(problem.A))}
-    body = traces + charts.pole_map((0, bottom + 6, 300, 190), poles)
+    body = traces + charts.pole_map((_WIDTH - 300, 0, 300, _TALL + 24), poles)
     alt = f"{chosen.family}: one recorded trajectory and its optimum, poles"
-    file = svg.document(body, _WIDTH + 8, bottom + 204, alt)
+    file = svg.document(body, _WIDTH, max(bottom, _TALL + 24), alt)
     return Picture(file, alt, _words(chosen, variant, at, recorded))
 
 
@@ -132,6 +132,9 @@ BrowserQuestion = tuple[str, str | None, int, int]
 
 class Browser(Panel[BrowserQuestion, Picture]):
     """The panel; its controls are attributes."""
+
+    moving = ("variant", "trajectory")
+    does = "shows each trajectory of the data set beside the optimum from its start, by family, split and variant"
 
     def __init__(self, data: dataset.Dataset) -> None:
         self._data = data

@@ -23,21 +23,18 @@ def live_figure(
     """A panel that draws what a function makes of a few numbers, on sliders: ``draw(limit=…)`` for ``limit=(0, 1, 5)``.
 
     The function returns a figure of Matplotlib's, or a picture of lqrlab's such as an animation. It is called in a
-    thread for the newest values alone, however slow it is. ``values`` is what the controls begin at, as *copy as code*
-    writes it. Without a person it is the picture.
-
-    Args:
-        draw: the function; its keyword arguments are the names of the ranges.
-        ranges: ``(lowest, at first, highest)`` for a slider, of whole numbers where all three are; or a list of values.
-
-    Raises:
-        ValueError: a range that is none.
+    thread for the newest values alone, however slow it is. A range is ``(lowest, at first, highest)``, of whole numbers
+    where all three are, or a list of values. ``values`` is what the controls begin at, as *copy as code* writes it.
+    Without a person it is the picture.
     """
     return LiveFigure(draw, ranges).at(values)
 
 
 class LiveFigure(Panel[dict[str, Any], Picture]):
     """The panel; ``sliders`` are its controls by name."""
+
+    does = "its sliders draw the figure anew"
+    first = "as long as your function takes"
 
     def __init__(self, draw: Callable[..., "Figure | Picture"], ranges: Mapping[str, Range]) -> None:
         if not callable(draw):
@@ -51,9 +48,6 @@ class LiveFigure(Panel[dict[str, Any], Picture]):
         self.track(**self.sliders)
         self.moving = tuple(self.sliders)
         self.ask()
-
-    def _question(self) -> dict[str, Any]:
-        return self.values
 
     def _compute(self, question: dict[str, Any], check: Check) -> Picture:
         made = self._of(**question)

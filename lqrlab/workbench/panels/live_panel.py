@@ -26,9 +26,8 @@ class Live(Generic[Question, Answer]):
     """A panel's work in threads: for the newest question, one at a time, with a button to stop it.
 
     ``work(question, check)`` answers a question that has stood for ``settle`` seconds, ``show(answer)`` puts it into
-    the panel. A newer question, or the button, ends work where it calls the check. Work that does not check is finished
-    and, unless it was stopped, shown: a picture follows a slider that is still being dragged. ``bar`` says what is
-    going on (``status``) and has the button (``stop``).
+    the panel. A newer question, or the button, ends work where it calls the check; other work is finished and, unless
+    it was stopped, shown: a picture follows a slider that is still being dragged.
     """
 
     def __init__(

@@ -36,11 +36,9 @@ def lqr_designer(
     """A panel to design a plant's regulator: weights, sampling, delay, limits, load and parameters on sliders.
 
     The controller is the LQR, or poles that are placed, integral action on an output, or LQG from the outputs that are
-    measured; each is judged beside the LQR that sees all states.
-    Up to three designs are pinned and drawn beside the one that the sliders stand for. The plant is a family of the
-    catalogue or one of your own; the curves take ``num_steps`` sample times, or until the nominal loop has settled.
-    ``values`` is what its controls begin at, as *copy as code* writes it. Without a person it
-    is the picture.
+    measured; each is judged beside the LQR that sees all states. Up to three designs are pinned and drawn as well.
+    The curves take ``num_steps`` sample times, or until the nominal loop has settled. ``values`` is what the controls
+    begin at, as *copy as code* writes it. Without a person it is the picture.
     """
     return Designer(plant, num_steps).at(values)
 
@@ -49,6 +47,8 @@ class Designer(Panel[LoopSetting, Picture]):
     """The panel; its controls are attributes, ``states``, ``inputs`` and ``parameters`` by name."""
 
     moving = ("inputs", "sample", "delay", "limit")
+    does = "designs the regulator anew for each weight, sample time, delay, limit, specification and parameter"
+    first = "about 2 s, or 1 s where its programs were compiled before"
 
     def __init__(self, plant: str | Plant, num_steps: int | None = None) -> None:
         self._default = default = LoopSetting.of(plant, num_steps)

@@ -1,9 +1,11 @@
 """The base of all panels: controls, and a picture with words that a thread computes for their newest values."""
 
 import contextlib
+import dataclasses
 import html
 import itertools
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -24,6 +26,7 @@ from lqrlab.workbench.panels.controls import KeptDesigns, Said, button, guarded,
 from lqrlab.workbench.panels.live_panel import Answer, Check, Live, Question
 from lqrlab.workbench.runs.session import headless
 
+_EMPTY = "display:grid;place-items:center;min-height:16rem;border:1px dashed;opacity:.7"  # where a picture comes
 _POSITIONS, _SLOW = 5, 10.0  # of a control in a page; seconds of the processor after which three are enough
 
 
@@ -36,17 +39,17 @@ class _Accessible(anywidget.AnyWidget):
 class Panel(ipywidgets.Box, Generic[Question, Answer]):
     """Controls, and a picture with words that follows them.
 
-    A subclass makes its controls, lays them out by calling this class's ``__init__``, names those whose values are
-    its state (:meth:`track`) and says in ``_question`` what they stand at and in ``_compute`` what answers it: a
-    picture, or what ``_show`` puts into the panel. Errors are shown there. The controls stand in rows above the
-    picture, the last of them ``tools``; ``beside`` stand to its left, ``beneath`` and the words below it: a laptop's
-    screen holds them together. ``picture`` and ``words`` are what is shown, ``live`` is the work:
-    ``live.wait()`` until it is done. ``reset``, ``code`` and ``designs`` are the same in all panels; ``call``
-    is the function that makes the panel and its arguments, which ``code`` writes. ``moving`` names the controls, or
-    groups of them, that are sliders in a page without a kernel too.
+    A subclass makes its controls, lays them out by calling ``__init__``, names those whose values are its state
+    (:meth:`track`) and says in ``_question`` what they stand at and in ``_compute`` what answers it: a picture, or what
+    ``_show`` puts into the panel. Controls stand in rows above the picture, the last of them ``tools``, ``beside`` to
+    its left, ``beneath`` and the words below it: a laptop's screen holds them together. ``call`` is the function that
+    makes the panel and its arguments. ``moving`` names the controls, or groups, that are sliders in a report too;
+    ``does`` says below a still picture what the live panel does; ``first`` how long the first picture takes, in
+    processor seconds; ``slim`` is the width of what stands ``beside`` over its height.
     """
 
     moving: tuple[str, ...] = ()
+    does, first, slim = "its controls redraw the picture", "about 1 s", 1.0
 
     def __init__(
         self,
@@ -75,16 +78,18 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         groups = itertools.groupby(controls, lambda control: isinstance(control, ipywidgets.Box))
         shown = [part for boxes, group in groups for part in (group if boxes else [rows(list(group))])]
         middle: ipywidgets.Widget = self.picture
+        self.picture.value = f'<div style="{_EMPTY}">The first picture: {self.first}.</div>'
         if beside:
-            self.picture.layout.flex, self.picture.layout.min_width = "1 1 24rem", "0"  # as large as there is room for
-            middle = rows([ipywidgets.VBox(list(beside)), self.picture])
+            self.picture.layout.flex, self.picture.layout.min_width = "3 1 24rem", "0"  # as large as there is room for
+            at_left = {"flex": "2 1 18rem", "min_width": "0", "max_width": f"calc({self.slim} * (100vh - 23rem))"}
+            middle = rows([ipywidgets.VBox(list(beside), layout=at_left), self.picture])
         children = [*shown, bar, middle, *beneath, self.words, folded, _Accessible()]
         super().__init__(children, layout={"flex_flow": "column"})
         self.add_class("lq-panel")
         self.code.value = _copied(code(*call, {}))
 
     def _question(self) -> Question:
-        raise NotImplementedError
+        return self.values  # type: ignore[return-value]
 
     def _compute(self, question: Question, check: Check) -> Answer:
         raise NotImplementedError
@@ -95,6 +100,8 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
     def draw(self, picture: Picture) -> None:
         """Put a picture and its words into the panel."""
         self._drawn = picture
+        if found := re.search(r'viewBox="0 0 ([\d.]+)', picture.drawing):  # letters are large enough at half more
+            self.picture.layout.max_width = f"{1.5 * float(found[1]):.0f}px"
         self.picture.value, self.words.value = picture.drawing, picture.words
 
     def close(self) -> None:
@@ -123,10 +130,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         return guarded(then, lambda words: self.live.say(words))
 
     def pinning(self, now: Callable[[], tuple[str, Any]], most: Callable[[], int]) -> list[ipywidgets.Widget]:
-        """Two buttons: one keeps what is shown, as ``now()`` names it, beside what follows, the other lets all go.
-
-        What is kept stands in ``pinned``, by a number and its name, at most ``most()`` of them.
-        """
+        """Two buttons: one puts what is shown, as ``now()`` names it, into ``pinned``, the other empties that."""
         self.pinned: dict[str, Any] = {}
 
         def keep() -> None:
@@ -150,11 +154,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
     def track(
         self, then: Callable[[], None] | None = None, **controls: ipywidgets.Widget | Mapping[str, ipywidgets.Widget]
     ) -> None:
-        """Watch controls whose values are the panel's state: reset, copied as code, taken as ``values``.
-
-        Their names are those of the panel's attributes; a group of controls goes by ``group.name`` and takes the place
-        of the group that had its name before. Those with a ``then`` choose what other controls can be: they come first.
-        """
+        """Watch controls whose values are the panel's state, groups as ``group.name``; those with a ``then`` first."""
         for group, given in controls.items():
             named = {f"{group}.{k}": c for k, c in given.items()} if isinstance(given, Mapping) else {group: given}
             gone = [name for name in self._kept if name.partition(".")[0] == group]
@@ -190,13 +190,26 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
             raise self.live.error
         still = self._strip() if self.moving else self._still()
         self.close()
-        return still
+        return dataclasses.replace(still, note=self.note(still))
+
+    @classmethod
+    def note(cls, still: Picture | None = None) -> str:
+        """What the live panel does, how to open it, and which controls a page without a kernel has."""
+        moved = [html.escape(axis.label) for axis in getattr(still, "axes", ())]
+        more = f" Without a kernel, in a report, sliders move {', '.join(moved)}." if moved else ""
+        return f"<small>Live in JupyterLab (<code>make lab</code>): {cls.does}.{more}</small>"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        """The panel; where a page shows no widgets, the words that stand below a still picture."""
+        return super()._repr_mimebundle_(**kwargs) | {"text/html": f"<p>{self.note()}</p>"}
 
     def _strip(self) -> Strip:
         """The picture, and those at other positions of the controls that a page without a kernel moves."""
         begin, first, values = time.process_time(), self._still(), self.values
         axes, most = [], _POSITIONS
         for name in [name for name in values if name in self.moving or name.partition(".")[0] in self.moving]:
+            if self._kept[name].disabled:
+                continue
             places, pictures = kinds.positions(self._kept[name], most), []
             for value in places.values():
                 pictures.append(None if _same(value, values[name]) else self._at(name, value))

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import html
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -24,8 +25,7 @@ from lqrlab.workbench.panels.controls import ClickPlane
 from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
 
-_SIDE = 300.0  # of the plane [px]
-_WIDTH = 600.0  # of the curves [px]
+_SIDE, _WIDTH = 340.0, 510.0  # of the plane, and of the curves beside it [px]
 Ends = tuple[ArrayLike, ArrayLike] | None
 """Ends of the actuators, absolute; None for none."""
 
@@ -41,10 +41,9 @@ def policy_inspector(
 ) -> "Inspector | Picture":
     """A panel that runs a controller, as :func:`lqrlab.simulation.bind` takes it, and the plant's LQR from a start.
 
-    The plant is a family of the catalogue or one of your own, the policy is called ``label``, a run takes ``num_steps``
-    samples or two settling times of the optimum. ``limits`` are those of the actuators, ``(low, high)``, absolute: both
-    loops have them. ``values`` is what the controls begin at, as *copy as code* writes it. Without a person it is the
-    picture.
+    The policy is called ``label``, a run takes ``num_steps`` samples or two settling times of the optimum, ``limits``
+    are those of the actuators, ``(low, high)``, absolute. ``values`` is what the controls begin at, as *copy as code*
+    writes it. Without a person it is the picture.
     """
     return Inspector(loop_design.one_plant(family), policy, label, num_steps, limits).at(values)
 
@@ -149,36 +148,40 @@ def words(pair: Pair, runs: Runs, *, pushed: bool = False) -> str:
 def _picture(pair: Pair, runs: Runs, left: str = "", *, pushed: bool = False) -> Picture:
     """The curves, to the right of a plane if there is one, with the words above."""
     paths, x = {label: run.path for label, run in runs["nonlinear"].items()}, _SIDE + 10 if left else 0.0
-    signals = charts.channels(pair.plant)
-    curves, bottom = charts.responses(signals, paths, (x, 0, _WIDTH), columns=3, lead=1, named=True)
+    signals, at = charts.channels(pair.plant), (x, 0, _WIDTH)
+    columns = 1 + (len(signals) > 3)
+    curves, bottom = charts.responses(signals, paths, at, columns=columns, lead=1, named=True, height=_SIDE - 26)
     alt = f"{pair.plant.name} under its LQR and under the {pair.label} from one start: plane of two states, and curves"
-    file = svg.document(left + curves, x + _WIDTH + 8, max(bottom, _SIDE if left else 0.0), alt)
+    file = svg.document(left + curves, x + _WIDTH, max(bottom, _SIDE if left else 0.0), alt)
     return Picture(file, alt, words(pair, runs, pushed=pushed))
 
 
-def _plane(pair: Pair, runs: Runs, across: int, up: int) -> str:
-    """Both runs in the plane of two states, and where they start."""
+def _plane(pair: Pair, runs: Runs, across: int, up: int, span: float) -> str:
+    """Both runs in the plane of two states, so many scales wide and high to each side, and where they start."""
     (a, b), scales = (pair.plant.states[i] for i in (across, up)), np.asarray(pair.plant.scales[0])
-    wide, tall = controls.REACH * scales[across], controls.REACH * scales[up]
-    axes = Axes((0.0, 0.0, _SIDE, _SIDE), (-wide, wide), (-tall, tall))
+    wide, tall = span * scales[across], span * scales[up]
+    axes, looks = Axes((0.0, 20.0, _SIDE, _SIDE - 20), (-wide, wide), (-tall, tall)), svg.strokes(runs["nonlinear"])
     body = axes.cross(0.0, 0.0)
-    for run, stroke in zip(runs["nonlinear"].values(), svg.strokes(runs["nonlinear"]).values()):
+    for run, stroke in zip(runs["nonlinear"].values(), looks.values()):
         xs = run.path.xs
         body += axes.curve(xs[:, across], xs[:, up], stroke)
     x, y = axes.place(xs[0, across], xs[0, up])
-    start = {"class": "lq-body", "stroke-width": 0, "cx": svg.px(x), "cy": svg.px(y), "r": 3.7}
-    return axes.frame(a.label, b.label, body + svg.element("circle", start))
+    start: dict[str, object] = {"class": "lq-body", "stroke-width": 0, "r": 3.7}
+    body += svg.element("circle", start | {"cx": svg.px(x), "cy": svg.px(y)})
+    drawn = axes.frame(a.label, b.label, body) + svg.element("circle", start | {"cx": 6, "cy": 10.5})
+    return drawn + svg.text(14, 14, "start", look="lq-b") + svg.legend(56, 14, looks)
 
 
-InspectorQuestion = tuple[np.ndarray, Plant, int, int, tuple[float, float]]
-"""The start, the plant, the states of the plane, the push: its time [s], and its size in scales of the inputs."""
+InspectorQuestion = tuple[np.ndarray, Plant, tuple[int, int, float], tuple[float, float]]
+"""The start, the plant, the states of the plane and its reach, time [s] and size of the push, in scales of inputs."""
 
 
 class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
-    """The panel; its controls are attributes, ``initial`` and ``parameters`` by name.
+    """The panel; its controls are attributes, ``initial`` and ``parameters`` by name; ``plane`` is clicked."""
 
-    ``plane`` is where a click chooses the start.
-    """
+    moving = ("initial",)
+    does = "runs both controllers from a start clicked in the plane, with a push, on a changed plant"
+    first = "a network's rollouts take about 16 s, or 3 s where their program was compiled before"
 
     def __init__(
         self, plant: Plant, policy: object, label: str = "network", num_steps: int | None = None, limits: Ends = None
@@ -186,48 +189,58 @@ class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
         self._nominal, self._limits, self._given = plant, limits, (policy, label, num_steps, limits)
         self._pairs: dict[tuple[float, ...], Pair] = {}
         self.across, self.up = controls.plane_choosers(plant.states, *controls.revealing_plane(plant))
+        self.span = controls.slider("reach, × scale", 1.2, 0.2, 20.0)
         self.initial = controls.initial_sliders(plant)
         self.parameters = controls.parameter_sliders(plant, continuous_update=False)
-        axes = Axes((0.0, 0.0, _SIDE, _SIDE), (0, 1), (0, 1))
+        axes = Axes((0.0, 20.0, _SIDE, _SIDE - 20), (0, 1), (0, 1))
         self.plane = ClickPlane(frame=[edge / _SIDE for edge in axes.edges])
         steps = loop_design.horizon(plant, num_steps, most=10**9)
         self.push_at = controls.slider("push at [s]", 0.0, 0.0, float(f"{steps * float(plant.dt):.3g}"))
         self.push = controls.slider("push of the inputs, × scale", 0.0, -10.0, 10.0)
         pages: dict[str, list[Any]] = {
             "initial state": list(self.initial.values()),
+            "plane": [self.across, self.up, self.span],
             "push": [self.push_at, self.push],
             "parameters": list(self.parameters.values()),
         }
-        note = ipywidgets.HTML("Click to choose the start in this plane:")
+        beside = [ipywidgets.HTML("Click to choose the start in this plane:"), self.plane]
         arguments = {"policy": policy, "family": plant, "label": label, "num_steps": num_steps, "limits": limits}
-        shown = [self.across, self.up, controls.tabs(pages)]
-        super().__init__(shown, beside=[note, self.plane], call=("policy_inspector", arguments))
+        super().__init__([controls.tabs(pages)], beside=beside, call=("policy_inspector", arguments))
         self.plane.observe(self._guarded(self._clicked), names="point")
+        self.track(then=self._reach, span=self.span)
         self.track(across=self.across, up=self.up, initial=self.initial, parameters=self.parameters)
         self.track(push_at=self.push_at, push=self.push)
         self.ask()
 
+    def _reach(self) -> None:
+        """Let the sliders of the start go as far as the plane, and three scales."""
+        with self.quietly():
+            for state, one in zip(self._nominal.states, self.initial.values()):
+                one.max = high = max(self.span.value, controls.REACH) * state.scale
+                one.min = one.value - math.ceil((one.value + high) / one.step) * one.step  # its value stays a step
+        self.ask()
+
     def _clicked(self) -> None:
-        names = [s.name for s in self._nominal.states]
         with self.quietly():
             for axis, share in zip((self.across, self.up), self.plane.point):
-                slider = self.initial[names[axis.value]]
-                slider.value = slider.min + share * (slider.max - slider.min)
+                one = self._nominal.states[axis.value]
+                self.initial[one.name].value = (2 * share - 1) * self.span.value * one.scale
         self.ask()
 
     def _question(self) -> InspectorQuestion:
         x0 = np.array([slider.value for slider in self.initial.values()])
         plant = controls.changed(self._nominal, self.parameters)
-        return x0, plant, self.across.value, self.up.value, (self.push_at.value, self.push.value)
+        plane = self.across.value, self.up.value, self.span.value
+        return x0, plant, plane, (self.push_at.value, self.push.value)
 
     def _compute(self, question: InspectorQuestion, check: Check) -> tuple[str, Picture]:
-        x0, plant, across, up, (at, size) = question
+        x0, plant, shown, (at, size) = question
         values = tuple(float(value) for value in plant.parameters.values())
         if values not in self._pairs:
             self._pairs = {values: Pair.of(plant, *self._given)}
         pair = self._pairs[values]
         runs = compare(pair, x0, check, (round(at / float(plant.dt)), size))
-        plane = _plane(pair, runs, across, up)
+        plane = _plane(pair, runs, *shown)
         self._whole = functools.partial(_picture, pair, runs, plane, pushed=bool(size))
         return svg.document(plane, _SIDE, _SIDE, "plane of two states"), _picture(pair, runs, pushed=bool(size))
 

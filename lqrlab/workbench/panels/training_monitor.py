@@ -1,6 +1,7 @@
 """The training monitor: loss and closed-loop score of a run while it trains, here or in another process."""
 
 import contextlib
+import dataclasses
 import html
 import threading
 import weakref
@@ -19,7 +20,7 @@ from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
 from lqrlab.workbench.runs.session import headless
 
-_WIDTH, _TALL, _MOST_STEPS = 860.0, 190.0, 1e15
+_WIDTH, _TALL, _MOST_STEPS = 860.0, 260.0, 1e15
 _SHOWN = ("step", "loss", "validation_loss", "validation_efficiency", "validation_diverged", "windows_per_second")
 _CHARTS = (  # label, floor, name → column
     ("loss [1]", 1e-12, {"loss": "loss", "imitation": "imitation", "unseen": "validation"}),
@@ -30,16 +31,15 @@ Row = dict[str, Any]
 
 
 def training_monitor(run: str | Path, *, interval: float = 1.0) -> "Monitor | Picture | ipywidgets.HTML":
-    """A panel that follows the training in a run's folder, whoever does it: this notebook, another, ``lqrlab run``.
+    """A panel that follows the training in a run's folder, whoever does it; it looks each ``interval`` seconds.
 
-    Where this notebook trains, hand it to the loop, ``learning.fit(…, progress=monitor.progress)``, so that the button
-    is heard while the cell is running. ``metrics.jsonl`` is looked at each ``interval`` seconds. Without a person it is
-    the curves as they are.
+    A notebook that trains hands it on, ``learning.fit(…, progress=monitor.progress)``: the button is then heard while
+    the cell is running. Without a person it is the curves as they are.
     """
     if not headless():
         return Monitor(run, interval=interval)
     rows = read(Path(run))
-    return picture(rows) if rows else ipywidgets.HTML(_waiting(Path(run)))
+    return dataclasses.replace(picture(rows), note=Monitor.note()) if rows else ipywidgets.HTML(_waiting(Path(run)))
 
 
 def read(run: Path) -> list[Row]:
@@ -76,6 +76,9 @@ def picture(rows: Sequence[Row], total: int | None = None) -> Picture:
 
 class Monitor(Panel[list[Row], Picture]):
     """The panel; its button ``keep`` ends the training and keeps the best."""
+
+    does = "follows the training while it runs; a button ends it and keeps the best"
+    first = "as soon as metrics.jsonl has a row"
 
     def __init__(self, run: str | Path, *, interval: float = 1.0) -> None:
         self._run, self._rows = Path(run), 0

@@ -22,11 +22,8 @@ Engine = Callable[[Callable, Sequence], Iterator]
 def client(scheduler: str | None, workers: int, *, failures: int = 0) -> Iterator["Client"]:
     """A client of the cluster at an address, as tcp://head:8786, or of a new one with so many processes.
 
-    A task of the new one survives ``failures`` deaths of a worker.
-
-    Raises:
-        ValueError: it is no address, or no scheduler with a worker answers there.
-        RunError: the processes could not be started.
+    A task of the new one survives ``failures`` deaths of a worker. A ``ValueError`` says that no scheduler with a
+    worker answers there, a ``RunError`` that the processes could not be started.
     """
     if scheduler is not None and not re.fullmatch(r"(tcp|tls|ucx|ws|wss)://[^\s/]+:\d+", scheduler):
         wrong = "expected the address that `dask scheduler` prints, as tcp://head:8786"
@@ -63,11 +60,9 @@ def client(scheduler: str | None, workers: int, *, failures: int = 0) -> Iterato
 
 @contextlib.contextmanager
 def engine(*, workers: int | None = None, scheduler: str | None = None) -> Iterator[Engine]:
-    """Engine for ``lqrlab.dataset.generate``: shards are made on the workers of a cluster.
+    """Engine for ``lqrlab.dataset.generate``: shards are made by processes of this machine, or a scheduler's.
 
-    They are processes of this machine, as many as it has cores by default, or those of a dask scheduler, which must
-    see the data set's folder under the same path. A shard whose worker died is tried three times in all; a
-    ``RunError`` says why one could not be made.
+    These must see the data set's folder under the same path. A shard whose worker died is tried three times in all.
     """
     from distributed import KilledWorker
 

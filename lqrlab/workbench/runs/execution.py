@@ -1,8 +1,7 @@
 """Notebooks, executed one after another by papermill, each in a kernel of this Python.
 
-The kernel holds the run's folder for as long as it lives, and ends when the process that started it is gone: a run that
-is killed leaves nobody behind who writes there. A notebook is finished when its process ended well *and* the last cell
-of that very execution wrote its result file.
+The kernel holds the run's folder, and ends when the process that started it is gone. A notebook is finished when its
+process ended well *and* the last cell of that very execution wrote its result file.
 """
 
 import logging
@@ -49,12 +48,8 @@ def execute(
 ) -> None:
     """Execute what is not up to date in a folder that is held; its record, with ``about``, says how far that came.
 
-    ``say`` gets a line for each heading that is come to, and for the end of a notebook. ``ended`` is asked every
-    second; when it says why, the kernel is killed.
-
-    Raises:
-        RunError: a cell failed, the kernel died, it was ended, or the last cell wrote no result.
-            ``notebooks/<name>.failed.ipynb`` is executed up to there.
+    ``say`` gets a line for each heading; ``ended`` is asked every second: when it says why, the kernel is killed.
+    A ``RunError`` says that a cell failed, the kernel died, it was ended, or the last cell wrote no result.
     """
     with run_folder.recording(folder / run_folder.RUN, about) as end:
         for step in steps:

@@ -1,36 +1,40 @@
 """A notebook as a file: its parameters with their types, the values that it runs with, the hash of its inputs.
 
-Everything here reads files and runs nothing. Not papermill's inspection: it takes 1.7 s to import, at each Tab key too,
-and gives types and defaults as text.
+Everything here reads files and runs nothing. Papermill's inspection takes 1.7 s to import, at each Tab key too.
 """
 
 import ast
+import contextlib
 import dataclasses
 import hashlib
+import importlib.metadata
 import json
 import re
+import sys
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import lqrlab
 from lqrlab.compute import checks
-from lqrlab.compute.configuration import OneOf, Range, checked
+from lqrlab.compute.configuration import OneOf, Range, Seed, checked
 from lqrlab.compute.files import distinct, plant_files, read_object
 from lqrlab.installation import program
+from lqrlab.systems import catalogue
 from lqrlab.workbench.runs import plant_copies, session
 
 Cell = Mapping[str, Any]
 Values = dict[str, object]
 """Parameters by name."""
 Config = typing.TypeVar("Config")
+PLANTS = "lqrlab.plants"  # entry points of packages that bring plants
 MAIN_JOB, NUMBERED = "0[0-9]_*.ipynb", "[0-9][0-9]_*.ipynb"
 _BOUNDS = {"≥": "low", ">": "above", "≤": "high", "<": "below"}
 BY_OPTION = {"run": "the run's folder (--folder)", "plants_file": "--plants FILE"}
 """Parameters that a person sets in a notebook, and the command line by an option."""
-FAMILIES = ("family", "families", "held_out", "others", "pages", "films")
-"""Parameters that name families of plants: those that do not exist are refused where they are typed."""
+FAMILIES = ("family", "families", "held_out", "others", "pages", "films", "large", "trial_family")
+"""Parameters that name families of plants: those that do not exist are refused."""
 _TYPES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
 _TYPES |= {str(kind): kind for kind in (list[int], list[float], list[str], dict[str, float])}
 _TYPES |= {f"{name} | None": kind | None for name, kind in _TYPES.items()}
@@ -47,12 +51,17 @@ class Parameter:
 
     @property
     def limited(self) -> Any:
-        """Its type, with the limits that its comment names: bounds as ``≥ 0`` and ``< 1``, or ``one of a, b;``."""
+        """Its type, or that of its entries, with the limits of its comment: ``≥ 0 and < 1``, or ``one of a, b;``."""
+        if self.name == "seed":
+            return Seed
         if choices := re.search(r"\bone of ([^;]+)", self.about):
             return Annotated[self.type, OneOf(*(word.strip() for word in choices[1].split(",")))]
         found = re.findall(r"([≥>≤<]) (-?\d[\d.e+-]*)", self.about)
-        bounds: dict[str, Any] = {_BOUNDS[sign]: float(end.rstrip(".")) for sign, end in found}
-        return Annotated[self.type, Range(**bounds)] if bounds else self.type
+        ends: dict[str, Any] = {_BOUNDS[sign]: float(end.rstrip(".")) for sign, end in found}
+        *names, inner = typing.get_args(self.type) or (self.type,)
+        if found and (outer := typing.get_origin(self.type)) in (list, dict):
+            return outer[(*names, Annotated[inner, Range(**ends)])]
+        return Annotated[self.type, Range(**ends)] if found else self.type
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,9 +205,7 @@ def effective(
 ) -> dict[str, Values]:
     """The parameters that each notebook will run with: its defaults, then the profile, then what was given.
 
-    ``profile`` may name other notebooks of their folder too. ``given`` maps ``"notebook.parameter"``, or
-    ``"parameter"`` for all notebooks that declare it, to values; text is read as typed on a command line. A
-    ``ValueError`` names notebook and parameter, what was expected and what came.
+    ``given`` maps ``"notebook.parameter"``, or ``"parameter"`` for all notebooks that declare it, to values as typed.
     """
     for nb in chain:
         if "run" not in nb.parameters:
@@ -228,7 +235,7 @@ def check_value(
     owner: str, known: Mapping[str, Parameter], key: str, value: object, *, typed: bool = False, what: str = "notebook"
 ) -> object:
     """The value of a parameter of a notebook or plant, as typed on a command line or not; refused unless it fits."""
-    if key in BY_OPTION:
+    if key in BY_OPTION and typed:
         raise ValueError(f"{owner}.{key}: is set by {BY_OPTION[key]}, not as a parameter")
     if key not in known:
         raise ValueError(f"{owner}.{key}: the {what} has no such parameter{near(key, known)}")
@@ -236,15 +243,47 @@ def check_value(
     about = f" ({parameter.about})" if parameter.about else ""
     value = from_text(value, parameter.type) if typed and isinstance(value, str) else value
     fits = checked(f"{owner}.{key}{about}", value, parameter.limited)
-    if typed and key in FAMILIES:
+    if fits in ([], {}, "") and parameter.default and "empty" not in parameter.about:
+        raise ValueError(f"{owner}.{key}{about}: expected at least one, but found {fits!r}")
+    if key in FAMILIES and not ("all" in fits and '"all"' in parameter.about):
+        require_family(f"{owner}.{key}", *([fits] if isinstance(fits, str) else fits))
+    return fits
+
+
+def require_family(label: str, *names: str) -> None:
+    """Refuse names of no plant; without JAX, unless plants of a file or of another package may be meant."""
+    known: Collection[str] = () if "lqrlab.systems.families" in sys.modules else catalogue.places()
+    if not {*names} <= {*known} and (not known or plant_files() or importlib.metadata.entry_points(group=PLANTS)):
         from lqrlab import compute, systems
 
         compute.setup()
-        for family in [fits] if isinstance(fits, str) else fits:
-            if family not in (*systems.names(), "all"):
-                hint = checks.did_you_mean(family, systems.names()) or f"; {program()} systems lists them"
-                raise ValueError(f"{owner}.{key}: no plant is called {family!r}{hint}")
-    return fits
+        known = systems.names()
+    for name in names:
+        if name not in known:
+            hint = checks.did_you_mean(name, known) or f"; {program()} systems lists them, --plants FILE adds yours"
+            raise ValueError(f"{label}: no plant is called {name!r}{hint}")
+
+
+def check_executed(name: str, namespace: Mapping[str, Any]) -> None:
+    """Check the parameters of a notebook that is being executed, as those of ``lqrlab run``, by the cells so far.
+
+    ``namespace`` is the kernel's: its ``In`` has the sources of the cell that declares ``run``, and of the one that
+    papermill puts behind it, plain assignments below a comment.
+    """
+    known, given = dict[str, Parameter](), Values()
+    for text in namespace.get("In", ()):
+        if re.search(r"^run: str = ", text, re.MULTILINE):
+            known = _parameters(Path(name), text)
+            given = {key: parameter.default for key, parameter in known.items()}
+        elif known and text.startswith("# Parameters\n"):
+            for node in ast.parse(text).body:
+                if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                    key = node.targets[0].id
+                    given[key] = namespace.get(key)  # a later cell may have given it another value
+                    with contextlib.suppress(ValueError):  # float('nan') is no literal
+                        given[key] = ast.literal_eval(node.value)
+    for key, value in given.items():
+        check_value(name, known, key, value)
 
 
 def from_text(text: str, kind: Any) -> object:

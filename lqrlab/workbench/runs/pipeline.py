@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lqrlab.installation import program, typed
-from lqrlab.workbench.runs import notebooks, run_folder
+from lqrlab.workbench.runs import notebooks, run_folder, session
 from lqrlab.workbench.runs.notebooks import Step
 from lqrlab.workbench.runs.run_folder import Record
 from lqrlab.workbench.runs.terminal import clock, say
@@ -32,13 +32,13 @@ def run(
         fresh: remove what runs made in ``folder``, where the record of one is, and start from scratch.
         dry_run: check everything, print what would be executed and with which values, start nothing.
 
-    Raises:
-        ValueError: a parameter, profile, notebook or the folder is refused (nothing was started).
-        RunError: a notebook failed; those before it are kept.
+    A ``ValueError`` refuses a parameter, profile, notebook or folder; a ``RunError`` says that a notebook failed.
     """
     source = notebooks.find_source(source)
     steps = _steps(source, profile, overrides or {}, only)
     folder = run_folder.place(folder or source.parent / "data" / "runs" / profile, source)
+    for step in steps:
+        session.require(step.nb.name, folder, {*step.nb.metadata.get("needs", ())} - {other.nb.name for other in steps})
     if dry_run:
         _say_plan(steps, folder, fresh)
         return folder

@@ -16,10 +16,7 @@ _QUOTED = re.compile(r"""["']([^"'\n]{1,200})["']""")
 
 
 def keep(folder: Path) -> list[dict[str, str]]:
-    """Copy the user's files of plants to ``folder/plants``: of each the copy's path from ``folder``, and its SHA-256.
-
-    Copies of files that differ lie apart, in folders named by their checksum.
-    """
+    """Copy the user's files of plants to ``folder/plants/CHECKSUM``: each copy's path from ``folder``, its SHA-256."""
     kept = []
     for file in map(Path, plant_files()):
         place = Path(FOLDER, checksum(file)[:12])
@@ -47,10 +44,7 @@ def checksum(file: Path) -> str:
 
 
 def parts(file: Path) -> list[Path]:
-    """A file of plants and the files below its folder that it names between quotes: a robot's, its meshes.
-
-    They are named from the folder of the text that names them, or from one that it names too (``meshdir``).
-    """
+    """A file of plants, and the files below that it names between quotes, from its folder or from one that it names."""
     found = [file]
     for text in found:  # which grows
         words = set(_QUOTED.findall(text.read_text(errors="replace"))) if text.suffix in _TEXTS else set()

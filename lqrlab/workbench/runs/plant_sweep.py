@@ -8,15 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from lqrlab import compute, control, evaluation, systems
-from lqrlab.compute import checks
-from lqrlab.compute.configuration import Positive
+from lqrlab import control, evaluation, systems
 from lqrlab.compute.files import write_atomic
-from lqrlab.installation import program
 from lqrlab.simulation import Problem
 from lqrlab.workbench.figures.plant_card import phrase
 from lqrlab.workbench.runs import run_folder, session, sweep, sweep_plan
-from lqrlab.workbench.runs.notebooks import Parameter, Values
+from lqrlab.workbench.runs.notebooks import Values
 from lqrlab.workbench.runs.run_folder import Record
 from lqrlab.workbench.runs.sweep_plan import Sweep
 from lqrlab.workbench.runs.terminal import say
@@ -26,33 +23,12 @@ UNITS = {"cost": "1", "nonlinear_p95": "%", "nonlinear_median": "%", "nonlinear_
 the cost on the nonlinear plant above x0ᵀP x0; the share of its loops that diverge; the slowest mode's time constant."""
 STARTS = 16  # initial states that each design is tried from
 _AT_ONCE = 1000  # designs that one program tries
-_FOR_NOTEBOOKS = ("profile", "inputs", "workers", "scheduler", "time_limit")  # fields of a sweep
 
 
-def design(asked: Sweep) -> Path:
-    """Design for a plant at each point and try the design; ``results.csv`` grows by a thousand points at a time.
-
-    Returns the sweep's folder. A ``ValueError`` says what was refused: the plant, a parameter, the folder; nothing was
-    started.
-    """
-    compute.setup()
+def design(asked: Sweep, points: Sequence[Values], folder: Path) -> None:
+    """Design for a plant at each point and try the design; ``results.csv`` grows by a thousand points at a time."""
     name = str(asked.target)
-    if name not in systems.names():
-        advice = checks.did_you_mean(name, systems.names()) or f"; {program()} list, or systems, shows them"
-        raise ValueError(f"{name}: is neither a notebook nor a plant{advice}")
-    if refused := [field for field in _FOR_NOTEBOOKS if getattr(asked, field) is not None]:
-        option = "from" if refused[0] == "inputs" else refused[0].replace("_", "-")
-        raise ValueError(f"--{option}: is for notebooks, but {name} is a plant")
-    known = parameters(name)
-    if not asked.given:
-        advice = f"as in -p {next(iter(known))}=LOW:HIGH --random 20; there are {', '.join(known)}"
-        raise ValueError(f"{name}: expected -p NAME=VALUES, {advice}")
-    points = sweep_plan.points(name, known, asked, "plant")
     problem = designs(name, points)
-    default = session.project() / "data" / "sweeps" / name
-    folder = run_folder.place(asked.folder or default, record=run_folder.SWEEP)
-    if asked.dry_run:
-        return sweep_plan.tell(name, points, folder)
     about: Record = {"notebook": name, "title": phrase(systems.family(name).title), "units": UNITS}
     about |= {"commit": run_folder.commit(session.project()), "device": f"1 × {jax.default_backend()}"}
     about["runs"] = [{"point": point} for point in points]
@@ -64,23 +40,12 @@ def design(asked: Sweep) -> Path:
             frame.loc[found.index, found.columns] = found
             write_atomic(folder / sweep.TABLE, frame.to_csv(index=False))
             say(f"  {name}  {int(found.index[-1]) + 1}/{len(points)} points")
-    return folder
-
-
-def parameters(name: str) -> dict[str, Parameter]:
-    """Names that a sweep can set: the plant's parameters, its sample time, a factor for each diagonal weight."""
-    cls, known = systems.family(name), {}
-    for key, field in systems.parameter_fields(cls).items():
-        known[key] = Parameter(key, float, field.default, f"{field.metadata['about']} [{field.metadata['unit']}]")
-    known["dt"] = Parameter("dt", Positive, float(cls.dt), "sample time [s]")
-    for key in [f"q_{signal.name}" for signal in cls.states] + [f"r_{signal.name}" for signal in cls.inputs]:
-        known[key] = Parameter(key, Positive, 1.0, "factor of the weight")
-    return known
 
 
 def designs(name: str, points: Sequence[Values]) -> Problem:
     """The problems of a plant at ``points``, solved; a physical parameter out of its range is refused by its name."""
-    columns = {key: np.array([point.get(key, p.default) for point in points]) for key, p in parameters(name).items()}
+    known = sweep_plan.plant_parameters(name)
+    columns = {key: np.array([point.get(key, p.default) for point in points]) for key, p in known.items()}
     plants = systems.make(name, **{key: columns[key] for key in systems.parameter_fields(systems.family(name))})
     weights = []
     for prefix, signals, weight in zip("qr", (plants.states, plants.inputs), plants.weights()):
@@ -90,10 +55,7 @@ def designs(name: str, points: Sequence[Values]) -> Problem:
 
 
 def tried(problem: Problem) -> Iterator[pd.DataFrame]:
-    """The numbers of each design, by the thousand, ``UNITS``; or why there is none that stabilises.
-
-    All are tried from the same starts, for as long as the slowest needs to settle.
-    """
+    """The numbers of each design, ``UNITS``, by the thousand, from the same starts; or why there is none."""
     assert problem.plant is not None
     good, scale = np.asarray(problem.has_optimum), np.asarray(problem.plant.scales[0])
     poles = np.linalg.eigvals(np.nan_to_num(problem.closed_loop()))

@@ -118,7 +118,8 @@ class NotebookPage:
     def _pieces(self, cell: NotebookNode, output: NotebookNode) -> list[tuple[str, markupsafe.Markup]]:
         """Kind and HTML of an output, in the form that we prefer; none of what only a live page could show."""
         if output.output_type == "stream":
-            return [("err" if output.name == "stderr" else "out", self.text(output.text))]
+            text = re.sub(r"(?:/[^\s/:]+)+/(?=lqrlab/)", "", output.text)  # no path of the machine that it ran on
+            return [("err" if output.name == "stderr" else "out", self.text(text))]
         if output.output_type == "error":
             return [("error", self.text("\n".join(output.traceback)))]
         hidden = ("text/plain", "text/html") if _WIDGET in output.data else ()

@@ -26,8 +26,7 @@ from lqrlab.compute import files
 from lqrlab.installation import program, typed
 from lqrlab.workbench.runs import notebooks, plant_copies, session
 
-RUN, SWEEP = "run.json", "sweep.json"
-"""The record of a run and of a sweep: its presence says what a folder is."""
+RUN, SWEEP = "run.json", "sweep.json"  # the record of a run and of a sweep: its presence says what a folder is
 _BY_HAND = ("figures", "dataset", "checkpoints", "metrics.jsonl", "results", plant_copies.FOLDER)
 PRODUCTS = ("report", "notebooks", *_BY_HAND)
 """Things that runs make in their folder, next to their record."""
@@ -184,10 +183,7 @@ def clear(folder: Path) -> None:
 
 @contextlib.contextmanager
 def hold(folder: Path, patience: float = 0.0) -> Iterator[None]:
-    """Keep the folder, which is made if need be, for one process that writes to it.
-
-    It waits ``patience`` seconds for those that :func:`use` or hold it; then a ``ValueError`` names them.
-    """
+    """Keep the folder for one process that writes to it; refused if others use it for ``patience`` seconds more."""
     folder.mkdir(parents=True, exist_ok=True)
     users = folder / USERS
     with contextlib.ExitStack() as held:
@@ -207,8 +203,7 @@ def hold(folder: Path, patience: float = 0.0) -> Iterator[None]:
 def use(folder: Path) -> Iterator[None]:
     """Keep others from holding a folder that this process reads from, or in which it runs a notebook.
 
-    To be entered while this process, or the one that started it, holds the folder. A notebook's process outlives a
-    parent that is killed, if only for a moment: nobody else comes in before it has ended.
+    Entered while the folder is held. A notebook's process outlives a parent that is killed, if only for a moment.
     """
     place = folder / USERS / f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
     place.mkdir(parents=True)
@@ -240,10 +235,6 @@ def pack(folder: Path, file: Path | None = None) -> Path:
 
     It holds the run's record, notebooks, data, results, copies of plants, kept designs, and files made by hand in
     ``by_hand``; neither its pages, nor links, nor what else lies in its folder.
-
-    Raises:
-        ValueError: no run, or one that something works in; a file that is there already, or would be in the run; names
-            that not every system can hold.
     """
     require_record(folder)
     folder = folder.resolve()
@@ -290,14 +281,8 @@ def unpack(file: Path, folder: Path) -> list[str]:
     """Make a new folder, whole or not at all, of an untrusted file of :func:`pack`; nothing in it is executed.
 
     Notebooks that ask for the latest run take one that was made here, where there is one.
-
-    Returns:
-        Differences between this installation and the one that made the run.
-
-    Raises:
-        ValueError: no such archive; files that are missing, changed or foreign; links; names that lead out of the
-            folder, or that not every system can hold; more than fits on the disk, or is likely.
-        OSError: the folder cannot be written.
+    Returned are the differences between this installation and the one that made the run. A ``ValueError`` refuses files
+    that are missing, changed or foreign, links, names that lead out of the folder, more than fits on the disk.
     """
     refuse_filled(folder)
     if not file.is_file():
@@ -340,12 +325,7 @@ def _extracted(archive: zipfile.ZipFile, place: Path, packed: int) -> str:
 
 
 def _hostile(archive: zipfile.ZipFile, packed: int, room: int) -> str:
-    """Why an archive is not unpacked, by its table of contents; empty if all members are files that a run has.
-
-    Args:
-        packed: size of the archive [bytes].
-        room: free on the disk [bytes].
-    """
+    """Why an archive of so many bytes is not unpacked, where so many are free, by its contents; empty if it is good."""
     members = archive.infolist()
     names, size = [member.filename for member in members], sum(member.file_size for member in members)
     for member in members:

@@ -7,13 +7,15 @@ import importlib.metadata
 import math
 import os
 import platform
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import lqrlab
 from lqrlab.compute import files as disk
+from lqrlab.installation import program, typed
 from lqrlab.workbench.runs import plant_copies
 
 if TYPE_CHECKING:
@@ -21,9 +23,9 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 LATEST, DEFAULT = "latest", "data/runs/default"
-DESIGNS = "designs.json"
-"""Of a run: designs that a person kept in its panels, by panel and name."""
+DESIGNS = "designs.json"  # of a run: designs that a person kept in its panels, by panel and name
 DATASET, BY_HAND = "dataset", "by_hand"
+MAKERS = {"02_data_generation": f"{DATASET}/manifest.json", "03_training": "checkpoints"}  # what others read
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy")
 
 _started: dict[str, "tuple[float, str, Backend | None]"] = {}
@@ -52,10 +54,7 @@ def runs() -> list[Path]:
 
 
 def settings(folder: Path, asked: Sequence[C], found: Sequence[C] | None) -> Sequence[C]:
-    """The settings to go on with: those ``asked`` for, or for a person those with which the folder was ``found``.
-
-    In headless runs ``fit`` raises if the settings differ.
-    """
+    """The settings to go on with: those ``asked`` for, or for a person those with which the folder was ``found``."""
     differ = [d for a, f in zip(asked, found or ()) for d in f.differences(a)]  # type: ignore[attr-defined]
     if found is None or not differ or headless():
         return asked
@@ -91,31 +90,45 @@ def begin(
             gets a link to the data set of the latest run.
         plants: a file of plants (:func:`lqrlab.systems.register_file`), relative to the project's folder.
     """
-    import jax
-
     from lqrlab import compute
+    from lqrlab.workbench.runs import notebooks
+
+    if plants:
+        from lqrlab import systems
+
+        compute.setup()
+        file = project() / Path(plants).expanduser()
+        print(f"plants of {file.name}: {', '.join(systems.register_file(file))}")
+    if shell := "IPython" in sys.modules and sys.modules["IPython"].get_ipython():
+        notebooks.check_executed(name, shell.user_ns)
+    reads = [reads] * bool(reads) if isinstance(reads, str) else reads
+    folder = _folder(run, reads)
+    lender = next((other for other in runs() if (other / DATASET).exists()), None)
+    if DATASET in reads and lender and not headless() and not os.path.lexists(folder / DATASET):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / DATASET).symlink_to(lender / DATASET)
+        print(f"{DATASET}: that of {lender}, to which {folder} has a link")
+    require(name, folder, reads)
+    import jax  # what is refused is refused without waiting for it
 
     compute.setup()
     if backend is not None:
         jax.config.update("jax_default_matmul_precision", backend.precision)
         jax.config.update("jax_default_device", None if backend.device == "auto" else backend.jax_device)
-    if plants:
-        from lqrlab import systems
-
-        file = project() / Path(plants).expanduser()
-        print(f"plants of {file.name}: {', '.join(systems.register_file(file))}")
-    reads = [reads] * bool(reads) if isinstance(reads, str) else reads
-    folder = _folder(run, reads)
     folder.mkdir(parents=True, exist_ok=True)
-    lender = next((other for other in runs() if (other / DATASET).exists()), None)
-    if DATASET in reads and lender and not headless() and not os.path.lexists(folder / DATASET):
-        (folder / DATASET).symlink_to(lender / DATASET)
-        print(f"{DATASET}: that of {lender}, to which {folder} has a link")
     if not _kept(folder, name):
         result_path(folder, name).unlink(missing_ok=True)  # so that a result is one of this execution
     _started[name] = time.monotonic(), now(), backend
     _begun.append(folder)
     return folder
+
+
+def require(name: str, folder: Path, reads: Collection[str]) -> None:
+    """Refuse a notebook that reads what is not there, or what other notebooks make, with the command that makes it."""
+    wanted = {maker: file for maker, file in MAKERS.items() if {maker, file.partition("/")[0]} & {*reads}}
+    if missing := [maker for maker, file in wanted.items() if not (folder / file).exists()]:
+        first, command = " and ".join(missing), f"{program()} run {' '.join(missing)} --folder {typed(folder)}"
+        raise ValueError(f"{name}: reads what {first} makes, but {folder} has none; run {first} first: {command}")
 
 
 def begun() -> Path | None:
@@ -139,8 +152,7 @@ def output(name: str, folder: Path) -> Path:
 def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequence[str | Path] = ()) -> Path:
     """End a notebook's work: write its numbers, atomically, to ``<folder>/results/<name>.json``, which is returned.
 
-    ``files`` is what the notebook made in ``folder`` for those after it; where one is missing it is not finished. A
-    result of ``lqrlab run`` stays when the notebook is run on that run by hand.
+    ``files`` is what it made for those after it. A result of ``lqrlab run`` stays when it is run there by hand.
     """
     import jax
 

@@ -30,11 +30,7 @@ def make(folder: Path) -> None:
 
 
 def new_notebook(name: str, folder: Path) -> tuple[Path, Path]:
-    """Make ``NN_name.ipynb``, which answers a question at once, and its test; NN is the next number that is free.
-
-    Raises:
-        ValueError: a name that is none, or is there already; no number is left.
-    """
+    """Make ``NN_name.ipynb``, which answers a question at once, and its test; NN is the next number that is free."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name):
         raise ValueError(
             f"NAME: expected small letters, digits and _ that begin with a letter, as my_question, but found {name!r}"

@@ -1,7 +1,6 @@
 """One notebook at many points: those without a result are run, one table compares all.
 
-Each run has a folder of its own and is a dask future. The truth about it is in that folder, so it survives a killed
-worker and a killed sweep.
+Each run is a dask future. The truth about it is in its folder, and survives a killed worker and a killed sweep.
 """
 
 import contextlib
@@ -17,7 +16,7 @@ import pandas as pd
 
 from lqrlab.compute.files import PLANT_FILES, write_atomic
 from lqrlab.installation import program
-from lqrlab.workbench.runs import cluster, notebooks, pipeline, plant_copies, run_folder, session, sweep_plan
+from lqrlab.workbench.runs import cluster, notebooks, pipeline, plant_copies, run_folder, session
 from lqrlab.workbench.runs.notebooks import Values
 from lqrlab.workbench.runs.run_folder import RUN, SWEEP, Record, RunError
 from lqrlab.workbench.runs.sweep_plan import Plan, Sweep
@@ -29,14 +28,8 @@ _PATIENCE = 30.0  # seconds that a run waits for its folder: what a killed worke
 
 
 def sweep(plan: Plan) -> Path:
-    """Run a notebook at each point that has no result yet and gather the results of all.
-
-    Returns the sweep's folder: ``results.csv``, ``runs/``. A ``ValueError`` says what was refused: an input that is
-    missing, the folder; nothing was started.
-    """
+    """Run a notebook at each point that has no result yet; gather the results of all in the folder: ``results.csv``."""
     name, folder = plan.nb.name, plan.folder
-    if plan.asked.dry_run:
-        return sweep_plan.tell(name, plan.points, folder)
     with contextlib.ExitStack() as held:
         held.enter_context(run_folder.hold(folder))
         plan = with_inputs(plan, held)
@@ -76,10 +69,7 @@ def with_inputs(plan: Plan, held: contextlib.ExitStack) -> Plan:
 
 
 def _run(plan: Plan, missing: Sequence[Record]) -> None:
-    """Have workers do the runs, each one at a time: one that dies takes its own run along alone.
-
-    dask tries again what failed and what a worker took along. The sweep's table is written anew after each run.
-    """
+    """Have workers do the runs, one at a time, and write the table after each; dask tries again what failed."""
     from distributed import KilledWorker, as_completed
 
     asked, plants = plan.asked, os.environ.get(PLANT_FILES, "")
@@ -102,10 +92,7 @@ def _run(plan: Plan, missing: Sequence[Record]) -> None:
 
 
 def perform(plan: Plan, run: Record, plants: str) -> None:
-    """Do one run on a worker, with such files of plants, and leave the truth about it in its folder.
-
-    It ends when the sweep does; raises a ``RunError`` where trying again may help.
-    """
+    """Do one run on a worker, until the sweep ends; a ``RunError`` where trying again may help."""
     limit, name, fingerprint = plan.asked.time_limit, plan.nb.name, run["fingerprint"]
 
     def ended() -> str:

@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lqrlab.compute.configuration import Positive
-from lqrlab.workbench.runs import notebooks, run_folder
+from lqrlab.workbench.runs import notebooks, run_folder, session
 from lqrlab.workbench.runs.notebooks import Notebook, Parameter, Values
 from lqrlab.workbench.runs.run_folder import Record
 
 _RANGE = re.compile(r"([^:]+):([^:]+?)(:log)?")
 _COMMA = re.compile(r",(?=(?:[^\[\]{}\"]|\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\")*$)")  # outside of brackets and quotes
+_FOR_NOTEBOOKS = ("profile", "inputs", "workers", "scheduler", "time_limit")  # fields of a sweep
 _Axis = list[object] | tuple[float, float, bool, bool]
 """Values, or a range: low, high, logarithmic, whole numbers."""
 
@@ -82,6 +83,41 @@ def planned(asked: Sweep, nb: Notebook) -> Plan:
     return Plan(asked, nb, folder, profile, common, given, needs)
 
 
+def planned_plant(asked: Sweep) -> tuple[list[Values], Path]:
+    """The points of a plant's sweep and its folder, checked, without what computes them."""
+    name = str(asked.target)
+    notebooks.require_family("NOTEBOOK|PLANT", name)
+    if refused := [field for field in _FOR_NOTEBOOKS if getattr(asked, field) is not None]:
+        option = "from" if refused[0] == "inputs" else refused[0].replace("_", "-")
+        raise ValueError(f"--{option}: is for notebooks, but {name} is a plant")
+    folder = run_folder.place(asked.folder or session.project() / "data" / "sweeps" / name, record=run_folder.SWEEP)
+    known = plant_parameters(name)
+    if not asked.given:
+        advice = f"as in -p {next(iter(known))}=LOW:HIGH --random 20; there are {', '.join(known)}"
+        raise ValueError(f"{name}: expected -p NAME=VALUES, {advice}")
+    made = points(name, known, asked, "plant")
+    from lqrlab import systems
+
+    cls = systems.family(name)
+    for key in systems.parameter_fields(cls).keys() & made[0].keys():
+        systems.check_parameter(cls, key, [point[key] for point in made])
+    return made, folder
+
+
+def plant_parameters(name: str) -> dict[str, Parameter]:
+    """Names that a sweep can set: the plant's parameters, its sample time, a factor for each diagonal weight."""
+    from lqrlab import compute, systems
+
+    compute.setup()
+    cls, known = systems.family(name), dict[str, Parameter]()
+    for key, field in systems.parameter_fields(cls).items():
+        known[key] = Parameter(key, float, field.default, f"{field.metadata['about']} [{field.metadata['unit']}]")
+    known["dt"] = Parameter("dt", Positive, float(cls.dt), "sample time [s]")
+    for key in [f"q_{signal.name}" for signal in cls.states] + [f"r_{signal.name}" for signal in cls.inputs]:
+        known[key] = Parameter(key, Positive, 1.0, "factor of the weight")
+    return known
+
+
 def _called(point: Values, values: Values) -> str:
     """A run's name: what it sets, as a person reads it, and a hash of all its parameters."""
     text = ",".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in point.items())
@@ -103,12 +139,7 @@ def notebook(target: str) -> Notebook | None:
 def points(owner: str, parameters: Mapping[str, Parameter], asked: Sweep, what: str = "notebook") -> list[Values]:
     """Values that each run sets, in order and without repetition; refused unless all of them are right.
 
-    The first k draws are the same however many there are.
-
-    Args:
-        owner: the notebook or plant, which may stand before a parameter's name, as in ``03_training.depth``.
-        parameters: what can be set.
-        what: which of the two the owner is, for messages.
+    The first k draws are the same however many there are. The owner may stand before a name: ``03_training.depth``.
     """
     count, axes = asked.num_random, dict[str, _Axis]()
     if count is not None and not asked.given:
@@ -150,8 +181,7 @@ def _draw(axis: _Axis, seed: str) -> object:
     return round(value) if whole else value
 
 
-def tell(name: str, given: Sequence[Values], folder: Path) -> Path:
+def tell(name: str, given: Sequence[Values], folder: Path) -> None:
     """Print what would be done."""
     print(f"{name}: {len(given)} points in {folder}")
     print("\n".join(f"  {point}" for point in given[:10]))
-    return folder

@@ -24,6 +24,7 @@ def plant():
 def panel(request):
     """The panel of a plant; what it shows after a wait is no error."""
     panel = loop_shaper.LoopShaper(getattr(request, "param", "pendulum"))
+    panel.set({"integral": panel.integral.base**panel.integral.min})
     waited(panel)
     yield panel
     panel.close()

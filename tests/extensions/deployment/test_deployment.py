@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import os
 import re
 import shutil
 import subprocess
@@ -12,12 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 from click.testing import CliRunner
 from refusals import refused
 
+import lqrlab
 from lqrlab import control, deployment, learning, predictive, simulation, systems, tuning, unknown
 from lqrlab.compute import pytree
-from lqrlab.extensions.deployment import c_files
 from lqrlab.extensions.deployment.export_command import export
 from lqrlab.extensions.deployment.exported_step import ExportedStep
 from lqrlab.simulation.memory_policies import measure
@@ -208,18 +208,6 @@ def test_no_heap_and_no_library_but_mathematics(name, compiler, exported, tmp_pa
     assert not re.search(r"malloc|alloca|#include <(?!math|std(bool|int))", text)
 
 
-@pytest.mark.parametrize("name", ["gain", "lqg", "ekf"])
-def test_exported_is_a_controller_like_any_other(name, exported):
-    """In the loop itself, many loops at once, on the plant's limits."""
-    controller, p = controllers()[name]
-    back = deployment.load_c(exported(name))
-    starts = jnp.asarray(0.1 * np.random.default_rng(0).normal(size=(3, 4)))
-    ours, theirs = (simulation.rollout(p, c, starts, 60) for c in (back, controller))
-    np.testing.assert_allclose(ours.xs, theirs.xs, rtol=0, atol=1e-11)
-    np.testing.assert_allclose(ours.us, theirs.us, rtol=0, atol=1e-10)
-    assert simulation.bind(back, p) is not back
-
-
 def test_what_is_not_finite_does_as_in_jax(exported):
     """An estimator goes on; a delayed input is sent again; a plain gain says NaN."""
     for name in ("lqg", "ekf", "late", "gain"):
@@ -238,32 +226,6 @@ def test_halves_are_rounded_to_even_and_away_from_zero(tmp_path):
     rounds = by(lambda x: jax.lax.round(x[:1], ways[0]) + jax.lax.round(x[1:2], ways[1]) / 10)
     us, _ = both(rounds, problem(), tmp_path, np.tile(halves[:, None], 4))
     np.testing.assert_allclose(us[:, 0], np.rint(halves) + np.sign(halves) * np.ceil(np.abs(halves)) / 10)
-
-
-def test_vectors_tolerate_what_rounding_moves_beside_the_largest_number(monkeypatch):
-    step, exact = ExportedStep.of(problem().K, problem()), [np.array([[1.0, np.nan], [-4.0, 2.0]]), np.zeros((2, 1))]
-    for double, single, expected in ((0.0, 0.0, (1e-12, 1e-5)), (8e-9, 0.0, (8e-8, 1e-5)), (0.0, 4e-3, (4e-11, 2e-2))):
-        moved = {False: double, True: single}
-        others = lambda _, ys, single=False: ({"m": exact[0] + moved[single]}, exact[1] + moved[single] / 2)  # noqa: B023, E731
-        monkeypatch.setattr(ExportedStep, "run", others)
-        assert c_files._tolerances(step, np.ones((2, 1)), exact) == pytest.approx(expected, rel=0.1)
-
-
-def test_an_equilibrium_is_subtracted_and_added(tmp_path):
-    """y and u are absolute: at the equilibrium the answer is the equilibrium's input."""
-    plant = next(
-        p
-        for p in map(systems.make, systems.names())
-        if np.abs(p.equilibrium()[0]).max() * np.abs(p.equilibrium()[1]).max()
-    )
-    p = simulation.Problem.of(plant)
-    library = deployment.load_c(deployment.to_c(p.K, p, tmp_path))
-    x_eq, u_eq = map(np.asarray, plant.equilibrium())
-    _, u = library.step(library.start(), x_eq)
-    np.testing.assert_allclose(u, u_eq, rtol=1e-14)
-    scale = np.asarray(p.scale_x)
-    _, u = library.step(library.start(), x_eq + scale)
-    np.testing.assert_allclose(u, u_eq - np.asarray(p.K) @ scale, rtol=1e-12)
 
 
 def both(controller: object, p: simulation.Problem, folder: Path, ys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -430,21 +392,57 @@ def test_names_are_identifiers_and_comments_stay_comments(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_command(tmp_path):
-    done = CliRunner().invoke(export, ["cart_pole", "-o", str(tmp_path / "a"), "--limit", "5"])
-    assert done.exit_code == 0, done.output
-    assert {p.name for p in (tmp_path / "a").iterdir()} == {
-        *("controller.h", "controller.c", "test_vectors.csv", "main_test.c", "CMakeLists.txt", "README.md")
-    }
-    library = deployment.load_c(tmp_path / "a")
-    x = np.array([0.01, 0.02, 0.0, 0.0])
-    _, u = library.step(library.start(), x)
-    np.testing.assert_allclose(u, -np.asarray(simulation.Problem.of(PLANT).K) @ x, rtol=1e-9)
-    assert "force [N] | 0 | -5 … 5 |" in (tmp_path / "a" / "README.md").read_text()
-    done = CliRunner().invoke(export, ["cart_pol", "-o", str(tmp_path / "b")])
-    assert "did you mean cart_pole" in str(done.exception)
-    done = CliRunner().invoke(export, [str(tmp_path / "a"), "-o", str(tmp_path / "b")])
-    assert "--plant: expected the plant" in str(done.exception)
+def test_command_and_two_controllers_in_one_program(tmp_path, monkeypatch):
+    """An LQR and a network in one program, LQG against the textbook's recursion; README's lines as they are typed."""
+    monkeypatch.chdir(tmp_path)
+    x, p, own = 0.1 * np.random.default_rng(0).normal(size=4), simulation.Problem.of(PLANT), ["--plant", "cart_pole"]
+    for word, options in (("cart_pole", ["--limit", "5"]), ("lqg", own), ("network", own)):
+        done = CliRunner().invoke(export, [word, "-o", word, "--name", word, *options])
+        assert done.exit_code == 0, done.output
+        texts = [Path(word, name).read_text() for name in (f"{word}.h", "README.md")]
+        words = (
+            "LQR of " * (word == "cart_pole") + word,
+            "cart_mass = 0.5 kg",
+            "diag[4, 25, 1, 0.444444]",
+            "angle [rad]",
+        )
+        assert all(one in text for text in texts for one in (*words, lqrlab.__version__, "0.02 s"))
+        typed = run("bash", "-c", re.search(r"```sh\n(.*?)```", texts[1], re.DOTALL)[1], cwd=word)
+        rows = np.genfromtxt(Path(word, "test_vectors.csv"), delimiter=",", names=True)
+        np.testing.assert_allclose(np.array(typed.stdout.split(), float), rows["u0"][:3], rtol=1e-8)
+    assert "force [N] | 0 | -5 … 5 |" in Path("cart_pole", "README.md").read_text()
+    A, B = map(np.asarray, p.sampled[:2])
+    W, V = (np.diag([(0.01 * s.scale) ** 2 for s in some]) for some in (PLANT.states, PLANT.outputs))
+    P = scipy.linalg.solve_discrete_are(A.T, SEEN.T, W, V)
+    ys, z, wanted = np.random.default_rng(1).normal(size=(9, 2)), np.zeros(4), []
+    for y in ys:
+        wanted.append(-np.asarray(p.K) @ z)
+        z = A @ z + B @ wanted[-1] + A @ P @ SEEN.T @ np.linalg.solve(SEEN @ P @ SEEN.T + V, y - SEEN @ z)
+    np.testing.assert_allclose(deployment.load_c("lqg").run(ys)[1], wanted, rtol=1e-9)
+    parts = [f"{name}_t {name}; {name}_init(&{name}); {name}_step(&{name}, y, u);" for name in ("cart_pole", "network")]
+    show = ' printf("%.17g\\n", u[0]);\n'
+    Path("main.c").write_text(
+        '#include <stdio.h>\n#include "cart_pole/cart_pole.h"\n#include "network/network.h"\n'
+        f"int main(void) {{ double y[] = {{{', '.join(map(str, x))}}}, u[1];\n{show.join([*parts, ''])} return 0; }}\n"
+    )
+    sources = "cart_pole/cart_pole.c", "network/network.c", "main.c"
+    assert run("gcc", "-std=c99", "-Wall", "-Werror", *sources, "-lm", "-o", "both").stderr == ""
+    gains = [p.K, simulation.bind(learning.pretrained("regulator"), p).as_gain().K]
+    expected = [np.clip(-(np.asarray(K) @ x)[0], *limit) for K, limit in zip(gains, ((-5, 5), (-np.inf, np.inf)))]
+    np.testing.assert_allclose(np.array(run("./both").stdout.split(), float), expected, rtol=1e-6)
+
+
+def test_names_and_controllers_that_cannot_be_exported_are_refused(tmp_path):
+    for name in ("", "two words", "int", "1st", "a-b", "math", "size"):
+        refused("name: expected a letter, then letters", deployment.to_c, problem().K, PLANT, tmp_path, name=name)
+    np.savez(tmp_path / "K.npz", K=np.ones((1, 2)))
+    for words, message in (
+        (["cart_pol"], "did you mean cart_pole"),
+        ([str(tmp_path)], "--plant: expected the plant"),
+        (["lqx", "--plant", "cart_pole"], "CONTROLLER: expected one of lqr, lqg"),
+        ([str(tmp_path / "K.npz"), "--plant", "cart_pole"], "expected a gain K of shape"),
+    ):
+        assert message in str(CliRunner().invoke(export, [*words, "-o", str(tmp_path / "b")]).exception)
 
 
 def test_cmake_builds_it_and_runs_its_test(exported, tmp_path):
@@ -453,6 +451,3 @@ def test_cmake_builds_it_and_runs_its_test(exported, tmp_path):
     assert run("cmake", "-S", exported("lqg"), "-B", tmp_path).returncode == 0
     assert run("cmake", "--build", tmp_path).returncode == 0
     assert run("ctest", "--test-dir", tmp_path).returncode == 0
-
-
-assert os.name == "posix"  # what these tests call

@@ -1,5 +1,7 @@
 """Weights from specifications and the price of weights, checked on the loops themselves and by brute force."""
 
+import dataclasses
+
 import control as python_control
 import jax.numpy as jnp
 import numpy as np
@@ -128,22 +130,24 @@ def test_how_far_specifications_are_missed_is_read_off_a_loop_by_numpy():
         np.log(0.9 * max(np.abs(np.diag(s) - 0.5).max() for s in S)),
     ]
     assert expected[1] > -1  # it overshoots, or nothing would be compared
-    bounds = {name: jnp.asarray(getattr(specs, name)) for name in ("settling", "overshoot", "margin", "within")}
-    bounds["effort"] = jnp.asarray(limits)
-    problem = (step.A, step.B, step.C, step.Q, step.R, *step.plant, jnp.asarray(0.1), jnp.asarray(r), frequencies)
-    result = tuner._excess(jnp.asarray(log), bounds, tuple(map(jnp.asarray, problem)), T)
-    np.testing.assert_allclose(result, expected, rtol=1e-7)
-    for name in ("settling", "overshoot", "effort", "margin"):  # each by itself
-        few = {k: v for k, v in bounds.items() if k in (name, "within")}
-        one = tuner._excess(jnp.asarray(log), few, tuple(map(jnp.asarray, problem)), T)
-        np.testing.assert_allclose(one, [expected[["settling", "overshoot", "effort", "margin"].index(name)]])
+    np.testing.assert_allclose(tuner._excess(step, specs, np.stack([0 * log, log]))[1], expected, rtol=1e-7)
+    names = ("settling", "overshoot", "effort", "margin")
+    for name, value in zip(names, expected):  # each by itself
+        few = dataclasses.replace(specs, **{other: None for other in names if other != name})
+        np.testing.assert_allclose(tuner._excess(step, few, log), [value])
 
 
-def test_of_starts_without_excess_that_nearest_to_the_given_weights_is_taken():
-    logs = np.array([[3.0, 0.0], [0.0, 2.0], [1.0, 1.0], [0.0, 0.0]])
-    assert tuner._nearest(logs, np.array([0.0, -1.0, 0.0, 0.1])) == 2
-    assert tuner._nearest(logs, np.array([0.3, 0.2, 0.1, np.inf])) == 2
-    assert tuner._nearest(logs, np.array([0.1, 0.2, 0.3, 0.4])) == 0
+def test_a_search_says_where_it_is_and_can_be_ended():
+    """The given weights come first and, where they meet all, stay as they are; what the report raises ends it."""
+    seen, specs = [], tuning.StepSpecs(overshoot=0.5)
+    found = tuning.tune(A, B, C, np.eye(2), np.eye(1), DT, specs, report=lambda *at: seen.append(at))
+    np.testing.assert_array_equal(found.Q, np.eye(2))
+    assert set(seen) == {(0, 6)}
+    with pytest.raises(ZeroDivisionError):
+        tuning.tune(A, B, C, np.eye(2), np.eye(1), DT, specs, report=lambda *_: 1 / 0)
+    for value in (np.inf, np.nan, 1e30):
+        said = tuning.StepSpecs(settling=1.0).sentence("settling", value, 4.0)
+        assert "does not settle within the 4 s that are simulated. Raise the weight of this output" in said
 
 
 @pytest.mark.parametrize("overshoot", [None, 0.0, 0.5])
