@@ -245,14 +245,6 @@ def delayed(
         ticks: steps of the simulation in a sample time, so many that ``delay * ticks`` is a whole number: roll it out
             with ``dt / ticks``, or it is refused.
         limit: magnitude at which an input is cut, as a deviation, scalar or ``[m]``.
-
-    >>> plant = systems.make("pendulum")
-    >>> late = control.lqrd_delayed(*plant.matrices(), *plant.weights(), plant.dt, delay=1.5)
-    >>> policy = simulation.delayed(plant, late, 1.5, ticks=2)
-    >>> x0, dt = jnp.array([0.05, 0.0]), plant.dt / 2
-    >>> run = simulation.rollout(plant, policy, x0, 400, dt=dt, linear=True)
-    >>> bool(abs(run.cost / (x0 @ late.P[:2, :2] @ x0) - 1) < 1e-3)  # what the design said
-    True
     """
     problem = problem_of(plant)
     checks.instance("design", design, LQR, "a regulator, as control.lqrd_delayed makes")

@@ -99,7 +99,6 @@ def test_a_network_is_repaired_where_it_answers_with_a_gain(plants):
     model = learning.models.build(learning.ModelConfig(kind="gain", window=1, hidden=8))
     after = evaluation.certify(learning.policy(model, plants, repair=8), plants)
     assert after.excess.max() < 1e-6
-    # the gain is that which was verified, in its own precision
     gain = learning.policy(model, plants, repair=8).as_gain().K
     np.testing.assert_allclose(gain, learning.repair(gain, plants, steps=0), rtol=1e-12)
     history = learning.models.build(learning.ModelConfig(kind="transformer", window=2, width=8, depth=1, heads=2))
