@@ -106,8 +106,7 @@ def policy(
         model: a trained (or any) network; see :mod:`lqrlab.learning.models`.
         plants: a plant or a batch; several batches, one after another; a problem of them; or what is told of plants
             that nobody describes, to a network with ``description=False``.
-        verify: whether gains that do not stabilise are replaced, as :func:`lqrlab.learning.repair` does; of networks
-            that answer with a gain.
+        verify: whether gains that do not stabilise are replaced, of networks that answer with a gain.
         repair: so many Newton steps are made from each gain. This hides the network's quality.
 
     Raises:
@@ -209,8 +208,7 @@ def _check_absorbed(problem: Problem) -> None:
 def repair(K: ArrayLike, plants: Plant | Sequence[Plant] | Problem, steps: int = 1) -> Float[Array, "*batch m n"]:
     """Better gains for plants, by Newton's method from given ones; from gains that do not stabilise too.
 
-    Batched, differentiable, inside ``jit``; see :func:`lqrlab.control.policy_iteration`. A step squares a small error,
-    and costs about as much as the design of the optimum.
+    Batched, differentiable, inside ``jit``; see :func:`lqrlab.control.policy_iteration`.
 
     Args:
         K: u = −Kx in the plants' units ``[*batch, m, n]``.
