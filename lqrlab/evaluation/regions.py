@@ -66,7 +66,7 @@ def attraction(
     if not isinstance(plant, Problem):
         check_plant(plant, one=True)
     elif plant.batch_shape or limits is not None:
-        raise ValueError("plant: expected a problem of one plant, which says itself what the limits are")
+        raise ValueError("plant: expected a problem of one plant, without the argument limits: they are the problem's")
     problem = plant if isinstance(plant, Problem) else Problem.of(plant, limits=limits, optimum=False)
     starts = np.asarray(checks.real("x0", x0, finite=True))
     if starts.shape[-1:] != (problem.n,):

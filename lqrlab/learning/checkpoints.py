@@ -178,7 +178,7 @@ def newest(folder: Path, which: str) -> tuple[Checkpoint | None, dict[int, str]]
             rows = card.get("metrics")
             measured = isinstance(rows, list) and all(isinstance(r, dict) and type(r.get(SCORE)) is float for r in rows)
             if not (_are_settings(card.get("settings")) and measured):
-                raise ValueError("it does not say what it was made with")
+                raise ValueError("it has no settings or metrics")
             return Checkpoint(step, arrays, card["settings"], card["metrics"]), flaws
         except (ValueError, OSError) as error:
             if why := not_now(error):  # it may be whole: no other takes its place

@@ -125,7 +125,7 @@ def policy(
     unknown = told.A is None or not (checks.traced(told.A) or np.isfinite(told.A).any())
     if model.config.description and unknown:
         raise ValueError(
-            "plants: expected plants with their matrices, which this network is told, but found only their units; "
+            "plants: expected plants with A and B, the inputs of this network, but found only their units; "
             "train a network with description=False"
         )
     graph, params = models.split(model)
@@ -190,7 +190,7 @@ def _check_absorbed(problem: Problem) -> None:
     plant = problem.continuous
     if plant is None or checks.traced(problem):
         return
-    why = "this kind of network is not told the weights, so its output would not depend on {}; kind='matrix' is"
+    why = "this kind of network does not know the weights, so its output would not depend on {}; kind='matrix' does"
     masks = problem.coordinates.state_mask, problem.coordinates.input_mask
     for name, weight, scale, mask in zip("QR", (plant.Q, plant.R), (problem.scale_x, problem.scale_u), masks):
         size = np.asarray(mask[..., : scale.shape[-1]])
@@ -246,7 +246,7 @@ def _known(K: Array, verified: Array) -> Array:
         bad = f"plants: no stabilizing gain was found for {np.sum(~verified)} of {np.size(verified)}"
         if not np.ndim(verified):
             raise ValueError(f"{bad}: the loop of the optimum itself is stable but for rounding; change dt")
-        why = "control.dlqr on one says why it has none"
+        why = "control.dlqr on one gives the reason"
         warnings.warn(f"{bad} plants, whose gains are NaN; leave them out: {why}", stacklevel=4)
     return jnp.where(verified[..., None, None], K, jnp.nan)
 

@@ -203,16 +203,13 @@ def _limited_words(s: LoopSetting, result: LoopDesign) -> str:
     if result.planned is None:
         return ""
     if not math.isfinite(result.least):
-        return " Within the limits no input was found that brings the linear plant back from here."
+        return " No input within the limits was found that recovers the linear plant from here."
     said = []
     for name, run in (("the clipped LQR", result.built), (f"MPC of {loop_design.PLANNED} samples", result.planned)):
         good = loop_design.outcome(s.plant, run) == Verdict.CONVERGED
         share = float(np.sum(run.costs)) / result.least - 1
         said.append(f"{name} costs {above(share)} it" if good else f"{name} does not converge")
-    return (
-        f" Within the limits none pays less than {result.least:.4g}, the constrained optimum; on the nonlinear plant "
-        f"{said[0]}, {said[1]}."
-    )
+    return f" The constrained optimum costs {result.least:.4g}; on the nonlinear plant {said[0]}, {said[1]}."
 
 
 # On a sheet to mail or to print ----------------------------------------------------------------------------

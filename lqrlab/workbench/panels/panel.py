@@ -135,7 +135,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
 
         def keep() -> None:
             if len(self.pinned) >= most():
-                raise ValueError(f"at most {most()} designs are drawn beside another; unpin those that are")
+                raise ValueError(f"at most {most()} designs can be pinned; unpin one first")
             name, design = now()
             self.pinned[f"design {len(self.pinned) + 1}{name}"] = design
             self.ask()
