@@ -62,12 +62,6 @@ def attraction(
 
     Raises:
         ValueError: a batch of plants, starts of another dimension, no policy for this plant.
-
-    >>> plant = systems.make("pendulum")
-    >>> gain = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
-    >>> starts = jnp.array([[0.1, 0.0], [1.5, 0.0]])
-    >>> evaluation.attraction(plant, simulation.LinearPolicy(gain), starts, limits=(-2.0, 2.0)).converged.tolist()
-    [True, False]
     """
     if not isinstance(plant, Problem):
         check_plant(plant, one=True)

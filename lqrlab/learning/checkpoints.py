@@ -143,13 +143,7 @@ def _file(folder: Path, which: str, step: int) -> Path:
 
 def _steps(folder: Path, which: str) -> list[int]:
     """The steps of which there are checkpoints, the newest first."""
-    found = list((folder / which).glob("[0-9]*"))
-    if any(path.is_dir() and path.suffix != _ENDING for path in found):
-        raise ValueError(
-            f"folder: the checkpoints in {folder} are folders, as earlier versions wrote them with orbax, which this "
-            f"version does not read; load them with the version that made them, or {_SCRATCH}"
-        )
-    names = (path.name.removesuffix(_ENDING) for path in found if path.suffix == _ENDING)
+    names = (path.name.removesuffix(_ENDING) for path in (folder / which).glob(f"[0-9]*{_ENDING}"))
     return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
 
