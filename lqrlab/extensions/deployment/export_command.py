@@ -48,7 +48,7 @@ def export(source: str, folder: Path, family: str | None, name: str, dt: float |
             from lqrlab.extensions.controllers.loading import load
 
             controller = load(source)
-            if hasattr(controller, "gains"):  # one for each of many plants
+            if hasattr(controller, "gains") and problem.plant is not None:  # one for each of many plants
                 padded = controller.gains((problem.name,), Problem.of([problem.plant]))
                 controller = getattr(controller, "K", padded[0, : problem.m, : problem.n])
         written = c_files.to_c(controller, problem, folder, name=name, source=source if family else f"LQR of {source}")
