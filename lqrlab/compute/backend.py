@@ -95,7 +95,7 @@ class Backend(Config):
         super().__post_init__()
         object.__setattr__(self, "compute_dtype", self.compute_dtype or self.dtype)
         self.require("device", bool(re.fullmatch(r"\w+(:\d+)?", self.device)), "'auto', 'cpu', 'gpu' or 'gpu:1'")
-        self.require("mesh", not (self.mesh and ":" in self.device), f"none beside the device {self.device!r}")
+        self.require("mesh", not (self.mesh and ":" in self.device), f"none with the device {self.device!r}")
         self.require("mesh", not self.mesh or self._wanted > 0, "a number of devices as 'data=8'")
 
     @property

@@ -191,4 +191,4 @@ def _difference(file: Path, config: DataConfig, shard: Shard, listed: Record, ag
     made = trajectories.make(config, shard)
     here = ", ".join(f"{name} {made.attributes[name]}" for name in ("lqrlab", "jax", "numpy", "platform"))
     why = manifest.changed(made.headers, listed["arrays"])
-    return why and f"made again, {why}; here are {here}, and the file's attributes say what made it"
+    return why and f"made again, {why}; here are {here}, see the file's attributes for those that made it"

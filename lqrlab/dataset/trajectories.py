@@ -13,7 +13,7 @@ from lqrlab.dataset.manifest import FORMAT, REASONS, Shard, keys, splits, units
 from lqrlab.dataset.shards import Content
 from lqrlab.simulation import Keep, LinearPolicy, Problem, verdict
 from lqrlab.simulation.recording import largest_sizes, paid
-from lqrlab.systems import N_MAX, Plant
+from lqrlab.systems import N_MAX, Plant, check_size
 
 Runs = dict[str, np.ndarray]  # name → array ``[v, s, …]``: s loops of each of v plants
 
@@ -27,6 +27,7 @@ def drawn(config: DataConfig, shard: Shard) -> Problem:
 
 def posed(config: DataConfig, plants: Plant) -> Problem:
     """The problem of plants as the config simulates them: with its noises in units of the scales."""
+    check_size(plants.n, plants.m, plants)
     problem = Problem.of(plants, linear=config.linear)
     return problem.disturbed(
         noise=config.noise * problem.scale_x,

@@ -204,10 +204,10 @@ def _prepared(scenario: Scenario, key: Array, starts: int, reference: Reference 
     then = Problem.of(list(scenario.then.values()), linear=True) if scenario.then else None
     at = np.flatnonzero(problem.has_optimum & (True if then is None else then.has_optimum))
     if not len(at):
-        raise ValueError("plants: none has a stabilizing optimum to compare with; control.lqrd on one says why")
+        raise ValueError("plants: none has a stabilizing optimum to compare with; control.lqrd on one gives the reason")
     problem, then = problem[at], None if then is None else then[at]
     keys = [key, *(jax.random.fold_in(key, i) for i in range(len(scenario.events)))]
-    normal, *_ = drawn = [jax.random.normal(one, (len(names), starts, systems.N_MAX))[at] for one in keys]
+    normal, *_ = drawn = [jax.random.normal(one, (len(names), starts, problem.coordinates.n_max))[at] for one in keys]
     exists = problem.coordinates.state_mask[:, None, : problem.n]
     x0 = scenario.size * normal[..., : problem.n] * exists * problem.scale_x[:, None]
     best, pushes = reference if scenario.limit else None, jnp.stack(drawn, 1)[:, 1:]

@@ -62,17 +62,11 @@ def attraction(
 
     Raises:
         ValueError: a batch of plants, starts of another dimension, no policy for this plant.
-
-    >>> plant = systems.make("pendulum")
-    >>> gain = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
-    >>> starts = jnp.array([[0.1, 0.0], [1.5, 0.0]])
-    >>> evaluation.attraction(plant, simulation.LinearPolicy(gain), starts, limits=(-2.0, 2.0)).converged.tolist()
-    [True, False]
     """
     if not isinstance(plant, Problem):
         check_plant(plant, one=True)
     elif plant.batch_shape or limits is not None:
-        raise ValueError("plant: expected a problem of one plant, which says itself what the limits are")
+        raise ValueError("plant: expected a problem of one plant, without the argument limits: they are the problem's")
     problem = plant if isinstance(plant, Problem) else Problem.of(plant, limits=limits, optimum=False)
     starts = np.asarray(checks.real("x0", x0, finite=True))
     if starts.shape[-1:] != (problem.n,):

@@ -116,7 +116,7 @@ def suite(
 def untold(plants: Sequence[Plant]) -> Problem:
     """The problem of plants whose A and B stay unknown: scaled, padded, Q = R = I but for padding."""
     scaled = Problem.of(plants, optimum=False).scaled()
-    Q, R = (jnp.broadcast_to(jnp.eye(k), (len(scaled), k, k)) for k in (systems.N_MAX, systems.M_MAX))
+    Q, R = (jnp.broadcast_to(jnp.eye(k), (len(scaled), k, k)) for k in (scaled.n, scaled.m))
     unit = dataclasses.replace(scaled, Q=Q, R=R, N=jnp.zeros_like(scaled.B), continuous=None).solved(check=False)
     return dataclasses.replace(unit, P=unit.coordinates.zero_padding(unit.P, "x", "x"))
 
@@ -151,6 +151,6 @@ class FamilyGain:
         number = {name: i for i, name in enumerate(name for name in dict.fromkeys(names) if name in systems.names())}
         if not number:
             return jnp.full_like(problem.K, jnp.nan)
-        nominal = Problem.of([systems.make(name) for name in number])
-        none = jnp.full_like(nominal.K[:1], jnp.nan)
-        return jnp.concatenate([nominal.K, none])[jnp.asarray([number.get(name, len(number)) for name in names])]
+        nominal = systems.pad_matrix(Problem.of([systems.make(name) for name in number]).K, problem.m, problem.n)
+        none = jnp.full_like(nominal[:1], jnp.nan)
+        return jnp.concatenate([nominal, none])[jnp.asarray([number.get(name, len(number)) for name in names])]

@@ -143,13 +143,7 @@ def _file(folder: Path, which: str, step: int) -> Path:
 
 def _steps(folder: Path, which: str) -> list[int]:
     """The steps of which there are checkpoints, the newest first."""
-    found = list((folder / which).glob("[0-9]*"))
-    if any(path.is_dir() and path.suffix != _ENDING for path in found):
-        raise ValueError(
-            f"folder: the checkpoints in {folder} are folders, as earlier versions wrote them with orbax, which this "
-            f"version does not read; load them with the version that made them, or {_SCRATCH}"
-        )
-    names = (path.name.removesuffix(_ENDING) for path in found if path.suffix == _ENDING)
+    names = (path.name.removesuffix(_ENDING) for path in (folder / which).glob(f"[0-9]*{_ENDING}"))
     return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
 
@@ -184,7 +178,7 @@ def newest(folder: Path, which: str) -> tuple[Checkpoint | None, dict[int, str]]
             rows = card.get("metrics")
             measured = isinstance(rows, list) and all(isinstance(r, dict) and type(r.get(SCORE)) is float for r in rows)
             if not (_are_settings(card.get("settings")) and measured):
-                raise ValueError("it does not say what it was made with")
+                raise ValueError("it has no settings or metrics")
             return Checkpoint(step, arrays, card["settings"], card["metrics"]), flaws
         except (ValueError, OSError) as error:
             if why := not_now(error):  # it may be whole: no other takes its place

@@ -4,7 +4,6 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,16 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from lqrlab import control, systems
-from lqrlab.compute import checks, one_program, pytree
+from lqrlab.compute import checks, one_program, pytree, quick_jit
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.learning import checkpoints, models
-from lqrlab.simulation import LinearPolicy, Policy, Problem, Told, bind, measured_or
-from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
+from lqrlab.simulation import LinearPolicy, Policy, Problem, Told, bind, measured_or, verdict
+from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant, check_size
+from lqrlab.systems.coordinates import SHAPES
 
 History = tuple[Array, Array, Array]
-"""States ``[*batch, W, 12]``, the inputs before them ``[*batch, W, 6]``, time mask ``[*batch, W]``; scaled, padded."""
+"""States ``[*batch, W, n]``, the inputs before them ``[*batch, W, m]``, time mask ``[*batch, W]``; scaled, padded."""
+_NEWTON = 8  # steps from a gain that did not stabilise: most are at the optimum
 
 
 @pytree
@@ -33,12 +34,13 @@ class NetworkPolicy:
     """A network bound to the plants that it is to control; a :class:`lqrlab.simulation.Policy`.
 
     Attributes:
-        params: the network's parameters, shared by all plants.
+        params, graph: the network's parameters, shared by all plants, and its structure.
         context: what it has made of the plants' descriptions ``[*batch, …]``.
         coordinates: the plants' units and masks ``[*batch, …]``.
-        graph: the network's structure.
         window: steps of history that it sees.
         n, m: the plants' numbers of states and inputs.
+        verified: of each plant ``[*batch]``, whether the gain was verified to stabilise it; None where nothing was.
+        repaired: whether that is another gain than the network's, which did not stabilise the plant.
     """
 
     params: dict[str, Array]
@@ -48,21 +50,23 @@ class NetworkPolicy:
     window: int = dataclasses.field(metadata={"static": True})
     n: int = dataclasses.field(default=N_MAX, metadata={"static": True})
     m: int = dataclasses.field(default=M_MAX, metadata={"static": True})
+    verified: Array | None = None
+    repaired: Array | None = None
 
     def as_gain(self) -> "LinearPolicy | NetworkPolicy":
         """The constant gain that the network answers with, where that is all that it does; else itself."""
         if not models.merge(self.graph, self.params).linear:
             return self
-        gain = self.context.gain.reshape(*self.context.gain.shape[:-1], M_MAX, N_MAX)
         units = self.coordinates
+        gain = self.context.gain.reshape(*self.context.gain.shape[:-1], units.m_max, units.n_max)
         gain = units.zero_padding(gain.astype(units.scale_x.dtype), "u", "x")
         return LinearPolicy(units.unscale("K", gain, self.n, self.m))
 
     def init(self, batch_shape: tuple[int, ...]) -> History:
         """An empty history, at least in float32."""
-        shape = (*batch_shape, self.window)
+        shape, units = (*batch_shape, self.window), self.coordinates
         dtype = np.promote_types(next(iter(self.params.values())).dtype, np.float32)
-        xs, us, mask = (jnp.zeros(size, dtype) for size in ((*shape, N_MAX), (*shape, M_MAX), shape))
+        xs, us, mask = (jnp.zeros(size, dtype) for size in ((*shape, units.n_max), (*shape, units.m_max), shape))
         return xs, us, mask
 
     @one_program
@@ -79,7 +83,7 @@ class NetworkPolicy:
         flat = (a.reshape(num, *a.shape[len(lead) :]) for a in (xs, us, mask))
         context = jax.tree.map(lambda a: _spread(a, lead, batch).reshape(num, *a.shape[batch:]), self.context)
         u = models.merge(self.graph, self.params)(*flat, context, last=True)
-        u = u.reshape(*lead, M_MAX).astype(us.dtype)
+        u = u.reshape(*lead, self.coordinates.m_max).astype(us.dtype)
         us = jnp.concatenate([us[..., 1:, :], u[..., None, :]], axis=-2)
         return (xs, us, mask), self.coordinates.unscale_input(u.astype(self.coordinates.scale_u.dtype), self.m)
 
@@ -90,57 +94,95 @@ def _spread(a: Array, lead: tuple[int, ...], batch: int) -> Array:
     return jnp.broadcast_to(expand_batch(a, len(lead) + core, core), (*lead, *a.shape[batch:]))
 
 
-def policy(model: nnx.Module, plants: Plant | Sequence[Plant] | Problem | Told, *, repair: int = 0) -> NetworkPolicy:
+def policy(
+    model: nnx.Module, plants: Plant | Sequence[Plant] | Problem | Told, *, verify: bool = True, repair: int = 0
+) -> NetworkPolicy:
     """Bind a network to what it is to control, seen in training or not.
+
+    Its gain is verified to stabilise each plant, and replaced where it does not: ``.verified`` and ``.repaired`` say
+    which. The network alone, as benchmarks judge it, is ``verify=False``.
 
     Args:
         model: a trained (or any) network; see :mod:`lqrlab.learning.models`.
         plants: a plant or a batch; several batches, one after another; a problem of them; or what is told of plants
             that nobody describes, to a network with ``description=False``.
-        repair: so many Newton steps are made from the network's gain, see :func:`lqrlab.learning.repair`. This
-            needs the plants' matrices and hides the network's quality; a network that answers with a gain only.
+        verify: whether gains that do not stabilise are replaced, of networks that answer with a gain.
+        repair: so many Newton steps are made from each gain. This hides the network's quality.
 
     Raises:
-        ValueError: weights that this kind of network is not told; matrices that it needs and is not told.
+        ValueError: weights that this kind of network is not told; matrices that it needs and is not told; plants larger
+            than it takes; of a single plant, outside a trace, also that no gain stabilises it, and why.
     """
     if not isinstance(model, nnx.Module) or not hasattr(model, "config"):
         raise ValueError(f"model: expected a network, as learning.load gives, but found {type(model).__name__}")
-    config, sizes = model.config, (N_MAX, M_MAX)
-    problem = plants if isinstance(plants, Problem) else None
-    if isinstance(plants, Told):
-        told = plants
-    else:
-        if problem is None:
-            problem = Problem.of(plants, linear=True, optimum=False)  # type: ignore[arg-type]
-        if not getattr(model, "any_weights", False):
-            _check_absorbed(problem)
-        told, sizes = problem.told(), (problem.n, problem.m)
+    problem = plants if isinstance(plants, Problem | Told) else Problem.of(plants, linear=True, optimum=False)  # type: ignore[arg-type]
+    if isinstance(problem, Problem) and not getattr(model, "any_weights", False):
+        _check_absorbed(problem)
+    told = problem if isinstance(problem, Told) else problem.told()
+    n, m = (told.coordinates.n_max, told.coordinates.m_max) if isinstance(problem, Told) else (problem.n, problem.m)
+    if not getattr(model, "any_size", False):
+        check_size(n, m, getattr(problem, "plant", None))
     unknown = told.A is None or not (checks.traced(told.A) or np.isfinite(told.A).any())
-    if config.description and unknown:
+    if model.config.description and unknown:
         raise ValueError(
-            "plants: expected plants with their matrices, which this network is told, but found only their units; "
+            "plants: expected plants with A and B, the inputs of this network, but found only their units; "
             "train a network with description=False"
         )
     graph, params = models.split(model)
-    context = _encode(graph, params, told)
-    bound = NetworkPolicy(params, context, told.coordinates, graph, config.window, *sizes)
-    return _repaired(bound, problem, repair, config.kind) if checks.whole("repair", repair, 0) else bound
-
-
-def _repaired(bound: NetworkPolicy, problem: Problem | None, steps: int, kind: str) -> NetworkPolicy:
-    """The policy with a better gain."""
-    gain = bound.as_gain()
-    if not isinstance(gain, LinearPolicy):
+    context, stable = _encoded[math.prod(told.batch_shape) <= _FEW](graph, params, told)
+    bound = NetworkPolicy(params, context, told.coordinates, graph, model.config.window, n, m)
+    if checks.whole("repair", repair, 0) and stable is None:
         raise ValueError(
-            f"repair: expected a network that answers with a gain, such as gain or matrix, but found {kind}, whose "
-            "answer depends on the history; leave repair out"
+            "repair: expected a network that answers with a gain, such as gain or matrix, but found "
+            f"{model.config.kind}, whose answer depends on the history; leave repair out"
         )
-    if problem is None:
-        raise ValueError("repair: needs the plants' matrices, but only their units are told")
-    K = repair(gain.K, problem, steps)
-    better = problem.coordinates.scale("K", K).reshape(bound.context.gain.shape)
+    verify = checks.flag("verify", verify) or repair > 0
+    return _verified(bound, told, stable, repair) if verify and stable is not None else bound
+
+
+def _verified(bound: NetworkPolicy, told: Told, stable: Array, steps: int) -> NetworkPolicy:
+    """The policy with verified gains: after so many Newton steps, or without any where the network's stabilise."""
+    problem, units, batch = _sampled(told, bound.n, bound.m), told.coordinates, told.batch_shape
+    K = bound.context.gain.reshape(*batch, units.m_max, units.n_max)[..., : bound.m, : bound.n].astype(told.A.dtype)
+
+    keep = stable & (steps == 0)
+
+    def better(K: Array, keep: Array) -> tuple[Array, Array]:
+        found, verified = _reached(problem, jnp.where(jnp.isfinite(K), K, 0.0), steps or _NEWTON)
+        return jnp.where(keep[..., None, None], K, found), keep | verified
+
+    K, verified = _unless(keep, better, K, keep)
     # not rounded to the network's type: it is verified as it is
-    return dataclasses.replace(bound, context=dataclasses.replace(bound.context, gain=better))
+    gain = systems.pad_matrix(_known(K, verified), units.m_max, units.n_max).reshape(*batch, -1)
+    context = dataclasses.replace(bound.context, gain=gain)
+    return dataclasses.replace(bound, context=context, verified=verified, repaired=verified & ~stable)
+
+
+def _sampled(problem: Problem | Told, n: int, m: int) -> control.Sampled:
+    """Matrices in scaled coordinates without the padding beyond n states and m inputs."""
+    sizes = {"x": n, "u": m}
+    axes = {name: tuple(slice(sizes[letter]) for letter in SHAPES[name]) for name in "ABQRN"}
+    return control.Sampled(**{name: getattr(problem, name)[..., *at] for name, at in axes.items()})
+
+
+def _reached(problem: control.Sampled, K: Array, steps: int) -> tuple[Array, Array]:
+    """Gains so many Newton steps from K, and whether they stabilise; the optimum's where none is found on the way."""
+    found = control.policy_iteration(*problem, K=K, steps=steps)
+    reached = found.K, found.stabilizing
+
+    def from_optimum(K: Array, good: Array) -> tuple[Array, Array]:
+        best = control.dlqr(*problem).K  # names the mode of a single plant that has none
+        other = control.policy_iteration(*problem, K=jnp.where(jnp.isfinite(best), best, 0.0), steps=0)
+        return jnp.where(good[..., None, None], K, other.K), good | other.stabilizing
+
+    return _unless(found.stabilizing, from_optimum, *reached)
+
+
+def _unless(good: Array, otherwise: Any, *values: Array) -> tuple[Array, Array]:
+    """``values`` where all are good; without a trace nothing else is compiled for that."""
+    if checks.traced(good, values):
+        return jax.lax.cond(jnp.all(good), lambda *values: values, otherwise, *values)
+    return values if np.all(good) else otherwise(*values)
 
 
 def _check_absorbed(problem: Problem) -> None:
@@ -148,7 +190,7 @@ def _check_absorbed(problem: Problem) -> None:
     plant = problem.continuous
     if plant is None or checks.traced(problem):
         return
-    why = "this kind of network is not told the weights, so its output would not depend on {}; kind='matrix' is"
+    why = "this kind of network does not know the weights, so its output would not depend on {}; kind='matrix' does"
     masks = problem.coordinates.state_mask, problem.coordinates.input_mask
     for name, weight, scale, mask in zip("QR", (plant.Q, plant.R), (problem.scale_x, problem.scale_u), masks):
         size = np.asarray(mask[..., : scale.shape[-1]])
@@ -166,9 +208,7 @@ def _check_absorbed(problem: Problem) -> None:
 def repair(K: ArrayLike, plants: Plant | Sequence[Plant] | Problem, steps: int = 1) -> Float[Array, "*batch m n"]:
     """Better gains for plants, by Newton's method from given ones; from gains that do not stabilise too.
 
-    The sampled problem of each plant is improved in scaled coordinates by :func:`lqrlab.control.policy_iteration`: a
-    step squares a small error, and costs about as much as the design of the optimum. Batched, differentiable, inside
-    ``jit``.
+    Batched, differentiable, inside ``jit``; see :func:`lqrlab.control.policy_iteration`.
 
     Args:
         K: u = −Kx in the plants' units ``[*batch, m, n]``.
@@ -177,11 +217,11 @@ def repair(K: ArrayLike, plants: Plant | Sequence[Plant] | Problem, steps: int =
 
     Returns:
         Gains like K, each verified: its loop is stable, and the cost found solves the Lyapunov equation of that loop.
-        NaN for a plant of which none was found, in a batch outside a trace with a warning that counts them.
-        :func:`lqrlab.control.policy_iteration` gives the same verdict as a flag, ``stabilizing``.
+        The optimum's where none is found on the way from K. NaN for a plant that none stabilises, in a batch outside a
+        trace with a warning that counts them.
 
     Raises:
-        ValueError: gains of another shape; of a single plant, outside a trace, also that none was found, and why.
+        ValueError: gains of another shape; of a single plant, outside a trace, also that it has none, and why.
 
     >>> plant = systems.make("pendulum")
     >>> better = learning.repair(jnp.zeros((1, 2)), plant, steps=6)
@@ -196,36 +236,24 @@ def repair(K: ArrayLike, plants: Plant | Sequence[Plant] | Problem, steps: int =
         raise ValueError(f"K: expected gains {(*batch, m, n)}, inputs by states, for these plants, but found {K.shape}")
     K = jnp.broadcast_to(K, (*batch, m, n)).astype(problem.A.dtype)
     scaled, units = problem.scaled(), problem.units
-    rows = {"A": n, "B": n, "Q": n, "R": m, "N": n}
-    cut = {name: getattr(scaled, name)[..., :k, : m if name in "BRN" else n] for name, k in rows.items()}
-    found = control.policy_iteration(**cut, K=units.scale("K", K)[..., :m, :n], steps=steps)
-    gain = jnp.where(found.stabilizing[..., None, None], found.K, jnp.nan)
-    better = units.unscale("K", systems.pad_matrix(gain, M_MAX, N_MAX), n, m)
-    if not checks.traced(better):
-        _say_where_none_was_found(np.asarray(better), problem)
-    return better
+    sampled = _sampled(scaled, n, m)
+    return units.unscale("K", _known(*_reached(sampled, units.scale("K", K)[..., :m, :n], steps)), n, m)
 
 
-def _say_where_none_was_found(gains: np.ndarray, problem: Problem) -> None:
-    """An error for a single plant, a warning for a batch, where a gain is NaN."""
-    bad = ~np.isfinite(gains).all((-1, -2))
-    if bad.ndim and bad.any():
-        warnings.warn(
-            f"K: no stabilizing gain was found for {np.sum(bad)} of {bad.size} plants, whose gains are NaN; begin with "
-            "another K there, such as problem.K, or leave these plants out: control.dlqr on one says why it has none",
-            stacklevel=3,
-        )
-    elif bad.any():
-        control.dlqr(*problem.sampled)  # names the mode that no gain stabilises
-        raise ValueError(
-            "K: expected a gain from which Newton steps lead to a stabilizing one, but found none on the way, although "
-            "the plant has an optimum; begin with another gain, such as that of control.lqrd"
-        )
+def _known(K: Array, verified: Array) -> Array:
+    """Gains, NaN where none was found to stabilise; that is an error of a single plant, of a batch a warning."""
+    if not checks.traced(verified) and not np.all(verified):
+        bad = f"plants: no stabilizing gain was found for {np.sum(~verified)} of {np.size(verified)}"
+        if not np.ndim(verified):
+            raise ValueError(f"{bad}: the loop of the optimum itself is stable but for rounding; change dt")
+        why = "control.dlqr on one gives the reason"
+        warnings.warn(f"{bad} plants, whose gains are NaN; leave them out: {why}", stacklevel=4)
+    return jnp.where(verified[..., None, None], K, jnp.nan)
 
 
 def require_states(x: Float[Array, "*loops n"], n: int) -> None:
     """Refuse states of other plants than those, with n states, that a policy is bound to; 12 may be any, padded."""
-    if n < N_MAX and x.shape[-1] != n:
+    if n != N_MAX and x.shape[-1] != n:
         raise ValueError(
             f"expected the {n} states of the plants that the policy is bound to, but found {x.shape[-1]}; bind it to "
             "the plants that it is to control"
@@ -233,20 +261,22 @@ def require_states(x: Float[Array, "*loops n"], n: int) -> None:
 
 
 @bind.register(nnx.Module)
-def _network(model: Any, problem: Problem) -> Policy:
-    return policy(model, problem).as_gain()
-
-
 @bind.register(str)
 @bind.register(Path)
-def _checkpoints(folder: str | Path, problem: Problem) -> Policy:
-    return _network(checkpoints.load(folder, "best"), problem)
+def _network(model: Any, problem: Problem) -> Policy:
+    return policy(model if isinstance(model, nnx.Module) else checkpoints.load(model, "best"), problem).as_gain()
 
 
-@partial(jax.jit, static_argnums=0)
-def _encode(graph: nnx.GraphDef, params: dict[str, Array], d: Told) -> Any:
-    """Contexts of descriptions ``[*batch, …]``."""
-    batch = d.batch_shape
+def _encode(graph: nnx.GraphDef, params: dict[str, Array], d: Told) -> tuple[Any, Array | None]:
+    """Contexts of descriptions ``[*batch, …]``; of a network that answers with a gain, whether that stabilises."""
+    batch, model = d.batch_shape, models.merge(graph, params)
     flat = jax.tree.map(lambda a: a.reshape(math.prod(batch), *a.shape[len(batch) :]), d)
-    context = models.answer(models.merge(graph, params), flat)
-    return jax.tree.map(lambda a: a.reshape(*batch, *a.shape[1:]), context)
+    context, stable = models.answer(model, flat), None
+    if model.linear and d.A is not None:
+        gain = context.gain.reshape(-1, d.coordinates.m_max, d.coordinates.n_max).astype(d.A.dtype)
+        stable = verdict.of_gain(flat.A - flat.B @ gain) == verdict.Verdict.CONVERGED
+    return jax.tree.map(lambda a: a.reshape(*batch, *a.shape[1:]), (context, stable))
+
+
+_FEW = 64  # plants: their answer is sooner there by a program that is quickly compiled
+_encoded = {few: jit(_encode, static_argnums=0) for few, jit in ((True, quick_jit), (False, jax.jit))}

@@ -127,13 +127,6 @@ def extended_kalman(
         sensor: matrix C ``[p, n]``, or :func:`outputs` of the plant.
         W, V, P0: covariances of the disturbance of a step ``[n, n]``, of the sensors' noise ``[p, p]`` and of the
             initial deviation ``[n, n]``.
-
-    >>> plant = systems.make("cart_pole")
-    >>> problem, C = simulation.Problem.of(plant), np.eye(4)[:2]  # the rates are not measured
-    >>> policy = simulation.extended_kalman(problem.K, problem, C, 1e-6 * np.eye(4), 1e-6 * np.eye(2), 0.1 * np.eye(4))
-    >>> run = simulation.rollout(problem, policy, jnp.array([0.0, 0.3, 0.0, 0.0]), 300)
-    >>> bool(jnp.abs(run.xs[-1]).max() < 1e-2)
-    True
     """
     return _filtered(ExtendedKalmanFilter, controller, problem, sensor, W, V, P0)
 

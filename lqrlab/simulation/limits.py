@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from lqrlab.compute import as_jax, checks, pytree
-from lqrlab.systems import M_MAX, N_MAX
 from lqrlab.systems.coordinates import widened
 
 Pair = tuple[ArrayLike, ArrayLike]
@@ -68,10 +67,10 @@ class Limits:
                     f"{np.asarray(low).tolist()} … {np.asarray(high).tolist()}, deviations from it{held}"
                 )
 
-    def scaled(self, scale_x: Array, scale_u: Array) -> Self:
-        """Of a problem that counts in these units, padded."""
+    def scaled(self, scale_x: Array, scale_u: Array, n: int, m: int) -> Self:
+        """Of a problem that counts in these units, padded to n states and m inputs."""
         units = {"x": scale_x[..., None, :], "u": scale_u[..., None, :], "du": scale_u[..., None, :]}
-        sizes = {"x": N_MAX, "u": M_MAX, "du": M_MAX}
+        sizes = {"x": n, "u": m, "du": m}
         found: dict[str, Any] = {
             name: tuple(widened(a / units[name], sizes[name], end) for a, end in zip(pair, (-jnp.inf, jnp.inf)))
             for name, pair in self.signals().items()

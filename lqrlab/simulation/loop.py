@@ -42,11 +42,6 @@ class Trajectory:
             for the policy saw ``xs``.
 
     A field that was not to be kept is None.
-
-    >>> plant = systems.make("pendulum")
-    >>> run = simulation.rollout(plant, simulation.no_control(plant), jnp.array([0.1, 0.0]), num_steps=3)
-    >>> run.xs.shape, run.us.shape, bool(run.xs[-1, 0] > 0.1)  # it falls
-    ((4, 2), (3, 1), True)
     """
 
     ts: Float[Array, "*times T+1"]
@@ -266,9 +261,7 @@ def record(
     The loop is that of :func:`rollout`, but its arguments are not checked, and whole trajectories are never in memory.
 
     Args:
-        problem, policy, x0, num_steps: as there.
         keep: what is kept, see :class:`Keep`.
-        key: random key, where there is noise.
         extra: further arrays with the plants' batch axes in front, handed on to the functions of ``keep``.
         total: loops of this and later calls alike, if known; many are worth a good compilation.
 

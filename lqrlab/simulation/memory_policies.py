@@ -198,13 +198,6 @@ def integrating(plant: Plant | Problem, design: Integral, r: ArrayLike | None = 
         plant: one plant, or the batch that the design is of; or a problem of them, with its limits.
         design: of :func:`lqrlab.control.lqi` with ``discrete=True``, for the sampled plant.
         r: set-point ``[*batch, p]``, as a deviation from the equilibrium; zero if left out.
-
-    >>> plant = systems.make("pendulum")
-    >>> A, B, Q, R, N = control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
-    >>> design = control.lqi(A, B, [[1.0, 0.0]], Q, R, Q[:1, :1], N, discrete=True)
-    >>> run = simulation.rollout(plant, simulation.integrating(plant, design, [0.1]), jnp.zeros(2), 300)
-    >>> round(float(run.xs[-1, 0]), 6)  # leaning, by a torque that nobody told it
-    0.1
     """
     problem = problem_of(plant)
     checks.instance("design", design, Integral, "a regulator with integral action, as control.lqi makes")
@@ -252,14 +245,6 @@ def delayed(
         ticks: steps of the simulation in a sample time, so many that ``delay * ticks`` is a whole number: roll it out
             with ``dt / ticks``, or it is refused.
         limit: magnitude at which an input is cut, as a deviation, scalar or ``[m]``.
-
-    >>> plant = systems.make("pendulum")
-    >>> late = control.lqrd_delayed(*plant.matrices(), *plant.weights(), plant.dt, delay=1.5)
-    >>> policy = simulation.delayed(plant, late, 1.5, ticks=2)
-    >>> x0, dt = jnp.array([0.05, 0.0]), plant.dt / 2
-    >>> run = simulation.rollout(plant, policy, x0, 400, dt=dt, linear=True)
-    >>> bool(abs(run.cost / (x0 @ late.P[:2, :2] @ x0) - 1) < 1e-3)  # what the design said
-    True
     """
     problem = problem_of(plant)
     checks.instance("design", design, LQR, "a regulator, as control.lqrd_delayed makes")

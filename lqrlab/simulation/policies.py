@@ -173,11 +173,6 @@ class DelayedPolicy:
         dt: step [s] that it is to be rolled out with, ``[*batch]``; None for any.
 
     Source: K. J. Åström and B. Wittenmark, Computer-Controlled Systems, 3rd ed. (1997), section 2.3.
-
-    >>> slow = simulation.DelayedPolicy(simulation.LinearPolicy(jnp.ones((1, 2))), 4, 4, jnp.array([jnp.inf]), memory=1)
-    >>> run = simulation.rollout(systems.make("pendulum"), slow, jnp.array([0.1, 0.0]), 9)
-    >>> (run.us[:, 0] == 0).tolist()  # late by one of its samples
-    [True, True, True, True, False, False, False, False, False]
     """
 
     policy: Policy

@@ -76,7 +76,7 @@ class Problem(QuadraticRegulator):
 
         Args:
             plants: one plant or a batch; or several batches of any families in a list, which become one batch of
-                linear problems, padded to 12 states and 6 inputs.
+                linear problems, padded to 12 states and 6 inputs, or the most that one has.
             dt: sample time [s], one, or one for each plant of the batch; the plant's if left out. Several for one plant
                 make a batch of it.
             limits: ``(low, high)`` of the actuators, absolute, scalars or ``[m]``; or :class:`Limits`, absolute.
@@ -107,7 +107,7 @@ class Problem(QuadraticRegulator):
         found, best = sampling.sample(part, design=optimum)
         linear = is_linear(plants) or linear
         if not linear and N is not None:
-            raise ValueError("N: a cross weight is paid by the linearised plant; give linear=True")
+            raise ValueError("N: a cross weight needs the linearised plant; pass linear=True")
         steps = sampling.substeps_of(plants, part.plant.A, plants.dt if dt is None else dt, substeps, linear)
         K, P = best or (None, None)
         problem = cls(
@@ -131,7 +131,7 @@ class Problem(QuadraticRegulator):
     ) -> Self:
         made = [sampling.linearised(plant, dt, model=at) for plant, at in zip(plants, sampling.models(list(plants)))]
         problem = cls.together([part for (_, part), _ in made], optimum=optimum)
-        inputs = [widened(np.asarray(u).reshape(-1, u.shape[-1]), M_MAX, 0.0) for _, (_, u) in made]
+        inputs = [widened(np.asarray(u).reshape(-1, u.shape[-1]), problem.m, 0.0) for _, (_, u) in made]
         held = as_jax(np.concatenate(inputs))  # absolute limits are around these
         limited = dataclasses.replace(problem, u_eq=held).limited(limits)
         return dataclasses.replace(limited, u_eq=None)  # type: ignore[arg-type]
@@ -221,7 +221,7 @@ class Problem(QuadraticRegulator):
         return dataclasses.replace(known, **self.scaled().sampled._asdict())
 
     def scaled(self) -> Self:
-        """The same in units of the signals' scales, padded to 12 states and 6 inputs; linear."""
+        """The same in units of the signals' scales, padded to 12 states and 6 inputs, or its own; linear."""
         return self if self.in_scales else scaling.scaled(self)
 
     def hidden(self) -> Self:

@@ -75,7 +75,7 @@ def sample(part: Part, *, design: bool) -> tuple[control.Sampled, tuple[Any, Any
     batch, (n, m) = part.dt.shape, B.shape[-2:]
     fits = n <= N_MAX and m <= M_MAX and _FEW < np.prod(batch) <= _MANY
     if fits and not checks.traced(part, jnp.zeros(())):
-        flat = _on_host(*_in_si_units(part), n, m, design=design)
+        flat = _on_host(*_in_si_units(part, N_MAX, M_MAX), n, m, design=design)
         return jax.tree.map(lambda a: as_jax(a.reshape(*batch, *a.shape[1:])), flat)
     found = control.discretize(A, B, Q, R, part.dt, N)
     with or_without():
@@ -121,11 +121,12 @@ def listed(plants: object) -> Sequence[Plant]:
 def sample_together(parts: Sequence[Part], *, design: bool) -> tuple[Part, control.Sampled, tuple[Any, Any] | None]:
     """Plants of any families one after another ``[plants, …]``, padded, in SI units, and these sampled.
 
-    What is added to a plant decays, and costs nothing.
+    They are padded to 12 states and 6 inputs, or the most that one has. What is added decays, and costs nothing.
     """
-    units, linear, N = jax.tree.map(lambda *a: np.concatenate(a), *map(_in_si_units, parts))
+    n, m = (max(getattr(part.coordinates, size) for part in parts) for size in ("n_max", "m_max"))
+    units, linear, N = jax.tree.map(lambda *a: np.concatenate(a), *(_in_si_units(part, n, m) for part in parts))
     part = Part(Continuous(linear.A, linear.B, linear.Q, linear.R, N), units, linear.dt)
-    return jax.tree.map(as_jax, (part, *_on_host(units, linear, N, N_MAX, M_MAX, design=design)))
+    return jax.tree.map(as_jax, (part, *_on_host(units, linear, N, n, m, design=design)))
 
 
 def _on_host(
@@ -146,8 +147,8 @@ def _on_host(
     return control.Sampled(**back), best
 
 
-def _in_si_units(part: Part) -> tuple[Coordinates, Linear, np.ndarray]:
-    """Units, padded plants, and their cross weights, on the host, where no size is compiled for."""
+def _in_si_units(part: Part, n: int, m: int) -> tuple[Coordinates, Linear, np.ndarray]:
+    """Units, plants padded to n states and m inputs, and their cross weights, on the host: no size is compiled for."""
     plant, coordinates, dt = part
     batch, count = dt.shape, int(np.prod(dt.shape))
 
@@ -158,8 +159,8 @@ def _in_si_units(part: Part) -> tuple[Coordinates, Linear, np.ndarray]:
     arrays: Any = {name: flat(getattr(plant, name), 2) for name in "ABQR"}
     arrays["dt"] = flat(dt, 0)
     N = np.zeros_like(arrays["B"]) if plant.N is None else flat(plant.N, 2)
-    units = jax.tree.map(lambda a: flat(a, 1), coordinates)
-    return units, pad(Linear(**arrays)), pad_matrix(N, N_MAX, M_MAX)
+    units = jax.tree.map(lambda a: flat(a, 1), coordinates).widened(n, m)
+    return units, pad(Linear(**arrays), n, m), pad_matrix(N, n, m)
 
 
 @functools.partial(jit_by_function, jit=quick_jit)

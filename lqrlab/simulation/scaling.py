@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import pytree
 from lqrlab.simulation.noise import Correlated, Noise
-from lqrlab.systems import M_MAX, N_MAX, Coordinates, check_size, pad_matrix
+from lqrlab.systems import Coordinates, pad_matrix
 from lqrlab.systems.coordinates import SHAPES, widened
 
 
@@ -89,17 +89,17 @@ class Told:
 
 def scaled(problem: Any) -> Any:
     """A problem in units of its signals' scales, padded: what is added stands still and costs nothing."""
-    check_size(problem.n, problem.m)
     units, changed = problem.coordinates, {}
+    n, m = units.n_max, units.m_max
     for name, axes in SHAPES.items():
         if (a := getattr(problem, name)) is not None:
             changed[name] = units.zero_padding(units.scale(name, a), *axes)
     absent = problem.dt[..., None] * (1 - units.input_mask)  # dt times 1, as sampling the padded plant gives
-    eye = jnp.broadcast_to(jnp.eye(M_MAX, dtype=absent.dtype), (*absent.shape, M_MAX))
+    eye = jnp.broadcast_to(jnp.eye(m, dtype=absent.dtype), (*absent.shape, m))
     changed["R"] += (absent[..., None] * eye).astype(problem.R.dtype)
     if problem.limits is not None:
-        changed["limits"] = problem.limits.scaled(problem.scale_x, problem.scale_u)
-    scales = (problem.scale_x, N_MAX), (problem.scale_x, N_MAX), (problem.scale_u, M_MAX)
+        changed["limits"] = problem.limits.scaled(problem.scale_x, problem.scale_u, n, m)
+    scales = (problem.scale_x, n), (problem.scale_x, n), (problem.scale_u, m)
     changed["noise"] = Noise(*(_padded(a, *scale) for a, scale in zip(problem.noise, scales)))
     changed |= dict.fromkeys(("plant", "continuous", "x_eq", "u_eq"))
     return dataclasses.replace(problem, **changed, linear=True, substeps=1, in_scales=True)

@@ -69,6 +69,8 @@ class Coordinates:
         lead, sizes = plant.batch_shape, {}
         if larger:
             sizes = {"n_max": max(plant.n, N_MAX), "m_max": max(plant.m, M_MAX)}
+        else:
+            check_size(plant.n, plant.m, plant)
         given = plant.scales
         host = not traced(*given, jnp.zeros(()))  # where nothing is compiled for each size
         scales = [np.asarray(s) if host else s for s in given]
@@ -87,7 +89,7 @@ class Coordinates:
             ValueError: more states or inputs than the padded size.
         """
         real("scale_x", scale_x), real("scale_u", scale_u)
-        check_size(scale_x.shape[-1], scale_u.shape[-1], n_max, m_max)
+        check_size(scale_x.shape[-1], scale_u.shape[-1], n_max=n_max, m_max=m_max)
         both = ((scale_x, n_max), (scale_u, m_max))
         masks = (widened(_namespace(s).ones_like(s), size, 0.0) for s, size in both)
         return cls(*(widened(s, size, 1.0) for s, size in both), *masks)  # type: ignore[arg-type]
@@ -95,6 +97,11 @@ class Coordinates:
     def __getitem__(self, index: object) -> "Coordinates":
         """The coordinates of some members of the batch."""
         return jax.tree.map(lambda a: a[index], self)
+
+    def widened(self, n_max: int, m_max: int) -> "Coordinates":
+        """The same with more padding."""
+        x, u = widened(self.scale_x, n_max, 1.0), widened(self.scale_u, m_max, 1.0)
+        return Coordinates(x, u, widened(self.state_mask, n_max, 0.0), widened(self.input_mask, m_max, 0.0))
 
     @property
     def n_max(self) -> int:
@@ -163,7 +170,7 @@ def pad(plant: Linear, n: int = N_MAX, m: int = M_MAX) -> Linear:
     12
     """
     instance("plant", plant, Linear, "a linear plant, as systems.linearise makes of any")
-    check_size(plant.n, plant.m, whole("n", n), whole("m", m))
+    check_size(plant.n, plant.m, n_max=whole("n", n), m_max=whole("m", m))
     A, B = pad_matrix(plant.A, n, n, -1.0), pad_matrix(plant.B, n, m)
     return Linear(A=A, B=B, Q=pad_matrix(plant.Q, n, n), R=pad_matrix(plant.R, m, m, 1.0), dt=plant.dt)
 
@@ -215,9 +222,11 @@ def _per_vector(scale: Arrays, a: T) -> T:
     return linalg.expand_batch(_matching(scale, a)[..., : a.shape[-1]], a.ndim)
 
 
-def check_size(n: int, m: int, n_max: int = N_MAX, m_max: int = M_MAX) -> None:
-    """Refuse sizes that do not fit."""
+def check_size(n: int, m: int, plant: Plant | None = None, *, n_max: int = N_MAX, m_max: int = M_MAX) -> None:
+    """Refuse plants of more states or inputs than data sets, and learners that are built for those, are padded to."""
     if n > n_max or m > m_max:
-        most = ", the most that data sets and learners take; robots.from_mujoco(…, fixed=…) makes a robot smaller"
-        most = most if (n_max, m_max) == (N_MAX, M_MAX) else ""
-        raise ValueError(f"pad: a plant with {n} states and {m} inputs does not fit into {n_max} and {m_max}{most}")
+        what, why = getattr(plant, "name", "a plant"), ""
+        if (n_max, m_max) == (N_MAX, M_MAX):
+            hint = getattr(plant, "smaller", Plant.smaller)
+            why = f", the most that data sets and networks of other kinds than matrix take; {hint}"
+        raise ValueError(f"pad: {what} with {n} states and {m} inputs does not fit into {n_max} and {m_max}{why}")

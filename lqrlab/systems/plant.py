@@ -120,6 +120,7 @@ class Plant:
     limits: ClassVar[str] = ""
     solve_for: ClassVar[tuple[str, ...]] = ()
     drawn_in: ClassVar[str] = ""
+    smaller: ClassVar[str] = "robust.balred makes a model of fewer states; designs and a matrix network take any size"
     _declared_outputs: ClassVar[tuple[Any, ...]] = ()
     field_axes: ClassVar[Mapping[str, int]] = {}
     """How many axes follow those of the batch, for fields that hold vectors or matrices."""

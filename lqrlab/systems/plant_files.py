@@ -66,7 +66,7 @@ def load(
         labels = {key: given for key, given in (("states", states), ("inputs", inputs)) if len(given)}
         return reader.load()(file, dt=dt, name=name, **labels, **options)
     for key in options:
-        raise ValueError(f"{file}: {key} is no option of it: matrices stand in the file, joints in a robot's")
+        raise ValueError(f"{file}: {key} is not its option: matrices are in the file, joints are options of robots")
     content = contents(file)
     if "family" in content and file.suffix.lower() == ".json":
         if dt is not None or name or len(states) or len(inputs):
@@ -80,7 +80,7 @@ def load(
             raise ValueError(f"{file}: expected the matrices A and B, but {matrix} is missing; it holds {held}")
     if np.any(content.get("Ts")):
         ts = np.ravel(content["Ts"])[0]
-        raise ValueError(f"{file}: expected ẋ = Ax + Bu, but Ts = {ts} says a sampled model; save the continuous one")
+        raise ValueError(f"{file}: expected ẋ = Ax + Bu, but Ts = {ts} means a sampled model; save the continuous one")
     step = content.get("dt", 0.01) if dt is None else dt
     names: Contents = {
         key: given if len(given) else [str(s).strip() for s in np.ravel(content.get(key, []))]

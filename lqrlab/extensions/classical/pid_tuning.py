@@ -222,7 +222,7 @@ def _tuned(plant: _PairedPlant, rule: str, kind: str, chosen: dict[str, Any], se
     if "i" in kind and plant.blocked:
         raise ValueError(
             f'kind: expected "pd" or "p", but found "{kind}": no constant inputs hold the outputs of all '
-            "loops (a transmission zero at the origin, or more outputs than inputs), so an integral would grow for ever"
+            "loops (a transmission zero at the origin, or more outputs than inputs), so an integral would diverge"
         )
     if rule == "optimal":
         with jax.enable_x64(True):  # single precision ends at other gains

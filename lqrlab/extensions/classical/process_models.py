@@ -158,7 +158,7 @@ def of_step(channel: Channel) -> ProcessModel:
     slow = min((abs(p.real) for p in poles if p.real < -1e-9 * abs(p)), default=1.0)
     if integrators > 1 or any(p and abs(p.real) <= 1e-9 * abs(p) for p in poles):
         raise ValueError(
-            "plant: expected one that comes to rest or rises steadily after a step, but found two integrators or an "
+            "plant: expected a step response that settles or rises steadily, but found two integrators or an "
             'undamped oscillation; use rule="optimal"'
         )
     ts, y, rate = _stepped(channel, 40 / slow)

@@ -224,7 +224,7 @@ def _measuring(policy: Any, sizes: tuple[int, ...], problem: Problem) -> Policy:
     outputs = simulation.outputs(problem.plant)
     if sizes not in ((problem.n, problem.m), (outputs.shape[-2], problem.m)):
         raise ValueError(
-            f"it is given {sizes[0]} numbers and answers with {sizes[1]}, but {problem.name} has {problem.n} states, "
+            f"it maps {sizes[0]} numbers to {sizes[1]}, but {problem.name} has {problem.n} states, "
             f"{outputs.shape[-2]} outputs and {problem.m} inputs"
         )
     return policy if sizes[0] == problem.n else simulation.Measured(policy, outputs)
@@ -257,7 +257,7 @@ def _of_python(path: Path, name: str) -> object:
     name = name or (made[0] if len(made) == 1 else "")
     if name not in own:
         found = ", ".join(own)
-        raise ValueError(f"{path}: expected {name or 'one function, or gain'}, but found {found}; say {path}:NAME")
+        raise ValueError(f"{path}: expected {name or 'one function, or gain'}, but found {found}; write {path}:NAME")
     return _of_design(own[name])
 
 

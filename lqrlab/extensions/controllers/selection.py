@@ -144,11 +144,11 @@ def _impossible(judgement: Judgement, name: str, scenario: Scenario, starts: int
         elif scenario.limit is None and answered.any() and score.reference != reference:
             found.append(f"{controller} is compared with {score.reference}, not with {reference}")
         elif not np.isin(score.verdict, (NO_ANSWER, *Verdict)).all():
-            found.append(f"{controller} has verdicts that there are not")
+            found.append(f"{controller} has unknown verdicts")
         elif lowest < (0.0 if reference == "LQR" else 0.999):
-            found.append(f"{controller} pays {lowest:.3g} of the least that any controller can pay")
+            found.append(f"{controller} costs {lowest:.3g} of the optimum, which is impossible")
         elif scenario.limit is None and np.isnan(ratio[answered]).any():
-            found.append(f"{controller} has loops that are neither lost nor have a cost")
+            found.append(f"{controller} has loops without cost that did not diverge")
     return found
 
 
@@ -177,7 +177,7 @@ def compared(files: Sequence[Path], trusted: Sequence[str] = ()) -> Judgement:
         found.append(dataclasses.replace(one, scores=scores, **tables))
     versions = dict.fromkeys(str(one.recipe.get("version", "unknown")) for one in found)
     recipe = {**found[0].recipe, "controllers": controllers, "version": ", ".join(versions)}
-    recipe["verified"] = "plants and starts were drawn again; the costs are as the files say"
+    recipe["verified"] = "plants and starts were drawn again; the costs are those of the files"
     return dataclasses.replace(Judgement.together(found), recipe=recipe)
 
 

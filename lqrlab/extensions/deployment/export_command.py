@@ -48,8 +48,8 @@ def export(source: str, folder: Path, family: str | None, name: str, dt: float |
             from lqrlab.extensions.controllers.loading import load
 
             controller = load(source)
-            if hasattr(controller, "gains"):  # one for each of many plants
+            if hasattr(controller, "gains") and problem.plant is not None:  # one for each of many plants
                 padded = controller.gains((problem.name,), Problem.of([problem.plant]))
                 controller = getattr(controller, "K", padded[0, : problem.m, : problem.n])
         written = c_files.to_c(controller, problem, folder, name=name, source=source if family else f"LQR of {source}")
-    click.echo(f"wrote {written}: a controller of {problem.name}; README.md says how it is built and tested")
+    click.echo(f"wrote {written}: a controller of {problem.name}; README.md describes build and test")

@@ -118,8 +118,8 @@ def described(file: Path, trusted: bool) -> Any:
     check_archive(file)
     if not checks.flag("trusted", trusted):
         raise ValueError(
-            "its binary would be executed on this computer, with all your rights; say trusted=True if you know who "
-            "made it"
+            "its binary would be executed on this computer, with all your rights; pass trusted=True if you trust its "
+            "source"
         )
     try:
         about = fmpy.read_model_description(str(file))

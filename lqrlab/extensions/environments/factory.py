@@ -139,7 +139,7 @@ def _pool(plants: Plant, settings: Settings) -> Problem:
     if not good.all():
         raise ValueError(
             f"plant: {int(np.sum(~good))} of {good.size} have no stabilizing optimum to compare with; "
-            "control.diagnose(A, B, Q, R) says which mode cannot be stabilised or is not seen by the cost"
+            "control.diagnose(A, B, Q, R) names the mode that is not stabilizable or has no weight"
         )
     if limits == "plant":
         # σ of Kx at the start

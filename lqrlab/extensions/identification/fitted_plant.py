@@ -133,7 +133,7 @@ class FittedPlant:
         named = {s.name: s.unit for s in (*self.plant.outputs, *self.plant.states, *self.plant.inputs)}
         unsaid = [f"{s.name} in {named[s.name]}" for s, _ in self.log.signals if not s.unit and named.get(s.name)]
         if unsaid:
-            said.append(f"the log says no units: {', '.join(unsaid)} assumed, as {self.plant.name} has them")
+            said.append(f"the log has no units: {', '.join(unsaid)} assumed, as in {self.plant.name}")
         for i, name in enumerate(self.names):
             if min(self.z[i] - c.low[i], c.high[i] - self.z[i]) < 1e-6:
                 said.append(f"{name} ended at the edge of its range, {self.values[i]:g}: the model lacks something")

@@ -80,7 +80,7 @@ def _problems(plants: Plant) -> tuple[Problem, Array]:
         )
     problem = Problem.of(plants, linear=True)
     if not bool(jnp.all(problem.has_optimum)):
-        raise ValueError("plants: some have no stabilizing regulator at all; narrow the parameters' ranges")
+        raise ValueError("plants: some have no stabilizing regulator; narrow the parameters' ranges")
     return problem, jax.vmap(jnp.diag)(problem.scale_x**2)[0]
 
 

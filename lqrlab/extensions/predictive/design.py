@@ -313,7 +313,7 @@ def _estimator(
     try:
         return H, dlqe(full, block([[H, seen]]), noise, V).L
     except ValueError as error:
-        integrates = "; an output's is not told from the state of a plant that integrates: take the input's"
+        integrates = "; the output's is indistinguishable from the state of an integrating plant: take the input's"
         raise ValueError(
             f"disturbance: what is measured does not show it{integrates if disturbance == 'output' else ''} ({error})"
         ) from error

@@ -176,8 +176,8 @@ def _held_part(design: MPC, x: Array) -> float:
 def _unheld(most: float, longest: int, infeasible: bool) -> str:
     """The sentence for a start without an optimum."""
     if infeasible:
-        return f"x0: no input within its limits keeps the others; at most {most:.4g} times this start does"
+        return f"x0: no input within its limits keeps the other limits; at most {most:.4g} times this start does"
     return (
-        f"x0: no input within the limits holds this state: at most {most:.4g} times it is brought back to the "
-        f"equilibrium, as far as {longest} samples show; what grows faster than the inputs can push is lost"
+        f"x0: no input within the limits recovers this state within {longest} samples; at most {most:.4g} times it is "
+        f"recovered; states that grow faster than the limited inputs can brake diverge"
     )

@@ -105,6 +105,7 @@ class Multibody(Mechanical):
     (1994), section 4.3
     """
 
+    smaller = "robots.from_mujoco(…, fixed=[…]) holds some of its joints still"
     tree: ClassVar[Tree]
     masses: ClassVar[tuple[str, ...]]
     dampings: ClassVar[tuple[str, ...]]

@@ -120,7 +120,7 @@ def inverse_lqr(
     loops = _ObservedLoops(a, b, k, dt)
     stable = loops.stable()
     if not lead and not stable[0]:
-        raise ValueError("K: the loop A − BK is not stable, so its cost is infinite whatever the weights")
+        raise ValueError("K: the loop A − BK is not stable, so its cost is infinite for all weights")
     explained = _best_explanation(loops, stable, diagonal)
     return Inverse(*(x.reshape(lead + x.shape[1:]) for x in explained))
 

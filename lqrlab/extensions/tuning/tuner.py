@@ -197,8 +197,8 @@ def _impossible(step: StepExperiment, specs: StepSpecs) -> list[str]:
             # a response y that settles has ∫ exp(−zt) y dt = 0 for each zero z in the right half-plane
             wrong = (1 - specs.within) / np.expm1(min(slow) * specs.settling)
             sentences.append(
-                f"The plant has a zero at +{min(slow):.3g} rad/s: whatever settles in {specs.settling:.3g} s first "
-                f"goes at least {100 * wrong:.3g} % of the step the wrong way."
+                f"The plant has a zero at +{min(slow):.3g} rad/s: a response that settles in {specs.settling:.3g} s "
+                f"first goes at least {100 * wrong:.3g} % of the step the wrong way."
             )
     return sentences
 

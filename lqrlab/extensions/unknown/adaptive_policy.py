@@ -16,7 +16,7 @@ from lqrlab.extensions.unknown.belief import Belief, optimum
 from lqrlab.extensions.unknown.prior import Prior, Z
 from lqrlab.learning.network_policy import require_states
 from lqrlab.simulation import Problem, Told, measured_or
-from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant, check_plant
+from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant, check_plant, check_size
 
 _LARGEST_COST = 1e6  # of a belief that nothing stabilises; beyond it the design only keeps its direction
 _ITERATIONS = 60  # of four steps, fewer as exp(−t/4); as many more show whether a cost to go has settled
@@ -272,6 +272,8 @@ def adaptive(
         for name, value in given.items():
             if checks.traced(value) or not np.all(np.asarray(value) == (np.inf if name == "limit" else 0.0)):
                 raise ValueError(f"{name}: expected that of the problem alone, but found another; change the problem")
+        units = plants.coordinates
+        check_size(units.n_max, units.m_max, getattr(plants, "plant", None))
         if isinstance(plants, Told):
             return AdaptivePolicy(prior, plants, M_MAX, doublings)
         return AdaptivePolicy(prior, plants.told("units"), plants.m, doublings, plants.n)

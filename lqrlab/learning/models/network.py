@@ -29,6 +29,7 @@ register = Registry("kind", "model")
 
 - ``config``; ``linear``: its answer is −K x̃ with the context's gain, so that a closed loop's cost is exact;
   ``any_weights``: it reads the weights of a description, else only such are taken as the scaled coordinates absorb;
+  ``any_size``: it takes any numbers of states and inputs, else those that data sets are padded to;
   ``options``: settings of a config that it has beside :data:`COMMON`, all where a class does not say;
 - ``encode(told) -> Context``: from descriptions ``[b, …]``, what need not be done at each step;
 - ``__call__(x, u, time_mask, context, *, last=False)``: inputs for every step of a window ``[b, W, 6]``, or the last
@@ -74,7 +75,7 @@ class Context:
     """A model's encoding of a description, once for all steps.
 
     The prefix ``[b, width]`` is what the history's reader is told of the plant (none for a gain network), the gain
-    ``[b, 72]`` what the description alone says.
+    ``[b, m n]`` what the description alone says.
     """
 
     prefix: Array
@@ -84,28 +85,28 @@ class Context:
 
 
 def answer(model: Any, d: Told) -> Context:
-    """A model's best answer to descriptions ``[b, …]``: networks see float32, loops are judged in the type of d."""
-    seen = d.astype(jnp.dtype(jnp.float32))
-    return model.decide(seen, d) if hasattr(model, "decide") else model.encode(seen)
+    """A model's best answer to descriptions ``[b, …]``; networks see float32."""
+    return model.decide(d) if hasattr(model, "decide") else model.encode(d.astype(jnp.dtype(jnp.float32)))
 
 
 def check_shapes(x: Array, u: Array, time_mask: Array, context: Context, window: int) -> None:
     """Raise ValueError unless these are windows of the context's plants."""
-    plants = context.state_mask.shape[0]
+    (plants, n), m = context.state_mask.shape, context.input_mask.shape[-1]
     steps = x.shape[1] if x.ndim == 3 else 0
-    wanted = (plants, steps, N_MAX), (plants, steps, M_MAX), (plants, steps)
+    wanted = (plants, steps, n), (plants, steps, m), (plants, steps)
     if steps > window or (x.shape, u.shape, time_mask.shape) != wanted:
         raise ValueError(
             f"x, u, time_mask: expected windows of {plants} plants and at most {window} steps (more: build the model "
-            f"with ModelConfig(window=…)), [plants, steps, {N_MAX}], [plants, steps, {M_MAX}] (states, inputs; padded) "
+            f"with ModelConfig(window=…)), [plants, steps, {n}], [plants, steps, {m}] (states, inputs; padded) "
             f"and [plants, steps], but found {x.shape}, {u.shape}, {time_mask.shape}"
         )
 
 
 def apply_gain(gain: Array, x: Array, time_mask: Array, context: Context) -> Array:
-    """−K x for flat gains ``[b, W or 1, 72]``, masked."""
+    """−K x for flat gains ``[b, W or 1, m n]``, masked."""
     b, w, _ = x.shape
-    gain = jnp.broadcast_to(gain.astype(x.dtype), (b, w, M_MAX * N_MAX)).reshape(b, w, M_MAX, N_MAX)
+    n, m = context.state_mask.shape[-1], context.input_mask.shape[-1]
+    gain = jnp.broadcast_to(gain.astype(x.dtype), (b, w, m * n)).reshape(b, w, m, n)
     return -jnp.einsum("bwij,bwj->bwi", gain, x) * context.input_mask[:, None] * time_mask[..., None]
 
 

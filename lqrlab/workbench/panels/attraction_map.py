@@ -146,7 +146,7 @@ def picture(setting: AttractionSetting, check: Check = lambda: None) -> Picture:
 
 
 def _legend(setting: AttractionSetting) -> str:
-    """What colours mean, and the ellipse."""
+    """Colours with their meaning, and the ellipse."""
     own, body, x = svg.CURVES[0][0], "", 2.0
     shades = (own, 1.0), (own, 0.4), (_GREY, 0.43), (own, 0.0)
     for words, (colour, strength) in zip(("converges soon", "converges late", "undecided", "diverges"), shades):

@@ -136,7 +136,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
 
         def keep() -> None:
             if len(self.pinned) >= most():
-                raise ValueError(f"at most {most()} designs are drawn beside another; unpin those that are")
+                raise ValueError(f"at most {most()} designs can be pinned; unpin one first")
             name, design = now()
             self.pinned[f"design {len(self.pinned) + 1}{name}"] = design
             self.ask()
@@ -195,7 +195,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
 
     @classmethod
     def note(cls, still: Picture | None = None) -> str:
-        """What the live panel does, how to open it, and which controls a page without a kernel has."""
+        """The live panel: its purpose, how to open it, and the controls that a page without a kernel has."""
         moved = [html.escape(axis.label) for axis in getattr(still, "axes", ())]
         more = f" Without a kernel, in a report, sliders move {', '.join(moved)}." if moved else ""
         return f"<small>Live in JupyterLab (<code>make lab</code>): {cls.does}.{more}</small>"

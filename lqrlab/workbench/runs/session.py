@@ -160,7 +160,7 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
         raise ValueError(f"finish: session.begin({name!r}, run) has to come first")
     begun, started, backend = _started[name]
     if missing := [str(f) for f in files if not (folder / f).exists()]:
-        raise ValueError(f"{name}: says that it made {', '.join(missing)}, but {folder} has no such file")
+        raise ValueError(f"{name}: its result names {', '.join(missing)}, but {folder} has no such file")
     path = result_path(folder, name)
     if _kept(folder, name):
         print(f"Kept {path}, written by `lqrlab run`. Set `run` to another folder for your own result")
