@@ -210,7 +210,7 @@ def whole(folder: Path, which: str) -> tuple[Checkpoint | None, dict[int, str]]:
 
 
 def load(folder: str | Path, which: str = "last") -> nnx.Module:
-    """The trained model of a run; of the newest whole checkpoint, with a warning, if newer ones are damaged.
+    """The trained model of a run, from the newest undamaged checkpoint; warns if newer ones are damaged.
 
     Args:
         folder: the run's ``checkpoints`` folder.

@@ -22,7 +22,7 @@ _EQUAL = 1e-11  # frequencies so near to each other, relative, are one: rounding
 
 @dataclasses.dataclass(frozen=True)
 class Disk:
-    """A symmetric disk margin: by how much gain *and* phase may be off at once.
+    """Symmetric disk margin: tolerance to simultaneous gain *and* phase errors.
 
     The loop stays stable while its gain is multiplied by any (1 + δ/2)/(1 − δ/2), complex |δ| < α.
 
@@ -51,7 +51,7 @@ class Disk:
 
 @dataclasses.dataclass(frozen=True)
 class Margins:
-    """Distance of a loop from instability at one input, the other inputs as designed.
+    """Stability margins at one input, the other loops closed.
 
     Attributes:
         gain_down, gain_up: factors that the loop gain may be multiplied by, 0 ≤ down < 1 < up.

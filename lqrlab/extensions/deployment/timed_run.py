@@ -154,7 +154,7 @@ def realtime(
     key: PRNGKeyArray | None = None,
     clock: str = "real",
 ) -> TimedRun:
-    """Run a controller against a clock: at each tick it measures, answers, and its input acts until the next one.
+    """Run a controller against a clock: at each tick it measures, computes, and its input acts until the next one.
 
     Nothing here is *hard* real time: a sample may be late by milliseconds at any moment, and the run says which were.
     A tick that goes by while the loop is busy is skipped, the input held; a simulated plant moves on in it.

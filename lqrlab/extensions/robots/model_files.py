@@ -27,7 +27,7 @@ _ATTRIBUTE = re.compile(r"""([\w:.-]+)\s*=\s*(["'])(.*?)\2""", re.DOTALL)
 
 
 def library() -> ModuleType:
-    """MuJoCo, or a sentence that says how to install it."""
+    """MuJoCo, or an error with the command that installs it."""
     return of_extra("mujoco", "[robots]", "from_mujoco")
 
 

@@ -15,7 +15,7 @@ _BOUNDARY = 1e-7  # modes so near to the stability boundary, relative to A, are 
 
 
 class Reduction(NamedTuple):
-    """A system of fewer states, modes that are kept first, and how near it is.
+    """A reduced system, unstable modes first, and its error bound.
 
     Attributes:
         system: the reduced one.

@@ -94,7 +94,7 @@ class Inverse:
 def inverse_lqr(
     A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: ArrayLike | None = None, *, diagonal: bool = False
 ) -> Inverse:
-    """Q and R for which u = −Kx is optimal; where there are none, those whose optimum comes near. On the host.
+    """Q and R for which u = −Kx is optimal; if none exist, those of the nearest optimum. On the host.
 
     The cost of a *given* loop and its derivative with respect to K are linear in (Q, R): the weights, positive definite
     and of fixed trace, that bring the derivative's norm to its minimum are a convex problem. Of the many that explain a

@@ -215,7 +215,7 @@ def design(setting: LoopSetting) -> LoopDesign:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Pushed:
-    """A policy whose inputs a force that it does not know is added to, for some samples.
+    """A policy with an unknown force added to its inputs for some samples.
 
     Attributes:
         policy: that acts.
