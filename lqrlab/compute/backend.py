@@ -167,8 +167,7 @@ class Backend(Config):
         (6, 1, 1)
 
         Args:
-            fn: of arrays and pytrees of arrays whose first axes are of one length, that the number of devices divides;
-                its results have that axis too.
+            fn: of arrays and pytrees of arrays whose first axes have one length, a multiple of the devices'.
         """
         mesh = self.jax_mesh
         if mesh is None:
@@ -207,8 +206,7 @@ def join() -> int:
     """Become one of several processes, if there are any; before JAX computes anything. Returns this one's number.
 
     They are found by the environment that Slurm's ``srun`` or Open MPI's ``mpirun`` made. From then on
-    ``jax.devices()`` are those of all processes, every process has to call the same functions in the same order,
-    and only process 0 should write files.
+    ``jax.devices()`` are those of all processes, all call the same functions in order, only process 0 writes files.
 
     Process 0 listens for the others, and who reaches it can join them: it does so on the address of
     ``JAX_COORDINATOR_ADDRESS`` (host:port of process 0, the same in all processes), never on all of a machine's

@@ -32,8 +32,7 @@ def compiles() -> Iterator[None]:
 def checked(fn: Callable[..., T]) -> Callable[..., T]:
     """``fn`` with checks for NaN, division by zero, indices out of bounds, and the user's ``checkify.check``.
 
-    For debugging: a checked train step takes many times as long. It is put around ``jit``, ``vmap`` and ``grad``, not
-    into them.
+    For debugging: a checked train step takes many times as long. It stands around ``jit``, ``vmap`` and ``grad``.
 
     Raises:
         ValueError: where the function is called; names the operation.

@@ -154,8 +154,7 @@ def broadcast(fn: Callable[..., R], *args: tuple[ArrayLike | None, int]) -> R:
 
     Args:
         fn: function of ``len(args)`` arrays, written for one problem.
-        args: pairs ``(array or None, core dimensions)``: a matrix has 2, a vector 1, a scalar 0. None is
-            handed on as it is.
+        args: pairs ``(array or None, core dimensions)``: a matrix has 2, a vector 1, a scalar 0. None stays None.
 
     Returns:
         What ``fn`` returns, each leaf with the broadcast leading axes in front.

@@ -53,8 +53,7 @@ def generate(
         The data set, opened.
 
     Raises:
-        ValueError: an unknown family; a folder that holds something else, with the differing keys; a folder or a file
-            in it that another process has locked.
+        ValueError: an unknown family; a folder that holds something else, with the differing keys; a locked one.
     """
     checks.instance("config", config, DataConfig, "a DataConfig")
     config.check_registered()

@@ -21,12 +21,10 @@ class Certificate:
 
     Attributes:
         stable: of each plant.
-        excess: cost above the optimum as a share of it, over all directions of the initial state alike; infinite where
-            not stable.
+        excess: cost above the optimum as a share of it, over all directions of the initial state; infinite if unstable.
         radius: spectral radius of A − BK.
-        distance: the smallest change of A − BK, by its largest singular value and with states in units of their
-            scales, with which the loop is not stable: min over ω of σ_min(e^{jω}I − A + BK). 0 where it is not
-            stable already.
+        distance: the smallest change of A − BK, by its largest singular value and with states in units of their scales,
+            with which the loop is not stable: min over ω of σ_min(e^{jω}I − A + BK). 0 where it is not stable already.
     """
 
     stable: Bool[np.ndarray, "*batch"]

@@ -48,8 +48,7 @@ class TrainBatch:
 def weights(gain: Array) -> Array:
     """1/√‖K̃‖ of optimal gains ``[..., 6, 12]``.
 
-    Without it the plants that are controlled with large gains drown the others, and with 1/‖K̃‖ they, which need
-    the most exact gains, are drowned.
+    Without it plants with large gains drown the others; with 1/‖K̃‖ these, which need the most exact gains, drown.
     """
     return jnp.sum(gain**2, axis=(-1, -2)) ** -0.25
 
@@ -167,8 +166,7 @@ def _optimal_loops(key: Array, table: VariantTable, rows: Array, window: int, ex
 def recorded(xs: Array, us: Array, rows: Array, window: int) -> WindowSet:
     """Scaled loops ``[b, T+1, 12]``, ``[b, T, 6]`` as windows.
 
-    A loop that leaves the scale is shrunk as a whole: half the state calls for half the input, so it is no other
-    problem.
+    A loop that leaves the scale is shrunk as a whole: half the state calls for half the input.
     """
     size = jnp.max(jnp.abs(xs), axis=(1, 2), keepdims=True)
     shrink = jnp.where(size > _LARGEST, _LARGEST / size, 1.0)

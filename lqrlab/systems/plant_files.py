@@ -59,8 +59,7 @@ def load(
         options: of an extension's reader, such as ``actuated`` and ``fixed`` of :func:`lqrlab.robots.from_mujoco`.
 
     Raises:
-        ValueError: naming the file and what is wrong with it: missing, truncated, foreign, without A or B,
-            or with matrices that do not fit.
+        ValueError: naming the file: missing, truncated, foreign, without A or B, or with matrices that do not fit.
     """
     file = checks.path("path", path)
     if (reader := _extensions().get(file.suffix.lower())) is not None:
@@ -193,9 +192,8 @@ def register_file(path: str | Path) -> list[str]:
     Args:
         path: a Python file, which is executed and registers plants itself; or a ``.toml`` file with a table for each
             plant: ``[my_plant]``, then ``A``, ``B`` (and ``C``, ``Q``, ``R``, ``dt``, ``states``, ``inputs``), or a
-            ``file`` that :func:`lqrlab.systems.load` reads; or such a file itself (a robot's, or as ``lqrlab
-            identify`` writes it): the plant is called as the file is, its parameters have the file's values for
-            defaults.
+            ``file`` that :func:`lqrlab.systems.load` reads; or such a file itself (a robot's, or as ``lqrlab identify``
+            writes it): the plant is called as the file is, its parameters have the file's values for defaults.
 
     Returns:
         The names of its families.

@@ -30,8 +30,7 @@ class Disk:
         alpha: α. An LQR loop in continuous time has at least 2/3.
         frequency: where the loop becomes unstable first [rad/s]; infinite if at no finite frequency.
 
-    Source: P. Seiler, A. Packard and P. Gahinet, An introduction to disk margins, IEEE Control Systems Magazine
-    40(5) (2020), with their skew σ = 0.
+    Source: P. Seiler, A. Packard, P. Gahinet, An introduction to disk margins, IEEE Control Syst. Mag. 40 (2020).
     """
 
     alpha: float
@@ -87,8 +86,7 @@ def margins(
             searched on a grid of frequencies, refined.
 
     Raises:
-        ValueError: the loop is not stable, so it has no margins; a delay at or beyond its delay margin; one for each
-            input in discrete time.
+        ValueError: an unstable loop; a delay beyond its margin; one for each input in discrete time.
 
     >>> round(control.margins([[0.0]], [[1.0]], [[2.0]])[0].phase * 180 / np.pi, 6)  # of 2 / s
     90.0

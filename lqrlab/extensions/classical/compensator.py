@@ -26,8 +26,7 @@ class Compensator:
         C: the measured output ``[1, n]``.
         gain: factor before the roots, in input over output and rad/s to the power of the pole excess.
         zeros, poles: roots [rad/s], complex ones in pairs; a pole at 0 is an integrator.
-        input: the input that it drives.
-        m: number of the plant's inputs.
+        input, m: the input that it drives, and the number of the plant's inputs.
 
     Source: K. J. Åström and B. Wittenmark, Computer-Controlled Systems, 3rd ed. (1997), section 8.2.
     """

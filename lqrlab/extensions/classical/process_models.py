@@ -23,11 +23,9 @@ class ProcessModel:
     """G(s) = gain · exp(−delay s) / ((time_constant s + 1)(second s + 1)), the model that tuning rules start from.
 
     Attributes:
-        gain: of output over input; where a time constant is infinite, an integrator takes its place, and this is the
-            slope of the output per unit of input (its curvature if both are).
-        time_constant: the larger one [s], ≥ 0 or infinite.
+        gain: of output over input; with an infinite time constant the slope of the output, with two its curvature.
+        time_constant, second: the larger one [s], ≥ 0 or infinite, and the smaller one.
         delay: dead time [s], ≥ 0.
-        second: the smaller time constant [s].
 
     >>> classical.pid(classical.ProcessModel(1.0, 10.0, delay=1.0), "simc", kind="pi").kp
     Array(5., dtype=float64)
@@ -99,8 +97,7 @@ class ProcessModel:
 def half_rule(channel: Channel, order: int) -> ProcessModel:
     """The model of one or two lags by Skogestad's half rule, with half a sample time as dead time.
 
-    Source: S. Skogestad, Simple analytic rules for model reduction and PID controller tuning, J. Process Control 13
-    (2003), sections 2.1 and 2.2.
+    Source: S. Skogestad, Simple analytic rules for model reduction and PID tuning, J. Process Control 13 (2003).
     """
     k, found, poles = channel.transfer()
     lags, leads = real_lags(poles, "poles"), real_lags(found, "zeros")

@@ -99,8 +99,7 @@ def scenarios_of(selection: PlantSelection) -> dict[str, Scenario]:
 def verify(judgement: Judgement, trusted: Sequence[str] = ()) -> list[str]:
     """Reasons why scenarios of a judgement do not match its recipe or are impossible.
 
-    Plants and starts are drawn again; costs are not computed again. Files of plants that are code are executed only if
-    they are among those ``trusted``.
+    Plants and starts are drawn again, costs are not computed again. Files of code are run only if ``trusted``.
     """
     try:
         selection = PlantSelection.from_dict(judgement.recipe["selection"])

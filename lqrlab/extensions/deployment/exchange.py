@@ -55,9 +55,8 @@ def load(path: str | Path) -> Any:
     Returns:
         By the file's ``kind``: a ``"gain"`` K ``[m, n]``; a ``"plant"``; a ``"controller"`` z' = Az + By, u = Cz + Dy,
         as a policy of outputs (:class:`lqrlab.simulation.LinearController`); a ``"system"`` as a
-        ``control.StateSpace``; a ``"log"`` as columns by headings with units, which
-        ``identification.read(load(path), inputs, outputs)`` takes. A file without ``kind`` is a gain if it holds K, a
-        system if it holds D, else a plant.
+        ``control.StateSpace``; a ``"log"`` as columns by headings with units, which ``identification.read(load(path),
+        inputs, outputs)`` takes. A file without ``kind`` is a gain if it holds K, a system if it holds D, else a plant.
 
     Raises:
         ValueError: naming the file and what is wrong with it: a field that is missing, of another shape or misspelt,

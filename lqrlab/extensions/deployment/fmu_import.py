@@ -53,8 +53,7 @@ def from_fmu(
 ) -> FMUPlant:
     """A plant from a functional mock-up unit for model exchange, FMI 2.0; ``systems.load("x.fmu")`` calls it.
 
-    Its rates ẋ = f(x, u) are asked of its binary, one at a time, at time zero and with its parameters at their start
-    values. It measures all states.
+    Its rates ẋ = f(x, u) are its binary's at time zero and its parameters' start values. It measures all states.
 
     Args:
         path: of the file.
@@ -275,8 +274,7 @@ class CoSimulation:
         start: values of variables before the first step, by name.
 
     Raises:
-        ValueError: hostile archives, before anything is unpacked; a unit without inputs, outputs or co-simulation, or
-            that refuses a value or a step.
+        ValueError: hostile archives, before anything is unpacked; a unit without inputs, outputs or co-simulation.
         ImportError: without the package ``fmpy``, which the extra ``deployment`` installs.
 
     Source: Functional Mock-up Interface, Modelica Association, version 2.0.4.

@@ -28,8 +28,7 @@ class Recorder:
 
     Attributes:
         env: whose episodes are recorded.
-        keep: ``"full"``, ``"every:10"`` (each tenth step), ``"ring:64"`` (the last 64), or ``"summary"`` (sum and
-            peak of the states, and the cost).
+        keep: ``"full"``, ``"every:10"`` (each tenth), ``"ring:64"`` (the last 64), or ``"summary"`` (sum, peak, cost).
     """
 
     env: Environment
@@ -95,8 +94,7 @@ def load(path: str | Path, env: Environment) -> tuple[State, Any]:
     """The state in a file of :func:`save`, and its key or None; the episode continues bit for bit.
 
     Raises:
-        ValueError: the file is torn, of another kind, or of other environments than ``env``: other plants, another
-            task, sample time or horizon.
+        ValueError: the file is torn, of another kind, or of another ``env``: plants, task, sample time, horizon.
     """
     check_environment(env)
     file = checks.path("path", path)

@@ -38,8 +38,7 @@ def make(
     """A plant as an environment: signals are deviations from the equilibrium, u = −Kx is the optimum's action.
 
     Args:
-        plant: a family's name, a plant or a batch of plants (each reset draws one), a class of plants, or a file with
-            matrices.
+        plant: a family's name, a plant or a batch of plants (each reset draws one), a class of plants, or a file.
         task, linear, horizon, spread, limits, observe, units, reward: see :class:`Settings`.
         more: the other fields of :class:`Settings`: sample time, noise, delay, actions, the end of an episode,
             limits of states, what an invalid action does, precision.

@@ -39,8 +39,7 @@ def excitation(
         num_steps: T.
         dt: sample time [s].
         amplitude: largest absolute value, of each input.
-        band: frequencies [Hz] of multisine and chirp; from one period in the record to a fifth of the sampling
-            rate if left out.
+        band: frequencies [Hz] of multisine and chirp; from 1/T to a fifth of the sampling rate if left out.
         hold: samples for which ``"prbs"`` and ``"steps"`` hold a value at least.
         seed: of random heights, and of where a sequence begins.
 
@@ -130,8 +129,7 @@ def experiment(
         noise: standard deviation of each output.
         parameters: those that are free; all that vary if left out.
         outputs: states or outputs that are measured; the plant's if left out.
-        gain: of a regulator u = −Kx that holds a plant that falls over. Its reaction counts as part of the plant, which
-            understates what the log tells.
+        gain: of a regulator u = −Kx of an unstable plant. It counts as part of the plant, which understates the log.
     """
     probe = _Probe.of(plant, noise, parameters, outputs, gain)
     us = jnp.asarray(checks.real("us", us, finite=True), float)
@@ -163,8 +161,7 @@ def design(
         state_limits: largest deviation of each state; five scales if left out.
         iterations: of L-BFGS.
 
-    Source: R. Mehra, Optimal input signals for parameter estimation in dynamic systems, IEEE Trans. Autom. Control
-    19(6), 1974.
+    Source: R. Mehra, Optimal input signals for parameter estimation, IEEE Trans. Autom. Control 19(6), 1974.
     """
     probe = _Probe.of(plant, noise, parameters, outputs, gain)
     T, m = checks.whole("num_steps", num_steps, 4), plant.m

@@ -50,15 +50,14 @@ def read(
 
     Args:
         source: a path (.csv, .txt, .dat, .tsv, packed as .gz or .zip or not; .xlsx; .parquet; .h5; .mat; .npz), a
-            DataFrame, a dictionary of columns, an array ``[T, m + p]``, a :class:`~lqrlab.simulation.Trajectory` (what
-            its controller saw), or a list of them. Text may have comments, a heading and a row of units above the
-            numbers, any separator, a decimal comma; of a workbook, the sheet with the most rows is read.
+            DataFrame, a dictionary of columns, an array ``[T, m + p]``, a :class:`~lqrlab.simulation.Trajectory`, or a
+            list of them. Text may have comments, a heading, a row of units, any separator, a decimal comma; of a
+            workbook, the sheet with the most rows is read.
         inputs, outputs: names of columns, in their order if they have no headings. ``"angle [deg]"`` is the column of
             that heading; else it says the unit of a column ``angle`` that has none. The file's own unit counts.
         dt: sample time [s]; from the time column if left out.
-        time: name of the time column, with its unit where the file has none; if left out, ``"time"``, ``"t"``,
-            ``"timestamp"``, ``"datetime"`` or the only one of dates. Seconds; ms, µs or ns if they then began in 1970;
-            dates, or times of day.
+        time: name of the time column, with its unit where the file has none; ``"time"``, ``"t"``, ``"timestamp"``,
+            ``"datetime"`` or the only one of dates if left out: seconds, ms, µs or ns since 1970, dates, times of day.
         plant: names inputs and outputs that are left out, and turns a trajectory's deviations into absolute values.
 
     Raises:

@@ -36,8 +36,7 @@ class PredictivePolicy:
     """The first input of the plan from the current state; if infeasible, of the plan with the least violation.
 
     Attributes:
-        design: of :func:`lqrlab.predictive.mpc` or :func:`lqrlab.predictive.nonlinear_mpc`, with the limits of inputs
-            that hold.
+        design: of :func:`lqrlab.predictive.mpc` or :func:`lqrlab.predictive.nonlinear_mpc`, with limits of inputs.
     """
 
     design: MPC | NonlinearMPC

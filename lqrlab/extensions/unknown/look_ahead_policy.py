@@ -32,8 +32,7 @@ class LookAheadPolicy:
     a half times that, none, probes, and what would be optimal for some of the draws) is followed by ``steps`` steps in
     which the regulator learns and acts, then by the drawn plant's optimal cost to go. The input is the candidate with
     the least mean logarithm of that cost, within 10⁻⁴ and 10⁴ times the draw's optimum: what an input tells is worth
-    what it saves later. That is one step of policy improvement, a rollout; it takes about a hundred times as long as a
-    step of the regulator.
+    what it saves later. That is one step of policy improvement, a hundred times as long as one of the regulator.
 
     Attributes:
         regulator: that is improved.

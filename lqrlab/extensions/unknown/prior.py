@@ -44,8 +44,7 @@ class Guess:
 
     Its guesses are taken into the regression as if each column of [A B] had been measured once, so they count as far as
     the data leave doubt. It also says by what factor the covariances are larger or smaller than the regression's. Of
-    rows of which it is certain, e³ times as certain as the prior on average, none are left: such a plant counts as
-    known.
+    rows of which it is certain, e³ times as certain as the prior on average, none are left.
 
     Attributes:
         first, second, last: weights of the layers, the last row of each its biases: ``[SEEN + 1, w]``,
@@ -220,8 +219,7 @@ class Prior:
         kinematic: standard deviations of the rates' rows: positions' and rates' columns, B; log prior odds ``[l, 4]``.
         half: standard deviation of a position's row in units of that of its rate's, times half the time step.
         caution: weight of what is not known of a plant at large, in the design.
-        probe: amplitude of the probing input: constant, per unit of the noise, and over how many times n + m steps it
-            decays ``[3]``.
+        probe: amplitude of the probing input: constant, per unit of the noise; decay in units of n + m steps ``[3]``.
         start: cost to go per unit of the state's square that a design starts from.
         inflate: factor on the families' variances.
         known: the families; None for no prior knowledge.

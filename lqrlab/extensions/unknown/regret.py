@@ -29,12 +29,10 @@ class Regret(verdict.Judged):
         ratio: cost over that of the exact LQR under the same noise; inf where the loop failed.
         verdict: whether it converged, is bounded or diverged, see :mod:`lqrlab.simulation.verdict`.
         failed: whether it diverged, or cost more than :data:`MOST` times the optimum.
-        regret: cost so far and the least that then remains to be paid, minus the same of the exact LQR's loop; it
-            only grows where there is no noise.
+        regret: cost so far and the least that then remains to be paid, minus the same of the exact LQR's loop.
         excess: what the loop's inputs cost above the optimal ones from this step to the end, over the least cost
             that can be expected from the state of this step on: Σ (u + Kx)ᵀ(R + BᵀPB)(u + Kx) over xᵀP x plus the
-            noise's share. Zero for the optimal gain whatever the noise; a controller that has learned its plant by
-            this step has little of it.
+            noise's share. Zero for the optimal gain whatever the noise; little once the plant is learned.
     """
 
     ratio: Float[Array, "V S"]

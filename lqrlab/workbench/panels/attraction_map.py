@@ -211,7 +211,7 @@ class AttractionMap(Panel[AttractionSetting, Picture]):
     first = "100,000 rollouts take about 7 s, or 5 s where their program was compiled before"
 
     def __init__(self, setting: AttractionSetting) -> None:
-        self._default, quiet = setting, {"continuous_update": False}
+        self._default, quiet = setting, {"continuous_update": False}  # type: AttractionSetting, dict[str, Any]
         self.across, self.up = controls.plane_choosers(setting.plant.states, setting.across, setting.up)
         self.span = controls.slider("reach, × scale", setting.span, 0.5, 20.0, **quiet)
         self.limit = controls.limit_slider(setting.limit, **quiet)

@@ -48,6 +48,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
     processor seconds; ``slim`` is the width of what stands ``beside`` over its height.
     """
 
+    canvas: Any = ipywidgets.HTML  # of the picture
     moving: tuple[str, ...] = ()
     does, first, slim = "its controls redraw the picture", "about 1 s", 1.0
 
@@ -62,7 +63,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         settle: float = 0.0,
     ) -> None:
         compute.setup()
-        self.picture, self.words, self.code = ipywidgets.HTML(), ipywidgets.HTML(), ipywidgets.HTML()
+        self.picture, self.words, self.code = self.canvas(), ipywidgets.HTML(), ipywidgets.HTML()
         self.live = Live(self._compute, self._show, settle=settle)
         self.reset = button("back to the defaults", self._guarded(self._reset))
         self._quiet, self._call, self._drawn = False, call, Picture("", "")
