@@ -54,7 +54,7 @@ def sweep(target: str, overrides: dict[str, str], **kwargs: Any) -> None:
     Runs with a result are skipped, so the same command runs only what is missing. Ranges are for --random:
     -p learning_rate=1e-4:1e-2:log -p depth=1:6
 
-    Designs for a plant need no notebook: one program computes a thousand points. Its physical parameters, dt and
+    Designs for a plant need no notebook: one program computes a thousand points. Physical parameters, dt and
     factors of the weights (q_STATE, r_INPUT) can be set: lqrlab sweep cart_pole -p pole_length=0.1:1 -p
     q_angle=0.1:10:log --random 5000
     """
