@@ -90,7 +90,7 @@ def _read_settings(folder: Path) -> dict[str, Any] | None:
         return kept.settings
     if beside is None and any(_steps(folder, which) for which in _KEPT):
         raise ValueError(
-            f"folder: {path} is damaged or missing, so that it is not known what the checkpoints were made with; "
+            f"folder: {path} is damaged or missing, so the settings of the checkpoints are unknown; "
             f"put a copy of the file back, or {_SCRATCH}"
         )
     return beside

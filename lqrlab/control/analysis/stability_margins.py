@@ -103,8 +103,8 @@ def margins(
         raise ValueError("K: the loop A − BK is not stable, so it has no margins")
     if len(delays) > 1 and any(delays) and dt is not None:
         raise ValueError(
-            "delay: expected one number in discrete time; a plant sampled with a dead time for each input is another "
-            "one, which control.delayed makes, and its margins need no delay"
+            "delay: expected one number in discrete time; for a dead time of each input, sample the plant "
+            "with control.delayed, and leave out delay"
         )
     loop, one = _LoopGains(A, B, K, dt), np.eye(B.shape[1])
     if len(delays) > 1 and any(delays):

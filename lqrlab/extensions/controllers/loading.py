@@ -72,7 +72,7 @@ def _pid(rule: str) -> Design:
     def tuned(family: str) -> object:
         """Tuned on the family's default parameters; kept, for the best takes seconds."""
         if family not in systems.names():
-            raise ValueError("PID is tuned on the default parameters of a family, and this is of none")
+            raise ValueError("PID is tuned on the default parameters of a family, but this plant has no family")
         plant = systems.make(family)
         return classical.pid(plant, rule or "optimal", pairs=[(i, i) for i in range(plant.m)])
 

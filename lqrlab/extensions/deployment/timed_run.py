@@ -222,7 +222,7 @@ def _problem(plant: Any, rate: float | None) -> Problem:
     if dt is not None and abs(float(problem.dt) / dt - 1) > 1e-6:
         raise ValueError(
             f"rate: expected that of the problem, {1 / float(problem.dt):g} a second, but found {rate:g}: a controller "
-            "that is called at another rate is another one; make Problem.of(plant, dt=1 / rate) and design for it"
+            "is designed for one rate; make Problem.of(plant, dt=1 / rate) and design for it"
         )
     return problem
 
