@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def setup(*, x64: bool = True, cache: bool = True, cpu_devices: int | None = None) -> None:
-    """Set JAX up for lqrlab; notebooks, command line and tests call it first. Importing changes nothing.
+    """Set JAX up for lqrlab; call it first. Importing changes nothing.
 
     >>> compute.setup()
     >>> jnp.ones(2).dtype

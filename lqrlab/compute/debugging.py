@@ -1,4 +1,4 @@
-"""Answers that JAX does not give in a line when a computation goes wrong, and how long it takes.
+"""Debugging and timing tools: recompilations, NaN, values inside compiled functions.
 
 In a line: ``jax.disable_jit()``, ``jax.debug_nans(True)``, ``jax.debug_key_reuse(True)``, ``jax.make_jaxpr(fn)(x)``,
 ``jax.jit(fn).lower(x).compile().as_text()``, ``jax.profiler.trace(folder, create_perfetto_trace=True)``,

@@ -113,7 +113,7 @@ def _static_functions(structure: PyTreeDef) -> Iterator[Any]:
 
 
 def quick_jit(fn: Callable[P, R], **options: Any) -> Callable[P, R]:
-    """``jax.jit(fn, **options)`` for what runs a few times: compiled three times as fast, some times slower to run.
+    """``jax.jit(fn, **options)`` for few calls: compiles three times as fast, runs slower.
 
     On other devices, with a jaxlib that does not know the compiler's options, and as part of another program, which
     cannot have options of its own, it is a plain ``jax.jit``.

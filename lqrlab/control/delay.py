@@ -94,7 +94,7 @@ def _with_memory(parts: list[tuple[float, Sampled]], waits: np.ndarray) -> Sampl
 def lqrd_delayed(
     A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, delay: Delay, N: ArrayLike | None = None
 ) -> LQR:
-    """The sampled-data optimum of a plant whose inputs arrive late, by a controller that knows the delays.
+    """The sampled-data optimum of a plant with delayed inputs, for a delay-aware controller.
 
     Whole sample times of all inputs are bridged by prediction, the rest by a Riccati equation of the inputs on the way.
 
@@ -149,7 +149,7 @@ def delay_cost(
     K: ArrayLike | None = None,
     aware: bool = False,
 ) -> Float[Array, "*batch"]:
-    """Relative extra cost of a loop whose input arrives late, averaged over initial directions.
+    """Relative extra cost of a delayed input, averaged over initial directions.
 
     Args:
         A, B, Q, R, dt, delay: as in :func:`delayed`. Before the first input arrives, none acts.

@@ -174,7 +174,7 @@ def stage_weight(
 
 
 def cost_to_go(problem: Sampled, K: ArrayLike) -> Float[Array, "*batch n n"]:
-    """P of the loop u[t] = −K x[t]: from x0 it costs x0ᵀP x0, whatever K; batched, differentiable.
+    """Cost matrix P of the loop u[t] = −K x[t]: cost x0ᵀP x0 from x0, for any K; batched, differentiable.
 
     Args:
         problem: the sampled plant and its weights, as from :func:`discretize`.

@@ -36,7 +36,7 @@ def generate(
     engine: Engine | None = None,
     say: Callable[[str], object] = warnings.warn,
 ) -> "store.Dataset":
-    """Make a data set, or finish one that was begun.
+    """Generate a data set, or complete a partial one.
 
     Each shard is written to a temporary file, flushed and renamed; the manifest comes last. After a kill, the same
     call keeps the files whose digests are right, makes the others, and ends in the same bytes.
@@ -147,7 +147,7 @@ def examine(file: Path, config: DataConfig, shard: Shard) -> Record:
 
 
 def verify(path: str | Path, *, again: bool = False) -> Report:
-    """Compare a data set with the digests of all its arrays and attributes; whatever is there, list what is wrong.
+    """Compare a data set with its checksums, array by array, and list all differences.
 
     Args:
         path: its folder.

@@ -20,7 +20,7 @@ CHANNELS = N_MAX + M_MAX  # of a state and the input before it, padded
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """Windows, each ending at the time whose input is to be chosen; oldest first.
+    """Windows, each ending at the time of its target input; oldest first.
 
     Attributes:
         signals: scaled state and the input before it; zero before the trajectory began.

@@ -1,4 +1,4 @@
-"""Certificates of gains on given plants: all that can be proved of their loops."""
+"""Certificates of gains: provable properties of their loops."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from lqrlab.systems import Plant
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
-    """Certificate of a gain: does it stabilise the plants, its cost above the optimum, its distance from instability.
+    """Certificate of a gain: stability, cost above the optimum, distance from instability.
 
     All of it holds for the linearised, sampled plants, from every initial state.
 
@@ -55,7 +55,7 @@ class Certificate:
 
 
 def certify(controller: object, plants: Plant | Sequence[Plant] | Problem) -> Certificate:
-    """Certify a gain: does it stabilise the plants, at what cost above the optimum, how far from instability?
+    """Certify a gain: stability, cost above the optimum, distance from instability.
 
     Args:
         controller: what :func:`lqrlab.simulation.bind` makes a constant gain of; :func:`judge` runs loops of others.
@@ -104,7 +104,7 @@ def excess(gain: Float[Array, "*batch 6 12"], problem: Problem) -> Float[np.ndar
 
 
 def extra_cost(gain: Float[Array, "*batch 6 12"], problem: Problem) -> Float[Array, "*batch 12 12"]:
-    """X with which the loop from x0 costs x0ᵀX x0 above the optimum; infinite where it does not converge.
+    """X of the loop's cost x0ᵀX x0 above the optimum; infinite if it does not converge.
 
     It solves X = FᵀXF + (K − K*)ᵀS(K − K*), F the closed loop: nothing cancels.
     """

@@ -1,4 +1,4 @@
-"""A judgement: the cost of controllers above the least that any could pay, scenario by scenario, and its file."""
+"""A judgement: the cost of controllers above the optimum, scenario by scenario, and its file."""
 
 import dataclasses
 import math

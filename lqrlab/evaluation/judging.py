@@ -1,4 +1,4 @@
-"""The judge: controllers on plants ever further from those they were made for, beside the least that any could pay."""
+"""The judge: controllers on plants of increasing distance from their training, relative to the optimum."""
 
 import collections
 import dataclasses
@@ -87,7 +87,7 @@ def judge(
     reference: Reference | None = None,
     progress: Callable[[str, str], None] = lambda scenario, controller: None,
 ) -> Judgement:
-    """Compare any controllers with the least cost that any controller could pay, on any plants.
+    """Compare the cost of any controllers with the optimum, on any plants.
 
     Costs of gains without limits are exact, over infinite time, by Lyapunov equations, and over x0ᵀP x0; loops of other
     policies are simulated. Within limits the reference is the constrained optimum; under noise, pushes and changes of

@@ -47,7 +47,7 @@ def attraction(
     limits: tuple[ArrayLike, ArrayLike] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Attraction:
-    """Judge the loops of a nonlinear plant under a policy from many starts: which converge to the equilibrium?
+    """Region of attraction: verdicts on the loops of a nonlinear plant from many starts.
 
     The verdict is that on a run of ``num_steps`` samples. Loops that are at rest or have left the model are not run
     further. A loop at rest at another equilibrium (a pole a full turn further) is bounded.

@@ -175,8 +175,8 @@ def _scored(
     ratio, remaining, lowest = _compared(judged, cost, start, rest, problem.linear)
     if problem.linear and float(lowest) < 1 - 1e-6:
         raise ValueError(
-            f"plants: a loop cost {float(lowest):.9f} of the optimum, less than any can: a plant grows so much in a "
-            "sample time that double precision does not hold what the sample costs; take a shorter dt"
+            f"plants: a loop costs {float(lowest):.9f} of the optimum, which is impossible: it grows too much in a "
+            "sample time for double precision; take a shorter dt"
         )
     return Score(ratio, judged, remaining, "unconstrained" if free else "constrained", asked)
 

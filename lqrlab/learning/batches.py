@@ -54,7 +54,7 @@ def weights(gain: Array) -> Array:
 
 
 def train_batch(table: VariantTable, windows: Windows, seed: ArrayLike, step: Array) -> TrainBatch:
-    """Windows with what is known of their plants, and initial states drawn for the step; can be called in ``jit``."""
+    """Windows with prior information on their plants, and initial states of the step; works in ``jit``."""
     batch = windows.batch(table)
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 3), step)
     return TrainBatch(batch, weights(batch.gain), *starts(table, batch.variant, key))
@@ -110,7 +110,7 @@ class Mixture:
 
 
 def check_source(source: data.Source, model: ModelConfig, config: TrainConfig) -> None:
-    """Refuse a source from which a model cannot be trained as the config says, before anything is computed."""
+    """Raise ValueError for a source that does not fit the model and the config, before computing."""
     if not isinstance(source, data.Source):
         raise ValueError(
             f"source: expected windows, as of dataset.source(data, batch_size=…, window=…), but found "

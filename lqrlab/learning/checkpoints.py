@@ -90,7 +90,7 @@ def _read_settings(folder: Path) -> dict[str, Any] | None:
         return kept.settings
     if beside is None and any(_steps(folder, which) for which in _KEPT):
         raise ValueError(
-            f"folder: {path} is damaged or missing, so that it is not known what the checkpoints were made with; "
+            f"folder: {path} is damaged or missing, so the settings of the checkpoints are unknown; "
             f"put a copy of the file back, or {_SCRATCH}"
         )
     return beside
@@ -210,7 +210,7 @@ def whole(folder: Path, which: str) -> tuple[Checkpoint | None, dict[int, str]]:
 
 
 def load(folder: str | Path, which: str = "last") -> nnx.Module:
-    """The trained model of a run; of the newest whole checkpoint, with a warning, if newer ones are damaged.
+    """The trained model of a run, from the newest undamaged checkpoint; warns if newer ones are damaged.
 
     Args:
         folder: the run's ``checkpoints`` folder.

@@ -42,7 +42,7 @@ class Predictions:
 
 @register("masked_mse")
 def masked_mse(given: Predictions) -> Array:
-    """Mean of the squared error over existing entries; what is masked has no value and no gradient.
+    """Mean squared error over existing entries; masked entries have no value and no gradient.
 
     >>> given = learning.losses.Predictions(jnp.array([1.0, 9.0]), jnp.zeros(2), jnp.array([1.0, 0.0]))
     >>> float(learning.losses.masked_mse(given))

@@ -31,7 +31,7 @@ _NEWTON = 8  # steps from a gain that did not stabilise: most are at the optimum
 @pytree
 @dataclasses.dataclass(frozen=True)
 class NetworkPolicy:
-    """A network bound to the plants that it is to control; a :class:`lqrlab.simulation.Policy`.
+    """A network bound to its plants; a :class:`lqrlab.simulation.Policy`.
 
     Attributes:
         params, graph: the network's parameters, shared by all plants, and its structure.
@@ -97,7 +97,7 @@ def _spread(a: Array, lead: tuple[int, ...], batch: int) -> Array:
 def policy(
     model: nnx.Module, plants: Plant | Sequence[Plant] | Problem | Told, *, verify: bool = True, repair: int = 0
 ) -> NetworkPolicy:
-    """Bind a network to what it is to control, seen in training or not.
+    """Bind a network to plants, seen in training or not.
 
     Its gain is verified to stabilise each plant, and replaced where it does not: ``.verified`` and ``.repaired`` say
     which. The network alone, as benchmarks judge it, is ``verify=False``.
@@ -206,7 +206,7 @@ def _check_absorbed(problem: Problem) -> None:
 
 
 def repair(K: ArrayLike, plants: Plant | Sequence[Plant] | Problem, steps: int = 1) -> Float[Array, "*batch m n"]:
-    """Better gains for plants, by Newton's method from given ones; from gains that do not stabilise too.
+    """Improve gains by Newton's method on the Riccati equation, also gains that do not stabilise.
 
     Batched, differentiable, inside ``jit``; see :func:`lqrlab.control.policy_iteration`.
 

@@ -25,7 +25,7 @@ class Correlated:
 
 
 class Noise(NamedTuple):
-    """Standard deviations, or what is :class:`Correlated`; None for none.
+    """Standard deviations, or :class:`Correlated`; None for none.
 
     Attributes:
         state: of what each step adds to the state.

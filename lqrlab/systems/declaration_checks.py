@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def check(cls: type[Plant]) -> None:
-    """Refuse a declaration that is incomplete or inconsistent, naming the line at fault."""
+    """Raise an error that names the line of an incomplete or inconsistent declaration."""
     fields = parameter_fields(cls)
     declaration = _Declaration(cls)
     declaration.check_signals()

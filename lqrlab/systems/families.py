@@ -167,7 +167,7 @@ def make(name: str, **parameters: Numbers) -> Plant:
 
 
 def check_parameter(cls: type[Plant], key: str, value: Numbers) -> Array:
-    """Values of the parameter ``key`` of a plant class as an array, or a ``ValueError`` that says what is wrong.
+    """Values of the parameter ``key`` of a plant class as an array; raises ValueError if invalid.
 
     Raises:
         ValueError: an unknown parameter, no numbers, one that is not finite or is outside the parameter's range.

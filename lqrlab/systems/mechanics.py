@@ -20,7 +20,7 @@ Energy = Float[Array, ""]  # an energy [J]
 
 
 class Mechanical(Plant):
-    """A mechanism, written as energies: the equations of motion are Euler and Lagrange's.
+    """A mechanism defined by its energies; the Euler-Lagrange equations follow.
 
     With q the first half of the state and v = q̇ the second, a subclass writes :meth:`kinetic` T(q, v), quadratic in v,
     :meth:`potential` V(q) and :meth:`forces` F(q, v, u) (inputs, friction). Then M(q) v̇ = F + ∂T/∂q − ∂V/∂q −

@@ -56,7 +56,7 @@ def test_poles_are_read_as_people_write_them_and_refused_where_no_gain_places_th
         np.testing.assert_array_equal(np.sort_complex(again), np.sort_complex(poles))
     wrong = {"-1+2j, -3": r"−1\+2j has no conjugate: .* write −1±2j", "": "but found 0", "-1, two": "but found 'two'"}
     wrong |= {"-1, -2, -3": "expected 2, one for each state of .*, but found 3", "±2j": r"0\+2j rad/s is not stable"}
-    wrong |= {"-1, 0.5": "0.5 rad/s is not stable; its real part", "-2, -2": "−2 stands 2 times; only 1 can be equal"}
+    wrong |= {"-1, 0.5": "0.5 rad/s is not stable; its real part", "-2, -2": "−2 appears 2 times; only 1 can be equal"}
     for words, refusal in (wrong | {"-1±80j": "faster than samples show, at most 78.5 rad/s"}).items():
         refused(f"poles: .*{refusal}", tuning.figures.read_poles, words, plant(), DT)
 

@@ -171,7 +171,7 @@ class Diagnosis:
 def diagnose(
     A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None, dt: float | None = None
 ) -> Diagnosis:
-    """Say whether, and how well, a plant can be controlled optimally: mode by mode, in words.
+    """Diagnose stabilizability, detectability and conditioning of a design problem, mode by mode, as text.
 
     Args:
         A, B, Q, R, N: one problem as in :func:`lqr`, or as in :func:`dlqr` if ``dt`` [s] is given.

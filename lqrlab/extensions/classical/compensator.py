@@ -78,8 +78,8 @@ class Compensator:
         zeros, poles = np.asarray(self.zeros), np.asarray(self.poles)
         if (np.abs(1 - half * poles) < _AT_INFINITY).any():
             raise ValueError(
-                f"poles: expected none at {1 / half:.6g} rad/s, which Tustin's rule sends to z = ∞, where u would need "
-                "a measurement to come; choose another sample time"
+                f"poles: expected none at {1 / half:.6g} rad/s, which Tustin's rule maps to z = ∞, so that u would "
+                "not be causal; choose another sample time"
             )
         A, B, C, D = np.zeros((0, 0)), np.zeros((0, 1)), np.zeros((1, 0)), np.full((1, 1), float(self.gain))
         # sections in series: one companion matrix of all poles near z = 1 would lose them to rounding

@@ -52,7 +52,7 @@ def _dead_time(rule: str, model: ProcessModel, *, integrating: bool = True) -> t
 
 
 def simc(model: ProcessModel, kind: str = "pid", tau_c: float | None = None) -> Gains:
-    """Skogestad's rule: the loop that a set-point passes with one lag τc and the dead time.
+    """Skogestad's rule: a set-point response of one lag τc and the dead time.
 
     Args:
         model: of one lag for PI, two for PID.
@@ -119,7 +119,7 @@ def ziegler_nichols_ultimate(gain: float, period: float, kind: str) -> Gains:
 
 
 def cohen_coon(model: ProcessModel, kind: str = "pid") -> Gains:
-    """Cohen and Coon's rule: a quarter of each oscillation is left after the next.
+    """Cohen and Coon's rule: quarter-amplitude decay.
 
     Source: G. H. Cohen and G. A. Coon, Theoretical consideration of retarded control, Trans. ASME 75 (1953), as in
     D. E. Seborg, T. F. Edgar and D. A. Mellichamp, Process Dynamics and Control, 2nd ed. (2004), table 12.2.

@@ -1,4 +1,4 @@
-"""Selections of plants to judge controllers on, and what is judged of them: a part for each controller and scenario."""
+"""Selections of plants for the judge, and its parts: one for each controller and scenario."""
 
 import collections
 import dataclasses
@@ -28,7 +28,7 @@ from lqrlab.systems import catalogue
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlantSelection(Config):
-    """Plants, and what happens to them, as the options of ``lqrlab judge`` say it.
+    """Plants and scenarios, as options of ``lqrlab judge``.
 
     Attributes:
         plants: groups (``trained``, ``unseen``, ``published``, ``dense``, ``all``), families, files of plants.
@@ -97,7 +97,7 @@ def scenarios_of(selection: PlantSelection) -> dict[str, Scenario]:
 
 
 def verify(judgement: Judgement, trusted: Sequence[str] = ()) -> list[str]:
-    """Words for each scenario of a judgement that is not of its recipe, or that no loops can have had.
+    """Reasons why scenarios of a judgement do not match its recipe or are impossible.
 
     Plants and starts are drawn again, costs are not computed again. Files of code are run only if ``trusted``.
     """
@@ -153,7 +153,7 @@ def _impossible(judgement: Judgement, name: str, scenario: Scenario, starts: int
 
 
 def compared(files: Sequence[Path], trusted: Sequence[str] = ()) -> Judgement:
-    """The judgements of files side by side, each verified; a controller is called by its file too.
+    """Compare judgements of several files, each verified; controllers are named with their file.
 
     Plants and starts are verified, see :func:`verify`, which the recipe says; costs are as the files say.
 

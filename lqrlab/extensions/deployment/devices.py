@@ -138,7 +138,7 @@ class CalledPlant(Device):
 
 
 class MessageLine(Device):
-    """A plant that is asked and told in messages; ``receive`` gives fewer bytes than asked for if they are late."""
+    """A plant behind a message line; ``receive`` returns fewer bytes if they are late."""
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ def save(thing: object, path: str | Path) -> Path:
 
 
 def load(path: str | Path) -> Any:
-    """Read a file of :func:`save`, or one of another tool that has the same names.
+    """Read a file of :func:`save`, or of another tool with the same names.
 
     Returns:
         By the file's ``kind``: a ``"gain"`` K ``[m, n]``; a ``"plant"``; a ``"controller"`` z' = Az + By, u = Cz + Dy,

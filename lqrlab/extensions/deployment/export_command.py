@@ -17,7 +17,7 @@ from lqrlab.workbench.cli.options import PATH
 @click.option("--dt", type=options.POSITIVE, help="Sample time [s].  [default: the plant's]")
 @click.option("--limit", type=float, help="Input limit, ± this.  [default: none]")
 def export(source: str, folder: Path, family: str | None, name: str, dt: float | None, limit: float | None) -> None:
-    """Write a controller as C99, with test vectors: of a PLANT its sampled LQR, or a CONTROLLER for --plant.
+    """Write C99 code with test vectors: a PLANT's sampled LQR, or a CONTROLLER for --plant.
 
     CONTROLLER: lqr, lqg, mpc:20, pid[:rule], network, a run's folder, mine.py[:name], or a .json, .mat or
     .npz of deployment.save. lqg and a StateSpace get the plant's measured outputs, the others its state. Controllers

@@ -99,11 +99,11 @@ def check_archive(file: Path) -> None:
                 f"has a path or a link that leads out of it, {member.filename!r}: it is hostile or damaged"
             )
         if member.file_size > _SHRINKS * max(member.compress_size, 1 << 12):
-            raise ValueError(f"{member.filename} unpacks to {member.file_size} bytes, which is not believed")
+            raise ValueError(f"{member.filename} unpacks to {member.file_size} bytes, an implausible ratio")
     if len({member.filename for member in members}) < len(members):
         raise ValueError("has two files of one name: it is hostile or damaged")
     if (size := sum(member.file_size for member in members)) > _MOST_BYTES:
-        raise ValueError(f"unpacks to {size >> 20} MiB, more than the {_MOST_BYTES >> 20} that are believed")
+        raise ValueError(f"unpacks to {size >> 20} MiB, more than the limit of {_MOST_BYTES >> 20} MiB")
 
 
 def described(file: Path, trusted: bool) -> Any:

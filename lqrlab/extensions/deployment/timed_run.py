@@ -154,7 +154,7 @@ def realtime(
     key: PRNGKeyArray | None = None,
     clock: str = "real",
 ) -> TimedRun:
-    """Run a controller against a clock: at each tick it measures, answers, and its input acts until the next one.
+    """Run a controller against a clock: at each tick it measures, computes, and its input acts until the next one.
 
     Nothing here is *hard* real time: a sample may be late by milliseconds at any moment, and the run says which were.
     A tick that goes by while the loop is busy is skipped, the input held; a simulated plant moves on in it.
@@ -222,7 +222,7 @@ def _problem(plant: Any, rate: float | None) -> Problem:
     if dt is not None and abs(float(problem.dt) / dt - 1) > 1e-6:
         raise ValueError(
             f"rate: expected that of the problem, {1 / float(problem.dt):g} a second, but found {rate:g}: a controller "
-            "that is called at another rate is another one; make Problem.of(plant, dt=1 / rate) and design for it"
+            "is designed for one rate; make Problem.of(plant, dt=1 / rate) and design for it"
         )
     return problem
 

@@ -69,7 +69,7 @@ class Recorder:
 
 
 def save(state: State, path: str | Path, *, key: Any = None) -> Path:
-    """Write the state of one environment or many, as ``reset`` or ``step`` gives it, and a random key to go on with.
+    """Write the state of one environment or many, from ``reset`` or ``step``, and optionally the next random key.
 
     Raises:
         ValueError: a state that is not finite: no episode goes on from there.
@@ -91,7 +91,7 @@ def save(state: State, path: str | Path, *, key: Any = None) -> Path:
 
 
 def load(path: str | Path, env: Environment) -> tuple[State, Any]:
-    """The state in a file that :func:`save` wrote, and its key or None; it goes on bit for bit.
+    """The state in a file of :func:`save`, and its key or None; the episode continues bit for bit.
 
     Raises:
         ValueError: the file is torn, of another kind, or of another ``env``: plants, task, sample time, horizon.

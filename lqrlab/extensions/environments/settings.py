@@ -24,7 +24,7 @@ Limits = tuple[float | Sequence[float], float | Sequence[float]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(Config):
-    """The settings of an environment, all that :func:`make` takes by name.
+    """The settings of an environment: the options of :func:`make`.
 
     Attributes:
         task: ``"regulate"``; ``"swing_up"`` (pendulum, cart_pole, acrobot) from hanging.

@@ -75,7 +75,7 @@ class Identifier(Panel[FitRequest, FitSummary]):
     """The panel; its controls are attributes, ``inputs``, ``outputs`` and ``parameters`` by name."""
 
     moving = ("model",)
-    does = "finds the plant anew for each choice of signals, ranges of time, order and free parameters"
+    does = "fits the plant again for each choice of signals, ranges of time, order and free parameters"
 
     def __init__(self, log: Log, plant: Plant | None = None) -> None:
         self._log, self._plant = log, plant

@@ -1,4 +1,4 @@
-"""Experiments: inputs that excite, what a log of them will tell, and the inputs that tell most."""
+"""Experiments: exciting inputs, the information in their log, and optimal inputs."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def excitation(
     hold: int = 1,
     seed: int = 0,
 ) -> Float[np.ndarray, "T m"]:
-    """An input that moves a plant in many ways: add it to the operating point, or to a regulator's input.
+    """A persistently exciting input, to be added to the operating point or to a regulator's input.
 
     Args:
         kind: ``"prbs"`` (a binary sequence of maximal length), ``"multisine"`` (equal amplitudes, Schroeder's phases;
@@ -121,7 +121,7 @@ def experiment(
     outputs: Sequence[str] | None = None,
     gain: ArrayLike | None = None,
 ) -> Experiment:
-    """Information that a log of these inputs will hold on a plant's parameters: Fisher's, by exact differentiation.
+    """Fisher information on a plant's parameters in a log of these inputs, by exact differentiation.
 
     Args:
         plant: with the values that are guessed.
@@ -151,7 +151,7 @@ def design(
     gain: ArrayLike | None = None,
     iterations: int = 40,
 ) -> Experiment:
-    """The multisine of so many lines, within limits, whose log tells most: D-optimal.
+    """The D-optimal multisine of so many lines, within limits.
 
     Args:
         plant, noise, parameters, outputs, gain: as in :func:`experiment`.

@@ -1,4 +1,4 @@
-"""Tests of what a model leaves unexplained: is it white, and independent of the inputs?"""
+"""Tests of residuals: whiteness, independence of the inputs."""
 
 import dataclasses
 from typing import Self

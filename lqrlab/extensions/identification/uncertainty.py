@@ -151,7 +151,7 @@ def regret(
     num: int = 100,
     parameters: Sequence[str] | None = None,
 ) -> pd.DataFrame:
-    """Value of more data: the uncertainty that is left after each of several lengths of a log.
+    """Value of more data: remaining uncertainty for several lengths of a log.
 
     Args:
         plant: as :func:`fit` takes it.

@@ -315,7 +315,7 @@ def _estimator(
     except ValueError as error:
         integrates = "; the output's is indistinguishable from the state of an integrating plant: take the input's"
         raise ValueError(
-            f"disturbance: what is measured does not show it{integrates if disturbance == 'output' else ''} ({error})"
+            f"disturbance: undetectable from the measurements{integrates if disturbance == 'output' else ''} ({error})"
         ) from error
 
 

@@ -40,7 +40,7 @@ class Horizon(NamedTuple):
 
 
 class Multipliers(NamedTuple):
-    """Prices of limits: by how much the cost falls for each unit that a limit gives way; None where there is none.
+    """Multipliers of limits: decrease of cost per unit of relaxation; None without a limit.
 
     Above zero at an upper limit, below zero at a lower one. ``dynamics`` are the multipliers of x[t+1] = Ax + Bu + c:
     what the cost rises by for each unit that x[t+1] is pushed.

@@ -90,7 +90,7 @@ class PredictiveDesigner(Panel[dict[str, Any], Picture]):
     """The panel; its controls are attributes, ``initial`` by name."""
 
     moving = ("limit", "horizon", "weight")
-    does = "designs the controller anew for each limit, horizon, input weight and initial state"
+    does = "redesigns the controller for each limit, horizon, input weight and initial state"
     first = "the program of all horizons takes about 20 s, or 3 s where it was compiled before"
 
     def __init__(self, plant: str | Plant, num_steps: int | None = None) -> None:
@@ -126,7 +126,7 @@ class PredictiveDesigner(Panel[dict[str, Any], Picture]):
         said = "; ".join(f"the {label} {_outcome(plant, sampled, run)}" for label, run in runs.items())
         said = f"{loop_design.limit_words(question['limit'], plant)}: {said}."
         if unsolved := int(np.sum(~runs["MPC"].memory.solved)):
-            said += f" <b>{unsolved} plans were not solved</b>: what is shown is not the optimum."
+            said += f" <b>{unsolved} plans were not solved</b>: the loop shown is not optimal."
         return _picture(plant, runs, question["horizon"], limit, said)
 
     def _exported(self, question: dict[str, Any]) -> tuple[object, Problem]:

@@ -141,8 +141,8 @@ def synthesis(function: str, plant: GeneralizedPlant) -> Synthesis:
         )
     if best is None:
         raise ValueError(
-            f"{function}: no controller was found: {'; '.join(dict.fromkeys(failed))}; a measurement or control that "
-            "hardly reaches an unstable mode, or units far from one, make a plant too close to one without an answer"
+            f"{function}: no controller was found: {'; '.join(dict.fromkeys(failed))}; check for an unstable "
+            "mode that is almost uncontrollable or undetectable, and for units far from one"
         )
     return best
 

@@ -15,7 +15,7 @@ _BOUNDARY = 1e-7  # modes so near to the stability boundary, relative to A, are 
 
 
 class Reduction(NamedTuple):
-    """A system of fewer states, modes that are kept first, and how near it is.
+    """A reduced system, unstable modes first, and its error bound.
 
     Attributes:
         system: the reduced one.
@@ -97,8 +97,8 @@ def _check_stable(
     if not stable(reduced, dt):
         if loop is not None:
             raise ValueError(
-                f"order: expected another one than {order}: with the loop's weights nothing guarantees that what is "
-                "left is stable, and here it is not; choose more states, or the other method"
+                f"order: expected another one than {order}: a reduction with the loop's weights may be "
+                "unstable, and is so here; choose more states, or the other method"
             )
         raise ValueError(
             f"A: the reduced system of order {order} is not stable in floating point: modes are too near the stability "

@@ -47,7 +47,7 @@ def read_poles(words: str, plant: Plant, dt: float) -> tuple[complex, ...]:
         if s.imag and poles.count(s) != poles.count(s.conjugate()):
             raise ValueError(f"poles: {_pole(s)} has no conjugate: a real gain places pairs; write {_pole(s, '±')}")
         if (same := poles.count(s)) > plant.m:
-            raise ValueError(f"poles: {_pole(s)} stands {same} times; only {plant.m} can be equal, one for each input")
+            raise ValueError(f"poles: {_pole(s)} appears {same} times; only {plant.m} can be equal, one for each input")
         if s.real >= 0:
             raise ValueError(f"poles: {_pole(s)} rad/s is not stable; its real part has to be negative")
         if abs(s.imag) >= math.pi / dt:
@@ -126,9 +126,7 @@ def stepping_outputs(plant: Plant, sampled: control.Sampled, held: int) -> list[
     sets = [[held, *more] for more in itertools.combinations(others, plant.m - 1)]
     best = min(sets, key=hard)
     if not hard(best) < _SINGULAR:
-        raise ValueError(
-            f"specifications: no constant input holds {plant.outputs[held].name}: choose an output that can stand still"
-        )
+        raise ValueError(f"specifications: no constant input holds {plant.outputs[held].name}: choose another output")
     return best
 
 

@@ -93,7 +93,7 @@ class Inverse:
 def inverse_lqr(
     A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: ArrayLike | None = None, *, diagonal: bool = False
 ) -> Inverse:
-    """Q and R for which u = −Kx is optimal; where there are none, those whose optimum comes near. On the host.
+    """Q and R for which u = −Kx is optimal; if none exist, those of the nearest optimum. On the host.
 
     The derivative of a *given* loop's cost with respect to K is linear in (Q, R): the least norm is a convex problem.
     Of the many weights that explain a gain those are found that are farthest from being singular.

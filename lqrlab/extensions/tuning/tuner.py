@@ -266,7 +266,7 @@ def pareto(
     A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, Qs: ArrayLike, Rs: ArrayLike, *,
     X0: ArrayLike | None = None,
 ) -> Front:  # fmt: skip
-    """Design with each of many weights, in one batched :func:`lqrd`, and measure all loops by the same Q and R.
+    """Designs for many weights, in one batched :func:`lqrd`, all measured with the same Q and R.
 
     The front of the two costs is convex, and all of it comes from Qs = Q, Rs = ρ R: other weights lie above it. They
     may still be better in another respect, such as the peak.

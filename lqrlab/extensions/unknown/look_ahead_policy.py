@@ -76,7 +76,7 @@ class LookAheadPolicy:
 
 
 def look_ahead(policy: Any, *, num: int = 32, steps: int = 10, until: int = 60) -> LookAheadPolicy:
-    """An adaptive regulator that looks ahead while the plant is new, slower by far.
+    """An adaptive regulator that chooses its first inputs by simulation; much slower.
 
     On dense systems, for which the belief doubts as much as it should, about half as many loops fail; on the
     catalogue's families and on random systems it is better left out (``docs/unknown_plants.md``).

@@ -207,7 +207,7 @@ def _most(sizes: np.ndarray) -> int:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Prior:
-    """Beliefs before the first step, and how boldly to act on them. The numbers are learned: :mod:`.training_episodes`.
+    """Prior of the adaptive regulator, its caution and probing. The numbers are learned: :mod:`.training_episodes`.
 
     Two kinds of plants at large: *dense* ones, whose A − I and B are Gaussian entry by entry, and *kinematic* ones, in
     which the first half of the states are positions and the second half their rates, so that
@@ -290,7 +290,7 @@ class Prior:
 
 
 def wide(known: Families | None = None) -> Prior:
-    """The prior before anything is learned: round numbers."""
+    """The prior with untrained hyperparameters."""
     return Prior(
         dense=jnp.array([[0.05, 0.05, -6.0], [0.3, 0.5, -6.0]]),
         kinematic=jnp.array([[0.03, 0.02, 0.1, -4.0], [0.15, 0.1, 0.3, -4.0], [0.15, 0.1, 1.5, -4.0]]),
@@ -304,7 +304,7 @@ def wide(known: Families | None = None) -> Prior:
 
 
 def ridge(*, size: float = 0.3, input_size: float | None = None, caution: float = 0.0, probe: float = 0.15) -> Prior:
-    """No knowledge at all: ridge regression towards x⁺ = x. With ``caution`` 0 it is certainty equivalence.
+    """Prior without information: ridge regression towards x⁺ = x. ``caution`` 0 is certainty equivalence.
 
     ``size`` is the standard deviation of the entries of A − I, ``input_size`` of those of B, the same if left out.
     """

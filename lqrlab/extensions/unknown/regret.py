@@ -74,7 +74,7 @@ class ConstantGain(LinearPolicy):
 def problem_of(
     plants: Plant | Sequence[Plant], *, noise: ArrayLike = 0.0, sensor_noise: ArrayLike = 0.0, limit: float = 20.0
 ) -> Problem:
-    """The problem of regulating plants of which A and B are not given, in scaled, padded coordinates with Q = R = I.
+    """The regulation problem of plants with unknown A and B, in scaled, padded coordinates with Q = R = I.
 
     Args:
         plants: a batch, or several in a list, one a family.
@@ -104,7 +104,7 @@ def score(
     num_initial: int = 4,
     num_steps: int = 200,
 ) -> Regret:
-    """Run a controller on plants with unknown A and B, from x0 ~ N(0, I), beside the exact LQR under the same noise.
+    """Run a controller on plants with unknown A and B, from x0 ~ N(0, I), and the exact LQR under the same noise.
 
     States and inputs are scaled and padded; state and input are seen from the first step on, nothing else is. The
     cost is Σ |x|² + |u|² over the steps, with the least that remains to be paid at the end, x_TᵀP x_T. The reference

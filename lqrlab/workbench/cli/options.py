@@ -98,7 +98,7 @@ def _in_words(error: OSError) -> str:
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(lqrlab.__version__, prog_name="lqrlab")
-@click.option("--traceback", is_flag=True, help="Show where in the code an error comes from.")
+@click.option("--traceback", is_flag=True, help="Show the traceback of an error.")
 def main(traceback: bool) -> None:
     """Train controllers on benchmark plants; report their excess cost."""
 

@@ -211,7 +211,7 @@ def design(setting: LoopSetting) -> LoopDesign:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Pushed:
-    """A policy whose inputs a force of a ``size [m]`` is added to, from the ``first`` sample to the ``last``."""
+    """A policy with a force ``size [m]`` added to its inputs, from the ``first`` sample to the ``last``."""
 
     policy: simulation.Policy
     first: int | Array
