@@ -20,7 +20,7 @@ EXTENSIONS = (
     "predictive", "robust", "classical", "tuning", "unknown",
     "identification", "environments", "robots", "deployment", "controllers",
 )  # fmt: skip
-"""Subjects that stand on the library, in ``lqrlab.extensions``; nothing of the library imports one."""
+"""Extensions of the library, in ``lqrlab.extensions``; the library imports none of them."""
 __all__ = [*LIBRARY, "workbench", *EXTENSIONS]
 
 

@@ -38,7 +38,7 @@ def refuse(what: str, error: ModuleNotFoundError, extra: str) -> NoReturn:
 
 
 def extras(*subjects: str) -> str:
-    """What a part of lqrlab needs besides the library: the extras of these subpackages, as ``"[robots]"``."""
+    """Extras that these subpackages need besides the library, as ``"[robots]"``."""
     named = ("workbench", "identification", "environments", "robots", "deployment")
     return f"[{','.join(name for name in named if name in subjects) or 'workbench'}]"
 
@@ -53,7 +53,7 @@ def install(what: str) -> str:
 
 
 def program(start: Path | None = None) -> str:
-    """What is typed in a folder, this one by default, for the command ``lqrlab``, whether or not PATH has it."""
+    """The command ``lqrlab`` as typed in a folder, this one by default, whether or not PATH has it."""
     script, found = shutil.which("lqrlab", path=sysconfig.get_path("scripts")), shutil.which("lqrlab")
     if script is None:
         return f"{typed(sys.executable, start)} -m lqrlab.workbench"

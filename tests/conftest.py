@@ -61,7 +61,7 @@ EACH = {
     "test_one_step_in_a_record_is_enough_for_a_model",
     "test_an_episode_that_ends_begins_anew_and_shows_its_last_observation",
     "test_a_cart_pole_written_as_a_robot_is_that_of_the_catalogue",
-    "test_command",
+    "test_command_and_two_controllers_in_one_program",
     "test_an_agent_is_given_scaled_states_and_its_actions_are_shares_of_the_limits",
 }
 """A test of each extension that ``make test`` runs too."""

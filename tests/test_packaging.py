@@ -281,7 +281,7 @@ def lqrlab_command(*args: str) -> tuple[int, str, str]:
         (["run", "-p", "rate"], "-p rate: expected NAME=VALUE, as in -p learning_rate=1e-3"),
         (["run", "--notebooks", "/nowhere"], "found none named 01_"),
         (["data", "verify", "/nowhere"], "/nowhere: expected the folder of a data set or of a run"),
-        (["run", "width=6"], "'width=6' is none; values are given with -p, as in -p width=6"),
+        (["run", "width=6"], "'width=6' is none; set values with -p, as in -p width=6"),
     ],
 )
 def test_a_wrong_request_gets_one_line(args, message):

@@ -1,4 +1,4 @@
-"""Arrays by name in MATLAB's, NumPy's and HDF5 files: written whole, and read of anyone's, as far as a limit."""
+"""Arrays by name in MATLAB, NumPy and HDF5 files: atomic writing, limited reading of untrusted files."""
 
 import io
 import math

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def setup(*, x64: bool = True, cache: bool = True, cpu_devices: int | None = None) -> None:
-    """Set JAX up for lqrlab; notebooks, command line and tests call it first. Importing changes nothing.
+    """Set JAX up for lqrlab; call it first. Importing changes nothing.
 
     >>> compute.setup()
     >>> jnp.ones(2).dtype
@@ -95,7 +95,7 @@ class Backend(Config):
         super().__post_init__()
         object.__setattr__(self, "compute_dtype", self.compute_dtype or self.dtype)
         self.require("device", bool(re.fullmatch(r"\w+(:\d+)?", self.device)), "'auto', 'cpu', 'gpu' or 'gpu:1'")
-        self.require("mesh", not (self.mesh and ":" in self.device), f"none beside the device {self.device!r}")
+        self.require("mesh", not (self.mesh and ":" in self.device), f"none with the device {self.device!r}")
         self.require("mesh", not self.mesh or self._wanted > 0, "a number of devices as 'data=8'")
 
     @property
@@ -167,8 +167,7 @@ class Backend(Config):
         (6, 1, 1)
 
         Args:
-            fn: of arrays and pytrees of arrays whose first axes are of one length, that the number of devices divides;
-                its results have that axis too.
+            fn: of arrays and pytrees of arrays whose first axes have one length, a multiple of the devices'.
         """
         mesh = self.jax_mesh
         if mesh is None:
@@ -207,8 +206,7 @@ def join() -> int:
     """Become one of several processes, if there are any; before JAX computes anything. Returns this one's number.
 
     They are found by the environment that Slurm's ``srun`` or Open MPI's ``mpirun`` made. From then on
-    ``jax.devices()`` are those of all processes, every process has to call the same functions in the same order,
-    and only process 0 should write files.
+    ``jax.devices()`` are those of all processes, all call the same functions in order, only process 0 writes files.
 
     Process 0 listens for the others, and who reaches it can join them: it does so on the address of
     ``JAX_COORDINATOR_ADDRESS`` (host:port of process 0, the same in all processes), never on all of a machine's

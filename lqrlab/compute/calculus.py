@@ -69,8 +69,7 @@ def updates(
 ) -> tuple[Params, optax.OptState]:
     """Changes of the parameters along their gradient, and the new state of the optimiser.
 
-    Adam takes powers of its decay by a count of steps: numbers of two types, which are not promoted elsewhere. Decay of
-    weights looks at ``params``.
+    Adam takes powers of its decay by a count of steps: two types, not promoted elsewhere. Decay reads ``params``.
     """
     with jax.numpy_dtype_promotion("standard"):
         return optimizer.update(slope, state, params)

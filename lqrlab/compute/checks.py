@@ -36,8 +36,7 @@ def real(
 ) -> "np.ndarray | Array":
     """``value`` as an array of real numbers, or a ``ValueError``: complex, truth values, text, times, masked numbers.
 
-    The one place that says what a number is. Arrays in another byte order, or longer than 64 bits, become the
-    machine's float64; a mask may hide nothing.
+    The one place that says what a number is. Other byte orders, more than 64 bits become float64; masks hide nothing.
 
     JAX's arrays, traced or not, stay what they are, anything else becomes NumPy's. Complex numbers pass ``or_complex``;
     outside a trace ``finite`` refuses NaN and infinity, ``low`` NaN and what is below it.

@@ -1,4 +1,4 @@
-"""Answers that JAX does not give in a line when a computation goes wrong, and how long it takes.
+"""Debugging and timing tools: recompilations, NaN, values inside compiled functions.
 
 In a line: ``jax.disable_jit()``, ``jax.debug_nans(True)``, ``jax.debug_key_reuse(True)``, ``jax.make_jaxpr(fn)(x)``,
 ``jax.jit(fn).lower(x).compile().as_text()``, ``jax.profiler.trace(folder, create_perfetto_trace=True)``,
@@ -32,8 +32,7 @@ def compiles() -> Iterator[None]:
 def checked(fn: Callable[..., T]) -> Callable[..., T]:
     """``fn`` with checks for NaN, division by zero, indices out of bounds, and the user's ``checkify.check``.
 
-    For debugging: a checked train step takes many times as long. It is put around ``jit``, ``vmap`` and ``grad``, not
-    into them.
+    For debugging: a checked train step takes many times as long. It stands around ``jit``, ``vmap`` and ``grad``.
 
     Raises:
         ValueError: where the function is called; names the operation.

@@ -28,8 +28,7 @@ def plant_files() -> list[str]:
 def write_atomic(path: str | Path, data: str | bytes | memoryview) -> Path:
     """Give a file new contents: a process killed at any moment leaves the old ones or the new ones.
 
-    They are written under another name in the same folder, flushed to the disk and renamed; then the folder is
-    flushed too, where the operating system can do that.
+    They are written under another name in the same folder, flushed and renamed; then the folder is flushed.
 
     Raises:
         OSError: says which file could not be written and why (a full disk, a folder that may not be written to).

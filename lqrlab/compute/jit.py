@@ -113,7 +113,7 @@ def _static_functions(structure: PyTreeDef) -> Iterator[Any]:
 
 
 def quick_jit(fn: Callable[P, R], **options: Any) -> Callable[P, R]:
-    """``jax.jit(fn, **options)`` for what runs a few times: compiled three times as fast, some times slower to run.
+    """``jax.jit(fn, **options)`` for few calls: compiles three times as fast, runs slower.
 
     On other devices, with a jaxlib that does not know the compiler's options, and as part of another program, which
     cannot have options of its own, it is a plain ``jax.jit``.
@@ -154,8 +154,7 @@ def broadcast(fn: Callable[..., R], *args: tuple[ArrayLike | None, int]) -> R:
 
     Args:
         fn: function of ``len(args)`` arrays, written for one problem.
-        args: pairs ``(array or None, core dimensions)``: a matrix has 2, a vector 1, a scalar 0. None is
-            handed on as it is.
+        args: pairs ``(array or None, core dimensions)``: a matrix has 2, a vector 1, a scalar 0. None stays None.
 
     Returns:
         What ``fn`` returns, each leaf with the broadcast leading axes in front.

@@ -12,10 +12,9 @@ T = TypeVar("T", bound=type)
 def register(cls: type, static: Iterable[str] = ()) -> None:
     """Make a dataclass a pytree; the fields named in ``static`` are part of its structure.
 
-    ``jax.tree_util.register_dataclass`` does nearly that, but to jaxlib 0.10.2 any two dataclasses with as many
-    leaves have equal structures, so a compiled function of one may now and then be taken for that of another.
-    JAX also puts placeholders into the fields, so a value is put together again without a call of ``__init__``,
-    which may check or convert them.
+    ``jax.tree_util.register_dataclass`` does nearly that, but to jaxlib 0.10.2 any two dataclasses with as many leaves
+    have equal structures, so a compiled function of one may now and then be taken for that of another. JAX also puts
+    placeholders into the fields, so a value is put together again without ``__init__``, which may check them.
     """
     static = tuple(static)
     moving = tuple(f.name for f in dataclasses.fields(cls) if f.name not in static)

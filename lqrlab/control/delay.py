@@ -26,13 +26,11 @@ def delayed(
     """The sampled-data problem of a plant whose held inputs arrive ``delay`` sample times after they were computed.
 
     The state is extended by the inputs that are on their way, the newest first: z = (x[t], u[t−1], …, u[t−d]) with d
-    the longest delay, rounded up. The cost is ∫ xᵀQx + uᵀRu + 2xᵀNu dt with u the input that acts on the plant at the
-    time.
+    the longest delay, rounded up. The cost is ∫ xᵀQx + uᵀRu + 2xᵀNu dt with u the input that acts on the plant.
 
     Args:
         A, B, Q, R, dt, N: the continuous problem and its sample time [s], as in :func:`lqrd`.
-        delay: in sample times, 0 … :data:`LONGEST`, whole or not, one for all inputs or one each ``[m]``; the same for
-            all members of a batch.
+        delay: in sample times, 0 … :data:`LONGEST`, whole or not, one for all inputs or one each ``[m]``, not batched.
 
     Returns:
         :class:`Sampled` with n + m d states. Its R is zero for inputs from a delay of one sample time on: these are
@@ -96,10 +94,9 @@ def _with_memory(parts: list[tuple[float, Sampled]], waits: np.ndarray) -> Sampl
 def lqrd_delayed(
     A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, delay: Delay, N: ArrayLike | None = None
 ) -> LQR:
-    """The sampled-data optimum of a plant whose inputs arrive late, by a controller that knows the delays.
+    """The sampled-data optimum of a plant with delayed inputs, for a delay-aware controller.
 
-    The whole sample times by which all inputs are late are bridged by prediction, the rest by a Riccati equation of
-    the inputs that are still on their way.
+    Whole sample times of all inputs are bridged by prediction, the rest by a Riccati equation of the inputs on the way.
 
     Args:
         A, B, Q, R, dt, delay, N: as in :func:`delayed`.
@@ -152,7 +149,7 @@ def delay_cost(
     K: ArrayLike | None = None,
     aware: bool = False,
 ) -> Float[Array, "*batch"]:
-    """Relative extra cost of a loop whose input arrives late, averaged over initial directions.
+    """Relative extra cost of a delayed input, averaged over initial directions.
 
     Args:
         A, B, Q, R, dt, delay: as in :func:`delayed`. Before the first input arrives, none acts.

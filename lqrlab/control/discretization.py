@@ -1,8 +1,7 @@
 """The sampled-data problem of a continuous plant and cost: exact zero-order hold, exact cost.
 
-Source: C. F. Van Loan, Computing integrals involving the matrix exponential, IEEE Trans. Autom. Control 23(3)
-(1978), theorem 1 and section III (the integrals); the doubling of the step replaces his block exponential,
-which overflows for fast stable modes.
+Source: C. F. Van Loan, Computing integrals involving the matrix exponential, IEEE Trans. Autom. Control 23(3) (1978),
+theorem 1 and section III (the integrals). The step is doubled: his block exponential overflows for fast stable modes.
 """
 
 from collections.abc import Callable

@@ -102,7 +102,7 @@ def dlqe(A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike, S: ArrayLike | 
 
 
 def sampled_noise(A: ArrayLike, W: ArrayLike, dt: ArrayLike) -> Float[Array, "*batch n n"]:
-    """Covariance of what white noise of intensity W adds to ẋ = Ax + w in a sample time: ∫ exp(As) W exp(Aᵀs) ds.
+    """Covariance added to ẋ = Ax + w in a sample time by white noise of intensity W: ∫ exp(As) W exp(Aᵀs) ds.
 
     Args:
         A, W: ``[..., n, n]``.

@@ -60,8 +60,7 @@ def _tangent(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[S
 def spectral_radius(A: ArrayLike, *, squarings: int = 20) -> Float[Array, "*batch"]:
     """An upper bound on the spectral radius ``[...]`` of ``A [..., n, n]``, ‖A^N‖^(1/N) with N = 2^``squarings``.
 
-    It is too large by a factor of at most κ^(1/N), κ the condition number of A's eigenvectors: 2·10⁻⁵ for κ = 10¹⁰
-    with twenty squarings, 2 % with ten.
+    It is too large by at most κ^(1/N), κ the condition number of A's eigenvectors: 2·10⁻⁵ for 10¹⁰, twenty squarings.
 
     Source: I. Gelfand, Normierte Ringe, Mat. Sbornik 9 (1941).
 
@@ -178,8 +177,7 @@ def policy_iteration(
 
     Sources: G. A. Hewer, An iterative technique for the computation of the steady state gains for the discrete optimal
     regulator, IEEE Trans. Autom. Control 16 (1971), after D. L. Kleinman, ibid. 13 (1968), for continuous time;
-    J. Perdomo, J. Umenberger, M. Simchowitz, Stabilizing dynamical systems via policy gradient methods, NeurIPS 2021
-    (the discount).
+    J. Perdomo, J. Umenberger, M. Simchowitz, Stabilizing via policy gradient methods, NeurIPS 2021 (discount).
 
     >>> better = control.policy_iteration([[1.2]], [[1.0]], [[1.0]], [[1.0]], K=[[0.0]], steps=5)
     >>> optimum = control.dlqr([[1.2]], [[1.0]], [[1.0]], [[1.0]])

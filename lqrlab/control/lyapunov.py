@@ -50,8 +50,7 @@ def smith(
     """X = Σ aᵏ q (aᵀ)ᵏ, the solution of X = a X aᵀ + q, by squaring a; and some Σ ‖aᵏ‖, infinite if unstable.
 
     Each squaring doubles the number of terms: X ← X + aXaᵀ, a ← a². It ends when the next terms are below the
-    square of ``tolerance``, relative, or after so many squarings that rounding moves a slower loop's modes to either
-    side of the boundary.
+    square of ``tolerance``, relative, or after so many squarings that rounding decides about a slower loop's modes.
 
     Source: R. A. Smith, Matrix equation XA + BX = C, SIAM J. Appl. Math. 16 (1968).
     """
@@ -175,7 +174,7 @@ def stage_weight(
 
 
 def cost_to_go(problem: Sampled, K: ArrayLike) -> Float[Array, "*batch n n"]:
-    """P of the loop u[t] = −K x[t]: from x0 it costs x0ᵀP x0, whatever K; batched, differentiable.
+    """Cost matrix P of the loop u[t] = −K x[t]: cost x0ᵀP x0 from x0, for any K; batched, differentiable.
 
     Args:
         problem: the sampled plant and its weights, as from :func:`discretize`.

@@ -140,8 +140,7 @@ def design_arguments(
 
     Raises:
         ValueError: a wrong shape (always); outside a trace also a number that is not finite, an asymmetric
-            or indefinite weight in a single problem. A batch is not refused for one bad member: that member's
-            answer is marked.
+            or indefinite weight in a single problem. In a batch the member's answer is marked instead.
     """
     given = {"B": B, "A": A, "Q": Q, "R": R} | ({} if N is None else {"N": N})
     arrays: dict[str, Any] = {name: real(name, value) for name, value in given.items()}
@@ -276,8 +275,7 @@ def bounded_below(
     """True where R > 0 and Q − NR⁻¹Nᵀ ≥ 0, to rounding; the least eigenvalues of R and of Q − NR⁻¹Nᵀ; all ``[batch]``.
 
     Also true, with a warning, where a design is ``certified`` and the rounding of a printed table explains the negative
-    eigenvalue, or R is singular and may be: a stabilizing solution, if there is one, is the optimum among all inputs
-    that bring the state to rest.
+    eigenvalue, or R is singular and may be: a stabilizing solution is then the best that brings x to rest.
     """
     some, least = tolerance(R.dtype), _least(R)
     definite = least > 0

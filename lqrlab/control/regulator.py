@@ -128,8 +128,7 @@ def lqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | N
     Args:
         A: ``[..., n, n]`` [1/s].
         B: ``[..., n, m]``.
-        Q: ``[..., n, n]``, symmetric, ≥ 0; outside a trace ≥ 0 up to the rounding of a printed table, with a
-            warning.
+        Q: ``[..., n, n]``, symmetric, ≥ 0; outside a trace ≥ 0 up to the rounding of a printed table, with a warning.
         R: ``[..., m, m]``, symmetric, > 0.
         N: ``[..., n, m]`` cross weight; zero if left out.
 
@@ -140,8 +139,7 @@ def lqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | N
         ValueError: bad arguments, or (a single problem, outside a trace) no stabilizing optimum: the mode at
             fault is named. In a batch or a trace such members carry NaN and ``stabilizing=False``; in a trace
             so do those that are answered with a warning outside. ``uncertified`` tells those of which a stable loop
-            is known, but too few digits of its gain: where P is some 10¹⁰ times Q and more, as of a plant with an
-            unstable mode that its input hardly moves.
+            is known, but too few digits of its gain: where P is some 10¹⁰ times Q and more.
 
     Inside a program of your own a batch is solved on one core; ``compute.Backend(mesh="data=…").split`` shares it out
     over the processor's devices (:func:`lqrlab.compute.setup`), as a call outside does by itself.
@@ -182,8 +180,7 @@ def lqrd(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, 
         :class:`LQR` with the discrete gain u[t] = −K x[t]; x0ᵀP x0 is the continuous cost that it reaches. Where
         dt is so short that sampling rounds the plant away, a warning says how many digits the gain has.
 
-    Source: G. F. Franklin, J. D. Powell and M. Workman, Digital Control of Dynamic Systems, 3rd ed. (1998),
-    section 9.3.4.
+    Source: G. F. Franklin, J. D. Powell, M. Workman, Digital Control of Dynamic Systems (1998), section 9.3.4.
 
     >>> design = control.lqrd([[0.0]], [[1.0]], [[1.0]], [[1.0]], dt=0.1)
     >>> design.P.round(3).tolist(), bool(design.stabilizing)

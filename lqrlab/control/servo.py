@@ -121,8 +121,7 @@ def feedforward(
         ``(Nx [..., n, m], Nu [..., m, m])``; not finite where a transmission zero lies at the origin (at 1 if
         discrete) but for rounding: no constant input holds such an output.
 
-    Source: G. F. Franklin, J. D. Powell and M. Workman, Digital Control of Dynamic Systems, 3rd ed. (1998),
-    section 8.4.
+    Source: G. F. Franklin, J. D. Powell, M. Workman, Digital Control of Dynamic Systems (1998), section 8.4.
 
     >>> Nx, Nu = control.feedforward([[-2.0]], [[1.0]], [[1.0]])
     >>> float(Nx[0, 0]), float(Nu[0, 0])

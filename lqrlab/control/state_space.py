@@ -19,8 +19,7 @@ from lqrlab.control.discretization import c2d
 class StateSpace:
     """x' = Ax + Bu, y = Cx + Du, where x' is the derivative or, with a sample time, the next state.
 
-    Of a controller the input is what is measured, and the output what it does. Its arrays are NumPy's or JAX's, as
-    given; of a design on the host NumPy's.
+    Of a controller the input is what is measured, the output what it does. Its arrays are NumPy's or JAX's, as given.
 
     Attributes:
         A, B, C, D: ``[*batch, n, n]``, ``[*batch, n, m]``, ``[*batch, p, n]``, ``[*batch, p, m]``.

@@ -1,4 +1,4 @@
-"""The data card: what a data set is, in words and numbers, for a reader who has the folder alone."""
+"""The data card: a description of a data set, with numbers, in its folder."""
 
 import dataclasses
 import string

@@ -18,7 +18,7 @@ HELD_OUT = ("furuta_pendulum", "dc_motor")  # families that are held out by defa
 
 
 def fold(families: Sequence[str], which: str) -> tuple[str, ...]:
-    """The families that are held out in one of several folds: in fold 2/4 every fourth one, from the second on.
+    """The held-out families of a fold: 2/4 is every fourth one, from the second on.
 
     Over all folds each family is held out once. Neighbours in the catalogue, which are alike, are in different folds.
 

@@ -36,7 +36,7 @@ def generate(
     engine: Engine | None = None,
     say: Callable[[str], object] = warnings.warn,
 ) -> "store.Dataset":
-    """Make a data set, or finish one that was begun.
+    """Generate a data set, or complete a partial one.
 
     Each shard is written to a temporary file, flushed and renamed; the manifest comes last. After a kill, the same
     call keeps the files whose digests are right, makes the others, and ends in the same bytes.
@@ -53,8 +53,7 @@ def generate(
         The data set, opened.
 
     Raises:
-        ValueError: an unknown family; a folder that holds something else, with the differing keys; a folder or a file
-            in it that another process has locked.
+        ValueError: an unknown family; a folder that holds something else, with the differing keys; a locked one.
     """
     checks.instance("config", config, DataConfig, "a DataConfig")
     config.check_registered()
@@ -148,7 +147,7 @@ def examine(file: Path, config: DataConfig, shard: Shard) -> Record:
 
 
 def verify(path: str | Path, *, again: bool = False) -> Report:
-    """Compare a data set with the digests of all its arrays and attributes; whatever is there, list what is wrong.
+    """Compare a data set with its checksums, array by array, and list all differences.
 
     Args:
         path: its folder.
@@ -192,4 +191,4 @@ def _difference(file: Path, config: DataConfig, shard: Shard, listed: Record, ag
     made = trajectories.make(config, shard)
     here = ", ".join(f"{name} {made.attributes[name]}" for name in ("lqrlab", "jax", "numpy", "platform"))
     why = manifest.changed(made.headers, listed["arrays"])
-    return why and f"made again, {why}; here are {here}, and the file's attributes say what made it"
+    return why and f"made again, {why}; here are {here}, see the file's attributes for those that made it"

@@ -27,7 +27,7 @@ Headers = Mapping[str, dict[str, Any]]  # name of an array → its shape, type a
 
 
 class BadFile(ValueError):
-    """A file that is not what it should be; says which one and why."""
+    """A damaged or unexpected file; the message names it and the reason."""
 
     def __init__(self, path: Path | str, why: str) -> None:
         super().__init__(f"{path}: {why}")

@@ -94,7 +94,7 @@ class Recorded:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
-    """A data set on disk; nothing is read before it is asked for, and all that is read is checked.
+    """A data set on disk; read on demand, with checksums.
 
     Attributes:
         path: its folder.
@@ -222,7 +222,7 @@ class Dataset:
 
 
 def open(path: str | Path) -> Dataset:
-    """Open a data set: its manifest is read, its files are looked over but not read.
+    """Open a data set: read its manifest, check its files without reading them.
 
     Raises:
         BadFile: (a ``ValueError``) naming the file and why: missing, cut off, another format, another size,

@@ -20,7 +20,7 @@ CHANNELS = N_MAX + M_MAX  # of a state and the input before it, padded
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """Windows, each ending at the time whose input is to be chosen; oldest first.
+    """Windows, each ending at the time of its target input; oldest first.
 
     Attributes:
         signals: scaled state and the input before it; zero before the trajectory began.
@@ -92,8 +92,7 @@ class WindowSet:
     """All windows of some trajectories; window i ends at time ``i % num_steps`` of trajectory ``i // num_steps``.
 
     Attributes:
-        signals: state and the input before it at each time, after ``window − 1`` times of zeros: each window is one
-            piece of memory.
+        signals: state and the input before it at each time, after ``window − 1`` times of zeros.
         variant: row of the table of each trajectory.
         window: steps in a window.
         num_steps: windows per trajectory.

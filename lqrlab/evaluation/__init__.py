@@ -1,4 +1,4 @@
-"""Closed-loop scores against the true optimum, and the baselines that give them meaning."""
+"""Closed-loop scores relative to the exact optimum, and baselines."""
 
 from typing import TYPE_CHECKING
 

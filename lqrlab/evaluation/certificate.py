@@ -1,4 +1,4 @@
-"""Certificates of gains on given plants: all that can be proved of their loops."""
+"""Certificates of gains: provable properties of their loops."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,18 +15,16 @@ from lqrlab.systems import Plant
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
-    """Certificate of a gain: does it stabilise the plants, its cost above the optimum, its distance from instability.
+    """Certificate of a gain: stability, cost above the optimum, distance from instability.
 
     All of it holds for the linearised, sampled plants, from every initial state.
 
     Attributes:
         stable: of each plant.
-        excess: cost above the optimum as a share of it, over all directions of the initial state alike; infinite where
-            not stable.
+        excess: cost above the optimum as a share of it, over all directions of the initial state; infinite if unstable.
         radius: spectral radius of A − BK.
-        distance: the smallest change of A − BK, by its largest singular value and with states in units of their
-            scales, with which the loop is not stable: min over ω of σ_min(e^{jω}I − A + BK). 0 where it is not
-            stable already.
+        distance: the smallest change of A − BK, by its largest singular value and with states in units of their scales,
+            with which the loop is not stable: min over ω of σ_min(e^{jω}I − A + BK). 0 where it is not stable already.
     """
 
     stable: Bool[np.ndarray, "*batch"]
@@ -57,7 +55,7 @@ class Certificate:
 
 
 def certify(controller: object, plants: Plant | Sequence[Plant] | Problem) -> Certificate:
-    """Certify a gain: does it stabilise the plants, at what cost above the optimum, how far from instability?
+    """Certify a gain: stability, cost above the optimum, distance from instability.
 
     Args:
         controller: what :func:`lqrlab.simulation.bind` makes a constant gain of; :func:`judge` runs loops of others.
@@ -106,7 +104,7 @@ def excess(gain: Float[Array, "*batch 6 12"], problem: Problem) -> Float[np.ndar
 
 
 def extra_cost(gain: Float[Array, "*batch 6 12"], problem: Problem) -> Float[Array, "*batch 12 12"]:
-    """X with which the loop from x0 costs x0ᵀX x0 above the optimum; infinite where it does not converge.
+    """X of the loop's cost x0ᵀX x0 above the optimum; infinite if it does not converge.
 
     It solves X = FᵀXF + (K − K*)ᵀS(K − K*), F the closed loop: nothing cancels.
     """

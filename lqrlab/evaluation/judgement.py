@@ -1,4 +1,4 @@
-"""A judgement: the cost of controllers above the least that any could pay, scenario by scenario, and its file."""
+"""A judgement: the cost of controllers above the optimum, scenario by scenario, and its file."""
 
 import dataclasses
 import math
@@ -62,8 +62,7 @@ class Judgement:
         """One judgement of several: other scenarios, or other controllers on the same plants and starts.
 
         Raises:
-            ValueError: a scenario of one name has other plants or starts, by their digests; a controller is there
-                twice.
+            ValueError: scenarios of one name with different plants or starts, by their digests; a controller twice.
         """
         scores: dict[str, dict[str, Score]] = {}
         fields: dict[str, dict[str, Any]] = {name: {} for name in ("plants", "digests", "left_out")}

@@ -1,4 +1,4 @@
-"""The judge: controllers on plants ever further from those they were made for, beside the least that any could pay."""
+"""The judge: controllers on plants of increasing distance from their training, relative to the optimum."""
 
 import collections
 import dataclasses
@@ -87,7 +87,7 @@ def judge(
     reference: Reference | None = None,
     progress: Callable[[str, str], None] = lambda scenario, controller: None,
 ) -> Judgement:
-    """Compare any controllers with the least cost that any controller could pay, on any plants.
+    """Compare the cost of any controllers with the optimum, on any plants.
 
     Costs of gains without limits are exact, over infinite time, by Lyapunov equations, and over x0ᵀP x0; loops of other
     policies are simulated. Within limits the reference is the constrained optimum; under noise, pushes and changes of
@@ -204,7 +204,7 @@ def _prepared(scenario: Scenario, key: Array, starts: int, reference: Reference 
     then = Problem.of(list(scenario.then.values()), linear=True) if scenario.then else None
     at = np.flatnonzero(problem.has_optimum & (True if then is None else then.has_optimum))
     if not len(at):
-        raise ValueError("plants: none has a stabilizing optimum to compare with; control.lqrd on one says why")
+        raise ValueError("plants: none has a stabilizing optimum to compare with; control.lqrd on one gives the reason")
     problem, then = problem[at], None if then is None else then[at]
     keys = [key, *(jax.random.fold_in(key, i) for i in range(len(scenario.events)))]
     normal, *_ = drawn = [jax.random.normal(one, (len(names), starts, problem.coordinates.n_max))[at] for one in keys]

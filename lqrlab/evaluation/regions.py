@@ -47,7 +47,7 @@ def attraction(
     limits: tuple[ArrayLike, ArrayLike] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Attraction:
-    """Judge the loops of a nonlinear plant under a policy from many starts: which converge to the equilibrium?
+    """Region of attraction: verdicts on the loops of a nonlinear plant from many starts.
 
     The verdict is that on a run of ``num_steps`` samples. Loops that are at rest or have left the model are not run
     further. A loop at rest at another equilibrium (a pole a full turn further) is bounded.
@@ -66,7 +66,7 @@ def attraction(
     if not isinstance(plant, Problem):
         check_plant(plant, one=True)
     elif plant.batch_shape or limits is not None:
-        raise ValueError("plant: expected a problem of one plant, which says itself what the limits are")
+        raise ValueError("plant: expected a problem of one plant, without the argument limits: they are the problem's")
     problem = plant if isinstance(plant, Problem) else Problem.of(plant, limits=limits, optimum=False)
     starts = np.asarray(checks.real("x0", x0, finite=True))
     if starts.shape[-1:] != (problem.n,):

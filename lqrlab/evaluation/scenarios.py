@@ -26,7 +26,7 @@ PUBLISHED = tomllib.loads(Path(__file__).with_name("textbook.toml").read_text(en
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scenario:
-    """Plants, and what happens to them while they are controlled.
+    """Plants, with noise, limits and events during control.
 
     Attributes:
         plants: family or design → a batch of plants with one leading axis.

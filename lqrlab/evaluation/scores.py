@@ -31,8 +31,7 @@ class Score(verdict.Judged):
     """The cost of closed loops over the optimal cost; one entry a variant and start ``[*batch, S]``.
 
     Attributes:
-        ratio: cost over the reference's, never below 1 for a linear plant; inf where the loop does not converge, NaN
-            where the reference has no optimum.
+        ratio: cost over the reference's, ≥ 1 for a linear plant; inf if it does not converge, NaN without optimum.
         verdict: whether it converged, is bounded or diverged, see :mod:`lqrlab.simulation.verdict`.
         remaining: share of the cost that was still to be paid at the end of the horizon and is counted at its
             optimal price: where it is not small, the ratio is only a lower bound.
@@ -115,8 +114,7 @@ def evaluate(
         num_steps: horizon; two settling times of the slowest optimal loop if left out.
         linear: on the linearised plants; else on the nonlinear ones, where the optimum is only that of the
             linearisation and a ratio below 1 can occur. Of a problem it is taken from there.
-        x0: initial deviations ``[*batch, S, n]`` instead of drawn ones; they may be shared out over devices
-            (``Backend.share``), where their scores stay.
+        x0: initial deviations ``[*batch, S, n]`` instead of drawn ones; may be shared out over devices.
         reference: ``"unconstrained"``: x0ᵀP x0, which knows no limits; or a function of states ``[*batch, S, n]``
             that gives the least cost from each, such as ``predictive.reference(problem)`` within limits. A start of
             which it is NaN has no optimum: its ratio is NaN, and counted.
@@ -177,8 +175,8 @@ def _scored(
     ratio, remaining, lowest = _compared(judged, cost, start, rest, problem.linear)
     if problem.linear and float(lowest) < 1 - 1e-6:
         raise ValueError(
-            f"plants: a loop cost {float(lowest):.9f} of the optimum, less than any can: a plant grows so much in a "
-            "sample time that double precision does not hold what the sample costs; take a shorter dt"
+            f"plants: a loop costs {float(lowest):.9f} of the optimum, which is impossible: it grows too much in a "
+            "sample time for double precision; take a shorter dt"
         )
     return Score(ratio, judged, remaining, "unconstrained" if free else "constrained", asked)
 

@@ -48,14 +48,13 @@ class TrainBatch:
 def weights(gain: Array) -> Array:
     """1/√‖K̃‖ of optimal gains ``[..., 6, 12]``.
 
-    Without it the plants that are controlled with large gains drown the others, and with 1/‖K̃‖ they, which need
-    the most exact gains, are drowned.
+    Without it plants with large gains drown the others; with 1/‖K̃‖ these, which need the most exact gains, drown.
     """
     return jnp.sum(gain**2, axis=(-1, -2)) ** -0.25
 
 
 def train_batch(table: VariantTable, windows: Windows, seed: ArrayLike, step: Array) -> TrainBatch:
-    """Windows with what is known of their plants, and initial states drawn for the step; can be called in ``jit``."""
+    """Windows with prior information on their plants, and initial states of the step; works in ``jit``."""
     batch = windows.batch(table)
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 3), step)
     return TrainBatch(batch, weights(batch.gain), *starts(table, batch.variant, key))
@@ -111,7 +110,7 @@ class Mixture:
 
 
 def check_source(source: data.Source, model: ModelConfig, config: TrainConfig) -> None:
-    """Refuse a source from which a model cannot be trained as the config says, before anything is computed."""
+    """Raise ValueError for a source that does not fit the model and the config, before computing."""
     if not isinstance(source, data.Source):
         raise ValueError(
             f"source: expected windows, as of dataset.source(data, batch_size=…, window=…), but found "
@@ -167,8 +166,7 @@ def _optimal_loops(key: Array, table: VariantTable, rows: Array, window: int, ex
 def recorded(xs: Array, us: Array, rows: Array, window: int) -> WindowSet:
     """Scaled loops ``[b, T+1, 12]``, ``[b, T, 6]`` as windows.
 
-    A loop that leaves the scale is shrunk as a whole: half the state calls for half the input, so it is no other
-    problem.
+    A loop that leaves the scale is shrunk as a whole: half the state calls for half the input.
     """
     size = jnp.max(jnp.abs(xs), axis=(1, 2), keepdims=True)
     shrink = jnp.where(size > _LARGEST, _LARGEST / size, 1.0)

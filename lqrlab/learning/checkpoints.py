@@ -90,7 +90,7 @@ def _read_settings(folder: Path) -> dict[str, Any] | None:
         return kept.settings
     if beside is None and any(_steps(folder, which) for which in _KEPT):
         raise ValueError(
-            f"folder: {path} is damaged or missing, so that it is not known what the checkpoints were made with; "
+            f"folder: {path} is damaged or missing, so the settings of the checkpoints are unknown; "
             f"put a copy of the file back, or {_SCRATCH}"
         )
     return beside
@@ -178,7 +178,7 @@ def newest(folder: Path, which: str) -> tuple[Checkpoint | None, dict[int, str]]
             rows = card.get("metrics")
             measured = isinstance(rows, list) and all(isinstance(r, dict) and type(r.get(SCORE)) is float for r in rows)
             if not (_are_settings(card.get("settings")) and measured):
-                raise ValueError("it does not say what it was made with")
+                raise ValueError("it has no settings or metrics")
             return Checkpoint(step, arrays, card["settings"], card["metrics"]), flaws
         except (ValueError, OSError) as error:
             if why := not_now(error):  # it may be whole: no other takes its place
@@ -210,7 +210,7 @@ def whole(folder: Path, which: str) -> tuple[Checkpoint | None, dict[int, str]]:
 
 
 def load(folder: str | Path, which: str = "last") -> nnx.Module:
-    """The trained model of a run; of the newest whole checkpoint, with a warning, if newer ones are damaged.
+    """The trained model of a run, from the newest undamaged checkpoint; warns if newer ones are damaged.
 
     Args:
         folder: the run's ``checkpoints`` folder.

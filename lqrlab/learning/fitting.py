@@ -33,7 +33,7 @@ Progress = Callable[[dict[str, Any]], None]
 
 
 class NonFiniteLossError(RuntimeError):
-    """Training met a loss that is not a number; the message says at which step and what was kept."""
+    """The training loss was not a number; the message gives the step and the kept checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Fit:
 
 
 def stop(folder: str | Path) -> None:
-    """Tell the run in ``folder``, in this process or another, to stop after the steps under way, and to count as done.
+    """Stop the run in ``folder``, in any process, after its current steps, as complete.
 
     :func:`fit` called again returns at once; removing ``checkpoints/stop_requested`` takes the request back.
 
@@ -80,7 +80,7 @@ def fit(
     backend: Backend | None = None,
     progress: Progress | None = None,
 ) -> Fit:
-    """Train a model on windows, or go on where an earlier call with the same settings was cut off.
+    """Train a model on windows, or resume an interrupted call with the same settings.
 
     Every batch follows from the seed and the step: a run that was stopped and resumed is the run that was not stopped.
     Ctrl-C and SIGTERM save and return, to go on another time; :func:`stop` ends a run for good. A loss with a Python

@@ -42,7 +42,7 @@ class Predictions:
 
 @register("masked_mse")
 def masked_mse(given: Predictions) -> Array:
-    """Mean of the squared error over existing entries; what is masked has no value and no gradient.
+    """Mean squared error over existing entries; masked entries have no value and no gradient.
 
     >>> given = learning.losses.Predictions(jnp.array([1.0, 9.0]), jnp.zeros(2), jnp.array([1.0, 0.0]))
     >>> float(learning.losses.masked_mse(given))
@@ -62,8 +62,7 @@ def gain_excess(gain: Array, problem: Problem) -> tuple[Array, Array]:
     they are finite (by less than what the loop grows by), and the gradient is that of the discounted cost, which
     leads to less growth. Of gains ``[b, 6, 12]`` (u = −Kx, scaled), with the verdict on each loop ``[b]``.
 
-    Source: J. Perdomo, J. Umenberger, M. Simchowitz, Stabilizing dynamical systems via policy gradient methods,
-    NeurIPS 2021 (the discount).
+    Source: J. Perdomo, J. Umenberger, M. Simchowitz, Stabilizing via policy gradient methods, NeurIPS 2021 (discount).
     """
     gain = gain.astype(problem.A.dtype)
     state_mask = jnp.max(jnp.abs(problem.P), axis=-1) > 0

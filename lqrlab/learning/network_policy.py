@@ -31,7 +31,7 @@ _NEWTON = 24  # steps from a gain that did not stabilise, which may be far from 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class NetworkPolicy:
-    """A network bound to the plants that it is to control; a :class:`lqrlab.simulation.Policy`.
+    """A network bound to its plants; a :class:`lqrlab.simulation.Policy`.
 
     Attributes:
         params, graph: the network's parameters, shared by all plants, and its structure.
@@ -97,7 +97,7 @@ def _spread(a: Array, lead: tuple[int, ...], batch: int) -> Array:
 def policy(
     model: nnx.Module, plants: Plant | Sequence[Plant] | Problem | Told, *, verify: bool = True, repair: int = 0
 ) -> NetworkPolicy:
-    """Bind a network to what it is to control, seen in training or not.
+    """Bind a network to plants, seen in training or not.
 
     Its gain is verified to stabilise each plant, and replaced where it does not: ``.verified`` and ``.repaired`` say
     which. The network alone, as benchmarks judge it, is ``verify=False``.
@@ -125,7 +125,7 @@ def policy(
     unknown = told.A is None or not (checks.traced(told.A) or np.isfinite(told.A).any())
     if model.config.description and unknown:
         raise ValueError(
-            "plants: expected plants with their matrices, which this network is told, but found only their units; "
+            "plants: expected plants with A and B, the inputs of this network, but found only their units; "
             "train a network with description=False"
         )
     graph, params = models.split(model)
@@ -189,7 +189,7 @@ def _check_absorbed(problem: Problem) -> None:
     plant = problem.continuous
     if plant is None or checks.traced(problem):
         return
-    why = "this kind of network is not told the weights, so its output would not depend on {}; kind='matrix' is"
+    why = "this kind of network does not know the weights, so its output would not depend on {}; kind='matrix' does"
     masks = problem.coordinates.state_mask, problem.coordinates.input_mask
     for name, weight, scale, mask in zip("QR", (plant.Q, plant.R), (problem.scale_x, problem.scale_u), masks):
         size = np.asarray(mask[..., : scale.shape[-1]])
@@ -205,7 +205,7 @@ def _check_absorbed(problem: Problem) -> None:
 
 
 def repair(K: ArrayLike, plants: Plant | Sequence[Plant] | Problem, steps: int = 1) -> Float[Array, "*batch m n"]:
-    """Better gains for plants, by Newton's method from given ones; from gains that do not stabilise too.
+    """Improve gains by Newton's method on the Riccati equation, also gains that do not stabilise.
 
     Batched, differentiable, inside ``jit``; see :func:`lqrlab.control.policy_iteration`.
 
@@ -245,7 +245,7 @@ def _known(K: Array, verified: Array) -> Array:
         bad = f"plants: no stabilizing gain was found for {np.sum(~verified)} of {np.size(verified)}"
         if not np.ndim(verified):
             raise ValueError(f"{bad}: the loop of the optimum itself is stable but for rounding; change dt")
-        why = "control.dlqr on one says why it has none"
+        why = "control.dlqr on one gives the reason"
         warnings.warn(f"{bad} plants, whose gains are NaN; leave them out: {why}", stacklevel=4)
     return jnp.where(verified[..., None, None], K, jnp.nan)
 

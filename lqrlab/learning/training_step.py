@@ -34,7 +34,7 @@ Objective = Callable[[dict[str, Array], Any], tuple[Array, Metrics]]
 @pytree
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    """All that a run goes on from.
+    """The state from which a training resumes.
 
     Attributes:
         params: a flat dict, see ``models.split``.

@@ -58,7 +58,7 @@ def pretrained(name: str) -> Any:
 
 
 def card(name: str) -> dict[str, Any]:
-    """Of weights that come with the package: data, command, seeds, scores and limits."""
+    """The card of the package's weights: data, command, seeds, scores and limits."""
     return load_arrays(_file(name))[1]
 
 

@@ -119,7 +119,7 @@ class UnscentedKalmanFilter(ExtendedKalmanFilter):
 def extended_kalman(
     controller: object, problem: Problem, sensor: ArrayLike | Outputs, W: ArrayLike, V: ArrayLike, P0: ArrayLike
 ) -> Measured:
-    """A controller on the estimate of an :class:`ExtendedKalmanFilter`, of what ``sensor`` shows.
+    """A controller with the estimate of an :class:`ExtendedKalmanFilter` from the measurements of ``sensor``.
 
     Args:
         controller: of the state, of any kind that :func:`bind` takes: a gain, linear or nonlinear MPC.

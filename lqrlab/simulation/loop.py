@@ -256,7 +256,7 @@ def record(
     extra: PyTree = None,
     total: int = 0,
 ) -> Mapping[str, np.ndarray | Array]:
-    """Run loops under constant gains and keep what functions of states, inputs and costs return: data sets, scores.
+    """Run loops under constant gains and record functions of states, inputs and costs.
 
     The loop is that of :func:`rollout`, but its arguments are not checked, and whole trajectories are never in memory.
 

@@ -1,4 +1,4 @@
-"""Policies with a memory, and what stands between a plant and a policy: sensors, late inputs, slow sampling.
+"""Policies with a memory; sensors, delayed inputs and slow sampling between plant and policy.
 
 Designs are output feedback, integral action, and inputs that are on their way; which kinds of controllers there are:
 :mod:`lqrlab.simulation.binding`.
@@ -41,7 +41,7 @@ class Outputs:
 
 
 def outputs(plant: Plant) -> Outputs:
-    """The sensors that the plant declares, nonlinear where they are; a matrix C of your own is a sensor too.
+    """The sensors that the plant declares, possibly nonlinear; a matrix C is a sensor too.
 
     >>> simulation.outputs(systems.make("pendulum"))(jnp.array([0.1, 0.0])).shape
     (1,)
@@ -59,7 +59,7 @@ def measure(sensor: Array | Outputs, x: Float[Array, "*loops n"]) -> Float[Array
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """A policy that sees what sensors show instead of the state.
+    """A policy of measured outputs instead of states.
 
     Noise of the sensors is ``rollout``'s ``sensor_noise``, on the states before they are measured.
 
@@ -153,7 +153,7 @@ class LinearController:
 
 
 def estimated(plant: Plant | Problem, design: LQG) -> Measured:
-    """The policy of an LQG design on a plant, linear or not: it sees y = Cx, and estimates the rest.
+    """The policy of an LQG design on a linear or nonlinear plant: measures y = Cx, estimates the state.
 
     Args:
         plant: one plant, or the batch that the design is of; or a problem of them, whose limits its estimator knows.
@@ -236,7 +236,7 @@ def integrating(plant: Plant | Problem, design: Integral, r: ArrayLike | None = 
 def delayed(
     plant: Plant | Problem, design: LQR, delay: float | Sequence[float], *, ticks: int = 1, limit: ArrayLike = np.inf
 ) -> DelayedPolicy:
-    """The loop of a controller that knows its delay: inputs act late, and those on their way are remembered.
+    """The policy of a delay-aware design: its inputs act late, and delayed inputs are in its memory.
 
     Args:
         plant: one plant, or the batch that the design is of; or a problem of them.

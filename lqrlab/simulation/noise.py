@@ -25,7 +25,7 @@ class Correlated:
 
 
 class Noise(NamedTuple):
-    """Standard deviations, or what is :class:`Correlated`; None for none.
+    """Standard deviations, or :class:`Correlated`; None for none.
 
     Attributes:
         state: of what each step adds to the state.
@@ -180,8 +180,7 @@ def normals(
 ) -> Float32[Array, "*shape"]:
     """Independent standard normal numbers, one for each pair of coordinates; |z| < 5.9.
 
-    Three times as fast as ``jax.random.normal`` on a CPU (51,200, jitted, 0.21 against 0.62 ms), and compiled in a
-    fifth of its time.
+    Three times as fast as ``jax.random.normal`` on a CPU (51,200, jitted, 0.21 against 0.62 ms).
 
     Source: G. E. P. Box and M. E. Muller, A note on the generation of random normal deviates (1958).
     """

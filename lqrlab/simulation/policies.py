@@ -31,12 +31,12 @@ class Policy(Protocol):
 
 
 def measured_or(predicted: Array, y: Array) -> Array:
-    """The measurement y, but where it is not finite what the memory predicts, from which nothing is learned."""
+    """The measurement y, or the memory's prediction where it is not finite."""
     return jnp.where(jnp.isfinite(y), y, predicted)
 
 
 def sent_or(last: Array, u: Array, x: Array) -> Array:
-    """The input u, but the last one again where u is not finite because the measurement x is not.
+    """The input u, or the last input if the measurement x is not finite.
 
     The answer of a policy that has no model of the plant to predict with.
     """
@@ -123,14 +123,14 @@ def tracking(plant: Plant | Problem, plan: Any) -> TrackingPolicy:
 
 
 def no_control(plant: Plant | Problem) -> LinearPolicy:
-    """Inputs held at the equilibrium: what the plant, or that of a problem, does on its own."""
+    """Inputs held at the equilibrium: the uncontrolled plant."""
     if not isinstance(plant, Problem):
         check_plant(plant)
     return LinearPolicy(jnp.zeros((*plant.batch_shape, plant.m, plant.n)))
 
 
 def check_policy(policy: Policy, x: Array, m: int) -> None:
-    """Refuse what is no policy for states x ``[*batch, *extra, n]`` and m inputs, in words rather than from a trace."""
+    """Raise ValueError unless it is a policy for states x ``[*batch, *extra, n]`` and m inputs."""
     x = jnp.asarray(checks.real("x", x))
     if not x.ndim:
         raise ValueError("x: expected states [..., n], but found one number")
@@ -157,7 +157,7 @@ def check_policy(policy: Policy, x: Array, m: int) -> None:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class DelayedPolicy:
-    """Any policy that is asked every so many steps, and whose input is held and acts ``delay`` steps later.
+    """A policy evaluated every few steps; its input is held and acts ``delay`` steps later.
 
     A controller that is slower than the simulation: roll it out with a step that divides both its sample time and
     its delay.

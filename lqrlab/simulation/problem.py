@@ -107,7 +107,7 @@ class Problem(QuadraticRegulator):
         found, best = sampling.sample(part, design=optimum)
         linear = is_linear(plants) or linear
         if not linear and N is not None:
-            raise ValueError("N: a cross weight is paid by the linearised plant; give linear=True")
+            raise ValueError("N: a cross weight needs the linearised plant; pass linear=True")
         steps = sampling.substeps_of(plants, part.plant.A, plants.dt if dt is None else dt, substeps, linear)
         K, P = best or (None, None)
         problem = cls(

@@ -114,7 +114,7 @@ class QuadraticRegulator:
             if not good.all():
                 raise ValueError(
                     f"plants: {int(np.sum(~good))} of {good.size} have no stabilizing optimum to compare with; "
-                    "control.lqrd on one of them says why"
+                    "control.lqrd on one of them gives the reason"
                 )
         return problem
 

@@ -17,7 +17,7 @@ from lqrlab.systems.coordinates import SHAPES, widened
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Told:
-    """A view of a problem (or a batch) in scaled, padded coordinates: what a network or a learning controller sees.
+    """A view of a problem (or a batch) in scaled, padded coordinates, for networks and learning controllers.
 
     Attributes:
         coordinates: units of the signals that the controller is given, and with their masks how many there are.

@@ -1,7 +1,6 @@
 """The one verdict on a closed loop: it converged, it is bounded, or it diverged.
 
-Training's validation, the score, data generation, regions of attraction, panels and cards all ask here, so that one
-word means one thing everywhere.
+Training's validation, the score, data generation, regions of attraction, panels and cards all ask here.
 
 For a constant gain on a linear plant the closed loop F = A − BK itself decides, exactly (:func:`of_gain`):
 

@@ -223,7 +223,7 @@ def _per_vector(scale: Arrays, a: T) -> T:
 
 
 def check_size(n: int, m: int, plant: Plant | None = None, *, n_max: int = N_MAX, m_max: int = M_MAX) -> None:
-    """Refuse plants of more states or inputs than data sets, and learners that are built for those, are padded to."""
+    """Raise ValueError for plants with more states or inputs than data sets and learners support."""
     if n > n_max or m > m_max:
         what, why = getattr(plant, "name", "a plant"), ""
         if (n_max, m_max) == (N_MAX, M_MAX):

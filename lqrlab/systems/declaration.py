@@ -14,7 +14,7 @@ from lqrlab.compute.checks import number
 
 @dataclasses.dataclass(frozen=True)
 class Signal:
-    """A state or an input: its name, its unit, and its scale, a deviation that is large.
+    """A state or an input: name, unit and scale, the size of a large deviation.
 
     ``scale`` is at once Bryson's rule (the default weight is 1/scale²), the spread of typical initial states,
     and the unit in which a network sees the signal. ``at`` is its value at the operating point.
@@ -88,7 +88,7 @@ def param(
 
 
 def gravity(value: float = 9.81) -> Any:
-    """Gravity as a parameter: the same for all variants, but another planet may be asked for."""
+    """Gravity as a parameter: equal for all variants, but settable."""
     return param(value, "m/s²", "gravitational acceleration", 0.1, 30.0, vary=False)
 
 

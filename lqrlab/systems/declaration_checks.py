@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def check(cls: type[Plant]) -> None:
-    """Refuse a declaration that is incomplete or inconsistent, naming the line at fault."""
+    """Raise an error that names the line of an incomplete or inconsistent declaration."""
     fields = parameter_fields(cls)
     declaration = _Declaration(cls)
     declaration.check_signals()
@@ -82,11 +82,11 @@ class _Declaration:
             self.require(listed, f"declares no {kind}; list them as {expected}", kind)
         step = isinstance(cls.dt, (int, float)) and 0 < cls.dt < np.inf
         self.require(step, f"dt: expected a sample time above 0 s, but found {cls.dt!r}", "dt")
-        source = "source: say where the model comes from (book or paper, equation or page)"
+        source = "source: expected the model's source (book or paper, equation or page), but found none"
         self.require(cls.source, source, "source")
         names = [s.name for s in (*cls.states, *cls.inputs)]
         for s in (*cls.states, *cls.inputs, *cls.outputs):
-            no_state = f"outputs names {s!r}, which is no state; a Signal says what output(x) computes"
+            no_state = f"outputs names {s!r}, which is not a state; a Signal describes a result of output(x)"
             self.require(isinstance(s, Signal), no_state, "outputs")
             self.require(names.count(s.name) < 2, f"two signals are called {s.name!r}", s.name)
             self.require(s.unit, f"signal {s.name!r} has no unit (use '1' for a pure number)", s.name)
@@ -103,7 +103,7 @@ class _Declaration:
             self.require(f.name in fields, f"field {f.name!r}: {_as_parameter(f.name, f.default)}", f.name)
             hides = f"parameter {f.name!r} hides Plant.{f.name}; choose another name"
             self.require(not hasattr(Plant, f.name), hides, f.name)
-            for what, hint in (("unit", "use '1' for a pure number"), ("about", "say in a few words what it is")):
+            for what, hint in (("unit", "use '1' for a pure number"), ("about", "describe it in a few words")):
                 given = isinstance(f.metadata[what], str) and f.metadata[what]
                 self.require(given, f"parameter {f.name!r} has no {what} ({hint})", f.name)
             low, high = f.metadata["low"], f.metadata["high"]

@@ -151,8 +151,7 @@ def make(name: str, **parameters: Numbers) -> Plant:
             shape give a batch of plants.
 
     Raises:
-        ValueError: unknown family or parameter (near names are listed), a value that is not finite or is
-            outside the range in which the model holds.
+        ValueError: unknown family or parameter (near names are listed), a value outside the model's range.
 
     >>> plant = systems.make("pendulum", length=0.8)
     >>> plant.n, plant.m, plant.dt
@@ -168,7 +167,7 @@ def make(name: str, **parameters: Numbers) -> Plant:
 
 
 def check_parameter(cls: type[Plant], key: str, value: Numbers) -> Array:
-    """Values of the parameter ``key`` of a plant class as an array, or a ``ValueError`` that says what is wrong.
+    """Values of the parameter ``key`` of a plant class as an array; raises ValueError if invalid.
 
     Raises:
         ValueError: an unknown parameter, no numbers, one that is not finite or is outside the parameter's range.

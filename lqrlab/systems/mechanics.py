@@ -20,13 +20,12 @@ Energy = Float[Array, ""]  # an energy [J]
 
 
 class Mechanical(Plant):
-    """A mechanism, written as energies: the equations of motion are Euler and Lagrange's.
+    """A mechanism defined by its energies; the Euler-Lagrange equations follow.
 
-    With q the first half of the state and v = q̇ the second, a subclass writes :meth:`kinetic` T(q, v),
-    quadratic in v, :meth:`potential` V(q) and :meth:`forces` F(q, v, u) (inputs, friction). Then
-    M(q) v̇ = F + ∂T/∂q − ∂V/∂q − (∂²T/∂v∂q) v with the mass matrix M = ∂²T/∂v². Measured are the coordinates q
-    unless ``outputs`` says otherwise. The drawing that a subclass writes is to scale, in metres, unless
-    ``drawn_in`` says otherwise.
+    With q the first half of the state and v = q̇ the second, a subclass writes :meth:`kinetic` T(q, v), quadratic in v,
+    :meth:`potential` V(q) and :meth:`forces` F(q, v, u) (inputs, friction). Then M(q) v̇ = F + ∂T/∂q − ∂V/∂q −
+    (∂²T/∂v∂q) v with the mass matrix M = ∂²T/∂v². Measured are the coordinates q unless ``outputs`` says otherwise. The
+    drawing that a subclass writes is to scale, in metres, unless ``drawn_in`` says otherwise.
 
     Source: H. Goldstein, Classical Mechanics, 3rd ed. (2002), eq. (1.57) and section 1.5.
     """

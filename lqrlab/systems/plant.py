@@ -346,7 +346,7 @@ for _method in ("operating_point", "equilibrium", "matrices", "output", "output_
 
 
 def check_plant(plant: object, *, one: bool = False) -> None:
-    """Refuse what is no plant, such as the name of one; if ``one``, a batch of plants too."""
+    """Raise ValueError unless a plant is passed; if ``one``, also for a batch of plants."""
     if not isinstance(plant, Plant):
         raise TypeError(
             f"plant: expected a plant, but found {plant!r}; systems.make makes one of a name, such as "

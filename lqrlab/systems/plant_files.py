@@ -59,15 +59,14 @@ def load(
         options: of an extension's reader, such as ``actuated`` and ``fixed`` of :func:`lqrlab.robots.from_mujoco`.
 
     Raises:
-        ValueError: naming the file and what is wrong with it: missing, truncated, foreign, without A or B,
-            or with matrices that do not fit.
+        ValueError: naming the file: missing, truncated, foreign, without A or B, or with matrices that do not fit.
     """
     file = checks.path("path", path)
     if (reader := _extensions().get(file.suffix.lower())) is not None:
         labels = {key: given for key, given in (("states", states), ("inputs", inputs)) if len(given)}
         return reader.load()(file, dt=dt, name=name, **labels, **options)
     for key in options:
-        raise ValueError(f"{file}: {key} is no option of it: matrices stand in the file, joints in a robot's")
+        raise ValueError(f"{file}: {key} is not its option: matrices are in the file, joints are options of robots")
     content = contents(file)
     if "family" in content and file.suffix.lower() == ".json":
         if dt is not None or name or len(states) or len(inputs):
@@ -81,7 +80,7 @@ def load(
             raise ValueError(f"{file}: expected the matrices A and B, but {matrix} is missing; it holds {held}")
     if np.any(content.get("Ts")):
         ts = np.ravel(content["Ts"])[0]
-        raise ValueError(f"{file}: expected ẋ = Ax + Bu, but Ts = {ts} says a sampled model; save the continuous one")
+        raise ValueError(f"{file}: expected ẋ = Ax + Bu, but Ts = {ts} means a sampled model; save the continuous one")
     step = content.get("dt", 0.01) if dt is None else dt
     names: Contents = {
         key: given if len(given) else [str(s).strip() for s in np.ravel(content.get(key, []))]
@@ -193,9 +192,8 @@ def register_file(path: str | Path) -> list[str]:
     Args:
         path: a Python file, which is executed and registers plants itself; or a ``.toml`` file with a table for each
             plant: ``[my_plant]``, then ``A``, ``B`` (and ``C``, ``Q``, ``R``, ``dt``, ``states``, ``inputs``), or a
-            ``file`` that :func:`lqrlab.systems.load` reads; or such a file itself (a robot's, or as ``lqrlab
-            identify`` writes it): the plant is called as the file is, its parameters have the file's values for
-            defaults.
+            ``file`` that :func:`lqrlab.systems.load` reads; or such a file itself (a robot's, or as ``lqrlab identify``
+            writes it): the plant is called as the file is, its parameters have the file's values for defaults.
 
     Returns:
         The names of its families.

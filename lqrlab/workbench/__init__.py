@@ -1,4 +1,4 @@
-"""Figures, panels, runs of notebooks, the command line: the part that people see and start.
+"""Figures, panels, runs of notebooks, the command line.
 
 Four parts: ``figures`` (plots, tables, drawings that move), ``panels`` (collected in ``widgets``), ``runs`` (a
 notebook's session, the pipeline, sweeps, reports), ``cli``. The modules that notebooks use can be imported from here;

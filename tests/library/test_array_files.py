@@ -92,7 +92,7 @@ def test_what_is_no_plant_of_a_matlab_file_is_said(write, tmp_path):
     path = write(tmp_path / "a.mat", {"x": A, "y": {"z": B}})
     refused("A is missing; it holds x, y.z$", systems.load, path)
     path = write(tmp_path / "a.mat", {"sys": {"A": A, "B": B, "Ts": 0.1}})
-    refused("expected ẋ = Ax [+] Bu, but Ts = 0.1 says a sampled model", systems.load, path)
+    refused("expected ẋ = Ax [+] Bu, but Ts = 0.1 means a sampled model", systems.load, path)
     for name, value in (("E", 2 * np.eye(len(A))), ("InputDelay", 0.3)):
         path = write(tmp_path / "a.mat", {"sys": {"A": A, "B": B, name: value}})
         refused(f"{name}: expected", systems.load, path)

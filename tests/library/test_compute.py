@@ -160,7 +160,7 @@ def test_backend_settings_hold_within_their_block():
         *(("mesh", "data"), ("mesh", "data=0"), ("mesh", "data=2,data=2"), ("mesh", "data=2,fsdp=4")),
     ):
         refused(f"^{name}: expected .*, but found {wrong!r}", compute.Backend, **{name: wrong})
-    refused("mesh: expected none beside the device 'cpu:0'", compute.Backend, device="cpu:0", mesh="data=2")
+    refused("mesh: expected none with the device 'cpu:0'", compute.Backend, device="cpu:0", mesh="data=2")
     whole = compute.Backend(mesh="data=1", seed=3, jit=False)
     assert compute.Backend.from_json(whole.to_json()) == whole
 

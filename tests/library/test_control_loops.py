@@ -266,7 +266,7 @@ def test_margins_with_a_dead_time_at_each_input_are_those_of_dead_times_by_pade(
     with pytest.raises(ValueError, match="dead times at which the loop is stable"):
         control.margins(A, B, K, delay=[0.12, 0.31 + found[1].delay_margin])
     refused("one for each of 2 inputs, but found 3", control.margins, A, B, K, delay=[0.1] * 3)
-    with pytest.raises(ValueError, match=r"control\.delayed makes"):
+    with pytest.raises(ValueError, match=r"control\.delayed"):
         control.margins(*(np.asarray(M) for M in control.c2d(A, B, 0.1)), 0.1 * K, 0.1, delay=delays)
 
 

@@ -137,7 +137,7 @@ def test_what_is_told_is_all_or_units_and_noise():
     [
         (lambda p: Problem.of([]), "plants: expected a plant, or a list of at least one"),
         (lambda p: Problem.of([p], weights=p.weights()), "weights, N: expected those of one plant"),
-        (lambda p: Problem.of(p, N=np.zeros((2, 1))), "N: a cross weight is paid by the linearised plant"),
+        (lambda p: Problem.of(p, N=np.zeros((2, 1))), "N: a cross weight needs the linearised plant"),
         (lambda p: Problem.of(p, limits=(1.0, 2.0)), "could not even hold the operating point"),
         (lambda p: Problem.of(p, weights=(-np.eye(2), np.eye(1))), "Q: expected .*positive semidefinite"),
         (lambda p: jax.jit(lambda p: Problem.of([p]).A)(p), "plants: a list of plants is padded"),
@@ -296,7 +296,7 @@ def test_unknown_plants_bind_to_their_own_plants(controllers):
         controllers["adaptive regulator"], systems.sample("pendulum", key=KEY, num=2), key=KEY, num_steps=30
     )
     assert not regret.failed.any()
-    with pytest.raises(ValueError, match="plants with their matrices, which this network is told"):
+    with pytest.raises(ValueError, match="plants with A and B, the inputs of this network"):
         unknown.score(controllers["network that is a gain"], systems.sample("pendulum", key=KEY, num=2), key=KEY)
 
 

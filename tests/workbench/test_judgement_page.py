@@ -43,13 +43,13 @@ def test_the_page_of_a_judgement_has_the_numbers_of_the_loops_and_runs_nothing(t
     head, *rows = [[cell.text.strip() for cell in row.find_all(["th", "td"])] for row in shown.table.find_all("tr")]
     by_controller = [dict(zip(head, row)) for row in rows]
     first, silent = by_controller[0], by_controller[3]
-    assert (first["lost"], first["failed"]) == ("25", "50")  # one of four is infinite, and one 30 times the optimum
+    assert (first["diverged"], first["failed"]) == ("25", "50")  # one of four is infinite, and one 30 times the optimum
     assert (first["median"], first["p95"], first["p99"]) == ("2,900", "∞", "∞")  # of 1.23, 50, 2900 %, ∞: the higher
     assert (by_controller[1]["median"], by_controller[1]["no answer"]) == ("< 0.001", "0")
     limited = by_controller[2]
     shown_there = ("< 0.001", "2", "25", "31")
     assert tuple(limited[name] for name in ("median", "p99", "no optimum", "beyond limit")) == shown_there
-    assert (silent["lost"], silent["no answer"]) == ("–", "100")
+    assert (silent["diverged"], silent["no answer"]) == ("–", "100")
     assert shown.details.summary.text == f"{HOSTILE}: no answer for 2 plants"
     assert "expected <6 states>" in shown.details.text
     for words in ("12 µs", "2 ms", "lqrlab judge <x>", "3 plants without a stabilizing optimum", "ab" * 8):
@@ -61,7 +61,7 @@ def test_the_page_of_a_judgement_has_the_numbers_of_the_loops_and_runs_nothing(t
 def test_a_judgement_in_sentences_says_where_a_controller_is_good_and_where_it_is_bad():
     words = judgement_page.answer(judgement()).split("\n\n")[0]
     good = "**network:** Good on within limits (median < 0.001 %, 99 of 100 cases at most 2 % above the least cost)."
-    assert words == f"{good} Bad on dense systems (median 2,900 %, 25 % of the cases are lost)."
+    assert words == f"{good} Bad on dense systems (median 2,900 %, 25 % of the cases diverge)."
 
 
 def test_the_worst_loop_is_run_again_and_drawn_beside_the_optimum(tmp_path):

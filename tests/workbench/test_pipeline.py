@@ -573,7 +573,7 @@ def test_fresh_removes_only_what_the_record_lists(tmp_path):
     run_folder.begin(tmp_path / "run.json")
     make("checkpoints/1", "metrics.jsonl")
     run_folder.begin(tmp_path / "run.json")  # what the first has made, the second may not disown
-    refused("holds figures, but its record does not say that a run made that", run_folder.clear, tmp_path)
+    refused("holds figures, which is not in its record of a run", run_folder.clear, tmp_path)
     assert (tmp_path / "checkpoints" / "1").exists()
     shutil.rmtree(tmp_path / "figures")
     run_folder.clear(tmp_path)

@@ -76,11 +76,11 @@ def test_a_figure_is_saved_with_letters_and_words(tmp_path):
     for stem, words, refusal in (
         ("x.gif", "words", "stem: expected a path without an ending, but found 'x.gif'"),
         ("file/x", "words", "stem: the folder .*file cannot be made"),
-        ("x", " ", "alt: expected words that stand for the figure, but found ' '"),
+        ("x", " ", "alt: expected a description of the figure, but found ' '"),
     ):
         refused(refusal, plots.save, figure, tmp_path / stem, words)
     refused("figure: expected a figure of matplotlib's, but found Axes", plots.save, axis, tmp_path / "x", "words")
-    refused("alt: expected words", plots.show, figure, "")
+    refused("alt: expected a description", plots.show, figure, "")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "new"]
     plt.close(figure)
 

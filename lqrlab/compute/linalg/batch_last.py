@@ -222,8 +222,7 @@ def positive(a: Float[Arrays, "n n width"]) -> Bool[Arrays, " width"]:
 def cholesky(a: Float[Array, "n n width"], least: ArrayLike | None = None) -> Float[Array, "n n width"]:
     """The lower triangular L with LLᵀ = a, of positive definite a, whose eigenvalues are at least ``least [width]``.
 
-    A pivot that rounding has made less counts as it. Without it a may be semidefinite: a pivot that is not positive
-    leaves a column of zeros.
+    A pivot that rounding has made less counts as it. Without it a pivot that is not positive leaves a column of zeros.
     """
     n = a.shape[0]
     rows = jnp.arange(n)[:, None]
@@ -291,9 +290,8 @@ def solver(*cores: int, rescue: Rescue | None = None) -> Callable[[Solve], Solve
 
     Args:
         cores: core dimensions of each argument (2 for a matrix, 0 for a scalar).
-        rescue: another solver, of the arguments and the answer so far. The last result of both is the error of
-            each member; those above :func:`enough`, and only those, are gathered into blocks and solved again,
-            and the better answer stays.
+        rescue: another solver, of the arguments and the answer so far. The last result of both is the error of each
+            member; those above :func:`enough`, and only those, are solved again in blocks; the better answer stays.
     """
 
     def decorate(solve: Solve) -> Solve:

@@ -1,8 +1,7 @@
 """Small dense linear algebra of one problem, as plain arithmetic.
 
 jaxlib's batched LAPACK calls can hang on machines with two cores, and ``eig`` and ``schur`` do not run on a
-GPU. The matrices here are at most some 20 x 20, so elimination unrolled into array arithmetic runs on any
-device, under any ``vmap``, and differentiates.
+GPU. Elimination of some 20 x 20, unrolled into array arithmetic, runs on any device, and differentiates.
 """
 
 from typing import TypeVar

@@ -66,11 +66,9 @@ def controllability_distance(A: np.ndarray, B: np.ndarray, value: complex) -> fl
     """σₙ([A − λI, B]) / σ₁: zero where no input moves the mode at λ.
 
     It is the size of the smallest change of [A, B], relative to it, that makes λ an uncontrollable mode, in units of
-    the states in which rows and columns are of like size and of inputs that are as large as A. That to an undetectable
-    one is the same of Aᵀ and Cᵀ.
+    the states in which rows and columns are of like size, of inputs as large as A. Undetectable: the same of Aᵀ, Cᵀ.
 
-    Source: M. L. J. Hautus, Controllability and observability conditions of linear autonomous systems,
-    Indagationes Mathematicae 72 (1969).
+    Source: M. L. J. Hautus, Controllability and observability of autonomous systems, Indag. Math. 72 (1969).
     """
     columns = np.linalg.norm(B, axis=0)
     counts = columns > _ZERO * columns.max(initial=0.0)
@@ -173,7 +171,7 @@ class Diagnosis:
 def diagnose(
     A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None, dt: float | None = None
 ) -> Diagnosis:
-    """Say whether, and how well, a plant can be controlled optimally: mode by mode, in words.
+    """Diagnose stabilizability, detectability and conditioning of a design problem, mode by mode, as text.
 
     Args:
         A, B, Q, R, N: one problem as in :func:`lqr`, or as in :func:`dlqr` if ``dt`` [s] is given.

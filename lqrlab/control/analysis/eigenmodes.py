@@ -143,8 +143,7 @@ def settling_time(
         within: the share of the amplitude that is left, between 0 and 1.
 
     Returns:
-        log(1/within) / min(−Re pole) ``[...]``, with −log|pole|/dt for −Re pole in discrete time; infinite where
-        a mode does not decay.
+        log(1/within) / min(−Re pole) ``[...]``, with −log|pole|/dt for −Re pole in discrete time; else infinite.
 
     >>> float(control.settling_time([-1.0, -20.0], within=0.5))  # log 2
     0.6931471805599453
@@ -205,8 +204,7 @@ def zeros(
         A, B, C, D: ``[n, n]``, ``[n, m]``, ``[p, n]``, ``[p, m]`` (zero if left out).
         dt: sample time [s] of a discrete system.
 
-    Source: A. Emami-Naeini and P. Van Dooren, Computation of zeros of linear multivariable systems, Automatica 18
-    (1982).
+    Source: A. Emami-Naeini, P. Van Dooren, Computation of zeros of linear multivariable systems, Automatica 18 (1982).
 
     >>> control.zeros([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], [[-1.0, 1.0]]).real  # (s − 1) / s²
     array([1.])

@@ -22,7 +22,7 @@ _EQUAL = 1e-11  # frequencies so near to each other, relative, are one: rounding
 
 @dataclasses.dataclass(frozen=True)
 class Disk:
-    """A symmetric disk margin: by how much gain *and* phase may be off at once.
+    """Symmetric disk margin: tolerance to simultaneous gain *and* phase errors.
 
     The loop stays stable while its gain is multiplied by any (1 + δ/2)/(1 − δ/2), complex |δ| < α.
 
@@ -30,8 +30,7 @@ class Disk:
         alpha: α. An LQR loop in continuous time has at least 2/3.
         frequency: where the loop becomes unstable first [rad/s]; infinite if at no finite frequency.
 
-    Source: P. Seiler, A. Packard and P. Gahinet, An introduction to disk margins, IEEE Control Systems Magazine
-    40(5) (2020), with their skew σ = 0.
+    Source: P. Seiler, A. Packard, P. Gahinet, An introduction to disk margins, IEEE Control Syst. Mag. 40 (2020).
     """
 
     alpha: float
@@ -51,7 +50,7 @@ class Disk:
 
 @dataclasses.dataclass(frozen=True)
 class Margins:
-    """Distance of a loop from instability at one input, the other inputs as designed.
+    """Stability margins at one input, the other loops closed.
 
     Attributes:
         gain_down, gain_up: factors that the loop gain may be multiplied by, 0 ≤ down < 1 < up.
@@ -87,8 +86,7 @@ def margins(
             searched on a grid of frequencies, refined.
 
     Raises:
-        ValueError: the loop is not stable, so it has no margins; a delay at or beyond its delay margin; one for each
-            input in discrete time.
+        ValueError: an unstable loop; a delay beyond its margin; one for each input in discrete time.
 
     >>> round(control.margins([[0.0]], [[1.0]], [[2.0]])[0].phase * 180 / np.pi, 6)  # of 2 / s
     90.0
@@ -105,8 +103,8 @@ def margins(
         raise ValueError("K: the loop A − BK is not stable, so it has no margins")
     if len(delays) > 1 and any(delays) and dt is not None:
         raise ValueError(
-            "delay: expected one number in discrete time; a plant sampled with a dead time for each input is another "
-            "one, which control.delayed makes, and its margins need no delay"
+            "delay: expected one number in discrete time; for a dead time of each input, sample the plant "
+            "with control.delayed, and leave out delay"
         )
     loop, one = _LoopGains(A, B, K, dt), np.eye(B.shape[1])
     if len(delays) > 1 and any(delays):

@@ -26,8 +26,7 @@ class Compensator:
         C: the measured output ``[1, n]``.
         gain: factor before the roots, in input over output and rad/s to the power of the pole excess.
         zeros, poles: roots [rad/s], complex ones in pairs; a pole at 0 is an integrator.
-        input: the input that it drives.
-        m: number of the plant's inputs.
+        input, m: the input that it drives, and the number of the plant's inputs.
 
     Source: K. J. Åström and B. Wittenmark, Computer-Controlled Systems, 3rd ed. (1997), section 8.2.
     """
@@ -79,8 +78,8 @@ class Compensator:
         zeros, poles = np.asarray(self.zeros), np.asarray(self.poles)
         if (np.abs(1 - half * poles) < _AT_INFINITY).any():
             raise ValueError(
-                f"poles: expected none at {1 / half:.6g} rad/s, which Tustin's rule sends to z = ∞, where u would need "
-                "a measurement to come; choose another sample time"
+                f"poles: expected none at {1 / half:.6g} rad/s, which Tustin's rule maps to z = ∞, so that u would "
+                "not be causal; choose another sample time"
             )
         A, B, C, D = np.zeros((0, 0)), np.zeros((0, 1)), np.zeros((1, 0)), np.full((1, 1), float(self.gain))
         # sections in series: one companion matrix of all poles near z = 1 would lose them to rounding

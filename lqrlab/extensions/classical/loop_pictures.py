@@ -65,12 +65,39 @@ def bode(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements, corners: Seq
         x = np.log10(loop.frequencies)
         body += axes.curve(x, np.log10(np.abs(loop.gain) + 1e-300), looks[name])
         below += phases.curve(x, loop.phase, looks[name])
+    for w, level, phase, said in _margins(newest):
+        x, of_gain = math.log10(w), said.startswith("GM")
+        plane, ends = (axes, (level, 0.0)) if of_gain else (phases, (phase, -180.0))
+        at, up = (float(a) for a in plane.place(x, ends[1]))
+        drawn = plane.curve(np.full(2, x), np.array(ends), Stroke(1, "3 2"))
+        up += -5 if ends[0] < ends[1] else 13
+        drawn += svg.text(min(at, SIDE - 44), up, said, look="lq-b", anchor="middle")
+        body, below = (body + drawn, below) if of_gain else (body, below + drawn)
     for at, mark in corners:
         level = float(np.clip(math.log10(abs(newest.gain_at(at)) + 1e-300), *axes.y))
         body += axes.marks(np.array([math.log10(at)]), np.array([level]), mark, next(iter(looks.values())))
     drawn = axes.frame("", "loop gain |L|", body)
     drawn += phases.frame("frequency [rad/s]", "phase of L [°]", below)
     return svg.document(drawn, SIDE, BODE, alt)
+
+
+def _margins(loop: ShapedLoop) -> list[tuple[float, float, float, str]]:
+    """Margins of a loop: ω [rad/s], log10 of the loop gain there, its phase [°], words."""
+    if not loop.stable:
+        return []
+    (ones, turned), found = loop.crossings, []
+    sizes = {w: abs(loop.gain_at(w)) for w in turned}
+    for side in (-1, 1):  # the nearest on either side of one
+        there = [w for w in turned if side * math.log(sizes[w]) > 0]
+        if there:
+            w = min(there, key=lambda w: abs(math.log(sizes[w])))
+            found.append((w, math.log10(sizes[w]), -180.0, f"GM {1 / sizes[w]:.3g}"))
+    away = {w: math.degrees(np.angle(-loop.gain_at(w))) for w in ones}
+    if away:
+        w = min(away, key=lambda w: abs(away[w]))
+        phase = float(np.interp(math.log(w), np.log(loop.frequencies), loop.phase))
+        found.append((w, 0.0, phase, f"PM {away[w]:.3g}°"))
+    return found
 
 
 def locus_plane(far: float) -> Axes:
@@ -116,6 +143,13 @@ def picture(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements) -> Pictur
         near = np.abs(L) < 50
         bodies[1] += nyquist.curve(L.real[near], L.imag[near], look)
         steps.append((*loop.step(), look))
+    for w, _, _, said in _margins(newest):
+        at = newest.gain_at(w)
+        if said.startswith("PM"):  # the angle from −1, along a ray
+            bodies[1] += nyquist.curve(np.array([0.0, at.real]), np.array([0.0, at.imag]), Stroke(1, "3 2"))
+        bodies[1] += nyquist.marks(np.array([at.real]), np.array([at.imag]), "+", Stroke(1))
+        (x, y), under = nyquist.place(at.real, at.imag), at.imag < -0.01 or at.real < -1
+        bodies[1] += svg.text(float(x) + 5, float(y) + (14 if under else -5), said, look="lq-b")
     drawn = [
         sensitive.frame("frequency [rad/s]", "|S|, and |T| (dotted)", bodies[0]),
         nyquist.frame("Re L", "Nyquist curve, Im L", bodies[1]),

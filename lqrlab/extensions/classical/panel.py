@@ -4,7 +4,7 @@ import dataclasses
 import html
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import ipywidgets
@@ -34,6 +34,7 @@ _RULES = {"SIMC": "simc", "AMIGO": "amigo", "Ziegler–Nichols": "ziegler_nichol
 _RULES |= {"least cost": "optimal"}
 _BEGINNINGS = (1.0, 1.6, 2.5, 0.5), (55.0, 65.0, 75.0), (0.1, 0.3, 0.03)
 """Loops to begin with: crossover over the optimum's, lead [°], end of integral action over the crossover."""
+_FOLLOWS = 0.1  # how far from a step of the reference the output may end
 _WIDTH = 0.5  # damping of a notch's poles
 _NOW = "this design"
 
@@ -45,9 +46,8 @@ def loop_shaper(
 
     The compensator is a gain with a lead, integral action, roll-off and a notch. Its zeros (○) and poles (×) are
     dragged in the Bode plot and the root locus; all else of the curve is the gain, or moves a pole along its branch.
-    The cost stands beside that of the LQR, which sees all states and knows the input's dead time. ``output`` is the
-    measured one; the first that sees all modes that do not decay if left out. ``values`` is what the controls begin at,
-    as *copy as code* writes it.
+    The cost stands beside that of the LQR, which sees all states and knows the dead time. ``output`` is the measured
+    one; the first that sees all undamped modes if left out. ``values``: as *copy as code* writes them.
     """
     return LoopShaper(plant, output).at(values)
 
@@ -122,16 +122,22 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         self.ask()
 
     def _begin(self, middle: float) -> None:
-        """Move lead, integral action and gain to the first loop that keeps the requirements."""
+        """Move lead, integral action and gain to a loop that keeps the requirements and follows its reference."""
         moved = (self.lead, self.at_lead, self.integral, self.gain)
         kept, wanted = [slider.value for slider in moved], LoopRequirements(self.ms.value, self.phase.value)
+        keeps = not self._loop().broken(wanted)
         for factor, lead, below in itertools.product(*_BEGINNINGS):
             self.lead.value = lead
             controls.move_to(self.at_lead, factor * middle)
             controls.move_to(self.integral, below * self.at_lead.value)
             self.gain.value -= 20 * math.log10(abs(self._loop().gain_at(self.at_lead.value)) or 1.0)
-            if not self._loop().broken(wanted):
+            loop = self._loop()
+            if loop.broken(wanted):
+                continue
+            if abs(np.array_split(loop.step()[1], 2)[0][-1] - 1) < _FOLLOWS:
                 break
+            if not keeps:
+                keeps, kept = True, [slider.value for slider in moved]
         else:
             for slider, value in zip(moved, kept):
                 slider.value = value
@@ -253,7 +259,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
 
     def _dragged(self) -> None:
         """Move what is held to where the plane is clicked: a corner, or the gain so that the loop gain passes there."""
-        clicked = _at(self._axes(), self.plane.point)
+        clicked = self.plane.at(self._axes())
         at = 10**clicked.real
 
         def over() -> float:
@@ -270,7 +276,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
 
     def _root_dragged(self) -> None:
         """Move what is held to where the root locus is clicked: a root, or the gain so that a pole is nearest there."""
-        s = _at(loop_pictures.locus_plane(self._far), self.roots.point)
+        s = self.roots.at(loop_pictures.locus_plane(self._far))
         if self._held:
             with self.quietly():
                 size = max(abs(s), 1e-9)
@@ -314,11 +320,6 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
 
     def _exported(self, question: Question) -> tuple[object, Problem]:
         return question[0].compensator, Problem.of(self._plant, optimum=False)
-
-
-def _at(axes: Axes, point: Sequence[float]) -> complex:
-    """x + iy at shares of the axes' width and height."""
-    return complex(*(low + share * (high - low) for (low, high), share in zip((axes.x, axes.y), point)))
 
 
 def _shares(axes: Axes, height: float) -> list[float]:

@@ -22,20 +22,18 @@ from lqrlab.systems import Plant
 class PID:
     """u = kp (b r − y) + ki ∫ (r − y) dt + kd s/(1 + filter_time s) (c r − y), one loop or several.
 
-    Arrays are ``[*batch]`` for one loop, ``[*batch, loops]`` for several, which may share outputs and inputs: those
-    that drive one input are added. Sampled, the integral is exact for an error that is held, the filtered derivative
-    for an output that is linear between samples; without filter it is the backward difference.
+    Arrays are ``[*batch]`` for one loop, ``[*batch, loops]`` for several; those that drive one input are added.
+    Sampled, the integral is exact for a held error, the derivative for an output that is linear between samples.
 
     Attributes:
         kp, ki, kd: gains [u/y], [u/(y s)], [u s/y], of the parallel form; NaN for a member of a batch without answer.
         filter_time: of the derivative [s].
         b, c: weights of the set-point in the proportional and the derivative part.
-        tracking_time: of the anti-windup [s]: the integral follows what the actuators did with this time constant
-            (back-calculation); infinite for none, 0 for the velocity form, u[t] = v[t−1] + Δu with v the limited input.
+        tracking_time: of the anti-windup by back-calculation [s]; infinite for none, 0 for the velocity form,
+            u[t] = v[t−1] + Δu with v the limited input.
         C: the measured output of each loop, ``[*batch, loops, n]``; None if it was tuned on a process model.
         dt: sample time [s] for which it was tuned; None for a continuous loop.
-        inputs: the input that each loop drives.
-        m: number of the plant's inputs.
+        inputs, m: the input that each loop drives, and the number of the plant's inputs.
 
     Source: K. J. Åström and T. Hägglund, Advanced PID Control (2006), sections 3.3 to 3.6 and 13.2.
     """
@@ -166,12 +164,10 @@ def pid_loops(
     """The policy of PID loops, which hold their outputs at r; a measurement that is not finite is the filter's.
 
     Args:
-        plant: one plant, or the batch that the design is of; or a problem of them, with its limits:
-            back-calculation is from these.
+        plant: one plant, or the batch of the design; or a problem of them, with the limits of the back-calculation.
         design: of :func:`lqrlab.classical.pid`.
         r: set-point of each loop ``[*batch]``, or ``[*batch, loops]`` of several, as a deviation from the equilibrium.
-        u0, y0: for bumpless transfer the first input and output of each loop, as deviations, see
-            :meth:`lqrlab.classical.PID.start`.
+        u0, y0: first input and output of each loop for bumpless transfer (:meth:`lqrlab.classical.PID.start`).
 
     >>> plant = systems.make("dc_motor")
     >>> design = classical.pid(plant, "simc", tau_c=0.3)

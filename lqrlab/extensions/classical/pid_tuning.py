@@ -85,11 +85,9 @@ def pid(
             by a model if ``experiment`` names one), ``"cohen_coon"``: formulas, :mod:`.tuning_rules`; ``"max_ki"``: the
             largest integral gain with Ms ≤ ``ms`` (1.4); ``"optimal"``: the least cost of the problem (CᵀC and 1 of
             matrices) from initial states as large as the scales, with Ms ≤ ``ms`` (2), ``phase_margin`` [rad] and
-            ``gain_margin`` (a factor), each input's with the others closed. With integral action the loop also comes to
-            rest a quarter as fast as the regulator's, for the cost would do without.
+            ``gain_margin`` (a factor); with integral action also at rest a quarter as fast as the regulator's loop.
         kind: ``"pid"``, ``"pi"``, ``"pd"`` or ``"p"``.
-        pairs: (output, input) of each loop; if left out the i-th output drives the i-th input. Several loops are tuned
-            one by one with the others open, but for ``"optimal"``, which tunes them together.
+        pairs: (output, input) of each loop; the i-th of both if left out. Only ``"optimal"`` tunes them together.
         dt: sample time [s] of a plant, model or matrices; a problem has one. Rules count half of it as dead time.
         delay: dead time [s] of the inputs.
         filter_time: of the derivative [s]; a tenth of Td if left out, but found with the gains by the last two rules.
@@ -99,8 +97,7 @@ def pid(
             ``experiment``: how rules get their model, ``"half_rule"`` or a simulated ``"step"``; ``ms``,
             ``phase_margin``, ``gain_margin``; ``num_starts`` (256) and ``seed`` of the descent of ``"optimal"``.
 
-    A member of a batch without an answer has NaN gains; a rule that is not for such a plant, and a loop that is not
-    stable, are refused in words.
+    A member of a batch without an answer has NaN gains; a rule not for such a plant, and an unstable loop, are refused.
 
     >>> lag = np.array([[-1.0, 1.0, 0.0], [0.0, -1.0, 1.0], [0.0, 0.0, -1.0]])  # 1 / (s + 1)³
     >>> plant = (lag, np.array([[0.0], [0.0], [1.0]]), np.array([[1.0, 0.0, 0.0]]))
@@ -225,7 +222,7 @@ def _tuned(plant: _PairedPlant, rule: str, kind: str, chosen: dict[str, Any], se
     if "i" in kind and plant.blocked:
         raise ValueError(
             f'kind: expected "pd" or "p", but found "{kind}": no constant inputs hold the outputs of all '
-            "loops (a transmission zero at the origin, or more outputs than inputs), so an integral would grow for ever"
+            "loops (a transmission zero at the origin, or more outputs than inputs), so an integral would diverge"
         )
     if rule == "optimal":
         with jax.enable_x64(True):  # single precision ends at other gains

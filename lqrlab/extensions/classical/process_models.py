@@ -23,11 +23,9 @@ class ProcessModel:
     """G(s) = gain · exp(−delay s) / ((time_constant s + 1)(second s + 1)), the model that tuning rules start from.
 
     Attributes:
-        gain: of output over input; where a time constant is infinite, an integrator takes its place, and this is the
-            slope of the output per unit of input (its curvature if both are).
-        time_constant: the larger one [s], ≥ 0 or infinite.
+        gain: of output over input; with an infinite time constant the slope of the output, with two its curvature.
+        time_constant, second: the larger one [s], ≥ 0 or infinite, and the smaller one.
         delay: dead time [s], ≥ 0.
-        second: the smaller time constant [s].
 
     >>> classical.pid(classical.ProcessModel(1.0, 10.0, delay=1.0), "simc", kind="pi").kp
     Array(5., dtype=float64)
@@ -99,8 +97,7 @@ class ProcessModel:
 def half_rule(channel: Channel, order: int) -> ProcessModel:
     """The model of one or two lags by Skogestad's half rule, with half a sample time as dead time.
 
-    Source: S. Skogestad, Simple analytic rules for model reduction and PID controller tuning, J. Process Control 13
-    (2003), sections 2.1 and 2.2.
+    Source: S. Skogestad, Simple analytic rules for model reduction and PID tuning, J. Process Control 13 (2003).
     """
     k, found, poles = channel.transfer()
     lags, leads = real_lags(poles, "poles"), real_lags(found, "zeros")
@@ -161,7 +158,7 @@ def of_step(channel: Channel) -> ProcessModel:
     slow = min((abs(p.real) for p in poles if p.real < -1e-9 * abs(p)), default=1.0)
     if integrators > 1 or any(p and abs(p.real) <= 1e-9 * abs(p) for p in poles):
         raise ValueError(
-            "plant: expected one that comes to rest or rises steadily after a step, but found two integrators or an "
+            "plant: expected a step response that settles or rises steadily, but found two integrators or an "
             'undamped oscillation; use rule="optimal"'
         )
     ts, y, rate = _stepped(channel, 40 / slow)

@@ -94,6 +94,16 @@ class ShapedLoop:
         a, b, c, d = self.sampled
         return -(response_at(a, b, c, z)[:, 0, 0] + d[0, 0]) * response_at(*self.channel.matrices, z)[:, 0, 0]
 
+    @functools.cached_property
+    def crossings(self) -> tuple[Float[np.ndarray, " g"], Float[np.ndarray, " p"]]:
+        """ω [rad/s] where the size of the loop gain is one, and where its phase is −180°."""
+        w, size, turned = np.log(self.frequencies), np.log(np.abs(self.gain)), self.gain.imag
+        found = []
+        for value, there in ((size, size), (turned, self.gain.real)):
+            i = np.flatnonzero((value[:-1] * value[1:] < 0) & ((value is size) | (there[1:] < 0)))
+            found.append(np.exp(w[i] - value[i] * (w[i + 1] - w[i]) / (value[i + 1] - value[i])))
+        return found[0], found[1]
+
     def gain_at(self, w: float) -> complex:
         """The loop gain at a frequency [rad/s]."""
         return complex(self._gains(np.array([w]))[0])

@@ -52,7 +52,7 @@ def _dead_time(rule: str, model: ProcessModel, *, integrating: bool = True) -> t
 
 
 def simc(model: ProcessModel, kind: str = "pid", tau_c: float | None = None) -> Gains:
-    """Skogestad's rule: the loop that a set-point passes with one lag τc and the dead time.
+    """Skogestad's rule: a set-point response of one lag τc and the dead time.
 
     Args:
         model: of one lag for PI, two for PID.
@@ -100,8 +100,7 @@ def amigo(model: ProcessModel, kind: str = "pid") -> Gains:
 def ziegler_nichols(model: ProcessModel, kind: str = "pid") -> Gains:
     """Ziegler and Nichols' step response method: K = 1.2 / (slope L), Ti = 2 L, Td = L / 2.
 
-    Source: J. G. Ziegler and N. B. Nichols, Optimum settings for automatic controllers, Trans. ASME 64 (1942), as in
-    Åström and Hägglund (2006), table 6.1.
+    Source: J. G. Ziegler and N. B. Nichols, Trans. ASME 64 (1942), as in Åström and Hägglund (2006), table 6.1.
     """
     _check("ziegler_nichols", kind, ("p", "pi", "pid"), model)
     slope, _, L = _dead_time("ziegler_nichols", model)
@@ -120,7 +119,7 @@ def ziegler_nichols_ultimate(gain: float, period: float, kind: str) -> Gains:
 
 
 def cohen_coon(model: ProcessModel, kind: str = "pid") -> Gains:
-    """Cohen and Coon's rule: a quarter of each oscillation is left after the next.
+    """Cohen and Coon's rule: quarter-amplitude decay.
 
     Source: G. H. Cohen and G. A. Coon, Theoretical consideration of retarded control, Trans. ASME 75 (1953), as in
     D. E. Seborg, T. F. Edgar and D. A. Mellichamp, Process Dynamics and Control, 2nd ed. (2004), table 12.2.
@@ -222,16 +221,15 @@ class _Circle:
 def max_ki(channel: Channel, kind: str, filter_time: float | None, ms: float | None = None) -> tuple[Gains, float]:
     """The gains with the largest integral gain whose loop stays outside of the circle of radius 1/Ms about −1.
 
-    The integral gain is exact for the other two, which are searched: at each frequency the circle excludes an interval
-    of integral gains. A PID controller so tuned may have two peaks of the sensitivity (a "derivative cliff").
+    The integral gain is exact for the other two, which are searched. A PID controller so tuned may have two peaks of
+    the sensitivity (a "derivative cliff").
 
     Args:
         filter_time: of the derivative [s]; an eightieth of the ultimate period if left out. Returned with the gains.
         ms: limit of the sensitivity; 1.4 if left out.
 
-    Source: K. J. Åström, H. Panagopoulos and T. Hägglund, Design of PI controllers based on non-convex optimization,
-    Automatica 34 (1998); H. Panagopoulos, K. J. Åström and T. Hägglund, Design of PID controllers based on constrained
-    optimisation, IEE Proc. Control Theory Appl. 149 (2002).
+    Source: K. J. Åström, H. Panagopoulos and T. Hägglund, Automatica 34 (1998) [PI]; H. Panagopoulos, K. J. Åström and
+    T. Hägglund, IEE Proc. Control Theory Appl. 149 (2002) [PID].
     """
     checks.choice("kind", kind, ("pi", "pid"), 'for rule="max_ki" one of')
     ms = 1.4 if ms is None else checks.number("ms", ms, "above 1", above=1.0)

@@ -1,4 +1,4 @@
-"""Controllers to be judged: built in, or from runs and files; foreign code in a process of its own."""
+"""Controllers to be judged: built in, or from runs and files; foreign code in a separate process."""
 
 from typing import TYPE_CHECKING
 

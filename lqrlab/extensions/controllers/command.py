@@ -30,22 +30,20 @@ def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> t
     "--told",
     type=click.Choice(["everything", "units"]),
     default="everything",
-    help="Whether controllers know A and B, or the units alone.",
+    help="Known to controllers: A and B, or the units only.",
 )
-@_option(
-    "--held-back", "seed", type=click.IntRange(1), metavar="SEED", help="Draw fresh plants and starts from this seed."
-)
-@_option("--time-limit", type=POSITIVE, default=600.0, help="Seconds that foreign code has for one scenario.")
-@_option("--memory-limit", type=POSITIVE, default=8.0, help="GiB that it has.")
+@_option("--held-back", "seed", type=click.IntRange(1), metavar="SEED", help="Seed of new plants and starts.")
+@_option("--time-limit", type=POSITIVE, default=600.0, help="Time limit of foreign code per scenario [s].")
+@_option("--memory-limit", type=POSITIVE, default=8.0, help="Memory limit of foreign code [GiB].")
 @_option("--jobs", type=click.IntRange(1), default=1, help="Controllers judged at once.")
-@_option("-o", "--output", type=PATH, default="judgement.html", help="Page; its numbers are in .json beside it.")
-@click.option("--compare", is_flag=True, help="CONTROLLERs are such .json files; of their code only --plants is run.")
+@_option("-o", "--output", type=PATH, default="judgement.html", help="Page; a .json next to it has the numbers.")
+@click.option("--compare", is_flag=True, help="Compare such .json files; only code of --plants runs.")
 def judge(words: tuple[str, ...], output: Path, compare: bool, plants: tuple[str, ...] | None, **asked: Any) -> None:
-    """Judge each CONTROLLER by its cost above the least that any controller could pay.
+    """Measure each CONTROLLER's cost above the optimum.
 
     CONTROLLER: lqr, lqg, clipped, mpc:20, pid[:rule], nominal, adaptive, network, none; a run's folder; mine.py[:name];
-    a .json, .mat or .npz of deployment.save; a folder of C code; a .fmu; the .zip of an agent. Code that is not
-    ours runs in a process of its own; the same command goes on where it was ended.
+    a .json, .mat or .npz of deployment.save; a folder of C code; a .fmu; the .zip of an agent. Foreign
+    code runs in a separate process; the same command resumes an interrupted judgement.
 
     lqrlab judge lqr network mine.py:gain --plants trained,dense -o page.html
     """

@@ -72,7 +72,7 @@ def _pid(rule: str) -> Design:
     def tuned(family: str) -> object:
         """Tuned on the family's default parameters; kept, for the best takes seconds."""
         if family not in systems.names():
-            raise ValueError("PID is tuned on the default parameters of a family, and this is of none")
+            raise ValueError("PID is tuned on the default parameters of a family, but this plant has no family")
         plant = systems.make(family)
         return classical.pid(plant, rule or "optimal", pairs=[(i, i) for i in range(plant.m)])
 
@@ -100,7 +100,7 @@ _MAKERS: dict[str, Callable[[str], object]] = {
 
 
 def load(word: str, *, dt: float | None = None) -> object:
-    """The controller that a word names, for :func:`lqrlab.evaluation.judge`.
+    """The controller of a name or file, for :func:`lqrlab.evaluation.judge`.
 
     C code, functional mock-up units and agents are for plants of their own size and sample time; others they refuse.
     C code and units are given the absolute states (or outputs) of the plant at hand, and their inputs are absolute:
@@ -137,7 +137,7 @@ def load(word: str, *, dt: float | None = None) -> object:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SizedGain:
-    """One gain for all plants of its size; others it has none for, and says why."""
+    """One gain for all plants of its size; raises ValueError for others."""
 
     K: np.ndarray
     why: str
@@ -224,7 +224,7 @@ def _measuring(policy: Any, sizes: tuple[int, ...], problem: Problem) -> Policy:
     outputs = simulation.outputs(problem.plant)
     if sizes not in ((problem.n, problem.m), (outputs.shape[-2], problem.m)):
         raise ValueError(
-            f"it is given {sizes[0]} numbers and answers with {sizes[1]}, but {problem.name} has {problem.n} states, "
+            f"it maps {sizes[0]} numbers to {sizes[1]}, but {problem.name} has {problem.n} states, "
             f"{outputs.shape[-2]} outputs and {problem.m} inputs"
         )
     return policy if sizes[0] == problem.n else simulation.Measured(policy, outputs)
@@ -257,7 +257,7 @@ def _of_python(path: Path, name: str) -> object:
     name = name or (made[0] if len(made) == 1 else "")
     if name not in own:
         found = ", ".join(own)
-        raise ValueError(f"{path}: expected {name or 'one function, or gain'}, but found {found}; say {path}:NAME")
+        raise ValueError(f"{path}: expected {name or 'one function, or gain'}, but found {found}; write {path}:NAME")
     return _of_design(own[name])
 
 

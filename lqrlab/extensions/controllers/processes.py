@@ -1,4 +1,4 @@
-"""Controllers judged each in a process of its own: what one does costs its own rows; what is done is not done again."""
+"""Controllers judged in separate processes: a failure affects its own rows; finished parts are kept."""
 
 import concurrent.futures
 import contextlib
@@ -79,7 +79,7 @@ def judge(
     memory_limit: float = 8.0,
     say: Callable[[str], None] = lambda line: None,
 ) -> "list[Parts]":
-    """Judge the controllers that words name, and give their parts; the same call goes on where another ended.
+    """Judge the named controllers and return their parts; a repeated call resumes.
 
     ``jobs`` are judged at once. Code that is not ours has a process of its own in any case, with ``time_limit`` [s] for
     one scenario and ``memory_limit`` [GiB].

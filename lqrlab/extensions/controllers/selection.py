@@ -1,4 +1,4 @@
-"""Selections of plants to judge controllers on, and what is judged of them: a part for each controller and scenario."""
+"""Selections of plants for the judge, and its parts: one for each controller and scenario."""
 
 import collections
 import dataclasses
@@ -28,7 +28,7 @@ from lqrlab.systems import catalogue
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlantSelection(Config):
-    """Plants, and what happens to them, as the options of ``lqrlab judge`` say it.
+    """Plants and scenarios, as options of ``lqrlab judge``.
 
     Attributes:
         plants: groups (``trained``, ``unseen``, ``published``, ``dense``, ``all``), families, files of plants.
@@ -97,10 +97,9 @@ def scenarios_of(selection: PlantSelection) -> dict[str, Scenario]:
 
 
 def verify(judgement: Judgement, trusted: Sequence[str] = ()) -> list[str]:
-    """Words for each scenario of a judgement that is not of its recipe, or that no loops can have had.
+    """Reasons why scenarios of a judgement do not match its recipe or are impossible.
 
-    Plants and starts are drawn again; costs are not computed again. Files of plants that are code are executed only if
-    they are among those ``trusted``.
+    Plants and starts are drawn again, costs are not computed again. Files of code are run only if ``trusted``.
     """
     try:
         selection = PlantSelection.from_dict(judgement.recipe["selection"])
@@ -145,16 +144,16 @@ def _impossible(judgement: Judgement, name: str, scenario: Scenario, starts: int
         elif scenario.limit is None and answered.any() and score.reference != reference:
             found.append(f"{controller} is compared with {score.reference}, not with {reference}")
         elif not np.isin(score.verdict, (NO_ANSWER, *Verdict)).all():
-            found.append(f"{controller} has verdicts that there are not")
+            found.append(f"{controller} has unknown verdicts")
         elif lowest < (0.0 if reference == "LQR" else 0.999):
-            found.append(f"{controller} pays {lowest:.3g} of the least that any controller can pay")
+            found.append(f"{controller} costs {lowest:.3g} of the optimum, which is impossible")
         elif scenario.limit is None and np.isnan(ratio[answered]).any():
-            found.append(f"{controller} has loops that are neither lost nor have a cost")
+            found.append(f"{controller} has loops without cost that did not diverge")
     return found
 
 
 def compared(files: Sequence[Path], trusted: Sequence[str] = ()) -> Judgement:
-    """The judgements of files side by side, each verified; a controller is called by its file too.
+    """Compare judgements of several files, each verified; controllers are named with their file.
 
     Plants and starts are verified, see :func:`verify`, which the recipe says; costs are as the files say.
 
@@ -178,7 +177,7 @@ def compared(files: Sequence[Path], trusted: Sequence[str] = ()) -> Judgement:
         found.append(dataclasses.replace(one, scores=scores, **tables))
     versions = dict.fromkeys(str(one.recipe.get("version", "unknown")) for one in found)
     recipe = {**found[0].recipe, "controllers": controllers, "version": ", ".join(versions)}
-    recipe["verified"] = "plants and starts were drawn again; the costs are as the files say"
+    recipe["verified"] = "plants and starts were drawn again; the costs are those of the files"
     return dataclasses.replace(Judgement.together(found), recipe=recipe)
 
 

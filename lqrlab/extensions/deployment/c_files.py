@@ -1,4 +1,4 @@
-"""The files of an exported controller: code, header, vectors that test it, and what they say of themselves."""
+"""The files of an exported controller: code, header, test vectors, README."""
 
 import datetime
 import inspect
@@ -93,7 +93,7 @@ def to_c(
 
 
 def check_name(name: str) -> None:
-    """Raise ValueError unless symbols and files of C can begin with this name, beside those of C itself."""
+    """Raise ValueError unless symbols and files of C can begin with this name."""
     if name in KEYWORDS or _TAKEN.fullmatch(name) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         wanted = "a letter, then letters, digits and underscores, which is no keyword, type or header of C, as left_arm"
         raise ValueError(f"name: expected {wanted}, but found {name!r}: symbols and files of the C code begin with it")
@@ -202,7 +202,7 @@ def _compared(step: ExportedStep) -> str:
 
 
 def comment(text: str) -> str:
-    """Text that anybody wrote, fit for a comment in C."""
+    """Any text as a comment in C."""
     return " ".join(str(text).replace("\\", "/").replace("*/", "* /").replace("/*", "/ *").split())
 
 

@@ -1,9 +1,8 @@
 """Plants at the other end of a real-time loop: simulated, a function, an object, a serial line, UDP.
 
-A device measures at a tick and is then given the input that acts from there on. Over a line it is asked and told in
-messages of fixed size, little-endian: the letter ``y`` and the tick (uint32) asks for a measurement, answered by the
-tick and the outputs (float64); the letter ``u``, the tick and the inputs (float64) sets these, and has no answer. All
-are absolute, in SI units.
+A device measures at a tick and is then given the input that acts from there on. Messages over a line are of fixed size,
+little-endian: the letter ``y`` and the tick (uint32) asks for a measurement, answered by tick and outputs (float64);
+the letter ``u``, the tick and the inputs (float64) sets these, without answer. All are absolute, in SI units.
 """
 
 import contextlib
@@ -139,7 +138,7 @@ class CalledPlant(Device):
 
 
 class MessageLine(Device):
-    """A plant that is asked and told in messages; ``receive`` gives fewer bytes than asked for if they are late."""
+    """A plant behind a message line; ``receive`` returns fewer bytes if they are late."""
 
     def __init__(
         self,

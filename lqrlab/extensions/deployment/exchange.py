@@ -50,14 +50,13 @@ def save(thing: object, path: str | Path) -> Path:
 
 
 def load(path: str | Path) -> Any:
-    """Read a file of :func:`save`, or one of another tool that has the same names.
+    """Read a file of :func:`save`, or of another tool with the same names.
 
     Returns:
         By the file's ``kind``: a ``"gain"`` K ``[m, n]``; a ``"plant"``; a ``"controller"`` z' = Az + By, u = Cz + Dy,
         as a policy of outputs (:class:`lqrlab.simulation.LinearController`); a ``"system"`` as a
-        ``control.StateSpace``; a ``"log"`` as columns by headings with units, which
-        ``identification.read(load(path), inputs, outputs)`` takes. A file without ``kind`` is a gain if it holds K, a
-        system if it holds D, else a plant.
+        ``control.StateSpace``; a ``"log"`` as columns by headings with units, which ``identification.read(load(path),
+        inputs, outputs)`` takes. A file without ``kind`` is a gain if it holds K, a system if it holds D, else a plant.
 
     Raises:
         ValueError: naming the file and what is wrong with it: a field that is missing, of another shape or misspelt,

@@ -17,7 +17,7 @@ from lqrlab.workbench.cli.options import PATH
 @click.option("--dt", type=options.POSITIVE, help="Sample time [s].  [default: the plant's]")
 @click.option("--limit", type=float, help="Input limit, ± this.  [default: none]")
 def export(source: str, folder: Path, family: str | None, name: str, dt: float | None, limit: float | None) -> None:
-    """Write a controller as C99, with test vectors: of a PLANT its sampled LQR, or a CONTROLLER for --plant.
+    """Write C99 code with test vectors: a PLANT's sampled LQR, or a CONTROLLER for --plant.
 
     CONTROLLER: lqr, lqg, mpc:20, pid[:rule], network, a run's folder, mine.py[:name], or a .json, .mat or
     .npz of deployment.save. lqg and a StateSpace get the plant's measured outputs, the others its state. Controllers
@@ -48,8 +48,8 @@ def export(source: str, folder: Path, family: str | None, name: str, dt: float |
             from lqrlab.extensions.controllers.loading import load
 
             controller = load(source)
-            if hasattr(controller, "gains"):  # one for each of many plants
+            if hasattr(controller, "gains") and problem.plant is not None:  # one for each of many plants
                 padded = controller.gains((problem.name,), Problem.of([problem.plant]))
                 controller = getattr(controller, "K", padded[0, : problem.m, : problem.n])
         written = c_files.to_c(controller, problem, folder, name=name, source=source if family else f"LQR of {source}")
-    click.echo(f"wrote {written}: a controller of {problem.name}; README.md says how it is built and tested")
+    click.echo(f"wrote {written}: a controller of {problem.name}; README.md describes build and test")

@@ -163,7 +163,7 @@ def _in_double(policy: Any) -> Any:
     if bad:
         raise ValueError(
             f"controller: expected numbers, but found NaN in {type(policy).__name__}{bad[0]}: the design has no "
-            "stabilizing answer; control.lqrd on the plant says why"
+            "stabilizing solution; control.lqrd on the plant gives the reason"
         )
 
     def double(a: Any) -> Any:

@@ -10,7 +10,7 @@ import warnings
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 import jax
@@ -208,7 +208,7 @@ def _description(unit: ExportedUnit, token: str) -> bytes:
 def _sources(unit: ExportedUnit) -> dict[str, str]:
     """Names and texts of the source files."""
     translated = unit.step.translated()
-    places = {
+    places: dict[str, Any] = {
         "MARK": f"written by {_TOOL}.deployment.to_fmu",
         "START_GIVEN": c_files.inline(np.array([v.start for v in unit.given])),
         "START_RESULTS": c_files.inline(np.array([v.start for v in unit.results])),

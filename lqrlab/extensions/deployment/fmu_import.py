@@ -53,8 +53,7 @@ def from_fmu(
 ) -> FMUPlant:
     """A plant from a functional mock-up unit for model exchange, FMI 2.0; ``systems.load("x.fmu")`` calls it.
 
-    Its rates ẋ = f(x, u) are asked of its binary, one at a time, at time zero and with its parameters at their start
-    values. It measures all states.
+    Its rates ẋ = f(x, u) are its binary's at time zero and its parameters' start values. It measures all states.
 
     Args:
         path: of the file.
@@ -100,11 +99,11 @@ def check_archive(file: Path) -> None:
                 f"has a path or a link that leads out of it, {member.filename!r}: it is hostile or damaged"
             )
         if member.file_size > _SHRINKS * max(member.compress_size, 1 << 12):
-            raise ValueError(f"{member.filename} unpacks to {member.file_size} bytes, which is not believed")
+            raise ValueError(f"{member.filename} unpacks to {member.file_size} bytes, an implausible ratio")
     if len({member.filename for member in members}) < len(members):
         raise ValueError("has two files of one name: it is hostile or damaged")
     if (size := sum(member.file_size for member in members)) > _MOST_BYTES:
-        raise ValueError(f"unpacks to {size >> 20} MiB, more than the {_MOST_BYTES >> 20} that are believed")
+        raise ValueError(f"unpacks to {size >> 20} MiB, more than the limit of {_MOST_BYTES >> 20} MiB")
 
 
 def described(file: Path, trusted: bool) -> Any:
@@ -119,8 +118,8 @@ def described(file: Path, trusted: bool) -> Any:
     check_archive(file)
     if not checks.flag("trusted", trusted):
         raise ValueError(
-            "its binary would be executed on this computer, with all your rights; say trusted=True if you know who "
-            "made it"
+            "its binary would be executed on this computer, with all your rights; pass trusted=True if you trust its "
+            "source"
         )
     try:
         about = fmpy.read_model_description(str(file))
@@ -275,8 +274,7 @@ class CoSimulation:
         start: values of variables before the first step, by name.
 
     Raises:
-        ValueError: hostile archives, before anything is unpacked; a unit without inputs, outputs or co-simulation, or
-            that refuses a value or a step.
+        ValueError: hostile archives, before anything is unpacked; a unit without inputs, outputs or co-simulation.
         ImportError: without the package ``fmpy``, which the extra ``deployment`` installs.
 
     Source: Functional Mock-up Interface, Modelica Association, version 2.0.4.

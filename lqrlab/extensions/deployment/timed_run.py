@@ -110,7 +110,7 @@ class TimedRun:
         s = self.summary()
         lines = [
             f"{s['samples']:.0f} samples at {1 / self.dt:g} Hz, {self.clock} time: {s['misses']:.0f} deadlines missed "
-            f"({s['skipped']:.0f} ticks skipped), {s['lost']:.0f} measurements lost"
+            f"({s['skipped']:.0f} ticks skipped), {s['lost']:.0f} measurements missing"
         ]
         for name in _TIMES:
             values = ", ".join(f"{key} {s[f'{name}_{key}_us']:.0f}" for key in ("p50", "p99", "max"))
@@ -154,7 +154,7 @@ def realtime(
     key: PRNGKeyArray | None = None,
     clock: str = "real",
 ) -> TimedRun:
-    """Run a controller against a clock: at each tick it measures, answers, and its input acts until the next one.
+    """Run a controller against a clock: at each tick it measures, computes, and its input acts until the next one.
 
     Nothing here is *hard* real time: a sample may be late by milliseconds at any moment, and the run says which were.
     A tick that goes by while the loop is busy is skipped, the input held; a simulated plant moves on in it.
@@ -213,7 +213,7 @@ def _excitation(problem: Problem, num: int, key: PRNGKeyArray | None) -> np.ndar
 
 
 def _problem(plant: Any, rate: float | None) -> Problem:
-    wanted = "the plant that the controller is for, which says sample time and signals, as realtime(…, problem=plant)"
+    wanted = "the plant of the controller, with its sample time and signals, as realtime(…, problem=plant)"
     checks.instance("problem", plant, Plant | Problem, wanted)  # type: ignore[arg-type]
     dt = None if rate is None else 1 / checks.number("rate", rate, "a number of ticks a second above 0", above=0)
     problem = plant if isinstance(plant, Problem) else Problem.of(plant, dt=dt, optimum=False)
@@ -222,7 +222,7 @@ def _problem(plant: Any, rate: float | None) -> Problem:
     if dt is not None and abs(float(problem.dt) / dt - 1) > 1e-6:
         raise ValueError(
             f"rate: expected that of the problem, {1 / float(problem.dt):g} a second, but found {rate:g}: a controller "
-            "that is called at another rate is another one; make Problem.of(plant, dt=1 / rate) and design for it"
+            "is designed for one rate; make Problem.of(plant, dt=1 / rate) and design for it"
         )
     return problem
 

@@ -1,4 +1,4 @@
-"""Plants as environments for anybody's reinforcement learning code, with each return next to the optimum's.
+"""Plants as reinforcement-learning environments, with each return next to the optimum's.
 
 Names are loaded when they are first used, so that Gymnasium learns the ids of this subpackage without waiting for JAX.
 """

@@ -1,8 +1,7 @@
 """Structured actions: which inputs an agent addresses, and with what. Each is a pytree, so ``vmap`` batches it.
 
 What is not addressed is zero, the equilibrium. An index that is out of range makes the input NaN, as a NaN in the
-action itself does; the environment's ``on_error`` decides what becomes of that. A wrong shape is refused at once, also
-inside ``jit``.
+action itself does; ``on_error`` decides what becomes of that. A wrong shape is refused at once, also inside ``jit``.
 """
 
 import dataclasses

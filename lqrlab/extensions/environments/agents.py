@@ -64,7 +64,7 @@ class AgentPolicy:
         check_environment(env)
         agent = _compiled(agent, env)
         if env.settings.observe == "outputs":
-            raise ValueError("env: a policy is given the state; its agent has to see it too: leave observe='state'")
+            raise ValueError("env: a policy observes the state, and so must its agent: leave observe='state'")
         return cls(agent, env)
 
     def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, Array]:
@@ -215,8 +215,8 @@ def _bound(model: Predicts, problem: Problem) -> Policy:
     env = _environment_of(model)
     if env is None:
         raise ValueError(
-            f"controller: {type(model).__name__} does not say what its observations mean; "
-            "environments.AgentPolicy.of(env, model) does, with the environment that it was trained in"
+            f"controller: {type(model).__name__} does not define its observations; "
+            "use environments.AgentPolicy.of(env, model) with the environment of its training"
         )
     if (env.n, env.m) != (problem.n, problem.m):
         raise ValueError(

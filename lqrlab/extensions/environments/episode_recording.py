@@ -28,8 +28,7 @@ class Recorder:
 
     Attributes:
         env: whose episodes are recorded.
-        keep: ``"full"``, ``"every:10"`` (each tenth step), ``"ring:64"`` (the last 64), or ``"summary"`` (sum and
-            peak of the states, and the cost).
+        keep: ``"full"``, ``"every:10"`` (each tenth), ``"ring:64"`` (the last 64), or ``"summary"`` (sum, peak, cost).
     """
 
     env: Environment
@@ -70,7 +69,7 @@ class Recorder:
 
 
 def save(state: State, path: str | Path, *, key: Any = None) -> Path:
-    """Write the state of one environment or many, as ``reset`` or ``step`` gives it, and a random key to go on with.
+    """Write the state of one environment or many, from ``reset`` or ``step``, and optionally the next random key.
 
     Raises:
         ValueError: a state that is not finite: no episode goes on from there.
@@ -92,11 +91,10 @@ def save(state: State, path: str | Path, *, key: Any = None) -> Path:
 
 
 def load(path: str | Path, env: Environment) -> tuple[State, Any]:
-    """The state in a file that :func:`save` wrote, and its key or None; it goes on bit for bit.
+    """The state in a file of :func:`save`, and its key or None; the episode continues bit for bit.
 
     Raises:
-        ValueError: the file is torn, of another kind, or of other environments than ``env``: other plants, another
-            task, sample time or horizon.
+        ValueError: the file is torn, of another kind, or of another ``env``: plants, task, sample time, horizon.
     """
     check_environment(env)
     file = checks.path("path", path)

@@ -38,8 +38,7 @@ def make(
     """A plant as an environment: signals are deviations from the equilibrium, u = −Kx is the optimum's action.
 
     Args:
-        plant: a family's name, a plant or a batch of plants (each reset draws one), a class of plants, or a file with
-            matrices.
+        plant: a family's name, a plant or a batch of plants (each reset draws one), a class of plants, or a file.
         task, linear, horizon, spread, limits, observe, units, reward: see :class:`Settings`.
         more: the other fields of :class:`Settings`: sample time, noise, delay, actions, the end of an episode,
             limits of states, what an invalid action does, precision.
@@ -140,7 +139,7 @@ def _pool(plants: Plant, settings: Settings) -> Problem:
     if not good.all():
         raise ValueError(
             f"plant: {int(np.sum(~good))} of {good.size} have no stabilizing optimum to compare with; "
-            "control.diagnose(A, B, Q, R) says which mode cannot be stabilised or is not seen by the cost"
+            "control.diagnose(A, B, Q, R) names the mode that is not stabilizable or has no weight"
         )
     if limits == "plant":
         # σ of Kx at the start

@@ -95,9 +95,8 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
     Args:
         num_envs: how many.
         plant: a family's name, a plant, a batch of plants, a file.
-        autoreset_mode: ``NEXT_STEP`` (an episode that ended is reset by the step after it, whose action is not used),
-            ``SAME_STEP`` (at once, with ``final_obs`` and ``final_info``), or ``DISABLED`` (``reset`` takes a
-            ``reset_mask``).
+        autoreset_mode: ``NEXT_STEP`` (the step after the end resets, its action is not used), ``SAME_STEP`` (at once,
+            with ``final_obs`` and ``final_info``), or ``DISABLED`` (``reset`` takes a ``reset_mask``).
         settings: as of :class:`PlantEnv`.
     """
 

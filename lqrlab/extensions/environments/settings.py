@@ -24,15 +24,14 @@ Limits = tuple[float | Sequence[float], float | Sequence[float]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(Config):
-    """The settings of an environment, all that :func:`make` takes by name.
+    """The settings of an environment: the options of :func:`make`.
 
     Attributes:
         task: ``"regulate"``; ``"swing_up"`` (pendulum, cart_pole, acrobot) from hanging.
         linear: the linearised plant, sampled exactly: then ``info["ratio"]`` is never below 1, and is 1 of the LQR.
         horizon: steps until an episode is truncated.
         spread: half-width of the parameters' variation; each reset draws one of ``variants`` plants, drawn by ``seed``.
-        limits: of the actuators: ``"plant"`` (wide enough for the optimum from practically all starts), absolute
-            ``(low, high)``, or None.
+        limits: of the actuators: ``"plant"`` (the optimum keeps them from nearly all starts), ``(low, high)``, or None.
         observe: ``"state"``, ``"outputs"``, or ``"history:8"`` (the last eight states and the inputs before them).
         units: ``"physical"``; ``"scaled"``: states and inputs in their scales; ``"limits"``: states in their scales,
             inputs in their limits, so that actions are within ±1.
@@ -42,8 +41,7 @@ class Settings(Config):
         dt: sample time [s]; the plant's if left out.
         variants, seed: see ``spread``.
         start: size of the starts, in scales of the states.
-        noise, sensor_noise: standard deviations, one for all states or one each, of what is added at each step to the
-            state, and to what is seen of it.
+        noise, sensor_noise: standard deviations, of all states or one each, of noise on state and observation.
         delay: samples until an input acts.
         action: ``"full"``, or ``"levels:3"`` (a grid of three values an input, chosen by one whole number).
         terminate: ``"diverged"`` (1000 scales and times the start), ``"never"``, a number of scales, or ``"cost"``:

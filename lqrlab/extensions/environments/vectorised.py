@@ -17,7 +17,7 @@ _FEW = 16
 
 
 def batch_reset(env: Environment, keys: Array, plants: Plant | None = None) -> tuple[Array, State]:
-    """:meth:`Environment.reset` of as many environments as there are keys, each with its plant if any are given."""
+    """:meth:`Environment.reset` of one environment per key, optionally each with its plant."""
     check_environment(env)
     _check_batch(keys)
     if plants is not None:
@@ -33,7 +33,7 @@ def _batch_reset(env: Environment, keys: Array, plants: Plant | None) -> tuple[A
 
 
 def batch_step(env: Environment, keys: Array, states: State, given: Any) -> Step:
-    """:meth:`Environment.step` of many environments, ``[envs, …]`` each; what is not over costs no reset."""
+    """:meth:`Environment.step` of many environments, ``[envs, …]`` each; unfinished ones need no reset."""
     check_environment(env)
     _check_batch(keys)
     env.check_own(states)

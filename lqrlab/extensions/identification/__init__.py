@@ -1,4 +1,4 @@
-"""Plants from logs: linear models, physical parameters, their uncertainty, and designs that allow for it."""
+"""Plants from logs: linear models, physical parameters, their uncertainty, and designs under it."""
 
 from typing import TYPE_CHECKING
 

@@ -44,9 +44,9 @@ def identify(
     target: Path | None,
     as_json: bool,
 ) -> None:
-    """Find a plant from a LOG (CSV, Excel, Parquet, HDF5, .mat, whitespace table), and say how sure it is.
+    """Identify a plant from a LOG (CSV, Excel, Parquet, HDF5, .mat, whitespace table), with its uncertainty.
 
-    With --plant, that plant's physical parameters; else a linear model by subspace and prediction error:
+    Fits physical parameters with --plant, else a linear model by subspace and prediction error:
     lqrlab identify log.csv --input force --output position,angle --plant cart_pole -o plant.json
     """
     options.require_file(file)

@@ -1,4 +1,4 @@
-"""A plant with fitted parameters: their uncertainty, and what the log could not tell."""
+"""A plant with fitted parameters, their uncertainty, and unidentifiable combinations."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ _TELLS_NOTHING = 0.5  # standard error, relative, of a combination of parameters
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FittedPlant:
-    """A plant with the parameters that explain a log, and how sure they are; prints as sentences.
+    """A plant with parameters fitted to a log, and their uncertainty; prints as sentences.
 
     Attributes:
         plant: with the estimates.
@@ -123,7 +123,7 @@ class FittedPlant:
         return tuple(in_words(self.names, v, self.segments.coordinates.span == 0) for v in vectors[:, weak].T)
 
     def residuals(self, lags: int = 25) -> Residuals:
-        """Tests of what is left: white, and independent of the inputs?"""
+        """Tests of the residuals: whiteness, independence of the inputs."""
         return Residuals.of(self.log, self.log.ys - self.predicted, lags)
 
     @property
@@ -133,7 +133,7 @@ class FittedPlant:
         named = {s.name: s.unit for s in (*self.plant.outputs, *self.plant.states, *self.plant.inputs)}
         unsaid = [f"{s.name} in {named[s.name]}" for s, _ in self.log.signals if not s.unit and named.get(s.name)]
         if unsaid:
-            said.append(f"the log says no units: {', '.join(unsaid)} assumed, as {self.plant.name} has them")
+            said.append(f"the log has no units: {', '.join(unsaid)} assumed, as in {self.plant.name}")
         for i, name in enumerate(self.names):
             if min(self.z[i] - c.low[i], c.high[i] - self.z[i]) < 1e-6:
                 said.append(f"{name} ended at the edge of its range, {self.values[i]:g}: the model lacks something")

@@ -28,8 +28,7 @@ def identify(
     """A panel to find a plant in a log: choose signals, ranges of time, and a linear model or a plant's parameters.
 
     Shown are the outputs on the validation range with their fit, residuals, poles and step responses with what is
-    uncertain, in grey those before. ``values`` is what its controls begin at, as *copy as code* writes it. Without a
-    person it is the picture.
+    uncertain, in grey those before. ``values``: as *copy as code* writes it. Without a person it is the picture.
     """
     checks.instance("log", log, Log, "a log, as identification.read makes")
     return Identifier(log, None if plant is None else one_plant(plant)).at(values)
@@ -76,7 +75,7 @@ class Identifier(Panel[FitRequest, FitSummary]):
     """The panel; its controls are attributes, ``inputs``, ``outputs`` and ``parameters`` by name."""
 
     moving = ("model",)
-    does = "finds the plant anew for each choice of signals, ranges of time, order and free parameters"
+    does = "fits the plant again for each choice of signals, ranges of time, order and free parameters"
 
     def __init__(self, log: Log, plant: Plant | None = None) -> None:
         self._log, self._plant = log, plant

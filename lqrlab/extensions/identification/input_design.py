@@ -1,4 +1,4 @@
-"""Experiments: inputs that excite, what a log of them will tell, and the inputs that tell most."""
+"""Experiments: exciting inputs, the information in their log, and optimal inputs."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def excitation(
     hold: int = 1,
     seed: int = 0,
 ) -> Float[np.ndarray, "T m"]:
-    """An input that moves a plant in many ways: add it to the operating point, or to a regulator's input.
+    """A persistently exciting input, to be added to the operating point or to a regulator's input.
 
     Args:
         kind: ``"prbs"`` (a binary sequence of maximal length), ``"multisine"`` (equal amplitudes, Schroeder's phases;
@@ -39,8 +39,7 @@ def excitation(
         num_steps: T.
         dt: sample time [s].
         amplitude: largest absolute value, of each input.
-        band: frequencies [Hz] of multisine and chirp; from one period in the record to a fifth of the sampling
-            rate if left out.
+        band: frequencies [Hz] of multisine and chirp; from 1/T to a fifth of the sampling rate if left out.
         hold: samples for which ``"prbs"`` and ``"steps"`` hold a value at least.
         seed: of random heights, and of where a sequence begins.
 
@@ -122,7 +121,7 @@ def experiment(
     outputs: Sequence[str] | None = None,
     gain: ArrayLike | None = None,
 ) -> Experiment:
-    """Information that a log of these inputs will hold on a plant's parameters: Fisher's, by exact differentiation.
+    """Fisher information on a plant's parameters in a log of these inputs, by exact differentiation.
 
     Args:
         plant: with the values that are guessed.
@@ -130,8 +129,7 @@ def experiment(
         noise: standard deviation of each output.
         parameters: those that are free; all that vary if left out.
         outputs: states or outputs that are measured; the plant's if left out.
-        gain: of a regulator u = −Kx that holds a plant that falls over. Its reaction counts as part of the plant, which
-            understates what the log tells.
+        gain: of a regulator u = −Kx of an unstable plant. It counts as part of the plant, which understates the log.
     """
     probe = _Probe.of(plant, noise, parameters, outputs, gain)
     us = jnp.asarray(checks.real("us", us, finite=True), float)
@@ -153,7 +151,7 @@ def design(
     gain: ArrayLike | None = None,
     iterations: int = 40,
 ) -> Experiment:
-    """The multisine of so many lines, within limits, whose log tells most: D-optimal.
+    """The D-optimal multisine of so many lines, within limits.
 
     Args:
         plant, noise, parameters, outputs, gain: as in :func:`experiment`.
@@ -163,8 +161,7 @@ def design(
         state_limits: largest deviation of each state; five scales if left out.
         iterations: of L-BFGS.
 
-    Source: R. Mehra, Optimal input signals for parameter estimation in dynamic systems, IEEE Trans. Autom. Control
-    19(6), 1974.
+    Source: R. Mehra, Optimal input signals for parameter estimation, IEEE Trans. Autom. Control 19(6), 1974.
     """
     probe = _Probe.of(plant, noise, parameters, outputs, gain)
     T, m = checks.whole("num_steps", num_steps, 4), plant.m

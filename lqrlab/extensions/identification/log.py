@@ -278,7 +278,7 @@ def require_excitation(log: Log, samples: int) -> None:
     for i, signal in enumerate(log.inputs):
         if np.ptp(log.us[:, i]) <= 1e-12 * max(np.abs(log.us[:, i]).max(), 1e-300):
             raise ValueError(
-                f"log: expected an input that moves, but {signal.name} is constant: nothing shows what it does; "
+                f"log: expected an input that moves, but {signal.name} is constant, so its effect is unknown; "
                 "excite it (identification.excitation), or leave it out of inputs"
             )
     if len(log.inputs) > 1 and collinear(log.us) is not None:

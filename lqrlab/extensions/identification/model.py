@@ -1,4 +1,4 @@
-"""A linear model in innovation form: what comes from a log, and what goes on to a design."""
+"""A linear model in innovation form, from a log, for a design."""
 
 import dataclasses
 from functools import cached_property
@@ -141,7 +141,7 @@ class LinearModel:
         return fit_percent(log.ys, outputs)
 
     def residuals(self, log: Log, lags: int = 25) -> Residuals:
-        """Tests of what the predictor misses: white, and independent of the inputs?"""
+        """Tests of the prediction errors: whiteness, independence of the inputs."""
         outputs = self.predict(log)
         return Residuals.of(log, log.ys - outputs, lags)
 

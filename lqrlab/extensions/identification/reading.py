@@ -50,15 +50,14 @@ def read(
 
     Args:
         source: a path (.csv, .txt, .dat, .tsv, packed as .gz or .zip or not; .xlsx; .parquet; .h5; .mat; .npz), a
-            DataFrame, a dictionary of columns, an array ``[T, m + p]``, a :class:`~lqrlab.simulation.Trajectory` (what
-            its controller saw), or a list of them. Text may have comments, a heading and a row of units above the
-            numbers, any separator, a decimal comma; of a workbook, the sheet with the most rows is read.
+            DataFrame, a dictionary of columns, an array ``[T, m + p]``, a :class:`~lqrlab.simulation.Trajectory`, or a
+            list of them. Text may have comments, a heading, a row of units, any separator, a decimal comma; of a
+            workbook, the sheet with the most rows is read.
         inputs, outputs: names of columns, in their order if they have no headings. ``"angle [deg]"`` is the column of
             that heading; else it says the unit of a column ``angle`` that has none. The file's own unit counts.
         dt: sample time [s]; from the time column if left out.
-        time: name of the time column, with its unit where the file has none; if left out, ``"time"``, ``"t"``,
-            ``"timestamp"``, ``"datetime"`` or the only one of dates. Seconds; ms, µs or ns if they then began in 1970;
-            dates, or times of day.
+        time: name of the time column, with its unit where the file has none; ``"time"``, ``"t"``, ``"timestamp"``,
+            ``"datetime"`` or the only one of dates if left out: seconds, ms, µs or ns since 1970, dates, times of day.
         plant: names inputs and outputs that are left out, and turns a trajectory's deviations into absolute values.
 
     Raises:
@@ -75,7 +74,7 @@ def read(
         return join([read(s, inputs, outputs, dt, time, plant=plant) for s in source])
     if isinstance(source, Trajectory):
         if dt is not None or time is not None:
-            raise ValueError("dt, time: a trajectory says these itself; leave them out")
+            raise ValueError("dt, time: a trajectory has its own; leave them out")
         log = _of_trajectory(source, plant)
         return log.chosen(inputs or [s.name for s in log.inputs], outputs or [s.name for s in log.outputs])
     if plant is not None:
@@ -132,7 +131,7 @@ def join(logs: Sequence[Log]) -> Log:
 def _of_trajectory(run: Trajectory, plant: Plant | None) -> Log:
     """A trajectory's inputs, and its states as the controller saw them, each loop a record."""
     if plant is None:
-        raise ValueError("plant: a trajectory holds deviations; say of which plant, read(run, plant=plant)")
+        raise ValueError("plant: a trajectory holds deviations; name its plant, read(run, plant=plant)")
     if run.xs is None or run.us is None:
         raise ValueError("source: expected a trajectory with its states and inputs, but they were not kept")
     seen = run.xs[..., :-1, :] if run.seen is None else run.seen
@@ -174,7 +173,7 @@ def _clock(where: str, columns: Sequence[Column], time: str | None) -> Column | 
     found = next(filter(None, [*named, [c for c in columns if c.values.dtype.kind == "M"]]), [])
     if len(found) > 1:
         headings = " and ".join(c.heading for c in found)
-        raise ValueError(f"time: {where} has the time columns {headings}; say which by its heading")
+        raise ValueError(f"time: {where} has the time columns {headings}; choose one by its heading")
     return found[0] if found else None
 
 
@@ -192,8 +191,8 @@ def _found(where: str, columns: Sequence[Column], text: str) -> Column:
     if len(found) > 1:
         listed = " and ".join(repr(c.heading) for c in found)
         raise ValueError(
-            f"{where}: {text!r} is the name of {len(found)} columns, {listed}; say which by its heading, or give each "
-            "a name of its own"
+            f"{where}: {text!r} is the name of {len(found)} columns, {listed}; choose one by its heading, or give each "
+            "another name"
         )
     return found[0]
 
@@ -234,7 +233,7 @@ def _numbers(column: Column) -> np.ndarray:
         row, *more = [*np.flatnonzero(wrong).tolist(), 0]
         word, below = str(values.iloc[row]), len(more) == len(values) - row < len(values)
         hint = "; is the decimal mark a comma?" * ("," in word) + f"; first in row {row + 1} of {len(values)}"
-        hint += ": take away what stands below the data" * below
+        hint += ": remove the rows below the data" * below
         raise ValueError(f"{column.name}: expected a column of numbers, but found {word!r} in it{hint}")
     return numbers.to_numpy(float, na_value=np.nan)
 
@@ -252,11 +251,11 @@ def _times(column: Column, time: str | None, notes: list[str]) -> np.ndarray:
     for small, each in _CLOCK_UNITS.items():
         if not (unit or column.unit) and 0.9e9 < middle / each < 2.6e9:  # from 1998 to 2052
             unit, day = small, pd.Timestamp(middle / each, unit="s").date()
-            notes.append(f"{column.name}: taken in {small} since 1970 ({day}); time='{column.name} [s]' says otherwise")
+            notes.append(f"{column.name}: taken in {small} since 1970 ({day}); time='{column.name} [s]' overrides this")
     days = 3e4 < middle < 1e7 and abs(values.diff().median()) < 1e-3  # since 1900, as spreadsheets count, or the year 0
     if not (unit or column.unit) and (days or middle > 1e10):
         raise ValueError(
-            f"time: expected seconds, but found {middle:.10g}; say time='{column.name} [d]' of days, or '[s]'"
+            f"time: expected seconds, but found {middle:.10g}; set time='{column.name} [d]' for days, or '[s]'"
         )
     signal, seconds = _in_si(column, unit or "s", notes)
     if signal.unit != "s":
@@ -308,7 +307,7 @@ def _sampling(
         dt, jumps = _clocked(where, pd.Series(np.diff(times[rows]), rows[:-1]), begins, dt, notes)
         begins = begins | jumps
     if dt is None:
-        raise ValueError(f"dt: {where} has no time column; say which, time='clock', or the sample time [s], dt=0.01")
+        raise ValueError(f"dt: {where} has no time column; name it, time='clock', or set the sample time [s], dt=0.01")
     return float(dt), (0, *(int(i) + 1 for i in np.flatnonzero(begins))), rows
 
 
@@ -320,7 +319,7 @@ def _clocked(
         at, repeated = steps.index[steps <= 0][0], (steps == 0).mean()
         cure = "sort the rows, or give each record; a clock set back an hour needs UTC or its time zone"
         if repeated > 0.1:
-            cure = "its stamps are coarser than the sample time; leave that column out, and say dt"
+            cure = "its stamps are coarser than the sample time; leave that column out, and set dt"
         raise ValueError(f"{where}: time does not increase after row {at}; {cure}")
     step = float(steps.median())
     if dt is not None and abs(step / dt - 1) > 0.02:

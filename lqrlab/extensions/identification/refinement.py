@@ -19,7 +19,7 @@ FOCUS = ("prediction", "simulation")
 
 
 def refine(model: LinearModel, log: Log, *, focus: str = "prediction", iterations: int = 30) -> LinearModel:
-    """The model nearby that misses the log least, with the covariance of its entries.
+    """Prediction-error refinement of a model, with the covariance of its entries.
 
     All entries of A, B, C, D, K, an initial state for each record and the outputs' mean are free: SciPy's trust region,
     with exact Jacobians from JAX. Coordinates of the state that no data can tell stay where they are.

@@ -64,7 +64,7 @@ def _covariance(of_weights: Float[np.ndarray, "k k"], n: int, m: int) -> Float[n
 
 
 def direct_lqr(log: Log, Q: ArrayLike, R: ArrayLike, *, robustness: float = 0.0) -> Float[Array, "m n"]:
-    """The gain K, u = −Kx, that is optimal for x[t+1] = Ax + Bu as a persistently exciting record shows it.
+    """The LQR gain K, u = −Kx, directly from a persistently exciting record of x[t+1] = Ax + Bu.
 
     With U, X, X₊ the record's inputs, states and next states as columns, any loop is X₊G with XG = I and −K = UG.
     Minimised over G is the cost Σ xᵀQx + uᵀRu + ``robustness`` · ‖Gx‖², by one Riccati equation.

@@ -1,4 +1,4 @@
-"""Tests of what a model leaves unexplained: is it white, and independent of the inputs?"""
+"""Tests of residuals: whiteness, independence of the inputs."""
 
 import dataclasses
 from typing import Self
@@ -79,8 +79,8 @@ def _sentences(log: Log, auto: np.ndarray, cross: np.ndarray, band: float) -> tu
         for j, u in enumerate(log.inputs):
             if _share(cross[lags + 1 :], band)[i, j] > 0.1:
                 found.append(
-                    f"{y.name}: residuals follow {u.name}: the input does more than the model says; raise the order, "
-                    "or look for what it leaves out (delay, friction, saturation)"
+                    f"{y.name}: residuals follow {u.name}: the model lacks an effect of the input; raise the order, "
+                    "or look for a delay, friction or saturation"
                 )
             if np.abs(cross[: lags + 1, i, j]).max() > 1.4 * band:  # one of many lags
                 found.append(

@@ -179,7 +179,7 @@ def input_matrices(
 def orders(
     log: Log, candidates: Sequence[int] = range(1, 11), *, method: str = "n4sid", feedthrough: bool = False
 ) -> pd.DataFrame:
-    """One row an order: singular value, AIC, BIC, and how well a log that was held out is predicted and simulated.
+    """One row an order: singular value, AIC, BIC, and fit of prediction and simulation on a held-out log.
 
     Args:
         log: what models are estimated from; its last 30 % are held out, but where no input moves before them.

@@ -113,7 +113,7 @@ def _most(path: Path) -> int:
 
 def _check_size(path: Path, held: float) -> None:
     if held > (most := _most(path)):
-        raise ValueError(f"{path}: unpacks to more than the {most >> 20} MiB believed of it; keep the signals alone")
+        raise ValueError(f"{path}: unpacks to more than its limit of {most >> 20} MiB; keep only the signals")
 
 
 def _check_columns(where: object, columns: int) -> None:

@@ -57,8 +57,7 @@ class CostUncertainty:
 def under_uncertainty(plants: Plant, K: ArrayLike) -> CostUncertainty:
     """Excess cost of the gain K ``[m, n]`` (u = −Kx, sampled) on each plant of a batch.
 
-    The batch is such as :meth:`FittedPlant.sample` draws. Costs are those of initial states as large as the states'
-    scales, independent of one another.
+    The batch is such as :meth:`FittedPlant.sample` draws; initial states are as large as the scales, independent.
     """
     problem, start = _problems(plants)
     K = jnp.asarray(checks.real("K", K, finite=True), float)
@@ -81,7 +80,7 @@ def _problems(plants: Plant) -> tuple[Problem, Array]:
         )
     problem = Problem.of(plants, linear=True)
     if not bool(jnp.all(problem.has_optimum)):
-        raise ValueError("plants: some have no stabilizing regulator at all; narrow the parameters' ranges")
+        raise ValueError("plants: some have no stabilizing regulator; narrow the parameters' ranges")
     return problem, jax.vmap(jnp.diag)(problem.scale_x**2)[0]
 
 
@@ -152,7 +151,7 @@ def regret(
     num: int = 100,
     parameters: Sequence[str] | None = None,
 ) -> pd.DataFrame:
-    """Value of more data: the uncertainty that is left after each of several lengths of a log.
+    """Value of more data: remaining uncertainty for several lengths of a log.
 
     Args:
         plant: as :func:`fit` takes it.
@@ -166,8 +165,7 @@ def regret(
         One row a length: the excess cost of the estimate's own gain over plants that the log still allows (mean, p95,
         share stable), and c/T, the theory's rate, through the last row.
 
-    Source of the rate: H. Mania, S. Tu, B. Recht, Certainty equivalence is efficient for linear quadratic control,
-    NeurIPS 2019.
+    Source of the rate: H. Mania, S. Tu, B. Recht, Certainty equivalence is efficient for LQ control, NeurIPS 2019.
     """
     rows, near = [], plant
     for length in sorted(seconds):

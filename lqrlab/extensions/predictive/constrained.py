@@ -21,7 +21,7 @@ MOST_STEPS = 100_000
 
 
 class Terms(NamedTuple):
-    """Terms that a horizon's program may have beside its weights and limits.
+    """Optional terms of a horizon's program, besides weights and limits.
 
     Attributes:
         c, q, r: constant of the dynamics and linear terms ``[..., n]``, ``[..., n]``, ``[..., m]``; zero if left out.

@@ -38,8 +38,7 @@ class MPC:
     """A model predictive controller: at each sample the first input of :meth:`plan`.
 
     Attributes:
-        problem: the sampled plant and its cost, K and P of the regulator without limits (None if Qf was given and they
-            were not there), and the limits.
+        problem: the sampled plant and its cost, K and P of the regulator without limits (None with Qf), the limits.
         Qf: terminal weight.
         C: outputs y = Cx that follow the reference, None for none.
         soft: cost of an excess over limits of states and outputs, or None.
@@ -215,11 +214,10 @@ def mpc(
             plans. Without limits of inputs the policy takes those of the problem that it is bound to.
         horizon: samples that are planned.
         soft: ``(linear, quadratic)``, cost of an excess over limits of states and outputs; see :class:`Terms`.
-        Qf: terminal weight; P of the regulator without limits if left out. With one of your own no regulator is
-            designed: a problem with ``optimum=False`` may have a state that Q does not see, or none that stabilizes.
+        Qf: terminal weight; P of the regulator without limits if left out. With one of your own none is designed.
         C, reference: what y = Cx is to follow: p numbers, or ``[steps, p]`` from the first sample on, seen in advance.
         disturbance: ``"input"`` or ``"output"`` estimates a constant d, added to the inputs or to y = Cx, so that y
-            settles at its reference without an error; needs Wd, the covariance of d's random walk.
+            settles without an error; needs Wd, the covariance of d's random walk.
         sensor: what is measured of the state ``[q, n]``; the state itself if left out, C for an output disturbance.
 
     Raises:
@@ -315,9 +313,9 @@ def _estimator(
     try:
         return H, dlqe(full, block([[H, seen]]), noise, V).L
     except ValueError as error:
-        integrates = "; an output's is not told from the state of a plant that integrates: take the input's"
+        integrates = "; the output's is indistinguishable from the state of an integrating plant: take the input's"
         raise ValueError(
-            f"disturbance: what is measured does not show it{integrates if disturbance == 'output' else ''} ({error})"
+            f"disturbance: undetectable from the measurements{integrates if disturbance == 'output' else ''} ({error})"
         ) from error
 
 

@@ -40,7 +40,7 @@ class Horizon(NamedTuple):
 
 
 class Multipliers(NamedTuple):
-    """Prices of limits: by how much the cost falls for each unit that a limit gives way; None where there is none.
+    """Multipliers of limits: decrease of cost per unit of relaxation; None without a limit.
 
     Above zero at an upper limit, below zero at a lower one. ``dynamics`` are the multipliers of x[t+1] = Ax + Bu + c:
     what the cost rises by for each unit that x[t+1] is pushed.
@@ -65,12 +65,10 @@ class ConstrainedLQR:
         cost: that of us and xs, excesses included; infinite for an infeasible problem.
         multipliers: :class:`Multipliers`; of an infeasible problem those that prove it: no input within its limits has
             Σ multiplier · (value − limit) ≤ 0. They stand at the limits that give.
-        residual: the largest violation of the optimality conditions, each relative to the terms it is made of; of the
-            best answer that was found.
+        residual: the largest violation of the optimality conditions by the best answer, each relative to its terms.
         solved: residual ≤ 1e-9.
-        infeasible: proven. The work is bounded, so a problem may be left neither solved nor infeasible: its limits
-            hold in ways that the search did not come to, its numbers have no more digits, or it is infeasible by so
-            little that rounding hides the proof.
+        infeasible: proven. The work is bounded, so a problem may be left neither solved nor infeasible: the search did
+            not come to its active limits, its numbers have no more digits, or rounding hides the proof.
     """
 
     us: Float[Array, "*batch T m"]

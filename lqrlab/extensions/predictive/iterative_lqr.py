@@ -69,8 +69,7 @@ class Search(NamedTuple):
         tolerance: relative decrease of the cost below which the search has converged; 1e-8 in float64, 1e-6 in
             float32. A loose one takes a plateau on the way for the end.
         max_iterations: after so many it stops, not converged; with limits of states each of at most 15 searches does.
-        substeps: Runge-Kutta steps in a sample time; ``Problem.of(plant).substeps`` is enough. A linear plant is held
-            exactly.
+        substeps: Runge-Kutta steps in a sample time; ``Problem.of(plant).substeps`` is enough.
     """
 
     us: ArrayLike | None = None
@@ -94,13 +93,11 @@ def ilqr(
 ) -> ILQR:
     """Minimise ∫ eᵀQe + vᵀRv dt + e(T)ᵀQf e(T) for ẋ = f(x, u), u held for dt at a time, within limits.
 
-    e = x − x_goal and v = u − u_goal; plant and cost are integrated by Runge-Kutta 4, as by
-    :func:`lqrlab.simulation.rollout`. The optimum is a local one, which depends on the first guess; it has no
-    derivatives.
+    e = x − x_goal and v = u − u_goal; Runge-Kutta 4, as by :func:`lqrlab.simulation.rollout`. The optimum is a local
+    one, which depends on the first guess; it has no derivatives.
 
     Args:
-        f: ẋ [n] of x [n] and u [m], written with ``jax.numpy``. A method of a pytree, such as
-            ``plant.dynamics``, is compiled once for all parameters; so is a function defined once.
+        f: ẋ [n] of x [n] and u [m] in ``jax.numpy``; a method of a pytree is compiled once for all parameters.
         x0: initial state ``[..., n]``, absolute.
         Q, R: weights ``[..., n, n]`` ≥ 0 and ``[..., m, m]`` > 0.
         num_steps: the horizon T.
@@ -114,9 +111,8 @@ def ilqr(
     Leading axes broadcast. Look at ``converged``, and with limits of states at ``violation``. A single first guess
     along which the plant diverges is refused; in a batch or a trace such members are not finite.
 
-    Source: Y. Tassa, N. Mansard and E. Todorov, ICRA 2014, with Gauss-Newton Hessians; damping as in Y. Tassa, T. Erez
-    and E. Todorov, IROS 2012, but of the inputs, in units of R; limits on states as in T. A. Howell, B. E. Jackson and
-    Z. Manchester, ALTRO, IROS 2019.
+    Source: Y. Tassa, N. Mansard and E. Todorov, ICRA 2014; Y. Tassa, T. Erez and E. Todorov, IROS 2012 (damping, here
+    of the inputs); T. A. Howell, B. E. Jackson and Z. Manchester, ALTRO, IROS 2019 (limits on states).
     """
     us, tolerance, max_iterations, substeps = search or Search()
     whole("num_steps", num_steps)

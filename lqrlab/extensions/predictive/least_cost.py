@@ -27,7 +27,7 @@ _SEARCHED: dict[bytes, Callable[[Array], Array]] = {}
 @pytree
 @dataclasses.dataclass(frozen=True)
 class ConstrainedOptimum:
-    """The cost of the best controller that keeps the limits, and how far ahead it has to look.
+    """The cost of the constrained optimum, and the horizon at which it is exact.
 
     Attributes:
         cost: of each start; infinite where no input keeps the limits, NaN where it was not found.
@@ -45,7 +45,7 @@ class ConstrainedOptimum:
 
 
 def optimum(problem: Problem, x0: ArrayLike, *, longest: int = 512) -> ConstrainedOptimum:
-    """The least cost Σ xᵀQx + uᵀRu + 2xᵀNu that any controller can pay from x0 on for ever, within the limits.
+    """The constrained optimum: the least infinite-horizon cost Σ xᵀQx + uᵀRu + 2xᵀNu from x0 within the limits.
 
     The horizon is made longer until the plan ends where the regulator without limits keeps them for ever: then the rest
     costs x[T]ᵀP x[T] and nothing is cut off. It is exact, not the best of some. Runs outside a trace.
@@ -176,8 +176,8 @@ def _held_part(design: MPC, x: Array) -> float:
 def _unheld(most: float, longest: int, infeasible: bool) -> str:
     """The sentence for a start without an optimum."""
     if infeasible:
-        return f"x0: no input within its limits keeps the others; at most {most:.4g} times this start does"
+        return f"x0: no input within its limits keeps the other limits; at most {most:.4g} times this start does"
     return (
-        f"x0: no input within the limits holds this state: at most {most:.4g} times it is brought back to the "
-        f"equilibrium, as far as {longest} samples show; what grows faster than the inputs can push is lost"
+        f"x0: no input within the limits recovers this state within {longest} samples; at most {most:.4g} times it is "
+        f"recovered; states that grow faster than the limited inputs can brake diverge"
     )

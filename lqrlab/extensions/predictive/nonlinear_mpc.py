@@ -27,7 +27,7 @@ class NonlinearPlan(NamedTuple):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class NonlinearMPC:
-    """The first input of a plan on the plant's own equations, which goes on from the plan before.
+    """The first input of a plan with the plant's nonlinear equations, warm-started from the plan before.
 
     An iteration linearises the sampled plant along the plan, expands the cost about it and solves the quadratic program
     of all that: sequential quadratic programming, whole steps, in multiple shooting. Where it has converged, the plan

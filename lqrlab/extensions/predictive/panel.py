@@ -90,23 +90,27 @@ class PredictiveDesigner(Panel[dict[str, Any], Picture]):
     """The panel; its controls are attributes, ``initial`` by name."""
 
     moving = ("limit", "horizon", "weight")
-    does = "designs the controller anew for each limit, horizon, input weight and initial state"
+    does = "redesigns the controller for each limit, horizon, input weight and initial state"
     first = "the program of all horizons takes about 20 s, or 3 s where it was compiled before"
 
     def __init__(self, plant: str | Plant, num_steps: int | None = None) -> None:
         self._plant = loop_design.one_plant(plant)
         self._num_steps = loop_design.horizon(self._plant, num_steps, most=300)
         quiet: dict[str, Any] = {"continuous_update": False}
-        self.limit = controls.limit_slider(0.5, **quiet)
-        self.change = controls.limit_slider(loop_design.FREE, **quiet | {"description": "Δu a sample, × scale"})
+        self.limit = controls.limit_slider(0.5, "input limit", self._plant, **quiet)
+        self.change = controls.limit_slider(loop_design.FREE, "Δu per sample", self._plant, **quiet)
         self.horizon = ipywidgets.IntSlider(20, 1, LONGEST, description="horizon [samples]", **quiet, **controls.WIDE)
-        self.weight = controls.factor_slider("input weight, ×", **quiet)
+        self.weight = controls.factor_slider("R: input weight ×", **quiet)
         self.initial = controls.initial_sliders(self._plant, **quiet)
         kept = {name: getattr(self, name) for name in ("limit", "change", "horizon", "weight")}
         pages = controls.tabs({"controller": [*kept.values()], "initial state": [*self.initial.values()]})
         super().__init__([pages], call=("mpc_designer", {"plant": plant, "num_steps": num_steps}))
         self.track(**kept, initial=self.initial)
         self.ask()
+
+    def _question(self) -> dict[str, Any]:
+        limits = {name: controls.limit_of(self.values[name], self._plant) for name in ("limit", "change")}
+        return self.values | limits
 
     def _compute(self, question: dict[str, Any], check: Check) -> Picture:
         plant, (A, B), (Q, R) = self._plant, self._plant.matrices(), self._plant.weights()
@@ -120,9 +124,9 @@ class PredictiveDesigner(Panel[dict[str, Any], Picture]):
             policy = _AnyHorizon(sampled, gain.K, gain.P, *map(jnp.asarray, (limit, change, horizon)))
             runs[label] = jax.tree.map(np.asarray, _rollout(problem, policy, x0, num_steps=self._num_steps))
         said = "; ".join(f"the {label} {_outcome(plant, sampled, run)}" for label, run in runs.items())
-        said = f"{loop_design.limit_words(question['limit'])}: {said}."
+        said = f"{loop_design.limit_words(question['limit'], plant)}: {said}."
         if unsolved := int(np.sum(~runs["MPC"].memory.solved)):
-            said += f" <b>{unsolved} plans were not solved</b>: what is shown is not the optimum."
+            said += f" <b>{unsolved} plans were not solved</b>: the loop shown is not optimal."
         return _picture(plant, runs, question["horizon"], limit, said)
 
     def _exported(self, question: dict[str, Any]) -> tuple[object, Problem]:

@@ -33,11 +33,10 @@ class PlanMemory(NamedTuple):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class PredictivePolicy:
-    """The first input of the plan from where the plant is; where nothing is feasible, of the plan that violates least.
+    """The first input of the plan from the current state; if infeasible, of the plan with the least violation.
 
     Attributes:
-        design: of :func:`lqrlab.predictive.mpc` or :func:`lqrlab.predictive.nonlinear_mpc`, with the limits of inputs
-            that hold.
+        design: of :func:`lqrlab.predictive.mpc` or :func:`lqrlab.predictive.nonlinear_mpc`, with limits of inputs.
     """
 
     design: MPC | NonlinearMPC
@@ -101,7 +100,7 @@ _SLIGHT = 1e-8  # weight of what comes after the first input beside its change
 @pytree
 @dataclasses.dataclass(frozen=True)
 class FilteredPolicy:
-    """A policy whose inputs are changed as little as keeps the limits over the next steps of the sampled plant.
+    """A policy with the least change of its inputs that keeps the limits over the next steps.
 
     What can be followed up passes, to a millionth of what the input can do. Where nothing keeps the limits, its input
     is that of the plan which violates those of the states least. A state that is not measured is the one that it has
@@ -192,7 +191,7 @@ def filtered(controller: object, problem: Problem, *, horizon: int = 10) -> Filt
 @pytree
 @dataclasses.dataclass(frozen=True)
 class SwitchingPolicy:
-    """One policy until xᵀPx ≤ level, from then on another: a swing-up, and the regulator that catches.
+    """One policy until xᵀPx ≤ level, then another: a swing-up and its regulator.
 
     Attributes:
         first, then: the two policies; both see every state, so either may remember.

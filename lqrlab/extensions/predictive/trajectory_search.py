@@ -23,8 +23,7 @@ _GROWTH = 10.0  # of the stiffness of limits on states that are not approached f
 class TrajectoryProblem(NamedTuple):
     """Minimise ∫ eᵀQe + vᵀRv dt + e(T)ᵀQf e(T) for ẋ = f(x, u), u held for dt at a time, low ≤ u ≤ high.
 
-    e = x − x_goal and v = u − u_goal. State and cost are integrated together by Runge-Kutta 4; of an affine f they are
-    exact.
+    e = x − x_goal and v = u − u_goal. Runge-Kutta 4 integrates state and cost; of an affine f they are exact.
     """
 
     f: Callable[[Array, Array], Array]
@@ -210,8 +209,7 @@ def search_within(
     """Searches with ever better multipliers: the first without any, which shows the sizes; the second from the first
     guess again, for a bang-bang optimum outside the limits holds on to itself; each other from the one before it.
 
-    Returns the last iterate, with all steps and the cost of the trajectory alone; whether it keeps the limits, and by
-    how much it does not.
+    Returns the last iterate, with all steps and the cost of the trajectory alone, and its excess over the limits.
     """
     within = 1e-6 if start.xs.dtype == jnp.float64 else 1e-3
 
@@ -295,8 +293,7 @@ def backward(
     """K, k, the Hessians V of the cost to go, and by how much a full step should lower the cost.
 
     With the gradient q and the Hessian H of stage cost plus cost to go in (x, u), k minimises ½ kᵀHuu k + quᵀk
-    within the limits, and K = Huu⁻¹ Hux among the inputs that are free there. ``damping`` adds to Huu, in units of
-    the weight R, so that inputs move less.
+    within the limits, and K = Huu⁻¹ Hux among the inputs that are free there. ``damping`` adds to Huu, in units of R.
     """
     n = xs.shape[-1]
     A, B, gradient, hessian = jax.vmap(problem.expand)(xs[:-1], us)

@@ -14,8 +14,7 @@ _RAYS = 200
 def view(m: Any, q: np.ndarray) -> np.ndarray:
     """Rows right and up [2, 3] of the plane in which the robot moves most, at the positions q.
 
-    Hinges move what they carry across their axes, slides along theirs; up is against gravity (or z), unless the
-    plane lies level.
+    Hinges move what they carry across their axes, slides along theirs; up is against gravity (or z).
     """
     mujoco = model_files.library()
     data = mujoco.MjData(m)

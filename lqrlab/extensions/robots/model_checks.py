@@ -41,7 +41,7 @@ def check_supported(m: Any) -> None:
 
 
 def held(m: Any, joint: int | np.integer) -> str:
-    """The way out that leaves a joint out, in words."""
+    """The remedy that leaves a joint out, as text."""
     name = m.jnt(joint).name
     return f"fixed=[{name!r}] lets its body stand as drawn" if name else "leave the joint out of the file"
 

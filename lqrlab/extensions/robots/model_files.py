@@ -27,7 +27,7 @@ _ATTRIBUTE = re.compile(r"""([\w:.-]+)\s*=\s*(["'])(.*?)\2""", re.DOTALL)
 
 
 def library() -> ModuleType:
-    """MuJoCo, or a sentence that says how to install it."""
+    """MuJoCo, or an error with the command that installs it."""
     return of_extra("mujoco", "[robots]", "from_mujoco")
 
 
@@ -158,7 +158,7 @@ def _check_sizes(spec: Any) -> None:
     asked |= {f"<texture {one.name}>": one.width * one.height for one in spec.textures}
     for what, number in asked.items():
         if number > _MOST_NUMBERS:
-            raise ValueError(f"{what} asks for {number} numbers, more than the {_MOST_NUMBERS} that are granted")
+            raise ValueError(f"{what} asks for {number} numbers, more than the limit of {_MOST_NUMBERS}")
     for part in [*spec.joints, *spec.actuators]:
         for name in ("range", "ctrlrange", "forcerange"):
             low, high = getattr(part, name, (0.0, 0.0))

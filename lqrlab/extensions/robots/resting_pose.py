@@ -30,7 +30,7 @@ class Rest(NamedTuple):
 
 
 def solve(m: Any, at: str | Sequence[float] | None) -> Rest:
-    """Solve for the inputs that hold the pose asked for, or say which joint they cannot hold."""
+    """Solve for the inputs that hold a pose, or raise an error that names the joint."""
     import scipy.linalg  # not when lqrlab starts
 
     key_frames = {m.key(i).name or f"key frame {i + 1}": (m.key_qpos[i], m.key_ctrl[i]) for i in range(m.nkey)}

@@ -22,14 +22,12 @@ _SHAKEN = 1e-10  # of a loop, relative, what does not matter
 
 @dataclasses.dataclass(frozen=True)
 class RobustStability:
-    """Of a gain on one plant whose parameters are known to within a box.
+    """Robust stability of a gain on one plant over a box of parameters.
 
     Attributes:
-        mu: one over the multiple of the box that is certified. Below 1 the loop is stable for all parameters in the
-            box, as far as sampled remainders can tell.
+        mu: one over the multiple of the box that is certified. Below 1 the loop is stable, as far as samples tell.
         frequency: of the loop where it is refuted [rad/s]; inf if it is not.
-        refuted: the least multiple of the box at which parameters were found that the gain does not stabilise, on
-            the plant's own equations; inf if none was.
+        refuted: the least multiple of the box in which an unstable plant was found, by its own equations; else inf.
         parameters: these, by name.
     """
 
@@ -47,12 +45,11 @@ class RobustStability:
 def robust_stability(
     controller: object, plant: Plant | UncertainPlant, *, spread: float = 0.2, num_frequencies: int = 80, seed: int = 0
 ) -> RobustStability:
-    """Bounds, from both sides, on how far a plant's parameters may be from their values before a gain loses it.
+    """Upper and lower bounds on the parameter errors for which a gain stabilises a plant.
 
     From without, parameters are moved along random directions and to the corners of their box until the loop is
-    unstable. From within, nearly as large a box is cut into parts, at most some hundred, until zero is excluded from
-    the values of det(zI − A + BK), |z| = 1, over each: they are in the hull of those at its corners, but for what they
-    lack of being affine in each parameter, of which samples tell. A plant met there that is not stable refutes.
+    unstable. From within, nearly as large a box is cut into parts until zero is excluded from the values of
+    det(zI − A + BK), |z| = 1, over each: the hull of those at its corners, widened by what samples differ from affine.
 
     Args:
         controller: what :func:`lqrlab.simulation.bind` makes a gain of: a gain, a design, a network of matrices.
@@ -235,7 +232,7 @@ class _Values:
 
 @dataclasses.dataclass(frozen=True)
 class WorstCaseGain:
-    """Of a loop from disturbances of the inputs to the root of the stage cost, rms over rms at the worst frequency.
+    """Worst-case gain of a loop from input disturbances to the root of the stage cost, at the worst frequency.
 
     Attributes:
         nominal: at the plant's own parameters: the H∞ norm.

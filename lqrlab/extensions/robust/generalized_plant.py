@@ -113,7 +113,7 @@ class GeneralizedPlant:
         return in_even_states((a - through @ c, b * y - through @ d, c, d))
 
     def refuse_lost_modes(self) -> None:
-        """A ``ValueError`` that names the modes because of which no controller stabilizes the plant."""
+        """Raise a ValueError that names the modes that no controller stabilizes."""
         scaled, (measured, controls) = self.scaled(), self.D22.shape
         for name, plant, what, cause in (
             ("B", scaled, "stabilizable", f"none of the last {controls} inputs moves it"),

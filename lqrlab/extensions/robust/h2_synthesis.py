@@ -52,8 +52,8 @@ def h2syn(
     if best is None:
         raise ValueError(
             "h2syn: no controller with a stable loop was found: a Riccati equation has no stabilizing solution in "
-            "floating point; a measurement or control that hardly reaches an unstable mode, or units far from one, "
-            "make a plant too close to one without an answer"
+            "floating point; check for an unstable mode that is almost uncontrollable or undetectable, and for units "
+            "far from one"
         )
     return best
 

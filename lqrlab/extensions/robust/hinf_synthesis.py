@@ -100,8 +100,7 @@ def hinfsyn(
         ValueError: wrong arguments; a mode that cannot be stabilized or detected, with its eigenvalue; no controller
             whose loop is stable, with the level and the condition that fails there.
 
-    Source: K. Glover and J. C. Doyle, Systems & Control Letters 11 (1988); K. Zhou, J. C. Doyle and K. Glover, Robust
-    and Optimal Control (1996), theorem 17.1.
+    Source: K. Glover, J. C. Doyle, Syst. Control Lett. 11 (1988); K. Zhou et al., Robust and Optimal Control (1996).
 
     >>> d = robust.hinfsyn([[1.0]], [[1.0, 0.0, 1.0]], [[1.0], [0.0], [1.0]], [[0, 0, 0], [0, 0, 1], [0, 1, 0]], 1, 1)
     >>> bool(d.norm <= d.gamma), d.controller.order
@@ -142,8 +141,8 @@ def synthesis(function: str, plant: GeneralizedPlant) -> Synthesis:
         )
     if best is None:
         raise ValueError(
-            f"{function}: no controller was found: {'; '.join(dict.fromkeys(failed))}; a measurement or control that "
-            "hardly reaches an unstable mode, or units far from one, make a plant too close to one without an answer"
+            f"{function}: no controller was found: {'; '.join(dict.fromkeys(failed))}; check for an unstable "
+            "mode that is almost uncontrollable or undetectable, and for units far from one"
         )
     return best
 

@@ -15,12 +15,11 @@ _BOUNDARY = 1e-7  # modes so near to the stability boundary, relative to A, are 
 
 
 class Reduction(NamedTuple):
-    """A system of fewer states, modes that are kept first, and how near it is.
+    """A reduced system, unstable modes first, and its error bound.
 
     Attributes:
         system: the reduced one.
-        hankel: Hankel singular values of the stable part of the system that was given, the largest first; weighted
-            ones where it was reduced for a loop.
+        hankel: Hankel singular values of the given system's stable part, largest first; weighted for a loop.
         bound: of the error's H∞ norm, twice the sum of those left out; inf where it was reduced for a loop: none.
     """
 
@@ -35,16 +34,14 @@ def balred(
 ) -> Reduction:  # fmt: skip
     """System of ``order`` states near the one given, by balancing, on the host.
 
-    Unstable modes and integrators are kept as they are. States that the inputs do not move or the outputs do not see
-    are left out even if ``order`` is larger.
+    Unstable modes and integrators are kept; states that are not controllable or not observable are left out.
 
     Args:
         A, B, C, D, dt: ``[n, n]``, ``[n, m]``, ``[p, n]``, ``[p, m]``; sample time [s] of a discrete system.
         order: states of the reduced system, at least the number of modes that are not stable.
-        method: ``"truncate"``, exact right after a step, or ``"matchdc"``, exact at rest: what is left out is
-            residualised.
-        loop: A, B, C of the plant of which the system is the controller, u = K y. What is left out is then what the
-            *loop* needs least: (I − GK)⁻¹ and (I − GK)⁻¹G are the weights. The loop of what is left is checked.
+        method: ``"truncate"``, exact right after a step, or ``"matchdc"``, exact at rest (residualisation).
+        loop: A, B, C of the plant of which the system is the controller, u = K y: what the *loop* needs least is then
+            left out, with the weights (I − GK)⁻¹ and (I − GK)⁻¹G, and the reduced loop is checked.
 
     Raises:
         ValueError: wrong arguments; fewer states than have to be kept; a loop that is not stable, before or after.
@@ -100,8 +97,8 @@ def _check_stable(
     if not stable(reduced, dt):
         if loop is not None:
             raise ValueError(
-                f"order: expected another one than {order}: with the loop's weights nothing guarantees that what is "
-                "left is stable, and here it is not; choose more states, or the other method"
+                f"order: expected another one than {order}: a reduction with the loop's weights may be "
+                "unstable, and is so here; choose more states, or the other method"
             )
         raise ValueError(
             f"A: the reduced system of order {order} is not stable in floating point: modes are too near the stability "

@@ -47,8 +47,7 @@ def mu(M: ArrayLike, blocks: Any) -> StructuredSingularValue:
     Args:
         M: ``[*batch, z, w]``, from w to z, real or complex.
         blocks: of Δ, from z to w, down the diagonal: ``(r, c)`` is a full complex block of r rows and c columns,
-            ``(r, 0)`` a complex scalar that is repeated r times, ``(-r, 0)`` a real one; ``r`` stands for ``(r, r)``
-            and ``-r`` for ``(-r, 0)``.
+            ``(r, 0)`` a complex scalar, r times, ``(-r, 0)`` a real one; ``r`` is ``(r, r)``, ``-r`` is ``(-r, 0)``.
 
     Source: M. K. H. Fan, A. L. Tits and J. C. Doyle, IEEE Trans. Automatic Control 36 (1991), theorem 3.1, by the
     method of centers (S. Boyd and L. El Ghaoui, Linear Algebra and its Applications 188 (1993)), within 1e-3 of

@@ -121,15 +121,13 @@ def hinfstruct(
 ) -> Synthesis:
     """Controller u = K y of fixed order or structure with the least H∞ norm that a search finds, on the host.
 
-    The norm is not convex in K and has kinks: from each of some starts the loop is stabilized and its norm followed
-    downhill along exact gradients, to a local optimum. Of several plants, or requirements (each norm relative to its
-    bound), the worst counts: ``norm`` and ``poles`` are its, ``remark`` says what each requirement has come to.
+    From each start the loop is stabilized and its norm descends along exact gradients to a local optimum. Of several
+    plants, or requirements (each norm relative to its bound), the worst counts; ``remark`` says each.
 
     Args:
         A, B, C, D, nmeas, ncon, dt: as for :func:`hinfsyn`; several plants by leading axes ``[*batch, …]``.
         order: states of the controller; 0 is static output feedback.
-        free: which entries of [[D, C], [B, A]] of the controller may differ from zero,
-            ``[ncon + order, nmeas + order]``: decentralised, strictly proper, …; all if left out.
+        free: entries of the controller's [[D, C], [B, A]] that may differ from zero, ``[ncon + order, nmeas + order]``.
         requirements: norms of chosen channels; the H∞ norm from w to z if left out.
         starts, seed: number of searches, and of their random starts.
 

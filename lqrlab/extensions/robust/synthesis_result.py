@@ -25,7 +25,7 @@ _DOUBT = 1e-5, 1e-2  # of a norm, relative, by which gamma is larger: at least a
 
 @dataclasses.dataclass(frozen=True)
 class Synthesis:
-    """A controller u = K y, with the sign of K as it is, and what is certified of its loop.
+    """A controller u = K y (K includes its sign), and the certificate of its loop.
 
     Attributes:
         controller: K.

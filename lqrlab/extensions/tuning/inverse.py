@@ -61,9 +61,8 @@ class Inverse:
         K: the gain that is optimal for them.
         error: how far it is from the observed one, relative, in the Frobenius norm.
         optimal: whether the observed gain is optimal for some weights of the kind asked for.
-        return_difference: least singular value over all frequencies of the return difference I + L, weighted
-            so that an optimal loop has at least 1. For a continuous loop with one input it is
-            min |1 + L(jω)| whatever the weights; below 1 no weights at all explain the gain.
+        return_difference: least singular value over all frequencies of the return difference I + L, weighted so that an
+            optimal loop has at least 1; with one input, in continuous time, min |1 + L(jω)| whatever the weights.
     """
 
     Q: Float[np.ndarray, "*batch n n"]
@@ -94,11 +93,10 @@ class Inverse:
 def inverse_lqr(
     A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: ArrayLike | None = None, *, diagonal: bool = False
 ) -> Inverse:
-    """Q and R for which u = −Kx is optimal; where there are none, those whose optimum comes near. On the host.
+    """Q and R for which u = −Kx is optimal; if none exist, those of the nearest optimum. On the host.
 
-    The cost of a *given* loop and its derivative with respect to K are linear in (Q, R): the weights, positive definite
-    and of fixed trace, that bring the derivative's norm to its minimum are a convex problem. Of the many that explain a
-    gain those are found that are farthest from being singular.
+    The derivative of a *given* loop's cost with respect to K is linear in (Q, R): the least norm is a convex problem.
+    Of the many weights that explain a gain those are found that are farthest from being singular.
 
     Args:
         A, B: of ẋ = Ax + Bu, ``[..., n, n]``, ``[..., n, m]``.
@@ -108,9 +106,8 @@ def inverse_lqr(
 
     The answer prints as a sentence. In a batch, members whose loop is not stable carry NaN; a single one is refused.
 
-    Sources: R. E. Kalman, When is a linear control system optimal?, J. Basic Eng. 86 (1964); A. Jameson and
-    E. Kreindler, SIAM J. Control 11 (1973) [several inputs]; S. Boyd et al., Linear Matrix Inequalities in System and
-    Control Theory (1994), section 10.6 [convexity].
+    Sources: R. E. Kalman, J. Basic Eng. 86 (1964); A. Jameson and E. Kreindler, SIAM J. Control 11 (1973) [several
+    inputs]; S. Boyd et al., Linear Matrix Inequalities in System and Control Theory (1994), section 10.6 [convexity].
     """
     matrix_checks.on_host("inverse_lqr", A, B, K, dt)
     flag("diagonal", diagonal)
@@ -123,7 +120,7 @@ def inverse_lqr(
     loops = _ObservedLoops(a, b, k, dt)
     stable = loops.stable()
     if not lead and not stable[0]:
-        raise ValueError("K: the loop A − BK is not stable, so its cost is infinite whatever the weights")
+        raise ValueError("K: the loop A − BK is not stable, so its cost is infinite for all weights")
     explained = _best_explanation(loops, stable, diagonal)
     return Inverse(*(x.reshape(lead + x.shape[1:]) for x in explained))
 
@@ -208,8 +205,7 @@ def _weights(loops: _ObservedLoops, q: np.ndarray, r: np.ndarray) -> tuple[np.nd
     """Q, R among the combinations of q and r, and the return difference, of stable loops ``[N, ...]``.
 
     With P the cost to go of the loop, K is optimal where the gradient G = RK − Nᵀ − BᵀPF vanishes, F = A − BK in
-    discrete and F = I in continuous time. G is linear in the weights; :func:`_analytic_centre` brings it nearest to
-    zero.
+    discrete and F = I in continuous time. G is linear in the weights; :func:`_analytic_centre` minimises it.
     """
     x, u = _scales(loops)
     loops = loops.scaled(x, u)
@@ -259,8 +255,8 @@ def _analytic_centre(
     """w with the least ‖Gw‖ under Q = Σ wᵢQᵢ > 0, R = Σ wᵢRᵢ > 0 and tr Q/n + tr R/m = 2, for N problems at once.
 
     For μ = 1, 0.1, … it minimises ψ(‖Gw/μ‖²) − log det Q − log det R by Newton's method. ψ(v) = √(1+v) − log(1+√(1+v))
-    is the barrier of the cone ‖Gw‖ ≤ s with the bound s minimised out. Of many w with Gw = 0 it thus ends at the one
-    farthest from singular weights.
+    is the barrier of the cone ‖Gw‖ ≤ s with s minimised out. It ends at the w with Gw = 0 farthest from singular
+    weights.
 
     Source: S. Boyd and L. Vandenberghe, Convex Optimization (2004), sections 9.6 (damped Newton steps on
     self-concordant functions), 10.2 (an equality constraint) and 11.6 (logarithmic barriers of cones).

@@ -68,13 +68,11 @@ def gain_schedule(
 ) -> Schedule:
     """Regulators over a grid of parameters or operating points, designed in one batched call.
 
-    Each point of the grid is optimal for its own frozen plant; between points, and while the parameter moves, nothing
-    is guaranteed: simulate. Scheduling on a state adds terms that no frozen design sees.
+    Each point is optimal for its own frozen plant; between points, and while the parameter moves, simulate the loop.
 
     Args:
         grid: values of the parameter ``[g]``, rising; or one such array for each of several parameters.
-        A, B, Q, R, N: continuous problems as in :func:`lqr`, their leading axes those of the grid (or none,
-            where nothing changes). ``systems.make("gantry_crane", rope_length=grid).matrices()`` gives such.
+        A, B, Q, R, N: continuous problems as in :func:`lqr`, their leading axes those of the grid (or none).
         dt: sample time [s]: sampled-data designs (:func:`lqrd`); continuous ones if left out.
         points: operating points ``(x [*grid, n], u [*grid, m])``; the origin if left out.
 

@@ -237,8 +237,7 @@ class StepExperiment(NamedTuple):
         Nx, Nu = (np.asarray(x) for x in feedforward(*plant, c, discrete=True))
         if not np.isfinite(Nu).all() or np.abs(Nx).max() > 1e12 * max(np.abs(np.asarray(c)).max(), 1.0):
             raise ValueError(
-                "C: no constant input holds these outputs (a transmission zero at the origin); choose outputs that "
-                "can stand still"
+                "C: no constant input holds these outputs (a transmission zero at the origin); choose other outputs"
             )
         poles = lqrd(a, b, q, weight, dt).poles
         last = float(settling_time(poles, dt)) if specs.settling is None else 4 * specs.settling

@@ -67,8 +67,7 @@ def tune(
     """Weights of :func:`lqrd` for a loop that meets specifications when y = Cx steps from rest to r.
 
     The weights are D Q D and E R E with diagonal D and E, whose logarithms descend the excess over the specifications
-    from one start after another; if none meets them all, again with each specification left out in turn, to tell which
-    exclude each other.
+    from some starts; if none meets them all, again without each specification, to tell which exclude each other.
 
     Args:
         A, B, Q, R, dt: one plant, the weights to start from and the sample time [s], as in :func:`lqrd`.
@@ -78,8 +77,7 @@ def tune(
         seed: of the starts, which are the given weights and then others around them.
         report: called with the start (from 0) and their number at each step; what it raises ends the search.
 
-    The first start that meets all specifications is returned; if none does, that with the least excess. An output
-    that no constant input can hold is refused.
+    The first start that meets all is returned, else that with the least excess. An output that cannot rest is refused.
     """
     matrix_checks.on_host("tune", A, B, C, Q, R, dt, r)
     instance("specs", specs, StepSpecs, "specifications, tuning.StepSpecs(settling=…)")
@@ -176,8 +174,7 @@ def _conflicts(step: StepExperiment, specs: StepSpecs, starts: np.ndarray, repor
 def _impossible(step: StepExperiment, specs: StepSpecs) -> list[str]:
     """The limits of the plant that no controller can overcome, in words.
 
-    Source of the zero's bound: G. C. Goodwin, S. F. Graebe and M. E. Salgado, Control System Design (2001),
-    section 4.6.
+    Source (bound of the zero): G. C. Goodwin, S. F. Graebe, M. E. Salgado, Control System Design (2001), section 4.6.
     """
     sentences = []
     held, limit = step.holding_input, specs.limits(len(step.r))
@@ -200,8 +197,8 @@ def _impossible(step: StepExperiment, specs: StepSpecs) -> list[str]:
             # a response y that settles has ∫ exp(−zt) y dt = 0 for each zero z in the right half-plane
             wrong = (1 - specs.within) / np.expm1(min(slow) * specs.settling)
             sentences.append(
-                f"The plant has a zero at +{min(slow):.3g} rad/s: whatever settles in {specs.settling:.3g} s first "
-                f"goes at least {100 * wrong:.3g} % of the step the wrong way."
+                f"The plant has a zero at +{min(slow):.3g} rad/s: a response that settles in {specs.settling:.3g} s "
+                f"first goes at least {100 * wrong:.3g} % of the step the wrong way."
             )
     return sentences
 
@@ -269,7 +266,7 @@ def pareto(
     A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, Qs: ArrayLike, Rs: ArrayLike, *,
     X0: ArrayLike | None = None,
 ) -> Front:  # fmt: skip
-    """Design with each of many weights, in one batched :func:`lqrd`, and measure all loops by the same Q and R.
+    """Designs for many weights, in one batched :func:`lqrd`, all measured with the same Q and R.
 
     The front of the two costs is convex, and all of it comes from Qs = Q, Rs = ρ R: other weights lie above it. They
     may still be better in another respect, such as the peak.

@@ -1,4 +1,4 @@
-"""Control of plants whose A and B are not given: adaptive regulators, priors, baselines, scores."""
+"""Control of plants with unknown A and B: adaptive regulators, priors, baselines, scores."""
 
 from typing import TYPE_CHECKING
 

@@ -248,7 +248,7 @@ def adaptive(
     limit: ArrayLike = np.inf,
     doublings: int = 2,
 ) -> AdaptivePolicy:
-    """Adaptive regulator of plants of which only units, sample time and noise are known.
+    """Adaptive regulator of plants with known units, sample time and noise, and unknown A and B.
 
     Args:
         plants: a plant or a batch, whose equations are not looked at; or a problem, with its noise and limits, or what

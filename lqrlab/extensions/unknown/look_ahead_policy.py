@@ -32,8 +32,7 @@ class LookAheadPolicy:
     a half times that, none, probes, and what would be optimal for some of the draws) is followed by ``steps`` steps in
     which the regulator learns and acts, then by the drawn plant's optimal cost to go. The input is the candidate with
     the least mean logarithm of that cost, within 10⁻⁴ and 10⁴ times the draw's optimum: what an input tells is worth
-    what it saves later. That is one step of policy improvement, a rollout; it takes about a hundred times as long as a
-    step of the regulator.
+    what it saves later. That is one step of policy improvement, a hundred times as long as one of the regulator.
 
     Attributes:
         regulator: that is improved.
@@ -77,7 +76,7 @@ class LookAheadPolicy:
 
 
 def look_ahead(policy: Any, *, num: int = 32, steps: int = 10, until: int = 60) -> LookAheadPolicy:
-    """An adaptive regulator that looks ahead while the plant is new, slower by far.
+    """An adaptive regulator that chooses its first inputs by simulation; much slower.
 
     On dense systems, for which the belief doubts as much as it should, about half as many loops fail; on the
     catalogue's families and on random systems it is better left out (``docs/unknown_plants.md``).

@@ -44,8 +44,7 @@ class Guess:
 
     Its guesses are taken into the regression as if each column of [A B] had been measured once, so they count as far as
     the data leave doubt. It also says by what factor the covariances are larger or smaller than the regression's. Of
-    rows of which it is certain, e³ times as certain as the prior on average, none are left: such a plant counts as
-    known.
+    rows of which it is certain, e³ times as certain as the prior on average, none are left.
 
     Attributes:
         first, second, last: weights of the layers, the last row of each its biases: ``[SEEN + 1, w]``,
@@ -208,7 +207,7 @@ def _most(sizes: np.ndarray) -> int:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Prior:
-    """Beliefs before the first step, and how boldly to act on them. The numbers are learned: :mod:`.training_episodes`.
+    """Prior of the adaptive regulator, its caution and probing. The numbers are learned: :mod:`.training_episodes`.
 
     Two kinds of plants at large: *dense* ones, whose A − I and B are Gaussian entry by entry, and *kinematic* ones, in
     which the first half of the states are positions and the second half their rates, so that
@@ -220,8 +219,7 @@ class Prior:
         kinematic: standard deviations of the rates' rows: positions' and rates' columns, B; log prior odds ``[l, 4]``.
         half: standard deviation of a position's row in units of that of its rate's, times half the time step.
         caution: weight of what is not known of a plant at large, in the design.
-        probe: amplitude of the probing input: constant, per unit of the noise, and over how many times n + m steps it
-            decays ``[3]``.
+        probe: amplitude of the probing input: constant, per unit of the noise; decay in units of n + m steps ``[3]``.
         start: cost to go per unit of the state's square that a design starts from.
         inflate: factor on the families' variances.
         known: the families; None for no prior knowledge.
@@ -292,7 +290,7 @@ class Prior:
 
 
 def wide(known: Families | None = None) -> Prior:
-    """The prior before anything is learned: round numbers."""
+    """The prior with untrained hyperparameters."""
     return Prior(
         dense=jnp.array([[0.05, 0.05, -6.0], [0.3, 0.5, -6.0]]),
         kinematic=jnp.array([[0.03, 0.02, 0.1, -4.0], [0.15, 0.1, 0.3, -4.0], [0.15, 0.1, 1.5, -4.0]]),
@@ -306,7 +304,7 @@ def wide(known: Families | None = None) -> Prior:
 
 
 def ridge(*, size: float = 0.3, input_size: float | None = None, caution: float = 0.0, probe: float = 0.15) -> Prior:
-    """No knowledge at all: ridge regression towards x⁺ = x. With ``caution`` 0 it is certainty equivalence.
+    """Prior without information: ridge regression towards x⁺ = x. ``caution`` 0 is certainty equivalence.
 
     ``size`` is the standard deviation of the entries of A − I, ``input_size`` of those of B, the same if left out.
     """

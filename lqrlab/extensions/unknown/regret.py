@@ -29,12 +29,10 @@ class Regret(verdict.Judged):
         ratio: cost over that of the exact LQR under the same noise; inf where the loop failed.
         verdict: whether it converged, is bounded or diverged, see :mod:`lqrlab.simulation.verdict`.
         failed: whether it diverged, or cost more than :data:`MOST` times the optimum.
-        regret: cost so far and the least that then remains to be paid, minus the same of the exact LQR's loop; it
-            only grows where there is no noise.
+        regret: cost so far and the least that then remains to be paid, minus the same of the exact LQR's loop.
         excess: what the loop's inputs cost above the optimal ones from this step to the end, over the least cost
             that can be expected from the state of this step on: Σ (u + Kx)ᵀ(R + BᵀPB)(u + Kx) over xᵀP x plus the
-            noise's share. Zero for the optimal gain whatever the noise; a controller that has learned its plant by
-            this step has little of it.
+            noise's share. Zero for the optimal gain whatever the noise; little once the plant is learned.
     """
 
     ratio: Float[Array, "V S"]
@@ -76,7 +74,7 @@ class ConstantGain(LinearPolicy):
 def problem_of(
     plants: Plant | Sequence[Plant], *, noise: ArrayLike = 0.0, sensor_noise: ArrayLike = 0.0, limit: float = 20.0
 ) -> Problem:
-    """The problem of regulating plants of which A and B are not given, in scaled, padded coordinates with Q = R = I.
+    """The regulation problem of plants with unknown A and B, in scaled, padded coordinates with Q = R = I.
 
     Args:
         plants: a batch, or several in a list, one a family.
@@ -106,7 +104,7 @@ def score(
     num_initial: int = 4,
     num_steps: int = 200,
 ) -> Regret:
-    """Run a controller on plants with unknown A and B, from x0 ~ N(0, I), beside the exact LQR under the same noise.
+    """Run a controller on plants with unknown A and B, from x0 ~ N(0, I), and the exact LQR under the same noise.
 
     States and inputs are scaled and padded; state and input are seen from the first step on, nothing else is. The
     cost is Σ |x|² + |u|² over the steps, with the least that remains to be paid at the end, x_TᵀP x_T. The reference

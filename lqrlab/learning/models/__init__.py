@@ -1,4 +1,4 @@
-"""Networks that map what has been seen of a plant, and what is known of it, to its input.
+"""Networks from a plant's history and prior information to its input.
 
 ``@models.register("name")`` enters one of your own.
 """

@@ -20,13 +20,13 @@ from lqrlab.workbench.runs import notebooks, pipeline, run_folder, session, stud
 @options.profile(help="Parameters to run with: tiny, quick, full, wide or history.", default="quick", show_default=True)
 @options.folder(help="Folder of the run.  [default: data/runs/PROFILE]")
 @options.overrides(help="Set a parameter of the notebooks.", shell_complete=complete("parameter"))
-@click.option("--fresh", is_flag=True, help="Remove what an earlier run left there, start from scratch.")
+@click.option("--fresh", is_flag=True, help="Remove earlier results, start from scratch.")
 @options.dry_run
 @options.source
 def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: Any) -> None:
     """Run the notebooks 01 to 04 in order, or each NOTEBOOK named, and write the report.
 
-    What is finished and up to date is skipped, so the same command resumes an interrupted run.
+    Finished, up-to-date notebooks are skipped, so the same command resumes an interrupted run.
 
     NAME is notebook.parameter, as in -p 03_training.learning_rate=1e-3, or a parameter alone for all
     notebooks that have it; lqrlab list shows them.
@@ -39,7 +39,7 @@ def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: 
 @options.overrides(help="Values, as in 1e-3,3e-4.", metavar="NAME=VALUES", shell_complete=complete("parameter"))
 @click.option("--random", "num_random", type=click.IntRange(1), metavar="N", help="N draws from values and ranges.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the draws.")
-@options.profile(help="Parameters that all runs have.  [default: quick]")
+@options.profile(help="Common parameters of the runs.  [default: quick]")
 @click.option("--from", "inputs", type=PATH, metavar="RUN", help="Run that is read.  [default: data/runs/PROFILE]")
 @options.folder(help="Output folder.  [default: data/sweeps/NOTEBOOK]")
 @options.workers(help="Number of worker processes.  [default: half the cores]")
@@ -54,7 +54,7 @@ def sweep(target: str, overrides: dict[str, str], **kwargs: Any) -> None:
     Runs with a result are skipped, so the same command runs only what is missing. Ranges are for --random:
     -p learning_rate=1e-4:1e-2:log -p depth=1:6
 
-    A plant's points need no notebook: a thousand of them go through one program. Its physical parameters, dt and
+    Designs for a plant need no notebook: one program computes a thousand points. Physical parameters, dt and
     factors of the weights (q_STATE, r_INPUT) can be set: lqrlab sweep cart_pole -p pole_length=0.1:1 -p
     q_angle=0.1:10:log --random 5000
     """
@@ -111,7 +111,7 @@ def report(folder: Path | None, show: bool, whole: bool) -> None:
 @main.command()
 @click.argument("folder", type=PATH)
 def init(folder: Path) -> None:
-    """Make FOLDER, a study: the notebooks and profiles to run and to change, and a README."""
+    """Make FOLDER, a study: editable notebooks and profiles, and a README."""
     study.make(folder)
     click.echo(f"made {folder}: cd {typed(folder)} && {program(folder)} run --profile tiny")
 
@@ -119,7 +119,7 @@ def init(folder: Path) -> None:
 @main.command()
 @click.argument("name")
 def new(name: str) -> None:
-    """Make a notebook NN_NAME that runs, with parameters, a panel, a figure and a result, and a test of it."""
+    """Make a runnable notebook NN_NAME with parameters, a panel, a figure, a result, and a test."""
     notebook, test = study.new_notebook(name, notebooks.find_source())
     click.echo(f"made {notebook}\nand  {test}: {program()} run {notebook.stem}, or open it in JupyterLab")
 
@@ -158,9 +158,9 @@ def data() -> None:
 @options.workers(help="Number of worker processes.")
 @options.scheduler
 def generate(path: Path, overrides: dict[str, str], **engine_options: Any) -> None:
-    """Make a data set in the folder PATH, or finish one that was begun there.
+    """Make a data set in the folder PATH, or complete a partial one.
 
-    What is not set has its default; -p families=pendulum,cart_pole -p variants=10. With
+    Unset fields have their defaults; -p families=pendulum,cart_pole -p variants=10. With
     -p keep_every=10 -p segment_length=64 one segment of 64 steps in every ten is kept of each trajectory.
     The bytes do not depend on the number of processes.
     """
@@ -215,7 +215,7 @@ def train(folder: Path, profile: str, overrides: dict[str, str], source: Path | 
     """Train on FOLDER/dataset as notebook 03 does, without the notebook.
 
     Several tasks of a Slurm step or of mpirun train as one: srun lqrlab train FOLDER. The same command resumes an
-    interrupted training; lqrlab run 03_training --folder FOLDER then shows what was trained.
+    interrupted training; lqrlab run 03_training --folder FOLDER then shows the result.
     """
     source = notebooks.find_source(source)
     (nb,) = notebooks.named(source, ("03_training",))

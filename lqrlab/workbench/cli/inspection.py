@@ -97,7 +97,7 @@ def _described(plant: "type[Plant]") -> dict[str, object]:
 
 @main.command()
 def doctor() -> None:
-    """Check the installation and say what to do.
+    """Check the installation and suggest fixes.
 
     Versions, devices, the notebooks' kernel, free disk.
     """

@@ -78,7 +78,7 @@ class _Group(_Listed):
         except click.UsageError as error:
             if not ("unexpected extra argument" in error.message and "=" in error.message):
                 raise
-            words = f"{error.message}; values are given with -p, as in -p learning_rate=1e-3"
+            words = f"{error.message}; set values with -p, as in -p learning_rate=1e-3"
             raise click.UsageError(words, error.ctx) from None
         except ModuleNotFoundError as error:
             installation.refuse(str(ctx.invoked_subcommand), error, "[workbench]")
@@ -98,7 +98,7 @@ def _in_words(error: OSError) -> str:
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(lqrlab.__version__, prog_name="lqrlab")
-@click.option("--traceback", is_flag=True, help="Show where in the code an error comes from.")
+@click.option("--traceback", is_flag=True, help="Show the traceback of an error.")
 def main(traceback: bool) -> None:
     """Train controllers on benchmark plants; report their excess cost."""
 
@@ -187,6 +187,6 @@ profile = partial(click.option, "--profile", shell_complete=complete("profile"))
 folder = partial(click.option, "--folder", type=PATH)
 workers = partial(click.option, "--workers", type=click.IntRange(1))
 scheduler = click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
-dry_run = click.option("--dry-run", is_flag=True, help="Say what would run, and start nothing.")
+dry_run = click.option("--dry-run", is_flag=True, help="Show what would run, without starting it.")
 source = click.option("--notebooks", "source", type=PATH, help="Folder of the notebooks.")
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")

@@ -232,7 +232,7 @@ def _alt(plant: Plant, tracks: Mapping[str, Track], until: float, title: str) ->
         far = int(np.argmax(np.abs(run.xs[0]) / np.asarray(plant.scales[0])))
         s = plant.states[far]
         of = "" if s.unit == "1" else f" {s.unit}"
-        first, last = (digits(run.xs[i, far], 2) for i in (0, -1))
+        first, last = (digits(float(run.xs[i, far]), 2) for i in (0, -1))
         after = f"diverged after {digits(end)} s" if math.isfinite(end) else f"ends {last}{of} from it"
         who, name = (f"{label}: " if label else ""), s.name.replace("_", " ")
         sentences.append(f"{who}{name} starts {first}{of} from the equilibrium, {after}")

@@ -80,8 +80,8 @@ def spectra(data: dataset.Dataset) -> Figure:
         right.plot(plant, y, color=_PLANT, alpha=0.5, **look)
     left.axvline(0, color=plots.LINE, lw=0.8)
     left.set_xscale("symlog", linthresh=0.1)
-    left.set(xlabel="least stable real part, no control [1/s]", title="How unstable")
-    right.set(xscale="log", xlabel="time constant [s]", title="How fast")
+    left.set(xlabel="least stable real part, no control [1/s]", title="Stability")
+    right.set(xscale="log", xlabel="time constant [s]", title="Speed")
     for colour, label in ((_CLOSED, "slowest mode of the optimal loop"), (_PLANT, "fastest of the plant")):
         right.plot([], [], "o", ms=4, color=colour, label=label)
     figure.legend(loc="outside lower right", ncols=2, fontsize=8)

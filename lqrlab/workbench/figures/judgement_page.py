@@ -86,7 +86,7 @@ def worst(
             ]
     for _, excess, scenario, name, i, start in sorted(ranked)[:num]:
         starts, of_scenario = judgement.scores[scenario][name].ratio.shape[1], judging.key_of(key, scenario)
-        cost = "lost: it does not converge" if math.isinf(excess) else f"{digits(-excess)} % above the optimum"
+        cost = "does not converge" if math.isinf(excess) else f"{digits(-excess)} % above the optimum"
         plant = judgement.plants[scenario][i].replace("_", " ")
         try:
             loop = judging.loop_of(controllers[name], scenarios[scenario], of_scenario, i, start, starts)
@@ -119,14 +119,14 @@ def share(value: float) -> str:
 
 
 _COLUMNS = {
-    **dict.fromkeys(("lost", "failed", "no answer"), share),
+    **dict.fromkeys(("diverged", "failed", "no answer"), share),
     **dict.fromkeys(("p99", "p95", "median"), digits),
     **{"no optimum": share, "beyond limit": digits},
 }
 
 
 def _sentences(judgement: Judgement, most: int = 3) -> dict[str, str]:
-    """Controller → where it is good, and where it is not; of many scenarios some, those with most lost cases first."""
+    """Controller → good and bad scenarios; of many scenarios some, those with most diverged cases first."""
     summary, found = judgement.summary(), {}
     for name in _controllers(judgement):
         grades: dict[str, list[str]] = {"good": [], "bad": [], "weak": [], "no answer": []}
@@ -149,10 +149,10 @@ def _grade(numbers: Mapping[str, float]) -> tuple[str, str]:
     """Words on how good a controller is in a scenario, and why, in brackets."""
     if numbers.get("no answer") == 100:
         return "no answer", ""
-    lost, failed, hopeless = numbers["diverged"], numbers["failed"], numbers.get("no optimum", 0.0)
+    diverged, failed, hopeless = numbers["diverged"], numbers["failed"], numbers.get("no optimum", 0.0)
     said = [f"median {digits(numbers['median'])} %", f"99 of 100 cases at most {digits(numbers['p99'])} %"]
     if failed > 0:
-        said[1] = f"{share(lost)} % of the cases are lost" if lost else f"{share(failed)} % of the cases fail"
+        said[1] = f"{share(diverged)} % of the cases diverge" if diverged else f"{share(failed)} % of the cases fail"
         said += [f"{share(hopeless)} % have no optimum within the limits"] * (hopeless > 0)
     grade = "bad" if failed >= 1 else "good" if failed == 0 and numbers["p99"] <= GOOD else "weak"
     return grade, f" ({', '.join(said)})"
@@ -160,7 +160,7 @@ def _grade(numbers: Mapping[str, float]) -> tuple[str, str]:
 
 def _table(judgement: Judgement) -> str:
     """A row a scenario and controller, of those numbers that there are."""
-    frame = pd.DataFrame(judgement.rows()).rename(columns={"plants": "scenario", "diverged": "lost"})
+    frame = pd.DataFrame(judgement.rows()).rename(columns={"plants": "scenario"})
     frame = frame.reindex(columns=["scenario", "controller", *_COLUMNS]).dropna(axis="columns", how="all")
     frame = frame.fillna({"no answer": 0.0}).set_index("scenario")
     return tables.show(frame, formats={name: _COLUMNS[name] for name in frame.columns[1:]}).to_html()
@@ -183,7 +183,7 @@ def tails(judgement: Judgement, *names: str) -> svg.HtmlPage:
 
 
 def picture(judgement: Judgement, width: float = 860.0) -> Picture:
-    """The tails: of each scenario and controller a line from the median to p95 and p99; lost loops at the edge."""
+    """The tails: of each scenario and controller a line from the median to p95 and p99; diverged loops at the edge."""
     summary, looks = judgement.summary(), svg.strokes(_controllers(judgement))
     keys = "".join(svg.legend(2, 12 + 15 * k, {name[-40:]: stroke}) for k, (name, stroke) in enumerate(looks.items()))
     top, tall = 24 + 15.0 * len(looks), sum(20 + _ROW * len(by) for by in summary.values())
@@ -192,7 +192,7 @@ def picture(judgement: Judgement, width: float = 860.0) -> Picture:
     axes = charts.Axes((0.0, top, width, tall), (low, high), (0.0, 1.0), (22, _LOST, 0, 0))
     start, end, _, bottom = axes.edges
     edge = {"class": "lq-forbidden", "x": px(end + 8), "y": px(top), "width": px(_LOST - 8), "height": px(tall)}
-    body = element("rect", edge) + text(end + 12, top - 4, "lost", look="lq-soft")
+    body = element("rect", edge) + text(end + 12, top - 4, "diverge", look="lq-soft")
     body += text(start, top - 4, "cost above the optimum [%]", look="lq-soft")
     for decade in range(low, high + 1, 1 if width > 500 else 2):
         at, label = float(axes.place(decade, 0.0)[0]), f"{10.0**decade:,.10g}"
@@ -208,7 +208,7 @@ def picture(judgement: Judgement, width: float = 860.0) -> Picture:
 
 
 def _tail(axes: charts.Axes, y: float, numbers: Mapping[str, float], stroke: Stroke) -> str:
-    """The line of one controller, and its share of lost loops."""
+    """The line of one controller, and its share of diverged loops."""
     start, end, *_ = axes.edges
     values = [numbers[key] for key in ("median", "p95", "p99")]
     if any(map(math.isnan, values)):

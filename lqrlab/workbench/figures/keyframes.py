@@ -29,8 +29,7 @@ _STEP = ";animation-timing-function:step-end"
 class Film:
     """Makes elements that move and gathers the keyframes that move them.
 
-    ``times`` of the frames are shares of a loop, from 0; after the last all stands still until the loop, which takes
-    ``seconds`` on the wall, ends.
+    ``times`` are shares of a loop of ``seconds``, from 0; after the last frame all stands still until the loop ends.
     """
 
     def __init__(self, times: PerFrame, seconds: float) -> None:

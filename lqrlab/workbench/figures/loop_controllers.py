@@ -8,7 +8,7 @@ import functools
 import math
 
 import numpy as np
-from jaxtyping import Array, Complex, Float
+from jaxtyping import Array, Float
 
 from lqrlab import control
 from lqrlab.control.analysis import system_norms
@@ -24,8 +24,7 @@ class ControllerChoice:
     """A way to design a loop, and its settings."""
 
     kind: str = KINDS[0]  # one of KINDS
-    faster: float = 1.0  # factor on the poles of the optimum, which are placed
-    damping: float = 0.0  # at least so much of each pair of them
+    poles: tuple[complex, ...] = ()  # that are placed [rad/s]
     held: int = 0  # number of the output that integral action brings back to zero
     integral: float = 1.0  # factor on the weight of its error's integral
     measured: tuple[int, ...] = ()  # numbers of the outputs that an estimator sees
@@ -90,21 +89,10 @@ class SampledLoop:
         return LinearController(system, back, np.zeros(len(back)), -limits, limits)  # type: ignore[arg-type]
 
 
-def wanted_poles(choice: ControllerChoice, optimum: control.LQR, dt: float) -> Complex[np.ndarray, " n"]:
-    """The optimum's poles, faster and damped; those at and left of the origin stay, for they are no continuous ones."""
-    z = np.asarray(optimum.poles, complex)
-    moves = (np.abs(z.imag) > 1e-9 * np.abs(z)) | (z.real > 0)
-    s = choice.faster * np.log(np.where(moves, z, 0.5)) / dt
-    short = (np.abs(s.imag) > 0) & (-s.real < choice.damping * np.abs(s))
-    damped = np.abs(s) * (-choice.damping + 1j * np.sign(s.imag) * np.sqrt(1 - choice.damping**2))
-    return np.where(moves, np.exp(np.where(short, damped, s) * dt), z)
-
-
 def integral_weight(choice: ControllerChoice, plant: Plant, optimum: control.LQR, dt: float) -> float:
     """The weight of the sum of y = cx; at the factor 1 the integral settles about as fast as the optimum does.
 
-    A deviation y costs y²p at the optimum; its integral over a time constant T is yT, and the sum of it yT/dt, which
-    cost as much when they are paid over T.
+    A deviation y costs y²p at the optimum; its integral over a time constant T is yT, the sum of it yT/dt, paid over T.
     """
     c = np.asarray(plant.output_matrix())[choice.held]
     p = float(c @ np.asarray(optimum.P) @ c) / float(c @ c) ** 2
@@ -126,9 +114,6 @@ def sampled_loop(
     """The loop at samples of a controller, of which ``known`` says whether it is made for the delay [samples].
 
     ``continuous`` are A, B, Q, R of the plant, ``sampled`` those of a sample without delay, ``optimum`` is of these.
-
-    Raises:
-        ValueError: there is none, in control terms.
     """
     A, B, Q, R, N = (np.asarray(a) for a in sampled)
     late, n = (A, B), plant.n
@@ -140,7 +125,7 @@ def sampled_loop(
     if choice.kind in KINDS[:2]:
         gain = np.asarray(optimum.K)
         if choice.kind == "pole placement":
-            gain = np.asarray(control.place(A, B, wanted_poles(choice, optimum, dt)))
+            gain = np.asarray(control.place(A, B, np.exp(dt * np.array(choice.poles))))
         system = control.StateSpace(np.zeros((0, 0)), np.zeros((0, wide)), np.zeros((m, 0)), -gain @ ahead, dt)
         return SampledLoop(late, system, gain, np.zeros((0, m)))
     if known:

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-import lqrlab
 from lqrlab import compute, control, simulation, systems
 from lqrlab.compute import checks, jit_by_function, pytree
 from lqrlab.compute.jit import quick_jit
@@ -22,13 +21,11 @@ from lqrlab.simulation import Problem, Trajectory, verdict
 from lqrlab.systems import Plant
 from lqrlab.systems.plant import is_linear
 from lqrlab.workbench.figures.charts import Poles
-from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice, SampledLoop, sampled_loop
+from lqrlab.workbench.figures.loop_controllers import ControllerChoice, SampledLoop, sampled_loop
 
 FREE = 100.0  # scales of the inputs from which on limits count as none
-PLANNED = 20  # samples that MPC plans
 TICKS = 4  # in the plant's own sample time
 LATE = 2  # sample times of delay, at most
-_LONG = 160  # samples within which the constrained optimum is to need its limits no more
 OVERVIEW, STEP, MOVES = VIEWS = ("overview", "step and specifications", "the plant moves")
 """Pictures: a bit of all; a step of the set-point, with the regions that its specifications forbid; the plant drawn."""
 
@@ -109,6 +106,7 @@ class LoopSetting:
     controller: ControllerChoice = dataclasses.field(default_factory=ControllerChoice)
     view: str = OVERVIEW  # which picture of the loop
     specifications: Any = None  # of a step of the set-point: tuning.StepSpecs
+    far: float = 0.0  # half of the height of the plane in which poles are placed [rad/s]; 0 for as much as they need
 
     @classmethod
     def of(cls, plant: str | Plant, num_steps: int | None = None) -> "LoopSetting":
@@ -145,9 +143,16 @@ def largest_inputs(plant: Plant, limit: float) -> Float[np.ndarray, " m"]:
     return np.asarray(plant.scales[1]) * (limit if limit < FREE else np.inf)
 
 
-def limit_words(limit: float) -> str:
-    """A limit in a sentence."""
-    return "no limits" if limit >= FREE else f"inputs limited to {limit:.2g} × scale"
+def input_unit(plant: Plant | None) -> tuple[str, float]:
+    """The unit and the scale of all inputs, where they are alike; else each one's scale is its unit."""
+    alike = {(signal.unit, signal.scale) for signal in plant.inputs} if plant else set()
+    return alike.pop() if len(alike) == 1 else ("× scale", 1.0)
+
+
+def limit_words(limit: float, plant: Plant | None = None) -> str:
+    """A limit, in scales of the inputs, in a sentence."""
+    unit, scale = input_unit(plant)
+    return "no limits" if limit >= FREE else f"inputs limited to {limit * scale:.3g} {unit}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -163,16 +168,10 @@ class LoopDesign:
     built: Trajectory  # of the loop as implemented on the nonlinear plant, likewise
     cost: float  # the optimum's x0ᵀPx0
     in_plant_weights: float  # excess cost in the plant's own weights, without delay and limits, from x0, relative
-    planned: Trajectory | None = None  # of MPC instead of the gain, where its limits bind and nothing is late
-    least: float = math.nan  # the constrained optimum's cost of the linear plant; NaN where none was found
 
 
 def design(setting: LoopSetting) -> LoopDesign:
-    """Design for a setting and run both loops: the optimum of the linear plant, and the loop as implemented.
-
-    Raises:
-        ValueError: there is no design, in control terms.
-    """
+    """Design for a setting and run both loops, the linear optimum and the one implemented, or say why there is none."""
     s, x0 = setting, setting.x0
     problem = Problem.of(s.plant, dt=s.tick, weights=s.weights, substeps=s.substeps, optimum=False)
     continuous = problem.continuous
@@ -194,8 +193,6 @@ def design(setting: LoopSetting) -> LoopDesign:
     free = loop(s.controller, 0.0) if s.delay else implemented
     best = _run(dataclasses.replace(problem, linear=True), loop(ControllerChoice(), 0.0), s, alone=True)
     built = _run(problem, implemented, s)
-    binds = bool(np.any(np.nanmax(np.abs(built.us), axis=0) >= s.limits * (1 - 1e-9)))
-    plans = binds and not s.delay and not s.load and s.controller.kind == KINDS[0]
     price = free.price(own)
     paid = float(x0 @ price @ x0) if np.isfinite(price).all() else math.inf
     return LoopDesign(
@@ -208,20 +205,13 @@ def design(setting: LoopSetting) -> LoopDesign:
         built,
         float(x0 @ np.asarray(optimum.P) @ x0),
         paid / float(x0 @ own_P @ x0) - 1,
-        *(_planned(problem, sampled, s) if plans else ()),
     )
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Pushed:
-    """A policy whose inputs a force that it does not know is added to, for some samples.
-
-    Attributes:
-        policy: that acts.
-        first, last: samples of the push.
-        size: what is added to the inputs ``[m]``.
-    """
+    """A policy with a force ``size [m]`` added to its inputs, from the ``first`` sample to the ``last``."""
 
     policy: simulation.Policy
     first: int | Array
@@ -249,21 +239,6 @@ def _run(problem: Problem, loop: SampledLoop, s: LoopSetting, *, alone: bool = F
     policy = Pushed(late, 0, s.ticks, added)
     run = jax.tree.map(np.asarray, _rollout(problem, policy, s.x0, ticks=s.ticks))
     return dataclasses.replace(run, us=run.us - added)
-
-
-def _planned(problem: Problem, sampled: control.Sampled, s: LoopSetting) -> tuple[Trajectory, float]:
-    """MPC's loop on the nonlinear plant, and the constrained optimum's cost of the linear one."""
-    design = lqrlab.predictive.mpc(Problem.from_matrices(*sampled, limits=(-s.limits, s.limits)), PLANNED)
-    policy = simulation.DelayedPolicy(simulation.bind(design, problem), s.sample, 0, jnp.inf * jnp.ones(problem.m), 0)
-    run = jax.tree.map(np.asarray, _rollout(problem, policy, s.x0, ticks=s.ticks))
-    return run, float(_least(dataclasses.replace(design, horizon=_LONG), s.x0))
-
-
-@quick_jit
-def _least(design: Any, x0: Array | np.ndarray) -> Float[Array, ""]:
-    """The cost of a plan that is the optimum over all time; NaN of one that is not."""
-    plan, _ = design.plan(x0)
-    return jnp.where(design.exact(plan), plan.cost, jnp.nan)
 
 
 @partial(jit_by_function, jit=quick_jit, static_argnames="ticks")

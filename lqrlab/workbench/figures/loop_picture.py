@@ -6,12 +6,11 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import Float
 
 import lqrlab
 from lqrlab import control, systems
 from lqrlab.control.state_space import response_at
-from lqrlab.simulation import Problem, Trajectory, Verdict
+from lqrlab.simulation import Verdict
 from lqrlab.workbench.figures import animation, charts, loop_design, svg
 from lqrlab.workbench.figures.charts import Axes, Rectangle, above
 from lqrlab.workbench.figures.loop_controllers import KINDS, SampledLoop
@@ -21,10 +20,16 @@ from lqrlab.workbench.figures.svg import DASHES, HtmlPage, Stroke
 
 _WIDTH = 860.0  # of the card [px]
 _MOST_GAINS = 24  # entries of a gain that is written out
-VARIANTS, SPREAD = 200, 0.2
-"""Plants that a design is tried on, and how far their parameters are from its own, relative."""
 LOOPS = ("linear LQR", "implemented")
 """The two loops that are drawn: the optimum on the linear model, and its gain on the plant."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopPicture(svg.Picture):
+    """A picture, and where in it poles are placed: shares of its width and height as of a click plane, and axes."""
+
+    frame: tuple[float, ...] = (2.0, 3.0, 2.0, 3.0)  # outside of the picture: nowhere
+    plane: Axes | None = None
 
 
 def picture(
@@ -43,17 +48,25 @@ def picture(
         moved = animation.animation(plant, {"implemented": result.built} | others, width=_WIDTH)
         return dataclasses.replace(moved, words=said)
     said += "".join(f"<br>{_pinned_words(name, *both)}" for name, both in pinned.items())
-    signals, runs = charts.channels(plant), _runs(result) | others
-    traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, lead=1, named=True)
-    poles = dict(zip(LOOPS, (result.optimal_poles, result.poles)))
-    body = traces + _cost_so_far(result, (0, bottom + 6, 370, 200))
-    body += _nyquist(result, (390, bottom + 6, 225, 200))
-    body += charts.pole_map((635, bottom + 6, 225, 200), poles)
+    signals, runs = charts.channels(plant), {LOOPS[0]: result.best, LOOPS[1]: result.built} | others
+    lead = 1 + (loop_design.outcome(plant, result.built) != Verdict.DIVERGED)
+    traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, lead=lead, named=True)
+    placed, tall = setting.controller.poles, 200.0
+    lasts = 250 if placed else 370  # wide; poles are placed in a larger map
+    body = traces + _cost_so_far(result, (0, bottom + 6, lasts, tall))
+    body += _nyquist(result, (lasts + 20, bottom + 6, 225, tall))
+    at, frame, plane = (lasts + 265, bottom + 6, 595 - lasts, tall), LoopPicture.frame, None
+    if placed:
+        drawn, plane = lqrlab.tuning.figures.placed_poles(at, setting, result)
+        (left, right, top, down), size = plane.edges, (_WIDTH + 8, bottom + 214)
+        body, frame = body + drawn, (left / size[0], right / size[0], top / size[1], down / size[1])
+    else:
+        body += charts.pole_map(at, dict(zip(LOOPS, (result.optimal_poles, result.poles))))
     alt = (
         f"{plant.title}: states, inputs, cost so far, Nyquist curve and poles of the optimum on the linear model "
         f"and of the loop as implemented, sampled every {charts.duration(setting.dt)}"
     )
-    return svg.Picture(svg.document(body, _WIDTH + 8, bottom + 214, alt), alt, said)
+    return LoopPicture(svg.document(body, _WIDTH + 8, bottom + 214, alt), alt, said, frame, plane)
 
 
 def _pinned_words(name: str, s: LoopSetting, result: LoopDesign) -> str:
@@ -76,18 +89,12 @@ def phase_words(margin: control.Margins) -> str:
     return "any" if math.isinf(margin.phase) else f"±{math.degrees(margin.phase):.0f}°"
 
 
-def _runs(result: LoopDesign) -> dict[str, Trajectory]:
-    """The loops that are drawn, by name."""
-    runs = dict(zip(LOOPS, (result.best, result.built)))
-    return runs if result.planned is None else runs | {f"MPC, {loop_design.PLANNED} samples": result.planned}
-
-
 def _cost_so_far(result: LoopDesign, at: Rectangle) -> str:
     """Cost so far of the loops; the optimum as a line across."""
-    runs, ts = _runs(result), result.best.ts
-    looks = svg.strokes(runs).values()
+    runs, ts = (result.best, result.built), result.best.ts
+    looks = svg.strokes(LOOPS).values()
     with np.errstate(over="ignore", invalid="ignore"):  # a loop that diverges costs more than there are numbers
-        so_far = [np.concatenate([[0.0], np.cumsum(run.costs)]) for run in runs.values()]
+        so_far = [np.concatenate([[0.0], np.cumsum(run.costs)]) for run in runs]
     curves = [(ts, cost, look) for cost, look in zip(so_far, looks)]
     curves.append((ts[[0, -1]], np.full(2, result.cost), Stroke(7, DASHES[2])))
     title = "cost so far; dotted: x0ᵀP x0, the least there is"
@@ -120,14 +127,16 @@ def _nyquist(result: LoopDesign, at: Rectangle) -> str:
 
 def words(s: LoopSetting, result: LoopDesign) -> str:
     """A design in words: its cost against the optimum, modes, margins and effort."""
-    lines, margins = [_cost_words(s, result)], result.loop.margins
+    lines, margins, placed = [_cost_words(s, result)], result.loop.margins, ""
     if (s.states != 1).any() or (s.inputs != 1).any() or s.controller.kind != KINDS[0]:
         excess = above(result.in_plant_weights)
         lines.append(f"In the plant's weights it costs {excess} the optimum, without delay and limits.")
+    if s.controller.poles:
+        placed = lqrlab.tuning.figures.pole_words(s, result)
     size = float(np.abs(result.poles).max())
     if margins:
         lasts = charts.duration(control.settling_time(result.poles, s.dt, within=math.exp(-1)))
-        lines.append(f"<b>Poles.</b> Slowest mode |z| = {size:.4f}: time constant {lasts}.")
+        lines.append(f"<b>Poles.</b> {placed}Slowest mode |z| = {size:.4f}: time constant {lasts}.")
         worst = margins[_weakest(margins)]
         at = "" if s.plant.m == 1 else " at its most sensitive input"
         lines.append(
@@ -136,9 +145,20 @@ def words(s: LoopSetting, result: LoopDesign) -> str:
         )
     else:
         why = "; the delay that its design ignores is too long" if s.delay and not s.known else ""
-        lines.append(f"<b>Poles.</b> The loop is <b>unstable</b>: |z| = {size:.4f}{why}. It has no margins.")
-    lines.append(f"<b>Effort.</b> Largest {_effort(s, result)}.")
+        lines.append(f"<b>Poles.</b> {placed}The loop is <b>unstable</b>: |z| = {size:.4f}{why}. It has no margins.")
+    lines += [f"<b>Effort.</b> Largest {_effort(s, result)}.", f"<b>Weights.</b> {weight_words(s)}."]
     return "<br>".join([*lines, *_design_words(s, result.loop)])
+
+
+def weight_words(s: LoopSetting) -> str:
+    """The diagonals of Q and R with their units."""
+    parts = []
+    for name, W, signals in zip("QR", s.weights, (s.plant.states, s.plant.inputs)):
+        units = (f"({x.unit})" if {"/", " "} & {*x.unit} else x.unit for x in signals)
+        units = ("" if unit == "1" else f" /{unit}²" for unit in units)
+        entries = (f"{x.name.replace('_', ' ')} {w:.3g}{unit}" for x, w, unit in zip(signals, np.diagonal(W), units))
+        parts.append(f"{name}: {', '.join(entries)}")
+    return html.escape("; ".join(parts))
 
 
 def _design_words(s: LoopSetting, loop: SampledLoop) -> list[str]:
@@ -179,71 +199,29 @@ def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
         late = s.delay / s.sample
         conditions.append(f"its input {late:g} sample{'s' * (late != 1)} late, {aware}")
     if s.limit < loop_design.FREE:
-        conditions.append(loop_design.limit_words(s.limit))
-    return (
-        f"<b>Cost.</b> Linear optimum {result.cost:.4g}. Nonlinear, {', '.join(conditions)}: {cost}."
-        f"{_limited_words(s, result)}"
-    )
+        conditions.append(loop_design.limit_words(s.limit, s.plant))
+    return f"<b>Cost.</b> Linear optimum {result.cost:.4g}. Nonlinear, {', '.join(conditions)}: {cost}."
 
 
 def _load_words(s: LoopSetting, result: LoopDesign) -> str:
     """The ends of the outputs under a constant load, which has no finite cost."""
+    unit, scale = loop_design.input_unit(s.plant)
+    under = f"<b>Load.</b> Under a load of {s.load * scale:.3g} {html.escape(unit)} at the inputs the"
     ends = np.asarray(s.plant.output_matrix()) @ result.built.xs[-1]
     if loop_design.outcome(s.plant, result.built) == Verdict.DIVERGED:
-        return f"<b>Load.</b> Under a load of {s.load:.2g} × scale at the inputs the loop <b>diverges</b>."
+        return f"{under} loop <b>diverges</b>."
     ended = ", ".join(
         f"{o.name.replace('_', ' ')} {'0' if abs(y) < 1e-3 * o.scale else f'{y:.3g}'} {o.unit}".removesuffix(" 1")
         for o, y in zip(s.plant.outputs, ends)
     )
-    return f"<b>Load.</b> Under a load of {s.load:.2g} × scale at the inputs the outputs end at {html.escape(ended)}."
-
-
-def _limited_words(s: LoopSetting, result: LoopDesign) -> str:
-    """Both loops beside the constrained optimum, where limits bind."""
-    if result.planned is None:
-        return ""
-    if not math.isfinite(result.least):
-        return " Within the limits no input was found that brings the linear plant back from here."
-    said = []
-    for name, run in (("the clipped LQR", result.built), (f"MPC of {loop_design.PLANNED} samples", result.planned)):
-        good = loop_design.outcome(s.plant, run) == Verdict.CONVERGED
-        share = float(np.sum(run.costs)) / result.least - 1
-        said.append(f"{name} costs {above(share)} it" if good else f"{name} does not converge")
-    return (
-        f" Within the limits none pays less than {result.least:.4g}, the constrained optimum; on the nonlinear plant "
-        f"{said[0]}, {said[1]}."
-    )
+    return f"{under} outputs end at {html.escape(ended)}."
 
 
 # On a sheet to mail or to print ----------------------------------------------------------------------------
 
 
-def robustness(s: LoopSetting, result: LoopDesign) -> tuple[int, Float[np.ndarray, " variants"]]:
-    """The design on :data:`VARIANTS` plants whose parameters lie within ±20 % and their ranges.
-
-    Returns:
-        The number of those that it stabilises, with its delay; and of each the cost above its own optimum without delay
-        and limits, relative, of a start that is as likely in all states as their scales say; inf if it is not stable.
-    """
-    uncertain = lqrlab.robust.UncertainPlant.of(s.plant, SPREAD)
-    plants = uncertain.moved(np.random.default_rng(0).uniform(-1, 1, (uncertain.directions, VARIANTS)).T)
-    problem, sizes = Problem.of(plants, dt=s.dt, linear=True), np.asarray(s.plant.scales[0]) ** 2
-    A, B, Q, R, _ = problem.continuous  # type: ignore[misc]
-    late = control.delayed(A, B, Q, R, s.dt, s.delay / s.sample)
-    A, B = result.loop.on_plant(np.asarray(late.A), np.asarray(late.B))
-    stable = np.abs(np.linalg.eigvals(A - B @ result.loop.K)).max(-1) < 1
-    price, P = (np.diagonal(a, axis1=1, axis2=2) for a in (result.undelayed.price(problem.sampled), problem.P))
-    return int(stable.sum()), price @ sizes / (P @ sizes) - 1
-
-
 def sheet(s: LoopSetting, result: LoopDesign, name: str, code: str) -> HtmlPage:
-    """The design called ``name`` on one page, which needs no other file; a browser prints it to PDF.
-
-    Args:
-        s, result: the setting and what was designed for it.
-        name: of the design.
-        code: lines that make it.
-    """
+    """The design called ``name``, which the lines of ``code`` make, on one page that a browser prints to PDF."""
     drawn = picture(dataclasses.replace(s, view=loop_design.OVERVIEW), result)
     parts = [f"<p>{drawn.words}</p>", drawn.svg]
     try:
@@ -251,13 +229,11 @@ def sheet(s: LoopSetting, result: LoopDesign, name: str, code: str) -> HtmlPage:
     except ValueError as error:  # no constant input holds this output
         parts.append(f"<p>{html.escape(str(error))}</p>")
     about = card(s.plant, equations=False)
-    varies = any(field.metadata["vary"] for field in systems.parameter_fields(type(s.plant)).values())
     facts = about.facts | {"modes of the open loop": "; ".join(about.modes)}
     parts += [
         html_table("Weights", _weights(s)),
         html_table("Margins at each input", _margins(s, result)) if result.loop.margins else "",
         html_table("Poles of the loop", _poles(s, result)),
-        _robustness_words(*robustness(s, result)) if varies else "",
         f"<h3>Plant</h3><p>{html.escape(about.title)}.</p>",
         *(f"<p><b>{html.escape(label.capitalize())}.</b> {html.escape(words)}</p>" for label, words in facts.items()),
         *(html_table(caption, table) for caption, table in about.tables.items()),
@@ -296,12 +272,3 @@ def _poles(s: LoopSetting, result: LoopDesign) -> Table:
         lasts = charts.duration(mode.time_constant) if mode.time_constant >= 0 else "grows"
         rows.append((written, f"{abs(z):.4f}", lasts, f"{mode.damping:.2f}" if pair else "–"))
     return ("z", "|z|", "time constant", "damping"), rows
-
-
-def _robustness_words(stable: int, excess: Float[np.ndarray, " variants"]) -> str:
-    middle, high = (f"{charts.percent(100 * a)} %" for a in np.quantile(excess, (0.5, 0.95), method="higher"))
-    return (
-        f"<p><b>Robustness.</b> Of {VARIANTS} plants whose parameters lie within ±{100 * SPREAD:.0f} % the design "
-        f"stabilises {stable}. It costs {middle} above each one's own optimum (median; 95th percentile {high}), "
-        "without delay and limits, in the plant's weights.</p>"
-    )

@@ -99,7 +99,7 @@ def save(figure: Figure, stem: str | Path, alt: str) -> list[Path]:
 
 def _check_words(alt: object) -> None:
     if not isinstance(alt, str) or not alt.strip():
-        raise ValueError(f"alt: expected words that stand for the figure, but found {alt!r}")
+        raise ValueError(f"alt: expected a description of the figure, but found {alt!r}")
 
 
 def grid(count: int, columns: int = 3, height: float = 1.9, **options: Any) -> tuple[Figure, list[Axes]]:

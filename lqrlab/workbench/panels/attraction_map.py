@@ -146,7 +146,7 @@ def picture(setting: AttractionSetting, check: Check = lambda: None) -> Picture:
 
 
 def _legend(setting: AttractionSetting) -> str:
-    """What colours mean, and the ellipse."""
+    """Colours with their meaning, and the ellipse."""
     own, body, x = svg.CURVES[0][0], "", 2.0
     shades = (own, 1.0), (own, 0.4), (_GREY, 0.43), (own, 0.0)
     for words, (colour, strength) in zip(("converges soon", "converges late", "undecided", "diverges"), shades):
@@ -211,7 +211,7 @@ class AttractionMap(Panel[AttractionSetting, Picture]):
     first = "100,000 rollouts take about 7 s, or 5 s where their program was compiled before"
 
     def __init__(self, setting: AttractionSetting) -> None:
-        self._default, quiet = setting, {"continuous_update": False}
+        self._default, quiet = setting, {"continuous_update": False}  # type: AttractionSetting, dict[str, Any]
         self.across, self.up = controls.plane_choosers(setting.plant.states, setting.across, setting.up)
         self.span = controls.slider("reach, × scale", setting.span, 0.5, 20.0, **quiet)
         self.limit = controls.limit_slider(setting.limit, **quiet)

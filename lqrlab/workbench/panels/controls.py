@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import html
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from lqrlab import systems
 from lqrlab.compute import files
 from lqrlab.systems import Plant, Signal
 from lqrlab.workbench.figures import loop_design
-from lqrlab.workbench.figures.loop_design import FREE, start
+from lqrlab.workbench.figures.charts import Axes
+from lqrlab.workbench.figures.loop_design import FREE, input_unit, start
 from lqrlab.workbench.panels.live_panel import sentence
 from lqrlab.workbench.runs import session
 from lqrlab.workbench.runs.session import DESIGNS
@@ -49,7 +51,8 @@ def log_slider(
 def on_grid(slider: Any) -> Any:
     """The slider, its value one of its steps: a browser moves what is off the grid onto it, and reports a change."""
     away = (np.log10(slider.value) if hasattr(slider, "base") else slider.value) - slider.min
-    slider.step = away / max(round(away / slider.step), 1) or slider.step
+    if away > 0:
+        slider.step = away / max(round(away / slider.step), 1)
     return slider
 
 
@@ -114,9 +117,19 @@ def initial_sliders(plant: Plant, **options: object) -> Sliders:
     }
 
 
-def limit_slider(value: float, **options: object) -> ipywidgets.FloatLogSlider:
-    """A slider for limits of the inputs, in their scales."""
-    return log_slider("limit, × scale", min(value, FREE), -1.5, 2, step=0.05, **options)
+def limit_slider(
+    value: float, label: str = "limit", plant: Plant | None = None, **options: object
+) -> ipywidgets.FloatLogSlider:
+    """A slider for limits of the inputs, a ``value`` of them in scales; in their unit if that of all is the same."""
+    (unit, scale), at_end = input_unit(plant), {"tooltip": "the right end: no limit"}
+    low, words = math.log10(scale) - 1.5, f"{label} [{unit}]" if unit != "× scale" else f"{label}, {unit}"
+    return log_slider(words, scale * min(value, FREE), low, low + 3.5, step=0.05, **at_end | options)
+
+
+def limit_of(value: float, plant: Plant) -> float:
+    """The limit, in scales of the inputs, that such a slider of a plant stands at."""
+    limit = value / input_unit(plant)[1]
+    return limit if limit < 0.99 * FREE else FREE  # a browser moves it onto its grid
 
 
 def positions(control: ipywidgets.Widget, most: int) -> dict[str, Any]:
@@ -152,9 +165,15 @@ class ClickPlane(anywidget.AnyWidget):
     # as a path, anywidget would watch the file and hold every plane for ever
     _esm = Path(__file__).with_name("click_plane.js").read_text(encoding="utf-8")
     svg: Any = traitlets.Unicode("").tag(sync=True)
+    value = property(lambda self: self.svg, lambda self, drawing: self.set_trait("svg", drawing))
     frame: Any = traitlets.List([0.0, 1.0, 0.0, 1.0]).tag(sync=True)
     point: Any = traitlets.List([]).tag(sync=True)
     start: Any = traitlets.List([]).tag(sync=True)
+
+    def at(self, axes: Axes, name: str = "point") -> complex:
+        """x + iy of such a place in the axes that the plane has."""
+        ends = zip((axes.x, axes.y), getattr(self, name))
+        return complex(*(low + share * (high - low) for (low, high), share in ends))
 
 
 def plane_choosers(states: Sequence[Signal], across: int, up: int) -> list[ipywidgets.Dropdown]:
@@ -199,8 +218,7 @@ def guarded(then: Callable[[], None], say: Callable[[str], None]) -> Callable[..
 class KeptDesigns(ipywidgets.VBox):
     """A name, and buttons that keep what a panel stands at under it, go back to what was kept, or forget that.
 
-    The file is ``designs.json`` of the run that was begun last, else of this folder; ``call``, the code that makes the
-    panel, tells its designs from those of others.
+    The file is ``designs.json`` of the run begun last, else of this folder; ``call`` is the code that makes the panel.
     """
 
     def __init__(self, call: str, values: Callable[[], Mapping[str, Any]], go: Callable[[Mapping[str, Any]], None]):

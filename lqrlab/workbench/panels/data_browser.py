@@ -114,8 +114,8 @@ def _words(chosen: Selection, variant: int, at: int, recorded: Trajectory) -> st
         f"<b>{html.escape(chosen.family)}</b>, variant {data.variants.variant[row]} ({split}): "
         f"{html.escape(', '.join(values))}.<br>"
         f"<b>Cost.</b> The optimum from this start is x0ᵀP x0 = {least:.4g}. Recorded: {paid:.4g} in {took}, "
-        f"and {rest:.3g} still to be paid at the end: {excess} the optimum.<br>"
-        f"<b>Left out.</b> {left_out(data, chosen.family)}"
+        f"and {rest:.3g} cost-to-go at the end: {excess} the optimum.<br>"
+        f"<b>Excluded.</b> {left_out(data, chosen.family)}"
     )
 
 
@@ -134,7 +134,7 @@ class Browser(Panel[BrowserQuestion, Picture]):
     """The panel; its controls are attributes."""
 
     moving = ("variant", "trajectory")
-    does = "shows each trajectory of the data set beside the optimum from its start, by family, split and variant"
+    does = "shows each trajectory of the data set and the optimum from its start, by family, split and variant"
 
     def __init__(self, data: dataset.Dataset) -> None:
         self._data = data

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,31 +15,31 @@ from lqrlab import control
 from lqrlab.compute.array_files import write_arrays
 from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import charts, loop_design
-from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice, integral_weight, wanted_poles
+from lqrlab.workbench.figures import charts, loop_design, loop_picture
+from lqrlab.workbench.figures.loop_controllers import KINDS, ControllerChoice, integral_weight
 from lqrlab.workbench.figures.loop_design import LoopDesign, LoopSetting, design
 from lqrlab.workbench.figures.loop_picture import picture, sheet
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls
-from lqrlab.workbench.panels.controls import button
-from lqrlab.workbench.panels.live_panel import Check
+from lqrlab.workbench.panels.controls import ClickPlane, button
+from lqrlab.workbench.panels.live_panel import Check, Live
 from lqrlab.workbench.panels.panel import Panel, literal
 
-_MOST = 3  # designs that are pinned
-_ANY = 4.0  # overshoot from which on it is not specified
+_MOST, _ANY = 3, 4.0  # designs that are pinned; overshoot from which on it is not specified
+_TAKES = "The search takes about 2 s; 10 s if specifications exclude each other."
 _SPECIFIED = ("settling", "overshoot", "effort", "margin")
-_CHOSEN = ("faster", "damping", "integral", "disturbance", "sensor")
+_CHOSEN = ("integral", "disturbance", "sensor")
+_NEAR = 0.08  # of the width of the map, within which a pole is taken hold of
 
 
 def lqr_designer(
     plant: str | Plant, *, num_steps: int | None = None, values: Mapping[str, Any] | None = None
 ) -> "Designer | Picture":
-    """A panel to design a plant's regulator: weights, sampling, delay, limits, load and parameters on sliders.
+    """A panel to design a plant's regulator: LQR, poles that are typed or dragged, integral action, or LQG.
 
-    The controller is the LQR, or poles that are placed, integral action on an output, or LQG from the outputs that are
-    measured; each is judged beside the LQR that sees all states. Up to three designs are pinned and drawn as well.
-    The curves take ``num_steps`` sample times, or until the nominal loop has settled. ``values`` is what the controls
-    begin at, as *copy as code* writes it. Without a person it is the picture.
+    Weights, sampling, delay, limits, load and parameters are on sliders; up to three designs are pinned. The plant is
+    a family or one of your own; curves take ``num_steps`` sample times, or until the nominal loop has settled.
+    ``values`` is what its controls begin at, as *copy as code* writes it. Without a person it is the picture.
     """
     return Designer(plant, num_steps).at(values)
 
@@ -46,6 +47,7 @@ def lqr_designer(
 class Designer(Panel[LoopSetting, Picture]):
     """The panel; its controls are attributes, ``states``, ``inputs`` and ``parameters`` by name."""
 
+    canvas = ClickPlane
     moving = ("inputs", "sample", "delay", "limit")
     does = "designs the regulator anew for each weight, sample time, delay, limit, specification and parameter"
     first = "about 2 s, or 1 s where its programs were compiled before"
@@ -53,37 +55,42 @@ class Designer(Panel[LoopSetting, Picture]):
     def __init__(self, plant: str | Plant, num_steps: int | None = None) -> None:
         self._default = default = LoopSetting.of(plant, num_steps)
         self.states, self.inputs = (
-            {s.name: controls.factor_slider(f"{s.name.replace('_', ' ')} weight ×") for s in signals}
-            for signals in (default.plant.states, default.plant.inputs)
+            {s.name: controls.factor_slider(f"{matrix}: {s.name.replace('_', ' ')} ×") for s in signals}
+            for matrix, signals in zip("QR", (default.plant.states, default.plant.inputs))
         )
+        self.entries = ipywidgets.HTML()
         times = [(charts.duration(k * default.tick), k) for k in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)]
         self.sample = ipywidgets.SelectionSlider(
             options=times, value=loop_design.TICKS, description="sample time", **controls.WIDE
         )
         self.delay = controls.slider("delay [samples]", 0.0, 0.0, float(loop_design.LATE), step=0.25)
         self.known = controls.checkbox("the design knows the delay")
-        self.limit = controls.limit_slider(loop_design.FREE)
+        self.limit = controls.limit_slider(loop_design.FREE, "input limit", default.plant)
         self.size = controls.slider("initial state, ×", 1.0, 0.05, 3.0)
         self.view = ipywidgets.Dropdown(options=loop_design.VIEWS, description="picture", **controls.WIDE)
-        self.load = controls.slider("input disturbance, × scale", 0.0, -1.0, 1.0)
+        unit, scale = loop_design.input_unit(default.plant)
+        self.load = controls.slider(f"disturbance [{unit}]", 0.0, -scale, scale)
         self.parameters = controls.parameter_sliders(default.plant)
         self._controller(default.plant)
         pages = {
-            "weights": [*self.states.values(), *self.inputs.values()],
+            "weights": [*self.states.values(), *self.inputs.values(), self.entries],
             "controller": [self.kind, *itertools.chain(*self._settings.values())],
             "loop": [*(self.sample, self.delay, self.known, self.limit, self.size, self.load, self.view)],
             "specifications": self._specified(default.ticks * default.tick),
             "parameters": list(self.parameters.values()),
         }
         self._written: set[Path] = set()
+        self._far, self._paired = 0.0, None  # type: float, bool | None
         super().__init__(
             [controls.tabs(pages)],
             tools=self.pinning(self._named, lambda: _MOST),
             call=("lqr_designer", {"plant": plant, "num_steps": num_steps}),
         )
         names = ["states", "inputs", "sample", "delay", "known", "limit", "size", "load", "view", "parameters", "kind"]
-        names += ["faster", "damping", "integral", "measured", "disturbance", "sensor", "held", *_SPECIFIED]
+        names += ["poles", "integral", "measured", "disturbance", "sensor", "held", *_SPECIFIED]
         self.track(**{name: getattr(self, name) for name in names})
+        self.picture.observe(self._guarded(self._taken), names="start")
+        self.picture.observe(self._guarded(self._dragged), names="point")
         self.kind.observe(lambda _: self._reveal(), names="value")
         self._reveal()
         self.ask()
@@ -92,19 +99,21 @@ class Designer(Panel[LoopSetting, Picture]):
         """The controls of a kind of controller, and of its settings."""
         usual, outputs = ControllerChoice(), [o.name.replace("_", " ") for o in plant.outputs]
         self.kind = ipywidgets.Dropdown(options=KINDS, description="controller", **controls.WIDE)
-        self.faster = controls.slider("pole speed ×", usual.faster, 0.25, 4.0)
-        self.damping = controls.slider("damping at least", usual.damping, 0.0, 0.99)
+        self.poles = ipywidgets.Text(
+            lqrlab.tuning.figures.faster_poles(plant), description="poles [rad/s]", continuous_update=False,
+            placeholder="−2, −1±1j", **controls.WIDE,
+        )  # fmt: skip
         numbered = [(name, i) for i, name in enumerate(outputs)]
-        self.held = ipywidgets.Dropdown(options=numbered, description="output that is held", **controls.WIDE)
-        self.integral = controls.factor_slider("weight of its integral, ×")
+        self.held = ipywidgets.Dropdown(options=numbered, description="output held", **controls.WIDE)
+        self.integral = controls.factor_slider("integral weight ×")
         self.measured = {o.name: controls.checkbox(f"measures {name}") for o, name in zip(plant.outputs, outputs)}
         self.disturbance, self.sensor = (
             controls.log_slider(label, value, -4, 1, step=0.05, readout_format=".2g")
             for label, value in (("disturbance, scale/√s", usual.disturbance), ("sensor noise, × scale", usual.sensor))
         )
         self._settings: dict[str, list[ipywidgets.Widget]] = {
-            "pole placement": [self.faster, self.damping],
-            "integral action": [self.integral],
+            "pole placement": [self.poles, ipywidgets.HTML("Type them, Enter; or drag × in the map of poles.")],
+            "integral action": [ipywidgets.Box([self.held], layout=controls.WIDE["layout"]), self.integral],
             "LQG": [*self.measured.values(), self.disturbance, self.sensor],
         }
 
@@ -112,11 +121,12 @@ class Designer(Panel[LoopSetting, Picture]):
         """The controls of the specifications of a step, and a button that looks for weights which meet them."""
         self.settling = controls.slider("settled after [s]", float(f"{0.3 * longest:.2g}"), longest / 200, longest)
         self.overshoot = controls.slider("overshoot, at most", 0.1, 0.0, _ANY)
-        self.effort = controls.limit_slider(loop_design.FREE, description="inputs, × scale")
+        self.effort = controls.limit_slider(loop_design.FREE, "inputs at most", self._default.plant)
         self.margin = controls.slider("disk margin, at least", 0.0, 0.0, 2.0)
-        self.found = controls.Said()
-        self.find = button("find weights", controls.guarded(self._find, self.found.say))
-        return [self.held, self.settling, self.overshoot, self.effort, self.margin, self.find, self.found]
+        self.found, self.search = controls.Said(_TAKES), Live(self._search, self._find)
+        self.find = button("find weights", self._guarded(lambda: self.search.ask(self._question())))
+        asked = self.held, self.settling, self.overshoot, self.effort, self.margin
+        return [*asked, self.find, self.search.bar, self.found]
 
     def _reveal(self) -> None:
         """Show the settings of the kind that is chosen alone."""
@@ -130,31 +140,78 @@ class Designer(Panel[LoopSetting, Picture]):
 
         states, inputs = (np.array([s.value for s in group.values()]) for group in (self.states, self.inputs))
         measured = tuple(i for i, box in enumerate(self.measured.values()) if box.value)
-        plant, effort = controls.changed(self._default.plant, self.parameters), self.effort.value
+        plant = controls.changed(self._default.plant, self.parameters)
+        effort = controls.limit_of(self.effort.value, plant)
         specifications = lqrlab.tuning.StepSpecs(
             self.settling.value,
             self.overshoot.value if self.overshoot.value < _ANY else None,
             tuple(map(float, loop_design.largest_inputs(plant, effort))) if effort < loop_design.FREE else None,
             self.margin.value or None,
         )
-        return dataclasses.replace(
+        dt, placed = self.sample.value * self._default.tick, self.kind.value == "pole placement"
+        poles = lqrlab.tuning.figures.read_poles(self.poles.value, plant, dt) if placed else ()
+        question = dataclasses.replace(
             self._default,
             plant=plant,
             states=states,
             inputs=inputs,
             delay=round(self.delay.value * self.sample.value),
             specifications=specifications,
-            controller=ControllerChoice(measured=measured, **at("kind", "held", *_CHOSEN)),
-            **at("sample", "known", "limit", "size", "load", "view"),
+            controller=ControllerChoice(measured=measured, poles=poles, **at("kind", "held", *_CHOSEN)),
+            limit=controls.limit_of(self.limit.value, plant),
+            load=self.load.value / loop_design.input_unit(plant)[1],
+            far=self._far,
+            **at("sample", "known", "size", "view"),
         )
+        self.entries.value = loop_picture.weight_words(question)
+        return question
 
     def _compute(self, question: LoopSetting, check: Check) -> Picture:
         return picture(question, design(question), dict(self.pinned))
 
-    def _find(self) -> None:
-        """Move the weights to where the LQR meets the specifications, or comes nearest."""
-        self.found.say("looking for weights …")
-        states, inputs, said = lqrlab.tuning.figures.found_weights(self._question())
+    def ask(self) -> None:
+        """As all panels; the map of poles is then as large as they need, but not while one of them is dragged."""
+        self._far = self._far if self._quiet else 0.0
+        super().ask()
+
+    def draw(self, picture: Picture) -> None:
+        """Put a picture into the panel, and the plane in which poles are dragged over it."""
+        super().draw(picture)
+        self.picture.frame = list(getattr(picture, "frame", loop_picture.LoopPicture.frame))
+
+    def _taken(self) -> None:
+        """Take hold of the pole that is nearest to the click, with its conjugate."""
+        axes, self._paired = self._drawn.plane, None  # type: ignore[attr-defined]
+        at, others = self.picture.at(axes, "start"), list(self._question().controller.poles)
+        near = min(others, key=lambda pole: abs(pole - at))
+        for pole in {near, near.conjugate()}:
+            others.remove(pole)
+        self._far, self._others = axes.y[1], others
+        self._paired = bool(near.imag) if abs(near - at) < _NEAR * (axes.x[1] - axes.x[0]) else None
+
+    def _dragged(self) -> None:
+        """Move the pole that is held; a real one stays real, a pair a pair, all stable."""
+        if self._paired is None:
+            return
+        s, least = self.picture.at(self._drawn.plane), 0.01 * self._far  # type: ignore[attr-defined]
+        moved = complex(min(s.real, -least), max(abs(s.imag), least) if self._paired else 0.0)
+        with self.quietly():
+            self.poles.value = lqrlab.tuning.figures.written_poles([*self._others, moved])
+        super().ask()
+
+    def _search(self, question: LoopSetting, check: Check) -> tuple[Any, ...]:
+        """Weights with which the LQR meets the specifications, or comes nearest."""
+        begin = time.monotonic()
+
+        def report(start: int, starts: int) -> None:
+            check()
+            self.found.say(f"looking for weights: start {start + 1} of {starts}, {time.monotonic() - begin:.1f} s")
+
+        return lqrlab.tuning.figures.found_weights(question, report)
+
+    def _find(self, answer: tuple[Any, ...]) -> None:
+        """Move the weights to those found."""
+        states, inputs, said = answer
         with self.quietly():
             for group, factors in ((self.states, states), (self.inputs, inputs)):
                 for slider, factor in zip(group.values(), factors):
@@ -189,11 +246,9 @@ class Designer(Panel[LoopSetting, Picture]):
         return sheet(s, design(s), path.stem, regulator(s)).save(path)
 
     def _write_mat(self, path: Path) -> Path:
-        """Plant, weights and controller as a ``.mat`` file, which MATLAB and SciPy read.
+        """A ``.mat`` file for MATLAB and SciPy: the continuous plant ``A`` … ``C``, the sampled ``Ad`` … ``Nd``, ``K``.
 
-        ``A``, ``B``, ``Q``, ``R``, ``C`` of the continuous plant, ``Ad`` … ``Nd`` of a sample of ``dt`` [s], without
-        delay; ``K`` on the plant's state and the controller's memory; ``Ak`` … ``Dk`` of the whole controller, from the
-        plant's state to its input.
+        ``Ak`` … ``Dk`` are the whole controller, from the plant's state to its input; all without delay.
         """
         s, path = self._question(), self._place(path, ".mat")
         found, plant = design(s), (*s.plant.matrices(), *s.weights, s.plant.output_matrix())
@@ -224,7 +279,7 @@ def regulator(s: LoopSetting) -> str:
             numbers = ", ".join(f"{f:.6g}" for f in factors)
             weights += [f"w = jnp.array([{numbers}])", f"{name} = {name} * jnp.sqrt(jnp.outer(w, w))"]
     lines = [
-        *(["import jax.numpy as jnp", ""] if weights or s.controller.kind == "LQG" else []),
+        *(["import jax.numpy as jnp", ""] if weights or s.controller.kind in KINDS[1::2] else []),
         "from lqrlab import compute, control, simulation, systems",
         "",
         "compute.setup()",
@@ -249,9 +304,8 @@ def _designed(s: LoopSetting) -> list[str]:
     rows, optimum = "plant.output_matrix()", control.lqrd(*s.plant.matrices(), *s.weights, s.dt)
     match c.kind:
         case "pole placement":
-            poles = [complex(z) for z in wanted_poles(c, optimum, s.dt)]
-            written = ", ".join(repr(z if z.imag else z.real) for z in poles)
-            return [sampled, f"design = control.place(A, B, [{written}])"]
+            poles = [z if z.imag else z.real for z in c.poles]
+            return [sampled, f"design = control.place(A, B, jnp.exp({s.dt:g} * jnp.array({poles})))"]
         case "integral action":
             weight = integral_weight(c, s.plant, optimum, s.dt)
             C = f"C = {rows}[{c.held}:{c.held + 1}]"

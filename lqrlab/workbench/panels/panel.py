@@ -48,6 +48,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
     processor seconds; ``slim`` is the width of what stands ``beside`` over its height.
     """
 
+    canvas: Any = ipywidgets.HTML  # of the picture
     moving: tuple[str, ...] = ()
     does, first, slim = "its controls redraw the picture", "about 1 s", 1.0
 
@@ -62,7 +63,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         settle: float = 0.0,
     ) -> None:
         compute.setup()
-        self.picture, self.words, self.code = ipywidgets.HTML(), ipywidgets.HTML(), ipywidgets.HTML()
+        self.picture, self.words, self.code = self.canvas(), ipywidgets.HTML(), ipywidgets.HTML()
         self.live = Live(self._compute, self._show, settle=settle)
         self.reset = button("back to the defaults", self._guarded(self._reset))
         self._quiet, self._call, self._drawn = False, call, Picture("", "")
@@ -135,7 +136,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
 
         def keep() -> None:
             if len(self.pinned) >= most():
-                raise ValueError(f"at most {most()} designs are drawn beside another; unpin those that are")
+                raise ValueError(f"at most {most()} designs can be pinned; unpin one first")
             name, design = now()
             self.pinned[f"design {len(self.pinned) + 1}{name}"] = design
             self.ask()
@@ -194,7 +195,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
 
     @classmethod
     def note(cls, still: Picture | None = None) -> str:
-        """What the live panel does, how to open it, and which controls a page without a kernel has."""
+        """The live panel: its purpose, how to open it, and the controls that a page without a kernel has."""
         moved = [html.escape(axis.label) for axis in getattr(still, "axes", ())]
         more = f" Without a kernel, in a report, sliders move {', '.join(moved)}." if moved else ""
         return f"<small>Live in JupyterLab (<code>make lab</code>): {cls.does}.{more}</small>"

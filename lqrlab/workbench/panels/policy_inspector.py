@@ -173,14 +173,14 @@ def _plane(pair: Pair, runs: Runs, across: int, up: int, span: float) -> str:
 
 
 InspectorQuestion = tuple[np.ndarray, Plant, tuple[int, int, float], tuple[float, float]]
-"""The start, the plant, the states of the plane and its reach, time [s] and size of the push, in scales of inputs."""
+"""The start, the plant, the states of the plane and its reach, time [s] and size of the impulse, in input scales."""
 
 
 class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
     """The panel; its controls are attributes, ``initial`` and ``parameters`` by name; ``plane`` is clicked."""
 
     moving = ("initial",)
-    does = "runs both controllers from a start clicked in the plane, with a push, on a changed plant"
+    does = "runs both controllers from a start clicked in the plane, with an impulse disturbance, on a changed plant"
     first = "a network's rollouts take about 16 s, or 3 s where their program was compiled before"
 
     def __init__(
@@ -195,12 +195,12 @@ class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
         axes = Axes((0.0, 20.0, _SIDE, _SIDE - 20), (0, 1), (0, 1))
         self.plane = ClickPlane(frame=[edge / _SIDE for edge in axes.edges])
         steps = loop_design.horizon(plant, num_steps, most=10**9)
-        self.push_at = controls.slider("push at [s]", 0.0, 0.0, float(f"{steps * float(plant.dt):.3g}"))
-        self.push = controls.slider("push of the inputs, × scale", 0.0, -10.0, 10.0)
+        self.push_at = controls.slider("impulse at [s]", 0.0, 0.0, float(f"{steps * float(plant.dt):.3g}"))
+        self.push = controls.slider("impulse on inputs, × scale", 0.0, -10.0, 10.0)
         pages: dict[str, list[Any]] = {
             "initial state": list(self.initial.values()),
             "plane": [self.across, self.up, self.span],
-            "push": [self.push_at, self.push],
+            "impulse": [self.push_at, self.push],
             "parameters": list(self.parameters.values()),
         }
         beside = [ipywidgets.HTML("Click to choose the start in this plane:"), self.plane]

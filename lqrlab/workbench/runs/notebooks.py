@@ -139,7 +139,7 @@ def named(folder: Path, names: Sequence[str]) -> list[Notebook]:
     wanted = []
     for name in names:
         if "=" in name:
-            raise ValueError(f"notebooks: {name!r} is none; values are given with -p, as in -p {name}")
+            raise ValueError(f"notebooks: {name!r} is none; set values with -p, as in -p {name}")
         wanted.append(the_one("notebooks: there is no", Path(name).name.removesuffix(".ipynb"), paths))
     return [read(paths[name]) for name in dict.fromkeys(wanted)]
 

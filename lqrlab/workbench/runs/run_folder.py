@@ -170,7 +170,7 @@ def clear(folder: Path) -> None:
     made = _made(folder)
     for name in PRODUCTS:
         if name not in made and (folder / name).exists() and not (folder / name).is_symlink():
-            wrong = f"holds {name}, but its record does not say that a run made that"
+            wrong = f"holds {name}, which is not in its record of a run"
             raise ValueError(f"{typed(folder)}: {wrong}; remove it yourself, or give another --folder")
     for path in (folder / name for name in made):
         if path.is_dir() and not path.is_symlink():

@@ -86,8 +86,8 @@ def begin(
         run: the folder, relative to the project's (:func:`project`), or ``"latest"``: the newest run that has what the
             notebook ``reads``, else ``data/runs/default``.
         backend: where and how to compute: device and precision hold from here on, it is recorded with the result.
-        reads: what the folder has to hold, as ``"dataset"`` or ``("dataset", "checkpoints")``; a person's new folder
-            gets a link to the data set of the latest run.
+        reads: what the folder holds, as ``"dataset"`` or ``("dataset", "checkpoints")``; a new folder gets a link
+            to the latest data set.
         plants: a file of plants (:func:`lqrlab.systems.register_file`), relative to the project's folder.
     """
     from lqrlab import compute
@@ -160,7 +160,7 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
         raise ValueError(f"finish: session.begin({name!r}, run) has to come first")
     begun, started, backend = _started[name]
     if missing := [str(f) for f in files if not (folder / f).exists()]:
-        raise ValueError(f"{name}: says that it made {', '.join(missing)}, but {folder} has no such file")
+        raise ValueError(f"{name}: its result names {', '.join(missing)}, but {folder} has no such file")
     path = result_path(folder, name)
     if _kept(folder, name):
         print(f"Kept {path}, written by `lqrlab run`. Set `run` to another folder for your own result")

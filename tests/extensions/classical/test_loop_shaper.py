@@ -84,6 +84,28 @@ def test_a_dead_time_is_exact_in_time_and_in_cost(plant, delay):
     assert loop.margins.delay_margin == pytest.approx(lead(plant).margins.delay_margin - delay, rel=0.02)
 
 
+def test_the_margins_that_are_drawn_are_python_controls_and_stand_at_its_frequencies(plant):
+    loop = lead(plant)
+    L = python_control.ss(*loop.joint, 0, float(plant.dt))
+    gains, phases, _, turned, ones, _ = python_control.stability_margins(L, returnall=True)
+    theirs = [(w, f"GM {g:.3g}") for w, g in zip(turned, gains)] + [(w, f"PM {p:.3g}°") for w, p in zip(ones, phases)]
+    ours, drawn = loop_pictures._margins(loop), loop_pictures.bode({"": loop}, LoopRequirements())
+    assert [said[:2] for *_, said in ours] == ["GM", "PM"]
+    for w, _, _, said in ours:
+        assert said in [words for at, words in theirs if abs(w - at) < 0.01 * w]
+        assert f">{said}<" in drawn
+    assert drawn.count(">−180<") == 1
+
+
+@pytest.mark.parametrize("family", ["pendulum", "double_integrator"])
+def test_it_begins_with_a_loop_that_keeps_its_requirements_and_follows_its_reference(family):
+    panel = loop_shaper.LoopShaper(family)
+    loop, steps = panel._loop(), panel._loop().step()[1]
+    assert loop.broken(LoopRequirements()) == []
+    assert steps[len(steps) // 2 - 1] == pytest.approx(1.0, abs=0.1)
+    panel.close()
+
+
 def test_an_unstable_loop_is_said_and_costs_without_end(plant):
     loop = lead(plant, 1.0)
     assert not loop.stable
@@ -161,6 +183,7 @@ def _drag(panel, share, level, start=None):
 
 def test_zeros_poles_and_notch_are_dragged_and_leave_the_others(panel):
     level = lambda w: math.log10(abs(panel._loop().gain_at(w)))  # noqa: E731
+    panel.set({"integral": panel.integral.base**panel.integral.min})
     (zero,), (pole,) = panel._compensator().zeros.real, panel._compensator().poles.real
     _drag(panel, -2 * zero, level(-zero), (-zero, level(-zero)))
     np.testing.assert_allclose(panel._compensator().zeros, [2 * zero], rtol=1e-6)
@@ -195,6 +218,7 @@ def _drag_root(panel, start, to):
 
 
 def test_roots_and_the_loops_poles_are_dragged_in_the_root_locus(panel):
+    panel.set({"integral": panel.integral.base**panel.integral.min})
     (zero,), (pole,) = panel._compensator().zeros.real, panel._compensator().poles.real
     _drag_root(panel, complex(zero), complex(1.6 * zero))
     np.testing.assert_allclose(panel._compensator().zeros, [1.6 * zero], rtol=1e-6)

@@ -188,12 +188,12 @@ def test_a_judgement_that_no_loops_can_have_had_is_refused_and_none_of_its_code_
     first = next(iter(scenarios))
     score, none, evil = ("scores", first, "lqr"), ("scores", first, "none"), str(tmp_path / "evil.py")
     rows = [
-        ("lqr pays 0.5 of the least", (*score, "ratio"), [[0.5]]),
+        ("lqr costs 0.5 of the optimum", (*score, "ratio"), [[0.5]]),
         ("table of costs of another shape", (*score, "ratio"), [[1.0, 1.0]]),
         ("table of costs of another shape", (*score, "asked"), [[1.0], [1.0]]),
         ("compared with <b>, not with unconstrained", (*score, "reference"), "<b>"),
-        ("verdicts that there are not", (*score, "verdict"), [[9]]),
-        ("neither lost nor have a cost", (*none, "lost"), [[False]]),
+        ("unknown verdicts", (*score, "verdict"), [[9]]),
+        ("loops without cost that did not diverge", (*none, "lost"), [[False]]),
         ("its table of plants", ("plants", first), ["pendulum"]),
         ("its table of plants", ("left_out", first), 3),
         ("refusals, and no costs", ("refused",), {"lqr": {"another": {"cart_pole": "words"}}}),
@@ -219,7 +219,7 @@ def test_a_judgement_that_no_loops_can_have_had_is_refused_and_none_of_its_code_
     both = controllers.compared(files)
     assert list(both.scores[first]) == [f"{name} ({file})" for file in files for name in ("lqr", "none")]
     assert (both.recipe["version"], both.recipe["controllers"]) == ("0.0, 0.1", {f"lqr ({f})": "12" for f in files})
-    assert "costs are as the files say" in both.recipe["verified"]
+    assert "costs are those of the files" in both.recipe["verified"]
 
 
 def test_a_function_that_asks_what_plant_it_has_is_told_so_among_many_families(tmp_path):

@@ -427,7 +427,7 @@ def test_command_and_two_controllers_in_one_program(tmp_path, monkeypatch):
     )
     sources = "cart_pole/cart_pole.c", "network/network.c", "main.c"
     assert run("gcc", "-std=c99", "-Wall", "-Werror", *sources, "-lm", "-o", "both").stderr == ""
-    gains = [p.K, simulation.bind(learning.pretrained("regulator"), p).as_gain().K]
+    gains = [p.K, simulation.bind(learning.pretrained("regulator"), p).K]
     expected = [np.clip(-(np.asarray(K) @ x)[0], *limit) for K, limit in zip(gains, ((-5, 5), (-np.inf, np.inf)))]
     np.testing.assert_allclose(np.array(run("./both").stdout.split(), float), expected, rtol=1e-6)
 

@@ -180,7 +180,7 @@ def test_nothing_is_executed_without_a_word(library, tmp_path):
         "twins": (DESCRIPTION.replace('<Unknown index="4"/></D', '<Unknown index="2"/></D'), "of each state"),
         "input": (DESCRIPTION.replace('valueReference="5"', 'valueReference="7"'), "refuses its start: .*fmi2SetReal"),
     }
-    refused("trusted=True if you know who made it", deployment.from_fmu, packed(tmp_path / "a.fmu", library))
+    refused("trusted=True if you trust its source", deployment.from_fmu, packed(tmp_path / "a.fmu", library))
     for path, words, options in (
         (packed(tmp_path / "c.fmu", library, "CoSimulation"), "of one for co-simulation the states are not known", {}),
         (packed(tmp_path / "e.fmu", library, description=NEWER), r"expected a unit of FMI 2\.0, but found 3\.0", {}),

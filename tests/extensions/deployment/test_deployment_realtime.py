@@ -324,7 +324,7 @@ def test_what_is_refused_in_words():
     for arguments, words in (
         ({"plant": lambda u: START}, "problem: expected the plant"),
         ({"plant": plant, "rate": -1.0}, "rate"),
-        ({"plant": problem, "rate": 70.0}, "a controller that is called at another rate is another one"),
+        ({"plant": problem, "rate": 70.0}, "a controller is designed for one rate"),
         ({"plant": plant, "seconds": 0.0}, "seconds"),
         ({"plant": plant, "seconds": 1e300}, "at most 10000000 samples"),
         ({"plant": plant, "clock": "sundial"}, "clock"),

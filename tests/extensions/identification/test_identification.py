@@ -204,7 +204,7 @@ def test_the_column_of_the_very_heading_is_taken_and_of_two_that_fit_none():
     both = DEGREES | {"angle [rad]": np.arange(5.0)}
     for asked, expected in (("angle [rad]", 1.0), ("angle [radians]", 1.0), ("angle [deg]", pytest.approx(np.pi))):
         assert identification.read(both, ["force"], [asked]).ys[1, 0] == expected
-    words = r"2 columns, 'angle \[deg\]' and 'angle \[rad\]'; say which"
+    words = r"2 columns, 'angle \[deg\]' and 'angle \[rad\]'; choose one"
     refused(words, identification.read, both, ["force"], ["angle"])
 
 
@@ -219,14 +219,14 @@ WRONG = [
     ({"source": table().round(0).assign(**{"force [N]": "1,500"})}, "found '1,500' in it; is the decimal mark a comma"),
     ({"source": np.zeros((5, 3))}, "has no headings and 3 columns"),
     ({"source": "log.xyz"}, "expected a file ending in .csv"),
-    ({"source": table().drop(columns="time")}, "has no time column; say which"),
+    ({"source": table().drop(columns="time")}, "has no time column; name it"),
     ({"outputs": ["angle [V]"]}, r"angle: expected V, but found 'angle \[deg\]' in deg"),
     ({"inputs": ["force [newtn]"]}, "force: expected a unit, but found 'newtn'.*did you mean newton"),
     ({"outputs": ["force"]}, "expected each signal once and with a name, but found 'force'"),
     ({"source": pd.DataFrame(DEGREES).assign(force=np.array([1j] * 5, object))}, "force: expected .*complex128"),
     ({"source": pd.DataFrame(DEGREES).assign(force=np.array([0, 1, True, 2, 3], object))}, "'True' in it; .* row 3"),
     ({"source": DEGREES | {"t [V]": DEGREES["t"]}, "time": "t [V]"}, r"a unit of time, but found 't \[V\]' in V"),
-    ({"source": DEGREES | {"t [ms]": DEGREES["t"]}}, r"has the time columns t and t \[ms\]; say which"),
+    ({"source": DEGREES | {"t [ms]": DEGREES["t"]}}, r"has the time columns t and t \[ms\]; choose one"),
     ({"source": DEGREES | {"a": np.ones((5, 2)), "a1": np.ones(5)}}, "two columns are called a1"),
     ({"source": DEGREES | {3: np.ones(5)}}, "the names of columns, but found 3"),
     ({"source": DEGREES | {"a": [[1], [1, 2]]}}, "a has rows of several lengths"),
@@ -299,7 +299,7 @@ def test_a_logs_clock_is_read_as_people_write_it(form, tmp_path):
         assert log.dt == pytest.approx(0.1, rel=1e-7)
         assert log.first == (0,)
         assert np.array_equal(log.us[:, 0], frame["force"])
-        taken = f"time: taken in {form} since 1970 (2026-01-31); time='time [s]' says otherwise"
+        taken = f"time: taken in {form} since 1970 (2026-01-31); time='time [s]' overrides this"
         assert (taken in log.notes) == (form in ("ms", "µs", "ns"))
     if form == "ns":
         fine = frame.assign(time=frame["time"][0] + 1000 * np.arange(60))  # of which a double holds every 256th
@@ -320,7 +320,7 @@ def test_an_index_of_times_is_the_clock_and_the_only_column_of_dates_too():
     back = frame["time"].where(frame.index < 30, frame["time"] - pd.Timedelta("1h"))
     for words, time in (
         ("a clock set back an hour needs UTC", back),
-        ("coarser than the sample time; leave that column out, and say dt", frame["time"].dt.floor("s")),
+        ("coarser than the sample time; leave that column out, and set dt", frame["time"].dt.floor("s")),
         ("dates or times of day of one form", ["2026-01-31 12:00", "31st, at noon"] * 30),
         ("time: expected a column of numbers, but found 'end' in it; first in row 60", [*0.1 * np.arange(59), "end"]),
         ("time: expected seconds, but found", 46085.5 + np.arange(60) / 864000),
@@ -770,10 +770,10 @@ def test_a_plant_is_never_fitted_to_a_log_in_another_unit():
     there_and_back = degrees.converted({"angle": "rad"})
     found = identification.fit(plant, there_and_back, ["mass"], starts=1)
     assert found.values == pytest.approx(identification.fit(plant, log, ["mass"], starts=1).values, rel=1e-6)
-    assert "the log says no units" not in str(found)
+    assert "the log has no units" not in str(found)
     unsaid = dataclasses.replace(log, outputs=(Signal("angle"), *log.outputs[1:]))
     said = str(identification.fit(plant, unsaid, ["mass"], starts=1))
-    assert "the log says no units: angle in rad assumed, as pendulum has them" in said
+    assert "the log has no units: angle in rad assumed, as in pendulum" in said
     model = identification.least_squares(log)
     refused("angle is in deg, the model's is in rad", model.simulate, degrees)
 

@@ -107,7 +107,7 @@ def test_an_estimated_bias_of_a_sensor_leaves_what_it_shows_at_the_reference():
     xs, _us = loop(design, np.zeros(2), 200, A=SPRING, seen=lambda x: x[:1] + 0.3)
     assert xs[-1, 0] + 0.3 == pytest.approx(0.5, abs=1e-4)
     blind = problem_of(A, (-2, 2), **NOISE)
-    words = "disturbance: what is measured does not show it; an output's is not told"
+    words = "disturbance: undetectable from the measurements; the output's is indistinguishable"
     refused(words, predictive.mpc, blind, 10, **given)
 
 

@@ -200,7 +200,7 @@ def test_limits_of_a_plant_are_told_with_their_numbers():
     chain = (np.array([[0.0, 1, 0], [0, 0, 1], [-1, -3, -3]]), np.eye(3)[:, 2:])
     (said,) = tuner._impossible(*experiment(chain, [[10.0, -7.0, 1.0]], 0.1, settling=1.0, within=0.05))
     share = 100 * 0.95 / (np.exp(2.0) - 1)
-    assert f"a zero at +2 rad/s: whatever settles in 1 s first goes at least {share:.3g} % of the step" in said
+    assert f"a zero at +2 rad/s: a response that settles in 1 s first goes at least {share:.3g} % of the step" in said
     for numerator in ([10.0, 7.0, 1.0], [2.0, -2.0, 1.0]):
         assert tuner._impossible(*experiment(chain, [numerator], 0.1, settling=1.0)) == []
 

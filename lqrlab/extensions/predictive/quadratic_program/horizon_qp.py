@@ -30,8 +30,7 @@ class HorizonQP(NamedTuple):
         Qf, qf: of the last state ``[n, n, W]``, ``[n, W]``.
         C, D: outputs that are limited ``[S, p, n, W]``, ``[S, p, m, W]``; p may be 0.
         limits: h of the rows u, x (or no such rows) and y ``[2, T, rows, W]``.
-        linear, quadratic: an excess e ≥ 0 over a limit costs linear·e + ½ quadratic·e² ``[rows, W]``; linear = ∞ for a
-            hard limit. Those of inputs are hard.
+        linear, quadratic: an excess e ≥ 0 over a limit costs linear·e + ½ quadratic·e² ``[rows, W]``; ∞ if hard.
         x0: ``[n, W]``.
     """
 
@@ -190,8 +189,7 @@ def infeasible(qp: HorizonQP, point: PrimalDual, force: Float[Array, "2 T rows W
     """True if forces ≥ 0 on hard limits of states and outputs prove that no inputs within their limits keep those.
 
     By Farkas' lemma: Σ force (v − h) is linear in the inputs, so its least value over all of them is known. If that is
-    more than rounding may have added, no trajectory has v ≤ h. Inputs without limits are looked at up to :data:`_FAR`
-    times those of the point.
+    more than rounding may have added, no trajectory has v ≤ h. Free inputs: up to :data:`_FAR` times the point's.
     """
     m = qp.B.shape[2]
     if qp.limits.shape[2] == m:

@@ -1,9 +1,8 @@
 """Many horizons' programs at once, exact and differentiable: the active-set search, what it leaves, what is infeasible.
 
-Blocks of problems are searched a few steps at a time; those that are not done are gathered and searched on, then
-given to the interior point, then asked whether they can be feasible at all; with limits of inputs alone they are, and
-are searched on by careful steps. So the work is bounded: 224 steps of the search, 30 and three times 60 of the
-interior point.
+Blocks of problems are searched a few steps at a time; those not done are gathered and searched on, then given to the
+interior point, then asked whether they can be feasible at all; with limits of inputs alone they are, and are searched
+on by careful steps. The work is bounded: 224 steps of the search, 30 and three times 60 of the interior point.
 """
 
 import functools

@@ -64,8 +64,7 @@ def minimise(qp: HorizonQP, phase: int | Array) -> tuple[ActiveSet, PrimalDual, 
 
     Where no point is feasible the multipliers grow in the direction that proves it: those are the answer's then.
 
-    Source: S. Mehrotra, SIAM J. Optim. 2 (1992); the recursion as in C. V. Rao, S. J. Wright and J. B. Rawlings,
-    J. Optim. Theory Appl. 99 (1998).
+    Source: S. Mehrotra, SIAM J. Optim. 2 (1992); C. V. Rao, S. J. Wright, J. B. Rawlings, JOTA 99 (1998).
     """
     kinds = _kinds(qp)
     point, cost = active_set.unlimited(qp)
