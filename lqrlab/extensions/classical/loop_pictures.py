@@ -148,8 +148,8 @@ def picture(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements) -> Pictur
         if said.startswith("PM"):  # the angle from −1, along a ray
             bodies[1] += nyquist.curve(np.array([0.0, at.real]), np.array([0.0, at.imag]), Stroke(1, "3 2"))
         bodies[1] += nyquist.marks(np.array([at.real]), np.array([at.imag]), "+", Stroke(1))
-        x, y = (float(a) for a in nyquist.place(at.real, at.imag))
-        bodies[1] += svg.text(x + 5, y - 5, said, look="lq-b")
+        (x, y), under = nyquist.place(at.real, at.imag), at.imag < -0.01 or at.real < -1
+        bodies[1] += svg.text(float(x) + 5, float(y) + (14 if under else -5), said, look="lq-b")
     drawn = [
         sensitive.frame("frequency [rad/s]", "|S|, and |T| (dotted)", bodies[0]),
         nyquist.frame("Re L", "Nyquist curve, Im L", bodies[1]),

@@ -98,7 +98,7 @@ class PredictiveDesigner(Panel[dict[str, Any], Picture]):
         self._num_steps = loop_design.horizon(self._plant, num_steps, most=300)
         quiet: dict[str, Any] = {"continuous_update": False}
         self.limit = controls.limit_slider(0.5, "input limit", self._plant, **quiet)
-        self.change = controls.limit_slider(loop_design.FREE, "max Δu per sample", self._plant, **quiet)
+        self.change = controls.limit_slider(loop_design.FREE, "Δu per sample", self._plant, **quiet)
         self.horizon = ipywidgets.IntSlider(20, 1, LONGEST, description="horizon [samples]", **quiet, **controls.WIDE)
         self.weight = controls.factor_slider("R: input weight ×", **quiet)
         self.initial = controls.initial_sliders(self._plant, **quiet)

@@ -177,7 +177,8 @@ def picture(s: LoopSetting, result: LoopDesign) -> Picture:
     effort, us = effort * scale, step.us * scale
     most = max(float(np.abs(us).max()), 1e-9, effort if np.isfinite(effort) else 0.0) * 1.2
     top = min(max(float(np.nanmax(step.y)), 2.0 if over is None else 1 + min(over, 1.0)) + 0.25, 3.0)
-    above = Axes((0.0, 0.0, _WIDTH, _TALL), (0.0, until), (-0.25, top))
+    low = max(min(float(np.nanmin(step.y)), 0.0) - 0.25, -3.0)
+    above = Axes((0.0, 0.0, _WIDTH, _TALL), (0.0, until), (low, top))
     below = Axes((0.0, _TALL, _WIDTH, _HEIGHT - _TALL), (0.0, until), (-most, most))
     body, inputs, high = above.cross(0.0, 1.0), below.cross(0.0, 0.0), top
     if over is not None:

@@ -127,7 +127,7 @@ def limit_slider(
 
 
 def limit_of(value: float, plant: Plant) -> float:
-    """What such a slider of a plant stands at, in scales of the inputs."""
+    """The limit, in scales of the inputs, that such a slider of a plant stands at."""
     limit = value / input_unit(plant)[1]
     return limit if limit < 0.99 * FREE else FREE  # a browser moves it onto its grid
 

@@ -105,7 +105,7 @@ class Designer(Panel[LoopSetting, Picture]):
         )  # fmt: skip
         numbered = [(name, i) for i, name in enumerate(outputs)]
         self.held = ipywidgets.Dropdown(options=numbered, description="output held", **controls.WIDE)
-        self.integral = controls.factor_slider("weight of its integral, ×")
+        self.integral = controls.factor_slider("integral weight ×")
         self.measured = {o.name: controls.checkbox(f"measures {name}") for o, name in zip(plant.outputs, outputs)}
         self.disturbance, self.sensor = (
             controls.log_slider(label, value, -4, 1, step=0.05, readout_format=".2g")
