@@ -85,6 +85,7 @@ def judged(variants: int, steps: int, save: Path) -> Judgement:
         if one.limit is not None
     }
     rows: dict[str, object] = {word: controllers.load(word) for word in _CONTROLLERS}
+    rows["network alone"] = lambda problem: learning.policy(learning.pretrained("regulator"), problem, verify=False)
     if learned_agents.has_rejax():
         rows["PPO"] = agents(few, steps)
 

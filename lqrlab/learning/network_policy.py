@@ -25,7 +25,7 @@ from lqrlab.systems.coordinates import SHAPES
 
 History = tuple[Array, Array, Array]
 """States ``[*batch, W, n]``, the inputs before them ``[*batch, W, m]``, time mask ``[*batch, W]``; scaled, padded."""
-_NEWTON = 8  # steps from a gain that did not stabilise: most are at the optimum
+_NEWTON = 24  # steps from a gain that did not stabilise, which may be far from the optimum
 
 
 @pytree
@@ -171,9 +171,8 @@ def _reached(problem: control.Sampled, K: Array, steps: int) -> tuple[Array, Arr
     reached = found.K, found.stabilizing
 
     def from_optimum(K: Array, good: Array) -> tuple[Array, Array]:
-        best = control.dlqr(*problem).K  # names the mode of a single plant that has none
-        other = control.policy_iteration(*problem, K=jnp.where(jnp.isfinite(best), best, 0.0), steps=0)
-        return jnp.where(good[..., None, None], K, other.K), good | other.stabilizing
+        best = control.dlqr(*problem)  # names the mode of a single plant that has none
+        return jnp.where(good[..., None, None], K, best.K), good | best.stabilizing
 
     return _unless(found.stabilizing, from_optimum, *reached)
 
@@ -274,7 +273,8 @@ def _encode(graph: nnx.GraphDef, params: dict[str, Array], d: Told) -> tuple[Any
     context, stable = models.answer(model, flat), None
     if model.linear and d.A is not None:
         gain = context.gain.reshape(-1, d.coordinates.m_max, d.coordinates.n_max).astype(d.A.dtype)
-        stable = verdict.of_gain(flat.A - flat.B @ gain) == verdict.Verdict.CONVERGED
+        P = control.cost_to_go(control.Sampled(flat.A, flat.B, flat.Q, flat.R, flat.N), gain)  # NaN if rounding decides
+        stable = (verdict.of_gain(flat.A - flat.B @ gain) == 0) & jnp.all(jnp.isfinite(P), axis=(-1, -2))
     return jax.tree.map(lambda a: a.reshape(*batch, *a.shape[1:]), (context, stable))
 
 
