@@ -29,7 +29,7 @@ _MOST, _ANY = 3, 4.0  # designs that are pinned; overshoot from which on it is n
 _TAKES = "The search takes about 2 s; 10 s if specifications exclude each other."
 _SPECIFIED = ("settling", "overshoot", "effort", "margin")
 _CHOSEN = ("integral", "disturbance", "sensor")
-_ROW = {"flex": "1 1 100%"}  # words have a row of their own: they change, sliders stay as long as they are
+_ROW = {"flex": "1 1 100%", "margin": "-5px 2px"}  # of words, which change: sliders beside them keep their length
 _NEAR = 0.08  # of the width of the map, within which a pole is taken hold of
 
 
