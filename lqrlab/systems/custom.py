@@ -119,7 +119,7 @@ class Function(_GivenWeights, static=("f", "labels", "name")):
 
     def dynamics(self, x: State, u: Input) -> State:
         """f(x, u)."""
-        return self.f(x, u)
+        return jnp.asarray(self.f(x, u))  # which may return a list
 
     def operating_point(self) -> tuple[State, Input]:
         """The point that the caller gave."""
