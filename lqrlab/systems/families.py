@@ -110,7 +110,7 @@ def _family_of(plant: Plant, name: str) -> type[Plant]:
         def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
             return plant.draw(x, u)
 
-    Given.__module__, Given.title = __name__, name.replace("_", " ")
+    Given.__module__, Given.name, Given.title = __name__, name, name.replace("_", " ")
     return Given
 
 

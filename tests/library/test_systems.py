@@ -85,7 +85,7 @@ def test_matrices_with_outputs():
 
 def test_one_plant_becomes_a_family_whose_variants_differ_in_speed_and_strength():
     given = systems.from_dynamics(lambda x, u: jnp.stack([x[1], -(x[0] ** 3) + u[0]]), x_eq=[1, 0], u_eq=[1], dt=0.03)
-    systems.register(given, name="cubic")
+    systems.register(dataclasses.replace(given, name="cubic"))
     assert "cubic" in systems.names()
     plants = systems.sample("cubic", key=jax.random.key(0), num=5)
     (a, b), (a0, b0) = plants.matrices(), given.matrices()

@@ -56,7 +56,7 @@ def judge(words: tuple[str, ...], output: Path, compare: bool, plants: tuple[str
     for word in words:  # refused before anything is loaded
         require_file(Path(word)) if compare else parted(word)
     for name in {*(plants or ())} - {*GROUPS, "all"}:
-        require_plant(name, "--plants")
+        require_file(Path(name)) if Path(name).suffix in (".toml", ".py") else require_plant(name, "--plants")
     from lqrlab import compute
     from lqrlab.extensions.controllers import processes, selection
     from lqrlab.workbench.figures import judgement_page

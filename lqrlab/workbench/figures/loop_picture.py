@@ -154,7 +154,7 @@ def weight_words(s: LoopSetting) -> str:
     """The diagonals of Q and R with their units."""
     parts = []
     for name, W, signals in zip("QR", s.weights, (s.plant.states, s.plant.inputs)):
-        units = (f"({x.unit})" if {"/", " "} & {*x.unit} else x.unit for x in signals)
+        units = (f"({x.unit})" if {*"/ ·"} & {*x.unit} else x.unit for x in signals)
         units = ("" if unit == "1" else f" /{unit}²" for unit in units)
         entries = (f"{x.name.replace('_', ' ')} {w:.3g}{unit}" for x, w, unit in zip(signals, np.diagonal(W), units))
         parts.append(f"{name}: {', '.join(entries)}")

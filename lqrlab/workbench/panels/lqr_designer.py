@@ -29,6 +29,7 @@ _MOST, _ANY = 3, 4.0  # designs that are pinned; overshoot from which on it is n
 _TAKES = "The search takes about 2 s; 10 s if specifications exclude each other."
 _SPECIFIED = ("settling", "overshoot", "effort", "margin")
 _CHOSEN = ("integral", "disturbance", "sensor")
+_ROW = {"flex": "1 1 100%", "margin": "-5px 2px"}  # of words, which change: sliders beside them keep their length
 _NEAR = 0.08  # of the width of the map, within which a pole is taken hold of
 
 
@@ -58,7 +59,7 @@ class Designer(Panel[LoopSetting, Picture]):
             {s.name: controls.factor_slider(f"{matrix}: {s.name.replace('_', ' ')} ×") for s in signals}
             for matrix, signals in zip("QR", (default.plant.states, default.plant.inputs))
         )
-        self.entries = ipywidgets.HTML()
+        self.entries = ipywidgets.HTML(layout=_ROW)
         times = [(charts.duration(k * default.tick), k) for k in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)]
         self.sample = ipywidgets.SelectionSlider(
             options=times, value=loop_design.TICKS, description="sample time", **controls.WIDE
@@ -123,7 +124,7 @@ class Designer(Panel[LoopSetting, Picture]):
         self.overshoot = controls.slider("overshoot, at most", 0.1, 0.0, _ANY)
         self.effort = controls.limit_slider(loop_design.FREE, "inputs at most", self._default.plant)
         self.margin = controls.slider("disk margin, at least", 0.0, 0.0, 2.0)
-        self.found, self.search = controls.Said(_TAKES), Live(self._search, self._find)
+        self.found, self.search = controls.Said(_TAKES, layout=_ROW), Live(self._search, self._find)
         self.find = button("find weights", self._guarded(lambda: self.search.ask(self._question())))
         asked = self.held, self.settling, self.overshoot, self.effort, self.margin
         return [*asked, self.find, self.search.bar, self.found]

@@ -278,7 +278,7 @@ def test_what_is_no_controller_or_selection_is_refused(tmp_path):
         ("expected one function, or gain, but found a, b", controllers.load, str(tmp_path / "two.py")),
         ("expected c, but found a, b", controllers.load, f"{tmp_path / 'two.py'}:c"),
         ("expected an agent of Stable-Baselines3", controllers.load, str(tmp_path / "agent.zip")),
-        ("mpc:N: expected", controllers.load, "mpc:x"),
+        ("expected a horizon in samples", controllers.load, "mpc:x"),
         ("found none", controllers.scenarios_of, dataclasses.replace(TINY, plants=())),
         ("cart_pol", controllers.scenarios_of, dataclasses.replace(TINY, plants=("cart_pol",))),
         ("there is no such file", controllers.scenarios_of, dataclasses.replace(TINY, plants=("a.json",))),
@@ -287,8 +287,8 @@ def test_what_is_no_controller_or_selection_is_refused(tmp_path):
     for row in rows:
         refused(*row)
     for words, arguments in (
-        ("plants: expected groups", ["lqr", "--plants", ""]),
-        ("plants: expected groups", ["lqr", "--plants", ","]),
+        ("plants: expected groups", ["lqr", "--plants", " ,"]),
+        ("two.py: registers no plant", ["lqr", "--plants", str(tmp_path / "two.py"), "-o", str(tmp_path / "a.html")]),
         ("output: expected the page, as a.html", ["lqr", "-o", "a.json"]),
     ):
         assert words in str(CliRunner().invoke(command, arguments).exception)
