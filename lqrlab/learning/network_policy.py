@@ -147,7 +147,6 @@ def _verified(bound: NetworkPolicy, told: Told, stable: Array, steps: int) -> Ne
         return dataclasses.replace(bound, verified=stable, repaired=~stable)
     problem, units, batch = _sampled(told, bound.n, bound.m), told.coordinates, told.batch_shape
     K = bound.context.gain.reshape(*batch, units.m_max, units.n_max)[..., : bound.m, : bound.n].astype(told.A.dtype)
-
     keep = stable & (steps == 0)
 
     def better(K: Array, keep: Array) -> tuple[Array, Array]:
