@@ -115,10 +115,10 @@ def policy(
     """
     if not isinstance(model, nnx.Module) or not hasattr(model, "config"):
         raise ValueError(f"model: expected a network, as learning.load gives, but found {type(model).__name__}")
-    problem = plants if isinstance(plants, Problem | Told) else Problem.of(plants, linear=True, optimum=False)  # type: ignore[arg-type]
+    problem = plants if isinstance(plants, Problem | Told) else Problem.of(plants, linear=True, optimum=False)
     if isinstance(problem, Problem) and not getattr(model, "any_weights", False):
         _check_absorbed(problem)
-    bare = dict.fromkeys(("plant", "continuous", "x_eq", "u_eq"))
+    bare: Any = dict.fromkeys(("plant", "continuous", "x_eq", "u_eq"))
     told = problem if isinstance(problem, Told) else _told(dataclasses.replace(problem, **bare))
     n, m = (told.coordinates.n_max, told.coordinates.m_max) if isinstance(problem, Told) else (problem.n, problem.m)
     if not getattr(model, "any_size", False):
@@ -179,7 +179,7 @@ def _reached(problem: control.Sampled, K: Array, steps: int) -> tuple[Array, Arr
     return _unless(found.stabilizing, from_optimum, *reached)
 
 
-def _unless(good: Array, otherwise: Any, *values: Array) -> tuple[Array, Array]:
+def _unless(good: Array, otherwise: Any, *values: Array) -> Any:
     """``values`` where all are good; without a trace nothing else is compiled for that."""
     if checks.traced(good, values):
         return jax.lax.cond(jnp.all(good), lambda *values: values, otherwise, *values)
