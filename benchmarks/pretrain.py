@@ -121,6 +121,8 @@ def pretrain_regulator(file: Path, folder: Path, variants: int) -> None:
 
 def _repaired(model: Any, scenario: Any) -> dict[str, float]:
     """Percent of a scenario's plants whose gain was repaired, and microseconds a plant: alone, verified, designed."""
+    import numpy as np
+
     from lqrlab import compute, control, learning, simulation
 
     problem = simulation.Problem.of(list(scenario.plants.values()), linear=True)
@@ -131,7 +133,7 @@ def _repaired(model: Any, scenario: Any) -> dict[str, float]:
         "dlqr": lambda: control.dlqr(*problem.sampled).K,
     }
     micros = {name: 1e6 * compute.timeit(call, repeats=5).median / len(problem) for name, call in calls.items()}
-    return {"percent": 100 * float(learning.policy(model, problem).repaired.mean()), **micros}
+    return {"percent": 100 * float(np.mean(np.asarray(learning.policy(model, problem).repaired))), **micros}
 
 
 def _line(row: dict[str, Any]) -> None:

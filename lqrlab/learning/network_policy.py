@@ -115,10 +115,11 @@ def policy(
     """
     if not isinstance(model, nnx.Module) or not hasattr(model, "config"):
         raise ValueError(f"model: expected a network, as learning.load gives, but found {type(model).__name__}")
-    problem = plants if isinstance(plants, Problem | Told) else Problem.of(plants, linear=True, optimum=False)  # type: ignore[arg-type]
+    problem = plants if isinstance(plants, Problem | Told) else Problem.of(plants, linear=True, optimum=False)
     if isinstance(problem, Problem) and not getattr(model, "any_weights", False):
         _check_absorbed(problem)
-    told = problem if isinstance(problem, Told) else problem.told()
+    bare: Any = dict.fromkeys(("plant", "continuous", "x_eq", "u_eq"))
+    told = problem if isinstance(problem, Told) else _told(dataclasses.replace(problem, **bare))
     n, m = (told.coordinates.n_max, told.coordinates.m_max) if isinstance(problem, Told) else (problem.n, problem.m)
     if not getattr(model, "any_size", False):
         check_size(n, m, getattr(problem, "plant", None))
@@ -142,9 +143,10 @@ def policy(
 
 def _verified(bound: NetworkPolicy, told: Told, stable: Array, steps: int) -> NetworkPolicy:
     """The policy with verified gains: after so many Newton steps, or without any where the network's stabilise."""
+    if not steps and not checks.traced(stable) and np.all(stable):  # the usual case, of which nothing is compiled
+        return dataclasses.replace(bound, verified=stable, repaired=~stable)
     problem, units, batch = _sampled(told, bound.n, bound.m), told.coordinates, told.batch_shape
     K = bound.context.gain.reshape(*batch, units.m_max, units.n_max)[..., : bound.m, : bound.n].astype(told.A.dtype)
-
     keep = stable & (steps == 0)
 
     def better(K: Array, keep: Array) -> tuple[Array, Array]:
@@ -177,7 +179,7 @@ def _reached(problem: control.Sampled, K: Array, steps: int) -> tuple[Array, Arr
     return _unless(found.stabilizing, from_optimum, *reached)
 
 
-def _unless(good: Array, otherwise: Any, *values: Array) -> tuple[Array, Array]:
+def _unless(good: Array, otherwise: Any, *values: Array) -> Any:
     """``values`` where all are good; without a trace nothing else is compiled for that."""
     if checks.traced(good, values):
         return jax.lax.cond(jnp.all(good), lambda *values: values, otherwise, *values)
@@ -279,4 +281,5 @@ def _encode(graph: nnx.GraphDef, params: dict[str, Array], d: Told) -> tuple[Any
 
 
 _FEW = 64  # plants: their answer is sooner there by a program that is quickly compiled
+_told = quick_jit(Problem.told)
 _encoded = {few: jit(_encode, static_argnums=0) for few, jit in ((True, quick_jit), (False, jax.jit))}

@@ -35,7 +35,7 @@ CHAIN = [path for path in PATHS if path.name.startswith("0")]
 def test_how_a_notebook_is_written(path):
     nb = notebooks.read(path)
     declared = papermill.inspect_notebook(path)
-    assert nb.parameters.keys() >= declared.keys()
+    assert nb.parameters.keys() == declared.keys()
     assert nb.parameters["run"].default == "latest"
     for parameter in nb.parameters.values():
         assert parameter.about, f"{parameter.name}: say what it means, after a #"

@@ -11,7 +11,7 @@ from lqrlab.workbench.cli.options import PATH
 
 @click.command()
 @click.argument("source", metavar="PLANT|CONTROLLER")
-@click.option("-o", "--output", "folder", type=PATH, required=True, help="New folder of the C code.")
+@click.option("-o", "--output", "folder", type=PATH, required=True, help="Folder of the C code, new or to be replaced.")
 @click.option("--plant", "family", help="Plant that CONTROLLER controls, of the catalogue or a file.")
 @click.option("--name", default="controller", show_default=True, help="Start of all symbols and file names.")
 @click.option("--dt", type=options.POSITIVE, help="Sample time [s].  [default: the plant's]")
@@ -20,7 +20,7 @@ def export(source: str, folder: Path, family: str | None, name: str, dt: float |
     """Write C99 code with test vectors: a PLANT's sampled LQR, or a CONTROLLER for --plant.
 
     CONTROLLER: lqr, lqg, mpc:20, pid[:rule], network, a run's folder, mine.py[:name], or a .json, .mat or
-    .npz of deployment.save. lqg and a StateSpace get the plant's measured outputs, the others its state. Controllers
+    .npz of deployment.save. lqg, pid and a StateSpace get measured outputs, the others the plant's state. Controllers
     of different names link into one program.
 
     lqrlab export cart_pole -o firmware; lqrlab export lqg --plant cart_pole --name lqg -o firmware

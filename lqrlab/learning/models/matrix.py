@@ -125,8 +125,8 @@ def _improved(problem: Sampled, P: Array) -> Array:
 
 def _paid(problem: Sampled, K: Array) -> Array:
     """The logarithm of what loops cost ``[b]``, its mean over all directions in any units; infinite where unstable."""
-    A, B, *weights = problem
-    closed, weight = (jnp.moveaxis(a, 0, -1) for a in ((A - B @ K).mT, stage_weight(*weights, K)))
+    A, B, Q, R, N = problem
+    closed, weight = (jnp.moveaxis(a, 0, -1) for a in ((A - B @ K).mT, stage_weight(Q, R, N, K)))
     P, reach = smith(closed, weight, float(jnp.finfo(closed.dtype).eps) ** 0.5 / 4)
     root = batch_last.cholesky(batch_last.symmetric(P), _LEAST)
     cost = 2 * jnp.mean(jnp.log(jnp.diagonal(root)), axis=-1)

@@ -107,7 +107,7 @@ def apply_gain(gain: Array, x: Array, time_mask: Array, context: Context) -> Arr
     b, w, _ = x.shape
     n, m = context.state_mask.shape[-1], context.input_mask.shape[-1]
     gain = jnp.broadcast_to(gain.astype(x.dtype), (b, w, m * n)).reshape(b, w, m, n)
-    return -jnp.einsum("bwij,bwj->bwi", gain, x) * context.input_mask[:, None] * time_mask[..., None]
+    return -jnp.einsum("bwij,bwj->bwi", gain, x) * context.input_mask.astype(x.dtype)[:, None] * time_mask[..., None]
 
 
 def _flat(x: Array, kernel: Array, *_: Any, **__: Any) -> Array:

@@ -135,9 +135,9 @@ def _sentences(judgement: Judgement, most: int = 3) -> dict[str, str]:
             grade, why = _grade(numbers)
             grades[grade].append(scenario + why)
         parts = {
-            grade: f"{grade} on {'; '.join(items[:most])}" + f"; and {len(items) - most} more" * (len(items) > most)
-            for grade, items in grades.items()
-            if items
+            grade: f"{grade} on {'; '.join(rows[:most])}" + f"; and {len(rows) - most} more below" * (len(rows) > most)
+            for grade, rows in grades.items()
+            if rows
         }
         said = parts.pop("good", "good nowhere"), "; ".join(parts.values()) or "bad nowhere: no case fails"
         words = " ".join(f"{words[0].upper()}{words[1:]}." for words in said)
@@ -185,7 +185,7 @@ def tails(judgement: Judgement, *names: str) -> svg.HtmlPage:
 def picture(judgement: Judgement, width: float = 860.0) -> Picture:
     """The tails: of each scenario and controller a line from the median to p95 and p99; diverged loops at the edge."""
     summary, looks = judgement.summary(), svg.strokes(_controllers(judgement))
-    keys = "".join(svg.legend(2, 12 + 15 * k, {name[-40:]: stroke}) for k, (name, stroke) in enumerate(looks.items()))
+    keys = "".join(svg.legend(2, 12 + 15 * k, {n[-40:]: Stroke(c)}) for k, (n, (c, _)) in enumerate(looks.items()))
     top, tall = 24 + 15.0 * len(looks), sum(20 + _ROW * len(by) for by in summary.values())
     tails = [n["p99"] for by in summary.values() for n in by.values() if math.isfinite(n["p99"])]
     low, high = _DECADES[0], min(math.ceil(math.log10(max([*tails, 10.0]))), _DECADES[1])

@@ -223,6 +223,6 @@ def test_a_robot_of_seven_joints_is_designed_for_and_what_cannot_take_it_says_wh
     motors = "".join(f'<motor joint="j{i}"/>' for i in range(7))
     file = tmp_path / "seven.xml"
     file.write_text(f"<mujoco><worldbody>{bodies}{'</body>' * 7}</worldbody><actuator>{motors}</actuator></mujoco>")
-    words = "14 states and 7 inputs does not fit into 12 and 6, the most .* fixed="
-    refused(words, simulation.Problem.of, [robots.from_mujoco(file)])
+    words = "seven with 14 states and 7 inputs does not fit into 12 and 6, the most .* fixed="
+    refused(words, systems.Coordinates.of, robots.from_mujoco(file))
     assert simulation.Problem.of([robots.from_mujoco(file, fixed=["j6"])]).n == 12
