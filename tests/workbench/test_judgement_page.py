@@ -60,7 +60,7 @@ def test_the_page_of_a_judgement_has_the_numbers_of_the_loops_and_runs_nothing(t
 
 def test_a_judgement_in_sentences_says_where_a_controller_is_good_and_where_it_is_bad():
     words = judgement_page.answer(judgement()).split("\n\n")[0]
-    good = "**network:** Good on within limits (median < 0.001 %, 99 of 100 cases at most 2 % above the least cost)."
+    good = "**network:** Good on within limits (median < 0.001 %, 99 of 100 cases at most 2 % above the optimum)."
     assert words == f"{good} Bad on dense systems (median 2,900 %, 25 % of the cases diverge)."
 
 

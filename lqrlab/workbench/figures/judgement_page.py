@@ -141,7 +141,7 @@ def _sentences(judgement: Judgement, most: int = 3) -> dict[str, str]:
         }
         said = parts.pop("good", "good nowhere"), "; ".join(parts.values()) or "bad nowhere: no case fails"
         words = " ".join(f"{words[0].upper()}{words[1:]}." for words in said)
-        found[name] = words.replace(" %)", " % above the least cost)", 1)  # the others mean the same
+        found[name] = words.replace(" %)", " % above the optimum)", 1)  # the others mean the same
     return found
 
 
