@@ -254,10 +254,10 @@ def _of_python(path: Path, name: str) -> object:
     own = {key: value for key, value in vars(module).items() if not key.startswith("_")}
     made = [key for key, value in own.items() if inspect.isfunction(value) and value.__module__ == called]
     made = made or [key for key, value in own.items() if isinstance(value, np.ndarray | jax.Array | control.LQR)]
+    made = made or [key for key, value in own.items() if isinstance(value, list)]
     name = name or (made[0] if len(made) == 1 else "")
     if name not in own:
-        found = ", ".join(own)
-        raise ValueError(f"{path}: expected {name or 'one function, or gain'}, but found {found}; write {path}:NAME")
+        raise ValueError(f"{path}: expected {name or 'one controller'}, but found {', '.join(own)}; write {path}:NAME")
     return _of_design(own[name])
 
 

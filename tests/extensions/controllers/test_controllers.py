@@ -268,14 +268,14 @@ def test_what_is_judged_is_of_the_file_as_it_is_now(tmp_path):
 
 def test_what_is_no_controller_or_selection_is_refused(tmp_path):
     plant = deployment.save(PLANT, tmp_path / "plant.json")
-    (tmp_path / "wide.py").write_text("import numpy as np\nK = np.ones((2, 3, 4))\n")
+    (tmp_path / "wide.py").write_text("K = [[[1.0] * 4] * 3] * 2\n")
     (tmp_path / "two.py").write_text("def a(p): ...\n\n\ndef b(p): ...\n")
     (tmp_path / "agent.zip").write_text("none")
     rows = [
         ("expected one of lqr, .*nothing.py", controllers.load, "nothing.py"),
         ("expected a gain or a controller, but found a plant", controllers.load, str(plant)),
         (r"one gain \[m, n\].*\(2, 3, 4\)", controllers.load, str(tmp_path / "wide.py")),
-        ("expected one function, or gain, but found a, b", controllers.load, str(tmp_path / "two.py")),
+        ("expected one controller, but found a, b", controllers.load, str(tmp_path / "two.py")),
         ("expected c, but found a, b", controllers.load, f"{tmp_path / 'two.py'}:c"),
         ("expected an agent of Stable-Baselines3", controllers.load, str(tmp_path / "agent.zip")),
         ("expected a horizon in samples", controllers.load, "mpc:x"),
