@@ -776,11 +776,6 @@ def swapped(folder: Path) -> None:
     (folder / "last" / "x").rename(new)
 
 
-def of_orbax(folder: Path) -> None:
-    """A step as earlier versions wrote it."""
-    (folder / "last" / "12" / "default").mkdir(parents=True)
-
-
 UNFIT = "do not fit the model"
 CHECKPOINTS = [
     *(Case(f"newest: {name}", newest(make), "that of step") for name, make in (NO_FILE | NO_JSON).items()),
@@ -788,7 +783,6 @@ CHECKPOINTS = [
     Case("a terabyte", newest(sparse), "expected a file of weights"),
     *(Case(f"cut at {share}", newest(shortened(share)), "that of step") for share in (0.01, 0.5, 0.999)),
     Case("steps swapped", swapped, "it is of step"),
-    Case("folders of earlier versions", of_orbax, "with orbax, which this version does not read"),
     *(Case(f"settings: {name}", part(make, "settings.json"), "those of the checkpoint of step")
       for name, make in (NO_FILE | NO_JSON).items()),
     Case("settings that are none", sealed(lambda card: card.update(settings=[1])), "is damaged or missing"),

@@ -486,7 +486,7 @@ def test_a_loss_that_is_no_number_ends_the_training_in_a_sentence(tmp_path, monk
     def fails(*args, **kwargs):
         raise learning.NonFiniteLossError("the loss is nan at step 3; lower learning_rate")
 
-    (tmp_path / "dataset").mkdir()
+    (tmp_path / "dataset" / "manifest.json").mkdir(parents=True)
     monkeypatch.setattr(dataset, "open", lambda path: None)
     monkeypatch.setattr(dataset, "source", lambda *args, **kwargs: None)
     monkeypatch.setattr(learning, "fit", fails)
@@ -496,7 +496,7 @@ def test_a_loss_that_is_no_number_ends_the_training_in_a_sentence(tmp_path, monk
 
 
 def test_settings_of_the_model_are_checked_on_the_command_line(tmp_path):
-    (tmp_path / "dataset").mkdir()
+    (tmp_path / "dataset" / "manifest.json").mkdir(parents=True)
     asked = ["train", str(tmp_path), "-p", 'model_options={"description": "maybe"}']
     done = CliRunner().invoke(main, asked)
     assert "description" in done.stderr
