@@ -282,7 +282,7 @@ def test_the_optimum_of_what_grows_fast_or_is_hardly_held_is_what_its_loop_costs
     A, B = np.array([[0.09, -1.1, 0.44], [-0.1, 0.58, -0.33], [0.55, -0.49, 1.61]]), np.eye(3) + 0.3 * np.eye(3, k=1)
     R = np.array([[4.1, -2.4, 0.6], [-2.4, 5.0, -2.3], [0.6, -2.3, 4.6]])
     rng = np.random.default_rng(3)
-    hardly = rng.normal(size=(12, 12)) / np.sqrt(12) + np.eye(12), rng.normal(size=(12, 2))
+    hardly = rng.normal(size=(12, 12)) / np.sqrt(12) + 0.8 * np.eye(12), rng.normal(size=(12, 2))
     with pytest.warns(UserWarning, match="dt: the plant grows so much .* right to about .e-0[78]; take a shorter dt"):
         fast = simulation.Problem.of(systems.from_matrices(A, B, Q=np.diag([0.017, 0.27, 0.05]), R=R, dt=6.8))
     for problem, off in ((fast, 1e-6), (simulation.Problem.of(systems.from_matrices(*hardly, dt=0.02)), 1e-9)):
