@@ -386,7 +386,7 @@ def test_notebooks_are_listed_with_their_questions_and_parameters():
     ("setting", "words"),
     [
         ("kind=resnet", "03_training.kind .*: expected one of matrix, gain, .* found 'resnet'"),
-        ("num_variants=0", r"01_system_exploration.num_variants .*: expected a whole number in \[1, 100000\], but found 0"),
+        ("num_variants=0", r"num_variants .*: expected a whole number in \[1, 100000\], but found 0"),
         ("02_data_generation.spread=1", "spread .*: expected a number ≥ 0 and < 1, but found 1"),
         ("held_out=cart_pol", "02_data_generation.held_out: no plant is called 'cart_pol'; did you mean cart_pole"),
     ],
