@@ -589,14 +589,14 @@ def test_pictures_and_films_show_the_plant_moving(film, tmp_path):
     env = gymnasium.make("lqrlab/CartPole-v0", render_mode="rgb_array", horizon=5)
     if film:
         pytest.importorskip("moviepy")
-        env = gymnasium.wrappers.RecordVideo(env, str(tmp_path), disable_logger=True)
+        env = gymnasium.wrappers.RecordVideo(env, str(tmp_path / "film"), disable_logger=True)
     with env:
         env.reset(seed=0)
         first = env.unwrapped.render()
         for _ in range(5):
             env.step(env.action_space.high)
         second = env.unwrapped.render()
-    assert not film or next(tmp_path.glob("*.mp4")).stat().st_size > 1000
+    assert not film or next((tmp_path / "film").glob("*.mp4")).stat().st_size > 1000
     assert first.shape == (360, 480, 3)
     assert first.dtype == np.uint8
     assert 0.01 < (first != second).any(-1).mean() < 0.5
