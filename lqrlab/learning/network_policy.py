@@ -104,13 +104,13 @@ def policy(
 
     Args:
         model: a trained (or any) network; see :mod:`lqrlab.learning.models`.
-        plants: a plant or a batch; several batches, one after another; a problem of them; or what is told of plants
-            that nobody describes, to a network with ``description=False``.
+        plants: a plant or a batch; several batches, one after another; a problem of them; or the units of plants with
+            unknown A and B, for a network with ``description=False``.
         verify: whether gains that do not stabilise are replaced, of networks that answer with a gain.
         repair: so many Newton steps are made from each gain. This hides the network's quality.
 
     Raises:
-        ValueError: weights that this kind of network is not told; matrices that it needs and is not told; plants larger
+        ValueError: weights that this kind of network does not take; A and B unknown where it needs them; plants larger
             than it takes; of a single plant, outside a trace, also that no gain stabilises it, and why.
     """
     if not isinstance(model, nnx.Module) or not hasattr(model, "config"):
