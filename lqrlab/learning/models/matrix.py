@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 
@@ -302,9 +303,8 @@ class MatrixNetwork(FixedGain):
         ``rolled`` makes a program of one layer: an eighth of the time to compile, a slower gradient.
         """
         dtype = self.enter[...].dtype
-        D, B, H, mask = (
-            a.astype(jnp.promote_types(dtype, jnp.float32)) for a in (problem.D, problem.B, problem.H, live)
-        )
+        finer = np.promote_types(dtype, np.float32)
+        D, B, H, mask = (a.astype(finer) for a in (problem.D, problem.B, problem.H, live))
         n, eye = jnp.sum(mask, axis=-1)[None], jnp.eye(mask.shape[-1], dtype=mask.dtype)[None] * mask[:, None]
         X = _mixed(self.enter[...], _seen(D, B, H, eye, n[0]).astype(dtype))
         n = n.astype(dtype)

@@ -213,7 +213,7 @@ def test_what_is_refused(tmp_path):
     for args, words in [
         ((PLANT, tmp_path / "plant.zip"), "ends in .fmu"),
         ((PLANT, other), "would be overwritten"),
-        ((np.zeros((1, 4)).tobytes(), tmp_path / "gain.fmu"), "the plant of the controller"),
+        ((np.zeros((1, 4)).tobytes(), tmp_path / "gain.fmu"), "the plant that the controller is for"),
         ((systems.sample("cart_pole", key=jax.random.key(0), num=2), tmp_path / "plant.fmu"), "one plant"),
     ]:
         refused(words, deployment.to_fmu, *args)
