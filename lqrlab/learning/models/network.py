@@ -218,7 +218,7 @@ def restored(config: ModelConfig, params: Mapping[str, ArrayLike]) -> Any:
     config = used(config)
     if not fits(config, {k: np.shape(a) for k, a in params.items()}):
         raise ValueError("the arrays do not fit the model: their names or shapes are not those that its settings make")
-    graph, own = split(build(config))
+    graph, own = split(nnx.eval_shape(lambda: build(config)))  # nothing is drawn
     return merge(graph, {k: jnp.asarray(params[k], a.dtype) for k, a in own.items()})
 
 
