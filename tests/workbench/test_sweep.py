@@ -245,9 +245,9 @@ report nowhere|init full|init|new Bad-Name|pack nowhere|unpack nowhere.zip|unpac
 train full -p x=1|data generate d -p variants=-1|data generate d -p families=cart_pol|data verify nowhere|list 99_x
 systems cart_pol|systems nowhere.toml|systems full/x.toml|systems --plants nowhere.toml
 identify nowhere.csv --input a --output b|identify full/x.toml --input a --output b --plant cart_pol
-identify full/x.toml --input a --output b --dt=-1|export cart_pol -o new|export nowhere.json -o new|export cart_pole|doctor x
+identify full/x.toml --input a --output b --dt=-1|export cart_pol -o new|export nowhere.json -o new|export cart_pole
 export cart_pole -o new --name int|export cart_pole -o full|export cart_pole -o new --limit=-3|judge lqr --limits nan
-judge|judge nope|judge mpc:x|judge lqr --plants cart_pol|judge lqr --spread=2|judge nowhere.json --compare
+doctor x|judge|judge nope|judge mpc:x|judge lqr --plants cart_pol|judge lqr --spread=2|judge nowhere.json --compare
 """
 
 

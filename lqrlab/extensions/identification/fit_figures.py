@@ -114,8 +114,7 @@ def picture(found: FitSummary, before: FitSummary | None = None) -> Picture:
     if before is not None and before.validation.outputs != outputs:
         before = None
     num = min(len(outputs), _MANY)
-    labels = {"measured": _MEASURED, "model": _MODEL, **({"before": _BEFORE} if before else {})}
-    body = svg.legend(2, 14, labels)
+    body = svg.legend(2, 14, {"measured": _MEASURED, "model": _MODEL, **({"before": _BEFORE} if before else {})})
     places = charts.cells(num, (0, 22, _WIDTH, _TALL * ((num + 1) // 2)), 2)
     body += "".join(_measured(at, i, found, before) for i, at in enumerate(places))
     top, columns = sum(places[-1][1::2]) + 28, 2 if num == 2 else 3

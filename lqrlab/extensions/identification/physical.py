@@ -76,8 +76,7 @@ def fit(
     # segments that need not meet at once converge from afar
     gaps = np.geomspace(max(_LOOSE, defect), defect, 4)
     sigma = np.maximum(_ROUGH * log.ys.std(0), 1e-12)
-    candidates = _candidates(segments, starts)
-    best, costs = _best_of_starts(segments, candidates, begin, sigma, iterations, gaps[0])
+    best, costs = _best_of_starts(segments, _candidates(segments, starts), begin, sigma, iterations, gaps[0])
     for gap in gaps:  # the noise, and what it weighs, are found along
         sigma = _noise(segments, best, len(names))
         last = gap == gaps[-1]

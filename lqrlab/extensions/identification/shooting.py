@@ -114,8 +114,7 @@ class Segments:
         pieces = [(i, min(i + size, b), i > a) for a, b in zip(log.first, ends) for i in range(a, b, size)]
 
         def padded(values: np.ndarray) -> np.ndarray:
-            rows = [np.pad(values[a:b], ((0, size - (b - a)), (0, 0)), mode="edge") for a, b, _ in pieces]
-            return np.stack(rows)
+            return np.stack([np.pad(values[a:b], ((0, size - (b - a)), (0, 0)), mode="edge") for a, b, _ in pieces])
 
         mask = np.stack([np.arange(size) < b - a for a, b, _ in pieces])
         follows = np.array([later for *_, later in pieces])

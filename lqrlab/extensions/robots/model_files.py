@@ -231,7 +231,8 @@ def _fix(mujoco: ModuleType, spec: Any, names: Sequence[str]) -> None:
     equalities = {
         i for i in range(m.neq) if {int(m.eq_obj1id[i]), int(m.eq_obj2id[i])} & kinds.get(int(m.eq_type[i]), set())
     }
-    left = [a for i in sorted(gone) for a in range(m.jnt_qposadr[i], m.jnt_qposadr[i] + _width(m, i))]
+    width = [{0: 7, 1: 4}.get(int(kind), 1) for kind in m.jnt_type]  # coordinates of a free, a ball, any other joint
+    left = [a for i in sorted(gone) for a in range(m.jnt_qposadr[i], m.jnt_qposadr[i] + width[i])]
     positions = [np.delete(m.key_qpos[k], left) for k in range(m.nkey)]
     parts = [(spec.equalities, equalities), (spec.actuators, actuators), (spec.tendons, tendons)]
     parts += [(spec.joints, gone), (spec.sensors, set(range(m.nsensor)))]  # sensors measure no plant
@@ -239,11 +240,6 @@ def _fix(mujoco: ModuleType, spec: Any, names: Sequence[str]) -> None:
         _delete(spec, part)
     for key, at in zip(spec.keys, positions):
         key.qpos, key.qvel, key.ctrl, key.act = at, [], [], []
-
-
-def _width(m: Any, joint: int) -> int:
-    """Number of coordinates of a joint."""
-    return {0: 7, 1: 4}.get(int(m.jnt_type[joint]), 1)  # free, ball
 
 
 def disabled(m: Any, *names: str) -> bool:

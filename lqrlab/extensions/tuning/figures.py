@@ -123,8 +123,7 @@ def stepping_outputs(plant: Plant, sampled: control.Sampled, held: int) -> list[
         outputs = np.pad(C[rows] * x / y[rows, None], ((0, 0), (0, plant.m)))
         return float(np.linalg.cond(np.vstack([still, outputs])))
 
-    sets = [[held, *more] for more in itertools.combinations(others, plant.m - 1)]
-    best = min(sets, key=hard)
+    best = min([[held, *more] for more in itertools.combinations(others, plant.m - 1)], key=hard)
     if not hard(best) < _SINGULAR:
         raise ValueError(f"specifications: no constant input holds {plant.outputs[held].name}: choose another output")
     return best

@@ -121,8 +121,7 @@ def _nyquist(result: LoopDesign, at: Rectangle) -> str:
         body += axes.circle(-1.0, 0.0, margins[i].modulus_margin)
         label += f"; ring: {margins[i].modulus_margin:.2f} from −1"
     body += axes.curve(L.real, L.imag, Stroke(1))
-    mark = axes.marks(np.array([-1.0]), np.array([0.0]), "+", Stroke(7))
-    return axes.frame("Re L", label, body) + mark
+    return axes.frame("Re L", label, body) + axes.marks(np.array([-1.0]), np.array([0.0]), "+", Stroke(7))
 
 
 def words(s: LoopSetting, result: LoopDesign) -> str:

@@ -153,5 +153,4 @@ def write_page(path: str | Path, title: str, body: str, head: str = "") -> Path:
     held = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
     head = f'<head><meta charset="utf-8">{held}<title>{html.escape(title)}</title>{head}</head>'
     body = re.sub(r">[^<]+<", lambda between: unbroken(between[0]), body)
-    page = f'<!DOCTYPE html><html lang="en-GB">{head}<body>{body}</body></html>'
-    return write_atomic(path, page)
+    return write_atomic(path, f'<!DOCTYPE html><html lang="en-GB">{head}<body>{body}</body></html>')

@@ -41,8 +41,7 @@ class _Renderer(IPythonRenderer):
         self.contents = contents
 
     def heading(self, text: str, level: int, **attrs: object) -> str:
-        plain = BeautifulSoup(text, "html.parser").get_text()
-        base = re.sub(r"[^\w]+", "-", plain.lower()).strip("-") or "section"
+        base = re.sub(r"[^\w]+", "-", BeautifulSoup(text, "html.parser").get_text().lower()).strip("-") or "section"
         taken = {anchor for _, anchor, _ in self.contents}
         anchor = next(a for i in range(10_000) if (a := base if not i else f"{base}-{i + 1}") not in taken)
         self.contents.append((level, anchor, sanitise(re.sub(r"</?a\b[^>]*>", "", text))))
@@ -235,17 +234,12 @@ def headline(folder: Path, name: str) -> dict[str, tuple[str, str]]:
     return {}
 
 
-def _value(value: object) -> str:
-    """The value of a parameter."""
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def _templates() -> jinja2.Environment:
     made = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True)
     made.finalize = lambda value: unbroken(value) if type(value) is str else value
-    made.filters["value"] = _value
+    made.filters["value"] = lambda v: (
+        ", ".join(map(str, v)) if isinstance(v, list) else f"{v:g}" if isinstance(v, float) else str(v)
+    )
     return made
 
 

@@ -9,14 +9,10 @@ import re
 from pathlib import Path
 
 MARK = "written by lqrlab.deployment.to_c"
-KEYWORDS = set(
-    re.findall(
-        r"\w+",
-        """auto break case char const continue default do double else enum extern float for goto if inline int long
-        register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while
-        bool true false real_t INFINITY NAN R M""",
-    )
-)
+_WORDS = """auto break case char const continue default do double else enum extern float for goto if inline int long
+register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while
+bool true false real_t INFINITY NAN R M"""
+KEYWORDS = set(_WORDS.split())
 """Names that a memory cannot have in C."""
 _TAKEN = re.compile(  # types and headers of C without _t and .h, and programs in the folder
     r"(u?int(_least|_fast)?\d+|u?int(max|ptr)|s?size|ptrdiff|wchar|l?div|fpos|clock|va_list|main(_test)?|assert|complex"
