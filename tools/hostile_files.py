@@ -452,7 +452,7 @@ PLANTS = [
     *(Case(f"json: {name}", make, CANNOT, "plant.json") for name, make in NO_JSON.items() if "digits" not in name),
     *(Case(f"{kind}: {name}", make, "there is no such file", f"plant.{kind}")
       for name, make in NO_FILE.items() for kind in FORMATS),
-    *(Case(f"{kind}: a terabyte", sparse, "expected some matrices", f"plant.{kind}") for kind in FORMATS),
+    *(Case(f"{kind}: a terabyte", sparse, "at most 64 MiB", f"plant.{kind}") for kind in FORMATS),
     *(Case(f"{kind}: no such thing", text(b"\x89PNG" * 100), CANNOT, f"plant.{kind}") for kind in FORMATS),
     Case("a number of 5000 digits", text('{"A": [[' + "9" * 5000 + ']], "B": [[1]]}'), CANNOT, "plant.json"),
     Case("a number of 400 digits", text(plant(A=[[10**400]])), "A: expected", "plant.json"),
