@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from lqrlab.compute import checks
+from lqrlab.compute.files import require_readable
 from lqrlab.extensions.robots.multibody import Body, Joint, Tree
 from lqrlab.installation import of_extra
 
@@ -48,13 +49,7 @@ def read_model(
         m = _without_what_is_off(copy.copy(model))  # what the caller does to it later changes no plant
         return m, "", lambda: m
     file = checks.path("model", model)
-    if file.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"{file}: expected a robot ending in {', '.join(SUFFIXES)}, but found {file.suffix!r}")
-    if not file.is_file():
-        raise ValueError(f"{file}: there is no such file")
-    if file.stat().st_size > _MOST_BYTES:
-        raise ValueError(f"{file}: expected a robot, but found {file.stat().st_size / 2**20:.0f} MiB")
-
+    require_readable(file, SUFFIXES, _MOST_BYTES)
     _check_elements(file)
 
     def compiled(spec: Any) -> Any:
