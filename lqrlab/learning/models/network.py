@@ -188,8 +188,8 @@ class GainNetwork(FixedGain, Described):
         super().__init__(config, 0, rngs=rngs)
 
 
-def split(model: nnx.Module) -> tuple[nnx.GraphDef, dict[str, Array]]:
-    """A model as its structure and its parameters, a flat dict ``"blocks/0/qkv/kernel" → array``."""
+def split(model: nnx.Module) -> tuple[nnx.GraphDef, dict[str, Any]]:
+    """A model as its structure and its parameters, a flat dict ``"blocks/0/qkv/kernel" → array``, or shape of one."""
     graph, state = nnx.split(model)
     return graph, {"/".join(map(str, path)): leaf.get_value() for path, leaf in nnx.to_flat_state(state)}
 
