@@ -202,8 +202,7 @@ def _missed(theta: Array, setting: _Setting) -> Array:
     a = jnp.exp(-setting.dt / Tf).astype(z.dtype)[None]
     steep = (1 - a) / setting.dt.astype(z.dtype) * (z[:, None] - 1) / (z[:, None] - a)
     kp, ki, kd = (g.astype(z.dtype)[None] for g in (kp, ki, kd))
-    controller = kp + ki * integral[:, None] + kd * steep
-    driven = setting.selection.astype(z.dtype)[None] * controller[:, None, :]
+    driven = setting.selection.astype(z.dtype)[None] * (kp + ki * integral[:, None] + kd * steep)[:, None, :]
     L = driven @ setting.G
     m = L.shape[-1]
     one = jnp.broadcast_to(jnp.eye(m, dtype=L.dtype), L.shape)

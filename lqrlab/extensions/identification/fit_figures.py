@@ -81,8 +81,7 @@ def _finding(
 ) -> FitSummary:
     poles = np.linalg.eigvals(one[0]).astype(complex)
     drawn = np.linalg.eigvals(many[0])
-    near = np.argmin(np.abs(drawn[:, None] - poles[None, :, None]), -1)
-    away = np.take_along_axis(drawn, near, 1) - poles
+    away = np.take_along_axis(drawn, np.argmin(np.abs(drawn[:, None] - poles[None, :, None]), -1), 1) - poles
     parts = np.stack([away.real, away.imag], -1)
     num = _samples(np.abs(poles), len(validation))
     steps = np.stack([_steps(one, num), *np.nanquantile(_steps(many, num), (0.025, 0.975), axis=0)])

@@ -180,8 +180,7 @@ class FittedPlant:
             states = own.unpacked(minimised(own, free, self.noise, 30)[0])[2]
         else:
             states = np.broadcast_to(np.asarray(x0, float), (len(own.us), self.plant.n))
-        ys = np.asarray(own.outputs(jnp.zeros(0), jnp.asarray(states))[0]) + self.offsets
-        return ys[own.mask]
+        return (np.asarray(own.outputs(jnp.zeros(0), jnp.asarray(states))[0]) + self.offsets)[own.mask]
 
     def sample(self, key: PRNGKeyArray, num: int) -> Plant:
         """Plants as likely as the log and the ranges make them: Laplace's posterior, kept within the ranges."""

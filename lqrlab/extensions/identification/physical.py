@@ -238,8 +238,7 @@ def _outputs(segments: Segments, free: np.ndarray) -> np.ndarray:
 def _noise(segments: Segments, free: np.ndarray, k: int) -> np.ndarray:
     """Standard deviation of each output's error, less the freedom of the fit."""
     e = _outputs(segments, free) - segments.ys[segments.mask]
-    records = int(np.sum(~segments.follows))
-    used = (k + records * segments.plant.n) / e.shape[1] + segments.offsets
+    used = (k + int(np.sum(~segments.follows)) * segments.plant.n) / e.shape[1] + segments.offsets
     rms = np.sqrt(np.sum(e**2, 0) / np.maximum(len(e) - used, 1))
     return np.maximum(rms, 1e-9 * np.maximum(segments.ys[segments.mask].std(0), 1e-12))
 

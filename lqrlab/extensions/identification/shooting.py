@@ -124,8 +124,7 @@ class Segments:
 
     def seen(self, plant: Plant, x: Float[Array, " n"]) -> Float[Array, " p"]:
         """The log's outputs at a state."""
-        full = jnp.concatenate([x, plant.output(x)]) if max(self.which) >= plant.n else x
-        return full[jnp.array(self.which)]
+        return (jnp.concatenate([x, plant.output(x)]) if max(self.which) >= plant.n else x)[jnp.array(self.which)]
 
     def simulated(
         self, z: Float[Array, " k"], x0: Float[Array, " n"], us: Float[Array, "L m"]

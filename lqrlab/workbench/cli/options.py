@@ -24,7 +24,6 @@ RESUMED = ("run", "sweep", "data", "train", "judge")
 _DISK = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there and run the same command again")
 _DISK |= dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "give a folder that may be written to")
 PATH = click.Path(path_type=Path)
-SHARE = click.FloatRange(0, 1, max_open=True)
 
 
 class _Positive(click.FloatRange):
@@ -36,7 +35,7 @@ class _Positive(click.FloatRange):
         return number if number > 0 else self.fail(words, param, ctx)
 
 
-POSITIVE = _Positive(0, min_open=True)
+POSITIVE, SHARE = _Positive(0, min_open=True), click.FloatRange(0, 1, max_open=True)
 
 
 class _Listed(click.Group):

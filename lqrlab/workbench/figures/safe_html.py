@@ -27,8 +27,7 @@ def policy(script: str) -> str:
     """The policy of a page with one script of ours, or with none: this text and no other may run."""
     if not script:
         return POLICY
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"{POLICY}; script-src 'sha256-{digest}'"
+    return f"{POLICY}; script-src 'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 _TEXT = """

@@ -25,7 +25,7 @@ from lqrlab.installation import program, typed
 from lqrlab.workbench.figures import svg
 from lqrlab.workbench.figures.safe_html import mathml, plain_css, policy, sanitise, unbroken
 from lqrlab.workbench.runs import notebooks, plant_copies, run_folder, session
-from lqrlab.workbench.runs.terminal import clock
+from lqrlab.workbench.runs.terminal import cell, clock
 
 TEMPLATES = Path(__file__).parent / "templates"
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -237,9 +237,7 @@ def headline(folder: Path, name: str) -> dict[str, tuple[str, str]]:
 def _templates() -> jinja2.Environment:
     made = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True)
     made.finalize = lambda value: unbroken(value) if type(value) is str else value
-    made.filters["value"] = lambda v: (
-        ", ".join(map(str, v)) if isinstance(v, list) else f"{v:g}" if isinstance(v, float) else str(v)
-    )
+    made.filters["value"] = lambda v: ", ".join(map(str, v)) if type(v) is list else cell(v)
     return made
 
 

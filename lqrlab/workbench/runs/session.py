@@ -34,8 +34,7 @@ _begun: list[Path] = []
 
 def headless() -> bool:
     """True in runs without a person: widgets then draw a static figure."""
-    someone = "JPY_SESSION_NAME" in os.environ or "VSCODE_PID" in os.environ
-    return "LQRLAB_HEADLESS" in os.environ or not someone
+    return "LQRLAB_HEADLESS" in os.environ or not ("JPY_SESSION_NAME" in os.environ or "VSCODE_PID" in os.environ)
 
 
 def project() -> Path:

@@ -74,8 +74,7 @@ def planned(asked: Sweep, nb: Notebook) -> Plan:
     source, profile = nb.path.parent, asked.profile
     if profile is None and (source / "profiles" / "quick.json").exists():
         profile = "quick"
-    settings = notebooks.read_profile(source, profile) if profile else {}
-    common = notebooks.effective([nb], settings, {})[nb.name]
+    common = notebooks.effective([nb], (notebooks.read_profile(source, profile) if profile else {}), {})[nb.name]
     before = [path.stem for path in sorted(source.glob(notebooks.MAIN_JOB)) if path.stem < nb.name]
     needs = nb.metadata.get("needs", before if re.match("0[0-9]_", nb.name) else [])
     given = points(nb.name, nb.parameters, asked)
