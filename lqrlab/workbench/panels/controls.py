@@ -226,11 +226,7 @@ class KeptDesigns(ipywidgets.VBox):
         self.name, self.said = ipywidgets.Combobox(placeholder="a name", layout={"width": "14rem"}), Said()
         self.keep, self.take, self.forget = (
             button(label, guarded(then, self.said.say))
-            for label, then in (
-                ("keep", self._keep),
-                ("go to it", self._take),
-                ("forget it", lambda: self._write(self._chosen(), None)),
-            )
+            for label, then in (("keep", self._keep), ("go to it", self._take), ("forget it", self._forget))
         )
         super().__init__([rows([self.name, self.keep, self.take, self.forget]), self.said])
         with contextlib.suppress(ValueError, OSError):  # said when it is used
@@ -272,3 +268,6 @@ class KeptDesigns(ipywidgets.VBox):
 
     def _take(self) -> None:
         self._go(self._read()[self._chosen()])
+
+    def _forget(self) -> None:
+        self._write(self._chosen(), None)
