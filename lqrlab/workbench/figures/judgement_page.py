@@ -129,10 +129,12 @@ def _sentences(judgement: Judgement, most: int = 3) -> dict[str, str]:
     """Controller → good and bad scenarios; of many scenarios some, those with most diverged cases first."""
     summary, found = judgement.summary(), {}
     for name in _controllers(judgement):
-        grades: dict[str, list[str]] = {"good": [], "bad": [], "weak": [], "no answer": []}
+        grades: dict[str, list[str]] = {"good": [], "bad": [], "weak": [], "no answer": [], "not tried": []}
         each = [(scenario, by[name]) for scenario, by in summary.items() if name in by]
         for scenario, numbers in sorted(each, key=lambda one: -np.nan_to_num(one[1]["diverged"])):
             grade, why = _grade(numbers)
+            if grade == "no answer" and "A and B, which are unknown" in str(judgement.refused[name][scenario]):
+                grade, why = "not tried", ", since it needs A and B"
             grades[grade].append(scenario + why)
         parts = {
             grade: f"{grade} on {'; '.join(rows[:most])}" + f"; and {len(rows) - most} more below" * (len(rows) > most)
@@ -140,8 +142,7 @@ def _sentences(judgement: Judgement, most: int = 3) -> dict[str, str]:
             if rows
         }
         said = parts.pop("good", "good nowhere"), "; ".join(parts.values()) or "bad nowhere: no case fails"
-        words = " ".join(f"{words[0].upper()}{words[1:]}." for words in said)
-        found[name] = words.replace(" %)", " % above the optimum)", 1)  # the others mean the same
+        found[name] = " ".join(f"{a[0].upper()}{a[1:]}." for a in said).replace(" %)", " % above the optimum)", 1)
     return found
 
 
@@ -150,7 +151,8 @@ def _grade(numbers: Mapping[str, float]) -> tuple[str, str]:
     if numbers.get("no answer") == 100:
         return "no answer", ""
     diverged, failed, hopeless = numbers["diverged"], numbers["failed"], numbers.get("no optimum", 0.0)
-    said = [f"median {digits(numbers['median'])} %", f"99 of 100 cases at most {digits(numbers['p99'])} %"]
+    low, p99 = digits(numbers["median"]), digits(numbers["p99"])
+    said = [f"median {low} %", f"99 of 100 cases {'at most ' * (p99[0] not in '<>')}{p99} %"]
     if failed > 0:
         said[1] = f"{share(diverged)} % of the cases diverge" if diverged else f"{share(failed)} % of the cases fail"
         said += [f"{share(hopeless)} % have no optimum within the limits"] * (hopeless > 0)

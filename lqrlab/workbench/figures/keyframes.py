@@ -80,8 +80,7 @@ class Film:
         weighted = path * weight
         if np.ptp(weighted, axis=0).max() > _TOLERANCE / 2:
             keep = simplify(np.column_stack([self.times, weighted]), _TOLERANCE)
-            rule = self._rule(keep, lambda i: f"transform:{form(i, 'px', 'deg', ',')}")
-            marks = self._animated(rule, marks)
+            marks = self._animated(self._rule(keep, lambda i: f"transform:{form(i, 'px', 'deg', ',')}"), marks)
         return element(tag, marks, words)
 
     def widen(self, markup: str, widths: PerFrame) -> str:

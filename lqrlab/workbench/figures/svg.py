@@ -238,8 +238,7 @@ def curve(xs: Pixels, ys: Pixels, *, steps: bool = False, tolerance: float = 0.1
                 parts.append(f"H{px(x)}V{px(y)}")
                 last = y
         return "".join(parts) + f"H{px(xs[-1])}"
-    along = xs if (np.diff(xs) >= 0).all() else np.arange(len(xs))
-    keep = simplify(np.column_stack([along, xs, ys]), tolerance)
+    keep = simplify(np.column_stack([xs if (np.diff(xs) >= 0).all() else np.arange(len(xs)), xs, ys]), tolerance)
     return polyline(zip(xs[keep], ys[keep]))
 
 

@@ -214,8 +214,7 @@ def summary(folder: Path) -> str:
     if len(frame) > SHOWN:
         return spread(frame, numbers, record.get("units", {})).to_string(float_format=cell)
     shown = frame[[c for c in ("status", *varying, *numbers, "seconds") if c in frame]]
-    width = shutil.get_terminal_size().columns
-    return shown.to_string(index=False, na_rep="", float_format=cell, line_width=width)
+    return shown.to_string(index=False, na_rep="", float_format=cell, line_width=shutil.get_terminal_size().columns)
 
 
 def compare(folder: str | Path) -> Path:
