@@ -277,7 +277,7 @@ def test_weights_limits_and_loads_are_in_units(panel):
     panel.states["angle"].value = 2.0
     words = shown(panel)
     assert panel._question().limits[0] == pytest.approx(0.5 * torque.scale)
-    assert f"Under a load of {-0.1 * torque.scale:.3g} {torque.unit} at the inputs" in words
+    assert f"Under a load of −{0.1 * torque.scale:.3g} {torque.unit} at the inputs" in words
     assert panel.entries.value == "Q: angle 22.2 /rad², angular velocity 0.444 /(rad/s)²; R: torque 0.111 /(N·m)²"
     assert loop_design.input_unit(systems.make("fixed_wing")) == ("× scale", 1.0)
     panel.reset.click()

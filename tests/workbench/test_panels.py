@@ -26,7 +26,7 @@ from scipy_oracle import gain, held
 from lqrlab import control, dataset, deployment, evaluation, learning, predictive, simulation, systems
 from lqrlab.extensions.predictive import panel as mpc_designer
 from lqrlab.workbench import widgets
-from lqrlab.workbench.figures import loop_design, loop_picture, plots, safe_html, svg
+from lqrlab.workbench.figures import digits, loop_design, loop_picture, plots, safe_html, svg
 from lqrlab.workbench.panels import (
     attraction_map,
     controls,
@@ -501,8 +501,8 @@ def test_the_browser_shows_what_is_on_disk(data, monkeypatch):
             panel.variant.value, panel.trajectory.value = variant, number
             panel.live.wait()
             P = data.column("P", None, "pendulum")[variant]
-            assert f"x0ᵀP x0 = {runs.x0[at] @ P @ runs.x0[at]:.4g}" in panel.words.value
-            assert f"Recorded: {runs.cost[at]:.4g}" in panel.words.value
+            assert f"x0ᵀP x0 = {digits(runs.x0[at] @ P @ runs.x0[at], 4)}" in panel.words.value
+            assert f"Recorded: {digits(runs.cost[at], 4)}" in panel.words.value
             seen.add(panel.picture.value)
     assert len(seen) == len(runs.cost)
     for why, count in missing.items():

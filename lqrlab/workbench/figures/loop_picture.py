@@ -11,7 +11,7 @@ import lqrlab
 from lqrlab import control, systems
 from lqrlab.control.state_space import response_at
 from lqrlab.simulation import Verdict
-from lqrlab.workbench.figures import animation, charts, loop_design, svg
+from lqrlab.workbench.figures import animation, charts, digits, loop_design, svg
 from lqrlab.workbench.figures.charts import Axes, Rectangle, above
 from lqrlab.workbench.figures.loop_controllers import KINDS, SampledLoop
 from lqrlab.workbench.figures.loop_design import LoopDesign, LoopSetting
@@ -80,8 +80,8 @@ def _pinned_words(name: str, s: LoopSetting, result: LoopDesign) -> str:
 
 def _effort(s: LoopSetting, result: LoopDesign) -> str:
     """The largest of each input, as HTML."""
-    peaks = np.nanmax(np.abs(result.built.us), axis=0)
-    return html.escape(", ".join(f"{i.name.replace('_', ' ')} {p:.3g} {i.unit}" for i, p in zip(s.plant.inputs, peaks)))
+    peaks = zip(s.plant.inputs, np.nanmax(np.abs(result.built.us), axis=0))
+    return html.escape(", ".join(f"{i.name.replace('_', ' ')} {digits(p)} {i.unit}" for i, p in peaks))
 
 
 def phase_words(margin: control.Margins) -> str:
@@ -139,7 +139,7 @@ def words(s: LoopSetting, result: LoopDesign) -> str:
         worst = margins[_weakest(margins)]
         at = "" if s.plant.m == 1 else " at its most sensitive input"
         lines.append(
-            f"<b>Margins.</b> Gain margin{at} {worst.gain_down:.2g}–{worst.gain_up:.3g}, phase margin "
+            f"<b>Margins.</b> Gain margin{at} {digits(worst.gain_down, 2)}–{digits(worst.gain_up)}, phase margin "
             f"{phase_words(worst)}; disk margin {worst.disk.alpha:.2f}, modulus margin {worst.modulus_margin:.2f}."
         )
     else:
@@ -155,7 +155,7 @@ def weight_words(s: LoopSetting) -> str:
     for name, W, signals in zip("QR", s.weights, (s.plant.states, s.plant.inputs)):
         units = (f"({x.unit})" if {*"/ ·"} & {*x.unit} else x.unit for x in signals)
         units = ("" if unit == "1" else f" /{unit}²" for unit in units)
-        entries = (f"{x.name.replace('_', ' ')} {w:.3g}{unit}" for x, w, unit in zip(signals, np.diagonal(W), units))
+        entries = (f"{x.name.replace('_', ' ')} {digits(w)}{u}" for x, w, u in zip(signals, np.diagonal(W), units))
         parts.append(f"{name}: {', '.join(entries)}")
     return html.escape("; ".join(parts))
 
@@ -182,7 +182,7 @@ def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
     if s.load:
         return _load_words(s, result)
     paid = float(np.sum(result.built.costs))
-    cost = f"{paid:.4g}, <b>{above(paid / result.cost - 1)}</b> the optimum"
+    cost = f"{digits(paid, 4)}, <b>{above(paid / result.cost - 1)}</b> the optimum"
     match loop_design.outcome(s.plant, result.built):
         case Verdict.DIVERGED:
             cost = "<b>diverges</b>"
@@ -198,18 +198,18 @@ def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
         conditions.append(f"its input {late:g} sample{'s' * (late != 1)} late, {aware}")
     if s.limit < loop_design.FREE:
         conditions.append(loop_design.limit_words(s.limit, s.plant))
-    return f"<b>Cost.</b> Linear optimum {result.cost:.4g}. Nonlinear, {', '.join(conditions)}: {cost}."
+    return f"<b>Cost.</b> Linear optimum {digits(result.cost, 4)}. Nonlinear, {', '.join(conditions)}: {cost}."
 
 
 def _load_words(s: LoopSetting, result: LoopDesign) -> str:
     """The ends of the outputs under a constant load, which has no finite cost."""
     unit, scale = loop_design.input_unit(s.plant)
-    under = f"<b>Load.</b> Under a load of {s.load * scale:.3g} {html.escape(unit)} at the inputs the"
+    under = f"<b>Load.</b> Under a load of {digits(s.load * scale)} {html.escape(unit)} at the inputs the"
     ends = np.asarray(s.plant.output_matrix()) @ result.built.xs[-1]
     if loop_design.outcome(s.plant, result.built) == Verdict.DIVERGED:
         return f"{under} loop <b>diverges</b>."
     ended = ", ".join(
-        f"{o.name.replace('_', ' ')} {'0' if abs(y) < 1e-3 * o.scale else f'{y:.3g}'} {o.unit}".removesuffix(" 1")
+        f"{o.name.replace('_', ' ')} {'0' if abs(y) < 1e-3 * o.scale else digits(y)} {o.unit}".removesuffix(" 1")
         for o, y in zip(s.plant.outputs, ends)
     )
     return f"{under} outputs end at {html.escape(ended)}."
@@ -245,7 +245,7 @@ def sheet(s: LoopSetting, result: LoopDesign, name: str, code: str) -> HtmlPage:
 def _weights(s: LoopSetting) -> Table:
     own = [float(w) for W in s.plant.weights() for w in np.diagonal(np.asarray(W))]
     rows = [
-        (x.name.replace("_", " "), f"{w:.4g}", f"× {factor:.4g}", f"{w * factor:.4g}")
+        (x.name.replace("_", " "), digits(w, 4), f"× {digits(factor, 4)}", digits(w * factor, 4))
         for x, w, factor in zip((*s.plant.states, *s.plant.inputs), own, (*s.states, *s.inputs))
     ]
     return ("of", "the plant's", "factor", "in this design"), rows
@@ -254,7 +254,7 @@ def _weights(s: LoopSetting) -> Table:
 def _margins(s: LoopSetting, result: LoopDesign) -> Table:
     def each(i: systems.Signal, m: control.Margins) -> tuple[str, ...]:
         late = "any" if math.isinf(m.delay_margin) else charts.duration(m.delay_margin)
-        gain, phase = f"{m.gain_down:.2g}–{m.gain_up:.3g}", phase_words(m)
+        gain, phase = f"{digits(m.gain_down, 2)}–{digits(m.gain_up)}", phase_words(m)
         return i.name.replace("_", " "), gain, phase, late, f"{m.disk.alpha:.2f}", f"{1 / m.modulus_margin:.2f}"
 
     head = ("input", "gain", "phase", "further delay", "disk α", "Ms")

@@ -14,7 +14,7 @@ from jaxtyping import Int
 
 from lqrlab import dataset, simulation, systems
 from lqrlab.simulation import Problem, Trajectory
-from lqrlab.workbench.figures import charts, svg
+from lqrlab.workbench.figures import charts, digits, svg
 from lqrlab.workbench.figures.loop_design import poles_of
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls
@@ -104,17 +104,17 @@ def _words(chosen: Selection, variant: int, at: int, recorded: Trajectory) -> st
     x0, end = np.asarray(chosen.runs.x0[at], float), recorded.xs[-1]
     least, rest, paid = float(x0 @ P @ x0), float(end @ P @ end), float(chosen.runs.cost[at])
     row = chosen.rows[variant]
-    values = (f"{name} {value:.4g}" for name, value in chosen.parameters(variant).items())
+    values = (f"{name} {digits(value, 4)}" for name, value in chosen.parameters(variant).items())
     split = html.escape(str(data.variants.split[row]))
-    took = f"{recorded.ts[-1]:.3g} s"
+    took = f"{digits(recorded.ts[-1])} s"
     if data.config.keep_every > 1:
-        took += f" from {dt * chosen.runs.start[at]:.3g} s on"
-    excess = f"{100 * ((paid + rest) / least - 1):.3g} % above" if least > 0 else "not comparable with"
+        took += f" from {digits(dt * chosen.runs.start[at])} s on"
+    excess = f"{digits(100 * ((paid + rest) / least - 1))} % above" if least > 0 else "not comparable with"
     return (
         f"<b>{html.escape(chosen.family)}</b>, variant {data.variants.variant[row]} ({split}): "
         f"{html.escape(', '.join(values))}.<br>"
-        f"<b>Cost.</b> The optimum from this start is x0ᵀP x0 = {least:.4g}. Recorded: {paid:.4g} in {took}, "
-        f"and {rest:.3g} cost-to-go at the end: {excess} the optimum.<br>"
+        f"<b>Cost.</b> The optimum from this start is x0ᵀP x0 = {digits(least, 4)}. Recorded: {digits(paid, 4)} in "
+        f"{took}, and {digits(rest)} cost-to-go at the end: {excess} the optimum.<br>"
         f"<b>Excluded.</b> {left_out(data, chosen.family)}"
     )
 

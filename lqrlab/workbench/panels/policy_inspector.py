@@ -17,7 +17,7 @@ from lqrlab import control, simulation
 from lqrlab.compute import checks
 from lqrlab.simulation import Problem, Trajectory, Verdict
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import charts, loop_design, svg
+from lqrlab.workbench.figures import charts, digits, loop_design, svg
 from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls
@@ -139,7 +139,7 @@ def words(pair: Pair, runs: Runs, *, pushed: bool = False) -> str:
     if np.isfinite(lqr.ratio) and np.isfinite(nonlinear.ratio):
         compared = f"; compared with each other, the {name} {cost(nonlinear, lqr.ratio, 'the LQR')}"
     return (
-        f"The least that this start can cost on the linear plant{free} is x0ᵀP x0 = {least:.4g}. There the LQR "
+        f"The least that this start can cost on the linear plant{free} is x0ᵀP x0 = {digits(least, 4)}. There the LQR "
         f"{cost(lqr_linear)}, the {name} {cost(linear)}.<br>"
         f"On the nonlinear plant the LQR {cost(lqr)}, the {name} {cost(nonlinear)}{compared}."
     )

@@ -14,7 +14,7 @@ import ipywidgets
 from lqrlab import learning
 from lqrlab.compute.files import read_object, read_rows
 from lqrlab.learning.fitting import METRICS
-from lqrlab.workbench.figures import charts, svg, tables
+from lqrlab.workbench.figures import charts, digits, svg, tables
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
@@ -65,9 +65,9 @@ def picture(rows: Sequence[Row], total: int | None = None) -> Picture:
     alt = f"Training and validation loss, and 1 − efficiency of closed loops, over {last['step']:.0f} steps"
     now, most = (100 - row["1 − efficiency [%]"] for row in (last, best))
     words = (
-        f"Step {last['step']:,.0f}{f' of {total}' if total else ''}: loss {last['loss']:.4g}; loops of unseen "
-        f"variants have efficiency {now:.4g} %, {last['loops diverged [%]']:.3g} % diverge. "
-        f"Best so far: {most:.4g} % at step {best['step']:,.0f}, which is kept. "
+        f"Step {last['step']:,.0f}{f' of {total}' if total else ''}: loss {digits(last['loss'], 4)}; loops of unseen "
+        f"variants have efficiency {digits(now, 4)} %, {digits(last['loops diverged [%]'])} % diverge. "
+        f"Best so far: {digits(most, 4)} % at step {best['step']:,.0f}, which is kept. "
         f"{rows[-1]['windows_per_second']:,.0f} windows/s."
     )
     return Picture(svg.document(body, _WIDTH, _TALL + 8, alt), alt, words)
