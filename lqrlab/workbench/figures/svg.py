@@ -172,10 +172,10 @@ def document(body: str, width: float, height: float, alt: str, *, style: str = "
 
 def px(value: SupportsFloat) -> str:
     """A number of pixels, to a tenth."""
-    return digits(value, 1)
+    return decimals(value, 1)
 
 
-def digits(value: SupportsFloat, count: int) -> str:
+def decimals(value: SupportsFloat, count: int) -> str:
     """A number with at most ``count`` decimals and no trailing zeros."""
     text = f"{float(value):.{count}f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
