@@ -54,9 +54,9 @@ def cell(numbers: Mapping[str, float]) -> str:
     """The numbers of a cell, to digits that repeat on another machine."""
     if not numbers or numbers.get("no answer") == 100:
         return "–"
-    digits, share = judgement_page.digits, judgement_page.share
+    percent, share = judgement_page.percent, judgement_page.share
     partly = "*" if numbers.get("no answer") else ""
-    return f"{digits(numbers['median'])} / {digits(numbers['p99'])} / {share(numbers['failed'])}{partly}"
+    return f"{percent(numbers['median'])} / {percent(numbers['p99'])} / {share(numbers['failed'])}{partly}"
 
 
 def agents(families: list[str], steps: int) -> dict[str, environments.AgentPolicy]:

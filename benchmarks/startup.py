@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from benchmarks.control import problems
 from benchmarks.measurement import Parts, Row, last_line, main, row
-from lqrlab import control, systems
+from lqrlab import control, learning, systems
 from lqrlab.compute import seconds, setup
 
 SIZES = ((4, 2), (8, 4), (12, 6))
@@ -36,6 +36,10 @@ def bench_start(num: int = 10_000, variants: int = 1000, notebook: bool = True) 
                 found = last_line(first_designs, str(n), str(num), XDG_CACHE_HOME=folder)
                 yield row(f"first {num} designs, n={n}, {what}", float(found), "s", target, least=False)
     with tempfile.TemporaryDirectory() as folder:
+        for what, target in (("nothing compiled", 4.0), ("programs from disk", None)):
+            found = last_line(first_answer, XDG_CACHE_HOME=folder)
+            yield row(f"first gain of the network, one pendulum, {what}", float(found), "s", target, least=False)
+    with tempfile.TemporaryDirectory() as folder:
         first, second = last_line(catalogue, str(variants), XDG_CACHE_HOME=folder).split()
     name = f"catalogue, {len(systems.names())} × {variants} drawn, linearised, designed"
     yield row(f"{name}: first pass of a process", float(first), "s", 8, least=False)
@@ -49,6 +53,13 @@ def first_designs(n: str, num: str) -> None:
     setup()
     arrays = [jnp.asarray(a) for a in problems(int(n), int(num))]
     print(seconds(lambda: control.lqr(*arrays)))
+
+
+def first_answer() -> None:
+    """Print the time [s] of the network's first verified gain in this process, its weights read."""
+    setup()
+    network, plant = learning.pretrained("regulator"), systems.make("pendulum")
+    print(seconds(lambda: learning.policy(network, plant).as_gain().K))
 
 
 def catalogue(variants: str) -> None:

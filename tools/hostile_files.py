@@ -452,7 +452,7 @@ PLANTS = [
     *(Case(f"json: {name}", make, CANNOT, "plant.json") for name, make in NO_JSON.items() if "digits" not in name),
     *(Case(f"{kind}: {name}", make, "there is no such file", f"plant.{kind}")
       for name, make in NO_FILE.items() for kind in FORMATS),
-    *(Case(f"{kind}: a terabyte", sparse, "expected some matrices", f"plant.{kind}") for kind in FORMATS),
+    *(Case(f"{kind}: a terabyte", sparse, "at most 64 MiB", f"plant.{kind}") for kind in FORMATS),
     *(Case(f"{kind}: no such thing", text(b"\x89PNG" * 100), CANNOT, f"plant.{kind}") for kind in FORMATS),
     Case("a number of 5000 digits", text('{"A": [[' + "9" * 5000 + ']], "B": [[1]]}'), CANNOT, "plant.json"),
     Case("a number of 400 digits", text(plant(A=[[10**400]])), "A: expected", "plant.json"),
@@ -608,7 +608,7 @@ LOG_FORMATS = ("csv", "txt", "dat", "parquet", "h5", "mat", "npz", "xlsx", "csv.
 LOGS = [
     *(Case(f"{kind}: {name}", make, "there is no such file", f"log.{kind}")
       for name, make in NO_FILE.items() for kind in ("csv", "mat", "parquet")),
-    *(Case(f"{kind}: a terabyte", sparse, "at most 1 GiB", f"log.{kind}") for kind in LOG_FORMATS),
+    *(Case(f"{kind}: a terabyte", sparse, "at most 1024 MiB", f"log.{kind}") for kind in LOG_FORMATS),
     *(Case(f"{kind}: a picture", text(b"\x89PNG\r\n" * 100), NO_LOG, f"log.{kind}") for kind in LOG_FORMATS),
     *(Case(f"{kind}: nothing", text(""), NO_LOG, f"log.{kind}") for kind in LOG_FORMATS),
     Case("gz: fifty million rows", lambda path: path.write_bytes(gzip.compress(b"1,2\n" * 50_000_000, 1)), TOO_MUCH,
@@ -1205,7 +1205,7 @@ ROBOTS = [
         )
     ),
     *(Case(f"robot: {name}", make, "there is no such file", "robot.xml") for name, make in NO_FILE.items()),
-    Case("robot: a terabyte", sparse, "expected a robot", "robot.xml"),
+    Case("robot: a terabyte", sparse, "at most 16 MiB", "robot.xml"),
     *(
         Case(f"robot: {name}", robot(head, body), words, "robot.xml")
         for name, head, body, words in (

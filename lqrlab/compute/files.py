@@ -5,7 +5,7 @@ import errno
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,16 @@ _MOST_BYTES = 1 << 27  # of JSON: some ten seconds and a gigabyte to read
 def plant_files() -> list[str]:
     """The user's files of plants that this process was given."""
     return [file for file in os.environ.get(PLANT_FILES, "").split(os.pathsep) if file]
+
+
+def require_readable(file: Path, endings: Iterable[str], most: int | None = None) -> None:
+    """Refuse a file of another kind, one that is not there, and one of more bytes."""
+    if file.suffix.lower() not in endings:
+        raise ValueError(f"{file}: expected a file ending in {', '.join(endings)}, but found {file.suffix!r}")
+    if not file.is_file():
+        raise ValueError(f"{file}: there is no such file")
+    if most and (size := file.stat().st_size) > most:
+        raise ValueError(f"{file}: expected at most {most >> 20} MiB, but found {size / 2**20:.0f} MiB")
 
 
 def write_atomic(path: str | Path, data: str | bytes | memoryview) -> Path:

@@ -34,7 +34,7 @@ def _bound(controller: Any, problem: Problem) -> Policy:
     if _is_gain(controller):
         return _gain(controller, problem)
     if not is_policy(controller):
-        return _function(controller, problem)
+        return bind(made(controller, problem), problem)
     policy = controller.as_gain() if hasattr(controller, "as_gain") else controller
     _check_steps(policy, problem.dt)
     return _gain(policy.K, problem) if type(policy) is LinearPolicy else policy
@@ -140,8 +140,8 @@ def _gain(K: object, problem: Problem) -> LinearPolicy:
     return LinearPolicy(K)
 
 
-def _function(make: Callable[[Problem], object], problem: Problem) -> Policy:
-    """The policy that a function makes for the problem."""
+def made(make: Callable[[Problem], object], problem: Problem) -> object:
+    """The controller that a function makes for the problem."""
     signature = inspect.signature(make)
     try:
         signature.bind(problem)
@@ -149,12 +149,12 @@ def _function(make: Callable[[Problem], object], problem: Problem) -> Policy:
         raise ValueError(
             f"controller: expected a function from a problem to a policy, but found one of {signature}"
         ) from None
-    made = make(_with_optimum(problem))
-    if not is_policy(made) and callable(made):
+    found = make(_with_optimum(problem))
+    if not is_policy(found) and callable(found):
         raise ValueError(
-            f"controller: expected a function from a problem to a policy, but it returned {type(made).__name__}"
+            f"controller: expected a function from a problem to a policy, but it returned {type(found).__name__}"
         )
-    return bind(made, problem)
+    return found
 
 
 def _with_optimum(problem: Problem) -> Problem:

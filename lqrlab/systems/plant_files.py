@@ -19,7 +19,7 @@ import numpy as np
 
 from lqrlab.compute import checks
 from lqrlab.compute.array_files import read_arrays
-from lqrlab.compute.files import PLANT_FILES, not_now, plant_files, read_bytes, read_object
+from lqrlab.compute.files import PLANT_FILES, not_now, plant_files, read_bytes, read_object, require_readable
 from lqrlab.systems import families
 from lqrlab.systems.custom import from_matrices
 from lqrlab.systems.plant import Plant, parameter_fields
@@ -111,15 +111,10 @@ def check_plain(content: Contents) -> None:
 
 def contents(file: Path) -> Contents:
     """Contents of a ``.npz``, ``.mat`` or ``.json`` file with matrices, or with a family's parameters."""
-    suffix = file.suffix.lower()
-    if suffix not in _MATRICES:
-        raise ValueError(f"{file}: expected a file ending in {', '.join(suffixes())}, but found {file.suffix!r}")
-    if not file.is_file():
-        raise ValueError(f"{file}: there is no such file")
-    if file.stat().st_size > _LIMIT:
-        raise ValueError(f"{file}: expected some matrices, but found {file.stat().st_size / 2**20:.0f} MiB")
+    require_readable(file, suffixes(), _LIMIT)
+    json = file.suffix.lower() == ".json"
     try:
-        return read_object(file, _JSON_LIMIT) if suffix == ".json" else _outermost(read_arrays(file, _LIMIT))
+        return read_object(file, _JSON_LIMIT) if json else _outermost(read_arrays(file, _LIMIT))
     except MemoryError:
         raise
     except Exception as error:
@@ -204,14 +199,11 @@ def register_file(path: str | Path) -> list[str]:
     enter_named()
     file = checks.path("path", path).expanduser().resolve()
     readers = {".py": _execute, ".toml": _read, **dict.fromkeys(suffixes(), _enter_one)}
-    if file.suffix not in readers:
-        raise ValueError(f"{file}: expected a file ending in {', '.join(readers)}, but found {file.suffix!r}")
-    if not file.is_file():
-        raise ValueError(f"{file}: there is no such file")
+    require_readable(file, readers)
     if os.pathsep in str(file):
         raise ValueError(f"{file}: expected a path without {os.pathsep!r}; rename the file")
     before = dict(families.FAMILIES)
-    readers[file.suffix](file)
+    readers[file.suffix.lower()](file)
     found = [
         name
         for name, cls in families.FAMILIES.items()

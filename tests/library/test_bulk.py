@@ -48,7 +48,7 @@ def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
     assert frame["nonlinear_diverged"].eq(0).all()
 
     page = BeautifulSoup((tmp_path / "report" / "index.html").read_text(), "html.parser")
-    assert "nonlinear_p95" in page.select("thead")[-1].get_text()
+    assert "nonlinear p95 [%]" in page.select("thead")[-1].get_text()
     assert "Points12 finished" in page.select_one("dl.facts").get_text().replace("\n", "")
     assert len(page.select("#runs ~ .scroll tbody tr")) == 12
     monkeypatch.setattr(sweep, "SHOWN", 11)  # of more there is the spread
@@ -56,7 +56,7 @@ def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
     assert len(page.select("#runs ~ .scroll tbody tr")) == 11
     found = {row.th.get_text(): row.select("td") for row in page.select("#spread ~ .scroll tbody tr")}
     assert found["cost"][-1].get_text() == f"{frame['cost'].max():.4g}"
-    assert found["time_constant"][0].get_text() == "s"
+    assert found["time constant"][0].get_text() == "s"
     assert run_folder.read(tmp_path / "sweep.json")["status"] == "finished"
 
 

@@ -62,6 +62,7 @@ def test_a_judgement_in_sentences_says_where_a_controller_is_good_and_where_it_i
     words = judgement_page.answer(judgement()).split("\n\n")[0]
     good = "**network:** Good on within limits (median < 0.001 %, 99 of 100 cases at most 2 % above the optimum)."
     assert words == f"{good} Bad on dense systems (median 2,900 %, 25 % of the cases diverge)."
+    assert judgement_page._grade(dict.fromkeys(("diverged", "failed", "median", "p99"), 0))[1].endswith("s < 0.001 %)")
 
 
 def test_the_worst_loop_is_run_again_and_drawn_beside_the_optimum(tmp_path):

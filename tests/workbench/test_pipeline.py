@@ -811,7 +811,7 @@ def test_plain_papermill_does_as_well(source, tmp_path):
     for given, words in (
         (("amuont", "3"), "01_first.amuont: the notebook has no such parameter; did you mean amount"),
         (("rate", "nan"), r"01_first.rate .step .1/s..: expected a finite number, but found nan"),
-        (("run", "new"), f"01_first: reads what 02_data_generation makes, but {tmp_path}/new has none; run 02_"),
+        (("run", "new"), f"01_first: reads what 02_data_generation made, but {tmp_path}/new has none; run 02_"),
     ):
         done = subprocess.run([*line, "-p", *given], cwd=source, capture_output=True, text=True)
         assert (done.returncode, bool(re.search(words, done.stderr))) == (1, True), done.stderr

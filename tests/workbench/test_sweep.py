@@ -246,6 +246,7 @@ train full -p x=1|data generate d -p variants=-1|data generate d -p families=car
 systems cart_pol|systems nowhere.toml|systems full/x.toml|systems --plants nowhere.toml
 identify nowhere.csv --input a --output b|identify full/x.toml --input a --output b --plant cart_pol
 identify full/x.toml --input a --output b --dt=-1|export cart_pol -o new|export nowhere.json -o new|export cart_pole
+export cart_pole -o new --name int|export cart_pole -o full|export cart_pole -o new --limit=-3|judge lqr --limits nan
 doctor x|judge|judge nope|judge mpc:x|judge lqr --plants cart_pol|judge lqr --spread=2|judge nowhere.json --compare
 """
 
@@ -279,12 +280,12 @@ def test_the_help_has_a_whole_sentence_for_each_command(monkeypatch):
             assert f" {name} {sentence}" in shown
 
 
-def test_a_dry_run_says_the_points_and_starts_nothing(tmp_path):
-    asked = ["sweep", "cart_pole", "-p", "pole_length=0.5,1", "--folder", str(tmp_path / "s"), "--dry-run"]
-    done = CliRunner().invoke(main, asked)
-    points = "  {'pole_length': 0.5}\n  {'pole_length': 1.0}\n"
-    assert (done.exit_code, done.stdout) == (0, f"cart_pole: 2 points in {tmp_path / 's'}\n{points}")
-    assert not (tmp_path / "s").exists()
+def test_a_dry_run_says_the_points_and_starts_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # of no project: data is next to the notebooks, as that of lqrlab run
+    done = CliRunner().invoke(main, ["sweep", "cart_pole", "-p", "pole_length=0.5,1", "--dry-run"])
+    folder, points = notebooks.find_source().parent / "data", "  {'pole_length': 0.5}\n  {'pole_length': 1.0}\n"
+    assert (done.exit_code, done.stdout) == (0, f"cart_pole: 2 points in {folder}/sweeps/cart_pole\n{points}")
+    assert not [*tmp_path.iterdir()]
 
 
 SOUND = {"versions": {"lqrlab": "1"}, "notebook": "a", "title": "A", "started": "now", "runs": [{"point": {"x": 1}}]}

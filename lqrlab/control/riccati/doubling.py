@@ -14,12 +14,12 @@ Algebra Appl. 85 (1987), section 4 (scaling) [sign function].
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import Arrays, eye, mul, symmetric, t
@@ -55,14 +55,18 @@ class Solution(NamedTuple):
     definite: Any
 
 
+def twice(A: Arrays, G: Arrays, H: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+    """X ← AᵀX(I + GX)⁻¹A + H made two times, as one of the same form with other A, G, H."""
+    inverse = batch_last.inverse(eye(A.shape[0], A) + mul(G, H))
+    WA = mul(inverse, A)
+    G = G + symmetric(mul(mul(A, mul(inverse, G)), t(A)))
+    return mul(A, WA), G, H + symmetric(mul(t(A), mul(H, WA)))
+
+
 def doubled(
     A: Float[Arrays, "n n batch"], G: Float[Arrays, "n n batch"], H: Float[Arrays, "n n batch"]
 ) -> Float[Arrays, "n n batch"]:
-    """The stabilizing solution of X = AᵀX(I + GX)⁻¹A + H.
-
-    With W = (I + GH)⁻¹ each step A ← AWA, G ← G + AWGAᵀ, H ← H + AᵀHWA doubles the horizon that H is the cost of.
-    """
-    one = eye(A.shape[0], A)
+    """The stabilizing solution of X = AᵀX(I + GX)⁻¹A + H: H, the cost of a horizon, which each step doubles."""
     enough = float(jnp.finfo(A.dtype).eps) ** 0.4  # the error is its square, and Newton squares that again
 
     def more(state: tuple) -> Any:
@@ -72,12 +76,9 @@ def doubled(
         return ((change > enough * scale) & (change < jnp.inf)).any() & (k < _DOUBLINGS)
 
     def double(state: tuple) -> tuple:
-        A, G, H, _, k = state
-        inverse = batch_last.inverse(one + mul(G, H))
-        WA = mul(inverse, A)
-        step = symmetric(mul(t(A), mul(H, WA)))
-        G = G + symmetric(mul(mul(A, mul(inverse, G)), t(A)))
-        return mul(A, WA), G, H + step, step, k + 1
+        *now, _, k = state
+        longer = twice(*now)
+        return *longer, longer[2] - now[2], k + 1
 
     return batch_last.repeat_while(more, double, (A, G, H, H, 0))[2]
 
@@ -162,10 +163,8 @@ class DoublingProblem(NamedTuple):
         marks = (mark.astype(P.dtype) for mark in (stable, batch_last.positive(S)))
         return Solution(K, P, self.A - mul(self.B, K), residual, *marks), error
 
-    def determined(
-        self, P: Arrays, lyapunov: Callable[[Arrays, Arrays], Arrays], *, continuous: bool
-    ) -> Bool[Arrays, " batch"]:
-        """True where no rounding of the matrices decides on P or on the stability of its loop F = A − BK.
+    def determined(self, P: Arrays, lyapunov: Callable, rounded: Sequence[Arrays] = (), *, continuous: bool) -> Any:
+        """True ``[batch]`` where no rounding of the matrices decides on P or on the stability of its loop F = A − BK.
 
         Rounding changes F by a few ε of J = |A| + |B||K|, and the right-hand side of Newton's equation by up to E.
         With Δ of FᵀΔF − Δ + diag(v) = 0 (continuous: FᵀΔ + ΔF + diag(v) = 0), v the sums of E's rows in units in which
@@ -177,17 +176,18 @@ class DoublingProblem(NamedTuple):
         Args:
             P: of an answer.
             lyapunov: solves X = a X aᵀ + q (continuous: a X + X aᵀ + q = 0).
+            rounded: what A, B, Q, R, N and K have been rounded in proportion to, if not to themselves.
         """
-        A, B, Q, R, N = self
         few = 4 * float(jnp.finfo(P.dtype).eps)
         S, _, K = self.gain(P, continuous=continuous)
         F, wrong = self.newton_equation(P, continuous=continuous)
-        J = abs(A) + mul(abs(B), abs(K))
-        E = mul(t(abs(P if continuous else mul(P, F))), J) + mul(abs(N), abs(K))
-        E = few * (E + t(E) + abs(Q) + mul(t(abs(K)), mul(abs(R), abs(K)))) + abs(wrong)
+        A_, B_, Q_, R_, N_, K_ = rounded or map(abs, (*self, K))
+        J = A_ + mul(B_, K_)
+        E = mul(t(abs(P if continuous else mul(P, F))), J) + mul(N_, K_)
+        E = few * (E + t(E) + Q_ + mul(t(K_), mul(R_, K_))) + abs(wrong)
         size = _size(P)
         to, both = size[:, None] / size[None], size[:, None] * size[None]
-        F, B, J, v = F * to, B * size[:, None], J * to, (E / both).sum(1)
+        F, B, J, v = F * to, self.B * size[:, None], J * to, (E / both).sum(1)
         v = v + few * (_diagonal(J) + float(not continuous)) + few**2 * v.max(0, keepdims=True)  # where P is zero
         v = v + float(jnp.finfo(P.dtype).tiny) ** 0.5
         delta = lyapunov(t(F), v[None] * batch_last.eye(len(F), F))
@@ -197,7 +197,7 @@ class DoublingProblem(NamedTuple):
         inward = mul(t(B), t(moved))
         second = lyapunov(t(F), symmetric(mul(t(inward), batch_last.quotient(S, inward))))
         converges = batch_last.positive(_DECIDES * delta - second) & batch_last.positive(delta)
-        wrong = few * abs(R) + (0 if continuous else abs(mul(t(B), mul(delta, B))))
+        wrong = few * R_ + (0 if continuous else abs(mul(t(B), mul(delta, B))))
         inverse = batch_last.quotient(S, batch_last.eye(len(S), S) + 0 * S)
         return kept.all(0) & converges & ((abs(inverse) * wrong).sum((0, 1)) < _DECIDES)
 

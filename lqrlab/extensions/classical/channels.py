@@ -96,8 +96,7 @@ class Channel:
 
     def response(self, w: np.ndarray) -> np.ndarray:
         """G(jω) exp(−jω delay) at ω [rad/s], or that of the sampled plant at exp(jω dt)."""
-        z = 1j * w if self.dt is None else np.exp(1j * w * self.dt)
-        value = response_at(*self.matrices, z)[:, 0, 0]
+        value = response_at(*self.matrices, (1j * w if self.dt is None else np.exp(1j * w * self.dt)))[:, 0, 0]
         return value * np.exp(-1j * w * self.delay) if self.dt is None else value
 
     def sign(self) -> float:

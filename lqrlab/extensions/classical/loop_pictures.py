@@ -120,8 +120,7 @@ def locus(loops: Mapping[str, ShapedLoop], far: float, roots: Sequence[tuple[com
         body += axes.marks(*_split(np.unique([s, s.conjugate()])), mark, look)
     for name, loop in loops.items():
         body += axes.marks(*_split(loop.locus(np.ones(1))[0]), "+", looks[name])
-    drawn = axes.frame("Re s [rad/s]", "root locus, Im s [rad/s]; poles now +", body)
-    return svg.document(drawn, SIDE, LOCUS, alt)
+    return svg.document(axes.frame("Re s [rad/s]", "root locus, Im s [rad/s]; poles now +", body), SIDE, LOCUS, alt)
 
 
 def picture(loops: Mapping[str, ShapedLoop], wanted: LoopRequirements) -> Picture:

@@ -90,8 +90,7 @@ def optimal(
     random = np.random.default_rng(seed)
     guess = _guess(optimum, *outputs, design, setting)
     spread = guess[None] + random.normal(0, 1.0, (num_starts, 4 * loops))
-    wild = random.normal(0, 3.0, (num_starts, 4 * loops))
-    starts = np.where(np.arange(num_starts)[:, None] % 2, spread, wild)
+    starts = np.where(np.arange(num_starts)[:, None] % 2, spread, random.normal(0, 3.0, (num_starts, 4 * loops)))
     starts[0] = guess
     least = np.inf
     # a peak between the frequencies of the grid may be higher: then once more, further inside
@@ -203,8 +202,7 @@ def _missed(theta: Array, setting: _Setting) -> Array:
     a = jnp.exp(-setting.dt / Tf).astype(z.dtype)[None]
     steep = (1 - a) / setting.dt.astype(z.dtype) * (z[:, None] - 1) / (z[:, None] - a)
     kp, ki, kd = (g.astype(z.dtype)[None] for g in (kp, ki, kd))
-    controller = kp + ki * integral[:, None] + kd * steep
-    driven = setting.selection.astype(z.dtype)[None] * controller[:, None, :]
+    driven = setting.selection.astype(z.dtype)[None] * (kp + ki * integral[:, None] + kd * steep)[:, None, :]
     L = driven @ setting.G
     m = L.shape[-1]
     one = jnp.broadcast_to(jnp.eye(m, dtype=L.dtype), L.shape)
@@ -264,6 +262,5 @@ def descend(starts: Array, setting: _Setting, few: int) -> tuple[Array, Array]:
         (_, _, best, least), _ = jax.lax.scan(step, (thetas, optimiser.init(thetas), thetas, far), length=num_steps)
         return best, least
 
-    promising = starts[jnp.argsort(_losses(starts, setting))[: max(few, len(starts) // 4)]]
-    first, losses = run(promising, _FIRST, 0.3)
+    first, losses = run(starts[jnp.argsort(_losses(starts, setting))[: max(few, len(starts) // 4)]], _FIRST, 0.3)
     return run(first[jnp.argsort(losses)[:few]], _SECOND, 0.2)

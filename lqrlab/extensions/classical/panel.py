@@ -282,8 +282,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
                 size = max(abs(s), 1e-9)
                 self._put(self._held, size if self._held == "at_notch" else max(-s.real, 1e-9))
                 if self._held == "at_notch":
-                    damping = np.clip(-s.real / size, 1e-3, _WIDTH)
-                    controls.move_to(self.notch, -20 * math.log10(damping / _WIDTH))
+                    controls.move_to(self.notch, -20 * math.log10(np.clip(-s.real / size, 1e-3, _WIDTH) / _WIDTH))
             self.ask()
             return
         away = np.abs(self._loop().locus(_ALONG) - s).min(axis=1)

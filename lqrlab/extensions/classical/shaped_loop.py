@@ -157,8 +157,7 @@ class ShapedLoop:
         weights = np.pad(Q, (more, more)), R, np.pad(N, (more, (0, 0)))
         P = np.diagonal(control.cost_to_go(control.Sampled(*map(jnp.asarray, (A, b, *weights))), K))[: plant.n]
         squares = np.asarray(plant.scales[0]) ** 2
-        optimum = np.diagonal(control.lqrd_delayed(*problem).P)[: plant.n]
-        return float((P @ squares) / (optimum @ squares))
+        return float((P @ squares) / (np.diagonal(control.lqrd_delayed(*problem).P)[: plant.n] @ squares))
 
     @functools.cached_property
     def margins(self) -> control.Margins:

@@ -254,8 +254,7 @@ def max_ki(channel: Channel, kind: str, filter_time: float | None, ms: float | N
 def _derivative(circle: _Circle) -> float:
     """The derivative gain with the largest integral gain."""
     size = circle.best(0.0)[0] + 1e-300
-    at = circle.w[np.argmin(np.abs(1 + size * circle.g))]
-    kds = np.linspace(0.0, _MORE * size / at, 25)
+    kds = np.linspace(0.0, _MORE * size / circle.w[np.argmin(np.abs(1 + size * circle.g))], 25)
     i = int(np.argmax([circle.best(kd, 2)[1] for kd in kds]))
     return _near(circle, kds[max(i - 1, 0)], kds[min(i + 1, len(kds) - 1)])
 

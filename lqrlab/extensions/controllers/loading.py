@@ -306,8 +306,7 @@ def _loaded_agent(path: Path) -> Any:
         algorithm = "ppo" if "clip_range" in data else "a2c"
     package = {"sbx": "sbx-rl", "sb3_contrib": "sb3-contrib"}.get(library, "stable-baselines3")
     module = of_extra(library, package, f"the agent in {path.name}")
-    kind = next(value for key, value in vars(module).items() if key.lower() == algorithm)
-    return kind.load(path, device="cpu")
+    return next(value for key, value in vars(module).items() if key.lower() == algorithm).load(path, device="cpu")
 
 
 class SteppedUnit:

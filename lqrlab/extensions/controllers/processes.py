@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import datetime
 import hashlib
 import os
 import signal
@@ -96,14 +97,22 @@ def judge(
     for part in parts:
         if jobs == 1 and not is_foreign(part.word):
             part.controller = load(part.word)  # what is no controller is refused before any is judged
-    stop = threading.Event()
+    stop, begun, total = threading.Event(), time.monotonic(), sum(len(part.left()) for part in parts)
+    loops = selection.starts * sum(len(batch) for one in scenarios.values() for batch in one.plants.values())
+    if total:
+        say(f"{len(words)} controllers, {len(scenarios)} scenarios of {loops:,} loops in all; {total} left to judge")
+
+    def tell(line: str) -> None:
+        done = total - sum(len(part.left()) for part in parts)
+        left = datetime.timedelta(seconds=round((time.monotonic() - begun) / max(done, 1) * (total - done)))
+        say(f"{line}  ({done + 1} of {total}{f', about {left} left' if done else ''})")
 
     def one(part: "Parts") -> None:
         if part.controller is None:
-            _apart(part, (time_limit, memory_limit), say, stop)
+            _apart(part, (time_limit, memory_limit), tell, stop)
         else:
             for name in part.left():
-                say(f"  {part.word}: {name}")
+                tell(f"  {part.word}: {name}")
                 part.write(name, part.controller)
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:

@@ -1,5 +1,6 @@
 """The files of an exported controller: code, header, test vectors, README."""
 
+import dataclasses
 import datetime
 import inspect
 import os
@@ -17,20 +18,27 @@ import numpy as np
 from lqrlab import __version__
 from lqrlab.compute import checks
 from lqrlab.compute.files import write_atomic
+from lqrlab.control import LQR
+from lqrlab.extensions.deployment.c_code import MARK, check_folder, check_name
 from lqrlab.extensions.deployment.c_code.expressions import TYPES, kind_of, literal
 from lqrlab.extensions.deployment.c_code.operations import HELPERS
-from lqrlab.extensions.deployment.exported_step import KEYWORDS, ExportedStep, TranslatedStep
-from lqrlab.simulation import LinearController, LinearPolicy, Outputs, Problem, Verdict, bind, rollout, verdict
+from lqrlab.extensions.deployment.exported_step import ExportedStep, TranslatedStep
+from lqrlab.simulation import (
+    LinearController,
+    LinearPolicy,
+    Measured,
+    Outputs,
+    Problem,
+    Verdict,
+    is_policy,
+    rollout,
+    verdict,
+)
 from lqrlab.simulation.memory_policies import measure
 from lqrlab.systems import Plant, Signal, parameter_fields
 
-_MARK = "written by lqrlab.deployment.to_c"
 _STEPS, _MOST = 200, 200  # test vectors; numbers of the memory in each
 _FEW, _SHOWN = 24, 3  # numbers of a matrix, and test vectors, that the README shows
-_TAKEN = re.compile(  # types and headers of C without _t and .h, and programs in the folder
-    r"(u?int(_least|_fast)?\d+|u?int(max|ptr)|s?size|ptrdiff|wchar|l?div|fpos|clock|va_list|main(_test)?|assert|complex"
-    r"|ctype|errno|fenv|inttypes|iso646|limits|locale|math|setjmp|signal|std\w+|string|tgmath|time|wc\w+)"
-)
 
 
 def to_c(
@@ -60,11 +68,11 @@ def to_c(
     """
     folder = checks.path("folder", folder)
     check_name(name)
-    _check_folder(folder, name)
+    check_folder(folder, name)
     with jax.enable_x64(True):
         step = ExportedStep.of(controller, problem)
         translated = step.translated()
-        ys, stable = _measurements(step, bind(controller, problem))
+        ys, stable = _measurements(step)
         memories, us = step.run(ys)
         tolerances = _tolerances(step, ys, [*memories.values(), us])
     if not stable:
@@ -92,30 +100,6 @@ def to_c(
     return folder
 
 
-def check_name(name: str) -> None:
-    """Raise ValueError unless symbols and files of C can begin with this name."""
-    if name in KEYWORDS or _TAKEN.fullmatch(name) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
-        wanted = "a letter, then letters, digits and underscores, which is no keyword, type or header of C, as left_arm"
-        raise ValueError(f"name: expected {wanted}, but found {name!r}: symbols and files of the C code begin with it")
-
-
-def exported_headers(folder: Path) -> list[Path]:
-    """Headers in a folder that :func:`to_c` wrote."""
-    return [file for file in sorted(folder.glob("*.h")) if _MARK in file.read_text(errors="replace")[:400]]
-
-
-def _check_folder(folder: Path, name: str) -> None:
-    """Refuse a folder with anything in it but what :func:`to_c` wrote, and what was built of that beside it."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"folder: expected a folder, but found the file {folder}")
-    found = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-    if found and exported_headers(folder) != [folder / f"{name}.h"]:
-        raise ValueError(
-            f"folder: expected an empty folder, or one that to_c wrote as {name}, but {folder} holds {found[0]}"
-            f"{' and others' if len(found) > 1 else ''}; name another folder"
-        )
-
-
 def renamed(text: str, name: str) -> str:
     """C code of ``controller`` as that of another name."""
     if name == "controller":
@@ -128,16 +112,16 @@ def renamed(text: str, name: str) -> str:
 def filled(template: str, name: str = "controller", **values: object) -> str:
     """A template for a controller of this name, with its places ``@NAME@`` filled in; those without a value stay."""
     text = resources.files(__package__).joinpath("templates", f"{template}.txt").read_text()
-    known = {"MARK": _MARK, "CONTROLLER": name} | values
+    known = {"MARK": MARK, "CONTROLLER": name} | values
     return re.sub("@([A-Z_]+)@", lambda place: str(known.get(place[1], place[0])), renamed(text, name))
 
 
-def _measurements(step: ExportedStep, policy: object) -> tuple[np.ndarray, bool]:
+def _measurements(step: ExportedStep) -> tuple[np.ndarray, bool]:
     """Measurements of a disturbed loop, with sensors that fail and outliers; and whether the loop stays bounded."""
     problem, key = step.problem, jax.random.key(0)
     scale = np.asarray(problem.scale_x)
     x0 = 0.1 * scale * np.asarray(jax.random.normal(key, (problem.n,)))
-    run = rollout(problem, bind(policy, problem), x0, _STEPS, key=key, noise=0.01 * scale, keep=("xs", "us"))
+    run = rollout(problem, step.design, x0, _STEPS, key=key, noise=0.01 * scale, keep=("xs", "us"))
     judged = verdict.of_sizes(verdict.size(run.xs, problem.scale_x), disturbed=True, linear=problem.linear)
     stable = int(judged) != Verdict.DIVERGED
     xs = np.asarray(run.xs[:-1]) if stable else 0.1 * scale * np.random.default_rng(0).normal(size=(_STEPS, problem.n))
@@ -304,46 +288,69 @@ def facts(step: ExportedStep, controller: object, source: str = "") -> dict[str,
     """Facts of an export: controller, where it came from, plant, sample time, weights, limits, version."""
     problem, policy = step.problem, step.policy
     source = str(controller) if isinstance(controller, str | Path) and not source else source
-    kind = type(controller).__name__ if type(controller).__module__.startswith("lqrlab.") else ""
-    kind = (controller.__doc__ or "").partition("\n")[0].rstrip(".") if inspect.isfunction(controller) else kind
-    words = f"{type(policy).__name__}: {(type(policy).__doc__ or 'a policy').strip().splitlines()[0]}"
+    about = _first_line(controller) if inspect.isfunction(controller) else ""
+    words = [about, _words(step.design) or _words(policy)]
     if isinstance(policy, LinearPolicy):
-        words = f"constant gain, u = -K x, K = {_matrix(policy.K)}"
+        words = [about, f"{'LQR: ' * isinstance(step.design, LQR)}constant gain, u = -K x, K = {_matrix(policy.K)}"]
     elif isinstance(policy, LinearController):
-        words = f"linear, of order {policy.system.order}: u = C z + D y, then z becomes A z + B y"
+        words += [f"linear, of order {policy.system.order}: u = C z + D y, then z becomes A z + B y"]
     fields = {} if problem.plant is None else parameter_fields(type(problem.plant))
     shown = [(key, np.asarray(getattr(problem.plant, key)), field.metadata["unit"]) for key, field in fields.items()]
     values = ", ".join(f"{key} = {a:.6g} {unit}".strip() for key, a, unit in shown if not a.ndim)
-    weights = problem.continuous or problem
+    weights, bounded = problem.continuous or problem, {} if problem.limits is None else problem.limits.signals()
+    ends = zip(signals(step)[1], *_limits(step))
+    limits = [f"{s.name} {a:.6g} … {b:.6g} {s.unit}".strip() for s, a, b in ends if "u" in bounded]
+    limits += [f"of {name}" for name in bounded if name != "u"]
     return {
-        "controller": words if kind in ("", type(policy).__name__) else f"{kind}: {words}",
+        "controller": "; ".join(filter(None, words)),
         "from": os.path.relpath(source) if os.path.isabs(source) else source or "Python",
         "plant": f"{problem.name}{': ' * bool(values)}{values}",
         "sample time": f"{float(problem.dt):g} s",
         "weights": f"Q = {_matrix(weights.Q)}, R = {_matrix(weights.R)}",
-        "limits": "none" if problem.limits is None else f"of {', '.join(problem.limits.signals())}",
+        "limits": ", ".join(limits) or "none",
         "written by": f"lqrlab {__version__}",
     }
+
+
+def _first_line(a: object) -> str:
+    return re.sub(":\\w+:|`", "", (a.__doc__ or "").strip().partition("\n")[0].rstrip("."))
+
+
+def _words(design: object) -> str:
+    """A design or policy and its numbers, ``PID: u = …; kp = 2, filter_time = 0.1 s``; none for matrices."""
+    kind, shown = type(design), []
+    known = kind.__module__.startswith("lqrlab.") or is_policy(design)
+    if not known or isinstance(design, Measured | LinearController):
+        return ""
+    for key, a in vars(design).items() if dataclasses.is_dataclass(design) else ():
+        a = np.asarray(a) if key == "inputs" else a
+        most = -1 if key in ("m", "discrete") else 2 if key in ("K", "Ki", "L") else 1
+        if isinstance(a, int | float | str | np.ndarray | jax.Array) and np.ndim(a) <= most:
+            number, unit = a if isinstance(a, str) else _matrix(a), " s" * (key == "dt" or key.endswith("_time"))
+            shown.append(f"{key} = {number}{unit}")
+    return "; ".join(filter(None, [f"{kind.__name__}: {_first_line(design) or 'a policy'}", ", ".join(shown)]))
+
+
+def _limits(step: ExportedStep) -> list[np.ndarray]:
+    """Absolute low and high limits of the inputs; infinite for none."""
+    ends = zip((-np.inf, np.inf), (step.problem.low, step.problem.high))
+    return [step.u_eq + (np.full(len(step.u_eq), none) if a is None else np.asarray(a)) for none, a in ends]
 
 
 def _matrix(a: object) -> str:
     """``diag[1, 2]``, or all rows; of a large one the corners."""
     M, form = np.asarray(a), {"separator": ", ", "formatter": {"float": "{:.6g}".format}, "threshold": _FEW}
-    diagonal = M.shape == M.T.shape and not np.any(M - np.diag(np.diag(M)))
+    diagonal = M.ndim == 2 and M.shape == M.T.shape and not np.any(M - np.diag(np.diag(M)))
     return "diag" * diagonal + np.array2string(np.diag(M) if diagonal else M, 1000, **form)  # type: ignore[arg-type]
 
 
 def _readme(step: ExportedStep, translated: TranslatedStep, name: str, **more: object) -> str:
     measured, inputs = signals(step)
     problem = step.problem
-    low, high = [
-        np.full(len(inputs), s * np.inf) if a is None else np.asarray(a) + step.u_eq
-        for s, a in ((-1, problem.low), (1, problem.high))
-    ]
     rows = [f"| `y[{k}]` | {comment(s.label)} | {v:.6g} | |" for k, (s, v) in enumerate(zip(measured, step.y_eq))]
     rows += [
         f"| `u[{k}]` | {comment(s.label)} | {v:.6g} | {a:.6g} … {b:.6g} |"
-        for k, (s, v, a, b) in enumerate(zip(inputs, step.u_eq, low, high))
+        for k, (s, v, a, b) in enumerate(zip(inputs, step.u_eq, *_limits(step)))
     ]
     memory = [f"- `{part}`: {a.size} × {TYPES[kind_of(a.dtype)]}" for part, a in step.start.items()]
     return filled(

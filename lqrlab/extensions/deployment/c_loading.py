@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, UInt8
 from lqrlab.compute import checks, one_program, pytree
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.extensions.deployment import c_files
+from lqrlab.extensions.deployment.c_code import exported_headers
 from lqrlab.simulation import Measured, Outputs, Policy, Problem, bind, outputs
 
 _COMPILERS = ("cc", "gcc", "clang")
@@ -136,7 +137,7 @@ def load_c(folder: str | Path, *, single: bool = False) -> ExportedController:
     True
     """
     folder = checks.path("folder", folder)
-    name = next((file.stem for file in c_files.exported_headers(folder)), "controller")
+    name = next((file.stem for file in exported_headers(folder)), "controller")
     missing = [file for file in (f"{name}.h", f"{name}.c") if not (folder / file).is_file()]
     if missing:
         raise ValueError(f"folder: expected one that deployment.to_c wrote, but {folder} has no {missing[0]}")

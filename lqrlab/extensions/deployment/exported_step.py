@@ -1,6 +1,7 @@
 """The step of a controller as one traced function, and the program in C that it becomes."""
 
 import dataclasses
+import inspect
 import re
 import warnings
 from typing import Any
@@ -11,12 +12,12 @@ import numpy as np
 from jax import Array
 
 from lqrlab.compute import calculus
-from lqrlab.extensions.deployment.c_code import control_flow, indexing, primitives  # noqa: F401  (their rules are the table)
+from lqrlab.extensions.deployment.c_code import KEYWORDS, control_flow, indexing, primitives  # noqa: F401  (their rules are the table)
 from lqrlab.extensions.deployment.c_code.arrays import Constant, StoredArray
 from lqrlab.extensions.deployment.c_code.expressions import Writer, kind_of, used_once
 from lqrlab.extensions.deployment.c_code.tidying import prune, share
 from lqrlab.extensions.deployment.c_code.translation import Translator, UnsupportedStepError
-from lqrlab.simulation import Measured, Outputs, Problem, bind
+from lqrlab.simulation import Measured, Outputs, Problem, bind, binding
 from lqrlab.systems import Plant, check_plant
 
 
@@ -30,6 +31,7 @@ class ExportedStep:
         sensor: what is measured of the state, a matrix or the plant's own outputs; None for the state itself.
         y_eq, u_eq: equilibrium, ``[p]``, ``[m]``.
         start: what is remembered before the first step: a name of the memory in C → its array.
+        design: the controller; what a function made of the problem.
     """
 
     policy: Any
@@ -38,6 +40,7 @@ class ExportedStep:
     y_eq: np.ndarray
     u_eq: np.ndarray
     start: dict[str, np.ndarray]
+    design: object = None
 
     @classmethod
     def of(cls, controller: object, problem: Problem | Plant) -> "ExportedStep":
@@ -55,7 +58,8 @@ class ExportedStep:
                 "problem: expected signals in SI units, as sensors have them, but found a scaled problem; "
                 "export the controller for the problem that it was scaled from"
             )
-        policy: Any = _in_double(bind(controller, problem))
+        design = binding.made(controller, problem) if inspect.isfunction(controller) else controller
+        policy: Any = _in_double(bind(design, problem))
         problem = problem.astype(float)
         policy, sensor, y_eq, u_eq = interface(policy, problem)
         if y_eq.ndim != 1:
@@ -64,7 +68,7 @@ class ExportedStep:
         _check_memory(policy, start)
         names = _names(start, "memory")
         values = [np.asarray(a) for a in jax.tree.leaves(start)]
-        return cls(policy, problem, sensor, y_eq, u_eq, dict(zip(names, values)))
+        return cls(policy, problem, sensor, y_eq, u_eq, dict(zip(names, values)), design)
 
     def __call__(self, policy: Any, carry: Any, y: Array) -> tuple[Any, Array]:
         """The next memory, and the input within the actuators' limits."""
@@ -183,17 +187,6 @@ def _names(tree: Any, alone: str) -> list[str]:
             name += "_"
         names.append(name)
     return names
-
-
-KEYWORDS = set(
-    re.findall(
-        r"\w+",
-        """auto break case char const continue default do double else enum extern float for goto if inline int long
-        register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while
-        bool true false real_t INFINITY NAN R M""",
-    )
-)
-"""Names that a memory cannot have in C."""
 
 
 def _check_memory(policy: Any, start: Any) -> None:

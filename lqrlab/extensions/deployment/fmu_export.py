@@ -140,8 +140,7 @@ def _described(model: object, problem: Problem | Plant | None, name: str) -> Exp
         np.zeros(size) if a is None else np.asarray(a)
         for a, size in ((problem.x_eq, problem.n), (problem.u_eq, problem.m))
     )
-    start = {"x": np.zeros(problem.n)}
-    step = ExportedStep(PlantPolicy(problem), problem.limited(None), None, u_eq, x_eq, start)
+    step = ExportedStep(PlantPolicy(problem), problem.limited(None), None, u_eq, x_eq, {"x": np.zeros(problem.n)})
     states, inputs = c_files.signals(dataclasses.replace(step, y_eq=x_eq, u_eq=u_eq))
     given = _variables_of(inputs, u_eq, "input, held for a sample time")
     return ExportedUnit(name, step, *_distinct(given, _variables_of(states, x_eq, "state")), True)

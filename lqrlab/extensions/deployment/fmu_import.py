@@ -78,8 +78,7 @@ def from_fmu(
         made = from_dynamics(_differenced(unit), x_eq=x_eq, u_eq=u_eq, **known)  # type: ignore[arg-type]
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
-    fields = {k: getattr(made, k) for k in ("f", "x_eq", "u_eq", "Q", "R", "dt", "labels", "name")}
-    return FMUPlant(**fields)
+    return FMUPlant(**{k: getattr(made, k) for k in ("f", "x_eq", "u_eq", "Q", "R", "dt", "labels", "name")})
 
 
 def check_archive(file: Path) -> None:
@@ -178,7 +177,8 @@ class LoadedUnit:
         self.fmu = instantiated(self, file, about, "ModelExchange")
         self.given = [v.valueReference for v in inputs]
         self.n, self.lock = len(states), threading.Lock()
-        self.labels = tuple(tuple(map(_label, each)) for each in (states, inputs))
+        given = [[(_plain(v.name), v.unit) for v in each] for each in (states, inputs)]
+        self.labels = tuple(tuple(f"{name} [{unit}]" if unit else name for name, unit in each) for each in given)
         try:
             self.start = self._initialised(), np.array([float(v.start or 0) for v in inputs])
             self.rates(*self.start)
@@ -227,10 +227,6 @@ def _plain(name: str) -> str:
     """A name in letters, digits and _."""
     letters = re.sub(r"\W", "_", name, flags=re.ASCII)
     return letters if letters.isidentifier() else f"fmu_{letters}"
-
-
-def _label(variable: Any) -> str:
-    return _plain(variable.name) + (f" [{variable.unit}]" if variable.unit else "")
 
 
 def _differenced(unit: LoadedUnit) -> Any:

@@ -81,8 +81,7 @@ def _finding(
 ) -> FitSummary:
     poles = np.linalg.eigvals(one[0]).astype(complex)
     drawn = np.linalg.eigvals(many[0])
-    near = np.argmin(np.abs(drawn[:, None] - poles[None, :, None]), -1)
-    away = np.take_along_axis(drawn, near, 1) - poles
+    away = np.take_along_axis(drawn, np.argmin(np.abs(drawn[:, None] - poles[None, :, None]), -1), 1) - poles
     parts = np.stack([away.real, away.imag], -1)
     num = _samples(np.abs(poles), len(validation))
     steps = np.stack([_steps(one, num), *np.nanquantile(_steps(many, num), (0.025, 0.975), axis=0)])
@@ -114,8 +113,7 @@ def picture(found: FitSummary, before: FitSummary | None = None) -> Picture:
     if before is not None and before.validation.outputs != outputs:
         before = None
     num = min(len(outputs), _MANY)
-    labels = {"measured": _MEASURED, "model": _MODEL, **({"before": _BEFORE} if before else {})}
-    body = svg.legend(2, 14, labels)
+    body = svg.legend(2, 14, {"measured": _MEASURED, "model": _MODEL, **({"before": _BEFORE} if before else {})})
     places = charts.cells(num, (0, 22, _WIDTH, _TALL * ((num + 1) // 2)), 2)
     body += "".join(_measured(at, i, found, before) for i, at in enumerate(places))
     top, columns = sum(places[-1][1::2]) + 28, 2 if num == 2 else 3

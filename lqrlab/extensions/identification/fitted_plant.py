@@ -86,8 +86,7 @@ class FittedPlant:
         width = np.clip(width, 1e-9, None) / np.sqrt(12)
         H = self.information + (np.diag(width**-2.0) if prior else 0.0)
         values, vectors = np.linalg.eigh(H)
-        floor = 1e-12 * max(values.max(initial=0), 1e-300)
-        return (vectors / np.maximum(values, floor)) @ vectors.T
+        return (vectors / np.maximum(values, (1e-12 * max(values.max(initial=0), 1e-300)))) @ vectors.T
 
     @property
     def covariance(self) -> Float[np.ndarray, "k k"]:
@@ -181,8 +180,7 @@ class FittedPlant:
             states = own.unpacked(minimised(own, free, self.noise, 30)[0])[2]
         else:
             states = np.broadcast_to(np.asarray(x0, float), (len(own.us), self.plant.n))
-        ys = np.asarray(own.outputs(jnp.zeros(0), jnp.asarray(states))[0]) + self.offsets
-        return ys[own.mask]
+        return (np.asarray(own.outputs(jnp.zeros(0), jnp.asarray(states))[0]) + self.offsets)[own.mask]
 
     def sample(self, key: PRNGKeyArray, num: int) -> Plant:
         """Plants as likely as the log and the ranges make them: Laplace's posterior, kept within the ranges."""

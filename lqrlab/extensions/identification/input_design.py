@@ -184,8 +184,7 @@ def design(
 def _scaled(v: Array, waves: Array, high: Array) -> Array:
     """Inputs of waves with coefficients v, as large as they may be."""
     s = waves @ v.reshape(-1, len(high))
-    peak = jnp.max(jnp.abs(s), axis=0, keepdims=True)
-    return s / jnp.maximum(peak, 1e-12) * high[None]
+    return s / jnp.maximum(jnp.max(jnp.abs(s), axis=0, keepdims=True), 1e-12) * high[None]
 
 
 def _loss(v: Array, probe: "_Probe", waves: Array, high: Array, limits: Array) -> Array:
@@ -252,8 +251,7 @@ class _Probe:
 
             def step(x: Array, extra: Array) -> tuple[Array, tuple[Array, Array]]:
                 u = u_eq + extra - self.K @ (x - x_eq)
-                full = jnp.concatenate([x, plant.output(x)])
-                return move(x, u), (full[jnp.array(self.which)], x)
+                return move(x, u), (jnp.concatenate([x, plant.output(x)])[jnp.array(self.which)], x)
 
             ys, xs = jax.lax.scan(step, x0, us)[1]
             return ys / self.sigma[None], xs - x_eq[None]

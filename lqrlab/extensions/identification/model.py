@@ -142,8 +142,7 @@ class LinearModel:
 
     def residuals(self, log: Log, lags: int = 25) -> Residuals:
         """Tests of the prediction errors: whiteness, independence of the inputs."""
-        outputs = self.predict(log)
-        return Residuals.of(log, log.ys - outputs, lags)
+        return Residuals.of(log, log.ys - self.predict(log), lags)
 
     def continuous(self) -> tuple[Float[np.ndarray, "n n"], Float[np.ndarray, "n m"]]:
         """(A, B) of the continuous plant whose zero-order hold this is.

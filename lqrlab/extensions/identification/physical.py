@@ -76,8 +76,7 @@ def fit(
     # segments that need not meet at once converge from afar
     gaps = np.geomspace(max(_LOOSE, defect), defect, 4)
     sigma = np.maximum(_ROUGH * log.ys.std(0), 1e-12)
-    candidates = _candidates(segments, starts)
-    best, costs = _best_of_starts(segments, candidates, begin, sigma, iterations, gaps[0])
+    best, costs = _best_of_starts(segments, _candidates(segments, starts), begin, sigma, iterations, gaps[0])
     for gap in gaps:  # the noise, and what it weighs, are found along
         sigma = _noise(segments, best, len(names))
         last = gap == gaps[-1]
@@ -239,8 +238,7 @@ def _outputs(segments: Segments, free: np.ndarray) -> np.ndarray:
 def _noise(segments: Segments, free: np.ndarray, k: int) -> np.ndarray:
     """Standard deviation of each output's error, less the freedom of the fit."""
     e = _outputs(segments, free) - segments.ys[segments.mask]
-    records = int(np.sum(~segments.follows))
-    used = (k + records * segments.plant.n) / e.shape[1] + segments.offsets
+    used = (k + int(np.sum(~segments.follows)) * segments.plant.n) / e.shape[1] + segments.offsets
     rms = np.sqrt(np.sum(e**2, 0) / np.maximum(len(e) - used, 1))
     return np.maximum(rms, 1e-9 * np.maximum(segments.ys[segments.mask].std(0), 1e-12))
 

@@ -59,8 +59,7 @@ def _covariance(of_weights: Float[np.ndarray, "k k"], n: int, m: int) -> Float[n
     """Covariance of the entries of A, B, C, D and K = A, from that of the regression's weights."""
     number = np.arange((n + m) * n).reshape(n + m, n)
     a, b = number[:n].T.ravel(), number[n:].T.ravel()
-    index = np.concatenate([a, b, np.full(n * n + n * m, -1), a])
-    return placed(of_weights, index)
+    return placed(of_weights, np.concatenate([a, b, np.full(n * n + n * m, -1), a]))
 
 
 def direct_lqr(log: Log, Q: ArrayLike, R: ArrayLike, *, robustness: float = 0.0) -> Float[Array, "m n"]:

@@ -56,8 +56,7 @@ class Residuals:
         cross = np.stack([at(k) for k in range(-lags, lags + 1)])
         # what is correlated in itself spreads wider: Bartlett's formula
         inner = np.stack([np.sum(u[k:] * u[: T - k], 0) / T for k in range(1, lags + 1)])
-        wide = np.sqrt(np.maximum(1 + 2 * np.sum(auto[:, :, None] * inner[:, None], 0), 1.0))
-        cross = cross / wide[None]
+        cross = cross / np.sqrt(np.maximum(1 + 2 * np.sum(auto[:, :, None] * inner[:, None], 0), 1.0))[None]
         band = _QUANTILE / np.sqrt(T)
         return cls(values, auto, cross, band, _sentences(log, auto, cross, band))
 
@@ -93,5 +92,4 @@ def _sentences(log: Log, auto: np.ndarray, cross: np.ndarray, band: float) -> tu
 def fit_percent(ys: Float[np.ndarray, "T p"], found: Float[np.ndarray, "T p"]) -> Float[np.ndarray, " p"]:
     """100 (1 − ‖y − ŷ‖ / ‖y − mean‖) of each output (NRMSE)."""
     spread = np.linalg.norm(ys - ys.mean(0), axis=0)
-    missed = np.linalg.norm(ys - found, axis=0)
-    return 100 * (1 - missed / np.where(spread > 0, spread, np.nan))
+    return 100 * (1 - np.linalg.norm(ys - found, axis=0) / np.where(spread > 0, spread, np.nan))

@@ -114,8 +114,7 @@ class Segments:
         pieces = [(i, min(i + size, b), i > a) for a, b in zip(log.first, ends) for i in range(a, b, size)]
 
         def padded(values: np.ndarray) -> np.ndarray:
-            rows = [np.pad(values[a:b], ((0, size - (b - a)), (0, 0)), mode="edge") for a, b, _ in pieces]
-            return np.stack(rows)
+            return np.stack([np.pad(values[a:b], ((0, size - (b - a)), (0, 0)), mode="edge") for a, b, _ in pieces])
 
         mask = np.stack([np.arange(size) < b - a for a, b, _ in pieces])
         follows = np.array([later for *_, later in pieces])
@@ -125,8 +124,7 @@ class Segments:
 
     def seen(self, plant: Plant, x: Float[Array, " n"]) -> Float[Array, " p"]:
         """The log's outputs at a state."""
-        full = jnp.concatenate([x, plant.output(x)]) if max(self.which) >= plant.n else x
-        return full[jnp.array(self.which)]
+        return (jnp.concatenate([x, plant.output(x)]) if max(self.which) >= plant.n else x)[jnp.array(self.which)]
 
     def simulated(
         self, z: Float[Array, " k"], x0: Float[Array, " n"], us: Float[Array, "L m"]

@@ -160,8 +160,7 @@ def input_matrices(
     for us, ys in log.records:
         u, y = us - means[0], ys - means[1]
         by_entry = np.einsum("tj,ik->tkij", u, units).reshape(len(u), n, n * m)  # B[i, j] puts u_j into state i
-        drive = np.concatenate([by_entry, (y @ K.T)[:, :, None]], 2)
-        forced, free = responses(A - K @ C, C, drive)
+        forced, free = responses(A - K @ C, C, np.concatenate([by_entry, (y @ K.T)[:, :, None]], 2))
         parts = [forced[..., :-1], (y - forced[..., -1])[..., None]]
         if feedthrough:
             parts.insert(1, np.einsum("tj,ik->tkij", u, np.eye(p)).reshape(len(u), p, p * m))

@@ -19,7 +19,7 @@ import pandas as pd
 
 from lqrlab.compute import checks
 from lqrlab.compute.array_files import read_arrays
-from lqrlab.compute.files import not_now
+from lqrlab.compute.files import not_now, require_readable
 from lqrlab.extensions.identification import units
 from lqrlab.extensions.identification.log import signals_of
 from lqrlab.installation import of_extra
@@ -50,15 +50,9 @@ def table(source: Any, names: Sequence[str]) -> tuple[str, pd.DataFrame]:
             raise ValueError(f"source: expected an array of samples by signals, but found shape {array.shape}")
         return "the array", _called("the array", pd.DataFrame(array), names)
     path = checks.path("source", source)
-    reader = _READERS.get(path.suffix.lower())
-    if reader is None:
-        raise ValueError(f"{path}: expected a file ending in {', '.join(_READERS)}, but found {path.suffix!r}")
-    if not path.is_file():
-        raise ValueError(f"{path}: there is no such file")
-    if path.stat().st_size > _MOST_BYTES:
-        raise ValueError(f"{path}: expected a log of at most 1 GiB, but found {path.stat().st_size / 2**30:.1f} GiB")
+    require_readable(path, _READERS, _MOST_BYTES)
     try:
-        frame = reader(path)
+        frame = _READERS[path.suffix.lower()](path)
         _check_size(path, 8 * frame.size)  # bytes and bits become numbers of eight bytes
         return str(path), _called(str(path), numeric(frame), names)
     except Exception as error:

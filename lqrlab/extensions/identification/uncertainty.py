@@ -171,8 +171,7 @@ def regret(
     for length in sorted(seconds):
         found = fit(near, log.cut(0.0, checks.number("seconds", length, "a time above 0 s", above=0)), parameters)
         near = found.plant
-        K = control.lqrd(*near.matrices(), *near.weights(), near.dt).K
-        left = under_uncertainty(found.sample(key, num), K)
+        left = under_uncertainty(found.sample(key, num), control.lqrd(*near.matrices(), *near.weights(), near.dt).K)
         rows.append((length, left.mean, left.quantile(0.95), left.stable))
     frame = pd.DataFrame(rows, columns=["seconds", "mean", "p95", "stable"]).set_index("seconds")
     frame["c/T"] = frame["mean"].iloc[-1] * frame.index[-1] / frame.index

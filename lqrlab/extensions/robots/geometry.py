@@ -67,19 +67,14 @@ def drawing(m: Any, q: np.ndarray, plane: np.ndarray, bounds: list[np.ndarray]) 
         ink = "ground" if fixed else "accent" if last else "body"
         place, turn = data.geom_xpos[g], data.geom_xmat[g].reshape(3, 3)
         if m.geom_type[g] == mujoco.mjtGeom.mjGEOM_PLANE:
-            shapes += _floor(plane @ place, plane @ turn, 1.5 * m.stat.extent)
+            (x, y), half = plane @ place, 1.5 * m.stat.extent
+            shapes += [ground(x - half, x + half, y)] * bool(np.linalg.norm((plane @ turn)[:, 2]) > 0.99)  # its edge
             continue
         shapes += _geom(m, g, place, turn, plane, ink) or _outline(place + bounds[g] @ turn.T, plane, ink)
     drawn = set(m.geom_bodyid[list(seen)].tolist())
     moving = any(m.body_weldid[b] for b in drawn)
     bare = [b for b in range(1, m.nbody) if b not in drawn and (m.body_weldid[b] or not moving)]
     return (*shapes, *_sticks(m, data, plane, bare))
-
-
-def _floor(centre: np.ndarray, axes: np.ndarray, half: float) -> list[Shape]:
-    """A plane as a line, if it is seen from its edge."""
-    level = np.linalg.norm(axes[:, 2]) > 0.99
-    return [ground(centre[0] - half, centre[0] + half, centre[1])] if level else []
 
 
 def _geom(m: Any, g: int, place: np.ndarray, turn: np.ndarray, plane: np.ndarray, ink: str) -> list[Shape]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from lqrlab.compute import checks
+from lqrlab.compute.files import require_readable
 from lqrlab.extensions.robots.multibody import Body, Joint, Tree
 from lqrlab.installation import of_extra
 
@@ -48,13 +49,7 @@ def read_model(
         m = _without_what_is_off(copy.copy(model))  # what the caller does to it later changes no plant
         return m, "", lambda: m
     file = checks.path("model", model)
-    if file.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"{file}: expected a robot ending in {', '.join(SUFFIXES)}, but found {file.suffix!r}")
-    if not file.is_file():
-        raise ValueError(f"{file}: there is no such file")
-    if file.stat().st_size > _MOST_BYTES:
-        raise ValueError(f"{file}: expected a robot, but found {file.stat().st_size / 2**20:.0f} MiB")
-
+    require_readable(file, SUFFIXES, _MOST_BYTES)
     _check_elements(file)
 
     def compiled(spec: Any) -> Any:
@@ -231,7 +226,8 @@ def _fix(mujoco: ModuleType, spec: Any, names: Sequence[str]) -> None:
     equalities = {
         i for i in range(m.neq) if {int(m.eq_obj1id[i]), int(m.eq_obj2id[i])} & kinds.get(int(m.eq_type[i]), set())
     }
-    left = [a for i in sorted(gone) for a in range(m.jnt_qposadr[i], m.jnt_qposadr[i] + _width(m, i))]
+    width = [{0: 7, 1: 4}.get(int(kind), 1) for kind in m.jnt_type]  # coordinates of a free, a ball, any other joint
+    left = [a for i in sorted(gone) for a in range(m.jnt_qposadr[i], m.jnt_qposadr[i] + width[i])]
     positions = [np.delete(m.key_qpos[k], left) for k in range(m.nkey)]
     parts = [(spec.equalities, equalities), (spec.actuators, actuators), (spec.tendons, tendons)]
     parts += [(spec.joints, gone), (spec.sensors, set(range(m.nsensor)))]  # sensors measure no plant
@@ -239,11 +235,6 @@ def _fix(mujoco: ModuleType, spec: Any, names: Sequence[str]) -> None:
         _delete(spec, part)
     for key, at in zip(spec.keys, positions):
         key.qpos, key.qvel, key.ctrl, key.act = at, [], [], []
-
-
-def _width(m: Any, joint: int) -> int:
-    """Number of coordinates of a joint."""
-    return {0: 7, 1: 4}.get(int(m.jnt_type[joint]), 1)  # free, ball
 
 
 def disabled(m: Any, *names: str) -> bool:

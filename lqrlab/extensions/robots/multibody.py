@@ -178,8 +178,7 @@ class Multibody(Mechanical):
         twist = inertia * jnp.sum(spun * v[None, :, None], 1) + jnp.cross(spin, inertia * spin)
         loads = jnp.sum(linear * push[:, None] - angular * twist[:, None], (0, 2))
         loads = loads + self.forces(q, v, u) - tree.stiffness * (q - tree.relaxed)
-        a = linalg.solve(self._mass_matrix(linear, angular), loads, definite=True)
-        return jnp.concatenate([v, a])
+        return jnp.concatenate([v, linalg.solve(self._mass_matrix(linear, angular), loads, definite=True)])
 
     def kinetic(self, q: Position, v: Velocity) -> Energy:
         """½ vᵀ M(q) v."""

@@ -96,8 +96,7 @@ def _signals(m: Any, rest: Rest) -> tuple[tuple[Signal, ...], tuple[Signal, ...]
     """States and inputs by the model's names; their scales follow from ranges, extent and inertia."""
     tree = model_files.tree_of(m)
     usual = np.array([_ORDINARY * (m.stat.extent if joint.slides else 1) for joint in tree.joints])
-    width = np.where(m.jnt_limited.astype(bool), np.ptp(m.jnt_range, axis=1), np.inf)
-    scale = np.minimum(usual, width / 4)
+    scale = np.minimum(usual, np.where(m.jnt_limited.astype(bool), np.ptp(m.jnt_range, axis=1), np.inf) / 4)
     units = ["m" if joint.slides else "rad" for joint in tree.joints]
     names = _unique([model_files.name_of(m, "jnt", i) for i in range(m.njnt)])
     states = [Signal(*row) for row in zip(names, units, scale.tolist(), rest.q.tolist())]

@@ -46,13 +46,6 @@ class Synthesis:
     remark: str
 
 
-def _shaken(controller: System) -> System:
-    """The controller with its last digits changed; a loop that this destabilises is rejected."""
-    rng = np.random.default_rng(0)
-    a, b, c, d = (x * (1 + _DIGITS * rng.normal(size=x.shape)) for x in controller)
-    return a, b, c, d
-
-
 def best_controller(
     plant: GeneralizedPlant,
     continuous: GeneralizedPlant,
@@ -72,7 +65,9 @@ def best_controller(
     for eps, cost, reasons, optimum, solved in _regularised(continuous, solve, _ZERO * size):
         for level, controller in controllers(optimum, solved):
             try:
-                loop, near = plant.closed(controller), plant.closed(_shaken(controller))
+                rng = np.random.default_rng(0)  # last digits changed: a loop that this destabilises is rejected
+                a, b, c, d = (x * (1 + _DIGITS * rng.normal(size=x.shape)) for x in controller)
+                loop, near = plant.closed(controller), plant.closed((a, b, c, d))
                 norm = measure(near) if all(stable(a, plant.dt) for a, *_ in (loop, near)) else np.inf
                 better = norm < (best.norm if best else np.inf)
                 norms = norm, measure(loop) if better else norm

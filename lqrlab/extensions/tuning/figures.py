@@ -120,11 +120,9 @@ def stepping_outputs(plant: Plant, sampled: control.Sampled, held: int) -> list[
     others = [i for i in range(len(C)) if i != held]
 
     def hard(rows: list[int]) -> float:
-        outputs = np.pad(C[rows] * x / y[rows, None], ((0, 0), (0, plant.m)))
-        return float(np.linalg.cond(np.vstack([still, outputs])))
+        return float(np.linalg.cond(np.vstack([still, np.pad(C[rows] * x / y[rows, None], ((0, 0), (0, plant.m)))])))
 
-    sets = [[held, *more] for more in itertools.combinations(others, plant.m - 1)]
-    best = min(sets, key=hard)
+    best = min([[held, *more] for more in itertools.combinations(others, plant.m - 1)], key=hard)
     if not hard(best) < _SINGULAR:
         raise ValueError(f"specifications: no constant input holds {plant.outputs[held].name}: choose another output")
     return best
@@ -150,8 +148,7 @@ def _rest(loop: SampledLoop, x: Float[np.ndarray, " n"], u: Float[np.ndarray, " 
     plant = np.concatenate([x, np.tile(u, (len(loop.plant[0]) - len(x)) // len(u))])
     if not isinstance(loop.design, control.Integral):
         return np.concatenate([plant, plant[: len(loop.controller.A)]])
-    lacks = -(u + loop.K[:, :-1] @ plant)
-    return np.append(plant, np.linalg.lstsq(loop.K[:, -1:], lacks, rcond=None)[0])
+    return np.append(plant, np.linalg.lstsq(loop.K[:, -1:], -(u + loop.K[:, :-1] @ plant), rcond=None)[0])
 
 
 def _words(step: StepResponse, specs: StepSpecs, effort: float, margins: list[control.Margins]) -> str:

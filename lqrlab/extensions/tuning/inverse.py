@@ -307,7 +307,6 @@ def _newton_step(gradient: np.ndarray, hessian: np.ndarray, trace: np.ndarray) -
     """The Newton step that keeps trace · w, from the Hessian with its diagonal scaled to one."""
     scale = 1 / np.sqrt(np.einsum("nii->ni", hessian))
     scaled = hessian * scale[:, None] * scale[..., None] + 1e-13 * np.eye(hessian.shape[-1])
-    right = np.stack([-gradient * scale, trace * scale], axis=-1)
-    down, along = np.moveaxis(np.linalg.solve(scaled, right), -1, 0)
+    down, along = np.moveaxis(np.linalg.solve(scaled, np.stack([-gradient * scale, trace * scale], axis=-1)), -1, 0)
     share = np.sum(trace * scale * down, axis=1) / np.sum(trace * scale * along, axis=1)
     return (down - share[:, None] * along) * scale

@@ -144,11 +144,9 @@ def _excess(step: StepExperiment, specs: StepSpecs, logs: np.ndarray) -> np.ndar
         done, excess = done[..., step.r != 0] / step.r[step.r != 0], []
         if specs.settling is not None:
             late = np.arange(step.num_steps + 1) * step.dt > specs.settling - 1e-9 * step.dt
-            outside = np.abs(done - 1)[..., late, :].max((-1, -2))
-            excess.append(np.log(np.maximum(outside, 1e-6) / specs.within))
+            excess.append(np.log(np.maximum(np.abs(done - 1)[..., late, :].max((-1, -2)), 1e-6) / specs.within))
         if specs.overshoot is not None:
-            over = done.max((-1, -2)) - 1 - specs.overshoot
-            excess.append(over / max(specs.overshoot, specs.within))
+            excess.append((done.max((-1, -2)) - 1 - specs.overshoot) / max(specs.overshoot, specs.within))
         if specs.effort is not None:
             excess.append(np.log(np.maximum((np.abs(us) / specs.limits(len(step.r))).max((-1, -2)), 1e-6)))
         if specs.margin is not None:
@@ -164,8 +162,7 @@ def _conflicts(step: StepExperiment, specs: StepSpecs, starts: np.ndarray, repor
     sentences = []
     for name in specs.names if len(specs.names) > 1 else ():
         log = _searched(step, dataclasses.replace(specs, **{name: None}), starts, report)  # type: ignore[arg-type]
-        design = lqrd(step.A, step.B, *_weights(log, step.Q, step.R), step.dt)
-        reached = step.reached(design, specs)
+        reached = step.reached(lqrd(step.A, step.B, *_weights(log, step.Q, step.R), step.dt), specs)
         if all(specs.met(other, reached[other]) for other in specs.names if other != name):
             sentences.append(specs.sentence_without(name, reached[name], step.num_steps * step.dt))
     return sentences

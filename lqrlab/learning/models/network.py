@@ -188,8 +188,8 @@ class GainNetwork(FixedGain, Described):
         super().__init__(config, 0, rngs=rngs)
 
 
-def split(model: nnx.Module) -> tuple[nnx.GraphDef, dict[str, Array]]:
-    """A model as its structure and its parameters, a flat dict ``"blocks/0/qkv/kernel" → array``."""
+def split(model: nnx.Module) -> tuple[nnx.GraphDef, dict[str, Any]]:
+    """A model as its structure and its parameters, a flat dict ``"blocks/0/qkv/kernel" → array``, or shape of one."""
     graph, state = nnx.split(model)
     return graph, {"/".join(map(str, path)): leaf.get_value() for path, leaf in nnx.to_flat_state(state)}
 
@@ -218,7 +218,7 @@ def restored(config: ModelConfig, params: Mapping[str, ArrayLike]) -> Any:
     config = used(config)
     if not fits(config, {k: np.shape(a) for k, a in params.items()}):
         raise ValueError("the arrays do not fit the model: their names or shapes are not those that its settings make")
-    graph, own = split(build(config))
+    graph, own = split(nnx.eval_shape(lambda: build(config)))  # nothing is drawn
     return merge(graph, {k: jnp.asarray(params[k], a.dtype) for k, a in own.items()})
 
 

@@ -18,7 +18,7 @@ from lqrlab.workbench.runs import notebooks, pipeline, run_folder, session, stud
 @main.command()
 @click.argument("only", nargs=-1, metavar="[NOTEBOOK]...", shell_complete=complete("notebook"))
 @options.profile(help="Parameters to run with: tiny, quick, full, wide or history.", default="quick", show_default=True)
-@options.folder(help="Folder of the run.  [default: data/runs/PROFILE]")
+@options.folder(help="Folder of the run.  [default: data/runs/PROFILE next to notebooks/]")
 @options.overrides(help="Set a parameter of the notebooks.", shell_complete=complete("parameter"))
 @click.option("--fresh", is_flag=True, help="Remove earlier results, start from scratch.")
 @options.dry_run
@@ -41,7 +41,7 @@ def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: 
 @click.option("--seed", default=0, show_default=True, help="Seed of the draws.")
 @options.profile(help="Common parameters of the runs.  [default: quick]")
 @click.option("--from", "inputs", type=PATH, metavar="RUN", help="Run that is read.  [default: data/runs/PROFILE]")
-@options.folder(help="Output folder.  [default: data/sweeps/NOTEBOOK]")
+@options.folder(help="Output folder.  [default: data/sweeps/NOTEBOOK or PLANT next to notebooks/]")
 @options.workers(help="Number of worker processes.  [default: half the cores]")
 @options.scheduler
 @click.option("--time-limit", type=options.POSITIVE, metavar="SECONDS", help="Limit of each run.")

@@ -61,8 +61,7 @@ def systems(name: str | None, file: Path | None, as_json: bool) -> None:
     if file:
         from lqrlab.workbench.figures import catalogue_page
 
-        page = catalogue_page.page([name] if name else None, unfolded=bool(name))
-        click.echo(page.save(file))
+        click.echo(catalogue_page.page([name] if name else None, unfolded=bool(name)).save(file))
     elif as_json:
         for cls in families:
             click.echo(json.dumps(_described(cls), ensure_ascii=False))

@@ -24,7 +24,18 @@ RESUMED = ("run", "sweep", "data", "train", "judge")
 _DISK = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there and run the same command again")
 _DISK |= dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "give a folder that may be written to")
 PATH = click.Path(path_type=Path)
-POSITIVE, SHARE = click.FloatRange(0, min_open=True), click.FloatRange(0, 1, max_open=True)
+
+
+class _Positive(click.FloatRange):
+    """A positive number; others, and nan, are refused with the words of the option's help."""
+
+    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> float:
+        number = click.FLOAT.convert(value, param, ctx)
+        words = f"expected a positive number, but found {value}: {param.help.partition('  [')[0]}"
+        return number if number > 0 else self.fail(words, param, ctx)
+
+
+POSITIVE, SHARE = _Positive(0, min_open=True), click.FloatRange(0, 1, max_open=True)
 
 
 class _Listed(click.Group):

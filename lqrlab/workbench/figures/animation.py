@@ -189,8 +189,7 @@ def _scenes(
     count = len(drawn)
     panel = (width - 12 * (count - 1)) / count
     # words have no size in the drawing's plane: pixels to leave at the sides
-    letters = max((len(s.text) for s in drawn[0][0] if isinstance(s, drawing.Text)), default=0)
-    room = panel - 16 - 5.8 * letters
+    room = panel - 16 - 5.8 * max((len(s.text) for s in drawn[0][0] if isinstance(s, drawing.Text)), default=0)
     height = float(np.clip(room * (high - bottom) / (right - left) + 16, 70, 230))
     scale, corner = keyframes.fit((left, right, bottom, high), (panel, height), (room, height - 16))
     parts, row = [], 18.0

@@ -81,8 +81,7 @@ def _field(plant: Plant) -> str:
     module = type(plant).__module__
     if not module.startswith(systems.catalogue.__name__ + "."):
         return "Plants of your own"
-    words = (importlib.import_module(module).__doc__ or module).strip().splitlines()[0]
-    return words.split(". ")[0].rstrip(".")
+    return (importlib.import_module(module).__doc__ or module).strip().splitlines()[0].split(". ")[0].rstrip(".")
 
 
 def _anchor(name: str) -> str:
@@ -107,8 +106,7 @@ def _entry(plant: Plant, shown: Demonstration, *, unfolded: bool) -> str:
     """All of one family, folded."""
     about, run = card(plant, A=shown.A), shown.optimal
     if unfolded:
-        policy = LinearPolicy(jnp.asarray(shown.K))
-        run = rollout(plant, policy, jnp.asarray(loop_design.start(plant)), len(run.us))
+        run = rollout(plant, LinearPolicy(jnp.asarray(shown.K)), jnp.asarray(loop_design.start(plant)), len(run.us))
     film = animation.animation(
         plant,
         {"optimal": run},

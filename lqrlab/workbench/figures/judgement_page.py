@@ -86,7 +86,7 @@ def worst(
             ]
     for _, excess, scenario, name, i, start in sorted(ranked)[:num]:
         starts, of_scenario = judgement.scores[scenario][name].ratio.shape[1], judging.key_of(key, scenario)
-        cost = "does not converge" if math.isinf(excess) else f"{digits(-excess)} % above the optimum"
+        cost = "does not converge" if math.isinf(excess) else f"{percent(-excess)} % above the optimum"
         plant = judgement.plants[scenario][i].replace("_", " ")
         try:
             loop = judging.loop_of(controllers[name], scenarios[scenario], of_scenario, i, start, starts)
@@ -106,7 +106,7 @@ def _plain(words: str) -> str:
     return re.sub(r"[\\`*|\[\]]|<(?=\S)|(?<!\w)_|_(?!\w)", r"\\\g<0>", words)
 
 
-def digits(value: float) -> str:
+def percent(value: float) -> str:
     """A percentage in two digits: others do not repeat on another machine."""
     if abs(value) < 1e-3 or 1e6 <= value < math.inf:
         return "< 0.001" if value < 1 else "> 1,000,000"
@@ -119,9 +119,8 @@ def share(value: float) -> str:
 
 
 _COLUMNS = {
-    **dict.fromkeys(("diverged", "failed", "no answer"), share),
-    **dict.fromkeys(("p99", "p95", "median"), digits),
-    **{"no optimum": share, "beyond limit": digits},
+    **dict.fromkeys(("diverged", "failed", "no answer", "no optimum"), share),
+    **dict.fromkeys(("p99", "p95", "median", "beyond limit"), percent),
 }
 
 
@@ -129,10 +128,12 @@ def _sentences(judgement: Judgement, most: int = 3) -> dict[str, str]:
     """Controller → good and bad scenarios; of many scenarios some, those with most diverged cases first."""
     summary, found = judgement.summary(), {}
     for name in _controllers(judgement):
-        grades: dict[str, list[str]] = {"good": [], "bad": [], "weak": [], "no answer": []}
+        grades: dict[str, list[str]] = {"good": [], "bad": [], "weak": [], "no answer": [], "not tried": []}
         each = [(scenario, by[name]) for scenario, by in summary.items() if name in by]
         for scenario, numbers in sorted(each, key=lambda one: -np.nan_to_num(one[1]["diverged"])):
             grade, why = _grade(numbers)
+            if grade == "no answer" and "A and B, which are unknown" in str(judgement.refused[name][scenario]):
+                grade, why = "not tried", ", since it needs A and B"
             grades[grade].append(scenario + why)
         parts = {
             grade: f"{grade} on {'; '.join(rows[:most])}" + f"; and {len(rows) - most} more below" * (len(rows) > most)
@@ -140,8 +141,7 @@ def _sentences(judgement: Judgement, most: int = 3) -> dict[str, str]:
             if rows
         }
         said = parts.pop("good", "good nowhere"), "; ".join(parts.values()) or "bad nowhere: no case fails"
-        words = " ".join(f"{words[0].upper()}{words[1:]}." for words in said)
-        found[name] = words.replace(" %)", " % above the optimum)", 1)  # the others mean the same
+        found[name] = " ".join(f"{a[0].upper()}{a[1:]}." for a in said).replace(" %)", " % above the optimum)", 1)
     return found
 
 
@@ -150,7 +150,8 @@ def _grade(numbers: Mapping[str, float]) -> tuple[str, str]:
     if numbers.get("no answer") == 100:
         return "no answer", ""
     diverged, failed, hopeless = numbers["diverged"], numbers["failed"], numbers.get("no optimum", 0.0)
-    said = [f"median {digits(numbers['median'])} %", f"99 of 100 cases at most {digits(numbers['p99'])} %"]
+    low, p99 = percent(numbers["median"]), percent(numbers["p99"])
+    said = [f"median {low} %", f"99 of 100 cases {'at most ' * (p99[0] not in '<>')}{p99} %"]
     if failed > 0:
         said[1] = f"{share(diverged)} % of the cases diverge" if diverged else f"{share(failed)} % of the cases fail"
         said += [f"{share(hopeless)} % have no optimum within the limits"] * (hopeless > 0)

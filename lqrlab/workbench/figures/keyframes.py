@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Bool, Float
 
 from lqrlab.systems import Plant, drawing
-from lqrlab.workbench.figures.svg import digits, element, polyline, px, simplify, text
+from lqrlab.workbench.figures.svg import decimals, element, polyline, px, simplify, text
 
 Marks = dict[str, object]
 """An element's attributes."""
@@ -57,7 +57,7 @@ class Film:
         return rule + f"to{{{frames[max(frames)]}}}"
 
     def _share(self, frame: int) -> str:
-        return f"{digits(100 * self.times[frame], 2)}%"
+        return f"{decimals(100 * self.times[frame], 2)}%"
 
     def carry(self, tag: str, marks: Marks, path: Path, size: tuple[float, float], words: str = "") -> str:
         """An element, given as it stands unturned at its origin, carried along a path.
@@ -73,15 +73,14 @@ class Film:
         def form(i: int, unit: str = "", deg: str = "", comma: str = " ") -> str:
             x, y, turn, along, across = path[i]
             words = f"translate({px(x)}{unit}{comma}{px(y)}{unit})"
-            words += f"rotate({digits(np.degrees(turn), 1)}{deg})" if turned else ""
-            return words + (f"scale({digits(along, 3)}{comma}{digits(across, 3)})" if scaled else "")
+            words += f"rotate({decimals(np.degrees(turn), 1)}{deg})" if turned else ""
+            return words + (f"scale({decimals(along, 3)}{comma}{decimals(across, 3)})" if scaled else "")
 
         marks = {**marks, "transform": form(0)} | ({"vector-effect": "non-scaling-stroke"} if scaled else {})
         weighted = path * weight
         if np.ptp(weighted, axis=0).max() > _TOLERANCE / 2:
             keep = simplify(np.column_stack([self.times, weighted]), _TOLERANCE)
-            rule = self._rule(keep, lambda i: f"transform:{form(i, 'px', 'deg', ',')}")
-            marks = self._animated(rule, marks)
+            marks = self._animated(self._rule(keep, lambda i: f"transform:{form(i, 'px', 'deg', ',')}"), marks)
         return element(tag, marks, words)
 
     def widen(self, markup: str, widths: PerFrame) -> str:
@@ -89,7 +88,7 @@ class Film:
         if np.ptp(widths) < 0.05:
             return markup
         keep = simplify(np.column_stack([self.times, widths]), 0.1)
-        rule = self._rule(keep, lambda i: f"stroke-width:{digits(widths[i], 2)}")
+        rule = self._rule(keep, lambda i: f"stroke-width:{decimals(widths[i], 2)}")
         return element("g", self._animated(rule, {}), markup)
 
     def shown(self, markup: str, frames: Bool[np.ndarray, " frames"]) -> str:
@@ -207,7 +206,7 @@ class _Pen:
     def line(self, frames: Sequence[drawing.Line], marks: Marks) -> str:
         """In one piece if it is stiff, else piece by piece."""
         widths = np.array([f.width for f in frames], float)
-        marks |= {"stroke-width": digits(widths[0], 2)} if np.ptp(widths) < 0.05 else {}
+        marks |= {"stroke-width": decimals(widths[0], 2)} if np.ptp(widths) < 0.05 else {}
         marks |= {"stroke-dasharray": "5 4"} if frames[0].dashed else {}
         marks |= {"stroke-linecap": "round"}
         points = self.pixels(frames, "points")

@@ -236,8 +236,7 @@ def _run(problem: Problem, loop: SampledLoop, s: LoopSetting, *, alone: bool = F
     added = load * np.asarray(s.plant.scales[1])
     controller = loop.policy(s.plant.n + LATE * s.plant.m, limits)
     late = simulation.DelayedPolicy(controller, s.sample, delay, jnp.inf * jnp.ones(s.plant.m), LATE, aware=True)
-    policy = Pushed(late, 0, s.ticks, added)
-    run = jax.tree.map(np.asarray, _rollout(problem, policy, s.x0, ticks=s.ticks))
+    run = jax.tree.map(np.asarray, _rollout(problem, Pushed(late, 0, s.ticks, added), s.x0, ticks=s.ticks))
     return dataclasses.replace(run, us=run.us - added)
 
 

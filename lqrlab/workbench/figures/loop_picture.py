@@ -121,8 +121,7 @@ def _nyquist(result: LoopDesign, at: Rectangle) -> str:
         body += axes.circle(-1.0, 0.0, margins[i].modulus_margin)
         label += f"; ring: {margins[i].modulus_margin:.2f} from −1"
     body += axes.curve(L.real, L.imag, Stroke(1))
-    mark = axes.marks(np.array([-1.0]), np.array([0.0]), "+", Stroke(7))
-    return axes.frame("Re L", label, body) + mark
+    return axes.frame("Re L", label, body) + axes.marks(np.array([-1.0]), np.array([0.0]), "+", Stroke(7))
 
 
 def words(s: LoopSetting, result: LoopDesign) -> str:
@@ -168,8 +167,7 @@ def _design_words(s: LoopSetting, loop: SampledLoop) -> list[str]:
         gains = {"K": np.asarray(design.K), "K<sub>i</sub>": np.asarray(design.Ki)}
     if isinstance(design, control.LQG):
         gains = {"K": np.asarray(design.regulator.K), "L": np.asarray(design.estimator.L)}
-        size = np.abs(np.asarray(design.estimator.poles)).max()
-        lines.append(f"<b>Estimator.</b> Slowest mode |z| = {size:.4f}.")
+        lines.append(f"<b>Estimator.</b> Slowest mode |z| = {np.abs(np.asarray(design.estimator.poles)).max():.4f}.")
     if all(gain.size <= _MOST_GAINS for gain in gains.values()):
         said = "; ".join(f"{name} = {_matrix(gain)}" for name, gain in gains.items())
         lines.append(f"<b>{'Gains' if len(gains) > 1 else 'Gain'}.</b> {said}.")

@@ -205,8 +205,7 @@ def formulas(plant: Plant) -> "tuple[dict[str, Expr], dict[Symbol, str]]":
         x = [*x[:half], *(rf"\dot{{{s}}}" for s in x[:half])]
     # SymPy sorts factors by name: numbered, they stand as they are declared
     printed = {sympy.Symbol(f"s{i:03d}", real=True): text for i, text in enumerate([*parameters, *x, *u])}
-    symbols = list(printed)
-    parameters_, x_, u_ = np.split(np.array(symbols, object), [len(parameters), len(parameters) + plant.n])
+    parameters_, x_, u_ = np.split(np.array(list(printed), object), [len(parameters), len(parameters) + plant.n])
 
     def computed(method: str, *vectors: np.ndarray) -> "list[Expr]":
         return _traced(plant, method, parameters_, vectors)

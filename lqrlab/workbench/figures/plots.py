@@ -130,7 +130,8 @@ def responses(plant: Plant, runs: Mapping[str, Trajectory], title: str = "") -> 
                 _bands(axis, ts, values, channel.held, look)
                 values = np.median(values, axis=0)
             axis.plot(ts, values, drawstyle="steps-post" if channel.held else "default", **look)
-        axis.set_ylabel("\n".join(_lines(channel.signal.label)))
+        name, _, unit = channel.signal.label.partition(" [")  # in lines no longer than a small axis is high
+        axis.set_ylabel("\n".join([*textwrap.wrap(name, 14, break_long_words=False), f"[{unit}"]))
     for axis in axes[-3:]:
         axis.set_xlabel("time [s]")
         axis.xaxis.set_tick_params(labelbottom=True)
@@ -139,12 +140,6 @@ def responses(plant: Plant, runs: Mapping[str, Trajectory], title: str = "") -> 
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=10)
     return figure
-
-
-def _lines(label: str) -> list[str]:
-    """A signal's name in lines that are no longer than a small axis is high, and its unit."""
-    name, _, unit = label.partition(" [")
-    return [*textwrap.wrap(name, 14, break_long_words=False), f"[{unit}"]
 
 
 def _bands(
@@ -182,8 +177,7 @@ def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "") -> Figu
             y = row + 0.7 * ((k + 0.5) / len(scores) - 0.5)
             jitter = 0.1 * (rng.random(values.size) - 0.5)
             shown = np.where(lost, infinite, np.clip(values, floor, end))
-            name = None if row else label
-            axis.scatter(shown, y + jitter, s=6, alpha=0.6, color=colour, lw=0, label=name)
+            axis.scatter(shown, y + jitter, s=6, alpha=0.6, color=colour, lw=0, label=None if row else label)
             median = np.quantile(values, 0.5, method="higher")
             if np.isfinite(median):
                 axis.plot([max(median, floor)] * 2, [y - 0.14, y + 0.14], color=colour, lw=2.2)

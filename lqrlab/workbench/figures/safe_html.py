@@ -27,8 +27,7 @@ def policy(script: str) -> str:
     """The policy of a page with one script of ours, or with none: this text and no other may run."""
     if not script:
         return POLICY
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"{POLICY}; script-src 'sha256-{digest}'"
+    return f"{POLICY}; script-src 'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 _TEXT = """
@@ -153,5 +152,4 @@ def write_page(path: str | Path, title: str, body: str, head: str = "") -> Path:
     held = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
     head = f'<head><meta charset="utf-8">{held}<title>{html.escape(title)}</title>{head}</head>'
     body = re.sub(r">[^<]+<", lambda between: unbroken(between[0]), body)
-    page = f'<!DOCTYPE html><html lang="en-GB">{head}<body>{body}</body></html>'
-    return write_atomic(path, page)
+    return write_atomic(path, f'<!DOCTYPE html><html lang="en-GB">{head}<body>{body}</body></html>')

@@ -172,10 +172,10 @@ def document(body: str, width: float, height: float, alt: str, *, style: str = "
 
 def px(value: SupportsFloat) -> str:
     """A number of pixels, to a tenth."""
-    return digits(value, 1)
+    return decimals(value, 1)
 
 
-def digits(value: SupportsFloat, count: int) -> str:
+def decimals(value: SupportsFloat, count: int) -> str:
     """A number with at most ``count`` decimals and no trailing zeros."""
     text = f"{float(value):.{count}f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
@@ -238,8 +238,7 @@ def curve(xs: Pixels, ys: Pixels, *, steps: bool = False, tolerance: float = 0.1
                 parts.append(f"H{px(x)}V{px(y)}")
                 last = y
         return "".join(parts) + f"H{px(xs[-1])}"
-    along = xs if (np.diff(xs) >= 0).all() else np.arange(len(xs))
-    keep = simplify(np.column_stack([along, xs, ys]), tolerance)
+    keep = simplify(np.column_stack([xs if (np.diff(xs) >= 0).all() else np.arange(len(xs)), xs, ys]), tolerance)
     return polyline(zip(xs[keep], ys[keep]))
 
 

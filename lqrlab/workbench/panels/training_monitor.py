@@ -61,8 +61,7 @@ def picture(rows: Sequence[Row], total: int | None = None) -> Picture:
     x, wide, body = (0.0, max(float(total or 0), last["step"], 1.0)), (_WIDTH - 10) / 2, ""
     for k, (label, floor, columns) in enumerate(_CHARTS):
         at, curves = (k * (wide + 10), 0.0, wide, _TALL), {n: log[c].to_numpy() for n, c in columns.items()}
-        labels = ("step", label)
-        body += charts.logarithmic(at, log["step"].to_numpy(), curves, labels, x=x, floor=floor)
+        body += charts.logarithmic(at, log["step"].to_numpy(), curves, ("step", label), x=x, floor=floor)
     alt = f"Training and validation loss, and 1 − efficiency of closed loops, over {last['step']:.0f} steps"
     now, most = (100 - row["1 − efficiency [%]"] for row in (last, best))
     words = (

@@ -36,9 +36,18 @@ def environment() -> dict[str, str]:
     return os.environ | {"LQRLAB_HEADLESS": "1", "MPLBACKEND": inline, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
 
 
-def client(book: NotebookExecutionManager, **options: Any) -> PapermillNotebookClient:
+class _Client(PapermillNotebookClient):
+    heard: Callable[[str], object] = str  # is given what a running cell prints
+
+    def process_message(self, msg: dict, *more: Any) -> Any:
+        if msg["msg_type"] == "stream" and msg["content"]["name"] == "stdout":
+            self.heard(msg["content"]["text"])
+        return super().process_message(msg, *more)
+
+
+def client(book: NotebookExecutionManager, **options: Any) -> _Client:
     """A client of nbclient, as papermill has it, for a new kernel of this Python, whatever else is installed."""
-    made = PapermillNotebookClient(book, kernel_name="python3", **options)
+    made = _Client(book, kernel_name="python3", **options)
     made.create_kernel_manager().kernel_spec_manager.kernel_dirs = []
     return made
 
@@ -103,11 +112,16 @@ def _run(
     nb: Notebook, target: Path, given: Values, env: dict, told: Callable[[str, str], None], ended: Callable[[], str]
 ) -> list[str]:
     """Execute a notebook by an engine of papermill's; why it did not come to its end, and what it said, or nothing."""
-    over, clients = threading.Event(), list[PapermillNotebookClient]()
+    over, clients, spoken = threading.Event(), list[_Client](), [time.monotonic()]
 
     def begins(cell: Cell, cell_index: int) -> None:
         for _, title in notebooks.headings(cell):
             told(" ", title)
+
+    def heard(text: str) -> None:
+        if time.monotonic() - spoken[0] > 5 and text.strip():  # seconds
+            spoken[0] = time.monotonic()
+            told(" ", f"  {text.strip().splitlines()[-1][:140]}")
 
     def watch() -> None:
         while not over.wait(1.0):
@@ -119,6 +133,7 @@ def _run(
         def execute_managed_notebook(cls, book: NotebookExecutionManager, kernel_name: str, **_: Any) -> None:
             enter = f"--IPKernelApp.exec_lines={_ENTER}({given['run']!r}, {os.getpid()})"
             clients.append(client(book, extra_arguments=[_PLAIN, enter], on_cell_start=begins))
+            clients[-1].heard = heard
             clients[-1].execute(env=env, cwd=str(nb.path.parents[1]), stdout=log, stderr=log)
 
     papermill_engines.register("lqrlab", OneNotebook)

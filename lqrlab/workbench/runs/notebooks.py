@@ -346,7 +346,7 @@ def without_run(values: Values) -> Values:
     return {k: v for k, v in values.items() if k not in BY_OPTION}
 
 
-def find_source(source: str | Path | None = None) -> Path:
+def find_source(source: str | Path | None = None, *, needed: bool = True) -> Path:
     """The folder of the notebooks: the one given, else ``notebooks`` in the project's folder or in the checkout."""
     if source is not None:
         return Path(source).resolve()
@@ -354,6 +354,8 @@ def find_source(source: str | Path | None = None) -> Path:
     for place in places:
         if any(place.glob(MAIN_JOB)):
             return place.resolve()
+    if not needed:
+        return places[0]
     raise ValueError(
         f"notebooks: none found in {places[0]}; start in a project's folder, or make one: {program()} init my_study"
     )

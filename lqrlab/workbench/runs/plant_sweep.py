@@ -29,7 +29,8 @@ def design(asked: Sweep, points: Sequence[Values], folder: Path) -> None:
     """Design for a plant at each point and try the design; ``results.csv`` grows by a thousand points at a time."""
     name = str(asked.target)
     problem = designs(name, points)
-    about: Record = {"notebook": name, "title": phrase(systems.family(name).title), "units": UNITS}
+    units = {key: p.about.partition(" [")[2][:-1] for key, p in sweep_plan.plant_parameters(name).items()} | UNITS
+    about: Record = {"notebook": name, "title": phrase(systems.family(name).title), "units": units}
     about |= {"commit": run_folder.commit(session.project()), "device": f"1 × {jax.default_backend()}"}
     about["runs"] = [{"point": point} for point in points]
     frame = pd.DataFrame(points, dtype=float).assign(**dict.fromkeys(UNITS, np.nan), error="")

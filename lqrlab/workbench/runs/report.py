@@ -25,7 +25,7 @@ from lqrlab.installation import program, typed
 from lqrlab.workbench.figures import svg
 from lqrlab.workbench.figures.safe_html import mathml, plain_css, policy, sanitise, unbroken
 from lqrlab.workbench.runs import notebooks, plant_copies, run_folder, session
-from lqrlab.workbench.runs.terminal import clock
+from lqrlab.workbench.runs.terminal import cell, clock
 
 TEMPLATES = Path(__file__).parent / "templates"
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -41,8 +41,7 @@ class _Renderer(IPythonRenderer):
         self.contents = contents
 
     def heading(self, text: str, level: int, **attrs: object) -> str:
-        plain = BeautifulSoup(text, "html.parser").get_text()
-        base = re.sub(r"[^\w]+", "-", plain.lower()).strip("-") or "section"
+        base = re.sub(r"[^\w]+", "-", BeautifulSoup(text, "html.parser").get_text().lower()).strip("-") or "section"
         taken = {anchor for _, anchor, _ in self.contents}
         anchor = next(a for i in range(10_000) if (a := base if not i else f"{base}-{i + 1}") not in taken)
         self.contents.append((level, anchor, sanitise(re.sub(r"</?a\b[^>]*>", "", text))))
@@ -235,17 +234,10 @@ def headline(folder: Path, name: str) -> dict[str, tuple[str, str]]:
     return {}
 
 
-def _value(value: object) -> str:
-    """The value of a parameter."""
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def _templates() -> jinja2.Environment:
     made = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True)
     made.finalize = lambda value: unbroken(value) if type(value) is str else value
-    made.filters["value"] = _value
+    made.filters["value"] = lambda v: ", ".join(map(str, v)) if type(v) is list else cell(v)
     return made
 
 

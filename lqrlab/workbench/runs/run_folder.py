@@ -258,8 +258,7 @@ def pack(folder: Path, file: Path | None = None) -> Path:
         with zipfile.ZipFile(scratch / "archive", "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
             for name, path in found.items():
                 archive.write(path, name)
-            digests = {name: plant_copies.digest(path) for name, path in found.items()}
-            archive.writestr(DIGESTS, json.dumps(digests))
+            archive.writestr(DIGESTS, json.dumps({name: plant_copies.digest(path) for name, path in found.items()}))
         (scratch / "archive").replace(file)
     return file
 

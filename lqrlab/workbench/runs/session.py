@@ -34,8 +34,7 @@ _begun: list[Path] = []
 
 def headless() -> bool:
     """True in runs without a person: widgets then draw a static figure."""
-    someone = "JPY_SESSION_NAME" in os.environ or "VSCODE_PID" in os.environ
-    return "LQRLAB_HEADLESS" in os.environ or not someone
+    return "LQRLAB_HEADLESS" in os.environ or not ("JPY_SESSION_NAME" in os.environ or "VSCODE_PID" in os.environ)
 
 
 def project() -> Path:
@@ -128,7 +127,7 @@ def require(name: str, folder: Path, reads: Collection[str]) -> None:
     wanted = {maker: file for maker, file in MAKERS.items() if {maker, file.partition("/")[0]} & {*reads}}
     if missing := [maker for maker, file in wanted.items() if not (folder / file).exists()]:
         first, command = " and ".join(missing), f"{program()} run {' '.join(missing)} --folder {typed(folder)}"
-        raise ValueError(f"{name}: reads what {first} makes, but {folder} has none; run {first} first: {command}")
+        raise ValueError(f"{name}: reads what {first} made, but {folder} has none; run {first} first: {command}")
 
 
 def begun() -> Path | None:

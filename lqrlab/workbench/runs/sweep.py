@@ -185,9 +185,8 @@ def read(folder: Path) -> pd.DataFrame:
         frame = pd.read_csv(folder / TABLE, dtype={"run": str, "error": str})
         return frame.fillna({"error": ""}).astype({"status": str})
     except (ValueError, KeyError) as error:
-        raise ValueError(
-            f"{folder / TABLE}: not the table of a sweep ({error}); the same sweep makes it again"
-        ) from None
+        made = "the same sweep makes it again"
+        raise ValueError(f"{folder / TABLE}: not the table of a sweep ({error}); {made}") from None
 
 
 def axes(frame: pd.DataFrame, record: Record) -> tuple[list[str], list[str]]:
@@ -214,8 +213,7 @@ def summary(folder: Path) -> str:
     if len(frame) > SHOWN:
         return spread(frame, numbers, record.get("units", {})).to_string(float_format=cell)
     shown = frame[[c for c in ("status", *varying, *numbers, "seconds") if c in frame]]
-    width = shutil.get_terminal_size().columns
-    return shown.to_string(index=False, na_rep="", float_format=cell, line_width=width)
+    return shown.to_string(index=False, na_rep="", float_format=cell, line_width=shutil.get_terminal_size().columns)
 
 
 def compare(folder: str | Path) -> Path:
@@ -226,9 +224,10 @@ def compare(folder: str | Path) -> Path:
     frame, record = read(folder), run_folder.read(folder / SWEEP)
     varying, numbers = axes(frame, record)
     head = [c for c in ("status", *varying, *numbers[:8], "seconds") if c in frame]
+    unit = {name: f" [{unit}]" for name, unit in record.get("units", {}).items() if unit not in ("", "1")}
+    names = {name: name.replace("_", " ") + unit.get(name, "") for name in frame}
     over = spread(frame, numbers, record.get("units", {})).itertuples() if len(frame) > SHOWN else ()
     shown = frame.head(SHOWN).to_dict("records")
-    wrong = frame[frame["error"] != ""].head(SHOWN)
     return report.fill(
         folder / "report" / "index.html",
         "comparison.html.j2",
@@ -237,12 +236,12 @@ def compare(folder: str | Path) -> Path:
         took=clock(record.get("seconds") or 0.0),
         points=frame["status"].value_counts().to_dict(),
         plants=plant_copies.names(record),
-        figures=_figures(frame, varying[:6], numbers[:4]),
-        spread=[(name, *map(cell, row)) for name, *row in over],
-        head=head,
+        figures=_figures(frame, varying[:6], numbers[:4], names),
+        spread=[(name.replace("_", " "), *map(cell, row)) for name, *row in over],
+        head=[names[name] for name in head],
         rows=[((_page(folder, r["run"]), str(i)), *(cell(r[c]) for c in head)) for i, r in enumerate(shown, 1)],
         more=len(frame) - len(shown),
-        errors=wrong[["run", "status", "error"]].to_numpy().tolist(),
+        errors=frame[frame["error"] != ""].head(SHOWN)[["run", "status", "error"]].to_numpy().tolist(),
         versions=record["versions"],
         run=record,
     )
@@ -261,7 +260,7 @@ def _page(folder: Path, run: str) -> str | None:
     return f"../runs/{run}/report/index.html"
 
 
-def _figures(frame: pd.DataFrame, varying: Sequence[str], numbers: Sequence[str]) -> list[tuple[str, str]]:
+def _figures(frame: pd.DataFrame, varying: list[str], numbers: list[str], names: Values) -> list[tuple[str, str]]:
     """For each number its values over the parameters that differ: PNG in base64, and the words that stand for it."""
     from lqrlab.workbench.figures import plots
 
@@ -274,8 +273,8 @@ def _figures(frame: pd.DataFrame, varying: Sequence[str], numbers: Sequence[str]
         for axis, name in zip(panels, varying):
             values = finite[name] if finite[name].dtype.kind in "if" else finite[name].astype(str)
             axis.plot(values, finite[number], ".", color=plots.MAIN, alpha=0.5)
-            axis.set(xlabel=name, ylabel=number if axis is panels[0] else "")
+            axis.set(xlabel=names[name], ylabel=names[number] if axis is panels[0] else "")
         low, high = (f"{cell(float(row[number]))} at {row['run']}" for _, row in finite.iloc[[0, -1]].iterrows())
-        words = f"{number} of {len(finite)} runs over {', '.join(varying)}: lowest {low}, highest {high}"
+        words = f"{names[number]} of {len(finite)} runs over {', '.join(varying)}: lowest {low}, highest {high}"
         made.append((plots.png(figure, dpi=150), words))
     return made

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lqrlab.compute.configuration import Positive
-from lqrlab.workbench.runs import notebooks, run_folder, session
+from lqrlab.workbench.runs import notebooks, run_folder
 from lqrlab.workbench.runs.notebooks import Notebook, Parameter, Values
 from lqrlab.workbench.runs.run_folder import Record
 
@@ -35,7 +35,7 @@ class Sweep:
     seed: int = 0  # of the draws
     profile: str | None = None  # that all runs have; ``quick`` by default where there is such a profile
     inputs: str | Path | None = None  # folder of a run that is read from; ``data/runs/<profile>`` by default
-    folder: str | Path | None = None  # of the sweep; ``data/sweeps/<notebook>`` by default
+    folder: str | Path | None = None  # of the sweep; ``data/sweeps/<target>`` by default
     workers: int | None = None  # processes of this machine; half the cores by default
     scheduler: str | None = None  # address of a dask scheduler, whose workers do the runs instead
     time_limit: float | None = None  # of each run [s]
@@ -74,8 +74,7 @@ def planned(asked: Sweep, nb: Notebook) -> Plan:
     source, profile = nb.path.parent, asked.profile
     if profile is None and (source / "profiles" / "quick.json").exists():
         profile = "quick"
-    settings = notebooks.read_profile(source, profile) if profile else {}
-    common = notebooks.effective([nb], settings, {})[nb.name]
+    common = notebooks.effective([nb], (notebooks.read_profile(source, profile) if profile else {}), {})[nb.name]
     before = [path.stem for path in sorted(source.glob(notebooks.MAIN_JOB)) if path.stem < nb.name]
     needs = nb.metadata.get("needs", before if re.match("0[0-9]_", nb.name) else [])
     given = points(nb.name, nb.parameters, asked)
@@ -90,7 +89,8 @@ def planned_plant(asked: Sweep) -> tuple[list[Values], Path]:
     if refused := [field for field in _FOR_NOTEBOOKS if getattr(asked, field) is not None]:
         option = "from" if refused[0] == "inputs" else refused[0].replace("_", "-")
         raise ValueError(f"--{option}: is for notebooks, but {name} is a plant")
-    folder = run_folder.place(asked.folder or session.project() / "data" / "sweeps" / name, record=run_folder.SWEEP)
+    data = notebooks.find_source(needed=False).parent / "data"
+    folder = run_folder.place(asked.folder or data / "sweeps" / name, record=run_folder.SWEEP)
     known = plant_parameters(name)
     if not asked.given:
         advice = f"as in -p {next(iter(known))}=LOW:HIGH --random 20; there are {', '.join(known)}"

@@ -167,6 +167,7 @@ def test_what_ends_a_process_costs_its_own_rows(tmp_path):
     assert np.all(found.scores[second][words[1]].verdict == evaluation.scores.NO_ANSWER)
     assert np.allclose([found.scores[name]["lqr"].ratio for name in found.scores], 1)
     assert controllers.verify(found) == []
+    assert [said[0][:14], said[-1][-5:]] == ["2 controllers,", "left)"]
     said.clear()
     assert len(processes.judge(words, TINY, tmp_path / "parts", say=said.append)) == 2
     assert said == []

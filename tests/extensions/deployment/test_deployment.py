@@ -16,8 +16,9 @@ from click.testing import CliRunner
 from refusals import refused
 
 import lqrlab
-from lqrlab import control, deployment, learning, predictive, simulation, systems, tuning, unknown
+from lqrlab import classical, control, deployment, learning, predictive, simulation, systems, tuning, unknown
 from lqrlab.compute import pytree
+from lqrlab.extensions.deployment import c_files
 from lqrlab.extensions.deployment.export_command import export
 from lqrlab.extensions.deployment.exported_step import ExportedStep
 from lqrlab.simulation.memory_policies import measure
@@ -401,16 +402,20 @@ def test_command_and_two_controllers_in_one_program(tmp_path, monkeypatch):
         assert done.exit_code == 0, done.output
         texts = [Path(word, name).read_text() for name in (f"{word}.h", "README.md")]
         words = (
-            "LQR of " * (word == "cart_pole") + word,
+            {"cart_pole": "LQR", "lqg": "LQG", "network": "network regulator"}[word] + " for cart_pole",
             "cart_mass = 0.5 kg",
             "diag[4, 25, 1, 0.444444]",
             "angle [rad]",
         )
         assert all(one in text for text in texts for one in (*words, lqrlab.__version__, "0.02 s"))
+        assert all(f"{verb} {words[0]}" in done.output for verb in ("designing", f"wrote {word}:"))
         typed = run("bash", "-c", re.search(r"```sh\n(.*?)```", texts[1], re.DOTALL)[1], cwd=word)
         rows = np.genfromtxt(Path(word, "test_vectors.csv"), delimiter=",", names=True)
         np.testing.assert_allclose(np.array(typed.stdout.split(), float), rows["u0"][:3], rtol=1e-8)
-    assert "force [N] | 0 | -5 … 5 |" in Path("cart_pole", "README.md").read_text()
+    pid = classical.PID(*map(jnp.asarray, (2.0, 1.0, 0.5, 0.1, 1.0, 0.0, 1.0)), C=SEEN[:1], dt=jnp.asarray(0.02))
+    about = c_files.facts(ExportedStep.of(lambda _: pid, p), None)["controller"]
+    assert re.search("PID: u = kp.*; kp = 2, ki = 1, kd = 0.5, filter_time = 0.1 s", about)
+    assert re.search(r"limits \| force -5 … 5 N[^§]*\[N\] \| 0 \| -5 … 5 ", Path("cart_pole", "README.md").read_text())
     A, B = map(np.asarray, p.sampled[:2])
     W, V = (np.diag([(0.01 * s.scale) ** 2 for s in some]) for some in (PLANT.states, PLANT.outputs))
     P = scipy.linalg.solve_discrete_are(A.T, SEEN.T, W, V)

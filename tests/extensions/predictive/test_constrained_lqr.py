@@ -348,10 +348,6 @@ def smooth(found, problem, margin=1e-3):
     return not np.any(near != strong)
 
 
-def weights_of(shape, seed):
-    return np.random.default_rng(seed).normal(size=shape)
-
-
 def differentiable(problem):
     """The problem's arrays as a pytree of finite numbers, and the call with them."""
     fixed = {name: problem[name] for name in ("num_steps", "time_varying") if name in problem}
@@ -362,7 +358,7 @@ def differentiable(problem):
         """A number that depends on all of the answer."""
         found = solved(**given, **fixed)
         parts = [found.us, found.xs, found.cost, *(a for a in found.multipliers if a is not None)]
-        return sum(jnp.sum(a * weights_of(a.shape, k)) for k, a in enumerate(parts))
+        return sum(jnp.sum(a * np.random.default_rng(k).normal(size=a.shape)) for k, a in enumerate(parts))
 
     return arrays | pairs, score
 

@@ -383,10 +383,6 @@ def test_a_schedule_does_not_pass_through_a_point_without_a_design():
         refused(words, tuning.gain_schedule, grid, A, B, np.eye(2), np.eye(1))
 
 
-def pull_of_state(x):
-    return x[..., 2:]
-
-
 def test_a_schedule_follows_a_plant_whose_parameter_moves():
     last, dt, T = 30.0, 0.02, 200
 
@@ -398,7 +394,7 @@ def test_a_schedule_follows_a_plant_whose_parameter_moves():
     A = np.zeros((13, 2, 2))
     A[:, 0, 1], A[:, 1, 0] = 1.0, grid
     made = tuning.gain_schedule(grid, A, np.array([[0.0], [1.0]]), np.eye(2), np.eye(1), dt=dt)
-    policy = tuning.scheduled(plant, made, pull_of_state)
+    policy = tuning.scheduled(plant, made, lambda x: x[..., 2:])
     x0 = np.array([0.5, 0.0, 1.0])
     run = simulation.rollout(plant, policy, x0 - plant.x_eq, T)
 

@@ -98,8 +98,7 @@ def _while(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     going = t.run(test, [*of_test, *inside])[0].at(())
     p.demand(going)
     body.items.append(Break(going))
-    outs = t.run(program, [*of_body, *inside])
-    t.overwrite(list(zip(inside, outs)))
+    t.overwrite(list(zip(inside, t.run(program, [*of_body, *inside]))))
     p.block = outer
     outer.items.append(For(counter, times, body))
     return list(memories)

@@ -162,7 +162,9 @@ def _joined(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
     (out,) = step.outputs
     axis = step.params.get("dimension", step.params.get("axis", 0)) % len(out.shape)
     if step.name == "stack":
-        a = [t.program.lazy(functools.partial(_without, v, axis), _with(v.shape, axis), v.kind, [v], True) for v in a]
+        shapes = [(*v.shape[:axis], 1, *v.shape[axis:]) for v in a]
+        at = [functools.partial(lambda v, i: v.at((*i[:axis], *i[axis + 1 :])), v) for v in a]
+        a = [t.program.lazy(one, shape, v.kind, [v], True) for one, shape, v in zip(at, shapes, a)]
     starts = np.cumsum([0, *(v.shape[axis] for v in a)])
 
     def entry(i: Index) -> Node:
@@ -174,21 +176,8 @@ def _joined(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
         return [few]
     memory = t.program.new(out.shape, a[0].kind)
     for part, start in zip(a, starts):
-        place = functools.partial(_moved_by, t.program, axis, int(start))
-        t.copy(memory, part, place)
+        t.copy(memory, part, lambda i, by=int(start): (*i[:axis], _shifted(t.program, i[axis], by), *i[axis + 1 :]))
     return [memory]
-
-
-def _without(v: Array, axis: int, i: Index) -> Node:
-    return v.at((*i[:axis], *i[axis + 1 :]))
-
-
-def _with(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    return (*shape[:axis], 1, *shape[axis:])
-
-
-def _moved_by(p: Any, axis: int, start: int, i: Index) -> Index:
-    return (*i[:axis], _shifted(p, i[axis], start), *i[axis + 1 :])
 
 
 @rule("pad")
@@ -298,8 +287,7 @@ def _product(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
 
     def term(i: Index, j: Index) -> Node:
         of_x = x.at(index(i, j, left, batch_x, free_x, len(batch_x)))
-        of_y = y.at(index(i, j, right, batch_y, free_y, len(batch_x) + len(free_x)))
-        return t.program.op("mul", of_x, of_y)
+        return t.program.op("mul", of_x, y.at(index(i, j, right, batch_y, free_y, len(batch_x) + len(free_x))))
 
     return [_accumulated(t, out, a, x.kind, across, "add", 0.0, term)]
 
@@ -358,6 +346,5 @@ def _running(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
         with p.loops((*out.shape[:axis], *out.shape[axis + 1 :])) as i:
             here, before = ((*i[:axis], q, *i[axis:]) for q in (at, last))
             old = t.now(memory)
-            node = p.op(_RUNNING[step.name], old.at(before), old.at(here))
-            p.store(memory, flat(p, here, out.shape), node)
+            p.store(memory, flat(p, here, out.shape), p.op(_RUNNING[step.name], old.at(before), old.at(here)))
     return [memory]
