@@ -27,6 +27,7 @@ MODULES = (
     "unknown_plants",
     "recovery",
     "imitation",
+    "constrained_network",
     "learned_agents",
     "mpc",
     "realtime",

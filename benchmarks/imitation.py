@@ -47,27 +47,44 @@ HORIZON, SAMPLES = 25, 400
 _TINY = 1e-6
 
 
+class Limited(NamedTuple):
+    """A plant with its setting's limits, starts that have an optimum, its costs, limits of states, starts' share."""
+
+    problem: Problem
+    x0: Array
+    best: np.ndarray
+    high: np.ndarray
+    held: float
+
+
+def limited(family: str, starts: int) -> Limited:
+    """A plant of :data:`SETTINGS`."""
+    setting, plant = SETTINGS[family], systems.make(family)
+    u_eq = np.asarray(plant.equilibrium()[1])
+    high = np.full(plant.n, np.inf)
+    high[[state.name for state in plant.states].index(setting.state)] = setting.x
+    x_eq = np.asarray(plant.equilibrium()[0])
+    limits = simulation.Limits(u=(u_eq - setting.u, u_eq + setting.u), x=(x_eq - high, x_eq + high))
+    problem = Problem.of(plant, limits=limits, linear=True)
+    scale = np.asarray(problem.scale_x)
+    x0 = np.random.default_rng(1).normal(size=(starts, plant.n)) * scale * setting.start
+    x0 = np.clip(x0, -high, high)
+    best = predictive.optimum(problem, x0, longest=256)
+    held = np.asarray(best.found)
+    return Limited(problem, jnp.asarray(x0[held]), np.asarray(best.cost)[held], high, float(held.mean()))
+
+
 def bench_imitation(
     families: Sequence[str] = tuple(SETTINGS), *, starts: int = 128, seed: int = 0, brief: bool = False
 ) -> Iterator[Row]:
     """Excess over the constrained optimum and violations, in %, of the network alone and behind a safety filter."""
     for family in families:
-        setting, plant = SETTINGS[family], systems.make(family)
-        u_eq = np.asarray(plant.equilibrium()[1])
-        high = np.full(plant.n, np.inf)
-        high[[state.name for state in plant.states].index(setting.state)] = setting.x
-        x_eq = np.asarray(plant.equilibrium()[0])
-        limits = simulation.Limits(u=(u_eq - setting.u, u_eq + setting.u), x=(x_eq - high, x_eq + high))
-        problem = simulation.Problem.of(plant, limits=limits, linear=True)
+        problem, x0, best, high, held = limited(family, starts)
         scale = np.asarray(problem.scale_x)
-        x0 = np.random.default_rng(1).normal(size=(starts, plant.n)) * scale * setting.start
-        x0 = np.clip(x0, -high, high)
-        best = predictive.optimum(problem, x0, longest=256)
-        held = np.asarray(best.found)
-        yield row(f"{family}: starts that have an optimum", 100 * float(held.mean()), "%")
+        yield row(f"{family}: starts that have an optimum", 100 * held, "%")
         price = 1e3 * float(jnp.max(jnp.diag(problem.Q)))
         teacher = predictive.mpc(problem, HORIZON, soft=(0.0, price))
-        config = ImitationConfig(seed=seed, spread=2 * setting.start)
+        config = ImitationConfig(seed=seed, spread=2 * SETTINGS[family].start)
         if brief:
             config = ImitationConfig(rounds=1, loops=8, samples=10, labels=32, num_steps=2, width=8)
         network = imitate(teacher, problem, config).policy
@@ -78,10 +95,10 @@ def bench_imitation(
             "network, filtered": predictive.filtered(network, problem),
         }
         for name, controller in contenders.items():
-            run = simulation.rollout(problem, controller, jnp.asarray(x0[held]), SAMPLES)
+            run = simulation.rollout(problem, controller, x0, SAMPLES)
             end = np.asarray(run.xs[:, -1])
             paid = np.asarray(run.cost) + np.einsum("bi,ij,bj->b", end, problem.P, end)
-            excess = 100 * (paid / np.asarray(best.cost)[held] - 1)
+            excess = 100 * (paid / best - 1)
             beyond = (np.maximum(np.abs(run.xs) - high, 0) / scale).max((1, 2))
             yield row(f"{family}: {name}, median over the optimum", float(np.median(excess)), "%")
             yield row(f"{family}: {name}, p95", float(np.quantile(excess, 0.95)), "%")

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks import __main__ as listing
 from benchmarks import (
+    constrained_network,
     control,
     data,
     identification,
@@ -166,7 +167,20 @@ def test_the_list_names_all_modules_that_have_parts(capsys):
 BY_THEMSELVES = ("control/hard", "learned_agents/table", "unknown_plants/table", "unknown_plants/contact")
 BY_THEMSELVES += ("unknown_plants/tune",)
 """Parts whose pieces tests run already, and which take minutes even so small; one takes hours."""
-MODULES = (control, data, identification, mpc, panels, recovery, robust, simulation, startup, stepping, training)
+MODULES = (
+    constrained_network,
+    control,
+    data,
+    identification,
+    mpc,
+    panels,
+    recovery,
+    robust,
+    simulation,
+    startup,
+    stepping,
+    training,
+)
 PARTS = {
     f"{module.__name__.rpartition('.')[2]}/{name}": part
     for module in (*MODULES, unknown_plants)

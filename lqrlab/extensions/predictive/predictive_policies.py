@@ -151,12 +151,12 @@ def nearest_safe(
     low, high = limits.u
     span = jnp.where(jnp.isfinite(high - low), high - low, 1.0)[..., 0, :]
     wanted = jnp.clip(u.astype(dtype), low[..., 0, :], high[..., 0, :])
-    first = (jnp.arange(horizon) == 0).astype(dtype)
-    weight = jnp.where(first[:, None] > 0, 1.0, _SLIGHT) / span[..., None, :] ** 2  # of the first input's change
+    first = (jnp.arange(horizon) == 0).astype(dtype).reshape(*(1,) * (span.ndim - 1), horizon, 1)
+    weight = jnp.where(first > 0, 1.0, _SLIGHT) / span[..., None, :] ** 2  # of the first input's change
     Q, N = (0 * a[..., None, :, :] for a in (Q, N))
     R = jnp.where(jnp.eye(m, dtype=bool), weight[..., None], 0)
     C, D = (None if a is None else a[..., None, :, :] for a in (limits.C, limits.D))
-    r = -first[:, None] * weight * wanted[..., None, :]
+    r = -first * weight * wanted[..., None, :]
     program = Horizon(A[..., None, :, :], B[..., None, :, :], Q, R, N, x, Q[..., 0, :, :], r=r, C=C, D=D)
     plan, _ = solved_from(None, program, dataclasses.replace(limits, C=None, D=None), horizon)
     return plan.us[..., 0, :], plan.xs[..., 1, :]
