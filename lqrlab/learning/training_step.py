@@ -20,7 +20,7 @@ from lqrlab.learning import losses, models
 from lqrlab.learning.batches import TrainBatch, starts, train_batch
 from lqrlab.learning.network_policy import NetworkPolicy
 from lqrlab.learning.train_config import ModelConfig, TrainConfig
-from lqrlab.simulation import Verdict
+from lqrlab.simulation import Told, Verdict
 
 C = TypeVar("C")
 X = TypeVar("X")
@@ -171,6 +171,11 @@ class Recipe:
         """Inside ``jit``: whole on every device."""
         return jax.lax.with_sharding_constraint(tree, self.backend.place) if self.backend.jax_mesh else tree
 
+    def policy(self, params: dict[str, Array], told: Told) -> NetworkPolicy:
+        """The network with these parameters, bound to what is told of plants ``[b]``."""
+        context = models.merge(self.graph, params).encode(told)
+        return NetworkPolicy(params, context, told.coordinates, self.graph, self.model.window)
+
 
 @compute.compile(static="recipe", donate="state")
 def run_steps(
@@ -198,8 +203,7 @@ def validate(
     context = model.encode(given.told)
     loss = losses.register[recipe.config.loss](predictions(model, context, given))
     problem, x0, _ = starts(table, rows, jax.random.fold_in(jax.random.key(seed), 4))
-    told = table.told(rows)
-    policy = NetworkPolicy(params, model.encode(told), told.coordinates, recipe.graph, recipe.model.window)
+    policy = recipe.policy(params, table.told(rows))
     judged = losses.closed_loop(policy, model.linear, problem, x0, VALIDATION_STEPS)
     return loss, *judged
 

@@ -97,8 +97,9 @@ def test_a_gain_that_cannot_be_repaired_is_nan_and_said_in_words():
 
 def test_a_network_is_repaired_where_it_answers_with_a_gain(plants):
     model = learning.models.build(learning.ModelConfig(kind="gain", window=1, hidden=8))
-    bound = learning.policy(model, plants, repair=8)
-    assert evaluation.certify(bound, plants).excess.max() < 1e-6
-    np.testing.assert_allclose(learning.repair(gain := bound.as_gain().K, plants, steps=0), gain, rtol=1e-12)
+    after = evaluation.certify(learning.policy(model, plants, repair=8), plants)
+    assert after.excess.max() < 1e-6
+    gain = learning.policy(model, plants, repair=8).as_gain().K
+    np.testing.assert_allclose(gain, learning.repair(gain, plants, steps=0), rtol=1e-12)
     history = learning.models.build(learning.ModelConfig(kind="transformer", window=2, width=8, depth=1, heads=2))
     refused("repair: expected a network that answers with a gain", learning.policy, history, plants, repair=1)

@@ -574,7 +574,9 @@ def test_in_closed_loop_the_policy_sees_the_windows_it_was_trained_on(data, mode
     policy = learning.policy(model, told, verify=False)
     carry, act = policy.init((1,)), jax.jit(policy.__call__)
     for t in range(20):
-        carry = carry[0], carry[1].at[:, -1].set(batch.u[t, -1]), carry[2]  # the recorded input, with its excitation
+        # the recorded input, excitation included, takes the place of the policy's own
+        xs, us, live = carry
+        carry = xs, us.at[:, -1].set(batch.u[t, -1]), live
         carry, u = act(carry, batch.x[t, -1][None])
         np.testing.assert_allclose(u[0], expected[t], rtol=1e-4, atol=1e-5)
 

@@ -16,10 +16,9 @@ from jax import Array
 from lqrlab import control
 from lqrlab.compute import pytree
 from lqrlab.compute.linalg import batch_last, symmetric
-from lqrlab.compute.linalg.batch_last import mul, t
+from lqrlab.compute.linalg.batch_last import t
 from lqrlab.control import Sampled, stage_weight
 from lqrlab.control.lyapunov import smith
-from lqrlab.control.riccati.doubling import twice
 from lqrlab.learning.models.network import Context, FixedGain, check_described, register
 from lqrlab.learning.train_config import ModelConfig
 from lqrlab.simulation import Told
@@ -103,13 +102,11 @@ def _factors(a: Array) -> tuple[Array, Array]:
 
 # The sample times -------------------------------------------------------------------------------------------
 
-_TIMES = 6  # 1, 4, 16, 64, 256 and 1024 times the plant's
-_HORIZON = 8  # doublings: 256 samples; after 7 the p95 of dense plants of 11, 12 states and one input is 15 %, now 1 %
-_DEAR = (
-    1e6  # of such an end a horizon costs less the longer it is, so that its gain stabilises (R. Bitmead et al., 1985)
-)
+_DOUBLINGS = (0, 1, 2, 4, 6, 8, 10)
+"""Of the plant's sample time: 1, 2, 4, 16, 64, 256 and 1024 times that."""
 _LEAST = 1e-9  # cost of a direction in normal form
 _GROWN = 1e9  # entry of A in normal form: so much growth between two inputs is not controlled
+_AGAIN = tuple(b - a > 1 for a, b in zip(_DOUBLINGS, (*_DOUBLINGS[1:], 12)))
 
 
 def held(problem: Sampled) -> Sampled:
@@ -127,19 +124,6 @@ def _improved(problem: Sampled, P: Array) -> Array:
     return jnp.moveaxis(batch_last.inverse(S), -1, 0) @ (B.mT @ P @ A + N.mT)
 
 
-def _horizon(problem: Sampled) -> Callable[[Array], Array]:
-    """From a terminal cost to the optimal cost of a horizon of :data:`_HORIZON` doublings, in normal form."""
-    A, B, H = (jnp.moveaxis(a, 0, -1) for a in problem[:3])
-    A, G, H = jax.lax.fori_loop(0, _HORIZON, lambda _, state: twice(*state), (A, mul(B, t(B)), H))
-
-    def before(P: Array) -> Array:
-        P = jnp.moveaxis(P, 0, -1)
-        last = mul(P, batch_last.quotient(batch_last.eye(len(P), P) + mul(G, P), A))
-        return jnp.moveaxis(batch_last.symmetric(H + mul(t(A), last)), -1, 0)
-
-    return before
-
-
 def _paid(problem: Sampled, K: Array) -> Array:
     """The logarithm of what loops cost ``[b]``, its mean over all directions in any units; infinite where unstable."""
     A, B, Q, R, N = problem
@@ -148,6 +132,34 @@ def _paid(problem: Sampled, K: Array) -> Array:
     root = batch_last.cholesky(batch_last.symmetric(P), _LEAST)
     cost = 2 * jnp.mean(jnp.log(jnp.diagonal(root)), axis=-1)
     return jnp.where((reach < jnp.inf) & jnp.isfinite(cost), cost, jnp.inf)
+
+
+def best_gain(cost_of: Callable[[NormalForm], Array], problem: Sampled, live: Array) -> Array:
+    """The gain ``[b, m, n]`` of the least cost: the network is asked at sample times from 1 to 1024 of the plant's.
+
+    From what the network takes for the cost to go of a problem in normal form (``cost_of``) follow the gain for held
+    inputs, which may be used at each sample, and by a step of policy improvement one for the plant's own sample time.
+    What each loop costs is computed, in the plant's normal form; ``live`` ``[b, n]`` says which states exist.
+    """
+    form = NormalForm.of(problem, live)
+    own = form.sampled(live)
+    twice = jax.lax.stop_gradient(jax.tree.map(lambda a: jnp.concatenate([a, a]), own))
+
+    def ask(problem: Sampled, again: Array) -> tuple[Sampled, tuple[Array, Array]]:
+        now = NormalForm.of(problem, live)
+        P = now.into.mT @ cost_of(now) @ now.into
+        gains = jnp.concatenate([_improved(at, P) for at in (own, problem)])
+        costs = _paid(twice, jax.lax.stop_gradient(gains))
+        longer = held(problem)
+        longer = jax.tree.map(lambda a, b: jnp.where(again, a, b), held(longer), longer)
+        # a plant that has grown so much is asked again as it is: its powers overflow, and so would their slopes
+        good = (jnp.max(jnp.abs(longer.A), axis=(-1, -2)) < _GROWN)[:, None, None]
+        return jax.tree.map(lambda a, b: jnp.where(good, a, b), longer, problem), (gains, costs)
+
+    _, (gains, costs) = jax.lax.scan(ask, own, jnp.array(_AGAIN))
+    gains, costs = gains.reshape(-1, *form.cross.shape), costs.reshape(-1, len(form.cross))
+    best = jnp.argmin(costs, axis=0)  # the plant's own sample time, where none is stable
+    return form.gain(jnp.take_along_axis(gains, best[None, :, None, None], axis=0)[0])
 
 
 # The network ------------------------------------------------------------------------------------------------
@@ -209,7 +221,8 @@ class Invariants(nnx.Module):
     def __init__(self, config: ModelConfig, count: int, *, rngs: nnx.Rngs):
         width = config.width
         self.first = nnx.Linear(2 * width, 4 * width, rngs=rngs)
-        self.second = nnx.Linear(4 * width, count, kernel_init=nnx.initializers.normal(0.01), rngs=rngs)
+        small = nnx.initializers.normal(0.01)
+        self.second = nnx.Linear(4 * width, count, kernel_init=small, rngs=rngs)
 
     def __call__(self, X: Array, size: Array, n: Array) -> Array:
         """From matrices ``[c, b, N, N]``, their sizes ``[c, b]`` and the numbers of states ``[1, b]``."""
@@ -221,14 +234,16 @@ class Invariants(nnx.Module):
 class RationalLayer(nnx.Module):
     """X + mix(left(X) (I + V Vᵀ)⁻¹ right(X)) with V = middle(X), kept from growing.
 
-    A Riccati equation's solution is a rational function, no polynomial of moderate degree, as doubling shows.
+    A Riccati equation's solution for large inputs and small ones alike is no polynomial of moderate degree, but a
+    rational function, as doubling shows.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
         width = config.width
 
         def square(size: float) -> nnx.Param:
-            return nnx.Param(size * jax.random.normal(rngs.params(), (width, width), jnp.float32) / width**0.5)
+            start = jax.random.normal(rngs.params(), (width, width), jnp.float32)
+            return nnx.Param(size * start / width**0.5)
 
         self.left, self.right, self.middle, self.back = square(1.0), square(1.0), square(1.0), square(0.3)
         self.factors = Invariants(config, 4 * width, rngs=rngs)
@@ -247,9 +262,11 @@ class RationalLayer(nnx.Module):
 class MatrixNetwork(FixedGain):
     """Description to a cost to go P = H + S Sᵀ, and the gain that is optimal if P is what the next state costs.
 
-    Any weights, any size: :class:`NormalForm` leaves open a rotation T of the state, which turns the optimal cost with
-    it, P(TFTᵀ, TGTᵀ, THTᵀ) = T P Tᵀ. So does the network's for any parameters: its activations are ``width`` matrices
-    made from F − I, its transpose, G = BBᵀ and H; a layer mixes, multiplies, inverts and scales them.
+    Any weights, any size: the problem is first brought to :class:`NormalForm`, which leaves open a rotation of the
+    state, and a rotation T turns the optimal cost with it, P(TFTᵀ, TG Tᵀ, THTᵀ) = T P Tᵀ. A multilayer perceptron has
+    to learn that. Here it holds for any parameters: the activations are ``width`` matrices made from F − I, its
+    transpose, G = BBᵀ and H; a layer mixes, multiplies and inverts them, and scales them by functions of their traces
+    and norms, as solvers of Riccati equations do too.
     """
 
     any_weights = any_size = True
@@ -259,7 +276,8 @@ class MatrixNetwork(FixedGain):
         check_described(config)
         self.config = config
         width = config.width
-        self.enter = nnx.Param(jax.random.normal(rngs.params(), (_INPUTS, width), jnp.float32) / _INPUTS**0.5)
+        start = jax.random.normal(rngs.params(), (_INPUTS, width), jnp.float32)
+        self.enter = nnx.Param(start / _INPUTS**0.5)
         self.layers = nnx.List([RationalLayer(config, rngs=rngs) for _ in range(config.depth)])
         self.factors = Invariants(config, width, rngs=rngs)
         start = jax.random.normal(rngs.params(), (width, 1), jnp.float32)
@@ -268,34 +286,13 @@ class MatrixNetwork(FixedGain):
     def encode(self, d: Told) -> Context:
         """The gain itself, asked at the plant's own sample time."""
         form = NormalForm.of(d, d.state_mask)
-        return self._context(d, form.gain(_improved(form.sampled(d.state_mask), self._cost(form, d.state_mask))))
+        P = self._cost(form, d.state_mask)
+        return self._context(d, form.gain(_improved(form.sampled(d.state_mask), P)))
 
     def decide(self, d: Told) -> Context:
-        """The gain of the least cost, asked at sample times from 1 to 1024 of the plant's.
-
-        Each P that is found is the cost of the next state, and the terminal cost of a horizon of 256 samples, as it is
-        and much larger. Of these three gains the loops are costed; nothing but that is repeated until it converges.
-        """
-        live = d.state_mask
-        form = NormalForm.of(d, live)
-        own = form.sampled(live)
-        before = _horizon(own)
-        each = jax.lax.stop_gradient(jax.tree.map(lambda a: jnp.concatenate([a, a, a]), own))
-
-        def ask(problem: Sampled, _: None) -> tuple[Sampled, tuple[Array, Array]]:
-            now = NormalForm.of(problem, live)
-            P = now.into.mT @ self._cost(now, live, rolled=True) @ now.into
-            gains = jnp.concatenate([_improved(own, cost) for cost in (P, before(P), before(_DEAR * P))])
-            costs = _paid(each, jax.lax.stop_gradient(gains))
-            longer = held(held(problem))
-            # a plant that has grown so much is asked again as it is: its powers overflow, and so would their slopes
-            good = (jnp.max(jnp.abs(longer.A), axis=(-1, -2)) < _GROWN)[:, None, None]
-            return jax.tree.map(lambda a, b: jnp.where(good, a, b), longer, problem), (gains, costs)
-
-        _, (gains, costs) = jax.lax.scan(ask, own, length=_TIMES)
-        gains, costs = gains.reshape(-1, *form.cross.shape), costs.reshape(-1, len(live))
-        best = jnp.argmin(costs, axis=0)  # the plant's own sample time, where none is stable
-        return self._context(d, form.gain(jnp.take_along_axis(gains, best[None, :, None, None], axis=0)[0]))
+        """The best of the gains that it has at several sample times, see :func:`best_gain`."""
+        live, problem = d.state_mask, Sampled(d.A, d.B, d.Q, d.R, d.N)
+        return self._context(d, best_gain(lambda form: self._cost(form, live, rolled=True), problem, live))
 
     def _context(self, d: Told, gain: Array) -> Context:
         return Context(d.state_mask[..., :0], gain.reshape(len(gain), -1), d.state_mask, d.input_mask)
