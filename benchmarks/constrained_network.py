@@ -361,9 +361,10 @@ def learned(made: Made, weights: Any, school: Sequence[School], *, steps: int, r
         size = school[at].lessons.known.shape
         which, states_of = rng.integers(size[0], size=24), rng.integers(size[1], size=(24, 16))
         lessons, demands = _chosen(school[at].lessons, which[:, None], states_of), _chosen(school[at].demands, which)
-        slope = _slope(made, weights, demands, school[at].S[which], lessons)
-        updates, state = optimizer.update(slope, state, weights)
-        weights = optax.apply_updates(weights, updates)
+        with jax.numpy_dtype_promotion("standard"):  # the plans are of float64, the weights not; and Optax mixes them
+            slope = _slope(made, weights, demands, school[at].S[which], lessons)
+            updates, state = optimizer.update(slope, state, weights)
+            weights = optax.apply_updates(weights, updates)
     return weights
 
 

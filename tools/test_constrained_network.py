@@ -40,7 +40,7 @@ def test_many_layers_with_a_node_a_sample_are_that_plan_and_one_is_not(planned, 
     error = {}
     for layers in (1, 300):
         steps, relaxation = Weights.start(layers)
-        varied = Weights(steps + jnp.broadcast_to(jnp.linspace(-1, 1, 20), steps.shape), relaxation)
+        varied = Weights(steps + jnp.broadcast_to(jnp.linspace(-1, 1, 20, dtype=steps.dtype), steps.shape), relaxation)
         policy = LayeredPolicy.of(Demands.of(PROBLEM), varied, PROBLEM.m)
         error[layers] = float(jnp.max(jnp.abs(policy(None, X)[1] - planned.us[..., 0, :])))
     assert error[300] < 1e-2 < error[1]
