@@ -106,7 +106,7 @@ def _words(chosen: Selection, variant: int, at: int, recorded: Trajectory) -> st
     row = chosen.rows[variant]
     values = (f"{name} {digits(value, 4)}" for name, value in chosen.parameters(variant).items())
     split = html.escape(str(data.variants.split[row]))
-    took = f"{digits(recorded.ts[-1])} s"
+    took = f"{digits(float(recorded.ts[-1]))} s"
     if data.config.keep_every > 1:
         took += f" from {digits(dt * chosen.runs.start[at])} s on"
     excess = f"{digits(100 * ((paid + rest) / least - 1))} % above" if least > 0 else "not comparable with"

@@ -176,8 +176,12 @@ def _joined(t: Translator, step: Equation, a: list[Array]) -> list[Array]:
         return [few]
     memory = t.program.new(out.shape, a[0].kind)
     for part, start in zip(a, starts):
-        t.copy(memory, part, lambda i, by=int(start): (*i[:axis], _shifted(t.program, i[axis], by), *i[axis + 1 :]))
+        t.copy(memory, part, functools.partial(_moved_by, t.program, axis, int(start)))
     return [memory]
+
+
+def _moved_by(p: Any, axis: int, start: int, i: Index) -> Index:
+    return (*i[:axis], _shifted(p, i[axis], start), *i[axis + 1 :])
 
 
 @rule("pad")
