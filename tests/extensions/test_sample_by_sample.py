@@ -192,6 +192,6 @@ def test_no_kind_of_controller_and_no_policy_is_left_out():
         and any("__call__" in vars(base) for base in item.__mro__)
     }
     kinds = {kind.__name__ for kind in binding._bound.registry} | {name.split(".")[-1] for name in binding._DESIGNS}
-    assert kinds - {"Path", "PosixPath", "str"} == set(ROWS)
+    assert kinds - {"Path", "PosixPath", "str", "GainTable"} == set(ROWS)  # the last where docs/controllers.md has run
     alone = {"_AnyHorizon", "Pushed"}  # policies of a panel's own loop
     assert {item.__name__ for item in found if not hasattr(item.__call__, "kept")} == alone
