@@ -20,7 +20,7 @@ from lqrlab.learning import losses, models
 from lqrlab.learning.batches import TrainBatch, starts, train_batch
 from lqrlab.learning.network_policy import NetworkPolicy
 from lqrlab.learning.train_config import ModelConfig, TrainConfig
-from lqrlab.simulation import Told, Verdict
+from lqrlab.simulation import Problem, Told, Verdict
 
 C = TypeVar("C")
 X = TypeVar("X")
@@ -77,6 +77,13 @@ def predictions(model: Any, context: Any, given: TrainBatch) -> losses.Predictio
     return losses.Predictions(prediction, batch.target, weight)
 
 
+def _encoded(model: Any, problem: Problem, told: Told) -> Any:
+    """A model's context in the type of ``told``; a normal form is that of the problem before it was rounded to this."""
+    if not getattr(model, "any_weights", False):
+        return model.encode(told)
+    return jax.tree.map(lambda a: a.astype(told.state_mask.dtype), model.encode(problem.told()))
+
+
 def objective(graph: nnx.GraphDef, config: TrainConfig, backend: Backend | None = None) -> Objective:
     """Objective that ``config`` names for a model of this structure: a loss over windows, costs of closed loops."""
     checks.instance("graph", graph, nnx.GraphDef, "a model's structure, as models.split gives")
@@ -87,7 +94,7 @@ def objective(graph: nnx.GraphDef, config: TrainConfig, backend: Backend | None 
         if backend.compute_dtype != backend.dtype:
             params = {name: a.astype(backend.compute_dtype) for name, a in params.items()}
         model = models.merge(graph, params)
-        context = model.encode(given.told)
+        context = _encoded(model, given.problem, given.told)
         terms, metrics = [], {}
         if config.imitation:
             metrics["imitation"] = loss(predictions(model, context, given))
@@ -171,11 +178,6 @@ class Recipe:
         """Inside ``jit``: whole on every device."""
         return jax.lax.with_sharding_constraint(tree, self.backend.place) if self.backend.jax_mesh else tree
 
-    def policy(self, params: dict[str, Array], told: Told) -> NetworkPolicy:
-        """The network with these parameters, bound to what is told of plants ``[b]``."""
-        context = models.merge(self.graph, params).encode(told)
-        return NetworkPolicy(params, context, told.coordinates, self.graph, self.model.window)
-
 
 @compute.compile(static="recipe", donate="state")
 def run_steps(
@@ -200,10 +202,11 @@ def validate(
     seed = recipe.config.seed
     model = models.merge(recipe.graph, params)
     given = train_batch(table, windows, seed, jnp.int32(0))
-    context = model.encode(given.told)
+    context = _encoded(model, given.problem, given.told)
     loss = losses.register[recipe.config.loss](predictions(model, context, given))
     problem, x0, _ = starts(table, rows, jax.random.fold_in(jax.random.key(seed), 4))
-    policy = recipe.policy(params, table.told(rows))
+    told = table.told(rows)
+    policy = NetworkPolicy(params, _encoded(model, problem, told), told.coordinates, recipe.graph, model.config.window)
     judged = losses.closed_loop(policy, model.linear, problem, x0, VALIDATION_STEPS)
     return loss, *judged
 
