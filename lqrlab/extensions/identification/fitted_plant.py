@@ -86,7 +86,7 @@ class FittedPlant:
         width = np.clip(width, 1e-9, None) / np.sqrt(12)
         H = self.information + (np.diag(width**-2.0) if prior else 0.0)
         values, vectors = np.linalg.eigh(H)
-        return (vectors / np.maximum(values, (1e-12 * max(values.max(initial=0), 1e-300)))) @ vectors.T
+        return (vectors / np.maximum(values, 1e-12 * max(values.max(initial=0), 1e-300))) @ vectors.T
 
     @property
     def covariance(self) -> Float[np.ndarray, "k k"]:
