@@ -55,14 +55,18 @@ class Solution(NamedTuple):
     definite: Any
 
 
+def twice(A: Arrays, G: Arrays, H: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+    """X ← AᵀX(I + GX)⁻¹A + H made two times, as one of the same form with other A, G, H."""
+    inverse = batch_last.inverse(eye(A.shape[0], A) + mul(G, H))
+    WA = mul(inverse, A)
+    G = G + symmetric(mul(mul(A, mul(inverse, G)), t(A)))
+    return mul(A, WA), G, H + symmetric(mul(t(A), mul(H, WA)))
+
+
 def doubled(
     A: Float[Arrays, "n n batch"], G: Float[Arrays, "n n batch"], H: Float[Arrays, "n n batch"]
 ) -> Float[Arrays, "n n batch"]:
-    """The stabilizing solution of X = AᵀX(I + GX)⁻¹A + H.
-
-    With W = (I + GH)⁻¹ each step A ← AWA, G ← G + AWGAᵀ, H ← H + AᵀHWA doubles the horizon that H is the cost of.
-    """
-    one = eye(A.shape[0], A)
+    """The stabilizing solution of X = AᵀX(I + GX)⁻¹A + H: H, the cost of a horizon, which each step doubles."""
     enough = float(jnp.finfo(A.dtype).eps) ** 0.4  # the error is its square, and Newton squares that again
 
     def more(state: tuple) -> Any:
@@ -72,12 +76,9 @@ def doubled(
         return ((change > enough * scale) & (change < jnp.inf)).any() & (k < _DOUBLINGS)
 
     def double(state: tuple) -> tuple:
-        A, G, H, _, k = state
-        inverse = batch_last.inverse(one + mul(G, H))
-        WA = mul(inverse, A)
-        step = symmetric(mul(t(A), mul(H, WA)))
-        G = G + symmetric(mul(mul(A, mul(inverse, G)), t(A)))
-        return mul(A, WA), G, H + step, step, k + 1
+        *now, _, k = state
+        longer = twice(*now)
+        return *longer, longer[2] - now[2], k + 1
 
     return batch_last.repeat_while(more, double, (A, G, H, H, 0))[2]
 

@@ -16,9 +16,10 @@ from jax import Array
 from lqrlab import control
 from lqrlab.compute import pytree
 from lqrlab.compute.linalg import batch_last, symmetric
-from lqrlab.compute.linalg.batch_last import t
+from lqrlab.compute.linalg.batch_last import mul, t
 from lqrlab.control import Sampled, stage_weight
 from lqrlab.control.lyapunov import smith
+from lqrlab.control.riccati.doubling import twice
 from lqrlab.learning.models.network import Context, FixedGain, check_described, register
 from lqrlab.learning.train_config import ModelConfig
 from lqrlab.simulation import Told
@@ -35,8 +36,9 @@ class NormalForm:
     """Problems x[t+1] = (I + D) x + B v with the cost Σ xᵀHx + vᵀv, zero in padding, and the way back.
 
     With weights Q, R, N of a step, the input v = R^½(u + R⁻¹Nᵀx) removes R and N: F = A − BR⁻¹Nᵀ, H = Q − NR⁻¹Nᵀ. The
-    cost of the state in the next steps without control, W = Σ FᵏᵀHFᵏ, is made the identity, but for a floor. Problems
-    that differ by units, any other coordinates of the state, or a factor of the cost become one up to a rotation.
+    optimal cost of the next 64 samples is made the identity, if the state after them costs W = Σ FᵏᵀHFᵏ, what it costs
+    in 64 samples without control, with a floor. Problems that differ by units, any other coordinates of the state, or a
+    factor of the cost become one up to a rotation, and one that an input hardly reaches looks like others.
 
     Attributes:
         D, B, H: ``[b, n, n]``, ``[b, n, m]``, ``[b, n, n]``.
@@ -58,10 +60,15 @@ class NormalForm:
         one, absent = (jnp.eye(live.shape[-1], dtype=live.dtype)[None] * a[:, None] for a in (live, 1 - live))
         _, root = _factors(d.R)
         B, cross = d.B @ root, root.mT @ d.N.mT
-        D, H = d.A - one - B @ cross, symmetric(d.Q - cross.mT @ cross)
-        into, out = _factors(_size_of_states(one + D, B, H, jnp.sum(live, axis=-1)) + absent)
-        into, out = (a * live[:, None] * live[:, :, None] for a in (into, out))
-        return cls(into @ D @ out, into @ B, symmetric(out.mT @ H @ out), into, out, root, cross)
+        form = cls(d.A - one - B @ cross, B, symmetric(d.Q - cross.mT @ cross), one, one, root, cross)
+        form = form._scaled(_size_of_states(one + form.D, B, form.H, jnp.sum(live, axis=-1)) + absent)
+        return form._scaled(_horizon(one + form.D, form.B, form.H) + absent)
+
+    def _scaled(self, size: Array) -> "NormalForm":
+        """In coordinates in which ``size`` is the identity."""
+        C, back = _factors(size)
+        H = symmetric(back.mT @ self.H @ back)
+        return NormalForm(C @ self.D @ back, C @ self.B, H, C @ self.into, self.out @ back, self.root, self.cross)
 
     def sampled(self, live: Array) -> Sampled:
         """The problem in these coordinates."""
@@ -72,6 +79,14 @@ class NormalForm:
     def gain(self, K: Array) -> Array:
         """The gain of u = −Kx from that of v = −Kx here, ``[b, m, n]``."""
         return self.root @ (K @ self.into + self.cross)
+
+
+def _horizon(A: Array, B: Array, H: Array) -> Array:
+    """The optimal cost of the next samples, if the state after them costs the identity."""
+    A, B, H = (jnp.moveaxis(a, 0, -1) for a in (A, B, H))
+    A, G, H = jax.lax.fori_loop(0, _AHEAD, lambda _, now: twice(*now), (A, mul(B, t(B)), H))
+    P = H + mul(t(A), batch_last.quotient(batch_last.eye(len(A), A) + G, A))
+    return jnp.moveaxis(batch_last.symmetric(P), -1, 0)
 
 
 def _size_of_states(F: Array, B: Array, H: Array, count: Array) -> Array:
