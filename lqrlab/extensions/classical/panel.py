@@ -128,8 +128,8 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         keeps = not self._loop().broken(wanted)
         for factor, lead, below in itertools.product(*_BEGINNINGS):
             self.lead.value = lead
-            controls.move_to(self.at_lead, factor * middle)
-            controls.move_to(self.integral, below * self.at_lead.value)
+            self.at_lead.value = factor * middle
+            self.integral.value = below * self.at_lead.value
             self.gain.value -= 20 * math.log10(abs(self._loop().gain_at(self.at_lead.value)) or 1.0)
             loop = self._loop()
             if loop.broken(wanted):
@@ -247,6 +247,8 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         far = {name: min(map(away, points)) for name, points in roots.items()}
         nearest = min(far, key=lambda name: far[name], default=None)
         self._held = nearest if nearest and far[nearest] < _NEAR else None
+        # of the lead as it is taken: a browser's rounding of every step would add up in the end that stays
+        self._ends = [self.at_lead.value * _lead_ratio(self.lead.value) ** sign for sign in (-1, 1)]
 
     def _taken(self) -> None:
         axes, loop, at = self._axes(), self._loop(), {name: w for name, (w, _) in self._corners().items()}
@@ -272,7 +274,7 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
                     controls.move_to(self.notch, self.notch.value - over())
             self.ask()
         else:
-            self.gain.value += over()
+            controls.move_to(self.gain, self.gain.value + over())
 
     def _root_dragged(self) -> None:
         """Move what is held to where the root locus is clicked: a root, or the gain so that a pole is nearest there."""
@@ -288,22 +290,21 @@ class LoopShaper(Panel[Question, tuple[str, str, Picture]]):
         away = np.abs(self._loop().locus(_ALONG) - s).min(axis=1)
         # where poles that do not move are nearest, all gains are as good: the present one then
         away += 1e-3 * self._far * np.abs(np.log10(_ALONG))
-        self.gain.value += 20 * math.log10(_ALONG[np.argmin(away)])
+        controls.move_to(self.gain, self.gain.value + 20 * math.log10(_ALONG[np.argmin(away)]))
 
     def _put(self, name: str, at: float) -> None:
         """Move a root of the compensator to a frequency [rad/s], the others staying where they are."""
         if name not in ("zero", "pole"):
-            controls.move_to(getattr(self, name), at)
+            getattr(self, name).value = at
             return
-        ratio, most = _lead_ratio(self.lead.value), _lead_ratio(self.lead.max) ** 2
-        zero, pole = self.at_lead.value / ratio, self.at_lead.value * ratio
+        (zero, pole), most = self._ends, _lead_ratio(self.lead.max) ** 2
         if name == "zero":
             zero = min(max(at, pole / most), pole / _APART)
         else:
             pole = min(max(at, zero * _APART), zero * most)
         ends, grown = {"zero": zero, "pole": pole}, pole / zero
         self.lead.value = math.degrees(math.asin((grown - 1) / (grown + 1)))
-        controls.move_to(self.at_lead, math.sqrt(ends["pole"] * ends["zero"]))
+        self.at_lead.value = math.sqrt(ends["pole"] * ends["zero"])
 
     def _codes(self, question: Question) -> list[str]:
         c = self._compensator()

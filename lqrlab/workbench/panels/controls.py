@@ -61,11 +61,10 @@ def factor_slider(label: str, **options: object) -> ipywidgets.FloatLogSlider:
     return log_slider(label, 1.0, -3.0, 3.0, step=0.03, **options)
 
 
-def move_to(slider: ipywidgets.Widget, value: float) -> None:
-    """Set a slider as near to a value as it goes."""
-    base = getattr(slider, "base", None)
-    low, high = (base**end if base else end for end in (slider.min, slider.max))
-    slider.value = min(max(value, low), high)
+def move_to(slider: ipywidgets.FloatSlider, value: float) -> None:
+    """Set a slider to its step nearest to a value, rounded as in a browser, which reports a change to all else."""
+    span, share = slider.max - slider.min, 100 * slider.step / (slider.max - slider.min)
+    slider.value = round(100 * (value - slider.min) / span / share) * share * span / 100 + slider.min
 
 
 def button(label: str, then: Callable[[], None]) -> ipywidgets.Button:

@@ -216,7 +216,7 @@ class Designer(Panel[LoopSetting, Picture]):
         with self.quietly():
             for group, factors in ((self.states, states), (self.inputs, inputs)):
                 for slider, factor in zip(group.values(), factors):
-                    controls.move_to(slider, float(factor))
+                    slider.value = float(factor)
             self.kind.value, self.view.value, self.found.value = KINDS[0], loop_design.STEP, said
         self.ask()
 

@@ -224,7 +224,7 @@ class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
         with self.quietly():
             for axis, share in zip((self.across, self.up), self.plane.point):
                 one = self._nominal.states[axis.value]
-                self.initial[one.name].value = (2 * share - 1) * self.span.value * one.scale
+                controls.move_to(self.initial[one.name], (2 * share - 1) * self.span.value * one.scale)
         self.ask()
 
     def _question(self) -> InspectorQuestion:

@@ -66,8 +66,7 @@ def test_a_dead_time_is_exact_in_time_and_in_cost(plant, delay):
     dt, scales = float(plant.dt), np.asarray(plant.scales[0])
     A, B, Q, R, N = (np.asarray(a) for a in control.discretize(*plant.matrices(), *plant.weights(), dt / ticks))
     a, b, c, d = loop.compensator.sampled(dt)[0].matrices
-    late, late_steps = round(delay / dt * ticks), 4000 * ticks
-    cost = np.zeros(2)
+    late, late_steps, cost = round(delay / dt * ticks), 4000 * ticks, np.zeros(2)
     for i in range(2):  # by small steps, with the inputs in a queue
         x, z, u, queue = np.eye(2)[i] * scales, np.zeros(len(a)), np.zeros(1), [np.zeros(1)] * late
         for t in range(late_steps):
@@ -122,11 +121,8 @@ def test_what_is_broken_is_said(plant):
     assert loop.broken(kept) == []
     assert "All requirements are kept" in loop_pictures.words(loop, kept)
     broken = loop.broken(LoopRequirements(ms * 0.99, phase * 1.01, crossed * 1.01))
-    assert [said.split()[0:3] for said in broken] == [
-        ["Ms", "is", f"{ms:.3g},"],
-        ["The", "phase", "margin"],
-        ["The", "loop", "gain"],
-    ]
+    for said, begin in zip(broken, (f"Ms is {ms:.3g}, ", "The phase margin ", "The loop gain "), strict=True):
+        assert said.startswith(begin)
 
 
 def test_a_dip_of_the_loop_gain_beside_a_mode_that_hardly_decays_is_seen():
@@ -170,21 +166,29 @@ def test_a_click_draws_the_loop_gain_there_and_code_makes_the_same(panel):
     assert "Ms" in again.words
 
 
+def _shares(axes, at):
+    return [(v - low) / (high - low) for v, (low, high) in ((at.real, axes.x), (at.imag, axes.y))]
+
+
 def _drag(panel, share, level, start=None):
-    """Press at ``start`` and move to a share of the width and a log10 of the loop gain."""
-    axes = panel._axes()
-    across = lambda w: (math.log10(w) - axes.x[0]) / (axes.x[1] - axes.x[0])  # noqa: E731
-    up = lambda v: (v - axes.y[0]) / (axes.y[1] - axes.y[0])  # noqa: E731
-    w, at = start
-    panel.plane.start = [across(w), up(at), 1.0]
-    panel.plane.point = [across(share), up(level)]
+    """Press at ``start``, if not yet, and move to a share of the width and a log10 of the loop gain."""
+    if start:
+        panel.plane.start = [*_shares(panel._axes(), complex(math.log10(start[0]), start[1])), 1.0]
+    panel.plane.point = _shares(panel._axes(), complex(math.log10(share), level))
     waited(panel)
 
 
 def test_zeros_poles_and_notch_are_dragged_and_leave_the_others(panel):
     level = lambda w: math.log10(abs(panel._loop().gain_at(w)))  # noqa: E731
-    panel.set({"integral": panel.integral.base**panel.integral.min})
     (zero,), (pole,) = panel._compensator().zeros.real, panel._compensator().poles.real
+    values, low, step, start = panel.values, panel.at_lead.min, panel.at_lead.step, (-pole, level(-pole))
+    with panel.quietly():
+        for factor in np.geomspace(1, 2, 20):  # a browser rounds both sliders after each move, which must not add up
+            start = _drag(panel, -factor * pole, 0.0, start)
+            panel.lead.value = round(panel.lead.value / panel.lead.step) * panel.lead.step
+            panel.at_lead.value = 10 ** (low + round((math.log10(panel.at_lead.value) - low) / step) * step)
+    np.testing.assert_allclose(panel._compensator().zeros, [zero], rtol=0.03)
+    panel.set(values)
     _drag(panel, -2 * zero, level(-zero), (-zero, level(-zero)))
     np.testing.assert_allclose(panel._compensator().zeros, [2 * zero], rtol=1e-6)
     np.testing.assert_allclose(panel._compensator().poles, [pole], rtol=1e-6)
@@ -208,17 +212,11 @@ def test_zeros_poles_and_notch_are_dragged_and_leave_the_others(panel):
 def _drag_root(panel, start, to):
     """Press at s in the root locus and move to another s."""
     axes = loop_pictures.locus_plane(panel._far)
-
-    def shares(s):
-        return [(v - low) / (high - low) for v, (low, high) in ((s.real, axes.x), (s.imag, axes.y))]
-
-    panel.roots.start = [*shares(start), 1.0]
-    panel.roots.point = shares(to)
+    panel.roots.start, panel.roots.point = [*_shares(axes, start), 1.0], _shares(axes, to)
     waited(panel)
 
 
 def test_roots_and_the_loops_poles_are_dragged_in_the_root_locus(panel):
-    panel.set({"integral": panel.integral.base**panel.integral.min})
     (zero,), (pole,) = panel._compensator().zeros.real, panel._compensator().poles.real
     _drag_root(panel, complex(zero), complex(1.6 * zero))
     np.testing.assert_allclose(panel._compensator().zeros, [1.6 * zero], rtol=1e-6)
@@ -249,7 +247,7 @@ def test_roots_and_the_loops_poles_are_dragged_in_the_root_locus(panel):
     assert moving.imag > 1
     gain = panel.gain.value
     _drag_root(panel, moving, moving)
-    assert panel.gain.value - gain == pytest.approx(20 * math.log10(factor), abs=0.3)
+    assert panel.gain.value - gain == pytest.approx(20 * math.log10(factor), abs=panel.gain.step / 2)
     np.testing.assert_array_equal(panel._compensator().zeros, compensator.zeros)
     assert np.abs(panel._loop().locus(np.ones(1))[0] - moving).min() < 0.05 * abs(moving)
     far = panel._far
