@@ -27,7 +27,7 @@ from lqrlab.simulation import Told
 # The normal form --------------------------------------------------------------------------------------------
 
 _AHEAD = 6  # doublings: 64 samples
-_FLOOR = 1e-3  # of W, relative to what states cost if they stay and to what inputs cost that move them
+_FLOOR = 1e-3  # of W, relative to what states cost if they stay and to what inputs cost that move them; of H to W
 
 
 @pytree
@@ -62,7 +62,7 @@ class NormalForm:
         B, cross = d.B @ root, root.mT @ d.N.mT
         form = cls(d.A - one - B @ cross, B, symmetric(d.Q - cross.mT @ cross), one, one, root, cross)
         form = form._scaled(_size_of_states(one + form.D, B, form.H, jnp.sum(live, axis=-1)) + absent)
-        return form._scaled(_horizon(one + form.D, form.B, form.H) + absent)
+        return form._scaled(_horizon(one + form.D, form.B, form.H + _FLOOR * one) + absent)
 
     def _scaled(self, size: Array) -> "NormalForm":
         """In coordinates in which ``size`` is the identity."""
