@@ -32,7 +32,7 @@ def random_systems(key: PRNGKeyArray, num: int, *, full_weights: bool = False, d
         num: how many.
         full_weights: half of them have random weights: Q often singular, R full, some with a cross weight. Else Q and R
             are the identity, as the units of signals make them.
-        dense: a fifth kind, of normal entries, half of whose modes grow; then gains up to 10,000 are kept.
+        dense: a third are of normal entries, half of whose modes grow; then gains up to 10,000 are kept.
 
     Returns:
         The scaled, padded problem ``[num, …]``; plants with gains above 1000 or without an optimum are left out.
@@ -217,7 +217,7 @@ def _drawn(key: PRNGKeyArray, num: int, full_weights: Array, dense: Array) -> tu
     masks = ((jnp.arange(size)[None] < count).astype(float) for size, count in ((N_MAX, n), (M_MAX, m)))
     coordinates = Coordinates(jnp.ones((num, N_MAX)), jnp.ones((num, M_MAX)), *masks)
     half = n[..., None] // 2
-    kind = jnp.where(n[..., None] > 1, draw.integer(0, jnp.where(dense, 5, 4), 1, 1), 0)
+    kind = jnp.where(n[..., None] > 1, draw.integer(0, jnp.where(dense, 6, 4), 1, 1), 0)
     kinds = (_first_order(draw), _mechanical(draw, half), _masses(draw, half), _modes(draw, coordinates.state_mask))
     A = sum((jnp.where(kind == k, made, 0.0) for k, made in enumerate(kinds)), jnp.zeros(()))
     force = draw.normal(N_MAX, M_MAX) * draw.log_uniform(0.02, 5.0, 1, M_MAX) * draw.log_uniform(0.2, 3.0, 1, 1)
@@ -226,7 +226,7 @@ def _drawn(key: PRNGKeyArray, num: int, full_weights: Array, dense: Array) -> tu
     B = jnp.where(pushes[..., :1], 0.0, force)
     unit = jnp.where(draw.happens(0.3, 1, 1), draw.log_uniform(0.2, 5.0, N_MAX, 1), 1.0)
     Q, R, N = _weights(draw, coordinates, full_weights)
-    A = jnp.where(kind == len(kinds), _dense(jax.random.fold_in(key, 1), n), A)
+    A = jnp.where(kind >= len(kinds), _dense(jax.random.fold_in(key, 1), n), A)
     A, B = unit * A / jnp.swapaxes(unit, -1, -2), unit * B
     exists = coordinates.state_mask[:, None, :]
     plants = Linear(

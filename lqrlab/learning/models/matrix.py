@@ -152,27 +152,24 @@ def _paid(problem: Sampled, K: Array) -> Array:
 def best_gain(cost_of: Callable[[NormalForm], Array], problem: Sampled, live: Array) -> Array:
     """The gain ``[b, m, n]`` of the least cost: the network is asked at sample times from 1 to 1024 of the plant's.
 
-    From what the network takes for the cost to go of a problem in normal form (``cost_of``) follow the gain for held
-    inputs, which may be used at each sample, and by a step of policy improvement one for the plant's own sample time.
-    What each loop costs is computed, in the plant's normal form; ``live`` ``[b, n]`` says which states exist.
+    What the network takes for the cost to go of a problem in normal form (``cost_of``) gives a gain for the plant's own
+    sample time by a step of policy improvement. What its loop costs is computed, in the plant's normal form; ``live``
+    ``[b, n]`` says which states exist.
     """
     form = NormalForm.of(problem, live)
     own = form.sampled(live)
-    twice = jax.lax.stop_gradient(jax.tree.map(lambda a: jnp.concatenate([a, a]), own))
 
     def ask(problem: Sampled, again: Array) -> tuple[Sampled, tuple[Array, Array]]:
         now = NormalForm.of(problem, live)
-        P = now.into.mT @ cost_of(now) @ now.into
-        gains = jnp.concatenate([_improved(at, P) for at in (own, problem)])
-        costs = _paid(twice, jax.lax.stop_gradient(gains))
+        gain = _improved(own, now.into.mT @ cost_of(now) @ now.into)
         longer = held(problem)
         longer = jax.tree.map(lambda a, b: jnp.where(again, a, b), held(longer), longer)
         # a plant that has grown so much is asked again as it is: its powers overflow, and so would their slopes
         good = (jnp.max(jnp.abs(longer.A), axis=(-1, -2)) < _GROWN)[:, None, None]
-        return jax.tree.map(lambda a, b: jnp.where(good, a, b), longer, problem), (gains, costs)
+        longer = jax.tree.map(lambda a, b: jnp.where(good, a, b), longer, problem)
+        return longer, (gain, _paid(*jax.lax.stop_gradient((own, gain))))
 
     _, (gains, costs) = jax.lax.scan(ask, own, jnp.array(_AGAIN))
-    gains, costs = gains.reshape(-1, *form.cross.shape), costs.reshape(-1, len(form.cross))
     best = jnp.argmin(costs, axis=0)  # the plant's own sample time, where none is stable
     return form.gain(jnp.take_along_axis(gains, best[None, :, None, None], axis=0)[0])
 
@@ -187,20 +184,6 @@ _INPUTS = 7 + 2 * len(_STRENGTHS)
 def _mixed(weight: Array, X: Array) -> Array:
     """Channels ``[c, b, N, N]`` mixed by ``[c, d]``: one product of matrices."""
     return (weight.T @ X.reshape(X.shape[0], -1)).reshape(weight.shape[1], *X.shape[1:])
-
-
-@jax.custom_vjp
-def _product(X: Array, Y: Array) -> Array:
-    """X Y; XLA on a CPU takes ten times as long for a product with a transpose on its left, unless it is made."""
-    return X @ Y
-
-
-def _product_backward(kept: tuple[Array, Array], slope: Array) -> tuple[Array, Array]:
-    X, Y = kept
-    return slope @ Y.mT, jax.lax.optimization_barrier(X.mT) @ slope
-
-
-_product.defvjp(lambda X, Y: (X @ Y, (X, Y)), _product_backward)
 
 
 def _inverse(a: Array) -> Array:
@@ -236,8 +219,7 @@ class Invariants(nnx.Module):
     def __init__(self, config: ModelConfig, count: int, *, rngs: nnx.Rngs):
         width = config.width
         self.first = nnx.Linear(2 * width, 4 * width, rngs=rngs)
-        small = nnx.initializers.normal(0.01)
-        self.second = nnx.Linear(4 * width, count, kernel_init=small, rngs=rngs)
+        self.second = nnx.Linear(4 * width, count, kernel_init=nnx.initializers.normal(0.01), rngs=rngs)
 
     def __call__(self, X: Array, size: Array, n: Array) -> Array:
         """From matrices ``[c, b, N, N]``, their sizes ``[c, b]`` and the numbers of states ``[1, b]``."""
@@ -249,16 +231,14 @@ class Invariants(nnx.Module):
 class RationalLayer(nnx.Module):
     """X + mix(left(X) (I + V Vᵀ)⁻¹ right(X)) with V = middle(X), kept from growing.
 
-    A Riccati equation's solution for large inputs and small ones alike is no polynomial of moderate degree, but a
-    rational function, as doubling shows.
+    A Riccati equation's solution is a rational function, no polynomial of moderate degree, as doubling shows.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
         width = config.width
 
         def square(size: float) -> nnx.Param:
-            start = jax.random.normal(rngs.params(), (width, width), jnp.float32)
-            return nnx.Param(size * start / width**0.5)
+            return nnx.Param(size * jax.random.normal(rngs.params(), (width, width), jnp.float32) / width**0.5)
 
         self.left, self.right, self.middle, self.back = square(1.0), square(1.0), square(1.0), square(0.3)
         self.factors = Invariants(config, 4 * width, rngs=rngs)
@@ -268,8 +248,8 @@ class RationalLayer(nnx.Module):
         size = _size(X, n)
         left, right, middle, back = jnp.split(1 + self.factors(X, size, n), 4)
         small = X / (1 + size)[..., None, None]
-        halfway = _product(_mixed(self.left[...], left * small), _resolvent(_mixed(self.middle[...], middle * small)))
-        Y = back * _product(halfway, _mixed(self.right[...], right * small))
+        halfway = _mixed(self.left[...], left * small) @ _resolvent(_mixed(self.middle[...], middle * small))
+        Y = back * (halfway @ _mixed(self.right[...], right * small))
         return X + _mixed(self.back[...], Y / (1 + _size(Y, n))[..., None, None])
 
 
@@ -277,11 +257,9 @@ class RationalLayer(nnx.Module):
 class MatrixNetwork(FixedGain):
     """Description to a cost to go P = H + S Sᵀ, and the gain that is optimal if P is what the next state costs.
 
-    Any weights, any size: the problem is first brought to :class:`NormalForm`, which leaves open a rotation of the
-    state, and a rotation T turns the optimal cost with it, P(TFTᵀ, TG Tᵀ, THTᵀ) = T P Tᵀ. A multilayer perceptron has
-    to learn that. Here it holds for any parameters: the activations are ``width`` matrices made from F − I, its
-    transpose, G = BBᵀ and H; a layer mixes, multiplies and inverts them, and scales them by functions of their traces
-    and norms, as solvers of Riccati equations do too.
+    Any weights, any size: :class:`NormalForm` leaves open a rotation T of the state, which turns the optimal cost with
+    it, P(TFTᵀ, TGTᵀ, THTᵀ) = T P Tᵀ. So it does here with any parameters: activations are ``width`` matrices made from
+    F − I, its transpose, G = BBᵀ and H; a layer mixes, multiplies, inverts and scales them.
     """
 
     any_weights = any_size = True
