@@ -54,7 +54,6 @@ def wasted(A, B, Q, R, N, K):
 
 @pytest.mark.matrix
 def test_the_pretrained_network_is_near_the_optimum_of_every_published_design():
-    """The slowest settle in thousands of samples; asked at its own sample time alone it wastes 1,000 % there."""
     model = learning.pretrained("regulator")
     for name, design in published().items():
         K = learning.policy(model, design, verify=False).as_gain().K

@@ -241,9 +241,9 @@ def test_the_shell_completes(words, offered):
 REFUSED = """
 run -p familly=x|run -p families=cart_pol|run --profile nope|run 04_performance_analysis --folder new|run --bad
 sweep cart_pol -p a=1|sweep cart_pole --profile tiny|sweep cart_pole --folder full -p dt=1|sweep 03_training -p x=1
-report nowhere|init full|init|new Bad-Name|pack nowhere|unpack nowhere.zip|unpack full/x.toml|train nowhere
-train full -p x=1|data generate d -p variants=-1|data generate d -p families=cart_pol|data verify nowhere|list 99_x
-systems cart_pol|systems nowhere.toml|systems full/x.toml|systems --plants nowhere.toml
+judge lqr --noise nan|judge lqr --spread nan|report nowhere|init full|init|new Bad-Name|pack nowhere|unpack nowhere.zip
+unpack full/x.toml|train nowhere|train full -p x=1|data generate d -p variants=-1|data generate d -p families=cart_pol
+data verify nowhere|list 99_x|systems cart_pol|systems nowhere.toml|systems full/x.toml|systems --plants nowhere.toml
 identify nowhere.csv --input a --output b|identify full/x.toml --input a --output b --plant cart_pol
 identify full/x.toml --input a --output b --dt=-1|export cart_pol -o new|export nowhere.json -o new|export cart_pole
 export cart_pole -o new --name int|export cart_pole -o full|export cart_pole -o new --limit=-3|judge lqr --limits nan

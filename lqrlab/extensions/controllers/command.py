@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from lqrlab.extensions.controllers.processes import GROUPS, parted
-from lqrlab.workbench.cli.options import PATH, POSITIVE, SHARE, require_file, require_plant
+from lqrlab.workbench.cli.options import NOISE, PATH, POSITIVE, SHARE, require_file, require_plant
 
 _option = functools.partial(click.option, show_default=True)
 
@@ -24,7 +24,7 @@ def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> t
 @_option("--variants", type=click.IntRange(1), default=8, help="Plants of each family.")
 @_option("--spread", type=SHARE, default=0.2, help="Half-width of their parameters, relative.")
 @_option("--starts", type=click.IntRange(1), default=4, help="Initial states of each plant.")
-@_option("--noise", type=click.FloatRange(0), default=0.01, help="Noise of states and sensors, in scales; 0 for none.")
+@_option("--noise", type=NOISE, default=0.01, help="Noise of states and sensors, in scales; 0 for none.")
 @_option("--limits", type=POSITIVE, help="Input limits, ± this in scales, for starts within and beyond them.")
 @_option(
     "--told",

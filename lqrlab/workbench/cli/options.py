@@ -26,16 +26,18 @@ _DISK |= dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "give a folder 
 PATH = click.Path(path_type=Path)
 
 
-class _Positive(click.FloatRange):
-    """A positive number; others, and nan, are refused with the words of the option's help."""
+class _Number(click.FloatRange):
+    """A number in a range; others, and nan, are refused with the words of the option's help."""
 
     def convert(self, value: Any, param: Any, ctx: click.Context | None) -> float:
         number = click.FLOAT.convert(value, param, ctx)
-        words = f"expected a positive number, but found {value}: {param.help.partition('  [')[0]}"
-        return number if number > 0 else self.fail(words, param, ctx)
+        if 0 <= number < (self.max or float("inf")) and (number > 0 or not self.min_open):
+            return number
+        wanted = "a positive number" if self.min_open else "a number ≥ 0" + " and < 1" * bool(self.max)
+        return self.fail(f"expected {wanted}, but found {value}: {param.help.partition('  [')[0]}", param, ctx)
 
 
-POSITIVE, SHARE = _Positive(0, min_open=True), click.FloatRange(0, 1, max_open=True)
+POSITIVE, NOISE, SHARE = _Number(0, min_open=True), _Number(0), _Number(0, 1, max_open=True)
 
 
 class _Listed(click.Group):
@@ -103,8 +105,7 @@ def _in_words(error: OSError) -> str:
     """An error of the operating system in words: the file, what went wrong, what to do."""
     said = error.strerror or str(error) or type(error).__name__
     where = f"{error.filename}: " if error.filename is not None else ""
-    advice = _DISK.get(error.errno or 0)
-    return f"{where}{said}" + (f"; {advice}" if advice else "")
+    return f"{where}{said}" + (f"; {_DISK[error.errno]}" if error.errno in _DISK else "")
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
