@@ -29,6 +29,7 @@ T = TypeVar("T")
 Metrics = dict[str, Array]
 Objective = Callable[[dict[str, Array], Any], tuple[Array, Metrics]]
 """``(params, train_batch) -> (scalar, metrics)``; every array of the batch has a leading axis to share out."""
+_LARGE = 0.03  # cost above the optimum, relative, from which on it counts by its logarithm
 
 
 @pytree
@@ -106,7 +107,7 @@ def objective(graph: nnx.GraphDef, config: TrainConfig, backend: Backend | None 
             excess, verdicts = losses.closed_loop(
                 policy, model.linear, problem, x0, config.horizon, config.loop_noise, key[0]
             )
-            metrics["closed_loop"] = jnp.mean(jnp.log1p(excess))
+            metrics["closed_loop"] = jnp.mean(jnp.log1p(excess / _LARGE))
             metrics["diverged"] = jnp.mean(verdicts == Verdict.DIVERGED)
             terms.append(config.closed_loop * metrics["closed_loop"])
         return sum(term.astype(float) for term in terms), metrics
