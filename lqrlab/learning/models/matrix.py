@@ -27,7 +27,7 @@ from lqrlab.simulation import Told
 # The normal form --------------------------------------------------------------------------------------------
 
 _AHEAD = 6  # doublings: 64 samples
-_FLOOR = 1e-3  # of W, relative to what states cost if they stay and to what inputs cost that move them; of H to W
+_FLOOR = 1e-3  # of W, relative to what states cost if they stay and to inputs that move them; of H, relative to W
 
 
 @pytree
