@@ -51,7 +51,7 @@ class TrainConfig(Config):
         clip: largest global norm of a gradient.
         loss: a registered loss over windows, to the expert's inputs.
         imitation: its weight.
-        closed_loop: weight of the logarithm of cost over optimal cost in the policy's own closed loop.
+        closed_loop: weight of the cost above the optimum in the policy's own closed loop, by its logarithm from 3 % on.
         plants: windows of a step whose plants' closed loops are costed.
         horizon: steps of such a loop; a policy that is a linear gain is costed over an infinite one.
         loop_noise: standard deviation of the disturbance of the scaled state at each step of such a loop.

@@ -542,11 +542,12 @@ def test_the_normal_form_has_the_optimum_of_the_problem():
 
 def test_an_unstable_plant_whose_state_costs_nothing_has_a_finite_normal_form():
     """Without a floor its size is that of rounding, the optimal cost there is 1e30, and training meets NaN."""
-    A, B = np.diag([1.2, 0.9]), np.ones((2, 1))
-    form = normal_form(described(A, B, np.zeros((2, 2)), np.eye(1), 0 * B))
-    _, P = gain(A, B, 1e-12 * np.eye(2), np.eye(1))
-    back = np.linalg.inv(np.asarray(form.into)[0, :2, :2])
-    assert 0.1 < np.linalg.norm(back.T @ P @ back, 2) < 1e4
+    for A in (np.diag([1.2, 0.9]), np.random.default_rng(0).normal(size=(6, 6))):
+        B = np.ones((len(A), 1))
+        form = normal_form(described(A, B, 0 * A, np.eye(1), 0 * B))
+        _, P = gain(A, B, 1e-12 * np.eye(len(A)), np.eye(1))
+        back = np.linalg.inv(np.asarray(form.into)[0, : len(A), : len(A)])
+        assert 0.1 < np.linalg.norm(back.T @ P @ back, 2) < 1e4
 
 
 def test_a_policy_on_a_batch_and_on_stacked_families_is_the_same_policy(model):

@@ -395,8 +395,7 @@ def test_the_inspector_bills_both_from_where_it_was_clicked(monkeypatch):
     panel = policy_inspector.Inspector(plant, simulation.LinearPolicy(keen), "keen gain")
     panel.span.value, panel.plane.point = 5.0, [0.75, 0.4]  # of ±5 scales
     panel.live.wait()
-    x0 = np.array([s.value for s in panel.initial.values()])
-    scales = np.asarray(plant.scales[0])
+    x0, scales = np.array([s.value for s in panel.initial.values()]), np.asarray(plant.scales[0])
     np.testing.assert_allclose(x0 / scales, [2.5, -1.0], atol=0.016)  # half a step of the sliders
     (pair,) = panel._pairs.values()
     runs = policy_inspector.compare(pair, x0)["linear"]
@@ -526,11 +525,10 @@ def test_the_monitor_follows_a_training_and_ends_it_with_the_best_kept(data, tmp
     model = learning.ModelConfig(kind="gain", window=1, hidden=16)
     every = {"steps_per_dispatch": 2, "report_every": 4, "checkpoint_every": 100}
     train = learning.TrainConfig(num_steps=400, batch_size=8, plants=8, closed_loop=0.0, **every)
-    panel = training_monitor.Monitor(tmp_path, interval=30.0)
+    panel, shown = training_monitor.Monitor(tmp_path, interval=30.0), []
     assert "nothing to be seen yet" in panel.words.value
     panel.keep.click()
     assert "no training has begun" in panel.live.status.value
-    shown = []
 
     def progress(row):
         panel.progress(row)
@@ -548,14 +546,15 @@ def test_the_monitor_follows_a_training_and_ends_it_with_the_best_kept(data, tmp
     assert "of 400" in shown[0]
     assert not fit.stopped
     assert fit.steps == fit.metrics[-1]["step"] == 10
-    best = max(row["validation_efficiency"] for row in fit.metrics)
-    assert f"{100 * best:.4g} % at step" in shown[-1]
+    assert f"{100 * max(row['validation_efficiency'] for row in fit.metrics):.4g} % at step" in shown[-1]
     assert learning.load(tmp_path / "checkpoints", "best") is not None
     assert learning.fit(source, model, train, tmp_path).steps == 10  # it stays ended
     with (tmp_path / "metrics.jsonl").open("a") as log:
         log.write(f"{json.dumps(fit.metrics[-1])}\n[1]\n{json.dumps(fit.metrics[-1] | {'loss': 'x'})}\n")
         log.write('{"step": 11}\n{"step": 11, "los')  # being written
-    assert len(training_monitor.read(tmp_path)) == 3
+    rows = training_monitor.read(tmp_path)
+    alone = [{name: value for name, value in row.items() if name != "imitation"} for row in rows]
+    assert [len(rows), *(training_monitor.picture(r).svg.count(">imitation<") for r in (rows, alone))] == [3, 1, 0]
     monkeypatch.setenv("LQRLAB_HEADLESS", "1")
     assert "Step 10" in widgets.training_monitor(tmp_path).words
     (tmp_path / "metrics.jsonl").write_text("".join((tmp_path / "metrics.jsonl").read_text().splitlines(True)[:1]))

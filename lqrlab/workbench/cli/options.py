@@ -33,7 +33,7 @@ class _Number(click.FloatRange):
         number = click.FLOAT.convert(value, param, ctx)
         if 0 <= number < (self.max or float("inf")) and (number > 0 or not self.min_open):
             return number
-        wanted = "a positive number" if self.min_open else "a number ≥ 0" + " and < 1" * bool(self.max)
+        wanted = "a positive number" if self.min_open else "a number ≥ 0" + (f" and < {self.max}" if self.max else "")
         return self.fail(f"expected {wanted}, but found {value}: {param.help.partition('  [')[0]}", param, ctx)
 
 

@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from lqrlab.simulation import Trajectory
 from lqrlab.systems import Plant, Signal
+from lqrlab.workbench.figures import digits
 from lqrlab.workbench.figures.keyframes import Film
 from lqrlab.workbench.figures.svg import Stroke, curve, element, legend, px, strokes, text
 
@@ -66,7 +67,7 @@ class Axes:
         spacing, grid = ((50, 30), f"{px(top)}V{px(bottom)}") if self.boxed else ((45, 22), f"{px(bottom)}v3")
         parts = [text(self.at[0] + 2, self.at[1] + 10, above, look="lq-soft")]
         labelled = _labelled(self.y, int((bottom - top) / spacing[1]), log="y" in self.logs)
-        for v, number in [(v, _number(v)) for v in self.at_y] or labelled:
+        for v, number in [(v, digits(v, 4)) for v in self.at_y] or labelled:
             y = float(self.place(0.0, v)[1])
             parts.append(f'<path class="lq-grid" d="M{px(left)} {px(y)}H{px(right)}"/>')
             parts.append(text(left - 4, y + 3.5, number, anchor="end", look="lq-soft"))
@@ -138,19 +139,15 @@ def ticks(low: float, high: float, count: int) -> list[float]:
 def _labelled(range_: Interval, count: int, *, log: bool) -> list[tuple[float, str]]:
     """Places of ticks on an axis and what stands there; of a log10 whole decades, or 1, 2 and 5 of few."""
     if not log:
-        return [(v, _number(v)) for v in ticks(*range_, max(2, count))]
+        return [(v, digits(v, 4)) for v in ticks(*range_, max(2, count))]
     low, high = range_
     decades = range(math.floor(low), math.ceil(high) + 1)
     whole = [float(d) for d in decades if low - 1e-9 <= d <= high + 1e-9]
     if len(whole) > 2:
         every = math.ceil(len(whole) / max(2, count))
-        return [(d, f"{10**d:g}".replace("-", "−")) for d in whole if d % every == 0]
+        return [(d, digits(10**d)) for d in whole if d % every == 0]
     fine = [d + math.log10(k) for d in decades for k in (1, 2, 5)]
-    return [(v, f"{10**v:.3g}".replace("-", "−")) for v in fine if low - 1e-9 <= v <= high + 1e-9]
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}".replace("-", "−")
+    return [(v, digits(10**v)) for v in fine if low - 1e-9 <= v <= high + 1e-9]
 
 
 Curve = tuple[Values, Values, Stroke]

@@ -59,7 +59,7 @@ def training(rows: Sequence[Mapping[str, float]]) -> pd.DataFrame:
     columns = {
         "step": log["step"].astype(float),
         "loss": log["loss"],
-        "imitation": log.get("imitation", log["loss"]),
+        "imitation": log.get("imitation", np.nan),
         "validation": log["validation_loss"],
         "1 − efficiency [%]": 100 * (1 - log["validation_efficiency"]),
         "loops diverged [%]": 100 * log["validation_diverged"],

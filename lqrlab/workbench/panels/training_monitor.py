@@ -23,7 +23,7 @@ from lqrlab.workbench.runs.session import headless
 _WIDTH, _TALL, _MOST_STEPS = 860.0, 260.0, 1e15
 _SHOWN = ("step", "loss", "validation_loss", "validation_efficiency", "validation_diverged", "windows_per_second")
 _CHARTS = (  # label, floor, name → column
-    ("loss [1]", 1e-12, {"loss": "loss", "imitation": "imitation", "unseen": "validation"}),
+    ("loss [1]", 1e-12, {"loss": "loss", "imitation": "imitation", "imitation, unseen variants": "validation"}),
     ("share [%]", 1e-3, {name: f"{name} [%]" for name in ("1 − efficiency", "loops diverged")}),
 )
 Row = dict[str, Any]
@@ -56,11 +56,11 @@ def _waiting(run: Path) -> str:
 
 def picture(rows: Sequence[Row], total: int | None = None) -> Picture:
     """Loss and closed-loop score over steps, with the words above it."""
-    log = tables.training(rows)
+    log = tables.training(rows).dropna(axis="columns", how="all")  # a loss without imitation has no such part
     last, best = log.iloc[-1], log.loc[log["1 − efficiency [%]"].idxmin()]
     x, wide, body = (0.0, max(float(total or 0), last["step"], 1.0)), (_WIDTH - 10) / 2, ""
     for k, (label, floor, columns) in enumerate(_CHARTS):
-        at, curves = (k * (wide + 10), 0.0, wide, _TALL), {n: log[c].to_numpy() for n, c in columns.items()}
+        at, curves = (k * (wide + 10), 0.0, wide, _TALL), {n: log[c].to_numpy() for n, c in columns.items() if c in log}
         body += charts.logarithmic(at, log["step"].to_numpy(), curves, ("step", label), x=x, floor=floor)
     alt = f"Training and validation loss, and 1 − efficiency of closed loops, over {last['step']:.0f} steps"
     now, most = (100 - row["1 − efficiency [%]"] for row in (last, best))
