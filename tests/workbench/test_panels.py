@@ -546,7 +546,7 @@ def test_the_monitor_follows_a_training_and_ends_it_with_the_best_kept(data, tmp
     assert "of 400" in shown[0]
     assert not fit.stopped
     assert fit.steps == fit.metrics[-1]["step"] == 10
-    assert f"{100 * max(row['validation_efficiency'] for row in fit.metrics):.4g} % at step" in shown[-1]
+    assert f"{100 * max(row['validation_efficiency'] for row in fit.metrics):.5g} % at step" in shown[-1]
     assert learning.load(tmp_path / "checkpoints", "best") is not None
     assert learning.fit(source, model, train, tmp_path).steps == 10  # it stays ended
     with (tmp_path / "metrics.jsonl").open("a") as log:

@@ -58,7 +58,7 @@ def picture(rows: Sequence[Row], total: int | None = None) -> Picture:
     """Loss and closed-loop score over steps, with the words above it."""
     log = tables.training(rows).dropna(axis="columns", how="all")  # a loss without imitation has no such part
     last, best = log.iloc[-1], log.loc[log["1 − efficiency [%]"].idxmin()]
-    x, wide, body = (0.0, max(float(total or 0), last["step"], 1.0)), (_WIDTH - 10) / 2, ""
+    x, wide, body = (0.0, max(float(total or 0), last["step"], 1.0)), (_WIDTH - 20) / 2, ""
     for k, (label, floor, columns) in enumerate(_CHARTS):
         at, curves = (k * (wide + 10), 0.0, wide, _TALL), {n: log[c].to_numpy() for n, c in columns.items() if c in log}
         body += charts.logarithmic(at, log["step"].to_numpy(), curves, ("step", label), x=x, floor=floor)
@@ -66,8 +66,8 @@ def picture(rows: Sequence[Row], total: int | None = None) -> Picture:
     now, most = (100 - row["1 − efficiency [%]"] for row in (last, best))
     words = (
         f"Step {last['step']:,.0f}{f' of {total}' if total else ''}: loss {digits(last['loss'], 4)}; loops of unseen "
-        f"variants have efficiency {digits(now, 4)} %, {digits(last['loops diverged [%]'])} % diverge. "
-        f"Best so far: {digits(most, 4)} % at step {best['step']:,.0f}, which is kept. "
+        f"variants have efficiency {digits(now, 5)} %, {digits(last['loops diverged [%]'])} % diverge. "
+        f"Best so far: {digits(most, 5)} % at step {best['step']:,.0f}, which is kept. "
         f"{rows[-1]['windows_per_second']:,.0f} windows/s."
     )
     return Picture(svg.document(body, _WIDTH, _TALL + 8, alt), alt, words)
